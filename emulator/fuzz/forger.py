@@ -103,11 +103,18 @@ class Forger:
         topic = self._topic(self.rng.choice(topics), bytes.fromhex(sent.rpartition("/")[2]))
         if draw < 0.15:
             return "topic", [self._publish(self._odd_topic(topic), b"\0" + payload)], False
-        way = self.rng.choice(self._ways)
-        made = way(payload)
+        way, made = self._forged(payload)
         if draw < 0.3:
             return "parts", [self._publish(topic, part) for part in self._parts(made)], False
         return way.__name__.strip("_"), [self._publish(topic, b"\0" + made)], False
+
+    def forge(self, payload: bytes) -> bytes:
+        """Another message, made of one that was sent."""
+        return self._forged(payload)[1]
+
+    def _forged(self, payload: bytes) -> tuple[Callable[[bytes], bytes], bytes]:
+        way = self.rng.choice(self._ways)
+        return way, way(payload)
 
     def _publish(self, topic: str | bytes, payload: bytes) -> bytes:
         qos, number = self.rng.choice((0, 1, 1, 1, 2)), self.rng.choice((0, 1, 2, 65_535))

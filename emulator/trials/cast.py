@@ -42,7 +42,7 @@ class TrialCast(Cast):
         scenario: who they are. plant: a mistake of the actors of one role, to show that a checker sees it.
 
     Attributes:
-        is_redeemed: whether hostile Compute nodes that are built from now on keep to the protocol.
+        is_redeemed: whether hostile Compute nodes and trainers that are built from now on keep to the protocol.
         strangers: identities that nobody enrolled.
     """
 
@@ -83,7 +83,7 @@ class TrialCast(Cast):
 
     def client(self, index: int, records: Stored = ()) -> ClientActor:
         """Client `index`, hostile where the scenario says so."""
-        made: ClientActor = self._class_of("client", index, ClientActor)(
+        made: ClientActor = self._class_of("client", f"client {index}", ClientActor)(
             self.client_identities[index],
             self.certificate(index),
             self.federation,
@@ -96,7 +96,7 @@ class TrialCast(Cast):
 
     def compute(self, index: int, records: Stored = ()) -> ComputeActor:
         """Compute node `index`, hostile where the scenario says so."""
-        made: ComputeActor = self._class_of("compute", index, ComputeActor)(
+        made: ComputeActor = self._class_of("compute", f"compute {index}", ComputeActor)(
             self.compute_identities[index],
             self.federation,
             floors=self.floors,
@@ -105,8 +105,8 @@ class TrialCast(Cast):
         return made
 
     def trainer(self, records: Stored = ()) -> TrainerActor:
-        """The trainer, with its account."""
-        made: TrainerActor = self._planted("trainer", TrainerActor)(
+        """The trainer with its account, hostile where the scenario says so."""
+        made: TrainerActor = self._class_of("trainer", "trainer", TrainerActor)(
             self.trainer_identity, self.federation, account=self.account, **self._common(records, "trainer")
         )
         return made
@@ -174,14 +174,11 @@ class TrialCast(Cast):
 
         return rows
 
-    def _class_of(self, role: Role, index: int, honest: Any) -> Any:
-        adversary = self._adversaries.get(f"{role} {index}")
-        if adversary is None or (role == "compute" and self.is_redeemed):
-            return self._planted(role, honest)
-        return configured(HOSTILE[adversary.kind], adversary.amount)
-
-    def _planted(self, role: Role, honest: Any) -> Any:
-        return self._plant.make(honest) if self._plant is not None and self._plant.role == role else honest
+    def _class_of(self, role: Role, actor: str, honest: Any) -> Any:
+        adversary = self._adversaries.get(actor)
+        if adversary is None or (role != "client" and self.is_redeemed):
+            return self._plant.make(honest) if self._plant is not None and self._plant.role == role else honest
+        return configured(HOSTILE[adversary.kind], adversary.amount, clients=tuple(sorted(self.clients)))
 
 
 def _rows(scenario: Scenario, columns: int) -> list[NDArray[np.float64]]:

@@ -166,8 +166,9 @@ def _check_adversary(scenario: Scenario, adversary: Adversary, where: str) -> No
     if kind.is_stranger:
         if not re.fullmatch(r"stranger \d{1,6}", adversary.actor):
             _refuse(where, f"actor of {adversary.kind} is {adversary.actor!r}", "stranger and a number, as stranger 0")
-    elif _role(scenario, adversary.actor, where) != kind.role or adversary.actor in _GROUPS:
-        _refuse(where, f"{adversary.kind} as {adversary.actor!r}", f"{kind.role} and a number, as {kind.role} 0")
+    elif _role(scenario, adversary.actor, where) != kind.role or adversary.actor in ("clients", "computes"):
+        expected = "trainer" if kind.role == "trainer" else f"{kind.role} and a number, as {kind.role} 0"
+        _refuse(where, f"{adversary.kind} as {adversary.actor!r}", expected)
     if not 0 <= adversary.amount <= kind.amount_max:
         _refuse(where, f"amount of {adversary.kind} is {adversary.amount}", f"0 to {kind.amount_max}")
 

@@ -7,6 +7,7 @@ import random
 import msgspec
 
 from dca_proto.core.params import Timing
+from dca_proto.net.parts import PART_BYTES_LEAST
 from dca_proto.privacy.mechanism import LOCAL_MECHANISMS
 from emulator.sim.broker import BrokerOptions
 from emulator.sim.link import LinkOptions
@@ -46,7 +47,10 @@ def draw_scenario(seed: int, limits: DrawLimits | None = None) -> Scenario:
         network=_network(streams("draw/network")),
         broker=_broker(streams("draw/broker")),
         faults=_faults(streams("draw/faults"), population, rounds, limits.faults_max),
-        adversaries=_adversaries(streams("draw/adversaries"), population, rounds, limits.adversaries_max),
+        adversaries=(
+            *_adversaries(streams("draw/adversaries"), population, rounds, limits.adversaries_max),
+            *_hostile_trainer(streams("draw/trainer"), limits.adversaries_max),
+        ),
     )
     check(scenario, f"the scenario of seed {seed}")
     return scenario
@@ -137,7 +141,7 @@ def _network(stream: random.Random) -> LinkOptions:
 def _broker(stream: random.Random) -> BrokerOptions:
     return BrokerOptions(
         queue_messages_max=stream.choice([1_000, 1_000, 100]),
-        part_bytes_max=stream.choice([1 << 16, 1 << 16, 2_000]),
+        part_bytes_max=stream.choice([1 << 16, 1 << 16, PART_BYTES_LEAST]),
         persistent_sessions=stream.random() < 0.8,
         inflight_max=stream.choice([20, 20, 1]),
     )
@@ -228,7 +232,7 @@ def _adversaries(stream: random.Random, population: Population, rounds: Rounds, 
         return ()
     drawn: dict[str, Adversary] = {}
     for _ in range(min(most, stream.randint(1, 2))):
-        kind = stream.choice(list(HOSTILE))
+        kind = stream.choice([kind for kind, one in HOSTILE.items() if one.role != "trainer"])
         hostile = HOSTILE[kind]
         if hostile.is_stranger:
             actor = f"stranger {len(drawn)}"
@@ -242,3 +246,12 @@ def _adversaries(stream: random.Random, population: Population, rounds: Rounds, 
         dropped = max(1, rounds.tolerated - rounds.colluders) + stream.choice([0, 0, 1])
         drawn[actor] = Adversary(kind=kind, actor=actor, amount=dropped if kind == "drop-clients" else 0)
     return tuple(drawn.values())
+
+
+def _hostile_trainer(stream: random.Random, most: int) -> tuple[Adversary, ...]:
+    """In one trial of eight."""
+    if not most or stream.random() >= 0.125:
+        return ()
+    kind = stream.choice([kind for kind, one in HOSTILE.items() if one.role == "trainer"])
+    after_ms = stream.choice([50, 500, 3_000]) if HOSTILE[kind].amount_max else 0
+    return (Adversary(kind=kind, actor="trainer", amount=after_ms),)

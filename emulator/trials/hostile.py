@@ -1,4 +1,4 @@
-"""Clients and Compute nodes that do not keep to the protocol: production actors with one step replaced, and strangers.
+"""All kinds of hostile actors: production actors with one step replaced, and strangers. Trainers: `hostile_trainer`.
 
 Each kind says what it can spoil (DESIGN §10). What it does not name must hold: privacy always does.
 
@@ -30,6 +30,7 @@ from dca_proto.core.events import Event, Timer
 from dca_proto.core.facts import Released
 from dca_proto.core.kinds import LdpReport
 from dca_proto.core.lists import list_hash
+from dca_proto.core.machine import Actor
 from dca_proto.core.messages import (
     Abort,
     Announcement,
@@ -46,6 +47,7 @@ from dca_proto.core.messages import (
 from dca_proto.core.validated import ValidatedRound
 from dca_proto.crypto.masks import CHARGE_BYTES, ENTRY_BYTES, TAG_BYTES, WORD_BYTES
 from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES
+from emulator.trials import hostile_trainer
 from emulator.trials.wire import body_of
 
 FLOOD_EVERY_MS, FLOODS_MAX, FLOOD_MESSAGES = 1_500, 20, 10
@@ -65,8 +67,8 @@ class Hostile(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     does: str
-    role: Literal["client", "compute"]
-    actor: Callable[..., ClientActor | ComputeActor]
+    role: Literal["client", "compute", "trainer"]
+    actor: Callable[..., Actor]
     spoils: frozenset[str]
     amount_max: int = 0
     default: int = 0
@@ -386,6 +388,7 @@ _VALUE, _ROUND = frozenset({"value"}), frozenset({"round"})
 _NOTHING: frozenset[str] = frozenset()
 _CLIENTS: dict[str, Any] = {"amount_max": 10_000, "default": 1}
 _MESSAGES: dict[str, Any] = {"amount_max": 1_000, "default": FLOOD_MESSAGES}
+_AFTER_MS: dict[str, Any] = {"amount_max": 60_000, "default": 300}
 
 HOSTILE: dict[str, Hostile] = {
     "out-of-range": Hostile(does="contributes any numbers", role="client", actor=OutOfRange, spoils=_VALUE),
@@ -416,11 +419,23 @@ HOSTILE: dict[str, Hostile] = {
     "abort-late": Hostile(does="signs an abort after its release", role="compute", actor=AbortingLate, spoils=_ROUND),
     "call-old": Hostile(does="calls ledgers old copies", role="compute", actor=CallingOld,
                         spoils=frozenset({"round", "consent"}), **_CLIENTS),
+    "two-announcements": Hostile(does="tells members of different rounds under one id", role="trainer",
+                                 actor=hostile_trainer.Equivocating, spoils=_ROUND),
+    "announce-twice": Hostile(does="announces two rounds under one id", role="trainer",
+                              actor=hostile_trainer.AnnouncingTwice, spoils=_ROUND),
+    "two-halves": Hostile(does="asks two halves at once, and tells a node of the wrong one", role="trainer",
+                          actor=hostile_trainer.CallingHalves, spoils=_ROUND),
+    "ask-too-much": Hostile(does="announces what policies forbid", role="trainer",
+                            actor=hostile_trainer.AskingTooMuch, spoils=_ROUND),
+    "close-early": Hostile(does="closes while clients contribute", role="trainer",
+                           actor=hostile_trainer.ClosingEarly, spoils=_ROUND, **_AFTER_MS),
+    "usurp": Hostile(does="says what Compute nodes alone may", role="trainer", actor=hostile_trainer.Usurping,
+                     spoils=_ROUND, **_AFTER_MS),
 }  # fmt: skip
 """By name."""
 
 
-def configured(kind: Hostile, amount: int) -> type[Any]:
-    """The class of an adversary of that size."""
+def configured(kind: Hostile, amount: int, **known: object) -> type[Any]:
+    """The class of an adversary of that size, and of what else it knows."""
     base: Any = kind.actor
-    return type(base.__name__, (base,), {"amount": amount or kind.default})
+    return type(base.__name__, (base,), {"amount": amount or kind.default, **known})

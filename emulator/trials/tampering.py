@@ -1,4 +1,4 @@
-"""Faults that a malicious broker makes: damaged, swallowed, replayed, spoofed and misdirected messages."""
+"""Faults that a malicious broker makes: damaged, swallowed, replayed, forged, spoofed and misdirected messages."""
 
 from __future__ import annotations
 
@@ -6,15 +6,34 @@ from collections.abc import Sequence
 
 import msgspec
 
+from dca_proto.core.announcement import announcement_hash
+from dca_proto.core.codec import decode_body, decode_frame, encode, sign
 from dca_proto.core.effects import Address, Channel
-from dca_proto.core.messages import Invitation
+from dca_proto.core.messages import (
+    AbortWanted,
+    Announcement,
+    Close,
+    Contribution,
+    EpochKey,
+    Hello,
+    Invitation,
+    InvitedRound,
+    Receipt,
+    Sealed,
+)
+from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, AgreementKey, Identity
+from emulator.fuzz.forger import Forger, Known
 from emulator.sim.packet import Packet
 from emulator.trials.fault import Injection
+from emulator.trials.hostile_trainer import words_of_nodes
 from emulator.trials.wire import body_of
 
 BURST = 5
 """How many messages are injected where the scenario does not say."""
 SPREAD_MS, TRIES = 2_000, 10
+LATER_MS = (10_000, 60_000, 2_000_000, 4_000_000)
+PART, HEAD_BYTES = 1, 21
+"""How a packet with a part of a message begins (`dca_proto.net.parts`)."""
 
 
 class _Altering(Injection):
@@ -31,8 +50,10 @@ class _Altering(Injection):
         content = packet.payload or packet.wire  # nothing, where another has cut it short
         if packet.sender not in self._senders or not content or self.stream.random() >= self.fault.amount:
             return (packet,)
-        self.reached(self._senders[packet.sender])
         changed = self.change(content)
+        if changed == content:
+            return (packet,)
+        self.reached(self._senders[packet.sender])
         if changed is None:
             return ()
         field = "wire" if packet.payload is None else "payload"
@@ -62,6 +83,19 @@ class Truncate(_Altering):
         return content[: self.stream.randrange(len(content))]
 
 
+class MixParts(_Altering):
+    """A part of one message carries a piece of another."""
+
+    def begin(self) -> None:
+        super().begin()
+        self._piece = b""
+
+    def change(self, content: bytes) -> bytes:
+        is_part = content[0] == PART and len(content) > HEAD_BYTES  # no message begins so
+        piece, self._piece = self._piece, content[HEAD_BYTES:] if is_part else self._piece
+        return content[:HEAD_BYTES] + piece if is_part and piece else content
+
+
 class _Injecting(Injection):
     """Sends `amount` messages that have passed once more, changed in where they go or whom they claim to be from."""
 
@@ -84,16 +118,22 @@ class _Injecting(Injection):
             self.simulator.after(SPREAD_MS, self._inject, tries - 1)
             return
         if packet is not None:
-            self.world.router.inject_message(packet)
-            self.reached(None, self.world.phase_of(self.world.trainer))
+            self.send(packet)
         self._left -= 1
         if not self._left:
             self.stop()
 
+    def send(self, packet: Packet) -> None:
+        """Hand a message to the broker."""
+        self.world.router.inject_message(packet)
+        self.reached(None, self.world.phase_of(self.world.trainer))
+
     def draw(self) -> Packet | None:
-        """What is sent; None where there is nothing yet."""
-        passed = [one for one in self.world.router.passed if self._concerns(one)]
-        return self.change(self.stream.choice(passed)) if passed else None
+        """What is sent, of each kind of message as often as of any other; None where there is nothing yet."""
+        kinds: dict[type, list[Packet]] = {}
+        for one in filter(self._concerns, self.world.router.passed):
+            kinds.setdefault(type(body_of(one.payload or b"")), []).append(one)
+        return self.change(self.stream.choice(kinds[self.stream.choice(list(kinds))])) if kinds else None
 
     def _concerns(self, passed: Packet) -> bool:
         return not self.targets or any(passed.sender == one.id for one in self.targets)
@@ -125,13 +165,56 @@ class Replay(_Injecting):
 
 
 class ReplayElsewhere(_Injecting):
-    """A message of one round on the topic of another."""
+    """Messages of one round in later ones, and of one epoch in those that follow, also when all else is mended."""
+
+    def send(self, packet: Packet) -> None:
+        self.simulator.after(self.stream.choice(LATER_MS), super().send, packet)
+
+
+class Forge(_Injecting):
+    """Messages of its own making, under others' names, signed with a key of its own."""
+
+    def begin(self) -> None:
+        self._identity = Identity(self.stream.randbytes(KEY_BYTES))
+        self._federation_id = self.world.cast.federation.id
+        known = Known(self._federation_id, tuple(self.simulator.processes), [self._identity], ())
+        self._forger = Forger(self.stream, known)
+        super().begin()
 
     def change(self, passed: Packet) -> Packet | None:
-        others = [one.round_id for one in self.world.requests if one.round_id != passed.round_id]
-        if not passed.round_id:
+        payload = passed.payload or b""
+        body = body_of(payload)
+        if body is None:
             return None
-        return msgspec.structs.replace(passed, round_id=self.stream.choice(others) if others else bytes(16))
+        if isinstance(body, Announcement) and self.stream.random() < 0.5:
+            return self._words(announcement_hash(payload), body)
+        made = self._forger.forge(payload) if self.stream.random() < 0.5 else self._resigned(payload, body)
+        return msgspec.structs.replace(passed, payload=made)
+
+    def _words(self, hashed: bytes, body: Announcement) -> Packet:
+        """What a Compute node of the round would say, or what closes it."""
+        cast = self.world.cast
+        words = words_of_nodes(body.round_id, hashed, cast.computes, cast.clients)
+        words += [(body.trainer, Address(Channel.COMPUTE, one), Close(body.round_id, hashed)) for one in cast.computes]
+        sender, to, word = self.stream.choice(words)
+        return Packet(sender, to, body.round_id, encode(sign(self._identity, self._federation_id, word)))
+
+    def _resigned(self, payload: bytes, body: object) -> bytes:
+        """The same message with keys of its own where it names a key, signed anew."""
+        own = AgreementKey(self._identity.seed).public
+        match body:
+            case Hello():
+                body = msgspec.structs.replace(body, serial=body.serial + 1, public=own)
+            case EpochKey():
+                body = msgspec.structs.replace(body, public=own)
+            case Announcement():
+                body = msgspec.structs.replace(body, round_id=self.stream.randbytes(ID_BYTES), reply_key=own)
+            case Invitation() | InvitedRound() | AbortWanted():
+                inner = self._resigned(encode(body.announcement), decode_body(body.announcement.body))
+                return encode(msgspec.structs.replace(body, announcement=decode_frame(inner)))
+            case Sealed() | Contribution() | Receipt():
+                return self._forger.forge(payload)
+        return encode(sign(self._identity, self._federation_id, body))  # type: ignore[arg-type]
 
 
 class Spoof(_Injecting):

@@ -112,7 +112,7 @@ class TrialWorld(World):
     Attributes:
         scenario, cast, simulator, computes, clients, trainer: as in `World`. router: the simulator's broker.
         rounds: those that were asked for. further: the last of them, once all is mended; None before.
-        hostile_clients, hostile_computes: ids of those that do not keep to the protocol, ever.
+        hostile: ids of clients, Compute nodes and trainers that do not keep to the protocol, ever.
         strangers: ids of clients that were never enrolled. enrolled: ids of those that were.
         altering: ids of Compute nodes that may spoil a result's value, as documented.
         twinned: ids that a second process with a copy of the disk used, too: what that may break is documented.
@@ -144,8 +144,8 @@ class TrialWorld(World):
         super().__init__(cast, simulator)
         self._numbers = {client: index for index, client in enumerate(cast.clients)}
         self.enrolled = frozenset(cast.clients)
-        self.hostile_clients, self.hostile_computes = self._hostile("client"), self._hostile("compute")
-        self.altering = self._hostile("compute", "value")
+        self.hostile = self._hostile()
+        self.altering = self._hostile("value").intersection(cast.computes)
         simulator.observers.append(_Owner(self))
         self.strangers = frozenset(process.id for process in self._let_in())
         self.injections: list[Injection] = [
@@ -170,12 +170,11 @@ class TrialWorld(World):
         """Whether a round asks some clients alone."""
         return bool(self.scenario.rounds.batch)
 
-    def _hostile(self, role: str, spoiling: str = "") -> frozenset[bytes]:
+    def _hostile(self, spoiling: str = "") -> frozenset[bytes]:
         """Ids of adversaries, all of them or those that may spoil something."""
-        ids = self.cast.clients if role == "client" else self.cast.computes
-        all_of = [one for one in self.scenario.adversaries if not spoiling or spoiling in HOSTILE[one.kind].spoils]
-        places = [one.actor.split(" ") for one in all_of]
-        return frozenset(ids[int(number)] for name, number in places if name == role)
+        all_of = [one for one in self.scenario.adversaries if not HOSTILE[one.kind].is_stranger]
+        spoilers = [one for one in all_of if not spoiling or spoiling in HOSTILE[one.kind].spoils]
+        return frozenset(process.id for one in spoilers for process in self.processes_of(one.actor))
 
     def _let_in(self) -> list[Process]:
         """Strangers start beside the population; copiers have the broker's help."""
@@ -276,7 +275,7 @@ class TrialWorld(World):
             where.append(f"the trainer is {phase}")
         for number, process in enumerate(self.computes):
             phase = phase_at(process, log.id)
-            if process.id not in self.hostile_computes and phase in (*OPEN, DOWN):
+            if process.id not in self.hostile and phase in (*OPEN, DOWN):
                 where.append(f"compute {number} is {phase}")
         return where
 
@@ -311,13 +310,15 @@ class TrialWorld(World):
             self._mend_one(process)
 
     def _mend_one(self, process: Process) -> None:
-        if process.id in self.strangers or process.id in self.hostile_clients:
+        is_hostile = process.id in self.hostile
+        if process.id in self.strangers or (is_hostile and process.role is Channel.CLIENT):
             process.kill("removed")
         elif process.id in self.twinned and process.role is Channel.CLIENT:
             process.kill("to be enrolled anew")
-        elif process.id in self.hostile_computes:
+        elif is_hostile:
             process.kill("to keep to the protocol")
-            _forget_open_rounds(process)
+            if process.role is Channel.COMPUTE:
+                _forget_open_rounds(process)
             self.revive(process)
         elif not process.is_up or process.id in self.told_old:
             self.revive(process)

@@ -17,7 +17,7 @@ from emulator.trials.world import TrialWorld
 
 EVERYTHING = tuple(
     Fault(kind=kind, actor="broker", at_ms=1_000, amount=40)
-    for kind in ("replay", "replay-elsewhere", "spoof", "misdirect", "garbage")
+    for kind in ("replay", "replay-elsewhere", "spoof", "misdirect", "garbage", "forge")
 )
 
 
@@ -29,8 +29,8 @@ def with_broker(scenario: Scenario, **options: object) -> Scenario:
 
 
 def test_attack_31_what_a_broker_injects_changes_nothing() -> None:
-    """Repeated, moved, under others' names, to others' inboxes, and plain garbage: the sum is what it would have been,
-    two rounds running (all checkers hold)."""
+    """Repeated, moved, under others' names, to others' inboxes, forged, and plain garbage: the sum is what it would
+    have been, two rounds running (all checkers hold)."""
     honest, _ = held(small(count=2, noise=False, clients=5))
     world, outcome = held(small(*EVERYTHING, count=2, noise=False, clients=5))
     assert all(record.reached for record in world.faults)
@@ -54,6 +54,18 @@ def test_attack_31_a_broker_that_loses_or_damages_every_fifth_message(kind: str)
     assert all(record.reached for record in world.faults)
     assert results(outcome) == ["completed"]
     assert contributors(world) >= 4
+
+
+def test_attack_31_parts_of_messages_are_mixed() -> None:
+    """A message of which a part is another's is none; it is sent again until it is whole."""
+    scenario = small(
+        *(Fault(kind="mix-parts", actor=actor, amount=0.3, for_ms=10_000) for actor in ("trainer", "computes")),
+        computes=6,
+        **dict.fromkeys(("collect_window_ms", "commit_window_ms"), 60_000),
+    )
+    world, outcome = held(with_broker(scenario, part_bytes_max=400))
+    assert all(record.reached for record in world.faults)
+    assert results(outcome) == ["completed"]
 
 
 @pytest.mark.parametrize("actor", ["clients", "computes", "trainer"])

@@ -55,8 +55,7 @@ class PlantedCast(Cast):
 class Stage(World):
     """A world as checkers want it, in which all are honest."""
 
-    hostile_clients: frozenset[bytes] = frozenset()
-    hostile_computes: frozenset[bytes] = frozenset()
+    hostile: frozenset[bytes] = frozenset()
     altering: frozenset[bytes] = frozenset()
     strangers: frozenset[bytes] = frozenset()
     twinned: frozenset[bytes] = frozenset()

@@ -161,8 +161,7 @@ def test_the_world_knows_who_is_who() -> None:
         Adversary(kind="stranger", actor="stranger 0"),
     )
     world = TrialWorld(small(adversaries=adversaries))
-    assert world.hostile_clients == {world.cast.clients[2]}
-    assert world.hostile_computes == {world.cast.computes[1]}
+    assert world.hostile == {world.cast.clients[2], world.cast.computes[1]}
     assert len(world.strangers) == 1
     assert not world.strangers & world.enrolled
     assert world.enrolled == set(world.cast.clients)

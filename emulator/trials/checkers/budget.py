@@ -22,7 +22,7 @@ from dca_proto.core.compute_round import ABORTED, CONTRIBUTIONS, ROUNDS, StoredR
 from dca_proto.core.contribution import Kept, Outbound
 from dca_proto.core.effects import Channel, Persist, Send, Write
 from dca_proto.core.errors import PeerError
-from dca_proto.core.kinds import NodeRelease
+from dca_proto.core.kinds import NodeRelease, SecureSum
 from dca_proto.core.messages import Abort, Announcement, Contribution, Signed
 from dca_proto.core.records import decoded
 from dca_proto.core.sessions import SESSIONS, StoredSession
@@ -90,10 +90,10 @@ class Budget(Checker):
         if before is None:
             self.expect(not charge.returned, f"{who}: a charge is returned before it was made")
             self.expect(charge.number == highest + 1, f"{who}: charge {charge.number} behind {highest}")
-            self._check_price(who, charge)
+            self._check_price(process, who, charge)
             self._check_total(process)
-            asked = self.witness.requests[charge.round_id].invited if process.role is Channel.CLIENT else ()
-            self.expect(not asked or process.id in asked, f"{who}: it pays for a round to which it is not invited")
+            if process.role is Channel.CLIENT:
+                self._check_consent(process.id, charge.round_id, who)
             return
         again = before.returned and process.role is Channel.TRAINER and not self.witness.is_summed(charge.round_id)
         fits = not charge.returned if again else charge.returned and not before.returned
@@ -102,9 +102,22 @@ class Budget(Checker):
         if self.witness.is_summed(charge.round_id):
             self._check_aborts(process, charge.round_id, who)
 
-    def _check_price(self, who: str, charge: Charge) -> None:
+    def _check_consent(self, client: bytes, round_id: bytes, who: str) -> None:
+        """Who pays was asked, and its policy allows what was asked of it."""
+        policy, body = self.world.cast.policy, self.witness.asked[client, round_id].body
+        invited = self.witness.requests[round_id].invited
+        self.expect(not invited or client in invited, f"{who}: it pays for a round to which it is not invited")
+        within = body.epsilon <= policy.epsilon_per_round_max and body.delta <= policy.delta_max
+        if isinstance(body.terms, SecureSum):
+            fewest, colluders = body.terms.fewest, body.terms.colluders
+            within &= fewest >= policy.clients_min and colluders >= policy.colluders_min
+            within &= fewest - 1 - colluders >= max(1, policy.honest_min)
+        self.expect(within, f"{who}: it pays for what its policy forbids")
+
+    def _check_price(self, process: Process, who: str, charge: Charge) -> None:
         """A charge is what was announced, of what it protects."""
-        asked = self.witness.announcements[charge.round_id]
+        own = self.witness.asked.get((process.id, charge.round_id))
+        asked = own.body if own is not None else self.witness.announcements[charge.round_id]
         of_row = isinstance(asked.terms, NodeRelease)
         self.expect(charge.relation == (REPLACE_ONE_ROW if of_row else REPLACE_ONE_CLIENT), f"{who}: {charge.relation}")
         found, price = charge.price, _price_of(asked)
@@ -118,12 +131,16 @@ class Budget(Checker):
 
     def _check_aborts(self, process: Process, round_id: bytes, who: str) -> None:
         """All M nodes of the announcement have signed; and those that are honest hold to it."""
-        hashed = self.witness.announced_hash(round_id)
+        own = self.witness.asked.get((process.id, round_id))
+        hashed = own.hash if own is not None else self.witness.announced_hash(round_id)
         computes = self.witness.requests[round_id].ask.computes
         told = self._aborts[process.id, hashed]
         self.expect(told.issuperset(computes), f"{who}: a charge comes back against {len(told)} aborts")
         nodes = [node for node in self.world.computes if node.id in computes and self.is_honest(node)]
-        others = [node.name for node in nodes if self.witness.ends.get((node.id, round_id)) != ABORTED]
+        ended = {node.name: (node.id, round_id) for node in nodes}
+        signed = (ABORTED, hashed)
+        told_of = {name: (self.witness.ends.get(of), self.witness.ended_hash.get(of)) for name, of in ended.items()}
+        others = [name for name, end in told_of.items() if end != signed]
         self.expect(not others, f"{who}: a charge comes back without the abort of {', '.join(others)}")
 
     def _check_total(self, process: Process) -> None:

@@ -52,7 +52,7 @@ class Endings(Checker):
 
     def on_fact(self, process: Process, fact: object) -> None:
         """Note ends; aborts, failures and refusals say why."""
-        if not self.is_honest(process):
+        if not self.is_honest(process) and process is not self.world.trainer:
             return
         match fact:
             case RoundCompleted():

@@ -1,5 +1,7 @@
 """Invariant 6: hostile or damaged input never crashes, blocks or grows an actor; it is counted, dropped and named.
 
+No store changes for a message that nobody sent, that comes under another name, or that has changed it before.
+
 Keys are deleted in time. And no fact holds a secret: no key, no tag, no row. Facts are what logs, traces and reports
 are made of.
 """
@@ -7,7 +9,7 @@ are made of.
 from __future__ import annotations
 
 import re
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -17,17 +19,21 @@ import numpy as np
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core.charges import PAGE
 from dca_proto.core.charges import TABLE as SEEN_CHARGES
+from dca_proto.core.client import ClientActor
 from dca_proto.core.client_round import ANNOUNCEMENTS
 from dca_proto.core.client_round import ROUNDS as CLIENT_ROUNDS
+from dca_proto.core.codec import decode_frame, encode
+from dca_proto.core.compute import ComputeActor
 from dca_proto.core.compute_round import ANNOUNCEMENTS as NODE_ANNOUNCEMENTS
 from dca_proto.core.compute_round import CONTRIBUTIONS, LISTS, ROUNDS
 from dca_proto.core.contribution import Kept
 from dca_proto.core.declines import KEPT_MAX
 from dca_proto.core.declines import TABLE as DECLINES
-from dca_proto.core.effects import Channel, Effect, Persist, Report, Write
-from dca_proto.core.events import Event
+from dca_proto.core.effects import Channel, Effect, Forget, Persist, Report, Send, Write
+from dca_proto.core.events import Event, Received
 from dca_proto.core.facts import Dropped
 from dca_proto.core.machine import Actor
+from dca_proto.core.messages import Abort, EpochKey, FederationFile, HelloWanted, Invitation, Sessions, Signed
 from dca_proto.core.records import decoded
 from dca_proto.core.sessions import HELLO, SESSIONS
 from dca_proto.core.trainer_round import RELEASES
@@ -39,6 +45,7 @@ from dca_proto.privacy.ledger import TABLE as LEDGER
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
 from emulator.trials.checkers.witness import Witness
+from emulator.trials.wire import body_of
 
 if TYPE_CHECKING:
     from emulator.trials.world import TrialWorld
@@ -57,6 +64,7 @@ _EPOCHS_MAX = 4
 _HEX = re.compile(r"[0-9a-f]{16,}")
 _SLACK_MS = 5_000
 _LOOK_EVERY = 512  # handled events between two looks at an actor's memory
+_SAME_EACH_TIME = (EpochKey, HelloWanted, Sessions)  # words about no round, which may be true again
 _OPAQUE = (bytes, str, int, float, bool, type(None), np.ndarray)
 
 
@@ -72,6 +80,14 @@ class Inputs(Checker):
         self._bytes: set[bytes] = set()  # of all facts
         self._texts: set[str] = set()
         self._secrets: dict[bytes, str] = {}  # first bytes -> what it is
+        self._sent: defaultdict[bytes, set[bytes]] = defaultdict(set)  # payload -> who has really sent it
+        for process in world.simulator.machines:  # they have started, and said who they are
+            if isinstance(process.actor, ClientActor):
+                self._sent[process.actor._session.hello].add(process.id)
+            elif isinstance(process.actor, ComputeActor):
+                self._sent[encode(process.actor._sign(process.actor._epoch_key()))].add(process.id)
+        self._acting: defaultdict[bytes, list[bytes]] = defaultdict(list)  # payloads whose writes wait, by process
+        self._acted: defaultdict[bytes, set[bytes]] = defaultdict(set)  # payloads whose writes are durable
 
     # --- crashes and drops -------------------------------------------------------------------------------------------
 
@@ -94,9 +110,39 @@ class Inputs(Checker):
             counted = sum(process.actor.dropped.values())
             told = self._told[start]
             self.expect(counted == told, f"{process.name} counts {counted} drops and tells of {told}")
+        if isinstance(event, Received) and any(isinstance(one, Persist | Forget) for one in effects):
+            self._check_origin(process, event)
         self._handled[process.id] += 1
         if self._handled[process.id] % _LOOK_EVERY == 0:
             self._check_memory(process)
+
+    # --- forged, moved and repeated messages -------------------------------------------------------------------------
+
+    def on_send(self, process: Process, send: Send) -> None:
+        """What really leaves a process is no forgery."""
+        self._sent[send.payload].add(process.id)
+
+    def on_kill(self, process: Process) -> None:
+        """What was not durable may be asked for again."""
+        self._acting.pop(process.id, None)
+
+    def _check_origin(self, process: Process, event: Received) -> None:
+        """What changes a store was sent, by whom the topic names, and has not changed it before."""
+        body, senders = body_of(event.payload), self._sent.get(event.payload)
+        kind = type(body).__name__
+        genuine = senders is not None or (isinstance(body, Invitation) and self._was_announced(body.announcement))
+        self.expect(genuine, f"{process.name} acts upon a forged {kind}")
+        carried = isinstance(body, Abort | FederationFile) or process.role is Channel.CLIENT
+        moved = not carried and event.sender not in (senders or {event.sender})
+        self.expect(not moved, f"{process.name} acts upon a {kind} under another name than its sender's")
+        again = event.payload in self._acted[process.id] and not isinstance(body, _SAME_EACH_TIME)
+        self.expect(not again, f"{process.name} acts upon the same {kind} twice")
+        self._acting[process.id].append(event.payload)
+
+    def _was_announced(self, announcement: Signed) -> bool:
+        """Whether the trainer has sent it, in whatever invitation: a path may be written in two ways."""
+        frames = (decode_frame(one) for one in self._sent if announcement.signature in one)
+        return any(getattr(one, "announcement", one) == announcement for one in frames)
 
     # --- growth ------------------------------------------------------------------------------------------------------
 
@@ -108,8 +154,13 @@ class Inputs(Checker):
             limit = most.get(table, 0)
             self.expect(count <= limit, f"{process.name} stores {count} records of {table!r}, at most {limit} belong")
 
+    @property
+    def _rounds(self) -> int:
+        """How many were asked for, or announced unasked."""
+        return len({*(one.round_id for one in self.world.requests), *self.witness.announcements})
+
     def _records_max(self, role: Channel) -> dict[str, int]:
-        rounds, nodes = len(self.world.requests), len(self.world.computes)
+        rounds, nodes = self._rounds, len(self.world.computes)
         if role is Channel.COMPUTE:
             enrolled = len(self.world.enrolled)
             return {
@@ -142,7 +193,7 @@ class Inputs(Checker):
         """Containers hold a fixed number of things, and so many for each round and each actor."""
         assert process.actor is not None
         people = len(self.world.enrolled) + len(self.world.computes)
-        limit = 1000 + 64 * people * (1 + len(self.world.requests))
+        limit = 1000 + 64 * people * (1 + self._rounds)
         found = items(process.actor)
         self.expect(found <= limit, f"{process.name} holds {found} things in memory, at most {limit} belong")
 
@@ -150,6 +201,7 @@ class Inputs(Checker):
 
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
         """Collect what nobody may tell: keys, masked vectors, secrets of sealed answers."""
+        self._acted[process.id].update(self._acting.pop(process.id, ()))
         for write in writes:
             if not isinstance(write, Persist):
                 continue

@@ -56,9 +56,11 @@ class Kills(Checker):
 
     def on_send(self, process: Process, send: Send) -> None:
         """What a node or the trainer says is durable."""
+        if not self.is_honest(process):
+            return
         if process.role is Channel.TRAINER and send.to.channel is Channel.CLIENT:
             self._check_gathered(process, send)
-        if process.role is not Channel.COMPUTE or not self.is_honest(process):
+        if process.role is not Channel.COMPUTE:
             return
         frame, of = decode_frame(send.payload), (process.id, send.round_id)
         who = f"{process.name}, round {send.round_id.hex()[:8]}"
@@ -197,6 +199,7 @@ class Kills(Checker):
         for (node, round_id), entries in self.witness.lists.items():
             if node not in self.witness.dishonest:
                 asked, listed = self.witness.asked[node, round_id], {one.client for one in entries_of(entries, node)}
-                held = {one for one in self._acknowledged[round_id] if asked.holder(one) == node}
+                told = {one for one in self._acknowledged[round_id] if self.witness.knows(one, asked)}
+                held = {one for one in told if asked.holder(one) == node}
                 name = f"compute {node.hex()[:8]}, round {round_id.hex()[:8]}"
                 self.expect(held <= listed, f"{name}: {len(held - listed)} with a receipt are not in its list")

@@ -27,7 +27,7 @@ from emulator import reference
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
 from emulator.trials.checkers.recording import Recording
-from emulator.trials.checkers.witness import Witness, contributions_in
+from emulator.trials.checkers.witness import Asked, Witness, contributions_in
 
 if TYPE_CHECKING:
     from emulator.trials.world import TrialWorld
@@ -62,14 +62,15 @@ class Noise(Checker):
             who = f"{process.name}, round {round_id.hex()[:8]}"
             missing = " and on ".join(self._recording.without)
             self.expect(not missing, f"{who}: its noise does not depend on {missing}")
-            body = self.witness.announcements[round_id]
+            asked = self.witness.asked[process.id, round_id]
+            body = asked.body
             if isinstance(body.terms, LdpReport):
                 self._add_report(process, body, drawn)
             elif body.mechanism == DistributedDiscreteGaussian.name:
-                self._add_noise(who, body, drawn)
+                self._add_noise(who, asked, drawn)
 
-    def _add_noise(self, who: str, body: Announcement, noise: NDArray[np.int64]) -> None:
-        least, found = self._least(body), float(self._recording.variance)
+    def _add_noise(self, who: str, asked: Asked, noise: NDArray[np.int64]) -> None:
+        least, found = self._least(asked), float(self._recording.variance)
         self.expect(found >= least * _ROUNDING, f"{who}: its noise has the variance {found:.6g}, expected {least:.6g}")
         self._add("gaussian", float(np.sum(noise.astype(float) ** 2)) / least, noise.size)
         if noise.size * log(found + 1) / 2 > _ALIKE:
@@ -77,15 +78,16 @@ class Noise(Checker):
             self._drawn.add(noise.tobytes())
             self.expect(not again, f"{who}: another contribution has the same noise")
 
-    def _least(self, body: Announcement) -> float:
+    def _least(self, asked: Asked) -> float:
         """The variance that one client's noise has at least, in squared grid units."""
-        if body.round_id not in self._variances:
+        body = asked.body
+        if asked.hash not in self._variances:
             honest = body.terms.fewest - 1 - body.terms.colluders if isinstance(body.terms, SecureSum) else 1
             rows = 1 if isinstance(body.terms, NodeRelease) else max(1, body.rows_max)
             _, l2 = reference.sensitivity(body.statistic, _bounds(body), rows)
             least = reference.least_variance(l2, body.epsilon, body.delta, honest)
-            self._variances[body.round_id] = ldexp(least, 2 * body.fraction_bits)
-        return self._variances[body.round_id]
+            self._variances[asked.hash] = ldexp(least, 2 * body.fraction_bits)
+        return self._variances[asked.hash]
 
     def _add_report(self, process: Process, body: Announcement, report: NDArray[Any]) -> None:
         """What a client without a missing value reports of its bin."""

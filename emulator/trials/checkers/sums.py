@@ -87,24 +87,25 @@ class ExactSum(Checker):
             if drawn is None:
                 self.fail(f"{process.name} contributes to round {round_id.hex()[:8]} without any noise")
             elif not self.witness.is_summed(round_id):
-                self._alone[round_id, process.id, made.contribution] = self._told(process.id, round_id, drawn)
+                asked = self.witness.asked[process.id, round_id]
+                self._alone[round_id, process.id, made.contribution] = self._told(process.id, asked, drawn)
             else:
-                value = self._value(process.id, round_id)
+                value = self._value(process.id, self.witness.asked[process.id, round_id])
                 self._encoded[round_id, process.id, made.contribution] = to_ring(value + drawn)
 
-    def _told(self, client: bytes, round_id: bytes, drawn: NDArray[np.int64]) -> tuple[int, bytes]:
+    def _told(self, client: bytes, asked: Asked, drawn: NDArray[np.int64]) -> tuple[int, bytes]:
         """What a release without Compute nodes must say: how many rows, and the noisy sum or the report."""
-        report, value = self._validated(round_id).report, self._value(client, round_id)
+        report, value = self._validated(asked).report, self._value(client, asked)
         if report is None:
             rows = len(self.world.cast.rows[self.world.client_number(client)])
-            counted = min(rows, self.witness.announcements[round_id].rows_max)
+            counted = min(rows, asked.body.rows_max)
             return counted, ring_to_bytes(to_ring(value + drawn))
         (own,) = report.randomise(report.held(value[np.newaxis]), self.recording.key)
         return 1, report.encode(own)
 
-    def _value(self, client: bytes, round_id: bytes) -> NDArray[np.int64]:
-        body, cast = self.witness.announcements[round_id], self.world.cast
-        statistic = self._validated(round_id).statistic
+    def _value(self, client: bytes, asked: Asked) -> NDArray[np.int64]:
+        body, cast = asked.body, self.world.cast
+        statistic = self._validated(asked).statistic
         places = [cast.columns.index(column) for column in statistic.columns]
         rows = cast.rows[self.world.client_number(client)][:, places]
         return contribution(statistic, rows, body.rows_max, body.fraction_bits)
@@ -121,11 +122,10 @@ class ExactSum(Checker):
         self.expect(body.vector == vector, f"{who}: it does not release what its rows and its key give")
         self.expect(body.rows == rows, f"{who}: it tells of {body.rows} rows, expected {rows}")
 
-    def _validated(self, round_id: bytes) -> ValidatedRound:
-        if round_id not in self._rounds:
-            body = self.witness.announcements[round_id]
-            self._rounds[round_id] = validate_announcement(body, self.recording, Limits())
-        return self._rounds[round_id]
+    def _validated(self, asked: Asked) -> ValidatedRound:
+        if asked.hash not in self._rounds:
+            self._rounds[asked.hash] = validate_announcement(asked.body, self.recording, Limits())
+        return self._rounds[asked.hash]
 
     def _encoded_by(self, asked: Asked, entry: Entry) -> RingVector | None:
         """What a contribution encoded; None where nobody honest can tell."""
@@ -141,7 +141,7 @@ class ExactSum(Checker):
 
     def _mask(self, asked: Asked, place: int, entry: Entry, tag: bytes) -> RingVector | None:
         """A node's mask of an entry; None where no key of its client gives that tag."""
-        dimension = self._validated(asked.body.round_id).dimension
+        dimension = self._validated(asked).dimension
         data = self.witness.pairs.mask(asked.epochs[place], entry.client, tag, asked.hash, entry.encoded, dimension)
         return None if data is None else _words(data)
 
@@ -166,7 +166,7 @@ class ExactSum(Checker):
         self.expect(not false, f"{who}: {len(false)} in S have a tag that no key of that client gives")
         if not false:
             parts = [*(_words(one.y) for one in held if one is not None), *(mask for mask in masks if mask is not None)]
-            words = ring_from_bytes(release.partial.vector, self._validated(release.round_id).dimension)
+            words = ring_from_bytes(release.partial.vector, self._validated(asked).dimension)
             self.expect(np.array_equal(words, _total(parts, words.size)), f"{who}: its sum is not that of what it kept")
 
     # --- what came out -----------------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ class ExactSum(Checker):
 
     def _expected(self, asked: Asked, chosen: Sequence[Entry], known: Sequence[RingVector]) -> NoisyAggregate:
         """What must come out of a set of contributions, and of what they encoded."""
-        body, validated = asked.body, self._validated(asked.body.round_id)
+        body, validated = asked.body, self._validated(asked)
         hashes = Hashes(asked.hash, set_hash(asked.hash, b"".join(entry.encoded for entry in chosen)))
         clients = max(self.witness.requests[body.round_id].answers_expected, len(chosen))
         total, private = _total(known, validated.dimension), self.recording.private
@@ -214,7 +214,8 @@ class ExactSum(Checker):
 
     def _expected_alone(self, round_id: bytes) -> NoisyAggregate:
         """What must come out of releases or reports: each that is kept, by client id, and their sum."""
-        body, validated = self.witness.announcements[round_id], self._validated(round_id)
+        body = self.witness.announcements[round_id]
+        validated = validate_announcement(body, self.recording, Limits())
         kept = sorted(self.witness.gathered[round_id].items())
         members = [(client, frame) for client, frame in kept if release_in(frame).rows]
         if validated.report is not None:

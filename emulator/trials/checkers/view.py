@@ -84,7 +84,7 @@ def neighbour(world: TrialWorld) -> bytes:
 
     Of another number, but where that is public: rows that are other people's are counted in a node release.
     """
-    client = next(one.id for one in world.clients if one.id not in world.hostile_clients)
+    client = next(one.id for one in world.clients if one.id not in world.hostile)
     index = world.client_number(client)
     rows = -world.cast.rows[index] + 0.25
     world.cast.rows = [*world.cast.rows]

@@ -13,6 +13,7 @@ from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, NamedTuple
 
 from dca_proto.core.announcement import announcement_hash, open_answer
+from dca_proto.core.client_round import ANNOUNCEMENTS as CLIENT_ANNOUNCEMENTS
 from dca_proto.core.client_round import ROUNDS as CLIENT_ROUNDS
 from dca_proto.core.client_round import StoredRound as ClientRound
 from dca_proto.core.codec import decode_body, decode_frame, encode
@@ -28,6 +29,7 @@ from dca_proto.core.compute_round import (
 )
 from dca_proto.core.contribution import Kept, Outbound
 from dca_proto.core.effects import Channel, Effect, Persist, Send, Write
+from dca_proto.core.events import Event
 from dca_proto.core.kinds import SecureSum
 from dca_proto.core.lists import answer_hash, list_hash
 from dca_proto.core.messages import Announcement, Answer, EpochKey, InvitedRound, PartialSum, Sealed, Signed
@@ -62,7 +64,7 @@ class Entry(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """An announcement as an honest Compute node has stored it: its hash, its nodes' keys, and who alone is invited."""
+    """An announcement as an honest member has stored it: its hash, its nodes' keys, and at nodes who is invited."""
 
     body: Announcement
     hash: bytes
@@ -75,7 +77,7 @@ class Asked(NamedTuple):
 
     @property
     def terms(self) -> SecureSum:
-        assert isinstance(self.body.terms, SecureSum), "a Compute node stores no other"
+        assert isinstance(self.body.terms, SecureSum), "no other has Compute nodes"
         return self.body.terms
 
     def holder(self, client: bytes) -> bytes:
@@ -123,7 +125,7 @@ def release_in(frame: Signed) -> ReleaseBody:
 
 
 Of = tuple[bytes, bytes]
-"""A Compute node's id and a round's."""
+"""The id of a Compute node or a client, and a round's."""
 
 
 class Witness(Observer):
@@ -131,7 +133,8 @@ class Witness(Observer):
 
     Attributes:
         announcements, requests: of each round, as the trainer stored them.
-        asked, ends: of each honest node and round: the announcement, and the end that is durable.
+        asked: of each honest node or client and round: the announcement that it has stored first.
+        ends, ended_hash: of each honest node and round: the end that is durable, and of which announcement.
         lists, answers: of each honest node and round: its frozen entries, and its stored answer.
         tags: of each honest node and round, its own tag of each entry of its stored lists.
         kept: of each Compute node and round, hostile ones too: contributions ever kept, by client and contribution id.
@@ -149,6 +152,7 @@ class Witness(Observer):
         self.answers: dict[Of, Answer] = {}
         self.tags: defaultdict[Of, dict[bytes, bytes]] = defaultdict(dict)
         self.ends: dict[Of, str] = {}
+        self.ended_hash: dict[Of, bytes] = {}
         self.kept: defaultdict[Of, dict[tuple[bytes, bytes], Kept]] = defaultdict(dict)
         self.pairs = Pairs(world.cast.federation.id)
         self.on_release: list[Callable[[Release], None]] = []
@@ -157,9 +161,10 @@ class Witness(Observer):
         for process in world.simulator.machines:  # they have started, and made their first keys
             self.pairs.read(process)
         self._world = world
-        self._dishonest = world.hostile_clients | world.hostile_computes | world.strangers
+        self._dishonest = world.hostile | world.strangers
         self._twins = 0
         self._reply: dict[bytes, tuple[AgreementKey, bytes]] = {}
+        self._opened: dict[bytes, Asked] = {}  # by the stored announcement
         self._entries: dict[bytes, bytes] = {}  # by list hash
         self._said: dict[bytes, Answer] = {}  # by answer hash
         self._released: defaultdict[Of, list[bytes]] = defaultdict(list)
@@ -174,8 +179,13 @@ class Witness(Observer):
         return self._dishonest
 
     def announced_hash(self, round_id: bytes) -> bytes:
-        """The hash of a round's announcement."""
+        """The hash of a round's announcement, as the trainer stored it."""
         return self._reply[round_id][1]
+
+    def knows(self, client: bytes, asked: Asked) -> bool:
+        """Whether a client has stored that announcement, and no other one of its round."""
+        own = self.asked.get((client, asked.body.round_id))
+        return own is not None and own.hash == asked.hash
 
     def is_summed(self, round_id: bytes) -> bool:
         """Whether a round was announced as a secure sum."""
@@ -211,6 +221,20 @@ class Witness(Observer):
         return [entry for holder, data in pairs for entry in entries_of(data or b"", holder)]
 
     # --- looking on --------------------------------------------------------------------------------------------------
+
+    def on_handled(self, process: Process, event: Event, effects: Sequence[Effect]) -> None:
+        """Read to what announcement an honest client answers: others ask before it is durable."""
+        if process.role is Channel.CLIENT and process.id not in self.dishonest:
+            for effect in effects:
+                if isinstance(effect, Persist) and effect.table == CLIENT_ANNOUNCEMENTS:
+                    self.asked.setdefault((process.id, effect.key), self._asked_in(effect.value))
+
+    def _asked_in(self, payload: bytes) -> Asked:
+        """Of all who store the same announcement, the same object."""
+        found = self._opened.get(payload)
+        if found is None:
+            found = self._opened[payload] = asked_in(payload)
+        return found
 
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
         """Read what has become durable."""
@@ -256,7 +280,7 @@ class Witness(Observer):
         elif node in self.dishonest:
             return
         elif write.table == ANNOUNCEMENTS and (node, write.key) not in self.asked:
-            self.asked[node, write.key] = asked_in(write.value)
+            self.asked[node, write.key] = self._asked_in(write.value)
         elif write.table == ROUNDS:
             self._read_round(node, decoded(ROUNDS, write.value, StoredRound))
         elif write.table == LISTS:
@@ -282,6 +306,7 @@ class Witness(Observer):
             self._note_answer(node, body)
         if stored.phase in ENDS:
             self.ends.setdefault(of, stored.phase)
+            self.ended_hash.setdefault(of, stored.announcement_hash)
         if stored.phase == RELEASED and stored.word:
             self._read_word(node, stored.round_id, stored.word)
 
@@ -307,11 +332,15 @@ class Witness(Observer):
         frame = decode_frame(payload)
         if not isinstance(frame, Sealed):
             return
-        body = decode_body(open_answer(frame, *self._reply[round_id]).body)
+        body = self._opened_answer(node, round_id, frame)
         if isinstance(body, PartialSum):
             known.append(payload)
             for call in self.on_release:
                 call(Release(node, round_id, len(known) - 1, body))
+
+    def _opened_answer(self, sender: bytes, round_id: bytes, frame: Sealed) -> object:
+        """What was sealed to the trainer, about the announcement that its sender knows."""
+        return decode_body(open_answer(frame, self._reply[round_id][0], self.asked[sender, round_id].hash).body)
 
     def _read_release(self, client: bytes, round_id: bytes, payload: bytes) -> None:
         """A client's word in a round without Compute nodes: what it releases, or that it declines."""
@@ -320,7 +349,7 @@ class Witness(Observer):
             return
         frame = decode_frame(payload)
         assert isinstance(frame, Sealed), "a client seals what it says to a trainer"
-        body = decode_body(open_answer(frame, *self._reply[round_id]).body)
+        body = self._opened_answer(client, round_id, frame)
         if isinstance(body, ReleaseBody):
             known.append(payload)
             for call in self.on_alone:

@@ -1,0 +1,194 @@
+"""Trainers that do not keep to the protocol: production actors that say more, or something else, than they may.
+
+What they can spoil is how rounds end, and charges in vain (DESIGN §10). No honest member releases or pays more for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from dca_proto.core.codec import decode_frame, encode
+from dca_proto.core.effects import Address, Channel, Effect, Send, SetTimer
+from dca_proto.core.errors import UsageError
+from dca_proto.core.events import Event, Timer
+from dca_proto.core.kinds import SecureSum
+from dca_proto.core.messages import (
+    Abort,
+    Announcement,
+    Answer,
+    Body,
+    ChargeReused,
+    Close,
+    HelloWanted,
+    Invitation,
+    InvitedRound,
+    ListHeader,
+    Signed,
+)
+from dca_proto.core.request import AskSecureSum, OpenRound
+from dca_proto.core.trainer import TrainerActor
+from dca_proto.core.trainer_round import Round
+from dca_proto.crypto.sealing import ID_BYTES, digest
+from dca_proto.privacy import accounting
+from emulator.trials.wire import body_of
+
+MEDDLE, MEDDLES_MAX = "meddle", 3
+
+
+class HostileTrainer(TrainerActor):
+    """A trainer that does not keep to the protocol.
+
+    `amount`: its size. `clients`: ids of those that it has heard of, sorted.
+    """
+
+    amount = 0
+    clients: tuple[bytes, ...] = ()
+
+    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        effects = super().handle(event, now_ms)
+        return [said for one in effects for said in (self._instead(one) if isinstance(one, Send) else (one,))]
+
+    def _instead(self, send: Send) -> Sequence[Effect]:
+        """What it sends in the place of a message."""
+        return (send,)
+
+
+class Equivocating(HostileTrainer):
+    """Signs two announcements under each round id: every second client and Compute node gets the other one."""
+
+    def _instead(self, send: Send) -> Sequence[Effect]:
+        current = self._rounds.get(send.round_id)
+        body = body_of(send.payload)
+        if current is None or not isinstance(body, Announcement | Invitation | InvitedRound):
+            return (send,)
+        if send.to.channel is Channel.ANNOUNCE:
+            each = [msgspec.structs.replace(send, to=Address(Channel.CLIENT, client)) for client in self.clients]
+        else:
+            each = [send]
+        return [said for one in each for said in self._told(one, self._other(current, one))]
+
+    def _told(self, send: Send, other: Send) -> Sequence[Effect]:
+        known = self.clients if send.to.channel is Channel.CLIENT else tuple(one.id for one in self.federation.computes)
+        return (other if known.index(send.to.id) % 2 else send,)
+
+    def _other(self, current: Round, send: Send) -> Send:
+        """The same message with the other announcement in it."""
+        body = msgspec.structs.replace(current.opened.body, close_by_ms=current.opened.body.close_by_ms - 1)
+        frame, other = decode_frame(send.payload), self._sign(body)
+        said = other if isinstance(frame, Signed) else msgspec.structs.replace(frame, announcement=other)
+        return msgspec.structs.replace(send, payload=encode(said))
+
+
+class AnnouncingTwice(Equivocating):
+    """Signs two announcements under each round id, and sends both to everybody."""
+
+    def _told(self, send: Send, other: Send) -> Sequence[Effect]:
+        return send, other
+
+
+class CallingHalves(HostileTrainer):
+    """Asks two halves of the clients in two rounds at once, and tells a Compute node of the wrong half."""
+
+    def _on_open(self, request: OpenRound, now_ms: int) -> list[Effect]:
+        asked = sorted(request.invited or self.clients)
+        second = digest(b"dca4-halves", request.round_id)[:ID_BYTES]
+        halves = (request.round_id, tuple(asked[::2])), (second, tuple(asked[1::2]))
+        try:
+            rounds = [_of_half(request, round_id, half) for round_id, half in halves]
+            for one in rounds:
+                one.check(self.federation, self._mechanism, self._limits, self._timing)
+            return [effect for one in rounds for effect in super(CallingHalves, self)._on_open(one, now_ms)]
+        except UsageError:
+            return super()._on_open(request, now_ms)
+
+    def _instead(self, send: Send) -> Sequence[Effect]:
+        frame = decode_frame(send.payload)
+        if not isinstance(frame, InvitedRound) or send.to.id != self.federation.computes[-1].id:
+            return (send,)
+        ids = [frame.clients[at : at + ID_BYTES] for at in range(0, len(frame.clients), ID_BYTES)]
+        others = b"".join(one for one in self.clients if one not in ids)
+        return msgspec.structs.replace(send, payload=encode(InvitedRound(frame.announcement, others))), send
+
+
+def _of_half(request: OpenRound, round_id: bytes, half: tuple[bytes, ...]) -> OpenRound:
+    ask = request.ask
+    if isinstance(ask, AskSecureSum):
+        tolerated = max(0, min(ask.tolerated, len(half) - 2))
+        ask = msgspec.structs.replace(ask, tolerated=tolerated, colluders=min(ask.colluders, tolerated))
+    return msgspec.structs.replace(request, round_id=round_id, invited=half, clients_expected=0, ask=ask)
+
+
+class AskingTooMuch(HostileTrainer):
+    """Announces what nobody may agree to: too large an ε, δ or μ, too few contributions, too many colluders."""
+
+    def _sign(self, body: Body) -> Signed:
+        return super()._sign(self._worse(body) if isinstance(body, Announcement) else body)
+
+    def _worse(self, body: Announcement) -> Announcement:
+        worse: list[dict[str, Any]] = [
+            {"epsilon": 40.0, "mu": accounting.mu_of(40.0, body.delta or 1e-6)},
+            {"delta": 0.2, "mu": accounting.mu_of(body.epsilon, 0.2)},
+            {"mu": 2 * body.mu},
+        ]
+        if isinstance(body.terms, SecureSum):
+            low = max(2, body.terms.colluders + 1)
+            few = msgspec.structs.replace(body.terms, fewest=low)
+            crowd = msgspec.structs.replace(body.terms, colluders=body.terms.fewest - 2)
+            worse += [{"terms": few}, {"terms": crowd}]
+        return msgspec.structs.replace(body, **worse[self._random(1)[0] % len(worse)])
+
+
+class Meddling(HostileTrainer):
+    """Says more about a round, `amount` milliseconds after it has announced it, and again."""
+
+    def _announce(self, request: OpenRound, now_ms: int) -> list[Effect]:
+        effects, self._said = super()._announce(request, now_ms), 0
+        return [*effects, SetTimer(Timer(MEDDLE, request.round_id), now_ms + self.amount)]
+
+    def _on_timer(self, timer: Timer, now_ms: int) -> list[Effect]:
+        current = self._rounds.get(timer.round_id)
+        if timer.purpose != MEDDLE or current is None:
+            return super()._on_timer(timer, now_ms)
+        self._said += 1
+        again = [SetTimer(timer, now_ms + self.amount)] if self._said < MEDDLES_MAX else []
+        return [*self._meddle(current), *again]
+
+    def _meddle(self, current: Round) -> list[Effect]:
+        raise NotImplementedError
+
+
+class ClosingEarly(Meddling):
+    """Closes a round while clients contribute, some Compute nodes sooner than others."""
+
+    def _meddle(self, current: Round) -> list[Effect]:
+        payload, nodes = encode(self._sign(Close(current.id, current.opened.hash))), current.opened.computes
+        return [Send(Address(Channel.COMPUTE, node), current.id, payload) for node in nodes[: self._said]]
+
+
+class Usurping(Meddling):
+    """Says what only Compute nodes may: aborts, lists, answers, sums, receipts, and that ledgers are old."""
+
+    def _meddle(self, current: Round) -> list[Effect]:
+        opened = current.opened
+        words = words_of_nodes(current.id, opened.hash, opened.computes, self.clients)
+        return [Send(to, current.id, encode(self._sign(body))) for _, to, body in words]
+
+
+def words_of_nodes(
+    round_id: bytes, announcement_hash: bytes, nodes: Sequence[bytes], clients: Sequence[bytes]
+) -> list[tuple[bytes, Address, Body]]:
+    """What Compute nodes may say of a round, made up: in whose name, to whom, and what."""
+    about, nothing = (round_id, announcement_hash), bytes(32)
+    words: list[tuple[bytes, Address, Body]] = []
+    for node in nodes:
+        abort = Abort(*about, node, "too-few", "nothing was released", 0, 0, ())
+        peers = [Address(Channel.COMPUTE, other) for other in nodes if other != node]
+        said = (abort, Answer(*about, (nothing,) * len(nodes), b""), ListHeader(*about, nothing, 0))
+        words += [(node, Address(Channel.ABORT), abort), *((node, peer, one) for peer in peers for one in said)]
+        for client in clients:
+            to = Address(Channel.CLIENT, client)
+            words += [(node, to, one) for one in (abort, ChargeReused(*about, client, 1, 99), HelloWanted(client))]
+    return words
