@@ -7,7 +7,6 @@ import random
 import msgspec
 
 from dca_proto.core.params import Timing
-from dca_proto.net.parts import PART_BYTES_LEAST
 from dca_proto.privacy.mechanism import LOCAL_MECHANISMS
 from emulator.sim.broker import BrokerOptions
 from emulator.sim.link import LinkOptions
@@ -141,7 +140,7 @@ def _network(stream: random.Random) -> LinkOptions:
 def _broker(stream: random.Random) -> BrokerOptions:
     return BrokerOptions(
         queue_messages_max=stream.choice([1_000, 1_000, 100]),
-        part_bytes_max=stream.choice([1 << 16, 1 << 16, PART_BYTES_LEAST]),
+        part_bytes_max=stream.choice([1 << 16, 1 << 16, 1_024]),
         persistent_sessions=stream.random() < 0.8,
         inflight_max=stream.choice([20, 20, 1]),
     )

@@ -98,6 +98,8 @@ BITES: dict[str, tuple[Fault, Callable[[TrialWorld], bool]]] = {
         fault("misdirect", "broker", at_ms=1_500, amount=30),
         has_dropped("kind", "unknown-round", "ciphertext"),
     ),
+    "forge": (fault("forge", "broker", at_ms=1_000, amount=30), has_dropped("signature")),
+    "mix-parts": (fault("mix-parts", "trainer", amount=0.9, for_ms=2_500), late),
     "garbage": (fault("garbage", "broker", at_ms=500, amount=30), lambda world: any_dropped(world)),
 }
 
@@ -115,7 +117,12 @@ def scenario_of(kind: str) -> Scenario:
     """The scenario in which a kind is to bite; exact links, so that nothing else does."""
     quiet = {"delay_ms": FAST.delay_ms, "jitter_ms": 0.0, "duplicate": 0.0, "reorder": 0.0}
     scenario = small(BITES[kind][0], collect_window_ms=4_000, batch=3 if kind == "relay" else 0)
-    return msgspec.structs.replace(scenario, network=msgspec.structs.replace(scenario.network, **quiet))
+    parts = {"part_bytes_max": 300} if kind == "mix-parts" else {}
+    return msgspec.structs.replace(
+        scenario,
+        network=msgspec.structs.replace(scenario.network, **quiet),
+        broker=msgspec.structs.replace(scenario.broker, **parts),
+    )
 
 
 def test_the_table_is_whole() -> None:

@@ -74,8 +74,8 @@ class EnoughContributors(Checker):
         told = set_hash(asked.hash, b"".join(entry.encoded for entry in chosen))
         same = (told, len(chosen)) == (release.partial.set_hash, release.partial.count)
         self.expect(same, f"{who} over another set than lists and answers say")
-        limits, honest = self.world.scenario.limits, asked.terms.fewest - 1 - asked.terms.colluders
-        let = asked.terms.fewest >= limits.floor_clients_min and honest >= max(1, limits.floor_honest_min)
+        floors, honest = self.world.cast.floors, asked.terms.fewest - 1 - asked.terms.colluders
+        let = asked.terms.fewest >= floors.clients_min and honest >= max(1, floors.honest_min)
         self.expect(let, f"{who} with floors below its own")
         fewest, most, count = asked.terms.fewest, asked.terms.most, len(chosen)
         self.expect(fewest <= count <= most, f"{who} over {count} contributions, where {fewest} to {most} are needed")
