@@ -99,6 +99,12 @@ def marginals(sums: Array, n: int, noise_variance: float) -> tuple[Array, Array]
     return offsets, standard_deviations(squares, n, noise_variance / FREE_BOUND**4)
 
 
+def into_ball(z: Array, radius: float) -> Array:
+    """Vectors along the last axis, those outside the ball of that radius drawn to its surface; it may be infinite."""
+    inside: Array = z / np.maximum(1.0, np.linalg.norm(z, axis=-1, keepdims=True) / radius)
+    return inside
+
+
 def standardisation(rows: Array) -> tuple[Array, Array]:
     """Mean and standard deviation of each column of raw rows, without privacy; 1 for a column that is constant."""
     scale = rows.std(axis=0)

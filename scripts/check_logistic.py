@@ -56,10 +56,10 @@ from emulator.swarm.data import deal
 from emulator.swarm.live import Swarm, SwarmOptions
 from inference.bounds import Interval
 from inference.datasets import adult, breast_cancer
+from inference.models.coefficients import Coefficients
 from inference.models.logistic.rounds import AUTO, ONE_SUM, VARIATIONAL, logistic_regression
 from inference.problem import Problem, Schema, split, stream
 from inference.rounds import run
-from inference.variational.generalised_linear_fit import GeneralisedLinearFit
 from inference.variational.scores import area_under_curve
 
 Array = NDArray[np.float64]
@@ -136,19 +136,19 @@ def work(cell: Cell) -> dict[str, Any]:
         problem.cache_clear()  # each is used once
     train, test = problem(cell.data, cell.seed, cell.n)
     fit = _live(cell, train) if cell.live else _ideal(cell, train)
-    known = {**cell._asdict(), "iterations": fit.fit.iterations, "stopped": fit.fit.stopped, "private": fit.private}
+    known = {**cell._asdict(), "iterations": fit.iterations, "stopped": fit.stopped, "private": fit.private}
     if cell.data in SIMULATED:
         error = np.r_[fit.intercept, fit.coefficients] - truth(cell.data)
         sd = np.r_[fit.intercept_sd, fit.coefficient_sd]
         held = np.abs(error) < LEVEL_Z * sd
-        known["warned"] = bool(fit.fit.warnings)
+        known["warned"] = bool(fit.warnings)
         return {**known, "held": held.tolist(), "error": error.tolist(), "sd": sd.tolist()}
     p, positive = fit.predict_proba(test.X), test.y > 0.5
     loss = -float(np.log(np.maximum(np.where(positive, p, 1 - p), 1e-12)).mean())
     return {**known, "auc": area_under_curve(p, positive), "log_loss": loss}
 
 
-def _ideal(cell: Cell, train: Problem) -> GeneralisedLinearFit:
+def _ideal(cell: Cell, train: Problem) -> Coefficients:
     n = len(train.y)
     computes = tuple(bytes([index]) * 16 for index in range(COMPUTES))
     terms = JobTerms(budget=Budget(cell.epsilon, DELTA), clients=n, tolerated=n // 10, computes=computes)
@@ -156,7 +156,7 @@ def _ideal(cell: Cell, train: Problem) -> GeneralisedLinearFit:
     return run(job, IdealSwarm(train.rows, train.schema.columns, terms))
 
 
-def _live(cell: Cell, train: Problem) -> GeneralisedLinearFit:
+def _live(cell: Cell, train: Problem) -> Coefficients:
     n = len(train.y)
     options = SwarmOptions(
         computes=COMPUTES,
@@ -169,7 +169,7 @@ def _live(cell: Cell, train: Problem) -> GeneralisedLinearFit:
     )
     configure_logs(level=logging.WARNING)
 
-    async def learn(directory: Path) -> GeneralisedLinearFit:
+    async def learn(directory: Path) -> Coefficients:
         swarm = Swarm(
             options,
             deal(train.rows, n),

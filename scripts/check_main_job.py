@@ -27,7 +27,8 @@ from emulator.ideal import IdealSwarm
 from emulator.swarm.data import TEST_FRACTION, deal
 from emulator.swarm.dropout import Dropouts
 from inference.datasets import diabetes, split
-from inference.models.linear.baselines import nonprivate_regression, rmse
+from inference.models.coefficients import rmse
+from inference.models.linear.baselines import nonprivate_regression
 from inference.models.linear.two_rounds import regression_with_projection
 from inference.rounds import run
 

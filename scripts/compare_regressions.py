@@ -51,7 +51,8 @@ from emulator.ideal import IdealSwarm
 from inference.datasets import abalone, adult, wine
 from inference.jobs import find
 from inference.jobs.base import Conditions
-from inference.models.linear.baselines import nonprivate_regression, rmse
+from inference.models.coefficients import rmse
+from inference.models.linear.baselines import nonprivate_regression
 from inference.problem import Problem, split, stream
 from inference.rounds import run
 from papers.mcmc2023.samplers import adassp

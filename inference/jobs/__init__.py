@@ -21,8 +21,7 @@ from inference.jobs.base import LearningJob
 
 FAMILIES = ("gaussian", "bernoulli", "categorical", "poisson", "exponential")
 _MODULES = {
-    "regression": "inference.models.linear.job",
-    "regression-bounded": "inference.models.linear.one_round_job",
+    **dict.fromkeys(("regression", "regression-bounded"), "inference.models.linear.job"),
     "regression-mcmc": "inference.models.linear.nodes.job",
     "logistic": "inference.models.logistic.job",
     **dict.fromkeys(("poisson-regression", "robust-regression"), "inference.models.glm.scored_job"),

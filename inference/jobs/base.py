@@ -105,8 +105,6 @@ class LearningJob:
             them. Where one also shapes a request, as a choice of the method may, the changed request is refused.
         rows_least: rows that a data node must have to count in the result, given the schema and the settings.
         reference: the same model without privacy, from rows of the caller's own. Raises `DataError` if too few.
-        summary: what a result says as plain JSON values, given the reference, the rows that were learned from and those
-            to test on, where there are any, and the schema.
         draws: of the posterior, given a generator for those that are drawn now. Raises `DataError` without ArviZ. None
             where there is no posterior.
     """
@@ -116,7 +114,6 @@ class LearningJob:
     plan: Callable[[Schema, Any, Conditions], Sequence[Stage]]
     make: Callable[[Schema, Any, Conditions], Job[Any]]
     reference: Callable[[Problem, Any], Any]
-    summary: Callable[[Any, Any, Problem | None, Problem | None, Schema], Summary]
     picture_title: Callable[[Schema], str]
     draws: Callable[[Any, np.random.Generator], InferenceData] | None = lambda result, rng: result.inference_data(rng)
     model: Callable[[Schema, Any], str] = target_on_features
@@ -135,8 +132,8 @@ class LearningJob:
     def summarise(
         self, result: Any, reference: Any, train: Problem | None, test: Problem | None, schema: Schema
     ) -> Summary:
-        """As `summary`, with a warning of what was hardly learned before the result's own."""
-        found = self.summary(result, reference, train, test, schema)
+        """What a result says (`Posterior.summary`), with a warning of what was hardly learned before its own."""
+        found: Summary = result.summary(schema, reference, train, test)
         rows = rows_of(found)
         hardly = about_contraction([row["name"] for row in rows], [row["contraction"] for row in rows])
         return {**found, "warnings": [*hardly, *found.get("warnings", [])]}

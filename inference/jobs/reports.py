@@ -6,6 +6,7 @@ model (`inference.models.fit`). Once the clients have reported, other draws and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from math import sqrt
@@ -18,11 +19,12 @@ from dca_proto.wording import to_install
 from inference.draws import CHAINS, DRAWS, InferenceData
 from inference.errors import DataError, unknown
 from inference.jobs.base import Conditions
-from inference.jobs.estimates import Figure, normal, sampling_row
+from inference.jobs.estimates import Figure, normal
 from inference.jobs.settings import setting
-from inference.jobs.summary import Draws
+from inference.jobs.summary import Summary
 from inference.mcmc.posterior import LocalPosterior
 from inference.mcmc.run import WARMUP, Run
+from inference.posterior import Posterior
 from inference.problem import Schema
 
 Array = NDArray[np.float64]
@@ -63,11 +65,20 @@ class SamplerSettings:
 
 
 @dataclass(frozen=True, eq=False)
-class Fitted:
+class Fitted(Posterior):
     """A posterior, and the round of reports that it is from."""
 
     posterior: LocalPosterior
     released: NoisyAggregate
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """Of the posterior."""
+        return self.posterior.warnings
+
+    def more(self) -> Summary:
+        """Of the posterior."""
+        return self.posterior.more()
 
 
 def check_installed() -> None:
@@ -98,14 +109,6 @@ def column_of(schema: Schema, name: str | None) -> str:
     if name is not None and name not in schema.columns:
         raise unknown("column", name, "the data", schema.columns)
     return schema.target if name is None else name
-
-
-def sampling(posterior: LocalPosterior) -> Draws:
-    """What the draws are worth."""
-    drawn, mixing = posterior.sampling, posterior.mixing
-    chains, draws = next(iter(posterior.draws.values())).shape[:2]
-    acceptance = {"proposals": drawn.acceptance}
-    return sampling_row("NUTS", (chains, draws), drawn.seconds, mixing, acceptance, drawn.divergences)
 
 
 def draws(result: Fitted, rng: np.random.Generator) -> InferenceData:

@@ -16,10 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.privacy.rounding import at_least
-from inference.contraction import of_draws
+from inference.contraction import of_draws as contraction_of
 from inference.draws import InferenceData, Mixing, about_mixing, check_mixing, inference_data, mixing, tails_of
 from inference.errors import DataError
+from inference.jobs.estimates import Figure, of_draws, sampling_row
+from inference.jobs.summary import Summary
 from inference.mcmc.picture import panels_of, plot_posterior
+from inference.posterior import Estimate, Posterior
+from inference.problem import Schema
 
 Array = NDArray[np.float64]
 Draws = Mapping[str, Array]
@@ -53,7 +57,7 @@ class Predictive(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class LocalPosterior:
+class LocalPosterior(Posterior):
     """A model's posterior given noisy reports or sums.
 
     Attributes:
@@ -84,6 +88,29 @@ class LocalPosterior:
             if not np.all(np.isfinite(array)):
                 raise DataError(f"draws of {name} are not finite in model {self.model!r}; take another prior")
 
+    def figures(self, name: str) -> list[Figure]:
+        """Of each number of a parameter, matrices row by row."""
+        drawn, before = self.draws[name], self.prior.get(name)
+        columns = drawn.reshape(*drawn.shape[:2], -1)
+        priors = [None] * columns.shape[-1] if before is None else list(before.reshape(len(before), -1).T)
+        return [of_draws(columns[..., place], prior) for place, prior in enumerate(priors)]
+
+    def estimates(self, schema: Schema | None = None) -> list[Estimate]:
+        """Of all parameters but matrices and constants."""
+        return [
+            Estimate(f"{name}[{label}]" if self.draws[name].ndim > 2 else name, "", figure)
+            for name in self._numbers
+            for label, figure in zip(self.labels(name) or ("",), self.figures(name), strict=True)
+        ]
+
+    def more(self) -> Summary:
+        """What the draws are worth."""
+        drawn, (chains, draws) = self.sampling, next(iter(self.draws.values())).shape[:2]
+        acceptance = {"proposals": drawn.acceptance}
+        return {
+            "sampling": sampling_row("NUTS", (chains, draws), drawn.seconds, self.mixing, acceptance, drawn.divergences)
+        }
+
     @property
     def mean(self) -> dict[str, Array]:
         """Posterior mean of each parameter."""
@@ -113,7 +140,7 @@ class LocalPosterior:
     @cached_property
     def contraction(self) -> dict[str, Array]:
         """How much was learned of each number that has a prior (`inference.contraction`)."""
-        return {name: of_draws(self.draws[name], prior) for name, prior in self.prior.items()}
+        return {name: contraction_of(self.draws[name], prior) for name, prior in self.prior.items()}
 
     @property
     def _numbers(self) -> list[str]:

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf, sqrt
 from typing import NamedTuple, Protocol
 
@@ -34,12 +35,12 @@ from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoAggregate, NoisyAggregate, SecureSumRequest
 from inference.errors import DataError
+from inference.models.coefficients import NormalPosterior
 from inference.problem import Schema
 from inference.rounds import Job
 from inference.variational import clipping, mean_field
-from inference.variational.models import STANDARDISED, Model
+from inference.variational.models import PRIOR_SD, STANDARDISED, Model, gaussian_prior
 from inference.variational.noise_spread import noise_sd
-from inference.variational.normal_fit import NormalFit
 from inference.variational.progress import GAINED, Iteration, OnProgress
 from inference.variational.schedule import ITERATIONS_MAX, PILOTED_MAX, Schedule, schedule_after
 from inference.variational.standardise import Standardisation, moments_request
@@ -125,7 +126,7 @@ def variational_inference(
     settings: VariationalSettings = DEFAULT,
     score: Score | None = None,
     on_progress: OnProgress | None = None,
-) -> Job[NormalFit]:
+) -> Job[NormalPosterior]:
     """The job: yields `SecureSumRequest`s, is sent `NoisyAggregate`s, returns the fit.
 
     Args:
@@ -150,7 +151,7 @@ def variational_after(
     *,
     score: Score | None = None,
     on_progress: OnProgress | None = None,
-) -> Job[NormalFit]:
+) -> Job[NormalPosterior]:
     """All rounds of `variational_inference` but the first, whose answer is given.
 
     Args:
@@ -185,7 +186,7 @@ def variational_after(
     )
     ascent = _Ascent(model, columns, schedule, settings, n, clip, rows)
     course = yield from _ascend(ascent, rng, score, on_progress)
-    return _result(schema, ascent, course, moments)
+    return _result(schema, ascent, course, moments, model.prior_sd)
 
 
 @dataclass(frozen=True)
@@ -204,11 +205,14 @@ class _Ascent:
         """Of the clipped gradients at θ."""
         return self.model.request(theta, self.columns, self.clip, self.schedule.share, self.schedule.batch)
 
-    def gradient(self, theta: Array, sums: NoisyAggregate) -> Array:
-        """g: the sum over a batch stands for that over all clients, by their numbers."""
-        prior = np.asarray(self.model.prior_gradient(theta), float)  # JAX's have half the digits
-        gradient: Array = self.scale(sums) * sums.value + prior
+    def gradient(self, sums: NoisyAggregate) -> Array:
+        """∇ℓ: the sum over a batch stands for that over all clients, by their numbers."""
+        gradient: Array = self.scale(sums) * sums.value
         return gradient
+
+    def prior_gradient(self, theta: Array) -> Array:
+        """∇ln p(θ)."""
+        return np.asarray(self.model.prior_gradient(theta), float)  # JAX's have half the digits
 
     def scale(self, sums: NoisyAggregate) -> float:
         """What the sum is multiplied by."""
@@ -231,7 +235,7 @@ class _Ascent:
 
 @dataclass
 class _Course:
-    """What was seen on the way, one of each for each iteration: where the gradient was taken, it, and the iterate."""
+    """What was seen on the way, at each iteration: where the data's gradient was taken, it, and the iterate."""
 
     thetas: list[Array] = field(default_factory=list)
     gradients: list[Array] = field(default_factory=list)
@@ -259,12 +263,11 @@ def _ascend(
                 raise
             course.stopped = ended.reason
             break
-        gradient, before, noise = ascent.gradient(theta, sums), state.mean, ascent.noise(sums)
+        gradient, before, noise = ascent.gradient(sums), state.mean, ascent.noise(sums)
         course.thetas.append(theta)
         course.gradients.append(gradient)
-        state, info = mean_field.step(
-            state, gradient, moved, noise=noise, rate=ascent.settings.rate, left=1 - t / total
-        )
+        whole = gradient + ascent.prior_gradient(theta)
+        state, info = mean_field.step(state, whole, moved, noise=noise, rate=ascent.settings.rate, left=1 - t / total)
         moved = state.mean - before
         _note(course, state, info, noise, sums.private)
         if on_progress is not None:
@@ -290,39 +293,63 @@ def _scored(
     return score.name, score.of(state.mean, np.exp(state.log_sd), columns)
 
 
-def _result(schema: Schema, ascent: _Ascent, course: _Course, moments: NoisyAggregate) -> NormalFit:
+def _result(
+    schema: Schema, ascent: _Ascent, course: _Course, moments: NoisyAggregate, prior_sd: float | None
+) -> NormalPosterior:
+    """The posterior under a normal prior, or under the model's own, if it is none."""
     done, settings = len(course.means), ascent.settings
     averaged = max(1, round(settings.averaged * done))
     posterior_sd = np.exp(np.mean(course.log_sds[-averaged:], axis=0))
     noise = noise_sd(course.rates, course.noise_sds, averaged, ascent.curvature)
     mean, warnings = np.mean(course.means[-averaged:], axis=0), []
     if ascent.rows is not None:
-        mean, cov = _newton(ascent, course)
+        mean, cov = _newton(ascent, course, _precision(prior_sd))
     else:
         off = clipping.stretch(clipping.unknown_rows(mean.size), ascent.clip)
         variance = np.maximum(posterior_sd**2 + noise**2, _least_variance(ascent, course))
         cov = np.diag(variance) + off**2 * np.outer(mean, mean)
+        if prior_sd is not None and ascent.model.prior_sd is not None:
+            mean, cov = under_prior(mean, cov, ascent.model.prior_precision, _precision(prior_sd))
         warnings.append(UNCORRELATED)
         if off > STRETCH_MAX:
             warnings.append(
                 f"gradients were clipped at {ascent.clip:.2g}, which stretches coefficients by some {100 * off:.0f} %; "
                 "with a larger epsilon or more clients the clip is wider"
             )
-    return NormalFit(
-        schema=schema,
+    return NormalPosterior(
         names=ascent.model.names,
         columns=ascent.columns,
         mean=mean,
         cov=cov,
         method=METHOD,
-        prior_sd=ascent.model.prior_sd,
+        prior_sd=prior_sd,
         epochs=ascent.schedule.epochs,
         iterations=done,
         stopped=course.stopped,
         contributors=moments.contributors,
         private=schema.private and moments.private and course.private,
         warnings=tuple(warnings),
+        again=None if ascent.model.prior_sd is None else partial(_result, schema, ascent, course, moments),
     )
+
+
+def _precision(prior_sd: float | None) -> float:
+    """Of each of θ, or a usual one. Raises `DataError` where the standard deviation is not above 0."""
+    gaussian_prior(sd := PRIOR_SD if prior_sd is None else prior_sd)
+    return sd**-2
+
+
+def under_prior(mean: Array, cov: Array, before: float, after: float) -> tuple[Array, Array]:
+    """A normal posterior under a prior N(0, I/before) as it is under N(0, I/after): natural parameters add up.
+
+    What the data say has the precision Λ - before, whose eigenvalues are taken to be at least 0.
+    """
+    if before == after:
+        return mean, cov
+    values, vectors = np.linalg.eigh(np.linalg.inv(cov))
+    told = np.maximum(values - before, 0.0)
+    root = vectors.T @ mean * np.where(told > 0, values, 0.0)
+    return vectors @ (root / (told + after)), (vectors / (told + after)) @ vectors.T
 
 
 def _least_variance(ascent: _Ascent, course: _Course) -> float:
@@ -336,17 +363,16 @@ def _least_variance(ascent: _Ascent, course: _Course) -> float:
     return float(1 / (ascent.model.prior_precision + told))
 
 
-def _newton(ascent: _Ascent, course: _Course) -> tuple[Array, Array]:
+def _newton(ascent: _Ascent, course: _Course, prior_precision: float) -> tuple[Array, Array]:
     """The posterior from the mean gradient of the last iterations: (2) of `clipping`."""
     assert ascent.rows is not None, "there was a pilot"
-    n, model = ascent.clients, ascent.model
+    n = ascent.clients
     used = max(1, round(USED * len(course.thetas)))
     thetas, noises = course.thetas[-used:], np.array(course.noise_sds[-used:])
-    priors = [np.asarray(model.prior_gradient(theta), float) for theta in thetas]
-    data = np.array(course.gradients[-used:]) - priors
-    gradient, at, noise = np.mean(data, axis=0) / n, np.mean(thetas, axis=0), float(np.mean(noises**2)) / used / n**2
+    gradient, at = np.mean(course.gradients[-used:], axis=0) / n, np.mean(thetas, axis=0)
+    noise = float(np.mean(noises**2)) / used / n**2
     rows = ascent.rows
     for _ in range(NEWTON_STEPS):
-        mean, cov = clipping.posterior(rows, ascent.clip, gradient, at, n, noise, model.prior_precision)
+        mean, cov = clipping.posterior(rows, ascent.clip, gradient, at, n, noise, prior_precision)
         rows = rows._replace(theta=mean)
     return mean, cov

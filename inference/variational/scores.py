@@ -29,6 +29,6 @@ def area_under_curve(scores: Array, positive: NDArray[np.bool_]) -> float:
     return above / (ones * zeros)
 
 
-def log_predictive(y: Array, mean: Array, sd: Array) -> float:
-    """The mean log density of normal predictions, in nats a row."""
-    return float(np.mean(-0.5 * ((y - mean) / sd) ** 2 - np.log(sd) - 0.5 * np.log(2 * np.pi)))
+def log_likelihood(p: Array, positive: NDArray[np.bool_]) -> float:
+    """The mean over the rows of the logarithm of their class's probability, in nats. Args: p: of the class sought."""
+    return float(np.mean(np.log(np.maximum(np.where(positive, p, 1 - p), 1e-12))))

@@ -16,7 +16,7 @@ from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 from dca_proto.testing import Cast, seeded
 from emulator.ideal import IdealSwarm, noisy_sum
 from inference.bounds import Interval
-from inference.models.linear.result import RegressionResult
+from inference.models.coefficients import Coefficients
 from inference.models.linear.two_rounds import regression_with_projection
 from inference.problem import Schema
 from inference.rounds import Rounds, run
@@ -74,7 +74,7 @@ def terms(cast: Cast) -> JobTerms:
     return JobTerms(budget=Budget(4.0, 1e-6), clients=CLIENTS, tolerated=1, computes=cast.computes)
 
 
-def learnt(rounds: Rounds) -> RegressionResult:
+def learnt(rounds: Rounds) -> Coefficients:
     return run(regression_with_projection(SCHEMA), rounds)
 
 
@@ -84,7 +84,7 @@ def test_with_the_protocols_noise_the_ideal_functionality_gives_the_same_in_ever
     protocol = learnt(Protocol(cast))
     assert len(mechanism.keys) == 2 * CLIENTS
     ideal = learnt(Replayed(cast, mechanism.keys))
-    for field in ("posterior.mean", "posterior.cov", "posterior.residual_variance", "scale", "centre"):
+    for field in ("mean", "cov", "residual_variance", "scale", "centre"):
         values = []
         for result in (protocol, ideal):
             value: object = result

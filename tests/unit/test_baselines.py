@@ -16,19 +16,19 @@ from dca_proto.testing import seeded
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.errors import DataError
-from inference.models.linear.baselines import (
+from inference.models.coefficients import rmse
+from inference.models.linear.baselines import nonprivate_regression
+from inference.models.linear.closed_form import summarise
+from inference.models.linear.one_round import regression_in_bounds
+from inference.problem import Problem, Schema
+from papers.dca2017.baselines import (
     ByRounds,
     InputPerturbation,
     Method,
     NonPrivate,
     ZeroPredictor,
-    nonprivate_regression,
-    rmse,
     without_noise_moments,
 )
-from inference.models.linear.closed_form import summarise
-from inference.models.linear.one_round import regression_in_bounds
-from inference.problem import Problem, Schema
 
 SCHEMA = Schema(("a", "b"), "y", {"a": Interval(0, 10), "b": Interval(-1, 1), "y": Interval(-100, 300)})
 COMPUTES = (bytes(16), bytes([1]) * 16)
@@ -93,7 +93,7 @@ def test_nonprivate_regression_is_least_squares() -> None:
     solution, squares, *_ = np.linalg.lstsq(design, train.y, rcond=None)
     result = nonprivate_regression(train)
     np.testing.assert_allclose([result.intercept, *result.coefficients], solution, rtol=1e-7)
-    np.testing.assert_allclose(result.cov, squares[0] / 57 * np.linalg.inv(design.T @ design), rtol=1e-6)
+    np.testing.assert_allclose(result.covariance, squares[0] / 57 * np.linalg.inv(design.T @ design), rtol=1e-6)
     np.testing.assert_allclose(
         result.predict(train.X * 100)[0], np.column_stack([np.ones(60), train.X * 100]) @ solution
     )
@@ -219,7 +219,7 @@ def test_corrected_input_perturbation_knows_how_uncertain_its_level_is() -> None
     for seed in range(200):
         result = InputPerturbation(6.0, np.random.default_rng(seed), corrected=True).fit(train)
         drawn.append(result.predict(middle)[0][0])
-        stated.append(result.scale[-1] * sqrt(result.posterior.cov[0, 0]))
+        stated.append(result.scale[-1] * sqrt(result.cov[0, 0]))
     assert np.std(drawn) == pytest.approx(np.mean(stated), rel=0.2)
 
 

@@ -56,10 +56,11 @@ def test_of_a_linear_fit_is_in_the_users_units_and_whole_for_a_flat_prior() -> N
     rows = np.random.default_rng(2).normal([5.0, -2.0, 1.0], [3.0, 0.1, 2.0], (200, 3))
     proper, flat = (exact_fit(rows, precision) for precision in ([0.0, 4.0, 4.0], 0.0))
     slope = proper.scale[-1] / proper.scale[:-1]
-    assert proper.prior_sd is not None
+    assert proper.priors is not None
     assert proper.contraction is not None
-    assert proper.prior_sd[1:] == pytest.approx(slope / 2)
-    assert proper.prior_sd[0] == np.inf
+    prior_sd = proper.priors[1]
+    assert prior_sd[1:] == pytest.approx(slope / 2)
+    assert prior_sd[0] == np.inf
     assert proper.contraction == pytest.approx([1.0, *(1 - (proper.coefficient_sd / (slope / 2)) ** 2)])
     assert flat.contraction == pytest.approx(np.ones(3))
 

@@ -82,7 +82,7 @@ def test_the_spread_is_that_of_bayesian_ridge_at_the_same_precisions() -> None:
     ours = PrivateLinearRegression(prior_precision=3.0, residual_variance=0.4).fit(X, y)
     z = StandardScaler().fit_transform(X)
     cov = np.linalg.inv(z.T @ z / 0.4 + 3.0 * np.eye(2))
-    np.testing.assert_allclose(ours.fit_.posterior.cov[1:, 1:], cov, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(ours.fit_.cov[1:, 1:], cov, rtol=0, atol=1e-12)
     np.testing.assert_allclose(ours.coef_sd_, np.sqrt(np.diag(cov)) * y.std() / X.std(axis=0), rtol=1e-10)
     _, sd = ours.predict(X[:5], return_std=True)
     spread = 0.4 + 0.4 / 200 + np.einsum("ki,ij,kj->k", z[:5], cov, z[:5])
@@ -103,7 +103,7 @@ def test_an_aggregate_gives_the_posterior_in_own_units_and_what_it_cost() -> Non
     of_intercept = plausible_prior(statistics_of(one), 2, 0.3)[0]
     posterior = posterior_of(one, [of_intercept, 4.0, 4.0], 0.3)
     np.testing.assert_allclose(fitted.coef_, [10, -100], rtol=0.25)
-    np.testing.assert_allclose(fitted.fit_.posterior.mean, posterior.mean, rtol=1e-10)
+    np.testing.assert_allclose(fitted.fit_.mean, posterior.mean, rtol=1e-10)
     assert fitted.residual_sd_ == pytest.approx(40 * np.sqrt(0.3))
     assert (fitted.private_, fitted.epsilon_, fitted.delta_) == (True, 50.0, 1e-5)
     assert fitted.repair_ == "noise-aware"

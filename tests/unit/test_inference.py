@@ -22,7 +22,8 @@ from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.statistics import moments, resolve
 from inference.bounds import Interval
 from inference.datasets import Problem, Schema, diabetes, split, stream
-from inference.models.linear.baselines import nonprivate_regression, rmse
+from inference.models.coefficients import Coefficients, rmse
+from inference.models.linear.baselines import nonprivate_regression
 from inference.models.linear.closed_form import (
     SufficientStatistics,
     posterior,
@@ -33,7 +34,6 @@ from inference.models.linear.closed_form import (
 )
 from inference.models.linear.prior import prior_precision
 from inference.models.linear.repair import NEAREST_PSD, Noise, noise_covariance, repaired
-from inference.models.linear.result import RegressionResult
 from inference.models.linear.two_rounds import regression_with_projection
 from inference.models.linear.whole_rows import target_bound
 from inference.rounds import Job
@@ -73,11 +73,11 @@ def noisy_sum(
     )  # fmt: skip
 
 
-def algorithm2(schema: Schema, **options: float) -> Job[RegressionResult]:
+def algorithm2(schema: Schema, **options: float) -> Job[Coefficients]:
     return regression_with_projection(schema, **options)
 
 
-def learn(train: Problem, seed: int, mu: float, drop: int = 0) -> RegressionResult:
+def learn(train: Problem, seed: int, mu: float, drop: int = 0) -> Coefficients:
     """Run the job; in every round other clients drop."""
     rng = stream(seed, "rounds")
     clients = len(train.y)

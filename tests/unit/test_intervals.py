@@ -17,7 +17,6 @@ from emulator.report import figures as page_figures
 from emulator.swarm.view import estimates_table
 from inference.bounds import Interval
 from inference.jobs import find
-from inference.jobs.coefficients import Effects, figures_of
 from inference.jobs.estimates import (
     Figure,
     figures,
@@ -30,11 +29,11 @@ from inference.jobs.estimates import (
     with_standard,
 )
 from inference.jobs.picture import plot_estimates
+from inference.models.coefficients import rows_of_slopes
 from inference.models.conjugate import family
 from inference.models.conjugate.family import CONJUGATE, Release, fitted
 from inference.models.linear.baselines import nonprivate_regression
 from inference.models.logistic.baseline import laplace
-from inference.models.mixture import job as mixture
 from inference.models.mixture.fit import MixtureFit
 from inference.models.mixture.model import NO_NOISE, Posterior
 from inference.problem import Problem, Schema, stream
@@ -59,8 +58,7 @@ def test_least_squares_have_students_intervals() -> None:
     design = np.column_stack([np.ones(12), rows.X])
     beta, (residual,), _, _ = np.linalg.lstsq(design, rows.y, rcond=None)
     errors = np.sqrt(residual / 9 * np.diag(np.linalg.inv(design.T @ design)))
-    found = figures_of(nonprivate_regression(rows))
-    assert found is not None
+    found = nonprivate_regression(rows).figures()
     for figure, mean, error in zip(found, beta, errors, strict=True):
         assert figure.mean == pytest.approx(mean)
         assert figure.interval == pytest.approx(st.t(9, mean, error).interval(LEVEL), rel=1e-6)
@@ -71,10 +69,9 @@ def test_a_normal_posterior_reaches_1_96_standard_deviations() -> None:
     assert student(3.0, 2.0, 4).interval == pytest.approx((3 - 2 * 2.776445105, 3 + 2 * 2.776445105))
     rows = data(60)
     posterior = laplace(rows.X, rows.y > 0, 1.0)
-    found = figures_of(posterior)
-    assert found is not None
-    assert found[1].interval == pytest.approx(st.norm(posterior.mean[1], posterior.cov[1, 1] ** 0.5).interval(LEVEL))
-    assert figures_of(None) is None
+    found = posterior.figures()
+    sd = posterior.covariance[1, 1] ** 0.5
+    assert found[1].interval == pytest.approx(st.norm(posterior.coefficients[0], sd).interval(LEVEL))
 
 
 def test_draws_have_quantiles_and_no_normal_approximation() -> None:
@@ -100,7 +97,7 @@ def test_a_family_without_noise_has_exact_quantiles(name: str, interval: Interva
     problem = Problem("made", Schema((), "x", {"x": interval}, alone=True), np.empty((30, 0)), x)
     job = find(name)
     result = job.reference(problem, job.settings())
-    told = job.summary(result, result, problem, None, problem.schema)["estimates"]
+    told = job.summarise(result, result, problem, None, problem.schema)["estimates"]
     ((_, exact),) = law(x).items()
     assert told[0]["interval_95"] == pytest.approx(exact.interval(LEVEL), rel=1e-9)
     assert told[0]["nonprivate_interval_95"] == told[0]["interval_95"]
@@ -134,7 +131,7 @@ def test_a_component_has_a_beta_weight_and_a_students_mean() -> None:
     columns = Standardisation(("a",), np.array([10.0]), np.array([5.0]), np.ones(1))
     schema = Schema(("a",), "y", {"a": Interval(0, 20), "y": Interval(0, 1)})
     fit = MixtureFit(schema, columns, posterior, NO_NOISE, None, 1, "", 12, True)  # type: ignore[arg-type]
-    weight, mean, sd = mixture._figures(fit, fit.draws(stream(0, "intervals"), 1, 10_000), 0)
+    weight, mean, sd = fit.figures(fit.draws(stream(0, "intervals"), 1, 10_000), 0)
     student_t = st.t(5, 10 + 5 * 0.1, 5 * (0.3 / (2.5 * 2)) ** 0.5)
     assert weight.interval == pytest.approx(st.beta(3, 9).interval(LEVEL), abs=0.15 * st.beta(3, 9).std())
     assert mean.interval == pytest.approx(student_t.interval(LEVEL), abs=0.3 * student_t.std())
@@ -252,8 +249,8 @@ def test_what_has_a_unit_of_its_own_has_a_panel_of_its_own(monkeypatch: pytest.M
 def test_coefficients_are_scaled_by_what_is_released_or_public() -> None:
     """The private fit's own scale, or the bounds' half-width: never the rows' standard deviation."""
     rows = data()
-    found = Effects(rows.schema, rows.schema.half_widths[:-1], "half-width of the public bounds")
-    summary = found.summary([normal(0, 1)] * 3, None)
-    assert [one["standard"]["scale"] for one in summary["coefficients"]] == [4.0, 2.0]
-    axis = "kg per half-width of the public bounds of the feature"
-    assert {one["standard"]["unit"] for one in summary["coefficients"]} == {axis}
+    scale = rows.schema.half_widths[:-1]
+    found = rows_of_slopes([normal(0, 1)] * 3, ("a", "b"), rows.schema, "y", "identity", scale, "half-width")[1:]
+    assert [one.axis for one in found] == [
+        {"unit": "kg per half-width of the feature", "scale": size, "centre": 0.0} for size in (4.0, 2.0)
+    ]

@@ -37,7 +37,7 @@ from inference.jobs.settings import settings_from
 from inference.mcmc.posterior import Sampling
 from inference.mcmc.run import Options, Sampled
 from inference.models.column import histogram_job as ldp_histogram
-from inference.models.glm import ldp_job as ldp_regression
+from inference.models.glm.regression import PREDICTED_ROWS
 from inference.problem import Problem, Schema
 from inference.rounds import run
 
@@ -138,9 +138,9 @@ def learnt(name: str, data: Problem, epsilon: float = 2.0, **given: Any) -> tupl
     assert job.finish is not None
     released = run(job.make(data.schema, own, known), clients_of(data, epsilon))
     result = job.finish(released, data.schema, own, known)
-    alone = job.summary(result, None, None, None, data.schema)
+    alone = job.summarise(result, None, None, None, data.schema)
     assert {one["nonprivate"] for one in rows_of(alone)} == {None}
-    summary = job.summary(result, job.reference(data, own), data, data, data.schema)
+    summary = job.summarise(result, job.reference(data, own), data, data, data.schema)
     return result, json.loads(json.dumps(summary, allow_nan=False)), released
 
 
@@ -423,7 +423,7 @@ def test_another_family_is_fitted_to_the_same_reports(drawn: Drawn) -> None:
     assert next(job.make(data.schema, other, conditions())) == asked("ldp-mean", data)
     assert job.finish is not None
     result = job.finish(released, data.schema, other, conditions())
-    summary = job.summary(result, None, None, None, data.schema)
+    summary = job.summarise(result, None, None, None, data.schema)
     assert drawn.model.family == "poisson"
     assert len(summary["estimates"]) == 2
 
@@ -454,7 +454,7 @@ def test_a_logistic_regression_is_scored_by_its_probabilities(drawn: Drawn) -> N
     assert [one["name"] for one in summary["test"]["scores"]] == ["AUC", "log likelihood"]
     assert summary["test"]["scores"][0]["private"] > 0.9, "the sampler gave the right signs"
     assert summary["coefficients"][0]["nonprivate"] > 0 > summary["coefficients"][1]["nonprivate"]
-    rows = ldp_regression.PREDICTED_ROWS
+    rows = PREDICTED_ROWS
     data = problem("class", rows + 1)
     assert len(learnt("ldp-regression", data, epsilon=8.0, family="logistic")[1]["test"]["scores"]) == 2
 

@@ -27,8 +27,8 @@ from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.datasets.uci import wine_schema
 from inference.mcmc.run import Options
-from inference.models.linear.result import into_ball
 from inference.problem import Problem, Schema
+from inference.scale import into_ball
 from papers.ldp2021 import regression_data as data
 from papers.ldp2021 import regression_methods as methods
 from papers.ldp2021 import regression_reports as reports

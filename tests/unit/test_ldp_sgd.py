@@ -88,7 +88,7 @@ def test_steps_and_their_mean_are_as_stated() -> None:
     asked = Told(gradients, variance)
     found = run(ldp_sgd(SCHEMA, Groups(3, 10), own), asked)
     iterates = np.cumsum([0.4 / (t * 0.7) * np.array(g) for t, g in enumerate(gradients, start=1)], axis=0)
-    assert_allclose(found.theta, iterates[1:].mean(axis=0))
+    assert_allclose(found.mean, [0.0, *iterates[1:].mean(axis=0)])
     asked_at = [request.parameters["theta"] for request in asked.requests]
     assert_allclose(asked_at, [np.zeros(2), *iterates[:2]])
     assert_allclose(found.noise_sd, math.sqrt(variance))
@@ -113,7 +113,7 @@ def test_the_steps_of_the_plan_give_the_posterior_mean(family: str, h: float, cl
     before = np.array([2 * predicted, predicted / 2, predicted / 2])
     of_data = (truth + noise / h).mean(axis=0)
     weight = before / (before + variance / h**2 / steps)
-    assert_allclose(found.theta, weight * of_data)
+    assert_allclose(found.mean, weight * of_data)
     assert_allclose(found.weight, weight)
     assert ["70 reports" in text for text in found.warnings] == [True] * bool(weight.min() < 0.8)
 
@@ -139,9 +139,11 @@ def test_coefficients_are_in_the_units_of_the_columns() -> None:
     rows = np.array([[1.0, 0.5], [3.0, -1.0]])
     z = 3 * (rows - [2.0, 0.0]) / [2.0, 1.0]
     expected = 10 + 20 / 3 * (0.5 + z @ [1.0, -2.0])
-    assert_allclose(found.predict(rows), expected)
+    assert_allclose(found.predict(rows)[0], expected)
     assert_allclose(found.intercept + rows @ found.coefficients, expected)
-    assert_allclose(found.predict(np.array([[9.0, 0.5]])), found.predict(np.array([[4.0, 0.5]])))  # as clients clamp
+    assert_allclose(
+        found.predict(np.array([[9.0, 0.5]]))[0], found.predict(np.array([[4.0, 0.5]]))[0]
+    )  # as clients clamp
     assert found.contributors == 5
     assert found.private
 
@@ -150,9 +152,9 @@ def test_log_odds_have_no_unit_of_the_target() -> None:
     found = run(ldp_sgd(SCHEMA, Groups(1, 5), SgdSettings(BERNOULLI)), Told([[0.125, 0.25, -0.5]]))
     rows = np.array([[1.0, 0.5]])
     eta = 0.5 + 3 * (rows - [2.0, 0.0]) / [2.0, 1.0] @ [1.0, -2.0]
-    assert_allclose(found.linear_predictor(rows), eta)
+    assert_allclose(found.linear_predictor(rows)[0], eta)
     assert_allclose(found.intercept + rows @ found.coefficients, eta)
-    assert_allclose(found.predict(rows), 1 / (1 + np.exp(-eta)))
+    assert_allclose(found.predict(rows)[0], 1 / (1 + np.exp(-eta)))
 
 
 def test_nothing_is_called_private_that_is_not() -> None:
@@ -173,7 +175,7 @@ def test_it_learns_from_reports(epsilon: float) -> None:
     rows, terms = rows_of(10_000, rng), Terms(epsilon, 1e-5)
     found = run(ldp_sgd(SCHEMA, groups(len(rows))), Reporters(rows, NAMES, terms, rng))
     assert found.contributors == 10_000
-    off = found.predict(rows[:, :2]) - (4 + rows[:, :2] @ [3, -2])
+    off = found.predict(rows[:, :2])[0] - (4 + rows[:, :2] @ [3, -2])
     assert np.sqrt(np.mean(off**2)) < BOUND[epsilon]
 
 
@@ -183,7 +185,7 @@ def test_it_learns_from_reports(epsilon: float) -> None:
 def test_a_group_without_reports_ends_the_job_with_what_there_is() -> None:
     asked = Told([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
     found = run(ldp_sgd(SCHEMA, Groups(5, 10)), asked)
-    assert (found.steps, found.stopped, found.contributors) == (2, "nobody reported", 20)
+    assert (found.iterations, found.stopped, found.contributors) == (2, "nobody reported", 20)
     assert len(asked.requests) == 3
     with pytest.raises(NoAggregate):
         run(ldp_sgd(SCHEMA, Groups(5, 10)), Told([]))
@@ -192,7 +194,7 @@ def test_a_group_without_reports_ends_the_job_with_what_there_is() -> None:
 def test_clients_that_have_spent_their_budget_are_not_asked_again() -> None:
     rng = np.random.default_rng(4)
     found = run(ldp_sgd(SCHEMA, Groups(4, 30)), Reporters(rows_of(100, rng), NAMES, Terms(1.0, 1e-5), rng))
-    assert (found.steps, found.contributors) == (3, 90)
+    assert (found.iterations, found.contributors) == (3, 90)
     assert "30 clients are asked for, and 10" in found.stopped
 
 

@@ -18,8 +18,8 @@ from inference.bounds import Interval
 from inference.errors import DataError
 from inference.mcmc.posterior import Sampling
 from inference.mcmc.run import Options, Sampled
+from inference.models.coefficients import Coefficients
 from inference.models.glm.regression import LocalRegression, regression, unit_of_rows, unit_of_sums
-from inference.models.linear.result import RegressionResult
 from inference.models.priors import RegressionPrior
 from inference.problem import Schema
 from inference.releases.reports import Rows, Sums
@@ -80,7 +80,7 @@ def test_a_regression_is_told_in_the_columns_own_units(intercept: bool) -> None:
     np.testing.assert_allclose(found.draws["feature_correlation"][0, 0], [[1, 0.6], [0.6, 1]])
     if intercept:
         np.testing.assert_allclose(found.draws["feature_mean"][0, 0], [51.5, 25.5])
-    assert isinstance(found.linear, RegressionResult)
+    assert isinstance(found.linear, Coefficients)
     np.testing.assert_allclose(found.linear.coefficients, found.mean["coefficients"])
     np.testing.assert_allclose(found.linear.intercept, found.mean["intercept"])
     assert found.linear.schema.slope_unit("age") == "mmHg per unit of age"

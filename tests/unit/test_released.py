@@ -17,15 +17,14 @@ from dca_proto.privacy.price import Price, total
 from dca_proto.statistics import resolve
 from inference.bounds import Interval
 from inference.errors import DataError
+from inference.models import coefficients
 from inference.models.estimator import composed
-from inference.models.linear import result as regression
 from inference.models.linear.aggregate_stats import (
     DEFAULTS,
     columns_of,
     fit_of,
     plausible_prior,
     posterior_of,
-    result_of,
     statistics_of,
 )
 from inference.models.linear.closed_form import Noise, SufficientStatistics, posterior, summarise
@@ -137,7 +136,7 @@ def test_a_release_without_noise_is_scikit_learns_to_ten_digits(precision: float
     assert fit.intercept == pytest.approx(intercept, rel=0, abs=1e-10)
     design = np.column_stack([np.ones(300), z[:, :2]])
     cov = np.linalg.inv(design.T @ design / 0.5 + np.diag([0.0, precision, precision]))
-    np.testing.assert_allclose(fit.posterior.cov, cov, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(fit.cov, cov, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("intercept", [True, False])
@@ -150,7 +149,7 @@ def test_a_fit_is_in_the_columns_own_units(intercept: bool) -> None:
     assert fit.predict(middle)[0][0] == pytest.approx(100, abs=1)
     assert fit.intercept + middle[0] @ fit.coefficients == pytest.approx(fit.predict(middle)[0][0])
     assert fit.intercept_sd > 0
-    assert (fit.posterior.cov[0] == 0).all() is np.bool_(not intercept)
+    assert (fit.cov[0] == 0).all() is np.bool_(not intercept)
 
 
 def test_a_radius_shortens_rows_in_predictions_as_it_does_at_the_clients() -> None:
@@ -165,10 +164,10 @@ def test_a_radius_shortens_rows_in_predictions_as_it_does_at_the_clients() -> No
 def test_a_result_counts_all_contributors_and_is_private_where_all_are() -> None:
     parts = [aggregate(rows_of(30)), aggregate(rows_of(20, 2))]
     fitted = posterior_of(parts, 1.0)
-    result = result_of(parts, fitted, SCHEMA, "noise-aware")
+    result = fit_of(parts, fitted, SCHEMA, "noise-aware")
     assert (result.contributors, result.private, result.repair) == (50, True, "noise-aware")
-    assert not result_of([parts[0], replace(parts[1], private=False)], fitted, SCHEMA, "absolute").private
-    assert not result_of(parts, fitted, READ, "absolute").private
+    assert not fit_of([parts[0], replace(parts[1], private=False)], fitted, SCHEMA, "absolute").private
+    assert not fit_of(parts, fitted, READ, "absolute").private
 
 
 def test_draws_have_the_posteriors_moments_in_own_units() -> None:
@@ -183,15 +182,17 @@ def test_draws_have_the_posteriors_moments_in_own_units() -> None:
     assert draws["intercept"].mean() == pytest.approx(fit.intercept, abs=5 * fit.intercept_sd / np.sqrt(20_000))
     assert draws["intercept"].std() == pytest.approx(fit.intercept_sd, rel=0.03)
     together_ = np.corrcoef(draws["intercept"].ravel(), slopes[:, 0])[0, 1]
-    assert together_ == pytest.approx(fit.cov[0, 1] / np.sqrt(fit.cov[0, 0] * fit.cov[1, 1]), abs=0.03)
+    assert together_ == pytest.approx(
+        fit.covariance[0, 1] / np.sqrt(fit.covariance[0, 0] * fit.covariance[1, 1]), abs=0.03
+    )
 
 
 def test_draws_go_out_as_inference_data(monkeypatch: pytest.MonkeyPatch) -> None:
     """With names for all axes, and what they rest on; ArviZ itself is `draws`' affair."""
     sent: dict[str, Any] = {}
-    monkeypatch.setattr(regression, "inference_data", lambda draws, **given: sent.update(given, draws=draws))
+    monkeypatch.setattr(coefficients, "inference_data", lambda draws, **given: sent.update(given, draws=draws))
     one = aggregate(rows_of(60))
-    result = result_of(one, posterior_of(one, 1.0), SCHEMA, "noise-aware")
+    result = fit_of(one, posterior_of(one, 1.0), SCHEMA, "noise-aware")
     result.inference_data(np.random.default_rng(4), chains=2, draws=10)
     assert {name: array.shape for name, array in sent["draws"].items()} == {
         "intercept": (2, 10),
@@ -201,17 +202,16 @@ def test_draws_go_out_as_inference_data(monkeypatch: pytest.MonkeyPatch) -> None
         {"coefficients": ["feature"], "target": ["row"]},
         {"feature": ["a", "b"]},
     )
-    assert sent["attrs"] == {"target": "y", "repair": "noise-aware", "contributors": 60, "private": True}
+    attrs = {"target": "y", "repair": "noise-aware", "contributors": 60, "private": True}
+    assert {name: sent["attrs"][name] for name in attrs} == attrs
     assert sent["posterior_predictive"] is None
-    fit_of(one, posterior_of(one, 1.0)).inference_data(np.random.default_rng(4), chains=2, draws=10)
-    assert (sent["coords"], sent["attrs"]) == ({"feature": ["x0", "x1"]}, {}), "an estimator's fit has no schema"
 
 
 @pytest.mark.skipif(find_spec("arviz") is None, reason="arviz is not installed")
 def test_predictive_draws_have_the_moments_that_predict_says() -> None:
     """20,000 draws at each row: means within 5 standard errors, spreads within 3 %; false alarms below 1e-5."""
     one = aggregate(rows_of(40), 25.0)
-    result = result_of(one, posterior_of(one, 1.0), SCHEMA, "noise-aware")
+    result = fit_of(one, posterior_of(one, 1.0), SCHEMA, "noise-aware")
     X = np.array([[5.0, 0.0], [7.0, 0.5], [100.0, -3.0]])  # the last is projected, as at the clients
     data = result.inference_data(np.random.default_rng(5), X, chains=2, draws=10_000)
     targets = data.posterior_predictive["target"]

@@ -30,7 +30,7 @@ from inference.jobs.base import Conditions
 from inference.jobs.estimates import rows_of, separated
 from inference.jobs.picture import plot_estimates
 from inference.jobs.settings import settings_from
-from inference.models.survival.job import concordance
+from inference.models.survival.rounds import concordance
 from inference.problem import Problem, split
 from inference.rounds import run
 

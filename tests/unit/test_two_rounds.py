@@ -17,13 +17,13 @@ from dca_proto.testing import seeded
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.errors import DataError
+from inference.models.coefficients import Coefficients, rmse
 from inference.models.linear import locate
 from inference.models.linear.aggregate_stats import statistics_of
-from inference.models.linear.baselines import nonprivate_regression, rmse
+from inference.models.linear.baselines import nonprivate_regression
 from inference.models.linear.closed_form import SufficientStatistics, posterior
 from inference.models.linear.nodes.observed import nodes_of
 from inference.models.linear.prior import SCALES, fitted_to, posterior_over_scales
-from inference.models.linear.result import RegressionResult
 from inference.models.linear.two_rounds import parameters, regression_with_projection
 from inference.models.linear.whole_rows import about_columns, sensitivity, target_bound, weighted
 from inference.problem import Problem, Schema
@@ -46,7 +46,7 @@ def swarm(train: Problem, epsilon: float) -> IdealSwarm:
     return IdealSwarm(train.rows, train.schema.columns, terms, random=seeded(f"options {epsilon}"))
 
 
-def learn(train: Problem, epsilon: float, **options: Any) -> RegressionResult:
+def learn(train: Problem, epsilon: float, **options: Any) -> Coefficients:
     return run(regression_with_projection(train.schema, **options), swarm(train, epsilon))
 
 
@@ -160,7 +160,7 @@ def test_with_a_huge_budget_it_is_unbiased_and_its_spread_is_that_of_weighted_ro
         X[: int(missing * 400), 0] = np.nan
         result = learn(Problem(f"{number}", schema, X, y), 200.0)
         off.append((result.coefficients - [1.0, -0.5]) / result.coefficient_sd)
-        residual.append(np.sqrt(result.posterior.residual_variance) * result.scale[-1])
+        residual.append(np.sqrt(result.residual_variance) * result.scale[-1])
     assert np.std(off) == pytest.approx(1.0, abs=0.2)
     assert np.abs(np.mean(off, axis=0)).max() < 0.4
     assert np.median(residual) == pytest.approx(1.0, abs=0.1)
@@ -233,7 +233,7 @@ def test_another_prior_or_repair_needs_no_round(repair: str) -> None:
     assert again.repair == repair
     np.testing.assert_allclose(again.coefficients, asked.coefficients)
     np.testing.assert_allclose(again.coefficient_sd, asked.coefficient_sd)
-    with pytest.raises(DataError, match="holds no sums to learn from"):
+    with pytest.raises(DataError, match="keeps no aggregates to learn from"):
         nonprivate_regression(train).refit()
 
 

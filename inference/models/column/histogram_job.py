@@ -19,7 +19,7 @@ from dca_proto.aggregate import LdpReportRequest, NoisyAggregate
 from inference.bounds import Interval
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage
-from inference.jobs.estimates import SHARE, TAILS, Figure, of_draws, row, with_naive, with_standard
+from inference.jobs.estimates import SHARE, TAILS, Figure
 from inference.jobs.reports import (
     SAMPLED,
     Fitted,
@@ -28,13 +28,13 @@ from inference.jobs.reports import (
     check_installed,
     column_of,
     draws,
-    sampling,
     unbiased_shares,
 )
 from inference.jobs.settings import Numbers, require_choice, require_positive, setting
-from inference.jobs.summary import NAIVE, Summary
+from inference.jobs.summary import NAIVE, Standard, Summary
 from inference.models.fit import histogram
 from inference.models.priors import DirichletPrior
+from inference.posterior import Estimate
 from inference.problem import Problem, Schema
 from inference.releases.terms import RESPONSE, UNARY
 
@@ -134,11 +134,29 @@ def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Sta
     return [Stage(1, 1.0, f"all of the budget on the category of {column_of(schema, settings.column)}")]
 
 
-def finish(released: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions) -> Fitted:
+@dataclass(frozen=True, eq=False)
+class SharesFit(Fitted):
+    """Shares on the simplex."""
+
+    def estimates(self, schema: Schema | None = None) -> list[Estimate]:
+        """Each share, beside the unbiased estimate from the same reports."""
+        names, found = self.posterior.labels("shares"), self.posterior.figures("shares")
+        axis: Standard = {"unit": SHARE, "scale": 1.0, "centre": 0.0}
+        return [
+            Estimate(name, "", figure, axis=axis, naive=naive)
+            for name, figure, naive in zip(names, found, _unbiased(self.released), strict=True)
+        ]
+
+    def more(self) -> Summary:
+        """As of every posterior of reports."""
+        return {**super().more(), NAIVE: "unbiased"}
+
+
+def finish(released: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions) -> SharesFit:
     """The posterior given the reports."""
     names = labels(released.parameters["columns"][0], released.parameters["edges"])
     prior = DirichletPrior(settings.concentration)
-    return Fitted(histogram(released, prior, labels=names, **settings.run(conditions)), released)
+    return SharesFit(histogram(released, prior, labels=names, **settings.run(conditions)), released)
 
 
 def model(schema: Schema, settings: Settings) -> str:
@@ -162,29 +180,6 @@ def reference(train: Problem, settings: Settings) -> list[Figure]:
     sd = np.sqrt(mean * (1 - mean) / (total + 1))
     columns = (array.tolist() for array in (mean, sd, low, high))
     return [Figure(m, s, (least, most)) for m, s, least, most in zip(*columns, strict=True)]
-
-
-def summary(
-    result: Fitted,
-    reference: list[Figure] | None,
-    train: Problem | None,
-    test: Problem | None,
-    schema: Schema,
-) -> Summary:
-    """Each share with its credible interval, beside the unbiased estimate from the same reports."""
-    posterior, naive = result.posterior, _unbiased(result.released)
-    shares, prior, rows = posterior.draws["shares"], posterior.prior["shares"], []
-    for place, name in enumerate(posterior.labels("shares")):
-        other = None if reference is None else reference[place]
-        found = with_standard(row(name, "", of_draws(shares[..., place], prior[..., place]), other), SHARE)
-        rows.append(with_naive(found, naive[place]))
-    return {
-        "estimates": rows,
-        NAIVE: "unbiased",
-        "sampling": sampling(posterior),
-        "warnings": posterior.warnings,
-        "test": None,
-    }
 
 
 def _unbiased(released: NoisyAggregate) -> list[Figure]:
@@ -211,7 +206,6 @@ JOBS = {
         make=make,
         finish=finish,
         reference=reference,
-        summary=summary,
         draws=draws,
         picture_title=picture_title,
         model=model,

@@ -19,7 +19,7 @@ from dca_proto.aggregate import LdpReportRequest, NoisyAggregate
 from inference.bounds import Interval
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage
-from inference.jobs.estimates import Figure, normal, of_draws, row, with_naive
+from inference.jobs.estimates import Figure, normal, of_draws
 from inference.jobs.reports import (
     SAMPLED,
     Fitted,
@@ -28,7 +28,6 @@ from inference.jobs.reports import (
     check_installed,
     column_of,
     draws,
-    sampling,
 )
 from inference.jobs.settings import require_choice, setting
 from inference.jobs.summary import NAIVE, Summary
@@ -36,6 +35,7 @@ from inference.mcmc.posterior import LocalPosterior
 from inference.models import fit
 from inference.models.predictive import EXPONENTIAL, GAUSSIAN, GEOMETRIC, POISSON
 from inference.models.priors import GaussianPrior, ProbabilityPrior, RatePrior
+from inference.posterior import Estimate
 from inference.problem import Problem, Schema
 from inference.releases.terms import GAUSSIAN as GAUSSIAN_NOISE
 from inference.releases.terms import LAPLACE
@@ -195,6 +195,21 @@ class MeanFit(Fitted):
 
     family: str
 
+    def estimates(self, schema: Schema | None = None) -> list[Estimate]:
+        """Mean, standard deviation and what else describes the column, beside those of the reports as they came."""
+        posterior, family, column = self.posterior, FAMILIES[self.family], self.released.parameters["columns"][0]
+        names = _names(family, column, "" if schema is None else schema.units.get(column, ""))
+        drawn = zip(_numbers(family, posterior.draws), _numbers(family, posterior.prior), strict=True)
+        naive = _moments(family, _reported(self.released))
+        return [
+            Estimate(name, unit, of_draws(*pair), naive=plain)
+            for (name, unit), pair, plain in zip(names, drawn, naive, strict=True)
+        ]
+
+    def more(self) -> Summary:
+        """As of every posterior of reports."""
+        return {**super().more(), NAIVE: "as reported"}
+
 
 def finish(released: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions) -> MeanFit:
     """The posterior given the reports."""
@@ -218,32 +233,6 @@ def reference(train: Problem, settings: Settings) -> list[Figure]:
     """Of the rows themselves, unclipped."""
     place = train.schema.columns.index(column_of(train.schema, settings.column))
     return _moments(FAMILIES[settings.family], train.rows[:, place])
-
-
-def summary(
-    result: MeanFit,
-    reference: list[Figure] | None,
-    train: Problem | None,
-    test: Problem | None,
-    schema: Schema,
-) -> Summary:
-    """Mean, standard deviation and what else describes the column, beside those of the reports as they came."""
-    posterior, family = result.posterior, FAMILIES[result.family]
-    column = result.released.parameters["columns"][0]
-    names = _names(family, column, schema.units.get(column, ""))
-    both = (_numbers(family, drawn) for drawn in (posterior.draws, posterior.prior))
-    drawn = [of_draws(*pair) for pair in zip(*both, strict=True)]
-    naive, rows = _moments(family, _reported(result.released)), []
-    for place, ((name, unit), figure) in enumerate(zip(names, drawn, strict=True)):
-        found = row(name, unit, figure, None if reference is None else reference[place])
-        rows.append(with_naive(found, naive[place]))
-    return {
-        "estimates": rows,
-        NAIVE: "as reported",
-        "sampling": sampling(posterior),
-        "warnings": posterior.warnings,
-        "test": None,
-    }
 
 
 def _numbers(family: _Family, drawn: Draws) -> list[Array]:
@@ -299,7 +288,6 @@ JOBS = {
         make=make,
         finish=finish,
         reference=reference,
-        summary=summary,
         draws=draws,
         picture_title=picture_title,
         model=model,

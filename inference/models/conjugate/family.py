@@ -23,6 +23,10 @@ from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference.bounds import Interval
 from inference.draws import CHAINS, DRAWS, InferenceData, Mixing, about_mixing, check_mixing, inference_data, mixing
 from inference.errors import DataError, unknown
+from inference.jobs.estimates import SHARE, TAILS, Figure
+from inference.jobs.summary import Standard, Summary
+from inference.posterior import Estimate, Posterior
+from inference.problem import Schema
 
 Array = NDArray[np.float64]
 
@@ -117,7 +121,7 @@ class Family(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class FamilyResult:
+class FamilyResult(Posterior):
     """The posterior of a conjugate model.
 
     Attributes:
@@ -159,6 +163,27 @@ class FamilyResult:
             return self.family.quantiles(self.eta[0, 0], np.asarray(q, float))
         return {name: np.asarray(np.quantile(array, q, axis=(0, 1))) for name, array in self.draws.items()}
 
+    def estimates(self, schema: Schema | None = None) -> list[Estimate]:
+        """Each number in each parameter, with exact quantiles where there are some."""
+        sd, ends, before = self.sd, self.quantile(TAILS), self.family.prior_quantiles(np.array(TAILS), self.release.n)
+        column, labels = self.family.column, self.family.labels()
+        unit = "" if schema is None else schema.units.get(column, "")
+        units = {"mean": unit, "variance": f"({unit})²" if unit else "", "rate": f"1/{unit}" if unit else ""}
+        found = []
+        for name, mean in self.mean.items():
+            named = [f"share of {column} = {label}" for label in labels.get(name, ())]
+            named = named or [f"{'share of ones' if name == 'theta' else name} of {column}"]
+            numbers = (np.ravel(one).tolist() for one in (mean, sd[name], *ends[name], *before[name]))
+            axis: Standard | None = {"unit": SHARE, "scale": 1.0, "centre": 0.0} if name == "theta" else None
+            for said, m, s, low, high, *prior in zip(named, *numbers, strict=True):
+                figure = Figure(m, s, (low, high), (prior[0], prior[1]))
+                found.append(Estimate(said, units.get(name, ""), figure, axis=axis))
+        return found
+
+    def more(self) -> Summary:
+        """Method, and what lies outside the bounds."""
+        return {"method": self.method, "outside_bounds": self.outside}
+
     @property
     def outside(self) -> float:
         """How much of the data the fitted model expects outside the bounds, where clients clip it."""
@@ -194,7 +219,7 @@ class FamilyResult:
             found.append(f"whether the chains have mixed is not known: {unknown_mixing}")
         return found
 
-    def inference_data(self) -> InferenceData:
+    def inference_data(self, rng: np.random.Generator | None = None) -> InferenceData:
         """The draws as ArviZ's type. Raises `DataError` where ArviZ is missing."""
         labels = self.family.labels()
         return inference_data(

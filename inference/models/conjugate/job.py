@@ -9,19 +9,15 @@ from typing import Any
 import numpy as np
 
 from dca_proto.aggregate import NoisyAggregate
-from inference.draws import InferenceData
 from inference.errors import unknown
 from inference.jobs.base import Conditions, LearningJob, Stage
-from inference.jobs.estimates import SHARE, TAILS, Figure, row, with_standard
 from inference.jobs.settings import require_choice, setting
-from inference.jobs.summary import Summary
 from inference.models.conjugate import FAMILIES, METHODS, Family, FamilyResult, family, posterior_of
 from inference.models.conjugate.family import fitted
 from inference.problem import Problem, Schema, stream
 from inference.rounds import Job
 
 PRIOR = "prior_"
-_SAID = {"theta": "share of ones"}
 
 
 @dataclass(frozen=True)
@@ -97,59 +93,6 @@ def reference(name: str, train: Problem, settings: Settings) -> FamilyResult:
     return fitted(model, model.exact(x), rng=stream(0, "reference"), private=False)
 
 
-def summary(
-    result: FamilyResult,
-    reference: FamilyResult | None,
-    train: Problem | None,
-    test: Problem | None,
-    schema: Schema,
-) -> Summary:
-    """Posterior mean and interval of each parameter, and what speaks against them."""
-    names = _names(result, schema)
-    others: list[Figure | None] = [None] * len(names) if reference is None else [*_figures(reference)]
-    triples = zip(names, _figures(result), others, strict=True)
-    rows = [row(name, unit, own, other) for (name, unit), own, other in triples]
-    if "theta" in result.mean:
-        rows = [with_standard(one, SHARE) for one in rows]
-    return {
-        "estimates": rows,
-        "method": result.method,
-        "outside_bounds": result.outside,
-        "warnings": result.warnings,
-        "test": None,
-    }
-
-
-def _figures(result: FamilyResult) -> list[Figure]:
-    """Of each number in each parameter, in order."""
-    sd, (low, high) = result.sd, (result.quantile(tail) for tail in TAILS)
-    before, found = result.family.prior_quantiles(np.array(TAILS), result.release.n), []
-    for name, mean in result.mean.items():
-        columns = [np.ravel(array) for array in (mean, sd[name], low[name], high[name], *before[name])]
-        for m, s, *ends in zip(*(column.tolist() for column in columns), strict=True):
-            found.append(Figure(m, s, tuple(ends[:2]), tuple(ends[2:])))
-    return found
-
-
-def _names(result: FamilyResult, schema: Schema) -> list[tuple[str, str]]:
-    """Name and unit of each number in each parameter, in order."""
-    column, labels = result.family.column, result.family.labels()
-    unit = schema.units.get(column, "")
-    units = {"mean": unit, "variance": f"({unit})²" if unit else "", "rate": f"1/{unit}" if unit else ""}
-    found = []
-    for name in result.mean:
-        if name in labels:
-            found += [(f"share of {column} = {label}", "") for label in labels[name]]
-        else:
-            found.append((f"{_SAID.get(name, name)} of {column}", units.get(name, "")))
-    return found
-
-
-def draws(result: FamilyResult, rng: np.random.Generator) -> InferenceData:
-    """The posterior's draws."""
-    return result.inference_data()
-
-
 def picture_title(schema: Schema) -> str:
     """What the estimates are."""
     return "Parameters"
@@ -171,8 +114,6 @@ JOBS = {
         finish=partial(finish, name),
         changeable=("method", *(one.name for one in fields(SETTINGS[name]) if one.name.startswith(PRIOR))),
         reference=partial(reference, name),
-        summary=summary,
-        draws=draws,
         picture_title=picture_title,
         model=partial(model, name),
         scored=False,

@@ -19,9 +19,10 @@ from sklearn.utils.validation import validate_data
 
 from dca_proto.aggregate import NoisyAggregate
 from inference.errors import DataError
+from inference.models.coefficients import Coefficients
 from inference.models.estimator import PrivateRegressor, required
 from inference.models.glm.families import Family, Poisson, StudentT
-from inference.models.glm.scored_fit import PRIOR_SD, ScoredFit, exact_fit, fit_of
+from inference.models.glm.scored_fit import PRIOR_SD, exact_fit, family_of, fit_of
 from inference.models.glm.scored_rounds import ROUNDS, scored_regression
 from inference.problem import Schema
 from inference.rounds import Rounds, run
@@ -46,9 +47,10 @@ class _Scored(PrivateRegressor):
 
     def _fit_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> None:
         fit = fit_of(aggregates, self.prior_sd)
-        if type(fit.family) is not type(self._family()):
+        family = family_of(aggregates[-1])
+        if type(family) is not type(self._family()):
             raise DataError(
-                f"the aggregates are of the family {fit.family.name!r}; expected {self._family().name!r}, so take the "
+                f"the aggregates are of the family {family.name!r}; expected {self._family().name!r}, so take the "
                 "other estimator"
             )
         self._name_features(fit.columns.columns[:-1])
@@ -62,9 +64,10 @@ class _Scored(PrivateRegressor):
         self._keep(fit)
         return fit.private
 
-    def _keep(self, fit: ScoredFit) -> None:
+    def _keep(self, fit: Coefficients) -> None:
         self._keep_coefficients(fit)
-        self._keep_spread(*fit.spread)
+        assert fit.spread is not None, "the family has one"
+        self._keep_spread(fit.spread.mean, fit.spread.sd)
 
     @abstractmethod
     def _keep_spread(self, mean: float, sd: float) -> None:
@@ -83,7 +86,7 @@ class PrivatePoissonRegression(_Scored):
         coef_, coef_sd_: posterior mean and standard deviation of the slopes of the log rate, in own units, shape
             ``(d,)``. intercept_, intercept_sd_: of the log rate at features of zero.
         dispersion_, dispersion_sd_: κ, the variance of a count being λ + κλ² about its mean λ.
-        fit_: the whole posterior (`inference.models.glm.scored_fit.ScoredFit`), with ``refit(prior_sd)``.
+        fit_: the whole posterior (`inference.models.coefficients.Coefficients`), with ``refit(prior_sd)``.
         private_, epsilon_, delta_, warnings_, n_features_in_, feature_names_in_: `PrivateEstimator`.
     """
 

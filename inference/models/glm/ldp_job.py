@@ -13,7 +13,7 @@ are chosen in view of results, so clients do not go by it.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Any, TypeAlias
@@ -25,14 +25,10 @@ from scipy.special import log_ndtr
 from dca_proto.aggregate import LdpReportRequest, NoisyAggregate
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, target_on_features
-from inference.jobs.coefficients import Effects, figures_of
-from inference.jobs.estimates import BY_SD, of_draws
-from inference.jobs.reports import SAMPLED, SamplerSettings, check_clients, check_installed, sampling, with_new_clients
-from inference.jobs.settings import require_choice, require_positive, setting
-from inference.jobs.summary import HeldOut, Summary
+from inference.jobs.reports import SAMPLED, SamplerSettings, check_clients, check_installed, with_new_clients
+from inference.jobs.settings import require_choice, require_positive, require_share, setting
 from inference.models import fit
 from inference.models.glm.regression import LocalRegression
-from inference.models.glm.sites import COEFFICIENTS, FEATURE_SD, INTERCEPT
 from inference.models.linear import job as regression
 from inference.models.linear.aggregate_stats import STATISTIC
 from inference.models.linear.one_round import INTERCEPT_BOUND
@@ -48,7 +44,6 @@ PRIORS = ("coefficient_sd", "intercept_sd", "lkj", "feature_sd", "feature_mean_s
 Released: TypeAlias = NoisyAggregate | tuple[NoisyAggregate, NoisyAggregate]
 """A round of reports, or those of the features and of the labels."""
 ROUNDING = 1 - 1e-9  # so that the account, which rounds up, lets both reports through
-PREDICTED_ROWS = 500  # at a time: for each of them there are as many probabilities as draws
 
 
 @dataclass(frozen=True)
@@ -78,8 +73,7 @@ class Settings(SamplerSettings):
                 "setting 'radius' is of the features, and a linear regression's rows would be brought into a ball with "
                 "their target; leave out inputs or radius"
             )
-        if not 0 < self.label_share < 1:
-            raise DataError(f"setting 'label_share' is {self.label_share:g}, expected a number between 0 and 1")
+        require_share("label_share", self.label_share)
 
     @property
     def labelled(self) -> bool:
@@ -194,36 +188,6 @@ def reference(train: Problem, settings: Settings) -> Any:
     return logistic.reference(train, logistic.Settings())
 
 
-def summary(
-    result: LocalRegression,
-    reference: Any,
-    train: Problem | None,
-    test: Problem | None,
-    schema: Schema,
-) -> Summary:
-    """Coefficients with credible intervals, and scores on rows that nobody learned from."""
-    found = [of_draws(*pair) for pair in zip(_each(result.draws), _each(result.prior), strict=True)]
-    effects = Effects(schema, result.mean[FEATURE_SD], BY_SD, result.logistic)
-    return {
-        **effects.summary(found, figures_of(reference)),
-        "sampling": sampling(result),
-        "warnings": result.warnings,
-        "test": None if test is None else _tested(result, reference, train, test),
-    }
-
-
-def _each(drawn: Mapping[str, Array]) -> list[Array]:
-    """Draws of the intercept, then of each coefficient."""
-    return [drawn[INTERCEPT], *np.moveaxis(drawn[COEFFICIENTS], -1, 0)]
-
-
-def _tested(result: LocalRegression, reference: Any, train: Problem | None, test: Problem) -> HeldOut:
-    if not result.logistic:
-        return regression.errors(result.linear.predict(test.X)[0], reference, train, test)
-    parts = np.array_split(test.X, -(-len(test.X) // PREDICTED_ROWS))
-    return logistic.scores(np.concatenate([result.probability(part) for part in parts]), reference, train, test)
-
-
 def picture_title(schema: Schema) -> str:
     """What the coefficients are."""
     return regression.picture_title(schema)
@@ -239,7 +203,6 @@ JOBS = {
         make=make,
         finish=finish,
         reference=reference,
-        summary=summary,
         draws=with_new_clients,
         picture_title=picture_title,
         model=model,

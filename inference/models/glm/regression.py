@@ -1,6 +1,6 @@
 """What a regression from noisy sums or perturbed rows returns: coefficients in the units of the user's columns.
 
-The models see columns as the statistic scales them; `LinearFit` knows the way back, as for every other regression here.
+The models see columns as the statistic scales them; `Coefficients` knows the way back, as for every other regression.
 A logistic regression's coefficients are changes of the log odds per unit of a feature.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,11 @@ from scipy.special import expit, ndtr
 
 from dca_proto.aggregate import NoisyAggregate
 from inference.errors import DataError
+from inference.jobs.estimates import BY_SD
+from inference.jobs.summary import HeldOut
 from inference.mcmc.posterior import LocalPosterior
 from inference.mcmc.run import PRIOR_DRAWS, Options, Sampled
+from inference.models.coefficients import IDENTITY, LOGIT, Coefficients, rows_of_slopes, scored
 from inference.models.glm.sites import (
     ALPHA,
     COEFFICIENTS,
@@ -29,12 +32,13 @@ from inference.models.glm.sites import (
     ROOT,
     THETA,
 )
-from inference.models.linear.aggregate_stats import columns_of, fit_of, result_of
+from inference.models.linear.aggregate_stats import columns_of, fit_of
 from inference.models.linear.closed_form import Posterior
-from inference.models.linear.result import LinearFit
 from inference.models.predictive import RowClient, targets_of
-from inference.problem import Schema
+from inference.posterior import Estimate
+from inference.problem import Problem, Schema
 from inference.releases.reports import Rows, Sums
+from inference.variational.standardise import Standardisation
 
 Array = NDArray[np.float64]
 Draws = Mapping[str, Array]
@@ -46,7 +50,7 @@ AXES = {
     CORRELATION: ("feature", "other_feature"),
     "target": ("row",),
 }
-NO_REPAIR = "none"
+PREDICTED_ROWS = 500  # at a time: for each of them there are as many probabilities as draws
 CLIPPED = 0.02  # a share of clipped values that matters
 SURELY = 0.05  # the quantile of its posterior that has to exceed it
 BALL_DRAWS, BALL_ROWS = 200, 500  # of the posterior, and of rows for each, that tell how many leave the ball
@@ -61,13 +65,27 @@ class LocalRegression(LocalPosterior):
     ``feature_mean`` (chains, draws, d) where it was not taken to be the public centre.
 
     Attributes:
-        linear: the same as moments, in the columns' own units; with the schema and what it rests on
-            (`models.linear.result.RegressionResult`) where one was given. Of a logistic regression it is of log odds.
+        linear: the same as moments, in the columns' own units. Of a logistic regression it is of log odds.
         logistic: whether targets are labels.
     """
 
-    linear: LinearFit
+    linear: Coefficients
     logistic: bool
+
+    def estimates(self, schema: Schema | None = None) -> list[Estimate]:
+        """Intercept and slopes, with quantiles of draws for intervals."""
+        found = [*self.figures(INTERCEPT), *self.figures(COEFFICIENTS)]
+        link, columns = LOGIT if self.logistic else IDENTITY, self.linear.columns.columns
+        known = schema or self.linear.schema
+        return rows_of_slopes(found, columns[:-1], known, columns[-1], link, self.mean[FEATURE_SD], BY_SD)
+
+    def scored(self, reference: Any, train: Problem | None, test: Problem) -> HeldOut:
+        """As of `Coefficients`."""
+        other = None if reference is None else reference.predict(test.X)[0]
+        if not self.logistic:
+            return scored(IDENTITY, self.linear.predict(test.X)[0], other, train, test)
+        parts = np.array_split(test.X, -(-len(test.X) // PREDICTED_ROWS))
+        return scored(LOGIT, np.concatenate([self.probability(part) for part in parts]), other, train, test)
 
     def scores(self, X: Array) -> Array:
         """Of rows ``X``, shape ``(k, d)``: the target's mean, or the log odds, of each draw: ``(chains, draws, k)``.
@@ -123,7 +141,7 @@ class Unit(NamedTuple):
         notes: what speaks against the model, in words.
     """
 
-    linear: LinearFit
+    linear: Coefficients
     columns: tuple[str, ...]
     logistic: bool
     rows: Rows | None = None
@@ -140,7 +158,7 @@ def unit_of_sums(
 ) -> Unit:
     """Of a regression from these sums; with a schema, its linear fit is what a job over the schema returns."""
     moments = moments_of(draws, sums.constant)
-    linear = fit_of(given, moments) if schema is None else result_of(given, moments, schema, NO_REPAIR)
+    linear = fit_of(given, moments, schema)
     columns = columns_of(given)
     notes = about_bounds(draws, linear, columns, logistic=logistic)
     if not logistic and not sums.square:
@@ -148,7 +166,7 @@ def unit_of_sums(
             f"the squares of {columns[-1]} were not released, so the residuals' standard deviation rests on its prior; "
             "ask for target_square",
         )
-    return Unit(_of_log_odds(linear) if logistic else linear, columns, logistic, notes=notes)
+    return Unit(replace(linear, link=LOGIT) if logistic else linear, columns, logistic, notes=notes)
 
 
 def unit_of_rows(draws: Draws, rows: Rows, *, intercept: bool) -> Unit:
@@ -157,7 +175,14 @@ def unit_of_rows(draws: Draws, rows: Rows, *, intercept: bool) -> Unit:
     moments = moments_of(draws, constant)
     if not intercept:
         moments = Posterior(np.r_[0.0, moments.mean], np.pad(moments.cov, ((1, 0), (1, 0))), moments.residual_variance)
-    linear = LinearFit(moments, rows.centre, rows.scale, rows.bound, constant=constant or 0.0, radius=rows.radius)
+    linear = Coefficients(
+        columns=Standardisation(rows.columns, rows.centre, rows.scale, rows.bound),
+        mean=moments.mean,
+        cov=moments.cov,
+        residual_variance=float(moments.residual_variance),
+        constant=constant or 0.0,
+        radius=rows.radius,
+    )
     logistic = RESIDUAL_SD not in draws
     notes = rows.notes + about_bounds(draws, linear, rows.columns, logistic=logistic)
     return Unit(linear, rows.columns, logistic, rows, notes)
@@ -189,7 +214,7 @@ def regression(
     )
 
 
-def _in_own_units(drawn: Draws, linear: LinearFit) -> dict[str, Array]:
+def _in_own_units(drawn: Draws, linear: Coefficients) -> dict[str, Array]:
     theta, scale = drawn[THETA], linear.scale
     first = drawn[ALPHA] / linear.constant if ALPHA in drawn else np.zeros(theta.shape[:-1])
     own = linear.in_own_units(np.concatenate([first[..., None], theta], axis=-1))
@@ -216,15 +241,10 @@ def moments_of(draws: Draws, constant: float | None) -> Posterior:
     )
 
 
-def _of_log_odds(linear: LinearFit) -> LinearFit:
-    """The same for what is predicted as it is: no centre and scale of a target."""
-    return replace(linear, centre=np.r_[linear.centre[:-1], 0.0], scale=np.r_[linear.scale[:-1], 1.0])
-
-
-def about_bounds(draws: Draws, linear: LinearFit, columns: Sequence[str], *, logistic: bool) -> tuple[str, ...]:
+def about_bounds(draws: Draws, linear: Coefficients, columns: Sequence[str], *, logistic: bool) -> tuple[str, ...]:
     """What the model surely expects where clients bring it elsewhere; a label is not clipped."""
     clipped = columns[:-1] if logistic else columns
-    return _about_clipping(draws, linear.thresholds, clipped) + _about_ball(draws, linear.radius)
+    return _about_clipping(draws, linear.columns.bound, clipped) + _about_ball(draws, linear.radius)
 
 
 def _about_ball(draws: Draws, radius: float) -> tuple[str, ...]:

@@ -1,13 +1,6 @@
 """A Poisson, Student-t or logistic regression in the user's own units, from released scores or from rows.
 
-The model is linear in the standardised and clipped features z_j = clip((x_j - centre_j)/scale_j, ±bound_j):
-
-    η = θ₀ + Σ_j θ_j z_j        counts: E[y] = exp(η)        Student-t: y = centre_y + scale_y (η + σ r)
-
-A coefficient in the user's units is the slope inside the bounds. The posterior of φ = (θ, κ or ln σ) is normal, so η at
-a row is normal with mean m and variance v, and the predictive law of a count has
-
-    mean M = exp(m + v/2)       variance M + (1 + κ) exp(2m + 2v) - M².
+`inference.models.coefficients` has the model in the user's units. The posterior of φ = (θ, κ or ln σ) is normal.
 
 **Prior.** θ_j ~ N(0, τ²), in units of a standardised feature; for counts θ₀ ~ N(ln(upper bound/3), 3²) and κ ~ N(0, 1),
 for two classes θ₀ is as the slopes; for Student-t θ₀ ~ N(0, 3²) and ln σ ~ N(ln ½, 2²), the target standardised.
@@ -16,17 +9,27 @@ for two classes θ₀ is as the slopes; for Student-t θ₀ ~ N(0, 3²) and ln �
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from math import log
+from dataclasses import replace
+from functools import partial
+from math import inf, log
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate
-from inference.draws import CHAINS, DRAWS, InferenceData, inference_data
 from inference.errors import DataError
+from inference.models.coefficients import (
+    DISPERSION,
+    IDENTITY,
+    LOG,
+    LOGIT,
+    RESIDUAL_SCALE,
+    Coefficients,
+    Spread,
+)
 from inference.models.glm.families import Bernoulli, Family, Poisson, StudentT
 from inference.models.glm.scoring import Normal, Prior, Rows, Score, Terms, posterior, squares_of
+from inference.problem import Schema
 from inference.scale import standardisation
 from inference.variational.standardise import Standardisation
 
@@ -35,165 +38,93 @@ Array = NDArray[np.float64]
 STATISTIC, MOMENTS = "gradient", "moments"
 PRIOR_SD = 1.0
 AWAY_MAX = 0.3  # of a standardised slope, or of ln σ, from where the last round asked
+LINK = {Poisson.name: LOG, Bernoulli.name: LOGIT, StudentT.name: IDENTITY}
 STEPS, CONVERGED = 100, 1e-10  # of Fisher's scoring on rows, and its last step
 
 
-@dataclass(frozen=True, eq=False)
-class ScoredFit:
-    """The posterior.
-
-    Attributes:
-        family: the model. columns: how the columns were standardised.
-        posterior: of φ, shape ``(d + 2,)``. prior_sd: τ. prior: of φ.
-        aggregates: what it was learned from; nothing where from rows.
-        contributors: clients in the last round, or rows. private: False where no epsilon may be claimed.
-    """
-
-    family: Family
-    columns: Standardisation
-    posterior: Normal
-    prior: Prior
-    prior_sd: float
-    aggregates: tuple[NoisyAggregate, ...]
-    contributors: int
-    private: bool
-
-    @property
-    def coefficients(self) -> Array:
-        """Posterior mean slopes per feature unit: of the log rate, or of the target in its units. Shape ``(d,)``."""
-        return (self._map @ self.posterior.mean[:-1])[1:]
-
-    @property
-    def coefficient_sd(self) -> Array:
-        """Posterior standard deviations of the slopes, the privacy noise included, shape ``(d,)``."""
-        return np.sqrt(np.diag(self.cov))[1:]
-
-    @property
-    def intercept(self) -> float:
-        """Posterior mean of the log rate, or of the target, at features of zero."""
-        return float((self._map @ self.posterior.mean[:-1])[0] + self._target[0])
-
-    @property
-    def intercept_sd(self) -> float:
-        """Posterior standard deviation of the intercept."""
-        return float(np.sqrt(self.cov[0, 0]))
-
-    @property
-    def cov(self) -> Array:
-        """Posterior covariance of (intercept, slopes), shape ``(d + 1, d + 1)``."""
-        return self._in_own_units(self.posterior.cov[:-1, :-1])
-
-    @property
-    def prior_sds(self) -> Array:
-        """Prior standard deviations of (intercept, slopes), shape ``(d + 1,)``."""
-        return np.sqrt(np.diag(self._in_own_units(np.diag(1 / self.prior.precision[:-1]))))
-
-    @property
-    def prior_means(self) -> Array:
-        """Prior means of (intercept, slopes), shape ``(d + 1,)``."""
-        found = self._map @ self.prior.mean[:-1]
-        found[0] += self._target[0]
-        return found
-
-    @property
-    def spread(self) -> tuple[float, float]:
-        """Posterior mean and standard deviation of κ, or of σ in units of the target."""
-        last, sd = float(self.posterior.mean[-1]), float(np.sqrt(self.posterior.cov[-1, -1]))
-        if self.family.disperses:
-            return max(last, 0.0), sd
-        sigma = self._target[1] * np.exp(last)
-        return float(sigma), float(sigma * sd)
-
-    def linear_predictor(self, X: Array) -> tuple[Array, Array]:
-        """Mean and variance of η at rows in their own units, shape ``(k, d)``: each ``(k,)``."""
-        z = np.insert(self.columns.z(np.asarray(X, float)), 0, 1.0, axis=1)
-        return z @ self.posterior.mean[:-1], np.einsum("ki,ij,kj->k", z, self.posterior.cov[:-1, :-1], z)
-
-    def predict(self, X: Array) -> tuple[Array, Array]:
-        """Posterior predictive mean and standard deviation of the target at rows, each ``(k,)``, in its units."""
-        mean, variance = self.linear_predictor(X)
-        if isinstance(self.family, StudentT):
-            centre, scale = self._target
-            nu = self.family.degrees
-            residual = np.exp(2 * self.posterior.mean[-1]) * (nu / (nu - 2) if nu > 2 else np.inf)
-            return centre + scale * mean, scale * np.sqrt(variance + residual)
-        rate = np.exp(mean + variance / 2)
-        second = (1 + self.spread[0]) * np.exp(2 * (mean + variance))
-        return rate, np.sqrt(rate + np.maximum(second - rate**2, 0.0))
-
-    @property
-    def warnings(self) -> list[str]:
-        """What speaks against the posterior, a sentence each; empty where nothing does."""
-        if not self.aggregates:
-            return []
-        asked = np.array(self.aggregates[-1].parameters["theta"])[1:]
-        away = float(np.abs(self.posterior.mean[1 : 1 + asked.size] - asked).max())
-        if away <= AWAY_MAX:
-            return []
-        return [
-            f"the last round asked {away:.2g} from the result in one standardised parameter, too far for a linear "
-            "approximation; ask for more rounds, or raise epsilon"
-        ]
-
-    def refit(self, prior_sd: float) -> ScoredFit:
-        """The posterior of the same sums under another prior, at no price. Raises `DataError` of a fit from rows."""
-        if not self.aggregates:
-            raise DataError("this fit is from rows; fit them again with the other prior")
-        return replace(fit_of(self.aggregates, prior_sd), private=self.private)
-
-    def draws(self, rng: np.random.Generator, chains: int = CHAINS, draws: int = DRAWS) -> dict[str, Array]:
-        """Intercept and slopes in the user's units, ``(chains, draws)`` and ``(chains, draws, d)``."""
-        drawn = rng.multivariate_normal(self.posterior.mean[:-1], self.posterior.cov[:-1, :-1], size=(chains, draws))
-        own = drawn @ self._map.T
-        return {"intercept": own[..., 0] + self._target[0], "coefficients": own[..., 1:]}
-
-    def inference_data(self, rng: np.random.Generator, chains: int = CHAINS, draws: int = DRAWS) -> InferenceData:
-        """The draws as ArviZ's common type. Raises `DataError` without ArviZ."""
-        attrs = {"method": "private Fisher scoring", "contributors": self.contributors, "private": self.private}
-        return inference_data(
-            self.draws(rng, chains, draws),
-            dims={"coefficients": ["feature"]},
-            coords={"feature": list(self.columns.columns[:-1])},
-            attrs={**attrs, "family": self.family.name, "prior_sd": self.prior_sd},
-        )
-
-    @property
-    def _target(self) -> tuple[float, float]:
-        """Centre and scale of η in the units of what it predicts."""
-        return (0.0, 1.0) if self.family.own_units else (float(self.columns.centre[-1]), float(self.columns.scale[-1]))
-
-    @property
-    def _map(self) -> Array:
-        """From θ to (intercept less the target's centre, slopes) in the user's units, shape ``(d + 1, d + 1)``."""
-        slopes = self._target[1] / self.columns.scale[:-1]
-        found = np.diag(np.r_[self._target[1], slopes])
-        found[0, 1:] = -slopes * self.columns.centre[:-1]
-        return found
-
-    def _in_own_units(self, cov: Array) -> Array:
-        return self._map @ cov @ self._map.T
+def phi_of(aggregates: Sequence[NoisyAggregate], prior_sd: float = PRIOR_SD) -> Normal:
+    """The posterior of φ given released scores, as of `fit_of`, shapes ``(d + 2,)`` and ``(d + 2, d + 2)``."""
+    rounds = _rounds(aggregates)
+    columns, family = columns_of(rounds[0]), family_of(rounds[0])
+    scores = [_score(one, family) for one in rounds]
+    return posterior(scores, simulated(aggregates), rounds[-1].contributors, prior_of(family, columns, prior_sd))
 
 
-def fit_of(aggregates: Sequence[NoisyAggregate], prior_sd: float = PRIOR_SD) -> ScoredFit:
+def fit_of(
+    aggregates: Sequence[NoisyAggregate],
+    prior_sd: float = PRIOR_SD,
+    *,
+    schema: Schema | None = None,
+    notes: tuple[str, ...] = (),
+) -> Coefficients:
     """The posterior given released scores; everything else is in the aggregates' own parameters.
 
     Args:
         aggregates: of the job's rounds in their order; others than of the statistic "gradient" are left out.
+        schema: of the job that asked, if one did. notes: further warnings.
 
     Raises:
         DataError: none is of that statistic with the information beside the gradient, or ``prior_sd`` is not above 0.
     """
-    rounds = [one for one in aggregates if one.statistic == STATISTIC and one.parameters.get("information")]
-    if not rounds:
+    rounds = _rounds(aggregates)
+    family, phi = family_of(rounds[0]), phi_of(aggregates, prior_sd)
+    found = _coefficients(family, columns_of(rounds[0]), phi, prior_sd, schema)
+    asked = np.array(rounds[-1].parameters["theta"])[1:]
+    away = float(np.abs(phi.mean[1 : 1 + asked.size] - asked).max())
+    far = (
+        f"the last round asked {away:.2g} from the result in one standardised parameter, too far for a linear "
+        "approximation; ask for more rounds, or raise epsilon"
+    )
+    return replace(
+        found,
+        method="private Fisher scoring",
+        contributors=rounds[-1].contributors,
+        private=(schema is None or schema.private) and all(one.private for one in aggregates),
+        epochs=len(rounds),
+        iterations=len(rounds),
+        warnings=(*notes, *([far] if away > AWAY_MAX else [])),
+        aggregates=tuple(aggregates),
+        again=partial(fit_of, tuple(aggregates), schema=schema, notes=notes),
+    )
+
+
+def _coefficients(
+    family: Family, columns: Standardisation, phi: Normal, prior_sd: float, schema: Schema | None = None
+) -> Coefficients:
+    """φ as a regression, its last coordinate apart."""
+    last, sd = float(phi.mean[-1]), float(np.sqrt(phi.cov[-1, -1]))
+    spread, residual = None, 0.0
+    if isinstance(family, StudentT):
+        sigma, nu = float(columns.scale[-1] * np.exp(last)), family.degrees
+        spread, residual = (
+            Spread(RESIDUAL_SCALE, sigma, sigma * sd),
+            np.exp(2 * last) * (nu / (nu - 2) if nu > 2 else inf),
+        )
+    elif family.tells:
+        spread = Spread(DISPERSION, max(last, 0.0), sd)
+    prior = prior_of(family, columns, prior_sd)
+    return Coefficients(
+        columns=columns,
+        link=LINK[family.name],
+        mean=phi.mean[:-1],
+        cov=phi.cov[:-1, :-1],
+        prior_mean=prior.mean[:-1],
+        prior_sd=prior.precision[:-1] ** -0.5,
+        residual_variance=residual,
+        spread=spread,
+        schema=schema,
+    )
+
+
+def _rounds(aggregates: Sequence[NoisyAggregate]) -> list[NoisyAggregate]:
+    """Those of scores."""
+    found = [one for one in aggregates if one.statistic == STATISTIC and one.parameters.get("information")]
+    if not found:
         raise DataError(
             "no aggregate is of the statistic 'gradient' with its information; give those of a job "
             "'poisson-regression' or 'robust-regression'"
         )
-    columns, family = columns_of(rounds[0]), family_of(rounds[0])
-    scores, n = [_score(one, family) for one in rounds], rounds[-1].contributors
-    prior = prior_of(family, columns, prior_sd)
-    found, private = posterior(scores, simulated(aggregates), n, prior), all(one.private for one in aggregates)
-    return ScoredFit(family, columns, found, prior, prior_sd, tuple(aggregates), n, private)
+    return found
 
 
 def simulated(aggregates: Sequence[NoisyAggregate]) -> Rows:
@@ -262,7 +193,9 @@ def _score(aggregate: NoisyAggregate, family: Family) -> Score:
 # --- without privacy --------------------------------------------------------------------------------------------------
 
 
-def exact_fit(X: Array, y: Array, family: Family, prior_sd: float = PRIOR_SD, names: Sequence[str] = ()) -> ScoredFit:
+def exact_fit(
+    X: Array, y: Array, family: Family, prior_sd: float = PRIOR_SD, names: Sequence[str] = ()
+) -> Coefficients:
     """The same model from raw rows, without privacy: the posterior's mode, and a sandwich for its covariance.
 
     Args:
@@ -282,7 +215,7 @@ def exact_fit(X: Array, y: Array, family: Family, prior_sd: float = PRIOR_SD, na
     prior = prior_of(family, columns, prior_sd)
     x, target = np.insert((X - centre[:-1]) / scale[:-1], 0, 1.0, axis=1), (y - centre[-1]) / scale[-1]
     found = _mode(family, x, target, prior)
-    return ScoredFit(family, columns, found, prior, prior_sd, (), len(y), private=False)
+    return replace(_coefficients(family, columns, found, prior_sd), contributors=len(y))
 
 
 def _mode(family: Family, x: Array, y: Array, prior: Prior) -> Normal:

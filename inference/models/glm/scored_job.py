@@ -8,25 +8,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
-from numpy.typing import NDArray
-
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage
-from inference.jobs.coefficients import Effects, with_priors
-from inference.jobs.estimates import BY_SD, Figure, normal, row, score
-from inference.jobs.settings import require_positive, setting
-from inference.jobs.summary import HeldOut, Summary
-from inference.models.glm.families import POISSON, Family, Poisson, StudentT
-from inference.models.glm.scored_fit import PRIOR_SD, ScoredFit, exact_fit
+from inference.jobs.settings import require_positive, require_share, setting
+from inference.models.coefficients import Coefficients
+from inference.models.glm.families import Family, Poisson, StudentT
+from inference.models.glm.scored_fit import PRIOR_SD, exact_fit
 from inference.models.glm.scored_rounds import ROUNDS, STD_SHARE, scored_regression, shares
 from inference.models.glm.scored_rounds import check as check_target
 from inference.problem import Problem, Schema
 from inference.rounds import Job
 
-Array = NDArray[np.float64]
 DEGREES = StudentT.degrees
-SPREADS = {True: "dispersion", False: "residual scale"}
 
 
 @dataclass(frozen=True)
@@ -41,8 +34,7 @@ class Settings:
         require_positive("prior_sd", self.prior_sd)
         if self.rounds < 1:
             raise DataError(f"setting 'rounds' is {self.rounds}, expected at least 1")
-        if not 0 < self.std_share < 1:
-            raise DataError(f"setting 'std_share' is {self.std_share:g}, expected a number between 0 and 1")
+        require_share("std_share", self.std_share)
 
     @property
     def family(self) -> Family:
@@ -70,7 +62,7 @@ def check(schema: Schema, settings: Settings) -> None:
     check_target(schema, settings.family)
 
 
-def make(schema: Schema, settings: Settings, conditions: Conditions) -> Job[ScoredFit]:
+def make(schema: Schema, settings: Settings, conditions: Conditions) -> Job[Coefficients]:
     """The job's rounds, which ask the same whatever the prior is."""
     return scored_regression(
         schema,
@@ -80,9 +72,9 @@ def make(schema: Schema, settings: Settings, conditions: Conditions) -> Job[Scor
     )
 
 
-def finish(released: ScoredFit, schema: Schema, settings: Settings, conditions: Conditions) -> ScoredFit:
+def finish(released: Coefficients, schema: Schema, settings: Settings, conditions: Conditions) -> Coefficients:
     """The posterior under the prior that is set."""
-    return released.refit(settings.prior_sd)
+    return released.refit(prior_sd=settings.prior_sd)
 
 
 def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
@@ -96,43 +88,9 @@ def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Sta
     ]
 
 
-def reference(train: Problem, settings: Settings) -> ScoredFit:
+def reference(train: Problem, settings: Settings) -> Coefficients:
     """The same model on the raw rows. Raises `DataError` of targets that are no counts."""
     return exact_fit(train.X, train.y, settings.family, settings.prior_sd, train.schema.columns)
-
-
-def summary(
-    result: ScoredFit, reference: ScoredFit | None, train: Problem | None, test: Problem | None, schema: Schema
-) -> Summary:
-    """Coefficients, how much targets vary about them, and errors on rows that nobody learned from."""
-    counts = result.family.name == POISSON
-    effects = Effects(schema, result.columns.scale[:-1], BY_SD, log=counts)
-    found = with_priors(_figures(result), result.prior_means, result.prior_sds)
-    unit = "" if counts else schema.units.get(schema.target, schema.target)
-    other = None if reference is None else normal(*reference.spread)
-    return {
-        **effects.summary(found, None if reference is None else _figures(reference)),
-        "estimates": [row(SPREADS[counts], unit, normal(*result.spread), other)],
-        "warnings": result.warnings,
-        "test": None if test is None else _errors(result, reference, train, test),
-    }
-
-
-def _figures(fit: ScoredFit) -> list[Figure]:
-    sds = [fit.intercept_sd, *fit.coefficient_sd]
-    return [normal(*pair) for pair in zip([fit.intercept, *fit.coefficients], sds, strict=True)]
-
-
-def _errors(result: ScoredFit, reference: ScoredFit | None, train: Problem | None, test: Problem) -> HeldOut:
-    """Mean absolute errors: a square would count outliers above all else."""
-
-    def error(predicted: Array | float) -> float:
-        return float(np.mean(np.abs(test.y - predicted)))
-
-    other = None if reference is None else error(reference.predict(test.X)[0])
-    constant = float(np.median((train or test).y))
-    one = score("mean absolute error", error(result.predict(test.X)[0]), other, error(constant), higher_is_better=False)
-    return {"rows": len(test.y), "scores": [one]}
 
 
 def picture_title(name: str, schema: Schema) -> str:
@@ -150,7 +108,6 @@ JOBS = {
         finish=finish,
         changeable=("prior_sd",),
         reference=reference,
-        summary=summary,
         picture_title=partial(picture_title, name),
     )
     for name, settings in {"poisson-regression": Settings, "robust-regression": RobustSettings}.items()

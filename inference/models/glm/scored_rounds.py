@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference.errors import DataError
+from inference.models.coefficients import Coefficients
 from inference.models.glm.families import Family, rate
-from inference.models.glm.scored_fit import PRIOR_SD, STATISTIC, ScoredFit, fit_of, prior_of, rows_of, simulated
+from inference.models.glm.scored_fit import PRIOR_SD, STATISTIC, fit_of, phi_of, prior_of, rows_of, simulated
 from inference.models.glm.scoring import Prior, Rows, Terms, best_terms
 from inference.problem import Schema
 from inference.rounds import Job
@@ -51,7 +52,7 @@ def scored_regression(
     prior_sd: float = PRIOR_SD,
     rounds: int = ROUNDS,
     std_share: float = STD_SHARE,
-) -> Job[ScoredFit]:
+) -> Job[Coefficients]:
     """The job: yields `SecureSumRequest`s, is sent `NoisyAggregate`s, returns the fit.
 
     Args:
@@ -68,14 +69,13 @@ def scored_regression(
     left = shares(rounds, std_share)
     moments = yield moments_request(schema, std_share, target=True)
     columns, mean, sd = _columns(schema, moments, family)
-    prior = prior_of(family, columns, prior_sd)
 
-    def following(fit: ScoredFit, rows: Rows) -> Array:
-        return _next(fit, rows, mean, sd)
+    def following(phi: Array, rows: Rows) -> Array:
+        return _next(phi, rows, columns, mean, sd)
 
-    asked = scores(moments, columns, family, left, std_share, prior_sd, _start(prior, family, mean, sd), following)
-    fit = yield from asked
-    return replace(fit, private=fit.private and schema.private)
+    start = _start(prior_of(family, columns, PRIOR_SD), family, mean, sd)
+    held = yield from scores(moments, columns, family, left, std_share, start, following)
+    return fit_of(held, prior_sd, schema=schema)
 
 
 def scores(
@@ -84,14 +84,18 @@ def scores(
     family: Family,
     left: Sequence[float],
     std_share: float,
-    prior_sd: float,
     phi: Array,
-    following: Callable[[ScoredFit, Rows], Array],
-) -> Job[ScoredFit]:
-    """The rounds of scores, after that of moments.
+    following: Callable[[Array, Rows], Array],
+    prior_sd: float = PRIOR_SD,
+) -> Job[tuple[NoisyAggregate, ...]]:
+    """The rounds of scores, after that of moments, which ask the same whatever prior is meant in the end.
 
     Args:
-        left: each round's share. phi: where the first one asks, with slopes of 0. following: where the next one does.
+        left: each round's share. phi: where the first one asks, with slopes of 0.
+        following: where the next one does, given the posterior mean.
+
+    Returns:
+        The aggregates of all rounds.
     """
     per_sensitivity = sqrt(moments.noise_variance * std_share) / moments.sensitivity
     prior = prior_of(family, columns, prior_sd)
@@ -101,10 +105,10 @@ def scores(
         last = place == len(left) - 1
         terms = best_terms(rows, phi, moments.contributors, per_sensitivity / sqrt(share), prior, last=last)
         held.append((yield _request(columns, family, terms, share)))
-        fit = fit_of(held, prior_sd)
-        rows = simulated(held)
-        phi = following(fit, rows)
-    return fit
+        if not last:
+            rows = simulated(held)
+            phi = following(phi_of(held, prior_sd).mean, rows)
+    return tuple(held)
 
 
 def check(schema: Schema, family: Family) -> None:
@@ -138,12 +142,12 @@ def _start(prior: Prior, family: Family, mean: float, sd: float) -> Array:
     return phi
 
 
-def _next(fit: ScoredFit, rows: Rows, mean: float, sd: float) -> Array:
+def _next(phi: Array, rows: Rows, columns: Standardisation, mean: float, sd: float) -> Array:
     """Where to ask next: the posterior mean, with slopes that no row's predictor leaves all reason with."""
-    phi = fit.posterior.mean.copy()
-    reach = float(np.abs(phi[1:-1]) @ fit.columns.bound[:-1])
+    phi = phi.copy()
+    reach = float(np.abs(phi[1:-1]) @ columns.bound[:-1])
     phi[1:-1] *= min(1.0, REACH_MAX / max(reach, REACH_MAX))
-    if fit.family.disperses:
+    if rows.family.disperses:
         squares = float(np.mean(rate(phi, rows.x) ** 2))
         phi[-1] = min(max((sd**2 + mean**2 - mean) / squares - 1, 0.0), DISPERSION_MAX)
     return phi

@@ -46,10 +46,12 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from dca_proto.aggregate import LdpReportRequest, NoAggregate, NoisyAggregate
 from inference.errors import DataError, unknown
+from inference.jobs.estimates import BY_BOUNDS, Figure
+from inference.jobs.summary import Summary
+from inference.models.coefficients import IDENTITY, LOGIT, Coefficients
 from inference.problem import Schema
 from inference.releases.terms import GAUSSIAN
 from inference.rounds import Job
@@ -151,78 +153,37 @@ class Score(NamedTuple):
     of: Callable[[Array], float]
 
 
-@dataclass(frozen=True, eq=False)
-class SgdFit:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SgdFit(Coefficients):
     """What LDP-SGD learnt: a point, without a spread.
 
     Attributes:
-        schema: of the data. columns: how clients scaled and clamped them.
-        theta: in units of scaled columns, the intercept first if there is one.
-        settings: as given. groups: as planned. steps: how many groups reported. stopped: why not all; empty if all did.
-        contributors: clients that reported. noise_sd: of the mean gradient's coordinates, at each step.
+        groups: as planned. noise_sd: of the mean gradient's coordinates, at each step.
         weight: w, of the data in each of θ, from 0 to 1: by the plan, whatever was reported.
-        private: whether the reports, and the bounds, are private.
     """
 
-    schema: Schema
-    columns: Standardisation
-    theta: Array
-    settings: SgdSettings
     groups: Groups
-    steps: int
-    stopped: str
-    contributors: int
     noise_sd: tuple[float, ...]
     weight: Array
-    private: bool
 
-    @property
-    def warnings(self) -> list[str]:
-        """Whether reports are too few for their noise, in a sentence."""
-        least = float(self.weight.min())
-        if least >= WEIGHT_LEAST:
-            return []
-        return [
-            f"{self.contributors} reports are too few for their noise: by the plan it is {100 - 100 * least:.0f} % of "
-            "what a coefficient would rest on, so the result may be no better than a constant; take more clients or "
-            "a larger epsilon: what reports tell grows with clients times epsilon squared"
-        ]
+    def figures(self) -> list[Figure]:
+        """Means alone."""
+        return [Figure(float(value)) for value in (self.intercept, *self.coefficients)]
 
-    @property
-    def coefficients(self) -> Array:
-        """Slopes per feature unit: of the target in its units, or of the log odds. Shape ``(d,)``."""
-        slopes: Array = self._target[1] * self._slopes / self.columns.scale[:-1]
-        return slopes
+    def more(self) -> Summary:
+        """As of all coefficients, and the groups."""
+        return {**super().more(), "groups": self.groups._asdict()}
 
-    @property
-    def intercept(self) -> float:
-        """The target, or the log odds, at features of zero."""
-        centre, scale = self._target
-        constant = float(self.theta[0]) if self.settings.intercept else 0.0
-        return centre + scale * constant - float(self.coefficients @ self.columns.centre[:-1])
 
-    def linear_predictor(self, X: Array) -> Array:
-        """The target, or the log odds, of rows ``X`` in their own units, shape ``(k, d)``, as clients clamp theirs."""
-        centre, scale = self._target
-        constant = float(self.theta[0]) if self.settings.intercept else 0.0
-        predicted: Array = centre + scale * (constant + self.columns.z(np.asarray(X, float)) @ self._slopes)
-        return predicted
-
-    def predict(self, X: Array) -> Array:
-        """The target of rows in its units; of ``bernoulli``, the probability of its upper bound. Shape ``(k,)``."""
-        predicted = self.linear_predictor(X)
-        return predicted if self.settings.family == NORMAL else np.asarray(expit(predicted))
-
-    @property
-    def _slopes(self) -> Array:
-        return self.theta[1:] if self.settings.intercept else self.theta
-
-    @property
-    def _target(self) -> tuple[float, float]:
-        """Centre and scale of what is predicted."""
-        if self.settings.family == BERNOULLI:
-            return 0.0, 1.0
-        return float(self.columns.centre[-1]), float(self.columns.scale[-1])
+def about_weight(least: float, contributors: int) -> tuple[str, ...]:
+    """Whether reports are too few for their noise, in a sentence. Args: least: weight of the data in a coefficient."""
+    if least >= WEIGHT_LEAST:
+        return ()
+    return (
+        f"{contributors} reports are too few for their noise: by the plan it is {100 - 100 * least:.0f} % of "
+        "what a coefficient would rest on, so the result may be no better than a constant; take more clients or "
+        "a larger epsilon: what reports tell grows with clients times epsilon squared",
+    )
 
 
 def ldp_sgd(
@@ -312,19 +273,25 @@ class _Descent:
 
     def result(self, schema: Schema) -> SgdFit:
         """The mean of the last iterates; the first, zero, is never among them."""
-        steps = len(self._iterates) - 1
-        last = self._iterates[-max(1, round(self._settings.averaged * steps)) :]
-        against = self._settings.noise_to_signal(len(self._iterates[0]), float(np.mean(np.square(self._noise_sd))))
+        steps, settings = len(self._iterates) - 1, self._settings
+        last = self._iterates[-max(1, round(settings.averaged * steps)) :]
+        against = settings.noise_to_signal(len(self._iterates[0]), float(np.mean(np.square(self._noise_sd))))
+        theta, weight = np.mean(last, axis=0), steps / (steps + against)
+        theta = theta if settings.intercept else np.r_[0.0, theta]
         return SgdFit(
             schema=schema,
             columns=self._columns,
-            theta=np.mean(last, axis=0),
-            settings=self._settings,
+            link=IDENTITY if settings.family == NORMAL else LOGIT,
+            mean=theta,
+            cov=np.zeros((len(theta), len(theta))),
+            constant=float(settings.intercept),
             groups=self._plan,
-            steps=steps,
+            iterations=steps,
             stopped=self.stopped,
             contributors=self._contributors,
             noise_sd=tuple(self._noise_sd),
-            weight=steps / (steps + against),
+            weight=weight,
             private=schema.private and self._private,
+            warnings=about_weight(float(weight.min()), self._contributors),
+            by=BY_BOUNDS,
         )

@@ -8,21 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any
 
 import numpy as np
 
 from dca_proto.aggregate import LdpReportRequest
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, target_on_features
-from inference.jobs.coefficients import Effects, figures_of
-from inference.jobs.estimates import BY_BOUNDS, Figure
 from inference.jobs.settings import require_choice, setting
-from inference.jobs.summary import Summary
+from inference.models.coefficients import is_positive
 from inference.models.glm import sgd
 from inference.models.glm.ldp_job import FAMILIES, LINEAR, picture_title, reference
-from inference.models.linear import job as regression
-from inference.models.logistic import job as logistic
 from inference.problem import Problem, Schema
 from inference.releases.terms import GAUSSIAN
 from inference.rounds import Job
@@ -77,7 +72,7 @@ def _score(schema: Schema, settings: Settings, held_out: Problem | None) -> sgd.
     if held_out is None:
         return None
     columns, rows = sgd.in_deviations(schema), held_out
-    z, positive = columns.z(rows.X), logistic.is_positive(rows)
+    z, positive = columns.z(rows.X), is_positive(rows)
     if settings.family == LINEAR:
         target = columns.scaled(rows.rows)[:, -1]
         unit = float(columns.scale[-1])
@@ -94,30 +89,6 @@ def model(schema: Schema, settings: Settings) -> str:
     return f"{target_on_features(schema, settings)} ({settings.family}), by gradient steps over reports by {GAUSSIAN}"
 
 
-# --- what it says -----------------------------------------------------------------------------------------------------
-
-
-def summary(
-    result: sgd.SgdFit,
-    reference: Any,
-    train: Problem | None,
-    test: Problem | None,
-    schema: Schema,
-) -> Summary:
-    """Coefficients, of which no spread is known, and scores on rows that nobody learned from."""
-    is_linear = result.settings.family == NORMAL
-    found = [Figure(float(value)) for value in (result.intercept, *result.coefficients)]
-    effects = Effects(schema, schema.half_widths[:-1], BY_BOUNDS, logistic=not is_linear)
-    tested = regression.errors if is_linear else logistic.scores
-    return {
-        **effects.summary(found, figures_of(reference)),
-        "groups": result.groups._asdict(),
-        "stopped": result.stopped or None,
-        "warnings": result.warnings,
-        "test": None if test is None else tested(result.predict(test.X), reference, train, test),
-    }
-
-
 JOBS = {
     "ldp-sgd": LearningJob(
         name="ldp-sgd",
@@ -125,7 +96,6 @@ JOBS = {
         plan=plan,
         make=make,
         reference=reference,
-        summary=summary,
         draws=None,
         picture_title=picture_title,
         model=model,

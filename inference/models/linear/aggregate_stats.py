@@ -8,7 +8,8 @@ add up, and so do the variances of their noise.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from functools import partial
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from dca_proto.aggregate import NoisyAggregate
 from inference.errors import DataError
+from inference.jobs.estimates import BY_SD
 from inference.mcmc.sums import check_once
+from inference.models.coefficients import Coefficients
 from inference.models.linear.closed_form import Noise, Posterior, SufficientStatistics, posterior, unpack
 from inference.models.linear.complete_rows import counted
 from inference.models.linear.prior import PRIOR_R2, fitted_to, prior_precision
 from inference.models.linear.repair import REPAIR
-from inference.models.linear.result import Held, LinearFit, RegressionResult
 from inference.models.linear.whole_rows import about_columns, with_weights
 from inference.problem import Schema
+from inference.variational.standardise import Standardisation
 
 Array = NDArray[np.float64]
 
@@ -107,55 +110,79 @@ def plausible_prior(statistics: SufficientStatistics, features: int, residual_va
     return precision
 
 
-def fit_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate], fitted: Posterior) -> LinearFit:
+def fit_of(
+    released: NoisyAggregate | Sequence[NoisyAggregate],
+    fitted: Posterior,
+    schema: Schema | None = None,
+    repair: str | None = None,
+    **more: Any,
+) -> Coefficients:
     """A posterior from `posterior_of`, in the columns' own units.
 
     Args:
-        aggregates: those it is from.
+        released: aggregates that it is from. schema: of the job that asked, if one did. more: of `Coefficients`.
     """
-    parameters = parameters_of(checked(aggregates)[0])
+    listed = checked(released)
+    parameters = parameters_of(listed[0])
     whole = bool(parameters["whole_rows"])  # the model is linear in the features as they are
+    mean, cov, before = fitted.mean, fitted.cov, fitted.prior_variance
     if not parameters["intercept"]:
-        prior = None if fitted.prior_variance is None else np.r_[0.0, fitted.prior_variance]
-        mean, cov = np.r_[0.0, fitted.mean], np.pad(fitted.cov, ((1, 0), (1, 0)))
-        fitted = Posterior(mean, cov, fitted.residual_variance, prior)
-    return LinearFit(
-        fitted,
-        np.asarray(parameters["centre"], float),
-        np.asarray(parameters["scale"], float),
-        np.full(len(parameters["bound"]), np.inf) if whole else np.asarray(parameters["bound"], float),
-        constant=parameters["intercept_bound"] if parameters["intercept"] else 0.0,
-        radius=np.inf if whole or parameters["radius"] is None else parameters["radius"],
-    )
-
-
-def result_of(
-    aggregates: NoisyAggregate | Sequence[NoisyAggregate], fitted: Posterior, schema: Schema, repair: str
-) -> RegressionResult:
-    """A posterior from `posterior_of` with that repair, as what a job over this schema returns."""
-    listed = checked(aggregates)
-    return RegressionResult(
-        **vars(fit_of(listed, fitted)),
-        schema=schema,
-        repair=repair,
-        contributors=sum(one.contributors for one in listed),
-        private=schema.private and all(one.private for one in listed),
-    )
+        mean, cov = np.r_[0.0, mean], np.pad(cov, ((1, 0), (1, 0)))
+        before = None if before is None else np.r_[0.0, before]
+    bound = np.full(len(parameters["bound"]), inf) if whole else np.asarray(parameters["bound"], float)
+    centre, scale = (np.asarray(parameters[name], float) for name in ("centre", "scale"))
+    known = {
+        "columns": Standardisation(tuple(parameters["columns"]), centre, scale, bound),
+        "mean": mean,
+        "cov": cov,
+        "prior_sd": None if before is None else np.sqrt(before),
+        "residual_variance": float(fitted.residual_variance),
+        "constant": parameters["intercept_bound"] if parameters["intercept"] else 0.0,
+        "radius": inf if whole or parameters["radius"] is None else parameters["radius"],
+        "contributors": sum(one.contributors for one in listed),
+        "private": (schema is None or schema.private) and all(one.private for one in listed),
+        "schema": schema,
+        "aggregates": tuple(listed),
+        "repair": repair,
+    }
+    return Coefficients(**{**known, **more})
 
 
 def learned_from(
-    released: NoisyAggregate, schema: Schema, *, repair: str = REPAIR, prior_precision: ArrayLike | None = None
-) -> RegressionResult:
+    released: NoisyAggregate,
+    schema: Schema,
+    *,
+    repair: str = REPAIR,
+    prior_precision: ArrayLike | None = None,
+    before: tuple[NoisyAggregate, ...] = (),
+    notes: tuple[str, ...] = (),
+    by: str = BY_SD,
+) -> Coefficients:
     """The regression of a job over this schema, whose columns are in standard deviations.
 
     Args:
-        released: of the job's last round. repair, prior_precision: as of `RegressionResult.refit`.
+        released: of the job's last round. before: those of earlier ones. notes: what these say against the result.
+        repair: of an indefinite matrix. prior_precision: λ₀ of each slope, columns in standard deviations,
+            broadcastable to ``(d,)``; None: its scale is learned (`prior`). Both are the arguments of ``refit``.
+        by: what the scale of the columns is, in words.
+
+    Raises:
+        DataError: the repair is unknown, or the prior does not fit.
     """
     statistics, parameters = statistics_of(released), parameters_of(released)
-    posterior = fitted_to(statistics, len(schema.features), prior_precision, repair=repair)
-    result = result_of(released, posterior, schema, repair)
+    fitted = fitted_to(statistics, len(schema.features), prior_precision, repair=repair)
     words = about_columns(statistics, parameters) if parameters["whole_rows"] else ()
-    return replace(result, held=Held(statistics, prior_precision), warnings=words)
+    return fit_of(
+        released,
+        fitted,
+        schema,
+        repair,
+        private=schema.private and all(one.private for one in (*before, released)),
+        aggregates=(*before, released),
+        warnings=(*notes, *words),
+        again=partial(learned_from, released, schema, repair=repair, before=before, notes=notes, by=by),
+        by=by,
+    )
 
 
 def checked(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> list[NoisyAggregate]:

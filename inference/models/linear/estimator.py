@@ -20,13 +20,13 @@ from sklearn.utils.validation import validate_data
 
 from dca_proto.aggregate import NoisyAggregate
 from inference.errors import DataError
+from inference.models.coefficients import Coefficients
 from inference.models.estimator import PrivateRegressor, required
 from inference.models.linear.aggregate_stats import columns_of, fit_of, plausible_prior, statistics_of
 from inference.models.linear.baselines import exact_fit
 from inference.models.linear.one_round import regression_in_bounds
 from inference.models.linear.prior import fitted_to, prior_precision
 from inference.models.linear.repair import REPAIR, check_repair
-from inference.models.linear.result import LinearFit
 from inference.models.linear.two_rounds import STD_SHARE, regression_with_projection
 from inference.problem import Schema
 from inference.rounds import Rounds, run
@@ -52,7 +52,7 @@ class PrivateLinearRegression(PrivateRegressor):
         intercept_, intercept_sd_: of the target at features of zero.
         residual_sd_: of the target about its prediction, in target units.
         repair_: the repair that was used; "none" on rows.
-        fit_: the whole posterior (`inference.models.linear.result.LinearFit`); its ``draws`` give samples.
+        fit_: the whole posterior (`inference.models.coefficients.Coefficients`); with ``draws`` and ``refit``.
         private_, epsilon_, delta_, warnings_, n_features_in_, feature_names_in_: `PrivateEstimator`.
     """
 
@@ -78,7 +78,7 @@ class PrivateLinearRegression(PrivateRegressor):
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         slopes = prior_precision(X.shape[1])[1:] if self.prior_precision is None else self.prior_precision
         prior = np.r_[0.0, np.broadcast_to(np.asarray(slopes, float), X.shape[1:])]
-        self._keep(exact_fit(np.column_stack([X, y]), prior, self.residual_variance), "none")
+        self._keep(exact_fit(np.column_stack([X, y]), prior, self.residual_variance))
 
     def _fit_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> None:
         statistics = statistics_of(aggregates)
@@ -88,7 +88,7 @@ class PrivateLinearRegression(PrivateRegressor):
             statistics, len(features), self.prior_precision, self.residual_variance, repair=self.repair, base=base
         )
         self._name_features(features)
-        self._keep(fit_of(aggregates, fitted), self.repair)
+        self._keep(fit_of(aggregates, fitted, repair=self.repair))
 
     def _fit_rounds(self, rounds: Rounds) -> bool:
         schema = required(self.schema)
@@ -103,10 +103,10 @@ class PrivateLinearRegression(PrivateRegressor):
         job = make(schema, repair=self.repair, prior_precision=self.prior_precision)
         result = run(job, rounds)
         self._name_features(schema.features)
-        self._keep(result, result.repair)
+        self._keep(result)
         return result.private
 
-    def _keep(self, fit: LinearFit, repair: str) -> None:
+    def _keep(self, fit: Coefficients) -> None:
         self._keep_coefficients(fit)
-        self.repair_ = repair
-        self.residual_sd_ = float(fit.scale[-1] * np.sqrt(fit.posterior.residual_variance))
+        self.repair_ = fit.repair
+        self.residual_sd_ = float(fit.scale[-1] * np.sqrt(fit.residual_variance))

@@ -10,9 +10,10 @@ from __future__ import annotations
 from numpy.typing import ArrayLike
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
+from inference.jobs.estimates import BY_BOUNDS
+from inference.models.coefficients import Coefficients
 from inference.models.linear.aggregate_stats import STATISTIC, learned_from
 from inference.models.linear.repair import REPAIR, check_repair
-from inference.models.linear.result import RegressionResult
 from inference.problem import Schema
 from inference.rounds import Job
 from inference.scale import PRIOR_BOUND_SDS
@@ -22,18 +23,18 @@ INTERCEPT_BOUND = 1 / PRIOR_BOUND_SDS
 
 def regression_in_bounds(
     schema: Schema, *, repair: str = REPAIR, prior_precision: ArrayLike | None = None
-) -> Job[RegressionResult]:
+) -> Job[Coefficients]:
     """The job: yields one `RoundRequest`, is sent its `NoisyAggregate`, returns the regression.
 
     Args:
-        schema: columns and their public bounds. repair, prior_precision: as of `RegressionResult.refit`.
+        schema: columns and their public bounds. repair, prior_precision: as of `learned_from`.
 
     Raises:
         DataError: the repair is unknown.
     """
     check_repair(repair)
     released: NoisyAggregate = yield SecureSumRequest(STATISTIC, _parameters(schema))
-    return learned_from(released, schema, repair=repair, prior_precision=prior_precision)
+    return learned_from(released, schema, repair=repair, prior_precision=prior_precision, by=BY_BOUNDS)
 
 
 def _parameters(schema: Schema) -> dict[str, object]:

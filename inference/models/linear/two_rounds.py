@@ -24,7 +24,6 @@ sensitivity and with one over the square root of the share. So the job needs to 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import sqrt
 
 import numpy as np
@@ -32,10 +31,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference.errors import DataError
+from inference.models.coefficients import Coefficients
 from inference.models.linear import locate
 from inference.models.linear.aggregate_stats import STATISTIC, learned_from
 from inference.models.linear.repair import REPAIR, check_repair
-from inference.models.linear.result import RegressionResult
 from inference.models.linear.whole_rows import sensitivity, target_bound
 from inference.problem import Schema
 from inference.rounds import Job
@@ -48,13 +47,13 @@ STD_SHARE = 0.2
 
 def regression_with_projection(
     schema: Schema, *, std_share: float = STD_SHARE, repair: str = REPAIR, prior_precision: ArrayLike | None = None
-) -> Job[RegressionResult]:
+) -> Job[Coefficients]:
     """The job: yields two `SecureSumRequest`s, is sent their `NoisyAggregate`s, returns the regression.
 
     Args:
         schema: columns and their public bounds.
         std_share: the first round's share of the budget, in (0, 1).
-        repair, prior_precision: as of `RegressionResult.refit`, which gives others from the same sums.
+        repair, prior_precision: as of `learned_from`; ``refit`` gives others from the same sums.
 
     Raises:
         DataError: ``std_share`` is not inside (0, 1), or the repair is unknown.
@@ -72,9 +71,9 @@ def regression_with_projection(
     released: NoisyAggregate = yield SecureSumRequest(
         STATISTIC, parameters(schema, located.centre, located.scale, bound), budget_share=1 - std_share
     )
-    result = learned_from(released, schema, repair=repair, prior_precision=prior_precision)
-    private = result.private and phases.private
-    return replace(result, private=private, warnings=(*located.warnings, *result.warnings))
+    return learned_from(
+        released, schema, repair=repair, prior_precision=prior_precision, before=(phases,), notes=located.warnings
+    )
 
 
 def parameters(schema: Schema, centre: Array, scale: Array, bound: float) -> dict[str, object]:

@@ -14,7 +14,7 @@ the prior is not vague by orders of magnitude: at τ = 1,000 it missed 2 of 150 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,9 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from inference.errors import DataError
+from inference.models.coefficients import LOGIT, Coefficients
 from inference.scale import standardisation
+from inference.variational.standardise import Standardisation
 
 Array = NDArray[np.float64]
 
@@ -30,41 +32,30 @@ NEWTON_STEPS = 50
 STEP_MIN = 1e-10  # below, in every coordinate, the mode is found
 
 
-@dataclass(frozen=True, eq=False)
-class LogisticPosterior:
-    """The mode of the posterior and the inverse of its curvature there, in the columns' own units.
-
-    Attributes:
-        mean, cov: of (intercept, slopes), shapes ``(d + 1,)`` and ``(d + 1, d + 1)``.
-    """
-
-    mean: Array
-    cov: Array
-
-    def probability(self, X: Array) -> Array:
-        """P(y = 1) of rows at the mode, shape ``(k, d)`` to ``(k,)``."""
-        p: Array = expit(self.mean[0] + X @ self.mean[1:])
-        return p
-
-
-def laplace(X: Array, y: NDArray[Any], prior_sd: float) -> LogisticPosterior:
+def laplace(X: Array, y: NDArray[Any], prior_sd: float, names: Sequence[str] = ()) -> Coefficients:
     """Laplace's approximation to the posterior of intercept and slopes, as at the head.
 
     Args:
         X: features, shape ``(n, d)``. y: 1 or 0 (or true or false) for each row, shape ``(n,)``.
         prior_sd: τ, of the intercept and of each slope, with columns in standard deviations.
+        names: of the features.
 
     Raises:
         DataError: ``prior_sd`` is not above 0.
     """
     if not prior_sd > 0:
         raise DataError(f"prior_sd is {prior_sd:g}; expected a number above 0")
-    centre, scale = standardisation(X)
+    names, (centre, scale) = names or [f"x{j}" for j in range(X.shape[1])], standardisation(X)
     z = np.column_stack([np.ones(len(y)), (X - centre) / scale])
     theta, cov = _mode(z, np.asarray(y, float), prior_sd)
-    to_own = np.diag(np.r_[1.0, 1 / scale])
-    to_own[0, 1:] = -centre / scale
-    return LogisticPosterior(to_own @ theta, to_own @ cov @ to_own.T)
+    return Coefficients(
+        columns=Standardisation((*names, "y"), np.r_[centre, 0.0], np.r_[scale, 1.0], np.full(len(scale) + 1, np.inf)),
+        link=LOGIT,
+        mean=theta,
+        cov=cov,
+        prior_sd=prior_sd,
+        contributors=len(y),
+    )
 
 
 def _mode(z: Array, y: Array, prior_sd: float) -> tuple[Array, Array]:

@@ -21,23 +21,17 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from inference.errors import DataError
+from inference.models.coefficients import Coefficients, probability
 from inference.models.estimator import PrivateEstimator, composed, required
-from inference.models.linear.aggregate_stats import checked, parameters_of
-from inference.models.logistic.baseline import LogisticPosterior, laplace
-from inference.models.logistic.one_sum import one_sum_posterior
+from inference.models.logistic.baseline import laplace
+from inference.models.logistic.one_sum import fit_of
 from inference.models.logistic.rounds import AUTO, logistic_regression
 from inference.problem import Schema
 from inference.rounds import Rounds, run
-from inference.variational.generalised_linear_fit import GeneralisedLinearFit, probability
 from inference.variational.mean_field_job import VariationalSettings
 from inference.variational.models import PRIOR_SD
 
 Array = NDArray[np.float64]
-
-UNCHECKED = (
-    "the coefficients suppose normal features, and an aggregate alone does not show whether they are normal; fit over "
-    "rounds, whose first one shows it"
-)
 
 
 class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
@@ -57,7 +51,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         classes_: the two labels; over rounds, the target's bounds.
         coef_, coef_sd_: posterior mean and standard deviation of the slopes of the log odds, in own units, shape
             ``(1, d)``. intercept_, intercept_sd_: of the log odds at features of zero, shape ``(1,)``.
-        fit_: over rounds, the whole posterior (`inference.variational.generalised_linear_fit.GeneralisedLinearFit`).
+        fit_: the whole posterior (`inference.models.coefficients.Coefficients`), with ``refit``.
         private_, epsilon_, delta_, warnings_, n_features_in_, feature_names_in_: `PrivateEstimator`.
     """
 
@@ -99,12 +93,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
 
     def _log_odds(self, X: Any) -> tuple[Array, Array]:
         """Mean and variance of each row's log odds."""
-        check_is_fitted(self, "coef_")
-        checked = self._checked(X)
-        if self.fit_ is not None:
-            return self.fit_.linear_predictor(checked)
-        one = np.column_stack([np.ones(len(checked)), checked])
-        return one @ self._exact.mean, np.einsum("ki,ij,kj->k", one, self._exact.cov, one)
+        check_is_fitted(self, "fit_")
+        return self.fit_.linear_predictor(self._checked(X))
 
     def _fit_rows(self, X: Any, y: Any) -> None:
         X, y = validate_data(self, X, y, dtype=np.float64)
@@ -114,23 +104,14 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
             raise DataError("Only binary classification is supported. The type of the target is multiclass.")
         if len(self.classes_) < 2:
             raise DataError(f"all rows are of one class, {self.classes_[0]!r}; expected rows of two classes")
-        exact = laplace(X, second, self.prior_sd)
-        self.fit_: GeneralisedLinearFit | None = None
-        self._exact = exact
-        self._keep(exact.mean, np.sqrt(np.diag(exact.cov)))
+        self._keep(laplace(X, second, self.prior_sd))
 
     def _fit_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> None:
-        parameters = parameters_of(checked(aggregates)[0])
-        rng = np.random.default_rng(self.random_state)
-        found = one_sum_posterior(aggregates, self.prior_sd, rng)
-        centre, scale, bound = (np.asarray(parameters[name], float) for name in ("centre", "scale", "bound"))
-        to_own = np.diag(np.r_[1.0, 1 / scale[:-1]])
-        to_own[0, 1:] = -centre[:-1] / scale[:-1]
-        self.classes_ = centre[-1] + scale[-1] * bound[-1] * np.array([-1.0, 1.0])
-        self._name_features(parameters["columns"][:-1])
-        self.fit_ = None
-        self._exact = LogisticPosterior(to_own @ found.mean, to_own @ found.cov @ to_own.T)
-        self._keep(self._exact.mean, np.sqrt(np.diag(self._exact.cov)))
+        fit = fit_of(aggregates, self.prior_sd)
+        centre, scale, bound = (float(row[-1]) for row in (fit.columns.centre, fit.columns.scale, fit.columns.bound))
+        self.classes_ = centre + scale * bound * np.array([-1.0, 1.0])
+        self._name_features(fit.names[1:])
+        self._keep(fit)
 
     def _fit_rounds(self, rounds: Rounds) -> bool:
         schema = required(self.schema)
@@ -145,24 +126,19 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         bounds = schema.bounds[schema.target]
         self.classes_ = np.array([bounds.lower, bounds.upper])
         self._name_features(schema.features)
-        self.fit_ = fit
-        self._keep(np.r_[fit.intercept, fit.coefficients], np.r_[fit.intercept_sd, fit.coefficient_sd])
+        self._keep(fit)
         return fit.private
-
-    def _warnings(self) -> Sequence[str]:
-        of_aggregates = self.fit_ is None and not self._named_by_rows
-        return (UNCHECKED,) if of_aggregates else super()._warnings()
 
     def _spent(self, held: Sequence[tuple[RoundRequest, NoisyAggregate]]) -> tuple[float, float] | None:
         """(ε, δ) of a client that took part in the rounds of all clients and in as many others as there are epochs."""
         aggregates = [aggregate for _, aggregate in held]
         others = sum(request.statistic != "gradient" for request, _ in held)
-        return composed(aggregates[: others + (self.fit_.fit.epochs if self.fit_ else 0)])
+        return composed(aggregates[: others + self.fit_.epochs])
 
-    def _keep(self, mean: Array, sd: Array) -> None:
-        """Intercept and slopes, in that order."""
-        self.intercept_, self.intercept_sd_ = mean[:1], sd[:1]
-        self.coef_, self.coef_sd_ = mean[None, 1:], sd[None, 1:]
+    def _keep(self, fit: Coefficients) -> None:
+        self.fit_ = fit
+        self.intercept_, self.intercept_sd_ = np.array([fit.intercept]), np.array([fit.intercept_sd])
+        self.coef_, self.coef_sd_ = fit.coefficients[None], fit.coefficient_sd[None]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

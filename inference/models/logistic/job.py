@@ -6,27 +6,21 @@ from dataclasses import dataclass
 from math import sqrt
 
 import numpy as np
-from numpy.typing import NDArray
 
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage
-from inference.jobs.coefficients import Effects, figures_of, with_priors
-from inference.jobs.estimates import BY_SD, normal, score
 from inference.jobs.settings import require_choice, require_positive, setting
-from inference.jobs.summary import HeldOut, Summary
 from inference.jobs.variational import settings_for, stages
-from inference.models.logistic.baseline import LogisticPosterior, laplace
+from inference.models.coefficients import Coefficients, is_positive
+from inference.models.logistic.baseline import laplace
 from inference.models.logistic.one_sum import too_noisy
 from inference.models.logistic.rounds import AUTO, METHODS, ONE_SUM, logistic_regression
 from inference.problem import Problem, Schema
 from inference.rounds import Job
-from inference.variational.generalised_linear_fit import GeneralisedLinearFit
 from inference.variational.mean_field_job import VariationalSettings
 from inference.variational.models import PRIOR_SD
 from inference.variational.schedule import ITERATIONS_MAX, PILOTED_MAX
-from inference.variational.scores import area_under_curve
 
-Array = NDArray[np.float64]
 _DEFAULT = VariationalSettings()
 
 
@@ -63,7 +57,7 @@ class Settings:
         return self.method == ONE_SUM or (self.method == AUTO and self.epochs is None and not self.batch)
 
 
-def make(schema: Schema, settings: Settings, conditions: Conditions) -> Job[GeneralisedLinearFit]:
+def make(schema: Schema, settings: Settings, conditions: Conditions) -> Job[Coefficients]:
     """The job's rounds. Iterations are scored on the held-out rows where these are of both classes."""
     held_out = conditions.held_out
     if held_out is not None and len(np.unique(is_positive(held_out))) < 2:
@@ -73,10 +67,14 @@ def make(schema: Schema, settings: Settings, conditions: Conditions) -> Job[Gene
         rng=conditions.rng,
         method=settings.method,
         settings=settings.own,
-        prior_sd=settings.prior_sd,
         held_out=held_out,
         on_progress=conditions.on_iteration,
     )
+
+
+def finish(result: Coefficients, schema: Schema, settings: Settings, conditions: Conditions) -> Coefficients:
+    """The posterior under the prior that is set; the rounds ask the same whatever it is."""
+    return result.refit(prior_sd=settings.prior_sd)
 
 
 def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
@@ -100,7 +98,7 @@ def batch(settings: Settings, clients: int) -> int:
 # --- without privacy --------------------------------------------------------------------------------------------------
 
 
-def reference(train: Problem, settings: Settings) -> LogisticPosterior:
+def reference(train: Problem, settings: Settings) -> Coefficients:
     """Laplace's approximation on standardised rows, with the same prior.
 
     Raises:
@@ -113,66 +111,7 @@ def reference(train: Problem, settings: Settings) -> LogisticPosterior:
             f"target {train.schema.target!r} has {len(np.unique(train.y))} values; job 'logistic' needs the two that "
             f"are its bounds, {bounds.lower:g} and {bounds.upper:g}"
         )
-    return laplace(train.X, is_positive(train), settings.prior_sd)
-
-
-# --- what it says -----------------------------------------------------------------------------------------------------
-
-
-def summary(
-    result: GeneralisedLinearFit,
-    reference: LogisticPosterior | None,
-    train: Problem | None,
-    test: Problem | None,
-    schema: Schema,
-) -> Summary:
-    """Coefficients of the log odds, and scores of the probabilities on rows that nobody learned from."""
-    sds = [result.intercept_sd, *result.coefficient_sd]
-    found = [normal(*pair) for pair in zip([result.intercept, *result.coefficients], sds, strict=True)]
-    if result.prior_sd is not None:
-        found = with_priors(found, np.zeros(len(found)), result.prior_sd)
-    effects = Effects(schema, result.fit.columns.scale[:-1], BY_SD, logistic=True)
-    return {
-        **effects.summary(found, figures_of(reference)),
-        "remarks": {"method": result.fit.method},
-        "stopped": result.fit.stopped or None,
-        "warnings": list(result.fit.warnings),
-        "test": None if test is None else scores(result.predict_proba(test.X), reference, train, test),
-    }
-
-
-def scores(private: Array, reference: LogisticPosterior | None, train: Problem | None, test: Problem) -> HeldOut:
-    """AUC, where there are rows of both classes, and the mean log likelihood of a row.
-
-    Args:
-        private: the probability of the upper class of the test's rows, shape ``(k,)``.
-    """
-    positive = is_positive(test)
-    other = None if reference is None else reference.probability(test.X)
-    share = np.full(len(test.y), is_positive(train or test).mean())
-    found = [
-        score(
-            "log likelihood",
-            _log_likelihood(private, positive),
-            None if other is None else _log_likelihood(other, positive),
-            _log_likelihood(share, positive),
-            higher_is_better=True,
-        )
-    ]
-    if len(np.unique(positive)) == 2:
-        auc = None if other is None else area_under_curve(other, positive)
-        found.insert(0, score("AUC", area_under_curve(private, positive), auc, 0.5, higher_is_better=True))
-    return {"rows": len(test.y), "scores": found}
-
-
-def is_positive(rows: Problem) -> NDArray[np.bool_]:
-    """Which rows are of the class that the target's upper bound stands for."""
-    return np.asarray(rows.y > rows.schema.centres[-1])
-
-
-def _log_likelihood(p: Array, positive: NDArray[np.bool_]) -> float:
-    """The mean over the rows, in nats."""
-    return float(np.mean(np.log(np.maximum(np.where(positive, p, 1 - p), 1e-12))))
+    return laplace(train.X, is_positive(train), settings.prior_sd, train.schema.features)
 
 
 def picture_title(schema: Schema) -> str:
@@ -187,7 +126,8 @@ JOBS = {
         plan=plan,
         make=make,
         reference=reference,
-        summary=summary,
+        finish=finish,
+        changeable=("prior_sd",),
         picture_title=picture_title,
         iterative=True,
         batch=batch,

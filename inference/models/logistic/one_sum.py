@@ -33,6 +33,7 @@ ball that is not the one of the first round, which saw whole columns.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import log2, sqrt
 from typing import NamedTuple
 
@@ -45,14 +46,20 @@ from scipy.stats.qmc import Sobol
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from dca_proto.wording import listed
 from inference.errors import DataError
+from inference.models.coefficients import LOGIT, Coefficients
 from inference.models.linear.aggregate_stats import STATISTIC, checked, parameters_of
 from inference.models.linear.complete_rows import estimate
-from inference.models.linear.result import into_ball
 from inference.problem import Schema
+from inference.scale import into_ball
 from inference.variational.standardise import BEYOND_MAX, Standardisation, reaches_beyond
 
 Array = NDArray[np.float64]
 
+METHOD = "one sum of normal features, Laplace's approximation"
+UNCHECKED = (
+    "the coefficients suppose normal features, and an aggregate alone does not show whether they are normal; fit over "
+    "rounds, whose first one shows it"
+)
 INSIDE = 0.95  # of normal rows are inside the ball
 WEIGHTS = (1, 2, 1)  # of xxᵀ and xy: xy has few terms, is smaller, and decides most
 MEAN_SD, ROOT_SD = 0.5, 0.5  # priors of μ and of Σ's Cholesky factor, about what the first round found
@@ -111,7 +118,7 @@ def not_normal(schema: Schema, columns: Standardisation) -> list[str]:
     ]
 
 
-class Posterior(NamedTuple):
+class Found(NamedTuple):
     """What a sum says.
 
     Attributes:
@@ -125,19 +132,17 @@ class Posterior(NamedTuple):
     feature_cov: Array
 
 
-def one_sum_posterior(
-    released: NoisyAggregate | Sequence[NoisyAggregate], prior_sd: float, rng: np.random.Generator
-) -> Posterior:
+def one_sum_posterior(released: NoisyAggregate | Sequence[NoisyAggregate], prior_sd: float) -> Found:
     """The posterior given the sum of `sum_request`, or several of different clients.
 
     Args:
-        prior_sd: of α and of each of θ, about 0, in standardised units. rng: draws auxiliary rows.
+        prior_sd: of α and of each of θ, about 0, in standardised units.
 
     Raises:
         DataError: what `checked` refuses, or there is no constant.
     """
     sums = _Sums.of(checked(released))
-    law = _Law(sums, rng)
+    law = _Law(sums)
     phi, precision = law.start(), law.prior_precision(prior_sd)
     for _ in range(PASSES):
         off, cov = law.clipped(phi)
@@ -145,10 +150,34 @@ def one_sum_posterior(
         phi, curvature = _mode(law, sums.value - off, weight, precision, phi)
     parts, own = law.parts(phi), slice(1, 2 + law.d)
     cov = np.asarray(np.linalg.inv(curvature)[own, own], float)
-    return Posterior(phi[own], cov, parts.mu, parts.root @ parts.root.T)
+    return Found(phi[own], cov, parts.mu, parts.root @ parts.root.T)
 
 
-def about_tails(found: Posterior, names: Sequence[str], released: NoisyAggregate, first: Array) -> tuple[str, ...]:
+def fit_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate], prior_sd: float) -> Coefficients:
+    """The regression from sums alone; ``prior_sd`` in units of their scale. Raises `DataError` as `one_sum_posterior`.
+
+    A radius is of the ball in which clients summed; the log odds are linear beyond it.
+    """
+    listed = checked(aggregates)
+    parameters, found = parameters_of(listed[0]), one_sum_posterior(listed, prior_sd)
+    centre, scale = (np.asarray(parameters[name], float) for name in ("centre", "scale"))
+    bound = np.r_[np.full(len(parameters["columns"]) - 1, np.inf), parameters["bound"][-1]]
+    return Coefficients(
+        columns=Standardisation(tuple(parameters["columns"]), centre, scale, bound),
+        link=LOGIT,
+        mean=found.mean,
+        cov=found.cov,
+        prior_sd=prior_sd,
+        method=METHOD,
+        contributors=sum(one.contributors for one in listed),
+        private=all(one.private for one in listed),
+        aggregates=tuple(listed),
+        warnings=(UNCHECKED,),
+        again=partial(fit_of, listed),
+    )
+
+
+def about_tails(found: Found, names: Sequence[str], released: NoisyAggregate, first: Array) -> tuple[str, ...]:
     """Whether a column's variance inside the ball, by a normal law, is another one than the first round found.
 
     Args:
@@ -238,12 +267,12 @@ class _Parts(NamedTuple):
 class _Law:
     """The law of one row's statistics: m(φ), its Jacobian, and by auxiliary rows C(φ) and what clipping takes off."""
 
-    def __init__(self, sums: _Sums, rng: np.random.Generator) -> None:
+    def __init__(self, sums: _Sums) -> None:
         self.d, self._sums = sums.d, sums
         self._lower, self._pairs = np.tril_indices(self.d), np.triu_indices(self.d + 1)
         size = len(self._pairs[0]) + self.d + 1
         power = int(log2(min(AUXILIARY, NUMBERS_MAX // size)))
-        self._z = ndtri(Sobol(self.d, rng=rng).random_base2(power).clip(TINY, 1 - TINY))
+        self._z = ndtri(Sobol(self.d, rng=np.random.default_rng(0)).random_base2(power).clip(TINY, 1 - TINY))
 
     def start(self) -> Array:
         """All rows complete, the columns as the first round found them, and nothing learned."""

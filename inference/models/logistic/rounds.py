@@ -14,26 +14,28 @@ and "variational" do not look. Rounds of gradients are asked for by name: a numb
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from math import sqrt
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference.errors import unknown
+from inference.models.coefficients import LOGIT, Coefficients, NormalPosterior, is_positive
 from inference.models.glm.families import Bernoulli
+from inference.models.glm.scored_fit import fit_of as scores_fit_of
 from inference.models.glm.scored_rounds import ROUNDS, scores, shares, within_bounds
-from inference.models.logistic.one_sum import about_tails, not_normal, one_sum_posterior, sum_request, too_noisy
+from inference.models.logistic.one_sum import METHOD, about_tails, not_normal, one_sum_posterior, sum_request, too_noisy
 from inference.problem import Problem, Schema
 from inference.rounds import Job
 from inference.variational.clipping import ROWS, Rows
-from inference.variational.generalised_linear_fit import GeneralisedLinearFit, score_on
-from inference.variational.mean_field_job import DEFAULT, VariationalSettings, variational_after
-from inference.variational.models import BERNOULLI, INTERCEPT, PRIOR_SD, generalised_linear
-from inference.variational.normal_fit import NormalFit
+from inference.variational.mean_field_job import DEFAULT, Score, VariationalSettings, variational_after
+from inference.variational.models import BERNOULLI, PRIOR_SD, gaussian_prior, generalised_linear
 from inference.variational.progress import OnProgress
+from inference.variational.scores import area_under_curve
 from inference.variational.standardise import Standardisation, moments_request, standardised, variance_error
 
 Array = NDArray[np.float64]
@@ -51,13 +53,13 @@ def logistic_regression(
     prior_sd: float = PRIOR_SD,
     held_out: Problem | None = None,
     on_progress: OnProgress | None = None,
-) -> Job[GeneralisedLinearFit]:
+) -> Job[Coefficients]:
     """The job: yields `SecureSumRequest`s, is sent `NoisyAggregate`s, returns the fit.
 
     Args:
         rng: for auxiliary rows and Monte Carlo draws; nothing private depends on it, and a restarted job needs it in
             the same state again. method: one of `METHODS`. settings: ``bound`` and ``std_share`` are of both methods.
-        prior_sd: of each standardised coefficient, the intercept among them.
+        prior_sd: of each standardised coefficient, the intercept among them. The rounds ask the same whatever it is.
         held_out: rows that the trainer holds, for the score that `on_progress` is told after each round of gradients.
 
     Raises:
@@ -67,8 +69,8 @@ def logistic_regression(
     """
     if method not in METHODS:
         raise unknown("method", method, None, METHODS)
-    model = generalised_linear(schema, BERNOULLI, prior_sd=prior_sd)
-    score = None if held_out is None else score_on(BERNOULLI, held_out, 1.0)
+    gaussian_prior(prior_sd)  # refuses what is none
+    score = None if held_out is None else score_on(held_out)
     moments = yield moments_request(schema, settings.std_share, target=False)
     columns, left = standardised(schema, moments, settings.bound), 1 - settings.std_share
     reasons = []
@@ -80,72 +82,61 @@ def logistic_regression(
         if reasons:
             method = VARIATIONAL if noisy else SCORES
     if method == ONE_SUM:
-        return (yield from _one_sum(schema, columns, moments, left, prior_sd, rng))
-    said = [f"learned from gradients and not from one sum: {reason}" for reason in reasons]
+        released = yield sum_request(columns, left)
+        return of_one_sum(schema, columns, moments, released, prior_sd)
+    said = tuple(f"learned from gradients and not from one sum: {reason}" for reason in reasons)
     if method == SCORES:
-        return (yield from _scores(schema, columns, moments, left, prior_sd, said))
-    said += [ASSUMED] if not_normal(schema, columns) else []
-    pilot = OneSumPilot(settings.std_share, prior_sd)
+        parts, start = shares(ROUNDS, settings.std_share), np.zeros(len(schema.features) + 2)
+        within = within_bounds(columns, schema)
+        held = yield from scores(
+            moments, within, Bernoulli(), parts, settings.std_share, start, lambda phi, _: phi, PRIOR_SD
+        )
+        return scores_fit_of(held, prior_sd, schema=schema, notes=said)
+    said += (ASSUMED,) if not_normal(schema, columns) else ()
+    model, pilot = generalised_linear(schema, BERNOULLI), OneSumPilot(settings.std_share)
     fit = yield from variational_after(
         moments, schema, model, rng, settings, pilot, score=score, on_progress=on_progress
     )
-    return GeneralisedLinearFit(replace(fit, warnings=(*said, *fit.warnings)), BERNOULLI)
+    return of_gradients(schema, said, fit, prior_sd)
 
 
-def _one_sum(
-    schema: Schema,
-    columns: Standardisation,
-    moments: NoisyAggregate,
-    share: float,
-    prior_sd: float,
-    rng: np.random.Generator,
-) -> Generator[SecureSumRequest, NoisyAggregate, GeneralisedLinearFit]:
-    released = yield sum_request(columns, share)
-    found = one_sum_posterior(released, prior_sd, rng)
-    fit = NormalFit(
+def score_on(rows: Problem) -> Score:
+    """What iterations are scored by, on rows that the trainer holds. Raises `DataError` of rows of one class."""
+    positive = is_positive(rows)
+    area_under_curve(rows.y, positive)  # refuses rows of one class before anything is spent
+
+    def area(mean: Array, sd: Array, columns: Standardisation) -> float:
+        return area_under_curve(mean[0] + columns.z(rows.X) @ mean[1:], positive)
+
+    return Score("held-out AUC", area)
+
+
+def of_one_sum(
+    schema: Schema, columns: Standardisation, moments: NoisyAggregate, released: NoisyAggregate, prior_sd: float
+) -> Coefficients:
+    """The regression from the first round's columns and one sum."""
+    found = one_sum_posterior(released, prior_sd)
+    return Coefficients(
         schema=schema,
-        names=(INTERCEPT, *schema.features),
+        link=LOGIT,
         columns=columns,
         mean=found.mean,
         cov=found.cov,
-        method="one sum of normal features, Laplace's approximation",
+        method=METHOD,
         prior_sd=prior_sd,
         contributors=released.contributors,
         private=schema.private and moments.private and released.private,
+        aggregates=(moments, released),
         warnings=about_tails(found, schema.features, released, variance_error(columns, schema, moments)),
+        again=partial(of_one_sum, schema, columns, moments, released),
     )
-    return GeneralisedLinearFit(fit, BERNOULLI)
 
 
-def _scores(
-    schema: Schema,
-    columns: Standardisation,
-    moments: NoisyAggregate,
-    share: float,
-    prior_sd: float,
-    said: list[str],
-) -> Job[GeneralisedLinearFit]:
-    """A few rounds of clipped scores: nothing is assumed of the features but in what the clip takes."""
-    within, start = within_bounds(columns, schema), np.zeros(len(schema.features) + 2)
-    left = shares(ROUNDS, 1 - share)
-    found = yield from scores(
-        moments, within, Bernoulli(), left, 1 - share, prior_sd, start, lambda fit, _: fit.posterior.mean
-    )
-    fit = NormalFit(
-        schema=schema,
-        names=(INTERCEPT, *schema.features),
-        columns=within,
-        mean=found.posterior.mean[:-1],
-        cov=found.posterior.cov[:-1, :-1],
-        method="private Fisher scoring",
-        prior_sd=prior_sd,
-        epochs=ROUNDS,
-        iterations=ROUNDS,
-        contributors=found.contributors,
-        private=schema.private and found.private,
-        warnings=(*said, *found.warnings),
-    )
-    return GeneralisedLinearFit(fit, BERNOULLI)
+def of_gradients(schema: Schema, said: tuple[str, ...], fit: NormalPosterior, prior_sd: float) -> Coefficients:
+    """The regression from a fit of gradients, under this prior. Args: said: further warnings."""
+    found = fit.refit(prior_sd=prior_sd)
+    own: dict[str, Any] = {"warnings": (*said, *found.warnings), "again": partial(of_gradients, schema, said, fit)}
+    return Coefficients(**{**vars(found), **own, "link": LOGIT, "schema": schema})
 
 
 @dataclass(frozen=True)
@@ -153,7 +144,6 @@ class OneSumPilot:
     """The same sum with a small share, as the pilot of variational inference: `variational.mean_field_job.Pilot`."""
 
     share: float
-    prior_sd: float
 
     def request(self, columns: Standardisation, noise_per_sensitivity: float, n: int) -> SecureSumRequest | None:
         """None where noise would be too much, or the numbers too many."""
@@ -162,6 +152,6 @@ class OneSumPilot:
 
     def rows(self, released: NoisyAggregate, rng: np.random.Generator) -> Rows:
         """Normal rows with the moments of the sum, and its coefficients."""
-        found = one_sum_posterior(released, self.prior_sd, rng)
+        found = one_sum_posterior(released, PRIOR_SD)
         x = rng.multivariate_normal(found.feature_mean, found.feature_cov, ROWS)
         return Rows(np.insert(x, 0, 1.0, axis=1), found.mean)

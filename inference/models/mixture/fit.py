@@ -9,28 +9,53 @@ lower bounds.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import sqrt
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import betaincinv
 
 from inference.draws import CHAINS, DRAWS, InferenceData, inference_data
+from inference.jobs.estimates import BY_SD, SHARE, TAILS, Figure, of_draws, score, student
+from inference.jobs.summary import INTERVAL_NOTE, HeldOut, Standard, Summary
 from inference.models.mixture import model as mixture
-from inference.problem import Schema
+from inference.posterior import Estimate, Posterior
+from inference.problem import Problem, Schema, stream
 from inference.variational.schedule import Schedule
 from inference.variational.standardise import Standardisation
 
 Array = NDArray[np.float64]
+INTERVAL_DRAWS = 10_000  # whose quantiles are the intervals: an end is then off by 0.03 posterior standard deviations
+
+
+class MixtureReference(Protocol):
+    """A mixture without privacy: weights ``(K,)``, means and standard deviations ``(K, d)``, in the columns' units."""
+
+    @property
+    def weights(self) -> Array: ...
+    @property
+    def means(self) -> Array: ...
+    @property
+    def sds(self) -> Array: ...
+
+
+def points_of(found: MixtureReference, k: int) -> list[Figure]:
+    """Of component k: weight; mean and standard deviation of each column; without intervals."""
+    moments = zip(found.means[k], found.sds[k], strict=True)
+    return [Figure(float(found.weights[k])), *(Figure(float(one)) for pair in moments for one in pair)]
 
 
 @dataclass(frozen=True, eq=False)
-class MixtureFit:
+class MixtureFit(Posterior):
     """A fitted mixture of the schema's features.
 
     Attributes:
         schema, columns: what was learnt, and how columns were standardised. posterior: in units of `mixture.SPAN`.
         noise: of the privacy in the averaged statistics.
-        schedule, iterations, stopped, contributors, private: as of `VariationalFit`.
+        schedule, iterations, stopped, contributors, private: as of `NormalPosterior`. prior: in the same units.
     """
 
     schema: Schema
@@ -42,6 +67,70 @@ class MixtureFit:
     stopped: str
     contributors: int
     private: bool
+    prior: mixture.Prior = mixture.PRIOR
+    again: Any = None
+
+    def estimates(self, schema: Schema | None = None) -> list[Estimate]:
+        """Weight, means and standard deviations of each component, the heaviest first."""
+        drawn, found = self.draws(stream(0, "intervals"), 1, INTERVAL_DRAWS), []
+        for place, k in enumerate(np.argsort(-self.weights), 1):
+            for number, figure in enumerate(self.figures(drawn, k)):
+                name, unit, axis = self._named(number, schema or self.schema)
+                found.append(Estimate(f"{place}: {name}", unit, figure, axis=axis))
+        return found
+
+    def figures(self, drawn: Mapping[str, Array], k: int) -> list[Figure]:
+        """Of component k: weight; mean and standard deviation of each column. No interval of standard deviations, of
+        which the noise is not known.
+
+        Priors are the marginal ones: a component's weight is of a Beta law, and its mean of Student's t.
+        """
+        found, components, prior = points_of(self, k), len(self.weights), self.prior
+        scale = sqrt(prior.rate / (prior.shape * prior.beta))
+        ends = betaincinv(prior.alpha, (components - 1) * prior.alpha, TAILS)
+        own = of_draws(drawn["weights"][..., k]).interval
+        found[0] = found[0]._replace(sd=float(self.weight_sd[k]), interval=own, prior=(float(ends[0]), float(ends[1])))
+        for j in range(self.means.shape[1]):
+            centre, unit = float(self.columns.centre[j]), float(self.columns.scale[j])
+            own = of_draws(drawn["means"][..., k, j]).interval
+            before = student(centre + unit * prior.mean, unit * scale, 2 * prior.shape).interval
+            found[1 + 2 * j] = found[1 + 2 * j]._replace(sd=float(self.mean_sd[k, j]), interval=own, prior=before)
+        return found
+
+    def _named(self, number: int, schema: Schema) -> tuple[str, str, Standard]:
+        """Name, unit and axis of a figure of a component: weights, means and standard deviations have an axis each."""
+        if number == 0:
+            return "weight", "", {"unit": SHARE, "scale": 1.0, "centre": 0.0}
+        column, is_sd = divmod(number - 1, 2)
+        name, sd = self.columns.columns[column], float(self.columns.scale[column]) / mixture.SPAN
+        unit, by = schema.units.get(name, ""), f"in {BY_SD}s of the column"
+        if is_sd:
+            return f"sd of {name}", unit, {"unit": f"sd, {by}", "scale": 1 / sd, "centre": 0.0}
+        centre = float(self.columns.centre[column])
+        return f"mean of {name}", unit, {"unit": f"mean, {by} from its centre", "scale": 1 / sd, "centre": centre}
+
+    def beside(self, reference: MixtureReference, schema: Schema) -> list[Figure | None]:
+        """The component without privacy that each private one is nearest to, each once."""
+        from scipy.optimize import linear_sum_assignment
+
+        apart = (self.means[:, None] - reference.means[None]) / self.columns.scale
+        partners = linear_sum_assignment((apart**2).sum(axis=-1))[1]
+        return [one for k in np.argsort(-self.weights) for one in points_of(reference, partners[k])]
+
+    def more(self) -> Summary:
+        """Why it ended early, and what intervals leave out."""
+        note = "private ones leave out what the noise did to which row counts for which component"
+        return {INTERVAL_NOTE: note, "stopped": self.stopped or None}
+
+    def scored(self, reference: Any, train: Problem | None, test: Problem) -> HeldOut:
+        """The mean log density of a row; a single Gaussian of each column is the constant."""
+        rows = (train or test).X
+        mean, sd = rows.mean(axis=0), np.maximum(rows.std(axis=0), 1e-9)
+        single = (-0.5 * ((test.X - mean) / sd) ** 2 - np.log(sd) - 0.5 * np.log(2 * np.pi)).sum(axis=1).mean()
+        other = None if reference is None else float(reference.log_density(test.X).mean())
+        private = float(self.log_density(test.X).mean())
+        found = score("log predictive density", private, other, float(single), higher_is_better=True)
+        return {"rows": len(test.y), "scores": [found]}
 
     @property
     def weights(self) -> Array:

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import sqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betaincinv
 
 from dca_proto.wording import listed
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage
-from inference.jobs.estimates import BY_SD, SHARE, TAILS, Figure, of_draws, row, score, student, with_standard
 from inference.jobs.settings import setting
-from inference.jobs.summary import INTERVAL_NOTE, HeldOut, Row, Summary
 from inference.jobs.variational import settings_for, stages
 from inference.models.mixture.fit import MixtureFit
-from inference.models.mixture.model import PRIOR, SPAN
 from inference.models.mixture.rounds import ITERATIONS_MAX, MixtureSettings, gaussian_mixture
-from inference.problem import Problem, Schema, stream
+from inference.problem import Problem, Schema
 from inference.rounds import Job
 from inference.scale import standardisation
 
 Array = NDArray[np.float64]
 _DEFAULT = MixtureSettings()
 _STARTS = 5
-_DRAWS = 10_000  # whose quantiles are the intervals: an end is then off by 0.03 posterior standard deviations
 
 
 @dataclass(frozen=True)
@@ -111,94 +104,6 @@ def reference(train: Problem, settings: Settings) -> MixtureReference:
     return MixtureReference(model.weights_, model.means_, np.sqrt(model.covariances_), model)
 
 
-def _partners(result: MixtureFit, reference: MixtureReference) -> NDArray[np.intp]:
-    """The component without privacy that each private one is nearest to, each once."""
-    from scipy.optimize import linear_sum_assignment
-
-    apart = (result.means[:, None] - reference.means[None]) / result.columns.scale
-    return np.asarray(linear_sum_assignment((apart**2).sum(axis=-1))[1])
-
-
-# --- what it says -----------------------------------------------------------------------------------------------------
-
-
-def summary(
-    result: MixtureFit,
-    reference: MixtureReference | None,
-    train: Problem | None,
-    test: Problem | None,
-    schema: Schema,
-) -> Summary:
-    """Weight, means and standard deviations of each component, the heaviest first, and the held-out log density."""
-    partners = None if reference is None else _partners(result, reference)
-    drawn = result.draws(stream(0, "intervals"), 1, _DRAWS)
-    rows: list[Row] = []
-    for place, k in enumerate(np.argsort(-result.weights), 1):
-        exact = None if reference is None or partners is None else _points(reference, partners[k])
-        own = _figures(result, drawn, k)
-        for number, (name, unit) in enumerate(_names(schema)):
-            found = row(f"{place}: {name}", unit, own[number], None if exact is None else exact[number])
-            rows.append(_on_axis(found, result, number))
-    return {
-        "estimates": rows,
-        INTERVAL_NOTE: "private ones leave out what the noise did to which row counts for which component",
-        "stopped": result.stopped or None,
-        "test": None if test is None else _scores(result, reference, train, test),
-    }
-
-
-def _names(schema: Schema) -> list[tuple[str, str]]:
-    """Name and unit of each figure of a component."""
-    units = [(name, schema.units.get(name, "")) for name in schema.features]
-    return [("weight", ""), *((f"{what} of {name}", unit) for name, unit in units for what in ("mean", "sd"))]
-
-
-def _points(found: MixtureFit | MixtureReference, k: int) -> list[Figure]:
-    """Of component k, in the order of `_names`, without intervals."""
-    moments = zip(found.means[k], found.sds[k], strict=True)
-    return [Figure(float(found.weights[k])), *(Figure(float(one)) for pair in moments for one in pair)]
-
-
-def _figures(fit: MixtureFit, drawn: Mapping[str, Array], k: int) -> list[Figure]:
-    """The same with the posterior's intervals; none of standard deviations, of which the noise is not known.
-
-    Priors are the marginal ones: a component's weight is of a Beta law, and its mean of Student's t.
-    """
-    found, components = _points(fit, k), len(fit.weights)
-    scale = sqrt(PRIOR.rate / (PRIOR.shape * PRIOR.beta))
-    ends = betaincinv(PRIOR.alpha, (components - 1) * PRIOR.alpha, TAILS)
-    own = of_draws(drawn["weights"][..., k]).interval
-    found[0] = found[0]._replace(sd=float(fit.weight_sd[k]), interval=own, prior=(float(ends[0]), float(ends[1])))
-    for j in range(fit.means.shape[1]):
-        centre, unit = float(fit.columns.centre[j]), float(fit.columns.scale[j])
-        own = of_draws(drawn["means"][..., k, j]).interval
-        before = student(centre + unit * PRIOR.mean, unit * scale, 2 * PRIOR.shape).interval
-        found[1 + 2 * j] = found[1 + 2 * j]._replace(sd=float(fit.mean_sd[k, j]), interval=own, prior=before)
-    return found
-
-
-def _on_axis(found: Row, fit: MixtureFit, number: int) -> Row:
-    """A row of `_names` as a picture shows it: weights; means; standard deviations, each on an axis of their own."""
-    if number == 0:
-        return with_standard(found, SHARE)
-    column, is_sd = divmod(number - 1, 2)
-    sd = fit.columns.scale[column] / SPAN
-    if is_sd:
-        return with_standard(found, f"sd, in {BY_SD}s of the column", 1 / sd)
-    return with_standard(found, f"mean, in {BY_SD}s of the column from its centre", 1 / sd, fit.columns.centre[column])
-
-
-def _scores(result: MixtureFit, reference: MixtureReference | None, train: Problem | None, test: Problem) -> HeldOut:
-    """The mean log density of a row; a single Gaussian of each column is the constant."""
-    rows = (train or test).X
-    mean, sd = rows.mean(axis=0), np.maximum(rows.std(axis=0), 1e-9)
-    single = (-0.5 * ((test.X - mean) / sd) ** 2 - np.log(sd) - 0.5 * np.log(2 * np.pi)).sum(axis=1).mean()
-    other = None if reference is None else float(reference.log_density(test.X).mean())
-    private = float(result.log_density(test.X).mean())
-    found = score("log predictive density", private, other, float(single), higher_is_better=True)
-    return {"rows": len(test.y), "scores": [found]}
-
-
 def picture_title(schema: Schema) -> str:
     """What the estimates are."""
     return "Components, the heaviest first"
@@ -221,7 +126,6 @@ JOBS = {
         plan=plan,
         make=make,
         reference=reference,
-        summary=summary,
         picture_title=picture_title,
         model=model,
         iterative=True,

@@ -14,10 +14,10 @@ where E_k is how many are at risk on average: this is smooth in noisy counts of 
 **Noise.** The round's sum is B·counts + noise (`codes`), and the counts add up to the known n. Under a flat prior the
 counts given the release are normal: their least-squares estimate and the noise's covariance. They are not held to be
 positive, as that would pull noisy counts up, and bias cumulative sums. Given the counts, the shares of the cells are
-Dirichlet(counts + 1/m), m cells in all: a prior worth one row. A draw of the posterior is a draw of both: gamma
-variables with the counts' mean and variance, to which a negative count adds itself. Each drawn curve is replaced by the
-nearest one that falls: isotonic regression of H, weighted by the precision of each H(t_k), since H may be anything
-where few are left.
+Dirichlet(counts + a/m), m cells in all: a prior worth a rows, by default one. A draw of the posterior is a draw of
+both: gamma variables with the counts' mean and variance, to which a negative count adds itself. Each drawn curve is
+replaced by the nearest one that falls: isotonic regression of H, weighted by the precision of each H(t_k), since H may
+be anything where few are left.
 
 **The log-rank test.** Under the null hypothesis all groups have the hazards of all rows together. With d_gk, E_gk of
 group g, d_k, E_k added up over groups, and e_gk = E_gk/E_k
@@ -43,6 +43,7 @@ from inference.mcmc.sums import NoisySums
 
 Array = NDArray[np.float64]
 
+PRIOR_ROWS = 1.0
 CENTRAL = (0.025, 0.975)
 SPREAD_MIN = 1e-3  # of H(t_k) in its largest: beyond, weights would drown each other in rounding
 ROWS_FLOOR = 0.5  # of those at risk, where noise says fewer
@@ -92,7 +93,7 @@ class Counts:
         statistic: whose cells they are. mean: of each group's cells, shape ``(G, m)``.
         root: of the noise's covariance, shape ``(G·m, k)``: covariance = root rootᵀ. n: how many rows they are of.
         surplus: how many more rows the release says than there are, in standard deviations of the noise; nan where it
-            does not say.
+            does not say. prior_rows: a.
     """
 
     statistic: Survival
@@ -100,6 +101,7 @@ class Counts:
     root: Array
     n: int
     surplus: float = float("nan")
+    prior_rows: float = PRIOR_ROWS
 
     @property
     def rows_missing(self) -> bool:
@@ -110,16 +112,18 @@ class Counts:
         """Draws of the cells' shares, times n, shape ``(draws, G, m)``; some may be a little below 0."""
         noise = rng.standard_normal((draws, self.root.shape[1])) @ self.root.T
         counts = self.mean + noise.reshape(draws, *self.mean.shape)
-        gamma = rng.standard_gamma(np.maximum(counts, 0) + 1 / self.mean.size) + np.minimum(counts, 0)
+        gamma = rng.standard_gamma(np.maximum(counts, 0) + self.prior_rows / self.mean.size) + np.minimum(counts, 0)
         return np.asarray(gamma * (self.n / gamma.sum(axis=(1, 2), keepdims=True)))
 
 
-def counts_of(sums: NoisySums, statistic: Survival) -> Counts:
+def counts_of(sums: NoisySums, statistic: Survival, prior_rows: float = PRIOR_ROWS) -> Counts:
     """The counts that a round of the statistic "survival" has released.
 
     Raises:
-        DataError: the sum does not fit the statistic.
+        DataError: the sum does not fit the statistic, or ``prior_rows`` is not above 0.
     """
+    if not 0 < prior_rows < np.inf:
+        raise DataError(f"prior_rows is {prior_rows:g}; expected a number above 0")
     words = statistic.words.T.astype(float)
     if sums.value.shape != (len(words),):
         raise DataError(f"the sum has {sums.value.size} coordinates; expected {len(words)} of these times and groups")
@@ -134,6 +138,7 @@ def counts_of(sums: NoisySums, statistic: Survival) -> Counts:
         sd * free @ inverse,
         sums.n,
         _surplus(words, sums.value, sums.n, sd),
+        prior_rows,
     )
 
 

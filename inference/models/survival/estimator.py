@@ -20,8 +20,10 @@ from dca_proto.aggregate import NoisyAggregate
 from inference.bounds import Interval
 from inference.errors import DataError
 from inference.models.estimator import PrivateEstimator
+from inference.models.survival.columns import Columns
+from inference.models.survival.curve import PRIOR_ROWS
+from inference.models.survival.hazards import EFFECT_SD
 from inference.models.survival.rounds import (
-    Columns,
     HazardsFit,
     SurvivalFit,
     curves_from,
@@ -43,6 +45,7 @@ class PrivateKaplanMeier(PrivateEstimator):
     Args:
         times: t_1 < ... < t_K, public, in units of the duration.
         duration, event: names of the columns. group: of groups 0, 1, ..., G - 1, or None. groups: G.
+        prior_rows: how many rows the prior of the shares of events is worth.
         random_state: seed of the posterior's draws, or a numpy `Generator`. No noise comes from it.
 
     Attributes:
@@ -60,6 +63,7 @@ class PrivateKaplanMeier(PrivateEstimator):
         event: str = "event",
         group: str | None = None,
         groups: int = 2,
+        prior_rows: float = PRIOR_ROWS,
         random_state: int | np.random.Generator | None = None,
     ) -> None:
         self.times = times
@@ -67,6 +71,7 @@ class PrivateKaplanMeier(PrivateEstimator):
         self.event = event
         self.group = group
         self.groups = groups
+        self.prior_rows = prior_rows
         self.random_state = random_state
 
     def predict(self, times: Any) -> Array:
@@ -100,10 +105,12 @@ class PrivateKaplanMeier(PrivateEstimator):
     def _fit_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> None:
         if len(aggregates) > 1:
             raise DataError(f"found {len(aggregates)} aggregates; a survival curve is of one round")
-        self._keep(curves_from(aggregates[0], self._columns(), np.random.default_rng(self.random_state)))
+        seed = int(np.random.default_rng(self.random_state).integers(2**63))
+        self._keep(curves_from(aggregates[0], self._columns(), seed, prior_rows=self.prior_rows))
 
     def _fit_rounds(self, rounds: Rounds) -> bool:
-        self._keep(run(curves_job(self._columns(), rng=np.random.default_rng(self.random_state)), rounds))
+        rng = np.random.default_rng(self.random_state)
+        self._keep(run(curves_job(self._columns(), rng=rng, prior_rows=self.prior_rows), rounds))
         return self.fit_.private
 
     def _keep(self, fit: SurvivalFit) -> None:
@@ -119,6 +126,7 @@ class PrivateProportionalHazards(PrivateEstimator):
         schema: names and public bounds of all columns; its target is the duration. Always needed.
         event: the column of events. group: of groups 0, 1, ..., G - 1, or None.
         intervals: of one length, up to the duration's upper bound. times: their ends instead.
+        prior_sd: of the log hazard ratio of each standardised feature, and of each group.
 
     Attributes:
         coef_, coef_sd_: posterior mean and standard deviation of the log hazard ratio of one more unit of each feature,
@@ -135,12 +143,14 @@ class PrivateProportionalHazards(PrivateEstimator):
         group: str | None = None,
         intervals: int = 4,
         times: Sequence[float] | None = None,
+        prior_sd: float = EFFECT_SD,
     ) -> None:
         self.schema = schema
         self.event = event
         self.group = group
         self.intervals = intervals
         self.times = times
+        self.prior_sd = prior_sd
 
     def predict(self, X: Any) -> Array:
         """The log hazard ratio of rows of features to one at the centre, within a group, shape ``(k,)``."""
@@ -163,7 +173,7 @@ class PrivateProportionalHazards(PrivateEstimator):
         X, durations = check_array(X, dtype=np.float64), np.asarray(y, dtype=np.float64)
         if X.shape != (len(durations), len(schema.features)):
             raise DataError(f"X has shape {X.shape}; expected a row for each duration of: {', '.join(schema.features)}")
-        self._keep(exact_hazards(Problem("rows", schema, X, durations), columns))
+        self._keep(exact_hazards(Problem("rows", schema, X, durations), columns, self.prior_sd))
 
     def _fit_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> None:
         if [one.statistic for one in aggregates] != ["moments", "survival-regression"]:
@@ -172,10 +182,10 @@ class PrivateProportionalHazards(PrivateEstimator):
                 f"found aggregates of {found}; expected both of the job's rounds, of moments and survival-regression"
             )
         _, columns = self._columns()
-        self._keep(hazards_from(aggregates[1], columns))
+        self._keep(hazards_from(aggregates[1], columns, prior_sd=self.prior_sd))
 
     def _fit_rounds(self, rounds: Rounds) -> bool:
-        self._keep(run(hazards_job(*self._columns()), rounds))
+        self._keep(run(hazards_job(*self._columns(), prior_sd=self.prior_sd), rounds))
         return self.fit_.private
 
     def _keep(self, fit: HazardsFit) -> None:

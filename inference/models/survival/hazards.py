@@ -20,8 +20,8 @@ numbers in each iteration, projected as clients project theirs.
 **Posterior.** Fisher's scoring with C held fixed in each step (quasi-likelihood: without noise its score is that of the
 multinomial counts) finds the mode; the posterior is taken for normal there, with the information of the sums and the
 prior. Priors are weak: of log hazards per interval about those of half the rows having an event, with a standard
-deviation of 3; of β and α 2.5; of m 1, of ln of Σ's Cholesky factor's diagonal ½ and of its other entries ½, for
-standardised features. A test holds the posterior against NUTS.
+deviation of 3; of β and α 2.5 by default; of m 1, of ln of Σ's Cholesky factor's diagonal ½ and of its other entries
+½, for standardised features. A test holds the posterior against NUTS.
 
 **Codes.** β is learned from Σ_i x_i v(c_i) with v(c) = (had an event) - (cumulative hazard when it left), the
 martingale residual at a public guess. That is the score of β at 0, so one number for each feature does nearly what
@@ -102,9 +102,9 @@ class Layout:
         """Of θ."""
         return int(self.places["below"].stop)
 
-    def prior(self) -> tuple[Array, Array]:
-        """Mean and precision of each number's normal prior, shapes ``(p,)``."""
-        mean, sd = np.zeros(self.size), np.full(self.size, EFFECT_SD)
+    def prior(self, effect_sd: float = EFFECT_SD) -> tuple[Array, Array]:
+        """Mean and precision of each number's normal prior, shapes ``(p,)``. Args: effect_sd: of β and α."""
+        mean, sd = np.zeros(self.size), np.full(self.size, effect_sd)
         start = {"log_hazard": guess.SURVIVORS, "log_censoring": 1 - guess.CENSORED}
         for name, left in start.items():
             mean[self.places[name]] = np.log(-np.log(left) / self.intervals)
@@ -202,15 +202,17 @@ class Fitted(NamedTuple):
     converged: bool
 
 
-def fit(sums: NoisySums, layout: Layout, statistic: SurvivalRegression) -> Fitted:
+def fit(sums: NoisySums, layout: Layout, statistic: SurvivalRegression, effect_sd: float = EFFECT_SD) -> Fitted:
     """The posterior of θ given a noisy sum of the statistic.
 
     Raises:
-        DataError: the sum does not fit the statistic.
+        DataError: the sum does not fit the statistic, or ``effect_sd`` is not above 0.
     """
+    if not 0 < effect_sd < np.inf:
+        raise DataError(f"prior_sd is {effect_sd:g}; expected a number above 0")
     if sums.value.shape != (statistic.dimension,):
         raise DataError(f"the sum has {sums.value.size} coordinates; expected {statistic.dimension}")
-    centre, precision = layout.prior()
+    centre, precision = layout.prior(effect_sd)
     theta, n, converged = centre.copy(), sums.n, False
 
     def residuals(theta: Array) -> Array:

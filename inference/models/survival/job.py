@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from dca_proto.aggregate import NodeReleaseRequest, SecureSumRequest
 from dca_proto.wording import listed
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage
-from inference.jobs.estimates import BY_SD, Figure, normal, of_draws, row, score, standard_unit, with_standard
-from inference.jobs.settings import setting
-from inference.jobs.summary import HeldOut, Row, Summary
+from inference.jobs.settings import require_positive, require_share, setting
+from inference.models.survival.columns import Columns
+from inference.models.survival.curve import PRIOR_ROWS
 from inference.models.survival.hazards import EFFECT_SD
 from inference.models.survival.rounds import (
     MOMENTS_SHARE,
     ROWS_MAX,
-    Columns,
     HazardsFit,
     SurvivalFit,
     curves_job,
@@ -28,16 +25,10 @@ from inference.models.survival.rounds import (
 from inference.problem import Problem, Schema, stream
 from inference.rounds import Job
 
-ASSUMED = (
-    "taken for normal within groups; intervals of binary, skewed or heavy-tailed ones hold less often, the more rows "
-    "and budget there are"
-)
-LOG_HAZARD = "log hazard ratio"
-
 
 @dataclass(frozen=True)
-class Settings:
-    """Of `survival`; the target is the duration."""
+class GridSettings:
+    """Of both jobs; the target is the duration."""
 
     event: str = setting("event", "The column that is 1 where the duration ended in an event, and 0 if censored.")
     group: str | None = setting(None, "A column of groups 0, 1, ..., to be compared; by default all rows are one.")
@@ -52,19 +43,31 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class RegressionSettings(Settings):
+class Settings(GridSettings):
+    """Of `survival`."""
+
+    prior_rows: float = setting(PRIOR_ROWS, "How many rows the prior of the shares of events is worth.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive("prior_rows", self.prior_rows)
+
+
+@dataclass(frozen=True)
+class RegressionSettings(GridSettings):
     """Of `survival-regression`; columns that are neither event nor group are features."""
 
     intervals: int = setting(4, "Intervals of constant hazard, up to the duration's upper bound.")
+    prior_sd: float = setting(EFFECT_SD, "Standard deviation of each standardised log hazard ratio's prior.")
     moments_share: float = setting(MOMENTS_SHARE, "The first round's share of the budget, between 0 and 1.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.moments_share < 1:
-            raise DataError(f"setting 'moments_share' is {self.moments_share:g}, expected a number between 0 and 1")
+        require_positive("prior_sd", self.prior_sd)
+        require_share("moments_share", self.moments_share)
 
 
-def read(schema: Schema, settings: Settings) -> Columns:
+def read(schema: Schema, settings: GridSettings) -> Columns:
     """The columns and the grid. Raises `DataError`."""
     return Columns.of(schema, settings.event, settings.group, settings.times, settings.intervals)
 
@@ -110,45 +113,6 @@ def model(schema: Schema, settings: Settings) -> str:
     return f"survival over {columns.duration}{by}, in {len(columns.times)} intervals up to {columns.times[-1]:g}"
 
 
-def summary(
-    result: SurvivalFit, reference: SurvivalFit | None, train: Problem | None, test: Problem | None, schema: Schema
-) -> Summary:
-    """S(t_k) of each group, mean durations, and the log-rank test."""
-    columns, rows = result.columns, list[Row]()
-    unit = schema.units.get(columns.duration, "")
-    for g, label in enumerate(columns.group_labels):
-        for k, time in enumerate(columns.times):
-            found = row(
-                f"S({time:g}), {label}",
-                "",
-                _figure(result, g, k),
-                None if reference is None else _figure(reference, g, k),
-            )
-            rows.append({**with_standard(found, "probability"), "at": {"series": label, "x": time}})
-    for g, label in enumerate(columns.group_labels):
-        others = None if reference is None else of_draws(reference.restricted_mean[..., g])
-        name = f"mean to {columns.times[-1]:g}, {label}"
-        rows.append(row(name, unit, of_draws(result.restricted_mean[..., g]), others))
-    test_of = result.log_rank
-    remarks = {"bands": "each interval holds by itself (pointwise), not all of a curve at once"}
-    if test_of is not None:
-        remarks["log-rank"] = (
-            f"chi-squared {test_of.statistic:.2f} with {test_of.degrees} degree{'s' * (test_of.degrees > 1)} of "
-            f"freedom, p = {test_of.p_value:.2g}; its variance includes the privacy noise"
-        )
-    return {
-        "estimates": rows,
-        "log_rank": None if test_of is None else test_of._asdict(),
-        "remarks": remarks,
-        "warnings": result.warnings,
-        "test": None,
-    }
-
-
-def _figure(fit: SurvivalFit, group: int, interval: int) -> Figure:
-    return of_draws(fit.draws[:, :, group, interval])
-
-
 def picture_title(schema: Schema) -> str:
     """What the curves are."""
     return f"Survival over {schema.target}"
@@ -184,7 +148,7 @@ def plan_regression(schema: Schema, settings: RegressionSettings, conditions: Co
 
 def reference_regression(train: Problem, settings: RegressionSettings) -> HazardsFit:
     """The same model from the exact sums."""
-    return exact_hazards(train, read(train.schema, settings))
+    return exact_hazards(train, read(train.schema, settings), settings.prior_sd)
 
 
 def model_regression(schema: Schema, settings: RegressionSettings) -> str:
@@ -194,60 +158,6 @@ def model_regression(schema: Schema, settings: RegressionSettings) -> str:
     return (
         f"hazards of {columns.duration} on {on}, constant in {len(columns.times)} intervals up to {columns.times[-1]:g}"
     )
-
-
-def summary_regression(
-    result: HazardsFit, reference: HazardsFit | None, train: Problem | None, test: Problem | None, schema: Schema
-) -> Summary:
-    """Log hazard ratios of groups and features, and how well risks are ordered on rows that nobody learned from."""
-    columns = result.columns
-    others = [None] * len(_figures(result)) if reference is None else _figures(reference)
-    names = [*(columns.group_labels[1:]), *columns.features]
-    scales = np.r_[np.ones(columns.groups - 1), result.scale]
-    axis = standard_unit(LOG_HAZARD, BY_SD)
-    rows = [
-        with_standard(row(name, _unit(schema, name), own, other), axis, scale)
-        for name, own, other, scale in zip(names, _figures(result), others, scales, strict=True)
-    ]
-    return {
-        "estimates": rows,
-        "remarks": {"features": ASSUMED},
-        "warnings": result.warnings,
-        "test": None if test is None else _scores(result, reference, test),
-    }
-
-
-def _unit(schema: Schema, name: str) -> str:
-    return f"{LOG_HAZARD} per {schema.units[name]}" if name in schema.units else LOG_HAZARD
-
-
-def _figures(fit: HazardsFit) -> list[Figure]:
-    """Of groups, then features, in own units."""
-    means, sds = np.r_[fit.group_effects[0], fit.coefficients], np.r_[fit.group_effects[1], fit.coefficient_sd]
-    priors = EFFECT_SD / np.r_[np.ones(fit.columns.groups - 1), fit.scale]
-    both = zip(means, sds, priors, strict=True)
-    return [normal(mean, sd)._replace(prior=normal(0.0, prior).interval) for mean, sd, prior in both]
-
-
-def _scores(result: HazardsFit, reference: HazardsFit | None, test: Problem) -> HeldOut:
-    """Harrell's concordance."""
-    own, other = concordance(result, test), None if reference is None else concordance(reference, test)
-    return {"rows": len(test.y), "scores": [score("concordance", own, other, 0.5, higher_is_better=True)]}
-
-
-def concordance(fit: HazardsFit, rows: Problem) -> float:
-    """Of all pairs of rows whose order is known, the part in which the sooner event has the higher risk."""
-    columns = fit.columns
-    at = {name: rows.rows[:, rows.schema.columns.index(name)] for name in columns.names}
-    features = np.column_stack([at[name] for name in columns.features])
-    risk = fit.log_hazard_ratio(features, at[columns.group] if columns.group else None)
-    duration, had = at[columns.duration], at[columns.event] > 0.5
-    pairs, higher = 0, 0.0
-    for i in np.flatnonzero(had):  # row by row: a table of all pairs would fill the memory
-        later = risk[(duration > duration[i]) | ((duration == duration[i]) & ~had)]
-        pairs += later.size
-        higher += float(np.sum(later < risk[i]) + 0.5 * np.sum(later == risk[i]))
-    return higher / pairs if pairs else 0.5
 
 
 def picture_title_regression(schema: Schema) -> str:
@@ -264,8 +174,8 @@ JOBS = {
         plan=plan,
         make=make,
         reference=reference,
-        summary=summary,
-        draws=lambda result, rng: result.inference_data(),
+        finish=lambda result, schema, settings, known: result.refit(prior_rows=settings.prior_rows),
+        changeable=("prior_rows",),
         picture_title=picture_title,
         model=model,
         columns=needed,
@@ -280,7 +190,8 @@ JOBS = {
         plan=plan_regression,
         make=make_regression,
         reference=reference_regression,
-        summary=summary_regression,
+        finish=lambda result, schema, settings, known: result.refit(prior_sd=settings.prior_sd),
+        changeable=("prior_sd",),
         picture_title=picture_title_regression,
         model=model_regression,
         dataset="simulated-trial",

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, RoundRequest, SecureSumRequest
+from dca_proto.aggregate import NoisyAggregate, RoundRequest, SecureSumRequest
 from dca_proto.statistics import Survival, SurvivalRegression, resolve
-from inference.bounds import Interval
 from inference.draws import CHAINS, DRAWS, InferenceData, inference_data
-from inference.errors import DataError, unknown
+from inference.errors import DataError
+from inference.jobs.estimates import BY_SD, of_draws, score, standard_unit
+from inference.jobs.summary import HeldOut, Place, Standard, Summary
 from inference.mcmc.sums import NoisySums
+from inference.models.coefficients import with_prior
 from inference.models.survival.codes import codes
-from inference.models.survival.curve import Counts, LogRank, counts_of, curves, exact_counts, log_rank
-from inference.models.survival.hazards import Fitted, Layout, fit, statistic_of
+from inference.models.survival.columns import Columns, parameters_of, request
+from inference.models.survival.curve import PRIOR_ROWS, Counts, LogRank, counts_of, curves, exact_counts, log_rank
+from inference.models.survival.hazards import EFFECT_SD, Fitted, Layout, fit, statistic_of
+from inference.posterior import Estimate, Posterior
 from inference.problem import Problem, Schema
 from inference.rounds import Job
 from inference.scale import marginals, moments_parameters, standardisation
@@ -25,102 +30,19 @@ from inference.scale import marginals, moments_parameters, standardisation
 Array = NDArray[np.float64]
 ROWS_MAX = 100_000  # of a data node, unless asked for more
 MOMENTS_SHARE = 0.1
-INTERVALS_MAX = 100  # whose codes take about a second; the time grows with their cube
+ASSUMED = (
+    "taken for normal within groups; intervals of binary, skewed or heavy-tailed ones hold less often, the more rows "
+    "and budget there are"
+)
+LOG_HAZARD = "log hazard ratio"
 BITS = 24  # of the grid of exact sums, as of a round's
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Which columns a survival job reads, and its grid.
-
-    Attributes:
-        duration, event: the columns. times: t_1 < ... < t_K, in units of the duration.
-        group: a column of 0, 1, ..., G - 1, or None. groups: G. features: in a regression.
-
-    Raises:
-        DataError: no times, or more than `INTERVALS_MAX`.
-    """
-
-    duration: str
-    event: str
-    times: tuple[float, ...]
-    group: str | None = None
-    groups: int = 1
-    features: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not 1 <= len(self.times) <= INTERVALS_MAX:
-            raise DataError(f"a grid of {len(self.times)} times; expected 1 to {INTERVALS_MAX}, the ends of intervals")
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """In the order of the statistics."""
-        return (self.duration, self.event, *([self.group] if self.group else []), *self.features)
-
-    @property
-    def group_labels(self) -> tuple[str, ...]:
-        """Such as "arm 0" and "arm 1"; "all" without groups."""
-        return tuple(f"{self.group} {g}" for g in range(self.groups)) if self.group else ("all",)
-
-    @classmethod
-    def of(
-        cls, schema: Schema, event: str, group: str | None, times: tuple[float, ...] | None, intervals: int
-    ) -> Columns:
-        """The columns that a schema has: its target is the duration.
-
-        Args:
-            times: the grid; by default as many intervals of one length, up to the duration's upper bound.
-
-        Raises:
-            DataError: a column is not there, groups are not numbered from 0, or there is no grid.
-        """
-        for kind, name in (("event", event), ("group", group)):
-            if name is not None and name not in schema.features:
-                raise unknown(f"{kind} column", name, "the data", schema.features)
-        if group == event:
-            raise DataError(f"column {event!r} is both the event and the group; name two columns")
-        groups = 1 if group is None else _groups(group, schema.bounds[group])
-        others = tuple(name for name in schema.features if name not in (event, group))
-        return cls(schema.target, event, times or _grid(schema, intervals), group, groups, others)
-
-
-def _groups(column: str, bounds: Interval) -> int:
-    whole = bounds.lower == 0 and float(bounds.upper).is_integer()
-    if not whole:
-        found = f"{bounds.lower:g}:{bounds.upper:g}"
-        raise DataError(f"group column {column!r} has bounds {found}; number the groups from 0, as in 0:1 for two")
-    return int(bounds.upper) + 1
-
-
-def _grid(schema: Schema, intervals: int) -> tuple[float, ...]:
-    end = schema.bounds[schema.target].upper
-    if intervals < 1 or end <= 0:
-        raise DataError(f"{intervals} intervals up to {end:g}; expected at least one, and a duration bounded above 0")
-    return tuple(float(end * k / intervals) for k in range(1, intervals + 1))
-
-
-def _request(
-    kind: type[RoundRequest], statistic: str, parameters: dict[str, object], share: float, rows_max: int
-) -> RoundRequest:
-    """Of a client's rows the first counts in a secure sum; of a data node's all up to `rows_max`."""
-    rows = rows_max if issubclass(kind, NodeReleaseRequest) else 1
-    return kind(statistic, parameters, budget_share=share, rows_max=rows)
-
-
-def _parameters(statistic: Survival | SurvivalRegression) -> dict[str, object]:
-    """As plain values."""
-    return {name: _plain(getattr(statistic, name)) for name in statistic.__struct_fields__}
-
-
-def _plain(value: object) -> object:
-    return [_plain(one) for one in value] if isinstance(value, tuple) else value
 
 
 # --- curves -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
-class SurvivalFit:
+class SurvivalFit(Posterior):
     """Posterior survival curves of one or more groups.
 
     Attributes:
@@ -133,6 +55,7 @@ class SurvivalFit:
     seed: int
     private: bool
     attrs: Mapping[str, object] = field(default_factory=dict)
+    again: Any = None
 
     @cached_property
     def draws(self) -> Array:
@@ -169,6 +92,33 @@ class SurvivalFit:
         """The test that all groups have one hazard; None of one group."""
         return log_rank(self.counts)
 
+    def estimates(self, schema: Schema | None = None) -> list[Estimate]:
+        """S(t_k) of each group, and mean durations."""
+        columns, found = self.columns, []
+        unit = "" if schema is None else schema.units.get(columns.duration, "")
+        axis: Standard = {"unit": "probability", "scale": 1.0, "centre": 0.0}
+        for g, label in enumerate(columns.group_labels):
+            for k, time in enumerate(columns.times):
+                figure, place = of_draws(self.draws[:, :, g, k]), Place(series=label, x=time)
+                found.append(Estimate(f"S({time:g}), {label}", "", figure, axis=axis, place=place))
+        for g, label in enumerate(columns.group_labels):
+            figure = of_draws(self.restricted_mean[..., g])
+            found.append(Estimate(f"mean to {columns.times[-1]:g}, {label}", unit, figure))
+        return found
+
+    def more(self) -> Summary:
+        """The log-rank test."""
+        remarks, test = (
+            {"bands": "each interval holds by itself (pointwise), not all of a curve at once"},
+            self.log_rank,
+        )
+        if test is not None:
+            remarks["log-rank"] = (
+                f"chi-squared {test.statistic:.2f} with {test.degrees} degree{'s' * (test.degrees > 1)} of "
+                f"freedom, p = {test.p_value:.2g}; its variance includes the privacy noise"
+            )
+        return {"log_rank": None if test is None else test._asdict(), "remarks": remarks}
+
     @property
     def warnings(self) -> list[str]:
         """What speaks against taking the curves at their word, a sentence each."""
@@ -185,7 +135,7 @@ class SurvivalFit:
             )
         return found
 
-    def inference_data(self) -> InferenceData:
+    def inference_data(self, rng: np.random.Generator | None = None) -> InferenceData:
         """The draws as ArviZ's type. Raises `DataError` where ArviZ is missing."""
         return inference_data(
             {"survival": self.draws, "restricted_mean": self.restricted_mean},
@@ -202,16 +152,18 @@ def curves_job(
     private: bool = True,
     kind: type[RoundRequest] = SecureSumRequest,
     rows_max: int = ROWS_MAX,
+    prior_rows: float = PRIOR_ROWS,
 ) -> Job[SurvivalFit]:
     """The job: one round with the whole budget, then the posterior.
 
     Args:
         rng: for the posterior's draws; nothing private depends on it. private: False where bounds were read from the
             data. kind: `SecureSumRequest`, or `NodeReleaseRequest` of data nodes with up to `rows_max` rows each.
+        prior_rows: as of `curves_from`.
     """
     statistic = curves_statistic(columns)
-    aggregate: NoisyAggregate = yield _request(kind, statistic.name, _parameters(statistic), 1.0, rows_max)
-    return curves_from(aggregate, columns, rng, private=private)
+    aggregate: NoisyAggregate = yield request(kind, statistic.name, parameters_of(statistic), 1.0, rows_max)
+    return curves_from(aggregate, columns, int(rng.integers(2**63)), private=private, prior_rows=prior_rows)
 
 
 def curves_statistic(columns: Columns) -> Survival:
@@ -225,38 +177,42 @@ def curves_statistic(columns: Columns) -> Survival:
 
 
 def curves_from(
-    aggregate: NoisyAggregate, columns: Columns, rng: np.random.Generator, *, private: bool = True
+    aggregate: NoisyAggregate, columns: Columns, seed: int, *, private: bool = True, prior_rows: float = PRIOR_ROWS
 ) -> SurvivalFit:
-    """The posterior of what a round released."""
-    sums = NoisySums.of(aggregate)
-    counts = counts_of(sums, curves_statistic(columns))
-    return _curves(counts, columns, rng, private and aggregate.private, sums.attrs)
+    """The posterior of what a round released.
+
+    Args:
+        seed: of the posterior's draws. prior_rows: how many rows the Dirichlet prior of the cells is worth.
+    """
+    sums, private = NoisySums.of(aggregate), private and aggregate.private
+    counts = counts_of(sums, curves_statistic(columns), prior_rows)
+    again = partial(curves_from, aggregate, columns, seed, private=private)
+    return SurvivalFit(columns, counts, seed, private, {**sums.attrs, **_unclaimed(private)}, again)
 
 
 def exact_curves(rows: Problem, columns: Columns, rng: np.random.Generator) -> SurvivalFit:
     """The same from rows at hand, without noise."""
     table = rows.rows[:, [rows.schema.columns.index(name) for name in columns.names[: 2 + (columns.groups > 1)]]]
-    return _curves(exact_counts(curves_statistic(columns), table), columns, rng, False, {})
+    return SurvivalFit(columns, exact_counts(curves_statistic(columns), table), int(rng.integers(2**63)), False)
 
 
-def _curves(
-    counts: Counts, columns: Columns, rng: np.random.Generator, private: bool, attrs: Mapping[str, object]
-) -> SurvivalFit:
-    claimed = {} if private else {"private": False, "epsilon": None, "delta": None, "mu": None}
-    return SurvivalFit(columns, counts, int(rng.integers(2**63)), private, {**attrs, **claimed})
+def _unclaimed(private: bool) -> dict[str, object]:
+    """Attributes of what may claim no epsilon."""
+    return {} if private else {"private": False, "epsilon": None, "delta": None, "mu": None}
 
 
 # --- proportional hazards ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
-class HazardsFit:
+class HazardsFit(Posterior):
     """Posterior of proportional hazards, constant within intervals.
 
     Attributes:
         columns: what was read. layout, fitted: of the parameters, in standardised units.
         centre, scale: of each feature, as the first round said, shape ``(d,)``.
         private: False where no epsilon may be claimed. attrs: what `InferenceData` carries of the rounds.
+        prior_sd: of each standardised feature's log hazard ratio, and of each group's.
     """
 
     columns: Columns
@@ -265,7 +221,9 @@ class HazardsFit:
     centre: Array
     scale: Array
     private: bool
+    prior_sd: float = EFFECT_SD
     attrs: Mapping[str, object] = field(default_factory=dict)
+    again: Any = None
 
     def _marginal(self, block: str) -> tuple[Array, Array]:
         place = self.layout.places[block]
@@ -297,6 +255,34 @@ class HazardsFit:
         hazard = np.exp(self._marginal("log_hazard")[0] + self.log_hazard_ratio(features, groups)[:, None])
         return np.asarray(np.exp(-np.cumsum(hazard, axis=1)))
 
+    def estimates(self, schema: Schema | None = None) -> list[Estimate]:
+        """Log hazard ratios of groups, then features, in own units."""
+        names, axis = [*self.columns.group_labels[1:], *self.columns.features], standard_unit(LOG_HAZARD, BY_SD)
+        mean = np.r_[self.group_effects[0], self.coefficients]
+        sd, scale = (
+            np.r_[self.group_effects[1], self.coefficient_sd],
+            np.r_[np.ones(self.layout.groups - 1), self.scale],
+        )
+        units = {} if schema is None else schema.units
+        return [
+            Estimate(
+                name,
+                f"{LOG_HAZARD} per {units[name]}" if name in units else LOG_HAZARD,
+                figure,
+                axis={"unit": axis, "scale": float(size), "centre": 0.0},
+            )
+            for name, figure, size in zip(names, with_prior(mean, sd, 0.0, self.prior_sd / scale), scale, strict=True)
+        ]
+
+    def more(self) -> Summary:
+        """What is taken for granted."""
+        return {"remarks": {"features": ASSUMED}}
+
+    def scored(self, reference: Any, train: Problem | None, test: Problem) -> HeldOut:
+        """Harrell's concordance."""
+        own, other = concordance(self, test), None if reference is None else concordance(reference, test)
+        return {"rows": len(test.y), "scores": [score("concordance", own, other, 0.5, higher_is_better=True)]}
+
     @property
     def warnings(self) -> list[str]:
         """What speaks against taking the coefficients at their word, a sentence each."""
@@ -317,6 +303,21 @@ class HazardsFit:
         return inference_data(posterior, dims=dims, coords=coords, attrs={"model": "survival-regression", **self.attrs})
 
 
+def concordance(fit: HazardsFit, rows: Problem) -> float:
+    """Of all pairs of rows whose order is known, the part in which the sooner event has the higher risk."""
+    columns = fit.columns
+    at = {name: rows.rows[:, rows.schema.columns.index(name)] for name in columns.names}
+    features = np.column_stack([at[name] for name in columns.features])
+    risk = fit.log_hazard_ratio(features, at[columns.group] if columns.group else None)
+    duration, had = at[columns.duration], at[columns.event] > 0.5
+    pairs, higher = 0, 0.0
+    for i in np.flatnonzero(had):  # row by row: a table of all pairs would fill the memory
+        later = risk[(duration > duration[i]) | ((duration == duration[i]) & ~had)]
+        pairs += later.size
+        higher += float(np.sum(later < risk[i]) + 0.5 * np.sum(later == risk[i]))
+    return higher / pairs if pairs else 0.5
+
+
 def hazards_job(
     schema: Schema,
     columns: Columns,
@@ -324,24 +325,30 @@ def hazards_job(
     kind: type[RoundRequest] = SecureSumRequest,
     rows_max: int = ROWS_MAX,
     moments_share: float = MOMENTS_SHARE,
+    prior_sd: float = EFFECT_SD,
 ) -> Job[HazardsFit]:
     """The job: a round for centres and scales of the features, then one for the regression.
 
     Args:
-        moments_share: the first round's share of the budget. The others as of `curves_job`.
+        moments_share: the first round's share of the budget. prior_sd: as of `HazardsFit`. The others as of
+            `curves_job`.
     """
     bounds = [schema.bounds[name] for name in columns.features]
     middle, half = np.array([one.centre for one in bounds]), np.array([one.half_width for one in bounds])
     parameters = moments_parameters(columns.features, middle, half)
-    moments: NoisyAggregate = yield _request(kind, "moments", parameters, moments_share, rows_max)
+    moments: NoisyAggregate = yield request(kind, "moments", parameters, moments_share, rows_max)
     offsets, sds = marginals(moments.value, moments.contributors, moments.noise_variance)
     centre, scale = middle + offsets * half, sds * half
     statistic = statistic_of(columns.names, columns.times, columns.groups, centre, scale)
-    released: NoisyAggregate = yield _request(kind, statistic.name, _parameters(statistic), 1 - moments_share, rows_max)
-    return hazards_from(released, columns, private=schema.private and moments.private)
+    released: NoisyAggregate = yield request(
+        kind, statistic.name, parameters_of(statistic), 1 - moments_share, rows_max
+    )
+    return hazards_from(released, columns, private=schema.private and moments.private, prior_sd=prior_sd)
 
 
-def hazards_from(released: NoisyAggregate, columns: Columns, *, private: bool = True) -> HazardsFit:
+def hazards_from(
+    released: NoisyAggregate, columns: Columns, *, private: bool = True, prior_sd: float = EFFECT_SD
+) -> HazardsFit:
     """The posterior of what the second round released, whose parameters tell what the first one found.
 
     Raises:
@@ -359,17 +366,17 @@ def hazards_from(released: NoisyAggregate, columns: Columns, *, private: bool = 
         )
     layout = Layout(len(columns.times), columns.groups, len(columns.features))
     sums, private = NoisySums.of(released), private and released.private
-    claimed = {} if private else {"private": False, "epsilon": None, "delta": None, "mu": None}
-    fitted = fit(sums, layout, statistic)
-    return HazardsFit(columns, layout, fitted, centre, scale, private, {**sums.attrs, **claimed})
+    fitted, again = fit(sums, layout, statistic, prior_sd), partial(hazards_from, released, columns, private=private)
+    attrs = {**sums.attrs, **_unclaimed(private)}
+    return HazardsFit(columns, layout, fitted, centre, scale, private, prior_sd, attrs, again)
 
 
-def exact_hazards(rows: Problem, columns: Columns) -> HazardsFit:
+def exact_hazards(rows: Problem, columns: Columns, prior_sd: float = EFFECT_SD) -> HazardsFit:
     """The same model from rows at hand: their exact sums."""
     table = rows.rows[:, [rows.schema.columns.index(name) for name in columns.names]]
     centre, scale = standardisation(table[:, -len(columns.features) :])
     statistic = statistic_of(columns.names, columns.times, columns.groups, centre, scale)
     value = statistic.evaluate(table, BITS).sum(axis=0) / 2.0**BITS
     layout = Layout(len(columns.times), columns.groups, len(columns.features))
-    fitted = fit(NoisySums(value, np.zeros_like(value), len(table)), layout, statistic)
-    return HazardsFit(columns, layout, fitted, centre, scale, private=False)
+    fitted = fit(NoisySums(value, np.zeros_like(value), len(table)), layout, statistic, prior_sd)
+    return HazardsFit(columns, layout, fitted, centre, scale, private=False, prior_sd=prior_sd)

@@ -37,12 +37,12 @@ from dca_proto.privacy.rounding import at_least
 from emulator.experiments.picture import COLOURS, MARKERS, drawing, zero_line
 from emulator.ideal import IdealSwarm
 from inference.errors import DataError
-from inference.models.linear.baselines import ByRounds, InputPerturbation, Method, NonPrivate
+from inference.models.coefficients import Coefficients
 from inference.models.linear.one_round import regression_in_bounds
-from inference.models.linear.result import RegressionResult
 from inference.models.linear.two_rounds import regression_with_projection
 from inference.problem import Array, Problem, Schema, split, stream
 from inference.rounds import Job
+from papers.dca2017.baselines import ByRounds, InputPerturbation, Method, NonPrivate
 from papers.dca2017.gdsc_files import GENES, Gdsc, read_gdsc
 from papers.dca2017.unnoised import Silent, Unnoised
 
@@ -123,7 +123,7 @@ def methods(cell: Cell, setting: Setting, budget: Budget) -> list[Method]:
     def noise(method: str) -> np.random.Generator:
         return stream(setting.seed, f"{cell}/{method}/{budget.epsilon:g}/noise")
 
-    jobs: dict[str, Callable[[Schema], Job[RegressionResult]]] = {
+    jobs: dict[str, Callable[[Schema], Job[Coefficients]]] = {
         TA: regression_in_bounds,
         DDP: regression_in_bounds,
         PROJ_TA: regression_with_projection,

@@ -38,9 +38,8 @@ from numpy.typing import NDArray
 from inference.bounds import Interval
 from inference.datasets import adult, wine
 from inference.datasets.adult import LOGARITHMIC, NUMBERS
-from inference.models.linear.result import into_ball
 from inference.problem import Problem, Schema, stream
-from inference.scale import PRIOR_BOUND_SDS
+from inference.scale import PRIOR_BOUND_SDS, into_ball
 from papers.dca2017 import published_ranges
 
 Array = NDArray[np.float64]

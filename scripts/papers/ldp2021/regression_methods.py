@@ -28,6 +28,7 @@ from math import ceil, log, sqrt
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from scipy.special import expit
 
 from inference.bounds import Interval
 from inference.mcmc.posterior import LocalPosterior
@@ -132,7 +133,6 @@ def _fit(method: str, rows: Split, conditions: Conditions, rng: np.random.Genera
 
 def _predicted(found: LocalPosterior, X: Array, label: bool) -> Array:
     """The mean over draws of the target, or of a label's probability to be 1, shape ``(k,)``; rows as they are."""
-    from scipy.special import expit
 
     slopes = found.draws["coefficients"].reshape(-1, X.shape[1])
     constants = found.draws["intercept"].reshape(-1)
@@ -160,7 +160,7 @@ def _descended(rows: Split, conditions: Conditions, rng: np.random.Generator) ->
     )
     found = run(ldp_sgd(schema, plan, settings, columns=columns), gradient_reporters(rows, terms, rng))
     report = {"groups": plan.number, "group_size": plan.size, "noise_sd": round(found.noise_sd[0], 4)}
-    return Result(_score(rows, found.linear_predictor(rows.seen_test), label), report)
+    return Result(_score(rows, found.linear_predictor(rows.seen_test)[0], label), report)
 
 
 def group_size(dimension: int, epsilon: float) -> int:
@@ -180,7 +180,7 @@ def _classical(rows: Split, label: bool) -> Array:
     """Predictions of least squares, or of logistic regression, from rows that are not clipped."""
     if label:
         fitted = laplace(rows.X, rows.y > 0, VAGUE)
-        return fitted.probability(rows.X_test)
+        return np.asarray(expit(fitted.linear_predictor(rows.X_test)[0]))
     design, tested = (np.insert(X, 0, 1.0, axis=1) for X in (rows.X, rows.X_test))
     theta = np.linalg.lstsq(design, rows.y, rcond=None)[0]
     return np.asarray(tested @ theta)

@@ -23,19 +23,17 @@ from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, target_on_features
 from inference.jobs.reports import SAMPLED, SamplerSettings, check_installed, with_new_clients
 from inference.jobs.settings import require_choice, setting
-from inference.jobs.summary import Summary
-from inference.models.glm import ldp_job
+from inference.models.coefficients import Coefficients
 from inference.models.glm.regression import LocalRegression
 from inference.models.linear import job as regression
 from inference.models.linear.aggregate_stats import STATISTIC
 from inference.models.linear.nodes.methods import ABOUT, FAST, NAMES, NORMAL, fit, fit_fast, rows_least
 from inference.models.linear.nodes.observed import AVERAGED
 from inference.models.linear.one_round import INTERCEPT_BOUND
-from inference.models.linear.result import RegressionResult
-from inference.problem import Problem, Schema
+from inference.problem import Schema
 
 ROWS_MAX = 100_000  # of one node, unless asked for more
-Fit = LocalRegression | RegressionResult
+Fit = LocalRegression | Coefficients
 
 
 @dataclass(frozen=True)
@@ -115,18 +113,9 @@ def model(schema: Schema, settings: Settings) -> str:
     )
 
 
-def summary(
-    result: Fit, reference: RegressionResult | None, train: Problem | None, test: Problem | None, schema: Schema
-) -> Summary:
-    """As of other regressions: with credible intervals and what the draws are worth, or in closed form."""
-    if isinstance(result, RegressionResult):
-        return {**regression.summary(result, reference, train, test, schema), "repair": None, "sampling": None}
-    return {**ldp_job.summary(result, reference, train, test, schema), "repair": None}
-
-
 def draws(result: Fit, rng: np.random.Generator) -> InferenceData:
     """The chains' own, with their warm-up; independent ones of a closed form."""
-    if isinstance(result, RegressionResult):
+    if isinstance(result, Coefficients):
         return result.inference_data(rng)
     return with_new_clients(result, rng)
 
@@ -142,7 +131,6 @@ JOBS = {
         make=make,
         finish=finish,
         reference=regression.reference,
-        summary=summary,
         draws=draws,
         picture_title=regression.picture_title,
         model=model,

@@ -22,11 +22,13 @@ from numpy.typing import NDArray
 from dca_proto.aggregate import NoisyAggregate
 from inference.draws import attributes
 from inference.errors import DataError, unknown
+from inference.jobs.estimates import BY_BOUNDS
 from inference.mcmc.run import Options, Run, Sampled, numpyro_module
+from inference.models.coefficients import Coefficients
 from inference.models.glm.regression import LocalRegression, Unit, about_bounds, moments_of, regression
 from inference.models.glm.sites import ALPHA, FEATURE_MEAN, FEATURE_SD, RESIDUAL_SD, ROOT, THETA
 from inference.models.linear import complete_rows
-from inference.models.linear.aggregate_stats import columns_of, fit_of, result_of
+from inference.models.linear.aggregate_stats import columns_of, fit_of
 from inference.models.linear.nodes import fixed_s_fast
 from inference.models.linear.nodes.observed import (
     AVERAGED,
@@ -40,14 +42,12 @@ from inference.models.linear.nodes.observed import (
     prior_of,
     regressions,
 )
-from inference.models.linear.result import RegressionResult
 from inference.problem import Schema
 
 Array = NDArray[np.float64]
 NORMAL, FAST = NAMES = ("normal", "fast")
 ABOUT = {NORMAL: "normal features (B.2), by NUTS", FAST: "Bayes-fixedS-fast (Algorithm 3), in closed form"}
 BOUND_Y = 1.0  # of the target, in half-widths of its bounds
-NO_REPAIR = "none"
 KEPT = ("theta", "sigma_y2", "Sigma_x", "mu_x")
 MISSING_START = 0.05
 TARGET = 0.8  # acceptance; at 0.95 the same draws take 2.5 times as long
@@ -106,7 +106,7 @@ def fit(
     constant = float(observed.constant) or None
     drawn, warmup = _by_site(sampled.draws, constant), _by_site(sampled.warmup, constant) if sampled.warmup else {}
     moments, listed = moments_of(drawn, constant), regressions(nodes)
-    linear = fit_of(listed, moments) if schema is None else result_of(listed, moments, schema, NO_REPAIR)
+    linear = fit_of(listed, moments, schema)
     columns = columns_of(listed)
     notes = (*([note] if note else []), *about_bounds(drawn, linear, columns, logistic=False))
     attrs = {"method": NORMAL, "nodes": observed.nodes, **attributes(*_listed(released))}
@@ -141,12 +141,12 @@ def sample(
     )
 
 
-def fit_fast(released: NoisyAggregate, schema: Schema) -> RegressionResult:
+def fit_fast(released: NoisyAggregate, schema: Schema) -> Coefficients:
     """Method `fast`, of nodes of any size."""
     nodes = list(released.nodes or (released,))
     observed, prior = nodes_of(nodes), prior_of(nodes)
     found = fixed_s_fast.posterior(observed, prior, fixed_s_fast.crude_sigma_y2(BOUND_Y))
-    return result_of(regressions(nodes), found, schema, NO_REPAIR)
+    return fit_of(regressions(nodes), found, schema, method=FAST, by=BY_BOUNDS)
 
 
 def rows_least(method: str, features: int) -> int:

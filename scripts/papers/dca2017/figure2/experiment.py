@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from dca_proto.privacy.budget import Budget
+from inference.models.coefficients import Coefficients
 from inference.models.linear.one_round import regression_in_bounds
 from inference.models.linear.repair import ABSOLUTE, NOISE_AWARE
-from inference.models.linear.result import LinearFit
 from inference.models.linear.two_rounds import regression_with_projection
 from inference.problem import Problem, Schema, stream
 from inference.rounds import run
@@ -180,7 +180,7 @@ def _ours(cell: Split, plan: Plan, train: Problem, test: Problem) -> dict[str, f
     for method, mode in {**_MODES, **_PROJECTED}.items():
         rounds = swarm(train, budget, mode, plan.seed, f"ours/{method in _MODES}/{cell}")
         job = regression_in_bounds if method in _MODES else regression_with_projection
-        fitted: LinearFit = run(job(train.schema), rounds)
+        fitted: Coefficients = run(job(train.schema), rounds)
         found[method] = _mae(fitted.predict(test.X)[0], test)
     return found
 

@@ -1,0 +1,430 @@
+"""Regressions with a normal posterior: one class, whatever rounds, rows or reports it was learned from.
+
+The model is linear in the standardised, projected features z_j = clip((x_j - centre_j)/scale_j, ±bound_j), which are
+brought into a ball where there is a radius, as clients bring them:
+
+    η = c θ₀ + Σ_j θ_j z_j,   θ ~ N(mean, cov), the privacy noise included            c: the constant feature, mostly 1
+
+    identity    y = centre_y + scale_y (η + residual)         linear regression, also with Student-t residuals
+    logit       P(y = 1) = 1/(1 + exp(-η))                    classes
+    log         E[y] = exp(η)                                 counts, of variance λ + κλ² about their mean λ
+
+A coefficient in the user's units is the slope inside the bounds. At a row η is normal with mean m and variance v, and
+
+    E[1/(1 + exp(-η))] ≈ 1/(1 + exp(-m/√(1 + πv/8)))          (MacKay 1992, eq. 10, exact to 0.02)
+    count: mean M = exp(m + v/2), variance M + (1 + κ) exp(2m + 2v) - M²
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit
+
+from dca_proto.aggregate import NoisyAggregate
+from inference.contraction import contraction
+from inference.draws import CHAINS, DRAWS, InferenceData, inference_data
+from inference.jobs.estimates import BY_SD, Figure, normal, score, standard_unit, student
+from inference.jobs.summary import HeldOut, Summary
+from inference.posterior import COEFFICIENTS, INTERCEPT, Estimate, Posterior
+from inference.problem import Problem, Schema
+from inference.scale import into_ball
+from inference.variational.scores import area_under_curve, log_likelihood
+from inference.variational.standardise import Standardisation
+
+Array = NDArray[np.float64]
+
+IDENTITY, LOGIT, LOG = LINKS = ("identity", "logit", "log")
+LOG_ODDS = "log odds"
+DISPERSION, RESIDUAL_SCALE = "dispersion", "residual scale"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class NormalPosterior(Posterior):
+    """θ ~ N(mean, cov), of columns that are standardised as `columns` says; the privacy noise included.
+
+    Attributes:
+        names: of θ's coordinates. columns: how clients standardise and project features and target.
+        mean, cov: shapes ``(p,)`` and ``(p, p)``.
+        prior_mean, prior_sd: of each of θ, broadcastable to ``(p,)``; an infinite sd is a flat prior, and None none,
+            or none of that form.
+        method: in words. contributors: clients, or rows. private: False where no epsilon may be claimed.
+        iterations: how many rounds of gradients were held. epochs: in how many of them each client was asked.
+        stopped: why not in all, in words. aggregates: it was learned from, where they are kept.
+        warnings, again: as of `Posterior`.
+    """
+
+    names: tuple[str, ...]
+    columns: Standardisation
+    mean: Array
+    cov: Array
+    prior_mean: ArrayLike = 0.0
+    prior_sd: ArrayLike | None = None
+    method: str = ""
+    contributors: int = 0
+    private: bool = False
+    iterations: int = 0
+    epochs: int = 0
+    stopped: str = ""
+    aggregates: tuple[NoisyAggregate, ...] = ()
+    warnings: tuple[str, ...] = ()
+    again: Any = None
+
+    @property
+    def sd(self) -> Array:
+        """Of θ, shape ``(p,)``."""
+        return np.sqrt(np.diag(self.cov))
+
+    def estimates(self, schema: Schema | None = None) -> list[Estimate]:
+        """Each of θ, standardised."""
+        found = with_prior(self.mean, self.sd, self.prior_mean, self.prior_sd)
+        return [Estimate(name, "", figure) for name, figure in zip(self.names, found, strict=True)]
+
+    def _thetas(self, rng: np.random.Generator, chains: int = CHAINS, draws: int = DRAWS) -> Array:
+        """Independent draws of θ, shape ``(chains, draws, p)``."""
+        return rng.multivariate_normal(self.mean, self.cov, size=(chains, draws), method="eigh")
+
+    def draws(self, rng: np.random.Generator, chains: int = CHAINS, draws: int = DRAWS) -> dict[str, Array]:
+        """Independent draws, by parameter."""
+        return {"theta": self._thetas(rng, chains, draws)}
+
+    def inference_data(
+        self, rng: np.random.Generator, X: Array | None = None, *, chains: int = CHAINS, draws: int = DRAWS
+    ) -> InferenceData:
+        """Draws of θ as ArviZ's common type. Raises `DataError` without ArviZ."""
+        dims, coords = {"theta": ["parameter"]}, {"parameter": list(self.names)}
+        return inference_data(self.draws(rng, chains, draws), dims=dims, coords=coords, attrs=self.attrs)
+
+    @property
+    def attrs(self) -> dict[str, object]:
+        """What the draws rest on."""
+        return {
+            "method": self.method,
+            "contributors": self.contributors,
+            "iterations": self.iterations,
+            "private": self.private,
+            "stopped": self.stopped or None,
+        }
+
+    def more(self) -> Summary:
+        """Method, and why it ended early."""
+        found: Summary = {"remarks": {"method": self.method}} if self.method else {}
+        return {**found, "stopped": self.stopped or None}
+
+
+class Spread(NamedTuple):
+    """How far targets are from their mean: κ, or σ in units of the target; posterior mean and standard deviation."""
+
+    name: str
+    mean: float
+    sd: float
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Coefficients(NormalPosterior):
+    """Intercept and slopes, in this order.
+
+    Attributes:
+        link: one of `LINKS`. constant: c; 0 where there is no intercept, and θ₀ is 0.
+        radius: of the ball. residual_variance: of η's residuals where the link is the identity.
+        spread: where it is a parameter of its own. degrees: of freedom of Student's t, where ``cov`` is its scale.
+        schema: of the columns, where it is known. repair: how an indefinite noisy matrix was dealt with.
+        by: what the scale of the columns is, in words.
+    """
+
+    names: tuple[str, ...] = ()
+    link: str = IDENTITY
+    constant: float = 1.0
+    radius: float = inf
+    residual_variance: float = 0.0
+    spread: Spread | None = None
+    degrees: float = inf
+    schema: Schema | None = None
+    repair: str | None = None
+    by: str = BY_SD
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", (INTERCEPT, *self.columns.columns[:-1]))
+
+    # --- in the user's units ------------------------------------------------------------------------------------------
+
+    @property
+    def centre(self) -> Array:
+        """Of features and target, in own units, shape ``(d + 1,)``."""
+        return self.columns.centre
+
+    @property
+    def scale(self) -> Array:
+        """Of features and target, in own units, shape ``(d + 1,)``."""
+        return self.columns.scale
+
+    @property
+    def _target(self) -> tuple[float, float]:
+        """Centre and scale of η, in units of what it predicts."""
+        return (float(self.centre[-1]), float(self.scale[-1])) if self.link == IDENTITY else (0.0, 1.0)
+
+    @property
+    def _map(self) -> Array:
+        """From θ to (intercept less the target's centre, slopes) in the user's units, shape ``(d + 1, d + 1)``."""
+        unit = self._target[1]
+        slopes = unit / self.scale[:-1]
+        found = np.diag(np.r_[unit * self.constant, slopes])
+        found[0, 1:] = -slopes * self.centre[:-1]
+        return found
+
+    @property
+    def coefficients(self) -> Array:
+        """Posterior mean slopes per feature unit: of the target, its logarithm or the log odds. Shape ``(d,)``."""
+        return (self._map @ self.mean)[1:]
+
+    @property
+    def coefficient_sd(self) -> Array:
+        """Posterior standard deviations of the slopes, shape ``(d,)``."""
+        return np.sqrt(np.diag(self.covariance)[1:])
+
+    @property
+    def intercept(self) -> float:
+        """Posterior mean of what is predicted at features of zero."""
+        return float((self._map @ self.mean)[0] + self._target[0])
+
+    @property
+    def intercept_sd(self) -> float:
+        """Posterior standard deviation of the intercept."""
+        return float(np.sqrt(self.covariance[0, 0]))
+
+    @property
+    def covariance(self) -> Array:
+        """Posterior covariance of (intercept, slopes), shape ``(d + 1, d + 1)``."""
+        return self._map @ self.cov @ self._map.T
+
+    @property
+    def priors(self) -> tuple[Array, Array] | None:
+        """Prior means and standard deviations of (intercept, slopes), each ``(d + 1,)``; None without a prior."""
+        if self.prior_sd is None:
+            return None
+        mean = self._map @ np.broadcast_to(np.asarray(self.prior_mean, float), self.mean.shape)
+        mean[0] += self._target[0]
+        squares = self._map**2
+        with np.errstate(invalid="ignore"):  # 0 times infinity: no part of a flat prior
+            parts = np.where(squares > 0, squares * np.asarray(self.prior_sd, float) ** 2, 0.0)
+        return mean, np.sqrt(parts.sum(axis=1))
+
+    @property
+    def contraction(self) -> Array | None:
+        """How much was learned of (intercept, slopes), ``(d + 1,)`` (`inference.contraction`); None without a prior."""
+        return None if self.priors is None else contraction(np.sqrt(np.diag(self.covariance)), self.priors[1])
+
+    def figures(self) -> list[Figure]:
+        """Of the intercept, then of each slope."""
+        mean, sd = np.r_[self.intercept, self.coefficients], np.r_[self.intercept_sd, self.coefficient_sd]
+        before = self.priors or (0.0, None)
+        return with_prior(mean, sd, before[0], before[1], degrees=self.degrees)
+
+    def estimates(self, schema: Schema | None = None) -> list[Estimate]:
+        """Intercept, slopes and spread, in the user's units."""
+        known = schema or self.schema
+        found = rows_of_slopes(self.figures(), self.names[1:], known, self.columns.columns[-1], self.link,
+                               self.scale[:-1], self.by)  # fmt: skip
+        if self.spread is not None:
+            unit = known.units.get(known.target, known.target) if known and self.link == IDENTITY else ""
+            found.append(Estimate(self.spread.name, unit, normal(*self.spread[1:])))
+        return found
+
+    # --- predictions --------------------------------------------------------------------------------------------------
+
+    def standardised(self, X: Array) -> Array:
+        """Rows as the model sees them, the constant feature first, shape ``(k, d + 1)``."""
+        z = self.columns.z(np.asarray(X, float))
+        return np.column_stack([np.full(len(z), self.constant), into_ball(z, self.radius)])
+
+    def linear_predictor(self, X: Array) -> tuple[Array, Array]:
+        """Mean and variance of η at rows in their own units, shape ``(k, d)``: each ``(k,)``."""
+        z = self.standardised(X)
+        return z @ self.mean, np.einsum("ki,ij,kj->k", z, self.cov, z)
+
+    def predict(self, X: Array) -> tuple[Array, Array]:
+        """Posterior predictive mean and standard deviation of the target at rows ``(k, d)``, each ``(k,)``.
+
+        Of classes, of the probability of the upper one.
+        """
+        mean, variance = self.linear_predictor(X)
+        if self.link == IDENTITY:
+            centre, unit = self._target
+            return centre + unit * mean, unit * np.sqrt(variance + self.residual_variance)
+        if self.link == LOGIT:
+            p = probability(mean, variance)
+            return p, np.sqrt(np.maximum(probability_square(mean, variance) - p**2, 0.0))
+        rate = np.exp(mean + variance / 2)
+        second = (1 + self._dispersion) * np.exp(2 * (mean + variance))
+        return rate, np.sqrt(rate + np.maximum(second - rate**2, 0.0))
+
+    @property
+    def _dispersion(self) -> float:
+        return 0.0 if self.spread is None else self.spread.mean
+
+    def predict_proba(self, X: Array) -> Array:
+        """P(y = 1) of rows, averaged over the posterior, shape ``(k,)``."""
+        return probability(*self.linear_predictor(X))
+
+    # --- draws --------------------------------------------------------------------------------------------------------
+
+    def draws(self, rng: np.random.Generator, chains: int = CHAINS, draws: int = DRAWS) -> dict[str, Array]:
+        """Independent draws in the user's units: ``intercept`` (chains, draws), ``coefficients`` (chains, draws, d)."""
+        return self.in_own_units(self._thetas(rng, chains, draws))
+
+    def in_own_units(self, drawn: Array) -> dict[str, Array]:
+        """Draws of θ, shape ``(..., d + 1)``, as the caller sees them."""
+        own = drawn @ self._map.T
+        return {INTERCEPT: own[..., 0] + self._target[0], COEFFICIENTS: own[..., 1:]}
+
+    def inference_data(
+        self, rng: np.random.Generator, X: Array | None = None, *, chains: int = CHAINS, draws: int = DRAWS
+    ) -> InferenceData:
+        """Draws in the user's units as ArviZ's common type.
+
+        Args:
+            X: rows, shape ``(k, d)``; with them, the group ``posterior_predictive`` holds a ``target`` for each.
+
+        Raises:
+            DataError: ArviZ is not installed.
+        """
+        drawn = self._thetas(rng, chains, draws)
+        return inference_data(
+            self.in_own_units(drawn),
+            dims={COEFFICIENTS: ["feature"], "target": ["row"]},
+            coords={"feature": list(self.names[1:])},
+            attrs=self.attrs,
+            posterior_predictive=None if X is None else {"target": self._targets(drawn, X, rng)},
+        )
+
+    def _targets(self, drawn: Array, X: Array, rng: np.random.Generator) -> Array:
+        """A target for each draw of θ and each row, in its own units, shape ``(chains, draws, k)``."""
+        eta = drawn @ self.standardised(X).T
+        if self.link == LOGIT:
+            return np.asarray(rng.random(eta.shape) < expit(eta), float)
+        if self.link == LOG:
+            k = max(self._dispersion, 1e-9)
+            return np.asarray(rng.poisson(np.exp(eta) * k * rng.standard_gamma(1 / k, eta.shape)), float)
+        centre, unit = self._target
+        residual = np.sqrt(self.residual_variance) * rng.standard_normal(eta.shape)
+        return np.asarray(centre + unit * (eta + residual))
+
+    @property
+    def attrs(self) -> dict[str, object]:
+        """What the draws rest on."""
+        return {**super().attrs, "target": self.columns.columns[-1], "repair": self.repair}
+
+    # --- what it says -------------------------------------------------------------------------------------------------
+
+    def more(self) -> Summary:
+        """As of `NormalPosterior`, and the repair."""
+        found = super().more()
+        return found if self.repair is None else {**found, "repair": self.repair}
+
+    def scored(self, reference: Any, train: Problem | None, test: Problem) -> HeldOut | None:
+        """By what the link asks for: root mean square errors, scores of probabilities, or mean absolute errors."""
+        other = None if reference is None else reference.predict(test.X)[0]
+        return scored(self.link, self.predict(test.X)[0], other, train, test, absolute=self.spread is not None)
+
+
+def with_prior(
+    mean: Array, sd: Array, prior_mean: ArrayLike = 0.0, prior_sd: ArrayLike | None = None, degrees: float = inf
+) -> list[Figure]:
+    """Figures of numbers with a normal (or Student's t) posterior, and with a normal prior if there is one."""
+    found = [student(m, s, degrees) for m, s in zip(mean, sd, strict=True)]
+    if prior_sd is None:
+        return found
+    before = np.broadcast_to(np.asarray(prior_mean, float), mean.shape), np.broadcast_to(prior_sd, mean.shape)
+    priors = [normal(float(m), float(s)).interval for m, s in zip(*before, strict=True)]
+    return [one._replace(prior=prior) for one, prior in zip(found, priors, strict=True)]
+
+
+def rows_of_slopes(
+    found: list[Figure], features: tuple[str, ...], schema: Schema | None, target: str, link: str, scale: Array, by: str
+) -> list[Estimate]:
+    """The table of an intercept and slopes.
+
+    Args:
+        found: figures of the intercept, then of each slope. scale: of each feature in its own units, by which pictures
+            multiply its coefficient; public, or private. by: what the scale is, in words.
+    """
+    units = {} if schema is None else schema.units
+    own = units.get(target, target)
+    predicted = {IDENTITY: own, LOG: f"log {own}", LOGIT: LOG_ODDS}[link]
+    axis, rows = standard_unit(predicted, by), [Estimate(INTERCEPT, "", found[0], INTERCEPT)]
+    for name, figure, size in zip(features, found[1:], scale, strict=True):
+        per = units.get(name, f"unit of {name}" if link == IDENTITY else "")
+        unit = f"{predicted} per {per}" if per else predicted
+        standard = {"unit": axis, "scale": float(size), "centre": 0.0}
+        rows.append(Estimate(name, unit, figure, COEFFICIENTS, standard))  # type: ignore[arg-type]
+    return rows
+
+
+def scored(
+    link: str, own: Array, other: Array | None, train: Problem | None, test: Problem, *, absolute: bool = False
+) -> HeldOut:
+    """Scores of predictions of the test's rows, shape ``(k,)``, beside those without privacy and of a constant.
+
+    Without training rows at hand, the test's own mean stands for the constant's.
+
+    Args:
+        absolute: whether errors are absolute ones, since squares would count outliers above all else.
+    """
+    rows, constant = len(test.y), (train or test).y
+    if link == LOGIT:
+        return {"rows": rows, "scores": _of_classes(own, other, train or test, test)}
+    if absolute:
+
+        def error(predicted: Array | float) -> float:
+            return float(np.mean(np.abs(test.y - predicted)))
+
+        beside, alone = None if other is None else error(other), error(float(np.median(constant)))
+        return {
+            "rows": rows,
+            "scores": [score("mean absolute error", error(own), beside, alone, higher_is_better=False)],
+        }
+    return {
+        "rows": rows,
+        "rmse_private": rmse(own, test.y),
+        "rmse_nonprivate": None if other is None else rmse(other, test.y),
+        "rmse_zero": rmse(np.full(rows, constant.mean()), test.y),
+    }
+
+
+def _of_classes(own: Array, other: Array | None, train: Problem, test: Problem) -> list[Any]:
+    """AUC, where there are rows of both classes, and the mean log likelihood of a row."""
+    positive = is_positive(test)
+    constant = log_likelihood(np.full(len(test.y), is_positive(train).mean()), positive)
+    beside = None if other is None else log_likelihood(other, positive)
+    found = [score("log likelihood", log_likelihood(own, positive), beside, constant, higher_is_better=True)]
+    if 0 < positive.sum() < len(positive):
+        area = None if other is None else area_under_curve(other, positive)
+        found.insert(0, score("AUC", area_under_curve(own, positive), area, 0.5, higher_is_better=True))
+    return found
+
+
+def is_positive(rows: Problem) -> NDArray[np.bool_]:
+    """Which rows are of the class that the target's upper bound stands for."""
+    return np.asarray(rows.y > rows.schema.centres[-1])
+
+
+def rmse(predicted: Array, y: Array) -> float:
+    """Root mean squared error, in target units."""
+    return float(np.sqrt(np.mean((y - predicted) ** 2)))
+
+
+def probability(mean: Array, variance: Array) -> Array:
+    """E[1/(1 + exp(-η))] of η ~ N(mean, variance), as at the head."""
+    averaged: Array = expit(mean / np.sqrt(1 + np.pi * variance / 8))
+    return averaged
+
+
+def probability_square(mean: Array, variance: Array) -> Array:
+    """E[1/(1 + exp(-η))²], by Gauss and Hermite's rule of 20 points."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(20)
+    values: Array = expit(mean[..., None] + np.sqrt(variance)[..., None] * nodes) ** 2 @ (weights / weights.sum())
+    return values

@@ -1,0 +1,118 @@
+"""What jobs and estimators learn: one interface for every posterior.
+
+    estimates         a table in the user's units: mean, sd, 95 % interval, and that of the prior
+    summary           the table beside estimates without privacy, with warnings and scores on held-out rows
+    inference_data    draws, for ArviZ
+    refit             the posterior of the same aggregates under another prior, at no price
+
+`inference.models.coefficients` has the class of regressions with a normal posterior, `inference.mcmc.posterior` that
+of draws. Terminal, JSON and picture are made from a summary (`inference.jobs.estimates`, `inference.jobs.picture`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Self
+
+from inference.errors import DataError
+from inference.jobs.estimates import Figure, figures, named, with_naive
+from inference.jobs.summary import HeldOut, Place, Row, Standard, Summary
+from inference.problem import Problem, Schema
+
+COEFFICIENTS, ESTIMATES, INTERCEPT = "coefficients", "estimates", "intercept"
+"""The tables of a summary."""
+
+
+class Estimate(NamedTuple):
+    """One number of a posterior.
+
+    Attributes:
+        name, unit: for people. figure: its mean, sd and intervals. table: of the summary, where it stands.
+        axis: how a picture shows it. place: where it lies on a curve.
+        naive: what the reports say without a model of their noise.
+    """
+
+    name: str
+    unit: str
+    figure: Figure
+    table: str = ESTIMATES
+    axis: Standard | None = None
+    place: Place | None = None
+    naive: Figure | None = None
+
+    def row(self, other: Figure | None) -> Row:
+        """Of the summary, beside the estimate without privacy."""
+        found = named(self.name, self.unit, figures(self.figure, other))
+        if self.axis is not None:
+            found["standard"] = self.axis
+        if self.place is not None:
+            found["at"] = self.place
+        return found if self.naive is None else with_naive(found, self.naive)
+
+
+class Posterior(ABC):
+    """What was learned.
+
+    Attributes:
+        again: makes the posterior anew from the same aggregates, given another prior; None where nothing is kept.
+    """
+
+    again: Callable[..., Any] | None = None
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What speaks against it, a sentence each."""
+        return ()
+
+    @abstractmethod
+    def estimates(self, schema: Schema | None = None) -> list[Estimate]:
+        """The table. Args: schema: of the columns, for their names and units."""
+
+    def refit(self, **prior: Any) -> Self:
+        """The posterior of the same aggregates under another prior: no round, and no privacy, is spent.
+
+        Args:
+            prior: by the names of the job's settings.
+
+        Raises:
+            DataError: nothing is kept to learn from, as of raw rows; or a number is out of range.
+        """
+        if self.again is None:
+            raise DataError("this posterior keeps no aggregates to learn from; fit the rows again with the other prior")
+        found: Self = self.again(**prior)
+        return found
+
+    def summary(
+        self, schema: Schema, reference: Any = None, train: Problem | None = None, test: Problem | None = None
+    ) -> Summary:
+        """The table beside the one without privacy, warnings, and scores on rows that nobody learned from.
+
+        Args:
+            reference: the same model without privacy, or its figures. train: rows that were learned from, of which a
+                constant prediction is made. test: rows to score on.
+        """
+        own = self.estimates(schema)
+        beside = self.beside(reference, schema) if reference is not None else [None] * len(own)
+        found: Summary = {"warnings": list(self.warnings), **self.more()}
+        for one, other in zip(own, beside, strict=True):
+            if one.table == INTERCEPT:
+                found["intercept"] = figures(one.figure, other)
+            elif one.table == COEFFICIENTS:
+                found.setdefault("coefficients", []).append(one.row(other))
+            else:
+                found.setdefault("estimates", []).append(one.row(other))
+        found["test"] = None if test is None else self.scored(reference, train, test)
+        return found
+
+    def beside(self, reference: Any, schema: Schema) -> Sequence[Figure | None]:
+        """Figures without privacy, in the order of the estimates."""
+        return [one.figure for one in reference.estimates(schema)] if isinstance(reference, Posterior) else reference
+
+    def more(self) -> Summary:
+        """Further entries of the summary."""
+        return {}
+
+    def scored(self, reference: Any, train: Problem | None, test: Problem) -> HeldOut | None:
+        """Scores on the test rows, where the model predicts any."""
+        return None
