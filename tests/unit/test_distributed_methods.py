@@ -82,7 +82,7 @@ def test_the_closed_form_is_in_own_units() -> None:
     np.testing.assert_allclose(found.coefficients, SLOPES, atol=4 * found.coefficient_sd.max())
     assert abs(found.intercept - OFFSET) < 4 * found.intercept_sd
     assert np.sqrt(np.mean((found.predict(test[:, :2])[0] - test[:, 2]) ** 2)) < 1.15 * RESIDUAL
-    assert (found.contributors, found.repair) == (3000, "none")
+    assert (found.contributors, found.repair) == (3000, None)
 
 
 @pytest.mark.long

@@ -51,8 +51,8 @@ def test_a_descent_uses_each_client_once_and_is_scored(family: str, score: str) 
     swarm = clients_of(data, 100.0)
     result = run(job.make(data.schema, own, known), swarm)
     assert set(swarm._batches._uses.values()) == {1}
-    assert (result.steps, result.contributors, {one.name for one in told}) == (20, N, {score})
-    summary = job.summary(result, job.reference(data, own), data, data, data.schema)
+    assert (result.iterations, result.contributors, {one.name for one in told}) == (20, N, {score})
+    summary = job.summarise(result, job.reference(data, own), data, data, data.schema)
     assert [one["estimate_sd"] for one in summary["coefficients"]] == [None, None]
     title, _, cells = table_of({**summary, "private": True}, rows_of(summary), compared=True)
     assert title.startswith("estimates; without privacy: mean [95 % interval]")
@@ -98,7 +98,7 @@ def test_a_descent_whose_round_fails_tells_why_it_stopped() -> None:
     generator.send(swarm.hold(next(generator)))
     with pytest.raises(StopIteration) as ended:
         generator.throw(NoAggregate("nobody reported"))
-    summary = job.summary(ended.value.value, None, None, None, data.schema)
+    summary = job.summarise(ended.value.value, None, None, None, data.schema)
     assert summary["stopped"] == "nobody reported"
 
 
