@@ -6,14 +6,15 @@
 - Adult: logistic regression; log loss and area under the curve on the official test part.
 
 This library is its job with default settings, over the ideal functionality with the exact noise (no dropouts, no
-colluders). It and adaSSP are (epsilon, 1e-5)-private under replacement of a row; adaSSP has one curator who sees all
-rows, spends a third on the smallest eigenvalue, and measures columns in half-widths of the same public bounds. Where
-neighbours add or remove a row, or bounds are the rows' own ranges, it is better, and protects less.
-diffprivlib is epsilon-private, with one curator too. Both of its regressions are given columns in half-widths of the
-same bounds, the logistic one in the unit ball.
+colluders). It and adaSSP are (epsilon, 1e-5)-private under replacement of a row. adaSSP has one curator who sees all
+rows, spends a third on the smallest eigenvalue, and measures columns in half-widths of the same public bounds.
+"adaSSP, less private" is how figures elsewhere come about: neighbours add or remove a row, and bounds are the rows' own
+ranges, which no budget pays for. diffprivlib is epsilon-private, with one curator too. Both of its regressions get
+columns in half-widths of the public bounds, the logistic one in the unit ball.
 
-Checked: this library is no worse than adaSSP in any linear cell, nor than 1.06, 1.03 and 1.07 at epsilon 1
-(medians of 24 splits, of 12 for white wine, were 1.058, 1.021 and 1.051).
+Checked, of medians over splits: this library is no worse than adaSSP in any linear cell, nor, at epsilon 1, than the
+figures of adaSSP that are known from elsewhere (1.174, 1.083 and 1.201); on Adult, whose rows are enough for any
+method without noise, its log loss and its area under the curve are no worse than diffprivlib's.
 
     scripts/compare_regressions.py --diffprivlib ENV/bin/python     ten minutes
     scripts/compare_regressions.py --quick --json -                 one minute; without diffprivlib
@@ -61,9 +62,10 @@ Array = NDArray[np.float64]
 
 LINEAR, LOGISTIC = ("wine-red", "wine-white", "abalone"), "adult"
 EPSILONS, DELTA = (0.3, 1.0, 4.0), 1e-5
-OURS, ADASSP, DIFFPRIVLIB, PLAIN = "this library", "adaSSP", "diffprivlib", "no privacy"
-METHODS = (OURS, ADASSP, DIFFPRIVLIB, PLAIN)
-KNOWN = {"wine-red": 1.06, "wine-white": 1.03, "abalone": 1.07}
+OURS, ADASSP, LESS = "this library", "adaSSP", "adaSSP, less private"
+DIFFPRIVLIB, PLAIN = "diffprivlib", "no privacy"
+METHODS = (OURS, ADASSP, LESS, DIFFPRIVLIB, PLAIN)
+KNOWN = {"wine-red": 1.174, "wine-white": 1.083, "abalone": 1.201}
 COMPUTES = (bytes([1]) * 16, bytes([2]) * 16)
 LOG_LOSS_FLOOR = 1e-12
 
@@ -121,18 +123,22 @@ def ours(cell: Cell, train: Problem, epsilon: float) -> Any:
     return result if job.finish is None else job.finish(result, train.schema, settings, known)
 
 
-def ada_ssp(cell: Cell, train: Problem, test: Problem, epsilon: float) -> Array:
-    """Predictions of adaSSP, of columns in half-widths of their public bounds, with a constant of 1."""
+def ada_ssp(cell: Cell, train: Problem, test: Problem, epsilon: float, *, less: bool = False) -> Array:
+    """Predictions of adaSSP, of columns in half-widths of their bounds, with a constant of 1. less: private."""
     centre, width, d = train.schema.centres, train.schema.half_widths, train.X.shape[1]
+    if less:
+        low, high = train.rows.min(axis=0), train.rows.max(axis=0)
+        centre, width = (low + high) / 2, (high - low) / 2
     z, z_test = (np.clip((one.rows - centre) / width, -1, 1) for one in (train, test))
     x, x_test = (np.column_stack([np.ones(len(one)), one[:, :-1]]) for one in (z, z_test))
+    neighbours = adassp.Sensitivities.add_or_remove if less else adassp.Sensitivities.replacement
     released = adassp.release(
         x.T @ x,
         x.T @ z[:, -1],
         epsilon,
         DELTA,
-        stream(cell.seed, f"adassp/{cell}/{epsilon:g}"),
-        sensitivities=adassp.Sensitivities.replacement(float(np.sqrt(d + 1)), 1.0),
+        stream(cell.seed, f"adassp/{cell}/{epsilon:g}/{less}"),
+        sensitivities=neighbours(float(np.sqrt(d + 1)), 1.0),
         mu_of=mu_of,
     )
     predicted: Array = centre[-1] + width[-1] * (x_test @ adassp.estimate([released]))
@@ -165,7 +171,7 @@ def work(cell: Cell, python: str | None) -> dict[str, Any]:
         result = ours(cell, train, epsilon)
         found = {OURS: result.predict_proba(test.X) if logistic else result.predict(test.X)[0], PLAIN: plain}
         if not logistic:
-            found[ADASSP] = ada_ssp(cell, train, test, epsilon)
+            found |= {ADASSP: ada_ssp(cell, train, test, epsilon), LESS: ada_ssp(cell, train, test, epsilon, less=True)}
         if other:
             found[DIFFPRIVLIB] = other[epsilon]
         scores[str(epsilon)] = {name: _score(one, test, plain, logistic=logistic) for name, one in found.items()}
@@ -212,14 +218,14 @@ def draw(path: Path, figures: list[dict[str, Any]]) -> None:
                 if own:
                     half = [one["median"] for one in own]
                     axes.plot([one["epsilon"] for one in own], half, f"{marker}-", color=colour, label=method)
-            limits = (0.95, 2.0) if measure == "rmse" else None
+            limits = (0.95, 1.8) if measure == "rmse" else None
             axes.set(xscale="log", xlabel="epsilon", title=f"{data}, {measure.replace('_', ' ')}", ylim=limits)
         panels[0, 0].legend(frameon=False, fontsize=8)
 
 
 def check(options: argparse.Namespace) -> int:
     """All cells, table, picture and checks."""
-    repeats, people = (3, 0) if options.quick else (20, 5)
+    repeats, people = (3, 0) if options.quick else (60, 5)
     cells = [Cell(name, options.seed + seed) for name in LINEAR for seed in range(repeats)]
     cells += [Cell(LOGISTIC, options.seed + seed) for seed in range(people)]
     if not options.diffprivlib:
@@ -249,10 +255,9 @@ def _words(one: dict[str, Any] | None) -> str:
 
 def checks(figures: list[dict[str, Any]]) -> list[Check]:
     """Of medians."""
-    linear = [one for one in figures if one["measure"] == "rmse"]
-    median = {(one["data"], one["method"], one["epsilon"]): one["median"] for one in linear}
+    median = {(one["data"], one["measure"], one["method"], one["epsilon"]): one["median"] for one in figures}
     behind = {
-        (data, epsilon): median[data, OURS, epsilon] / median[data, ADASSP, epsilon]
+        (data, epsilon): median[data, "rmse", OURS, epsilon] / median[data, "rmse", ADASSP, epsilon]
         for data in LINEAR
         for epsilon in EPSILONS
     }
@@ -260,8 +265,14 @@ def checks(figures: list[dict[str, Any]]) -> list[Check]:
     said = f"{behind[worst]:.3f} ({worst[0]}, epsilon {at_least(worst[1])})"
     asked = [Check("RMSE over adaSSP's", "<= 1", said, behind[worst] <= 1)]
     for data, known in KNOWN.items():
-        own = median[data, OURS, 1.0]
-        asked.append(Check(f"{data} at epsilon 1", f"<= {known}", f"{own:.3f}", own <= known))
+        own = median[data, "rmse", OURS, 1.0]
+        asked.append(Check(f"{data} at epsilon 1, against adaSSP elsewhere", f"<= {known}", f"{own:.3f}", own <= known))
+    if (LOGISTIC, "auc", DIFFPRIVLIB, EPSILONS[0]) in median:
+        for measure, sign in (("log_loss", 1), ("auc", -1)):
+            ours, other = ([median[LOGISTIC, measure, one, e] for e in EPSILONS] for one in (OURS, DIFFPRIVLIB))
+            holds = all(sign * own <= sign * theirs for own, theirs in zip(ours, other, strict=True))
+            said = ", ".join(f"{own:.3f} and {theirs:.3f}" for own, theirs in zip(ours, other, strict=True))
+            asked.append(Check(f"{LOGISTIC}, {measure.replace('_', ' ')}", "no worse than diffprivlib's", said, holds))
     return asked
 
 

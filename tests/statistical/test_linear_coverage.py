@@ -26,10 +26,19 @@ def test_nine_of_ten_intervals_hold(kind: str, epsilon: float) -> None:
     assert figure["worst"] >= WORST_LEAST
 
 
+def test_intervals_of_opposite_effects_of_collinear_features_hold_where_noise_hides_them() -> None:
+    """Slopes 1, -0.7 and 0.3 at correlations of 0.95. A spread that trusts the evidence holds in 66 %, one in 37 %."""
+    cell = long_form.Cell(long_form.FIXED, "collinear", 500, 1.0, RELEASES, 1, 11)
+    figure = long_form.summary(np.array(long_form.work(cell)["off"]))
+    assert figure["coverage"] >= LEAST
+    assert figure["worst"] >= 0.65
+
+
 def test_a_coverage_that_is_too_small_fails() -> None:
     """Intervals that are a quarter too narrow hold in 78 %; in the long form that fails for all 200 releases."""
     off = np.random.default_rng(0).standard_normal((200, 1 + long_form.FEATURES)) / 0.75
-    place = {"truth": long_form.DRAWN, "kind": "normal", "n": N, "epsilon": 1.0, "rmse": 1.0, "rmse_wider": 1.0}
+    place = {"truth": long_form.DRAWN, "kind": "normal", "n": N, "epsilon": 1.0, "warned": 0.0}
+    place |= {"rmse": 1.0, "rmse_wider": 1.0}
     fixed = {**place, "truth": long_form.FIXED, **long_form.summary(off * 0.75)}
     found = {one.name: one.holds for one in long_form.checks([{**place, **long_form.summary(off)}, fixed], 1.0)}
     assert not found["drawn slopes: coverage, least"]

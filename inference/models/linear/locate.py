@@ -38,6 +38,7 @@ PRIOR_SCALE, PRIOR_LOG_SD = 1 / 6, 1.2
 SCALES = np.geomspace(1 / 400, 1 / 1.2, 28)
 STEPS = 8  # of the grid of μ in a radian of the highest frequency that is looked at
 FAR, NARROW, CONSTANT = 0.5, 0.05, 0.95  # of the half-width, and |φ| at every level: what is warned of
+HIDDEN = "noise hides where"  # begins the warning of columns whose place is not known
 
 
 class Located(NamedTuple):
@@ -124,7 +125,7 @@ def _warnings(names: list[str], sizes: Array, doubt: float, middle: Array, sprea
     at_end = np.abs(middle) >= 1 - NARROW
     wide = (np.abs(middle) > FAR) & (spread < NARROW) & ~hidden & ~constant
     troubles = (
-        (hidden, "noise hides where {} lies; the middle of the bounds stands for the mean"),
+        (hidden, HIDDEN + " {} lies; the middle of the bounds stands for the mean, and intervals may be too narrow"),
         (constant & ~at_end, "{} is constant as far as the noise shows: no effect can be learned"),
         (constant & at_end, "nearly all of {} lies at one of the bounds or beyond; check them"),
         (wide, "the bounds of {} are far too wide and their middle is far from the data; narrower ones cost less"),

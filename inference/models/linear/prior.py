@@ -3,9 +3,20 @@
     β ~ N(0, g λ₀⁻¹),   λ₀ = d/R²,   R² = 1/2,   g in 1/4, 1, 4, 16 with a probability of a quarter each
 
 At g = 1 the d features explain half of the target on average. How large effects are is unknown before, so the scale g
-has a prior, and the data weigh it. Where features repeat each other, effects may be large and of opposite sign: with
-correlations of 0.95 and coefficients 1, -0.7 and 0.3, 90 % intervals of the worst one covered 69 % of 5,000-row
-releases at ε = 1 with g = 1 fixed, and 84 % so. On wine and abalone it is no worse anywhere and gains 1 % on abalone.
+has a prior, and the data weigh it.
+
+**The mean** is the posterior's over all four scales. Small ones pay where noise is large: on red wine at ε = 1 the test
+error is 1.07 times that of least squares, and 1.13 times without the two small scales.
+
+**The spread** is of the scales 4 and 16 alone, about that mean:
+
+    Cov = Σ_g w_g [ C_g + (m_g - m)(m_g - m)ᵀ ],   w_g proportional to the evidence of g = 4, 16
+
+with C_g and m_g the posterior under g, and m the mean over all scales. Noise can hide opposite effects of features that
+repeat each other. The evidence then favours small scales, and a spread that trusts it is far too narrow: for
+correlations of 0.95 and coefficients 1, -0.7 and 0.3, 90 % intervals held in 66 % of 500-row releases at ε = 1, those
+of the worst coefficient in 37 %. This spread holds in 90 % and 83 %. It is wider than needed where effects are as
+small as g = 1 expects. Where the data tell more than the prior, all scales agree.
 
 What is given as a prior precision is taken as it is, without scales.
 """
@@ -14,6 +25,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import softmax
 
 from inference.errors import DataError
 from inference.models.linear.closed_form import (
@@ -28,6 +40,7 @@ Array = NDArray[np.float64]
 
 PRIOR_R2 = 0.5
 SCALES = (0.25, 1.0, 4.0, 16.0)
+WIDE = slice(2, None)  # those of the spread
 
 
 def prior_precision(features: int) -> Array:
@@ -75,7 +88,7 @@ def posterior_over_scales(
     slopes: int,
     repair: str = REPAIR,
 ) -> Posterior:
-    """The posterior with the slopes' prior scale unknown, as a normal law with its mean and covariance.
+    """The posterior with the slopes' prior scale unknown, as a normal law whose spread is that of wide scales.
 
     Args:
         statistics: of the rows. precision: λ₀ at g = 1, broadcastable to ``(m,)``. slopes: d, the last of the m.
@@ -85,12 +98,11 @@ def posterior_over_scales(
     precisions = [np.r_[base[: len(base) - slopes], base[len(base) - slopes :] / scale] for scale in SCALES]
     both = [posterior_with_evidence(statistics, one, residual_variance, repair=repair) for one in precisions]
     fits, evidence = [fit for fit, _ in both], np.array([log for _, log in both])
-    weights = np.exp(evidence - evidence.max())
-    weights /= weights.sum()
+    weights, wide = softmax(evidence), softmax(evidence[WIDE])
     means = np.array([fit.mean for fit in fits])
     mean = weights @ means
-    between = (means - mean).T @ (weights[:, None] * (means - mean))
-    cov = np.tensordot(weights, np.array([fit.cov for fit in fits]), 1) + between
+    off = means[WIDE] - mean
+    cov = np.tensordot(wide, np.array([fit.cov for fit in fits[WIDE]]), 1) + off.T @ (wide[:, None] * off)
     residual = weights @ np.array([fit.residual_variance for fit in fits])
-    before = np.mean([1 / one for one in precisions], axis=0)
+    before = np.mean([1 / one for one in precisions[WIDE]], axis=0)
     return Posterior(mean, cov, np.asarray(residual), before)
