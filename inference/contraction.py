@@ -2,13 +2,13 @@
 
     contraction = 1 - (spread of the posterior / spread of the prior)²
 
-1 is all there is to know, 0 is the prior, and below 0 the posterior is wider than the prior. This is the *posterior
+1 means that all is known, and 0 that the posterior is as wide as the prior. Below 0 it is wider. This is the *posterior
 contraction* of Schad, Betancourt and Vasishth (2021, "Toward a principled Bayesian workflow in cognitive science",
 section 2.4), 1 - Var[θ | data]/Var[θ]. Where prior and likelihood are normal it is the weight of the data in the
 posterior mean: mean = c (what the data alone give) + (1 - c) (the prior mean). So below a half the prior weighs more.
 
-The spread is a standard deviation, or the width of the central 95 % interval: their ratios agree for normal laws. Draws
-are compared by the width (`of_draws`), since some priors, as that of a mean 1/rate, have no variance.
+The spread is a standard deviation, or the width of the central 95 % interval. For normal laws both give the same ratio.
+`of_draws` compares draws by the width, since some priors have no variance (that of a mean 1/rate, for example).
 """
 
 from __future__ import annotations

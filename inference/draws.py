@@ -1,8 +1,8 @@
-"""Draws of a posterior for ArviZ, which is optional: the one module that imports it, and only when it is called.
+"""A posterior's draws as ArviZ's data. ArviZ is optional: only this module imports it, when a function is called.
 
-Arrays have the shape ``(chain, draw, ...)``. What the draws rest on travels with them as attributes, which netCDF
-stores as numbers and texts: `attributes` makes these of the aggregates that a posterior was learnt from. What tells
-whether chains have mixed is ArviZ's too (`mixing`; `about_mixing` says it in words).
+Arrays have the shape ``(chain, draw, ...)``. Attributes state which aggregates the draws come from
+(`attributes`); netCDF stores them as numbers and texts. ArviZ also measures whether chains have mixed (`mixing`), and
+`about_mixing` turns that into warnings.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is wrong with the data or the bounds that the caller named."""
+"""Errors in the data, bounds or options that the caller gave."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Where a job's sums come from: anything that holds a round and hands out its `NoisyAggregate`.
+"""The interface through which a job gets its sums: an object that holds a round and returns its `NoisyAggregate`.
 
-A running trainer does, and so does the ideal functionality; a job neither knows nor cares which.
+A running trainer has it, and so has the ideal functionality. A job does not know which one it uses.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Counts that noise has made impossible, brought back: none negative, and the right number of them in all."""
+"""Projects noisy counts to the nearest possible ones: none is negative, and they add up to the known total."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Where a data set's file is found: a folder that the user names, else a cache that it is downloaded into once.
+"""Finds a data set's file: in a folder that the user names, else in a cache, to which it is downloaded once.
 
 The folder is the caller's, else that of the environment variable ``DCA_DATA``. Without either, the file comes from the
-UCI archive through pooch into its cache (``pooch.os_cache("dca")``). Whatever its way, a file is used only if its
-SHA-256 is the expected one: a result that cites a data set then is about those very rows.
+UCI archive through pooch into its cache (``pooch.os_cache("dca")``). In each case the file is used only if its SHA-256
+is the expected one. So a result that cites a data set is about exactly these rows.
 """
 
 from __future__ import annotations

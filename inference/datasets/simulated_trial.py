@@ -1,9 +1,9 @@
-"""A simulated clinical trial: no patient of it ever lived. For trying survival analysis without files of one's own.
+"""A simulated clinical trial, to try survival analysis without files of one's own. None of its patients is real.
 
-600 patients enter over two years and are followed for three years at most after the first one's entry, so that they are
-censored between month 12 and 36, or earlier where they leave. Half of them get the treatment, by lot. The hazard of
-death of a patient of average age (65 years) and severity (5) without treatment rises with t^0.2, to a survival of one
-half at 24 months; the log hazard ratios are `TRUTH`.
+600 patients enter over two years. The trial ends three years after the first one's entry. So patients are censored
+between month 12 and 36, or earlier if they leave. A random half gets the treatment. Without treatment, at average age
+(65 years) and severity (5), the hazard of death rises with t^0.2, and half of the patients survive 24 months. The log
+hazard ratios are `TRUTH`.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Each job computes its intervals from the posterior's own law: `normal`, `student
 Rows that a picture may show on one axis carry that axis's unit and their scale (`with_standard`). Estimates from
 reports also have what the reports give without a model of their noise (`with_naive`).
 
-Figures that come from rows as they are have no noise, so no ε covers them: estimates without privacy, and scores on
-rows that were held out. What is written to a file has them in a block of their own (`separated`).
+Two kinds of figures come from raw rows, so no ε covers them: estimates without privacy, and scores on held-out rows.
+Files have them in a separate block (`separated`).
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ statistics given the parameters, Σ_i t(x_i) is N(n μ_t, n C_t) as n grows, and
 
     value | parameters  ~  N(n μ_t, n C_t + diag(noise_variance))
 
-What clients did to their rows before the sum (clipping to bounds, zeros for missing values) is part of t, so a model
-that leaves it out is off where many rows are touched.
+Clients clip rows to bounds and replace missing values by zeros. This is part of t. A model that leaves it out is biased
+where many rows are affected.
 
 **Cholesky.** The covariance is positive definite where C_t is, or where there is noise. A factor's relative error
 depends on the correlations alone (Demmel 1989), so coordinates may be of any scales. At noise 0 and with correlations

@@ -1,20 +1,18 @@
 """Running NumPyro's no-U-turn sampler (Hoffman and Gelman 2014): compiled once for each model and shape of data.
 
-All chains run side by side in one compiled function, which makes a block of iterations. Data, prior numbers and keys
-are its arguments, so that any number of data sets of one shape, one after the other, compile once; and between two
-blocks the caller hears how far it is. `numpyro.infer.MCMC` traces the model anew for every data set and reports to a
-progress bar alone, which is why its parts are put together here.
+One compiled function runs all chains side by side for a block of iterations. Data, prior numbers and keys are its
+arguments. So data sets of the same shape share one compilation, and the caller sees progress between blocks.
+`numpyro.infer.MCMC` is not used: it traces the model again for every data set, and reports to a progress bar only.
 
-Chains start about a point that the caller knows to be plausible, apart from each other by up to a factor of e where a
-parameter is positive: far from the data, a likelihood may have a second mode that no chain leaves.
+Chains start near a plausible point that the caller gives. Positive parameters differ between chains by up to a factor
+of e. Chains that start far from the data may find a second mode of the likelihood and never leave it.
 
 The step size and a mass matrix (dense up to `DENSE_MAX` numbers, diagonal beyond) are adapted by each chain for itself
 during warm-up (Stan's windows). A chain's randomness follows from the seed and its own number.
 
 **Compiled code is kept** in the user's cache (`keep_compiled`), so that the first call of a later process is quick.
 
-**One core.** As for the other samplers: where several processes run side by side, NPROC=1 in the environment keeps
-each to one thread.
+**One core.** If several processes run side by side, set NPROC=1 in the environment: then each uses one thread.
 """
 
 from __future__ import annotations

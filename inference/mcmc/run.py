@@ -1,4 +1,4 @@
-"""How to sample, as every fit takes it, and the door to NumPyro, which is optional and imported by the first fit."""
+"""Options of sampling, the same for every fit, and the import of NumPyro (optional; at the first fit)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums with noise of a known variance, whatever kind of round released them.
+"""Sums with noise of a known variance, from any kind of round.
 
     value = Σ_i t(x_i) + noise,    noise ~ N(0, diag(noise_variance)) to any accuracy that matters
 

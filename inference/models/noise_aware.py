@@ -6,8 +6,8 @@
     LinearRows        the same from perturbed rows, through their scatter                     `perturbed`
     LogisticRows      θ and Σ from perturbed features and labels                              `perturbed`
 
-What is chosen once (which family, how many features) are a model's fields; all numbers, the prior's among them, are the
-argument of the call, so that `nuts` compiles a model once for all data sets of one shape. Sites are in the units of the
+A model's fields state what is chosen once: which family, how many features. All numbers, also those of the prior, are
+arguments of the call. So `nuts` compiles a model once for all data sets of one shape. Sites are in the units of the
 data that are given.
 
 **Σ** = diag(τ) Ω diag(τ), Ω = LLᵀ of LKJ's law, is sampled as τ and the Cholesky factor L.

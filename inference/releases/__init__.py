@@ -1,5 +1,5 @@
-"""What rounds released, as models take it: sums and LDP reports, checked, with the noise that they carry.
+"""Released sums and LDP reports in the form that models take: checked, and with their noise.
 
-terms       whether what reports state of themselves can be so
+terms       checks that the stated terms of reports are consistent
 reports     reports and sums in the shape of the models
 """

@@ -1,4 +1,4 @@
-"""The door: what clients or a protocol released, checked, and in the shape that the models take.
+"""Checks what clients or a protocol released, and brings it into the shape that the models take.
 
     Scalars     reports of one column with additive noise, and the bounds that clients clipped it to
     Categories  reports of one of k categories, by randomised response or unary encoding
@@ -10,9 +10,9 @@ Reports come as `NoisyAggregate.reports` of a report round, with the statistic's
 
 **What cannot be right is refused** (`terms`), and so is another mechanism, statistic or shape.
 
-**How many reports?** With a proper prior, a posterior exists from the first one on. But with fewer reports than
-parameters it is the prior in disguise, and the normal law of sums of squares, which the models of `Sums` rest on, needs
-more rows than sums. So there have to be as many as the model has parameters. No error holds a report.
+**How many reports?** With a proper prior a single report gives a posterior. But with fewer reports than parameters it
+is little more than the prior. Besides, the models of `Sums` assume that sums of squares are normal, which needs more
+rows than sums. So there must be at least as many reports as the model has parameters. Error messages contain no report.
 """
 
 from __future__ import annotations

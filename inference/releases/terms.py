@@ -1,10 +1,11 @@
-"""What reports claim of themselves, and whether it can be so: the checks behind the door (`reports`).
+"""Checks that the stated terms of reports (noise, ε, δ, bounds) are consistent with each other and with the reports.
 
 **What is said twice has to agree.** The noise's scale, ε (and δ) and the bounds say the same thing twice: Laplace noise
 has the scale (high - low)/ε, Gaussian noise a standard deviation for which δ(ε) is what is claimed (Balle and Wang
-2018, theorem 8), a bit or category the odds e^ε. Where they contradict each other, one of them is of another round, and
-any posterior would be wrong without a sign of it. Nor does noise carry a report arbitrarily far beyond the bounds: one
-that is further out than a chance of e^-40 allows is of another column or scale, if many are, or made up, if few are.
+2018, theorem 8), a bit or category the odds e^ε. If they contradict each other, one of them belongs to another round,
+and the posterior would be wrong without any sign. Noise also cannot carry a report arbitrarily far beyond the bounds.
+A report is refused if chance carries it so far with a probability below e^-40. If many reports are that far out, they
+are of another column or scale; if few are, somebody made them up.
 """
 
 from __future__ import annotations

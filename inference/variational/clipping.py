@@ -8,16 +8,16 @@ By the central limit theorem the mean gradient of n clients at θ, where θ* is 
 
     ḡ = b + D(θ* - θ) + η + e,    η ~ N(0, K/n),  e ~ N(0, V)  the privacy noise                               (2)
 
-since ∂E[s̃]/∂θ* = E[s̃ sᵀ]. So D is the curvature: what draws an error back, and what a spread follows from. A sum over
-labels y in {0, 1} is exact, only rows are drawn.
+since ∂E[s̃]/∂θ* = E[s̃ sᵀ]. So D is the curvature. It pulls an error back, and the spread follows from it. Only rows are
+drawn: the sum over labels y in {0, 1} is exact.
 
 **How far to clip.** Noise grows with C and distortion falls. With Λ = P + DᵀA⁻¹D, A = K/n + V(C), the posterior's
 precision, the planned C is the one of least
 
     tr Λ⁻¹ + |w Λ⁻¹ DᵀA⁻¹ b|²                                                                                 (3)
 
-w is 1, or a third where b is taken out again: a model of the rows is never quite right. So what (2) takes out is in the
-spread by a third, too.
+w is 1, or a third where the result is corrected for b, since a model of the rows is never quite right. For the same
+reason a third of that correction is in the spread.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ An iteration of `mean_field` with noise e_t in its gradient carries an error δ 
 near the optimum, H being the curvature there. The fitted mean is the average of the last iterates, so its error is
 Σ_t w_t e_t, and its variance Σ_t σ_t² w_t², with weights that follow from this linear recursion, run backwards once.
 
-H is a number here, the same in all directions: the sum over clients of a guess of a row's curvature. A direction in
-which the rows say less has more noise than that, one in which they say more has less. That mini-batches differ is not
-in it; over whole epochs most of that cancels.
+H is a number here, the same in all directions: the sum over clients of a guess of a row's curvature. Directions
+of less information have more noise than that, and directions of more information have less. The difference between
+mini-batches is left out; most of it cancels over whole epochs.
 """
 
 from __future__ import annotations

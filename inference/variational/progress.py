@@ -1,4 +1,4 @@
-"""What a learning job of many iterations tells after each of them."""
+"""The report that a learning job of many iterations makes after each of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many reports at the cost of a few: the sum of ln p(z) over them, by its values in Chebyshev points.
+"""Sums ln p(z) over many reports at the cost of a few, from its values at Chebyshev points.
 
 Where ln p is analytic, its polynomial interpolant converges geometrically in the number of points, and the sum of that
 over all reports is a sum over the points, with weights that depend on the reports alone (`lagrange_sums`; for Laplace

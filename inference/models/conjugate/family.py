@@ -1,4 +1,4 @@
-"""What a conjugate model must say of itself, and what a job over it returns.
+"""The interface of a conjugate model, and the result of a job over it.
 
     s    sum of the sufficient statistics of n clients, shape (..., k), in the model's own units
     s̃    the same with privacy noise of a known variance in each coordinate

@@ -1,9 +1,10 @@
 """Independent draws from a density of one or two coordinates that is known up to a factor: on a grid that closes in.
 
 The grid starts as the whole box, finds where the density is within e^-30 of its maximum, and is laid anew over that
-part. Draws are uniform within their cell, so that what the grid gets wrong is how the density changes inside a cell of
-a thousandth (one coordinate) or a hundredth (two) of the range that matters. At both ends of that range the last grid's
-cells become finer and finer: a vague prior can heap mass beside the least possible value and still have a long tail.
+part. Draws are uniform within their cell. A cell is a thousandth of the range that matters (one coordinate) or a
+hundredth (two), and the only error is the density's change within it. Towards both ends of that range the last grid's
+cells get ever finer, because a vague prior can put much mass next to the least possible value and still have a long
+tail.
 Integers are drawn exactly where all of them fit on the grid.
 """
 

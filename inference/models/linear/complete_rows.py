@@ -1,10 +1,10 @@
-"""How many of n rows have all their values, as far as a noisy sum tells.
+"""Estimates how many of n rows are complete (have no missing value) from a noisy sum.
 
-A row with a missing value counts as zero (`dca_proto.statistics.contribution`): it adds nothing to a sum, and n, which
-is public, counts it all the same. So how many rows are complete, m, is private. Where each row has a constant feature c
-the sum of its squares is m c², and is released with noise like every other term. It must not be taken for n c² as long
-as the noise could explain that: a share of missing rows which the noise can hide is as large as the noise in the
-intercept, or several times that.
+A row with a missing value counts as zero (`dca_proto.statistics.contribution`): it adds nothing to a sum, but the
+public n counts it. So m, the number of complete rows, is private. Where each row has a constant feature c
+the sum of its squares is m c², and is released with noise like every other term. One cannot simply replace it by
+n c²: the noise can hide missing rows, and their share can be as large as the noise in the intercept, or several times
+as large.
 
     c² m + N(0, s²)                        what was released
     p(m) ∝ exp(-(n - m)/(n q)), m <= n     before: a share of about q = `MISSING` of the rows lacks a value, and that

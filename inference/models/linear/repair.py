@@ -1,4 +1,4 @@
-"""What to do about a noisy matrix A = xx + E that need not be positive semi-definite, although xx is.
+"""Repairs of a noisy matrix A = xx + E that may not be positive semi-definite, although xx is.
 
     absolute      |A|: negative eigenvalues change their sign       (what the DCA paper's published code does)
     nearest-psd   A₊: negative eigenvalues become 0                 (nearest in Frobenius norm)

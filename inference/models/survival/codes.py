@@ -1,7 +1,7 @@
 """Public codes for the statistic "survival" that lower the noise of survival curves.
 
 One round of counts has noise of variance σ² in each count, and a curve adds up many of them. A *strategy* B releases
-B·counts instead, of which the counts are read back. The noise of what is learned depends on B (matrix mechanism, Li,
+B·counts instead, from which the counts are recovered. The noise of what is learned depends on B (matrix mechanism, Li,
 Miklau, Hay, McGregor and Rastogi 2015). Let J be the Jacobian of the curve S(t_1), ..., S(t_K) by the counts, at a
 public guess, and M = BᵀB. The curve's noise variance is tr(J M⁻¹ Jᵀ)·σ², where σ² grows with the sensitivity: about the
 largest diagonal entry of M, for columns that lie about their centre. For weights u of the diagonal the best M is

@@ -8,8 +8,8 @@ With the eigenvalues λ of Ŝ_j, U_j has λ²/(σ̂_y² λ + v) in the same vect
 
 The paper estimates the *standard deviation* σ̂_y by ‖Y‖/3; the published code takes ‖Y‖/3 for the *variance*. With
 targets in (-1, 1) that is three times the paper's variance. Both are here by name, the paper's is the default. The
-published code also leaves m out, which is 0 in its experiments. As a posterior it is overconfident: it takes the noisy
-Ŝ_j for exact.
+published code also leaves out m, which is 0 in its experiments. The posterior is overconfident, because it treats the
+noisy Ŝ_j as exact.
 """
 
 from __future__ import annotations
