@@ -20,7 +20,7 @@ keeps to the prior in directions in which A is mostly noise. At s = 0, where S =
 
 Bayes' rule gives this posterior under a flat prior on xx if S is known. S is plugged in: β and λ are iterated from
 zero, and xx in S is the positive semi-definite matrix nearest to A. The spread then takes E[ββᵀ] for ββᵀ. A is first
-shrunk (`repair.shrunk`), which reduces its error. The variance of E still stands for that error, so it is not too small.
+shrunk (`repair.shrunk`), which reduces its error. The variance of E still stands for that error: it is not too small.
 
 This repair is the default: it has the smallest errors, and its intervals hold. The table shows the median squared error
 of predictions beyond the residuals, in variances of the target. The features explain 0.5 of that variance. In brackets:
