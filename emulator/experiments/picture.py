@@ -5,10 +5,12 @@ Markers and line styles differ too, so that a figure survives a grey printer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from dca_proto.privacy.rounding import at_least
 
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 YELLOW, BLUE, VERMILION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
@@ -49,6 +51,13 @@ def drawing(
 def zero_line(axes: Any, height: float, label: str = "zero predictor") -> None:
     """The line of a method that uses no data: whatever lies above it is useless."""
     axes.axhline(height, color=GREY, linestyle=":", linewidth=1.5, label=label, zorder=1)
+
+
+def epsilon_axis(axes: Any, epsilons: Sequence[float]) -> None:
+    """A logarithmic axis with a tick for each ε."""
+    axes.set_xscale("log")
+    axes.set_xticks(epsilons, [at_least(epsilon) for epsilon in epsilons])
+    axes.minorticks_off()
 
 
 def legend(panels: Any) -> None:

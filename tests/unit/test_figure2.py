@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from paper_samples import shown
 
 from dca_proto.aggregate import RoundRequest, SecureSumRequest
 from dca_proto.privacy.accounting import mu_of
@@ -24,13 +25,25 @@ from inference.models.linear.repair import NOISE_AWARE
 from inference.models.linear.two_rounds import regression_with_projection
 from inference.problem import Problem, Schema
 from inference.rounds import run
-from papers.dca2017.figure2 import checks, corrected, data, drawing, paired, published
-from papers.dca2017.figure2 import experiment as cells
-from papers.dca2017.figure2.corrected import SEPARATE, Accounting
-from papers.dca2017.figure2.experiment import CENTRED, CORRECTED, NP, OURS, PROJ_DDP, ZERO, Plan, Searched, Split
-from papers.dca2017.figure2.rounds import DISTRIBUTED, PERTURBED, TRUSTED, UNNOISED, RoundByRound, swarm
-from papers.dca2017.figure2.summary import Results, compared, figures, gathered, tables
+from papers.dca2017 import corrected, data, figure_2_drawing, paired, published
+from papers.dca2017 import figure_2 as cells
+from papers.dca2017.corrected import SEPARATE, Accounting
+from papers.dca2017.figure_2 import (
+    CENTRED,
+    CORRECTED,
+    NP,
+    OURS,
+    PROJ_DDP,
+    ZERO,
+    Figure2,
+    Results,
+    Searched,
+    Split,
+    compared,
+    median_interval,
+)
 from papers.dca2017.published_ranges import WINE as PUBLISHED
+from papers.dca2017.rounds import DISTRIBUTED, PERTURBED, TRUSTED, UNNOISED, RoundByRound, swarm
 
 needs_data = pytest.mark.skipif("DCA_DATA" not in os.environ, reason="DCA_DATA names no folder of data sets")
 
@@ -177,14 +190,14 @@ def test_non_private_errors_with_and_without_the_wine_fault(name: str, as_publis
 def test_a_cell_has_all_methods_of_all_settings() -> None:
     multiples = {setting: [1.0, 1.5] for setting in (*cells.SETTINGS, *cells.PAIRED)}
     cell = Split("wine-red", 10.0, 4)
-    plan = Plan(1, 2, None, data.FROM_PUBLICATIONS, {str(Searched("wine-red", 10.0, 1)): multiples}, searches=3)
-    found = cells.errors(cell, plan)
+    experiment, chosen = Figure2(draws=2, searches=3), {str(Searched("wine-red", 10.0, 1)): multiples}
+    found = experiment.errors(cell, chosen)
     methods = {"NP", "proj NP", "TA", "DDP", "input perturbed", "proj TA", "proj DDP", "zero predictor"}
     assert set(found["errors"]) == set(cells.SETTINGS)
     assert all(methods <= set(one) for one in found["errors"].values())
     assert {name: len(one) for name, one in found["paired"].items()} == dict.fromkeys(cells.PAIRED, 2)
     assert len({tuple(one) for one in found["paired"].values()}) == len(cells.PAIRED)  # each step changes something
-    assert found == cells.errors(cell, plan)  # the same seed, the same figures
+    assert found == experiment.errors(cell, chosen)  # the same seed, the same figures
 
 
 def test_a_published_run_is_what_its_formulas_say() -> None:
@@ -277,7 +290,7 @@ def test_paired_draws_are_what_the_ideal_functionality_makes_of_the_same_normals
     rng = np.random.default_rng(draw)
     normals = rng.standard_normal((2, 1, 100))
     given = paired.Given(normals[:, 0])
-    monkeypatch.setattr("papers.dca2017.figure2.rounds.RoundedGaussian", lambda: given)
+    monkeypatch.setattr("papers.dca2017.rounds.RoundedGaussian", lambda: given)
     hold = RoundByRound(train, DISTRIBUTED, 1, "theirs").hold
     beta = corrected.projected_regression(train.schema, hold, epsilon, NOISE_AWARE, (0.9, 1.2))
     theirs = np.abs(corrected.predictions(train.schema, beta, test.X) - test.y).mean()
@@ -322,14 +335,13 @@ def results(better: float) -> Results:
 
 @pytest.fixture(autouse=True)
 def _red_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    for wanted in (checks.PUBLISHED_NP, checks.RIGHT_NP):
+    for wanted in (cells.PUBLISHED_NP, cells.RIGHT_NP):
         for other in ("wine-white", "abalone"):
             monkeypatch.delitem(wanted, other, raising=False)
 
 
 def failing(found: Results) -> list[str]:
-    both = compared(found, seed=1), compared(found, seed=1, opponent=CENTRED)
-    return [check.name for check in checks.checks(found, *both) if not check.holds]
+    return [check.name for check in Figure2().checks(found) if not check.holds]
 
 
 def test_checks_hold_where_ours_is_better() -> None:
@@ -362,7 +374,7 @@ def test_checks_bite() -> None:
 
 
 def test_the_interval_of_a_median_of_25_is_the_8th_to_the_18th() -> None:
-    assert checks.median_interval(np.arange(1.0, 26.0)) == (8.0, 18.0)
+    assert median_interval(np.arange(1.0, 26.0)) == (8.0, 18.0)
 
 
 def test_a_paired_comparison_is_sharper_than_its_noise() -> None:
@@ -374,7 +386,7 @@ def test_a_paired_comparison_is_sharper_than_its_noise() -> None:
 
 def test_results_are_put_in_order_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = results(0.02)
-    splits = [Split("wine-red", epsilon, repeat) for epsilon in (10.0, 1.0) for repeat in range(25)]
+    splits = [Split("wine-red", epsilon, repeat) for epsilon in (1.0, 10.0) for repeat in range(25)]
     given = [
         {
             "errors": {
@@ -385,20 +397,15 @@ def test_results_are_put_in_order_and_shown(tmp_path: Path, monkeypatch: pytest.
         }
         for one in splits
     ]
-    found = gathered(splits, given)
+    found = Figure2().gather(splits, given)
     assert found.epsilons == (1.0, 10.0)
     assert_allclose(found.errors["wine-red"][OURS][NP], made.errors["wine-red"][OURS][NP])
     assert_allclose(found.paired["wine-red"][OURS], made.paired["wine-red"][OURS])
-    comparisons = compared(found, seed=1)
-    report = figures(found, comparisons, {})
-    assert report["kind"] == "figure-2"
-    assert len(report["errors"]["wine-red"][OURS][NP]["median"]) == 2
-    assert [one.row_count for one in tables(found, comparisons)] == [32, 2, 2, len(data.DIFFERENCES)]
-    assert report["steps"]["wine-red"][OURS] == pytest.approx([one.ours for one in comparisons])
-    monkeypatch.setattr(drawing, "_FILES", {OURS: "ours"})
-    drawn = drawing.draw_all(found, tmp_path / "figure.png")
-    assert [path.name for path in drawn] == ["figure.png", "figure-ours.png"]
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
+    steps = found.steps("wine-red")[OURS]
+    assert steps == pytest.approx([one.ours for one in compared(found, seed=1)])
+    monkeypatch.setattr(figure_2_drawing, "_FILES", {OURS: "ours"})
+    assert [one.row_count for one in shown(Figure2(), found, tmp_path)] == [32, 2, 2, len(data.DIFFERENCES)]
+    assert (tmp_path / "figure-ours.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_what_the_corrected_search_chooses_grows_with_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:

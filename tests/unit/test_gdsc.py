@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from paper_samples import shown
 from scipy.stats import spearmanr
 
 from dca_proto.privacy.budget import Budget
 from inference.errors import DataError
-from papers.dca2017.gdsc import (
+from papers.dca2017.figure_3 import (
     BALL,
     DDP,
     METHODS,
@@ -21,13 +22,9 @@ from papers.dca2017.gdsc import (
     PROJ_TA,
     TA,
     Cell,
-    Setting,
+    Figure3,
     chosen_drugs,
-    correlations,
-    draw,
-    methods,
     rank_correlation,
-    summary,
 )
 from papers.dca2017.gdsc_files import EXPRESSION_FILES, GENES, RESPONSE_FILES, read_expression, read_gdsc, unit_rows
 from papers.dca2017.simulated_gdsc import COLUMNS, write_simulated
@@ -133,30 +130,28 @@ def test_rank_correlation_is_spearmans() -> None:
 
 
 def test_summary_is_the_mean_and_spread_over_runs_of_means_over_drugs() -> None:
-    cells = [
-        {"run": run, "correlation": {method: [value] for method in METHODS}}
-        for run, value in ((0, 0.1), (0, 0.3), (1, 0.4), (1, 0.8))
-    ]
-    figures = summary(cells, Setting(Path(), epsilons=(2.0,)))
-    assert figures["methods"][NP]["mean"] == pytest.approx([0.4])
-    assert figures["methods"][NP]["sd"] == pytest.approx([np.std([0.2, 0.6], ddof=1)])
+    runs = ((0, 0.1), (0, 0.3), (1, 0.4), (1, 0.8))
+    results = [{"correlation": {method: [value] for method in METHODS}} for _, value in runs]
+    found = Figure3(epsilons=(2.0,)).gather([Cell(str(value), run) for run, value in runs], results)
+    assert found[NP].mean == pytest.approx([0.4])
+    assert found[NP].sd == pytest.approx([np.std([0.2, 0.6], ddof=1)])
 
 
 def test_a_cell_learns_without_privacy_and_with_a_large_budget(tmp_path: Path) -> None:
     """At ε = 250 the noise is so small that every method but input perturbation ranks as the non-private one does."""
     write_simulated(tmp_path, 1, lines=400, drugs=3)
-    setting = Setting(tmp_path, GENES[:3], epsilons=(250.0,))
+    experiment = Figure3(folder=tmp_path, genes=",".join(GENES[:3]), epsilons=(250.0,), drugs=1, runs=1)
 
     assert len(chosen_drugs(read_gdsc(tmp_path), 2, 1)) == 2
     with pytest.raises(DataError, match="4 drugs asked for; 3 were tested"):
         chosen_drugs(read_gdsc(tmp_path), 4, 1)
-    compared = methods(Cell("1", 0), setting, Budget(250.0, setting.delta))
+    compared = experiment.methods(Cell("1", 0), Budget(250.0, experiment.delta))
     assert {method.name for method in compared} == set(METHODS)
 
-    result = correlations(Cell("1", 0), setting)
+    result = experiment.work(Cell("1", 0))
     plain = result["correlation"][NP][0]
     assert result["learned_from"] > 150
     for method in (TA, DDP, PROJ_TA, PROJ_DDP, BALL, PROJ_NP):
         assert result["correlation"][method][0] == pytest.approx(plain, abs=0.15)
-    draw(summary([result], setting), tmp_path / "figure.png", "SIMULATED")
-    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+    (table,) = shown(experiment, experiment.gather([Cell("1", 0)], [result]), tmp_path)
+    assert "SIMULATED" in str(table.title)

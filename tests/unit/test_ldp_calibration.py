@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from paper_samples import shown
 from scipy.stats import binom, norm
 
+from emulator.experiments.runner import Check
 from inference.bounds import Interval
 from inference.mcmc.posterior import Sampling
-from papers.ldp2021 import column_calibration as calibration
-from papers.ldp2021 import column_coverage as coverage
+from papers.ldp2021 import calibration
 from papers.ldp2021 import column_fits as fits
-from papers.ldp2021.column_calibration import GAMES, Cell, Plan
+from papers.ldp2021.calibration import GAMES, Calibration, Cell
 from papers.ldp2021.column_fits import EPSILONS, Diagnosis
 
 WELL = Diagnosis(r_hat=1.004, effective=800.0, attempts=1, divergences=0, seconds=1.5)
@@ -43,9 +43,15 @@ def overconfident(places: np.ndarray, width: float) -> np.ndarray:
     return np.asarray(norm.cdf(norm.ppf(places) / width))
 
 
-def results_of(places: Places, clipped: float = 0.1, fit: Diagnosis = WELL) -> coverage.Results:
+def results_of(places: Places, clipped: float = 0.1, fit: Diagnosis = WELL) -> calibration.Results:
     shares = {key: np.full(len(found), clipped if GAMES[key[0]].clips else 0.0) for key, found in places.items()}
-    return coverage.Results(places, shares, {key: [fit] * len(found) for key, found in places.items()})
+    return calibration.Results(
+        calibration.coverages(places), shares, {key: [fit] * len(found) for key, found in places.items()}
+    )
+
+
+def coverage_checks(places: Places) -> list[Check]:
+    return [one for one in Calibration().checks(results_of(places)) if one.name.startswith("coverage")]
 
 
 # --- bands and checks
@@ -53,43 +59,43 @@ def results_of(places: Places, clipped: float = 0.1, fit: Diagnosis = WELL) -> c
 
 def test_the_bands_are_exact_and_hold_together() -> None:
     """Outside of each lies at most 1 % of a K-th, half of it on either side; with one count less it would be more."""
-    made = coverage.coverages(uniform())
+    made = calibration.coverages(uniform())
     looked_at = sum(one.covered.size for one in made)
     assert looked_at == 4 * (2 + 6 + 1) * (len(EPSILONS) + 1)
     tail = 0.01 / looked_at / 2
     for one in made:
-        for level, (low, high) in zip(coverage.LEVELS, one.bands, strict=True):
+        for level, (low, high) in zip(calibration.LEVELS, one.bands, strict=True):
             least, most = round(low * one.repeats), round(high * one.repeats)
             assert binom.cdf(least - 1, one.repeats, level) < tail <= binom.cdf(least, one.repeats, level)
             assert binom.sf(most, one.repeats, level) <= tail < binom.sf(most - 1, one.repeats, level)
 
 
 def test_repeats_of_all_epsilons_are_counted_together() -> None:
-    made = [one for one in coverage.coverages(uniform()) if one.game.name == "Gaussian"]
+    made = [one for one in calibration.coverages(uniform()) if one.game.name == "Gaussian"]
     assert [one.repeats for one in made] == [500] * 6 + [3000]
     assert np.array_equal(made[-1].covered, sum(one.covered for one in made[:-1]))
     assert made[-1].epsilon is None
-    single = coverage.coverages({("exponential", 1.0): np.full((80, 1), 0.3)})
+    single = calibration.coverages({("exponential", 1.0): np.full((80, 1), 0.3)})
     assert len(single) == 1
     assert single[0].covered.tolist() == [[80, 80, 80, 80]]
 
 
 def test_central_intervals_hold_what_lies_within_half_their_level_of_the_middle() -> None:
     found = np.array([[0.5], [0.26], [0.24], [0.84], [0.86], [0.96], [0.02], [0.99]])
-    (one,) = coverage.coverages({("exponential", 1.0): found})
+    (one,) = calibration.coverages({("exponential", 1.0): found})
     assert one.covered.tolist() == [[2, 4, 5, 6]]
 
 
 def test_right_posteriors_pass() -> None:
     """False alarm 1 % at most, by what the band is."""
-    assert all(check.holds for check in coverage.checks(results_of(uniform()), coverage.coverages(uniform())))
+    assert all(check.holds for check in Calibration().checks(results_of(uniform())))
 
 
 @pytest.mark.parametrize(("model", "width"), [("Gaussian", 0.8), ("histogram", 0.7), ("exponential", 0.65)])
 def test_overconfident_posteriors_are_found_by_their_own_check(model: str, width: float) -> None:
     """Of one model alone, at all ε: it fails, and those of the others do not (1 %)."""
     planted = {key: overconfident(found, width) if key[0] == model else found for key, found in uniform(2).items()}
-    checks = list(coverage.check_coverage(coverage.coverages(planted)))
+    checks = coverage_checks(planted)
     assert len(checks) == 3
     for check in checks:
         assert check.holds == (model not in check.name), check
@@ -100,54 +106,45 @@ def test_a_single_parameter_off_at_a_single_epsilon_is_found_and_named() -> None
     """Its posterior is off by 0.8 of its standard deviation: at 50 % covered 36 times in 100, of 500."""
     planted = uniform(3)
     planted["Gaussian", 0.1][:, 1] = norm.cdf(norm.ppf(planted["Gaussian", 0.1][:, 1]) + 0.8)
-    check = next(coverage.check_coverage(coverage.coverages(planted)))
+    check = coverage_checks(planted)[0]
     assert not check.holds
     assert "sd at ε = 0.1, 50%" in check.found
     assert "mean" not in check.found
 
 
 def test_checks_of_chains_clipping_and_time_can_fail() -> None:
-    made = coverage.coverages(uniform())
-
-    def failing(found: coverage.Results) -> list[str]:
-        return [check.name for check in coverage.checks(found, made) if not check.holds]
+    def failing(found: calibration.Results) -> list[str]:
+        return [check.name for check in Calibration().checks(found) if not check.holds]
 
     assert failing(results_of(uniform(), fit=WELL._replace(r_hat=1.1))) == ["R-hat"]
     assert failing(results_of(uniform(), clipped=0.001)) == ["values clipped, Gaussian", "values clipped, exponential"]
     assert failing(results_of(uniform(), clipped=0.6)) == ["values clipped, Gaussian", "values clipped, exponential"]
     slow = results_of(uniform(), fit=WELL._replace(seconds=9.7))  # 500 times this are 40.4 minutes of two cores
     assert failing(slow) == ["time of 500 repeats, Gaussian, at the slowest ε"]
-    assert coverage.minutes([WELL._replace(seconds=9.6)] * 3, 500) == pytest.approx(40.0)
+    assert calibration.minutes([WELL._replace(seconds=9.6)] * 3, 500) == pytest.approx(40.0)
 
 
 def test_figures_are_plain_and_tables_mark_what_is_outside(tmp_path: Path) -> None:
     planted = uniform(4)
     planted["exponential", 0.5] = np.full((80, 1), 0.01)
-    found, made = results_of(planted), coverage.coverages(planted)
-    figures = json.loads(json.dumps(coverage.figures(found, made, Plan(1)), allow_nan=False))
-    one = next(one for one in figures["coverage"] if (one["model"], one["epsilon"]) == ("exponential", 0.5))
-    assert one["parameters"] == {"rate": [0, 0, 0, 0]}
-    assert figures["looked_at"] == 252
-    shown = {made.title.split(":")[0]: made for made in coverage.tables(found, made) if made.title}
-    cells = [list(column.cells) for column in shown["Figure 11, exponential"].columns]
+    made = {one.title.split(":")[0]: one for one in shown(Calibration(), results_of(planted), tmp_path) if one.title}
+    cells = [list(column.cells) for column in made["Figure 11, exponential"].columns]
     assert [column[2] for column in cells[:4]] == ["0.5", "rate", "0.0*", "0.0*"]
-    assert all("*" not in str(cell) for column in shown["Figure 1, Gaussian"].columns for cell in column.cells)
-    coverage.draw(tmp_path / "figure.png", made)
-    assert (tmp_path / "figure.png").stat().st_size > 10_000
+    assert all("*" not in str(cell) for column in made["Figure 1, Gaussian"].columns for cell in column.cells)
 
 
 # --- the game
 
 
 def test_cells_hold_every_repeat_of_the_paper_once() -> None:
-    asked = calibration.cells(Plan(1))
+    asked = Calibration().cells()
     assert len({str(cell) for cell in asked}) == len(asked)
     for name, repeats in (("Gaussian", 500), ("histogram", 100), ("exponential", 80)):
         for epsilon in EPSILONS:
             own = [cell for cell in asked if (cell.model, cell.epsilon) == (name, epsilon)]
-            assert [r for cell in own for r in range(cell.first, cell.first + cell.count)] == list(range(repeats))
-    assert {cell.model for cell in calibration.cells(Plan(1, figures=(11,)))} == {"exponential"}
-    assert sum(cell.count for cell in calibration.cells(Plan.quick(1, (1,)))) == 16
+            assert [r for cell in own for r in range(cell.first, cell.first + cell.number)] == list(range(repeats))
+    assert {cell.model for cell in Calibration(figure=(11,)).cells()} == {"exponential"}
+    assert sum(cell.number for cell in Calibration(figure=(1,), **Calibration.QUICK).cells()) == 16
 
 
 def test_places_are_the_shares_of_draws_below() -> None:
@@ -227,15 +224,14 @@ def test_every_game_goes_through_the_door_to_the_sampler(name: str, monkeypatch:
         return nuts.Chains(drawn, {}, sampling)
 
     monkeypatch.setattr(nuts, "sample", sample)
-    monkeypatch.setitem(GAMES, name, replace(GAMES[name], clients=100))
-    plan = Plan(5)
-    both = calibration.work(Cell(name, 1.0, 0, 2), plan)
-    alone = calibration.work(Cell(name, 1.0, 1, 1), plan)
+    monkeypatch.setitem(GAMES, name, GAMES[name]._replace(clients=100))
+    experiment = Calibration(seed=5)
+    both = experiment.work(Cell(name, 1.0, 0, 2))
+    alone = experiment.work(Cell(name, 1.0, 1, 1))
     assert both["places"][1] == alone["places"][0] != both["places"][0]
     assert both["clipped"][1] == alone["clipped"][0]
-    found = coverage.gathered([Cell(name, 1.0, 0, 2)], [json.loads(json.dumps(both))])
-    assert found.places[name, 1.0].shape == (2, len(GAMES[name].parameters))
-    assert coverage.coverages(found.places)[0].repeats == 2
+    (found,) = experiment.gather([Cell(name, 1.0, 0, 2)], [json.loads(json.dumps(both))]).coverages
+    assert (found.repeats, len(found.covered)) == (2, len(GAMES[name].parameters))
     expected = {
         "Gaussian": {"mean": 0.0, "mean_sd": 0.5, "shape": 2.0, "rate": 6.0},  # in half-widths, of 5
         "exponential": {"shape": 2.0, "rate": 10 / 3},

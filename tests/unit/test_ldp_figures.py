@@ -12,13 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from paper_samples import shown
 from scipy.stats import t
 
 from inference.mcmc.posterior import Sampling
 from papers.ldp2021 import click_distance as clicks
 from papers.ldp2021 import share_estimates as shares
+from papers.ldp2021.click_distance import ClickDistance
 from papers.ldp2021.column_fits import Diagnosis
-from papers.ldp2021.share_estimates import POSTERIOR, PROJECTED, TRUE, Compared
+from papers.ldp2021.share_estimates import POSTERIOR, PROJECTED, TRUE, Compared, ShareEstimates
 
 FIT = Diagnosis(r_hat=1.004, effective=800.0, attempts=1, divergences=0, seconds=0.2)
 
@@ -54,10 +56,9 @@ def test_an_empirical_distribution_function_counts_half_of_what_is_equal() -> No
     assert clicks.empirical(np.array([1.0, 2.0]), points).tolist() == [0, 0.25, 0.5, 0.75, 1]
 
 
-def found_clicks(means: list[float], limit: float, r_hat: float = 1.0) -> clicks.Results:
-    by_epsilon = {epsilon: np.full((3, 10), mean) for epsilon, mean in zip((0.1, 1.0, 5.0), means, strict=True)}
-    by_epsilon[clicks.LIMIT] = np.full((3, 10), limit)
-    return clicks.Results(dict.fromkeys(clicks.DISTANCES, by_epsilon), [FIT._replace(r_hat=r_hat)])
+def found_clicks(means: list[float], limit: float, r_hat: float = 1.0) -> clicks.Found:
+    distances = np.tile(np.array([*means, limit])[:, None, None], (1, 3, 10))
+    return clicks.Found(dict.fromkeys(clicks.DISTANCES, distances), [FIT._replace(r_hat=r_hat)])
 
 
 @pytest.mark.parametrize(
@@ -70,8 +71,8 @@ def found_clicks(means: list[float], limit: float, r_hat: float = 1.0) -> clicks
         (found_clicks([0.05, 0.02, 0.006], 0.005, r_hat=1.2), 1),
     ],
 )
-def test_checks_of_figure_2_can_fail(found: clicks.Results, failing: int) -> None:
-    assert sum(not check.holds for check in clicks.checks(found)) == failing
+def test_checks_of_figure_2_can_fail(found: clicks.Found, failing: int) -> None:
+    assert sum(not check.holds for check in ClickDistance().checks(found)) == failing
 
 
 # --- Figures 3 and 9
@@ -122,7 +123,7 @@ def test_the_reductions_interval_holds_the_true_one_as_often_as_it_says() -> Non
 
 def test_checks_of_figure_3_can_fail() -> None:
     def failing(one: Compared) -> list[str]:
-        return [check.name.split(",")[0] for check in shares.checks([one]) if not check.holds]
+        return [check.name.split(",")[0] for check in ShareEstimates().checks([one]) if not check.holds]
 
     near, far = estimates(0.04), estimates(0.05)
     assert failing(compared(near, far)) == []
@@ -133,18 +134,16 @@ def test_checks_of_figure_3_can_fail() -> None:
 
 
 def test_figures_are_plain_and_tell_the_papers_repeats_apart(tmp_path: Path) -> None:
-    plan = shares.Plan(1)
+    experiment = ShareEstimates(epsilons=(0.5, 2.0))
     found = [
         compared(estimates(0.4 / e, seed=n), estimates(0.5 / e, seed=n), n, e) for e in (0.5, 2.0) for n in (100, 2000)
     ]
-    figures = json.loads(json.dumps(shares.figures(found, plan), allow_nan=False))
-    assert [one["judged"] for one in figures["cells"]] == [True, False, False, False]
-    first = figures["cells"][0]
-    assert first["reduction"]["mean"] == pytest.approx(0.2)
-    assert set(first["reduction_of_first_50"]) == {"mean", "low", "high"}
-    assert len(shares.tables(found)) == 2
-    shares.draw(tmp_path / "figure.png", found)
-    assert (tmp_path / "figure.png").stat().st_size > 10_000
+    assert [one.cell.judged for one in found] == [True, False, False, False]
+    first = found[0].reduction(1)
+    assert first.mean == pytest.approx(0.2)
+    told = experiment.notes(found)["reduction_of_first_50"][str(found[0].cell)]
+    assert set(told) == {"mean", "low", "high"}
+    assert len(shown(experiment, found, tmp_path)) == 2
 
 
 # --- from real reports on
@@ -170,9 +169,9 @@ def weighed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_both_estimates_are_of_the_same_reports(weighed: None) -> None:
     """At ε = 5 with 500 clients both are within 0.15 of the truth, six of their deviations (1e-8)."""
-    cell, plan = shares.Cell(5.0, 500), shares.Plan(1, repeats=2)
-    result = json.loads(json.dumps(shares.work(cell, plan)))
-    (one,) = shares.gathered([cell], [result])
+    cell, experiment = shares.Cell(5.0, 500), ShareEstimates(repeats=2)
+    result = json.loads(json.dumps(experiment.work(cell)))
+    (one,) = experiment.gather([cell], [result])
     for found in one.estimates.values():
         np.testing.assert_allclose(found, [TRUE, TRUE], atol=0.15)
         np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-6)
@@ -185,15 +184,12 @@ def test_figure_2_from_reports_to_picture(weighed: None, tmp_path: Path, monkeyp
     monkeypatch.setattr(clicks, "ITEMS", 3)
     monkeypatch.setattr(clicks, "RECORDS", 1000)
     clicks.clicks.cache_clear()
-    plan = clicks.Plan(1, repeats=2, epsilons=(0.1, 5.0))
-    asked = clicks.cells(plan)
-    found = clicks.gathered(asked, [json.loads(json.dumps(clicks.work(cell, plan))) for cell in asked])
-    assert found.epsilons == [0.1, 5.0]
-    assert found.distances["unit"][5.0].shape == (2, 3)
-    assert found.mean("unit", 5.0) < 0.5 * found.mean("unit", 0.1)
-    figures = json.loads(json.dumps(clicks.figures(found, plan), allow_nan=False))
-    assert figures["data"].startswith("simulated: 1000 records")
-    assert len(clicks.tables(found)) == 2
-    clicks.draw(tmp_path / "figure.png", found)
-    assert (tmp_path / "figure.png").stat().st_size > 10_000
+    experiment = ClickDistance(repeats=2, epsilons=(0.1, 5.0))
+    asked = experiment.cells()
+    found = experiment.gather(asked, [json.loads(json.dumps(experiment.work(cell))) for cell in asked])
+    assert found.distances["unit"].shape == (3, 2, 3)
+    nearer, far = found.distances["unit"][1].mean(), found.distances["unit"][0].mean()
+    assert nearer < 0.5 * far
+    assert experiment.notes(found)["data"].startswith("simulated: 1000 records")
+    assert len(shown(experiment, found, tmp_path)) == 2
     clicks.clicks.cache_clear()

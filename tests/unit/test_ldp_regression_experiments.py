@@ -5,7 +5,6 @@ Statistical tests are seeded; each states how often it would fail by chance with
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 from dataclasses import replace
@@ -29,11 +28,11 @@ from inference.datasets.uci import wine_schema
 from inference.mcmc.run import Options
 from inference.problem import Problem, Schema
 from inference.scale import into_ball
+from papers.ldp2021 import regression as work
 from papers.ldp2021 import regression_data as data
 from papers.ldp2021 import regression_methods as methods
 from papers.ldp2021 import regression_reports as reports
-from papers.ldp2021 import regression_script as script
-from papers.ldp2021 import regression_work as work
+from papers.ldp2021.regression import Cell, Figure4, Figure5
 from papers.ldp2021.regression_data import ADULT, VALID, WINE, Choices, Split
 from papers.ldp2021.regression_methods import (
     BAYES,
@@ -48,7 +47,6 @@ from papers.ldp2021.regression_methods import (
     Conditions,
 )
 from papers.ldp2021.regression_reports import Reporters, Terms
-from papers.ldp2021.regression_work import FIGURE_4, FIGURE_5, Cell, Plan
 
 needs_data = pytest.mark.skipif("DCA_DATA" not in os.environ, reason="DCA_DATA names no folder of data sets")
 TERMS = Terms(1.0, 1e-5)
@@ -144,11 +142,11 @@ def test_projections_are_orthonormal_and_differ_by_stream() -> None:
 
 @needs_data
 def test_all_methods_of_a_repeat_see_the_same_rows() -> None:
-    plan = Plan(FIGURE_5, None, 1)
-    first, again = (work.rows_of(Cell(VALID, method, 1.0), plan, 2) for method in (SGD, INPUTS_2))
+    experiment = Figure5()
+    first, again = (experiment.rows_of(Cell(VALID, method, 1.0), 2) for method in (SGD, INPUTS_2))
     assert_allclose(first.X, again.X)
     assert len(first.y) == work.RECORDS
-    assert len(work.rows_of(Cell(VALID, TIGHT, 1.0), plan, 2).y) == 39_074
+    assert len(experiment.rows_of(Cell(VALID, TIGHT, 1.0), 2).y) == 39_074
 
 
 # --- reports
@@ -380,8 +378,7 @@ def test_groups_are_of_the_papers_order(dimension: int, epsilon: float, size: in
 
 
 def test_cells() -> None:
-    plan = Plan(FIGURE_5, None, 1, input_repeats=((INPUTS_2, 2), (INPUTS, 0)))
-    made = work.cells(plan)
+    made = Figure5(inputs=2).cells()
     assert len({str(cell) for cell in made}) == len(made)
     assert not [cell for cell in made if cell.method == COROLLARY and cell.setting == VALID]
     assert not [cell for cell in made if cell.method == INPUTS]
@@ -392,14 +389,13 @@ def test_cells() -> None:
 
 @needs_data
 def test_more_repeats_leave_the_first_as_they_are() -> None:
-    plan, cell = Plan(FIGURE_4, None, 1), Cell(VALID, SGD, 0.4, repeats=2)
-    two, three = (work.work(replace(cell, repeats=count), plan)["scores"] for count in (2, 3))
+    cell = Cell(VALID, SGD, 0.4, repeats=2)
+    two, three = (Figure4().work(cell._replace(repeats=count))["scores"] for count in (2, 3))
     assert three[:2] == two
     assert len(set(three)) == 3
 
 
 def test_a_quick_look_has_few_cells() -> None:
-    options = script.parser_of(None).parse_args(["--quick"])
-    plan = script.plan_of(argparse.Namespace(**vars(options), inputs=3, exact_inputs=0), FIGURE_5)
-    assert not plan.input_repeats
-    assert len(work.cells(plan)) < 40
+    quick = Figure5.of(Figure5.parser("ldp_figure_5").parse_args(["--quick"]))
+    assert (quick.inputs, quick.exact_inputs) == (0, 0)
+    assert len(quick.cells()) < 40

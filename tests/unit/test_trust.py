@@ -10,8 +10,8 @@ import pytest
 
 from emulator.experiments.runner import Check
 from inference.problem import stream
-from papers.ldp2021 import trust, trust_summary
-from papers.ldp2021.trust import AWARE, DCA, DCA_DROPS, LOCAL, NAIVE, SIMULATED, TRUST, TRUSTED, Cell, Plan
+from papers.ldp2021 import trust
+from papers.ldp2021.trust import AWARE, DCA, DCA_DROPS, LOCAL, NAIVE, SIMULATED, TRUST, TRUSTED, Cell, Trust
 
 CLIENTS, REPEATS, DATA = 200, 60, next(iter(SIMULATED))
 EPSILONS = (0.1, 10.0)
@@ -30,12 +30,12 @@ def test_only_the_noise_differs() -> None:
 
 
 def test_rows_are_the_same_for_all_and_noise_is_each_cells_own() -> None:
-    plan = Plan(None, 3)
-    first, again = (trust.rows_of(DATA, plan, 4) for _ in range(2))
+    experiment = Trust(seed=3)
+    first, again = (experiment.rows_of(DATA, 4) for _ in range(2))
     assert np.array_equal(first.table, again.table)
-    assert not np.array_equal(first.table, trust.rows_of(DATA, plan, 5).table)
-    cells = [one for one in trust.cells(plan) if one.first == 0 and one.data == DATA]
-    drawn = {stream(plan.seed, f"local/trust/{cell}/0").integers(2**60) for cell in cells}
+    assert not np.array_equal(first.table, experiment.rows_of(DATA, 5).table)
+    cells = [one for one in experiment.cells() if one.first == 0 and one.data == DATA]
+    drawn = {stream(experiment.seed, f"local/trust/{cell}/0").integers(2**60) for cell in cells}
     assert len(drawn) == len(cells) == len(TRUST) * len(trust.EPSILONS)
 
 
@@ -56,7 +56,7 @@ def test_an_error_is_that_of_new_rows() -> None:
 
 def found(change: Callable[[str, float, str, dict[str, Any]], None] = lambda *given: None) -> list[Check]:
     """The checks of results that are as they should be, but for a change of each cell's fit."""
-    plan = Plan(None, 1, REPEATS, EPSILONS, data=(DATA,))
+    experiment = Trust(repeats=REPEATS, epsilons=EPSILONS, kinds=(DATA,))
     cells = [Cell(DATA, one, epsilon, 0, REPEATS) for one in TRUST for epsilon in EPSILONS]
     results = []
     for cell in cells:
@@ -74,11 +74,11 @@ def found(change: Callable[[str, float, str, dict[str, Any]], None] = lambda *gi
                 for _ in range(REPEATS)
             ]
         results.append(result)
-    made = trust_summary.gathered(cells, results, plan)
-    assert trust_summary.pays_from(made, DATA, TRUSTED, AWARE) == EPSILONS[0]
-    assert trust_summary.pays_from(made, DATA, LOCAL, AWARE) is None
-    assert len(trust_summary.tables(made)) == 3
-    return trust_summary.checks(made)
+    made = experiment.gather(cells, results)
+    assert experiment.pays_from(made, DATA, TRUSTED, AWARE) == EPSILONS[0]
+    assert experiment.pays_from(made, DATA, LOCAL, AWARE) is None
+    assert len(list(experiment.tables(made))) == 3
+    return list(experiment.checks(made))
 
 
 def test_results_as_they_should_be_pass_every_check() -> None:

@@ -18,13 +18,14 @@ noise at every epsilon.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import groupby
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.table import Table
 
 from dca_proto.aggregate import RoundRequest
 from dca_proto.core.params import Limits
@@ -33,9 +34,13 @@ from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES
 from dca_proto.learning.forecast import EXACT
 from dca_proto.learning.job import FRACTION_BITS, JobTerms
 from dca_proto.privacy.budget import Budget
+from dca_proto.privacy.rounding import at_least
 from dca_proto.statistics.contribution import joint_contribution
+from emulator.experiments.picture import COLOURS, GREY, MARKERS, drawing
+from emulator.experiments.runner import Check, table
 from inference.models.linear.closed_form import SufficientStatistics, posterior, summarise, unpack
 from inference.problem import stream
+from papers.experiment import Experiment, Result
 
 Array = NDArray[np.float64]
 
@@ -51,13 +56,15 @@ COEFFICIENTS = np.array([0.8, -0.4, 0.2])
 FEATURE_SD, RESIDUAL_SD = 0.25, 0.1
 PRIOR = 1.0  # precision of every coefficient, and how many values the prior mean of Theorem 3 counts for
 MEAN_NAME, REGRESSION_NAME, AWARE_NAME = "mean", "regression", "noise-aware regression"
-MODELS = (MEAN_NAME, REGRESSION_NAME)
+MODELS = {MEAN_NAME: "Theorem 3: mean of a bounded Gaussian", REGRESSION_NAME: "Theorem 4: linear regression"}
 MODEL_OF = {MEAN_NAME: MEAN_NAME, REGRESSION_NAME: REGRESSION_NAME, AWARE_NAME: REGRESSION_NAME}
 """The model of each estimator."""
+SLOPE, TOLERANCE = -1.0, 0.1
+SIZES = tuple(round(10 ** (2 + quarter / 4)) for quarter in range(17))  # 1e2 to 1e6
+ERROR_MAX = 10.0  # of the plot: far above, plugged-in coefficients of an indefinite matrix are of no interest
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """One data set: of which theorem's model, of how many rows, which of many, with how many draws of the noise."""
 
     model: str
@@ -205,23 +212,26 @@ class Line:
     constant: float
 
 
-def lines(results: Sequence[dict[str, Any]], seed: int) -> list[Line]:
+class Results(NamedTuple):
+    """Every estimator's line at every ε; and by model the non-private estimate's errors over n, and their slope."""
+
+    lines: list[Line]
+    sampling: Mapping[str, tuple[list[int], list[float], float]]
+
+
+def lines(results: Sequence[Result], seed: int) -> list[Line]:
     """Every estimator at every epsilon, of the results of all cells."""
     rng = stream(seed, "efficiency/bootstrap")
-    return [
-        _line(errors, estimator, index, rng)
-        for estimator in MODEL_OF
-        for errors in [dict(_by_n(results, estimator))]
-        if errors
-        for index in range(len(EPSILONS))
-    ]
+    found = []
+    for estimator in MODEL_OF:
+        errors = _by_n([(one["n"], one["errors"][estimator]) for one in results if estimator in one["errors"]])
+        found += [_line(errors, estimator, index, rng) for index in range(len(EPSILONS)) if errors]
+    return found
 
 
-def _by_n(results: Sequence[dict[str, Any]], estimator: str) -> Iterator[tuple[int, Array]]:
-    """For each n in turn, errors of shape ``(data sets, epsilons, noises)``."""
-    own = sorted((one for one in results if estimator in one["errors"]), key=lambda one: one["n"])
-    for n, group in groupby(own, key=lambda one: one["n"]):
-        yield n, np.array([one["errors"][estimator] for one in group])
+def _by_n(found: Sequence[tuple[int, Any]]) -> dict[int, Array]:
+    """Of each n, ascending: what its data sets found, first axis the data set."""
+    return {n: np.array([one for other, one in found if other == n]) for n in sorted({n for n, _ in found})}
 
 
 def _line(errors: dict[int, Array], estimator: str, index: int, rng: np.random.Generator) -> Line:
@@ -261,9 +271,81 @@ def _slopes(n: Array, errors: Array) -> Array:
     return np.asarray(np.polyfit(np.log(n), np.log(errors), 1)[0])
 
 
-def sampling(results: Sequence[dict[str, Any]], model: str) -> tuple[list[int], list[float], float]:
+def sampling(results: Sequence[Result], model: str) -> tuple[list[int], list[float], float]:
     """The non-private estimate's own error over n: its median over data sets, and the slope over all n."""
-    own = sorted((one for one in results if one["model"] == model), key=lambda one: one["n"])
-    groups = [(n, [one["sampling"] for one in group]) for n, group in groupby(own, key=lambda one: one["n"])]
-    n, medians = [n for n, _ in groups], [float(np.median(errors)) for _, errors in groups]
+    by_n = _by_n([(one["n"], one["sampling"]) for one in results if one["model"] == model])
+    n, medians = list(by_n), [float(np.median(errors)) for errors in by_n.values()]
     return n, medians, float(_slopes(np.array(n, float), np.array(medians)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Efficiency(Experiment[Cell, Results]):
+    """Theorems 3 and 4 of the DCA paper: error of private against non-private estimates over n, log-log.
+
+    About a minute. The medians' slope is -1 where the theorems hold, while the sampling error beside it falls with
+    -1/2. Exit code 4 where a slope is off by more than 0.1.
+    """
+
+    KIND: ClassVar = "efficiency"
+    LABEL: ClassVar = "efficiency"
+    QUICK: ClassVar = {"sizes": SIZES[::2][:-1], "datasets": 6}  # to 3e5
+    QUICK_CHECKS: ClassVar = True
+    DEPENDS: ClassVar = ()
+
+    sizes: tuple[int, ...] = SIZES
+    datasets: int = 20
+    noises: int = 25
+
+    def cells(self) -> list[Cell]:
+        sets = range(self.datasets)
+        return [Cell(m, n, k, self.noises, self.seed) for n in reversed(self.sizes) for m in MODELS for k in sets]
+
+    def work(self, cell: Cell) -> Result:
+        return work(cell)
+
+    def gather(self, cells: Sequence[Cell], results: Sequence[Result]) -> Results:
+        return Results(lines(results, self.seed), {model: sampling(results, model) for model in MODELS})
+
+    def notes(self, found: Results) -> dict[str, Any]:
+        return {"delta": DELTA, "lines": [asdict(line) for line in found.lines], "sampling": found.sampling}
+
+    def tables(self, found: Results) -> Iterator[Table]:
+        title = f"error of private against non-private estimates, δ = {at_least(DELTA)}"
+        shown = table(title, "estimator", "ε", "from n", "slope", "95 % interval", "n·error")
+        for line in found.lines:
+            words = (f"{line.slope:.3f}", f"{line.slope_low:.3f} to {line.slope_high:.3f}", f"{line.constant:.3g}")
+            shown.add_row(line.estimator, at_least(line.epsilon), str(line.fitted_from), *words)
+        yield shown
+
+    def checks(self, found: Results) -> Iterator[Check]:
+        for line in found.lines:
+            name, asked = f"{line.estimator}, ε = {at_least(line.epsilon)}", f"slope within {TOLERANCE} of {SLOPE:g}"
+            yield Check(name, asked, f"{line.slope:.3f}", abs(line.slope - SLOPE) <= TOLERANCE)
+
+    def draw(self, found: Results, path: Path) -> None:
+        with drawing(path, columns=2, size=(5.5, 4.8)) as panels:
+            for axes, (model, title) in zip(panels[0], MODELS.items(), strict=True):
+                n, medians, slope = found.sampling[model]
+                axes.plot(n, medians, color=GREY, linestyle=":", label=f"sampling error, slope {slope:.2f}")
+                for line in found.lines:
+                    if MODEL_OF[line.estimator] == model:
+                        _curve(axes, line, aware=line.estimator == AWARE_NAME)
+                axes.set(xscale="log", yscale="log", xlabel="n", title=title)
+                axes.set_ylim(top=ERROR_MAX if model == REGRESSION_NAME else None)
+                axes.legend(frameon=False, fontsize=8, loc="lower left")
+            panels[0, 0].set_ylabel("‖private - non-private‖₁: median, 10 to 90 %")
+
+
+def _curve(axes: Any, line: Line, *, aware: bool) -> None:
+    """Markers are filled where the slope is fitted; the noise-aware repair is drawn dashed and without its band."""
+    place = EPSILONS.index(line.epsilon)
+    colour, first = COLOURS[place], line.n.index(line.fitted_from)
+    style = {"color": colour, "marker": MARKERS[place], "markersize": 4}
+    if aware:
+        label = "dashed: noise-aware repair" if place == len(EPSILONS) - 1 else None
+        axes.plot(line.n, line.median, color=colour, linestyle="--", linewidth=1, label=label)
+        return
+    label = f"ε = {at_least(line.epsilon)}, slope {line.slope:.3f}"
+    axes.fill_between(line.n, line.low, line.high, color=colour, alpha=0.15, linewidth=0)
+    axes.plot(line.n[: first + 1], line.median[: first + 1], markerfacecolor="white", linewidth=1, **style)
+    axes.plot(line.n[first:], line.median[first:], label=label, linewidth=1.5, **style)

@@ -22,27 +22,40 @@ There are two sorts of data.
   not known: covered or not is each wine that was held out, by the central interval of its predictive distribution.
 
 A repeat has the same rows for all ε and all four, so that they are compared in pairs; noise is each cell's own.
+
+**Intervals** are Student's over the repeats, which are independent, each at the level 1 - 0.01/K for the K of a kind
+that are looked at: so all of a kind hold together with a probability of 99 %, about (Bonferroni). Coverage of a repeat
+is that of several numbers, which depend on each other; the repeat is what is counted. **It pays** where the mean error
+is at most `NEAR` above the one without privacy.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from math import ceil, sqrt
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from msgspec import to_builtins
 from msgspec.structs import replace
+from rich.table import Table
 
 from dca_proto.aggregate import LdpReportRequest, NoisyAggregate, SecureSumRequest
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.learning.job import FRACTION_BITS, JobTerms
 from dca_proto.privacy.budget import Budget
+from dca_proto.privacy.rounding import at_least
 from dca_proto.statistics import Regression
 from dca_proto.statistics.weights import best_regression_weights
+from emulator.experiments import picture
+from emulator.experiments.runner import Check, positive, table
 from emulator.ideal import IdealSwarm
+from inference.bounds import PUBLISHED_WITH_ROWS
+from inference.draws import R_HAT_REQUIRED
 from inference.models.glm.sites import COEFFICIENTS, INTERCEPT
 from inference.models.glm.sites import RESIDUAL_SD as RESIDUAL
 from inference.models.linear.aggregate_stats import posterior_of
@@ -50,25 +63,46 @@ from inference.models.linear.repair import NEAREST_PSD
 from inference.models.priors import RegressionPrior
 from inference.problem import stream
 from inference.releases.terms import GAUSSIAN
-from papers.ldp2021.column_fits import mixed
-from papers.ldp2021.regression_data import VALID, WINE, Array, Choices, split
+from papers.experiment import DATA_HELP, Experiment, Result, joint_interval, option, over_epsilon
+from papers.ldp2021.column_fits import mixed, ready
+from papers.ldp2021.regression_data import VALID, WINE, Array, Choices, problem, split
 from papers.ldp2021.regression_reports import TARGET, statistic_of
 
-LOCAL, DCA, DCA_DROPS, TRUSTED = "local", "DCA, T = 0", "DCA, T = 10 %", "trusted aggregator"
-TRUST = (LOCAL, DCA, DCA_DROPS, TRUSTED)
-AWARE, NAIVE = "noise-aware", "noise-naive"
+LOCAL, DCA, DCA_DROPS, TRUSTED = TRUST = ("local", "DCA, T = 0", "DCA, T = 10 %", "trusted aggregator")
+AWARE, NAIVE = FITS = ("noise-aware", "noise-naive")
+WITHOUT = ("without privacy", "without a model")
 SIMULATED = {"simulated, 1,000 clients": 1000, "simulated, 10,000 clients": 10_000}
 WINES = "wine, 5,198 clients"
-EPSILONS, QUICK_EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0), (0.3, 3.0)
+EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
 DELTA = 1e-5
 LEVELS = (0.5, 0.9)
+SHOWN = 1  # of the levels: 90 %
 FEATURES, FEATURE_SD, CORRELATION, RESIDUAL_SD, REACH = 2, 0.3, 0.3, 0.2, 2.0
 PRIOR = RegressionPrior(coefficient_sd=0.5, intercept_sd=0.2, feature_sd=0.5, feature_mean_sd=0.2, residual_sd=0.5)
-REPEATS, QUICK_REPEATS, PART = 30, 4, 5
+REPEATS, PART = 30, 5
 WINE_PART = 4  # of the repeats of simulated data one for each so many
-ITERATIONS, QUICK_ITERATIONS = 600, 400
 NAIVE_DRAWS = 2000
 DROPPED = 0.1
+LEVEL, NEAR, SAME = 0.99, 0.1, 0.05
+STYLES = {who: {"color": picture.COLOURS[at], "marker": picture.MARKERS[at]} for at, who in enumerate(TRUST)}
+LINES: Mapping[str, Mapping[str, Any]] = {
+    AWARE: {"linestyle": "-"},
+    NAIVE: {"linestyle": ":", "markerfacecolor": "white"},
+}
+
+
+class Cell(NamedTuple):
+    """Some repeats of data at an ε, by who adds the noise: ``number`` from the ``first`` on."""
+
+    data: str
+    trust: str
+    epsilon: float
+    first: int
+    number: int
+
+    def __str__(self) -> str:
+        last = self.first + self.number - 1
+        return f"{self.data}, {self.trust}, epsilon {self.epsilon:g}, repeats {self.first} to {last}"
 
 
 class Rows(NamedTuple):
@@ -88,76 +122,212 @@ class Rows(NamedTuple):
     unit: float = 1.0
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What is run: so many repeats of simulated data, by chains of so many iterations."""
+class Series(NamedTuple):
+    """All repeats of one fit at an ε: test error ``(R,)``, coverage by level ``(R, levels)``, and R-hat ``(R,)``."""
 
-    folder: Path | None
-    seed: int
-    repeats: int = REPEATS
+    error: Array
+    covered: Array
+    r_hat: Array
+
+
+class Results(NamedTuple):
+    """Series by data, who adds the noise, ε and fit; and by data the errors of both of `WITHOUT`, ``(2, repeats)``."""
+
+    series: dict[tuple[str, str, float, str], Series]
+    without: dict[str, Array]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trust(Experiment[Cell, Results]):
+    """When does which pay? Test error and coverage over ε of local reports, DCA sums and a trusted aggregator.
+
+    Some three quarters of an hour on two cores (run in parts). Bayesian linear regression from the same rows,
+    statistic, prior and (ε, δ): local reports, sums of the protocol with nobody and with a tenth of the clients
+    dropping out, and a trusted aggregator, each with the noise in the model and without a look at it; of simulated data
+    of 1,000 and 10,000 clients, whose coefficients are known, and of wine (in the valid setting; --quick is without).
+    Exit code 4 where noise-aware coverage is not nominal, noise-naive intervals are, at the smallest ε, DCA is nowhere
+    ahead of local reports, it is apart from the trusted aggregator, or chains have not mixed.
+    """
+
+    KIND: ClassVar = "ldp-or-dca"
+    LABEL: ClassVar = "who adds the noise"
+    QUICK: ClassVar = {"repeats": 4, "epsilons": (0.3, 3.0), "iterations": 400, "kinds": tuple(SIMULATED)}
+    DEPENDS: ClassVar = ("seed", "iterations")
+
+    data: Path | None = option(None, DATA_HELP, type=Path, metavar="FOLDER")
+    repeats: int = option(REPEATS, f"by default {REPEATS}", type=positive, metavar="R")
     epsilons: tuple[float, ...] = EPSILONS
-    iterations: int = ITERATIONS
-    data: tuple[str, ...] = (*SIMULATED, WINES)
+    iterations: int = 600
+    kinds: tuple[str, ...] = (*SIMULATED, WINES)
 
-    def repeats_of(self, data: str) -> int:
-        """How many of a sort of data."""
-        return -(-self.repeats // WINE_PART) if data == WINES else self.repeats
+    def prepare(self) -> None:
+        ready()
+        if WINES in self.kinds:
+            problem(WINE, self.data)
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What a cell's results depend on beside it."""
-        return {"seed": self.seed, "delta": DELTA, "iterations": self.iterations}
+    def cells(self) -> list[Cell]:
+        """All of them, the repeats of the same after each other."""
+        repeats = {kind: -(-self.repeats // WINE_PART) if kind == WINES else self.repeats for kind in self.kinds}
+        return [
+            Cell(kind, trust, epsilon, first, min(PART, repeats[kind] - first))
+            for kind in self.kinds
+            for trust in TRUST
+            for epsilon in self.epsilons
+            for first in range(0, repeats[kind], PART)
+        ]
+
+    def work(self, cell: Cell) -> Result:
+        """Of each repeat: both fits' test error and coverage, and the errors without privacy and without a model."""
+        found: Result = {name: [] for name in (*FITS, *WITHOUT)}
+        for repeat in range(cell.first, cell.first + cell.number):
+            rows = self.rows_of(cell.data, repeat)
+            rng = stream(self.seed, f"local/trust/{cell}/{repeat}")
+            released = release(rows, cell.trust, cell.epsilon, rng)
+            for name in FITS:
+                drawn = aware(rows, released, self.iterations, rng) if name == AWARE else naive(rows, released, rng)
+                found[name].append(judged(rows, drawn, rng))
+            no_model = np.r_[rows.table[:, -1].mean(), np.zeros(_features(rows))]
+            for name, theta in zip(WITHOUT, (_least_squares(rows.table), no_model), strict=True):
+                found[name].append(_error(rows, theta))
+        return found
+
+    def rows_of(self, kind: str, repeat: int) -> Rows:
+        """Those of a repeat; of wine, features are within the ball of radius 1, as clients bring them there."""
+        if kind != WINES:
+            return simulated(SIMULATED[kind], stream(self.seed, f"local/trust/rows/{kind}/{repeat}"))
+        made = split(WINE, self.data, VALID, repeat, self.seed, Choices())
+        statistic = statistic_of(made, label=False, weighted=True)
+        tested = np.column_stack([made.seen_test, made.y_test])
+        return Rows(np.column_stack([made.X, made.y]), statistic, RegressionPrior(), None, tested, made.unit)
+
+    def gather(self, cells: Sequence[Cell], results: Sequence[Result]) -> Results:
+        parts: dict[tuple[str, str, float], Result] = {}
+        for cell, result in zip(cells, results, strict=True):
+            own = parts.setdefault(cell[:3], {name: [] for name in result})
+            for name, values in result.items():
+                own[name] += values
+        series = {
+            (*key, fit): Series(*(np.array([one[name] for one in own[fit]]) for name in Series._fields))
+            for key, own in parts.items()
+            for fit in FITS
+        }
+        first = {kind: parts[kind, LOCAL, self.epsilons[0]] for kind in self.kinds}
+        return Results(series, {kind: np.array([own[name] for name in WITHOUT]) for kind, own in first.items()})
+
+    def pays_from(self, found: Results, kind: str, trust: str, fit: str) -> float | None:
+        """The smallest ε from which on the error is near the one without privacy; None where it never is."""
+        limit = (1 + NEAR) * float(found.without[kind][0].mean())
+        near = [float(found.series[kind, trust, epsilon, fit].error.mean()) <= limit for epsilon in self.epsilons]
+        last = max((place for place, one in enumerate(near) if not one), default=-1)
+        return self.epsilons[last + 1] if last + 1 < len(near) else None
+
+    def notes(self, found: Results) -> dict[str, Any]:
+        return {"levels": list(LEVELS), "not_private_because": {WINES: [PUBLISHED_WITH_ROWS]}}
+
+    def tables(self, found: Results) -> Iterator[Table]:
+        """Errors and coverage of each data, and when which pays."""
+        levels = " and ".join(f"{level:.0%}" for level in LEVELS)
+        for kind in self.kinds:
+            private, nothing = found.without[kind].mean(axis=1)
+            words = f"({private:.3f} without privacy, {nothing:.3f} without a model)"
+            title = f"{kind}: test RMSE, mean ± standard deviation {words}"
+            yield self._table(found, kind, title, lambda one: f"{one.error.mean():.3f} ± {one.error.std():.3f}")
+            what = "held-out targets" if kind == WINES else "coefficients"
+            title = f"{kind}: coverage of {what} by central {levels} intervals"
+            yield self._table(found, kind, title, lambda one: " / ".join(f"{c:.2f}" for c in one.covered.mean(axis=0)))
+        title = f"smallest ε from which on the mean error is at most {NEAR:.0%} above that without privacy"
+        shown = table(title, "noise by, model", *self.kinds)
+        for trust, fit in _lines():
+            epsilons = [self.pays_from(found, kind, trust, fit) for kind in self.kinds]
+            shown.add_row(f"{trust}, {fit}", *("never" if one is None else f"{one:g}" for one in epsilons))
+        yield shown
+
+    def _table(self, found: Results, kind: str, title: str, words: Callable[[Series], str]) -> Table:
+        shown = over_epsilon(title, "noise by, model", self.epsilons)
+        for trust, fit in _lines():
+            own = (found.series[kind, trust, epsilon, fit] for epsilon in self.epsilons)
+            shown.add_row(f"{trust}, {fit}", *map(words, own))
+        return shown
+
+    def checks(self, found: Results) -> Iterator[Check]:
+        """What the figure must show."""
+        looked_at = list(_coverages(found, AWARE))
+        if looked_at:
+            off = [f"{words}: {mean:.2f}" for words, level, (mean, low, high) in looked_at if not low <= level <= high]
+            asked = f"all {len(looked_at)} nominal by simultaneous {LEVEL:.0%} intervals"
+            yield Check(f"{AWARE} coverage", asked, "; ".join(off) or "all", not off)
+        least = f"ε = {at_least(min(self.epsilons))},"
+        looked_at = [one for one in _coverages(found, NAIVE) if least in one[0]]
+        if looked_at:
+            missed = [words for words, level, (_, _, high) in looked_at if high >= level]
+            most = max(mean / level for _, level, (mean, _, _) in looked_at)
+            asked = f"whole intervals below nominal, whoever adds the noise, at {least[:-1]}"
+            told = "; ".join(missed) or f"at most {most:.0%} of nominal"
+            yield Check(f"{NAIVE} is overconfident", asked, told, not missed)
+        yield from self._check_errors(found)
+        mixing = [(one.r_hat.max(), ", ".join(map(str, key))) for key, one in found.series.items() if key[3] == AWARE]
+        r_hat, words = max(mixing)
+        asked, told = f"below {R_HAT_REQUIRED:g}, {AWARE}", f"{r_hat:.3f} at most ({words})"
+        yield Check("R-hat", asked, told, r_hat < R_HAT_REQUIRED)
+
+    def _check_errors(self, found: Results) -> Iterator[Check]:
+        """Of DCA beside local reports, and beside the trusted aggregator."""
+        count, apart = len(self.kinds) * len(self.epsilons), []
+        for kind in self.kinds:
+            words: dict[str, list[str]] = {"ahead": [], "behind": []}
+            for epsilon in self.epsilons:
+                dca, local, trusted = (found.series[kind, who, epsilon, AWARE].error for who in (DCA, LOCAL, TRUSTED))
+                _, low, high = joint_interval(local - dca, LEVEL, count)
+                words["ahead"] += [at_least(epsilon)] * (low > 0)
+                words["behind"] += [at_least(epsilon)] * (high < 0)
+                mean, low, high = joint_interval(np.log(dca / trusted), LEVEL, count)
+                apart += [f"{kind}, ε = {at_least(epsilon)}: {math.exp(mean):.3f}"] * (low > SAME or high < -SAME)
+            told = "; ".join(f"{name} at ε = {', '.join(own)}" for name, own in words.items() if own)
+            holds = bool(words["ahead"]) and not words["behind"]
+            yield Check(f"{DCA} and {LOCAL} reports, {kind}", "ahead at some ε, behind at none", told or "open", holds)
+        asked = f"no ratio of errors surely more than {SAME:.0%} from 1"
+        yield Check(f"{DCA} and the {TRUSTED}", asked, "; ".join(apart) or "none", not apart)
+
+    def draw(self, found: Results, path: Path) -> None:
+        """Above test error, below coverage, over ε; a column for each data."""
+        title = "Linear regression at the same (ε, δ), by who adds the noise"
+        with picture.drawing(path, rows=2, columns=len(self.kinds), size=(5.0, 3.9), title=title) as panels:
+            for kind, (above, below) in zip(self.kinds, panels.T, strict=True):
+                self._curves(above, found, kind, lambda one: one.error.mean())
+                private, nothing = found.without[kind].mean(axis=1)
+                above.axhline(private, color=picture.BLACK, linestyle="--", linewidth=1.2, label="no privacy", zorder=1)
+                picture.zero_line(above, nothing, "no model")
+                above.set(yscale="log", title=kind, ylim=(0.93 * private, 3 * nothing))
+                above.yaxis.set_major_formatter("{x:g}")
+                above.yaxis.set_minor_formatter("{x:g}")
+                self._curves(below, found, kind, lambda one: 100 * one.covered[:, SHOWN].mean())
+                below.axhline(100 * LEVELS[SHOWN], color=picture.BLACK, linestyle="--", linewidth=0.8, zorder=1)
+                below.set(ylim=(0, 102), xlabel="ε")
+                below.set_title("of held-out targets" if kind == WINES else "of coefficients", fontsize="medium")
+            panels[0, 0].set_ylabel("test RMSE")
+            panels[1, 0].set_ylabel(f"coverage of {LEVELS[SHOWN]:.0%} intervals, %")
+            picture.legend(panels)
+
+    def _curves(self, axes: Any, found: Results, kind: str, height: Callable[[Series], float]) -> None:
+        for trust, fit in _lines():
+            aside = 0.03 * (TRUST.index(trust) - (len(TRUST) - 1) / 2)  # of a decade, between curves
+            heights = [height(found.series[kind, trust, epsilon, fit]) for epsilon in self.epsilons]
+            x = np.array(self.epsilons) * 10**aside
+            axes.plot(x, heights, label=f"{trust}, {fit}", markersize=5, **STYLES[trust], **LINES[fit])
+        picture.epsilon_axis(axes, self.epsilons)
 
 
-@dataclass(frozen=True)
-class Cell:
-    """Some repeats of data at an ε, by who adds the noise: ``count`` from the ``first`` on."""
-
-    data: str
-    trust: str
-    epsilon: float
-    first: int
-    count: int
-
-    def __str__(self) -> str:
-        last = self.first + self.count - 1
-        return f"{self.data}, {self.trust}, epsilon {self.epsilon:g}, repeats {self.first} to {last}"
+def _lines() -> list[tuple[str, str]]:
+    return [(trust, fit) for trust in TRUST for fit in FITS]
 
 
-def cells(plan: Plan) -> list[Cell]:
-    """All of them, the repeats of the same after each other."""
-    return [
-        Cell(data, trust, epsilon, first, min(PART, plan.repeats_of(data) - first))
-        for data in plan.data
-        for trust in TRUST
-        for epsilon in plan.epsilons
-        for first in range(0, plan.repeats_of(data), PART)
-    ]
-
-
-def work(cell: Cell, plan: Plan) -> dict[str, Any]:
-    """Of each repeat: both fits' test error and coverage, and the errors without privacy and without a model."""
-    found: dict[str, Any] = {AWARE: [], NAIVE: [], "without privacy": [], "without a model": []}
-    for repeat in range(cell.first, cell.first + cell.count):
-        rows = rows_of(cell.data, plan, repeat)
-        rng = stream(plan.seed, f"local/trust/{cell}/{repeat}")
-        released = release(rows, cell.trust, cell.epsilon, rng)
-        for name in (AWARE, NAIVE):
-            drawn = aware(rows, released, plan.iterations, rng) if name == AWARE else naive(rows, released, rng)
-            found[name].append(judged(rows, drawn, rng))
-        found["without privacy"].append(_error(rows, _least_squares(rows.table)))
-        found["without a model"].append(_error(rows, np.r_[rows.table[:, -1].mean(), np.zeros(_features(rows))]))
-    return found
-
-
-# --- data -------------------------------------------------------------------------------------------------------------
-
-
-def rows_of(data: str, plan: Plan, repeat: int) -> Rows:
-    """Those of a repeat."""
-    if data == WINES:
-        return _wines(plan, repeat)
-    return simulated(SIMULATED[data], stream(plan.seed, f"local/trust/rows/{data}/{repeat}"))
+def _coverages(found: Results, fit: str) -> Iterator[tuple[str, float, tuple[float, float, float]]]:
+    """Of simulated data, whose truth is known: in words, the level, and coverage with its interval."""
+    own = [(key, one) for key, one in found.series.items() if key[3] == fit and key[0] != WINES]
+    for (kind, trust, epsilon, _), one in own:
+        for place, level in enumerate(LEVELS):
+            words = f"{kind}, {trust}, ε = {at_least(epsilon)}, {level:.0%}"
+            yield words, level, joint_interval(one.covered[:, place], LEVEL, len(own) * len(LEVELS))
 
 
 def simulated(clients: int, rng: np.random.Generator) -> Rows:
@@ -172,14 +342,6 @@ def _root() -> Array:
     """A root of the simulated features' covariance."""
     correlations = np.full((FEATURES, FEATURES), CORRELATION) + (1 - CORRELATION) * np.eye(FEATURES)
     return np.asarray(FEATURE_SD * np.linalg.cholesky(correlations))
-
-
-def _wines(plan: Plan, repeat: int) -> Rows:
-    """Features within the ball of radius 1, as clients bring them there and whoever predicts does."""
-    made = split(WINE, plan.folder, VALID, repeat, plan.seed, Choices())
-    statistic = statistic_of(made, label=False, weighted=True)
-    tested = np.column_stack([made.seen_test, made.y_test])
-    return Rows(np.column_stack([made.X, made.y]), statistic, RegressionPrior(), None, tested, made.unit)
 
 
 @lru_cache(maxsize=1)
@@ -198,9 +360,6 @@ def _simulated_statistic() -> Regression:
 
 def _features(rows: Rows) -> int:
     return len(rows.statistic.columns) - 1
-
-
-# --- rounds and fits --------------------------------------------------------------------------------------------------
 
 
 def release(rows: Rows, trust: str, epsilon: float, rng: np.random.Generator) -> NoisyAggregate:

@@ -27,8 +27,8 @@ from dca_proto.statistics import Regression
 from dca_proto.statistics.contribution import client_sensitivity
 from inference.models.linear.closed_form import SufficientStatistics, posterior, symmetric, unpack
 from inference.problem import Schema
-from papers.dca2017.figure2.data import BOUND, DELTA, Array
-from papers.dca2017.figure2.published import SEARCH_REPEATS, STD_SHARE, box_sensitivity, positive
+from papers.dca2017.data import BOUND, DELTA, Array
+from papers.dca2017.published import SEARCH_REPEATS, STD_SHARE, box_sensitivity, positive
 
 THRESHOLDS = np.linspace(0.1, 2.1, 20)
 _ROWS_MAX, _TEST_ROWS = 1000, 500  # of the auxiliary data; more rows are as many copies of these

@@ -19,7 +19,7 @@ from math import log, sqrt
 import numpy as np
 
 from inference.models.linear.closed_form import SufficientStatistics, posterior, symmetric
-from papers.dca2017.figure2.data import BOUND, DELTA, Array
+from papers.dca2017.data import BOUND, DELTA, Array
 
 STD_SHARE = 0.3
 UNCLIPPED_BOUND = 5.0

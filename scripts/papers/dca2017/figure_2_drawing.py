@@ -11,8 +11,8 @@ import numpy as np
 
 from dca_proto.privacy.rounding import at_least
 from emulator.experiments import picture
-from papers.dca2017.figure2.data import BY_NAME, DELTA, KNOWN, Array
-from papers.dca2017.figure2.experiment import (
+from papers.dca2017.data import BY_NAME, DELTA, KNOWN, Array
+from papers.dca2017.figure_2 import (
     AS_PUBLISHED,
     CORRECTED,
     CORRECTED_ABSOLUTE,
@@ -25,8 +25,8 @@ from papers.dca2017.figure2.experiment import (
     PROJ_TA,
     TA,
     ZERO,
+    Results,
 )
-from papers.dca2017.figure2.summary import Results
 
 _STYLES: Mapping[str, Mapping[str, Any]] = {
     NP: {"color": picture.BLACK, "linestyle": "--", "marker": ""},

@@ -20,9 +20,9 @@ from inference.models.linear.locate import LEVELS
 from inference.models.linear.two_rounds import regression_with_projection
 from inference.problem import Problem
 from inference.rounds import run
-from papers.dca2017.figure2 import corrected
-from papers.dca2017.figure2.data import BOUND, DELTA, Array
-from papers.dca2017.figure2.rounds import DISTRIBUTED, swarm
+from papers.dca2017 import corrected
+from papers.dca2017.data import BOUND, DELTA, Array
+from papers.dca2017.rounds import DISTRIBUTED, swarm
 
 _AT_ONCE = 20  # draws, so that the projected rows of all fit into a cache
 

@@ -1,0 +1,137 @@
+"""The price of distribution: how much more noise a sum holds than a trusted aggregator's (DCA paper, Figure 1(b)).
+
+    N/(N - T - 1)      Theorem 1: N - T - 1 clients' noise must be enough, and all N add theirs
+
+Here by three ways: that formula; the plan which all participants of a round make, with the grid's price in it, of which
+rounding up must never leave less noise; and the variance of noise that was really drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from rich.table import Table
+
+from dca_proto.aggregate import SecureSumRequest
+from dca_proto.crypto.sealing import ID_BYTES
+from dca_proto.learning.forecast import forecast
+from dca_proto.learning.job import JobTerms
+from dca_proto.privacy.budget import Budget
+from emulator.experiments.picture import COLOURS, MARKERS, drawing
+from emulator.experiments.runner import Check, table
+from emulator.ideal import IdealSwarm
+from inference.problem import stream
+from papers.experiment import Experiment, Result
+
+TOLERATED = (0, 5, 10)
+CLIENTS_MAX, FACTOR_MAX = 100, 5.0  # the axes of Figure 1(b)
+EPSILON, DELTA = 1.0, 1e-4
+MEASURED_AT = (12, 20, 40, 65, 90)
+DRAWS = 4000  # coordinates of one round: the variance is then known to 2.2 %
+STANDARD_ERROR = (2 / DRAWS) ** 0.5
+COMPUTES = tuple(bytes([index]) * ID_BYTES for index in range(2))
+
+
+class Factor(NamedTuple):
+    """For N clients of whom T may collude or drop, the variance over σ_std²: planned, or drawn."""
+
+    clients: int
+    tolerated: int
+    variance: float
+
+    @property
+    def excess(self) -> float:
+        """What it has more than the formula, relative; of a plan never below 0."""
+        return self.variance / formula(self.clients, self.tolerated) - 1
+
+
+def formula(clients: int, tolerated: int) -> float:
+    """Theorem 1's factor."""
+    return clients / (clients - tolerated - 1)
+
+
+def factors(tolerated: int) -> Iterator[Factor]:
+    """The plan for every number of clients up to `CLIENTS_MAX` that can hold a round."""
+    for clients in range(tolerated + 2, CLIENTS_MAX + 1):
+        request = _terms(clients, tolerated).open(_request(1), bytes(ID_BYTES))
+        yield Factor(clients, tolerated, forecast(request).scale_factor)
+
+
+def measured(clients: int, tolerated: int, seed: int) -> float:
+    """The same from one round of the ideal functionality, of `DRAWS` columns of zeros: variance over σ_std²."""
+    rng = stream(seed, f"scaling-factor/{clients}/{tolerated}")
+    terms, request = _terms(clients, tolerated), _request(DRAWS)
+    names = request.parameters["columns"]
+    swarm = IdealSwarm(np.zeros((clients, DRAWS)), names, terms, random=rng.bytes)
+    aggregate = swarm.hold(request)
+    sigma_std = forecast(terms.open(request, bytes(ID_BYTES))).sigma_std
+    return float(np.mean(aggregate.value**2) / sigma_std**2)
+
+
+def _terms(clients: int, tolerated: int) -> JobTerms:
+    return JobTerms(budget=Budget(EPSILON, DELTA), clients=clients, tolerated=tolerated, computes=COMPUTES)
+
+
+def _request(columns: int) -> SecureSumRequest:
+    zeros, ones = [0.0] * columns, [1.0] * columns
+    names = [f"x{column}" for column in range(columns)]
+    return SecureSumRequest("sum", {"columns": names, "centre": zeros, "scale": ones, "bound": ones})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingFactor(Experiment[tuple[int, int], list[Factor]]):
+    """Figure 1(b) of the DCA paper: the extra scaling factor of the noise over the clients, for T = 0, 5 and 10.
+
+    A few seconds. Curves are the paper's N/(N - T - 1); dots what this library plans and, larger, what it draws. Exit
+    code 4 where a plan has less noise than the formula, or more by over a thousandth, or where drawn noise is off by
+    five standard errors.
+    """
+
+    KIND: ClassVar = "figure-1b"
+    LABEL: ClassVar = "drawing noise"
+    QUICK_CHECKS: ClassVar = True
+
+    def cells(self) -> list[tuple[int, int]]:
+        return [(n, t) for t in TOLERATED for n in MEASURED_AT if n > t + 1]
+
+    def work(self, cell: tuple[int, int]) -> Result:
+        return {"clients": cell[0], "tolerated": cell[1], "measured": measured(*cell, self.seed)}
+
+    def gather(self, cells: Sequence[tuple[int, int]], results: Sequence[Result]) -> list[Factor]:
+        return [Factor(*cell, one["measured"]) for cell, one in zip(cells, results, strict=True)]
+
+    def tables(self, found: Sequence[Factor]) -> Iterator[Table]:
+        shown = table("scaling factor of the noise's variance", "clients", *(f"T = {t}" for t in TOLERATED))
+        planned = {one[:2]: one.variance for t in TOLERATED for one in factors(t)}
+        for n in MEASURED_AT:
+            shown.add_row(str(n), *(f"{planned[n, t]:.4f}" if (n, t) in planned else "-" for t in TOLERATED))
+        yield shown
+
+    def checks(self, found: Sequence[Factor]) -> Iterator[Check]:
+        excesses = [one.excess for t in TOLERATED for one in factors(t)]
+        least, most = min(excesses), max(excesses)
+        yield Check("no plan has less noise than Theorem 1", "excess >= 0", f"{least:.2g}", least >= 0)
+        yield Check("no plan has much more", "excess <= 0.001", f"{most:.2g}", most <= 1e-3)
+        off = max(abs(one.excess) / STANDARD_ERROR for one in found)
+        yield Check("drawn noise", "within 5 standard errors", f"{off:.1f}", off <= 5)
+
+    def draw(self, found: Sequence[Factor], path: Path) -> None:
+        with drawing(path, size=(6.0, 4.5)) as panels:
+            axes = panels[0, 0]
+            for tolerated, colour, marker in zip(TOLERATED, COLOURS, MARKERS, strict=False):
+                planned, drawn = list(factors(tolerated)), [one for one in found if one.tolerated == tolerated]
+                clients = [one.clients for one in planned]
+                label = f"T = {tolerated}"
+                axes.plot(clients, [formula(n, tolerated) for n in clients], color=colour, label=label)
+                axes.plot(clients[::4], [one.variance for one in planned][::4], ".", color=colour, markersize=4)
+                places, heights = [one.clients for one in drawn], [one.variance for one in drawn]
+                axes.plot(places, heights, marker, color=colour, markersize=7, markerfacecolor="none")
+            axes.plot([], [], "k.", markersize=4, label="planned")
+            axes.plot([], [], "ko", markersize=7, markerfacecolor="none", label="drawn")
+            axes.set(xlim=(0, CLIENTS_MAX), ylim=(1, FACTOR_MAX), xlabel="number of clients", ylabel="scaling factor")
+            axes.set_title("Noise variance beside a trusted aggregator's: N/(N - T - 1)", fontsize=11)
+            axes.legend(title="colluding clients", frameon=False)

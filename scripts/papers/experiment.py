@@ -1,0 +1,175 @@
+"""What the papers' experiments share: an experiment is its sizes, its cells, the work on one, and what is shown.
+
+A subclass of `Experiment` is a frozen dataclass. Its fields are what is run: a field that is an `option` is one of the
+command line's. `Experiment.main` runs the cells that the record lacks, draws the figure, prints tables and checks, and
+writes JSON: the settings, every cell with its result, the tables and the checks. `python scripts/papers NAME` calls it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+from rich.table import Table
+from rich.text import Text
+
+from dca_proto.privacy.rounding import at_least
+from emulator.experiments.runner import Check, add_common_options, finish, main, run_cells, table
+
+C = TypeVar("C")
+F = TypeVar("F")
+Result = dict[str, Any]
+DATA_HELP = "with the data files; else DCA_DATA, else download"
+Sweep = Callable[..., list[Result]]
+
+
+def option(default: Any, words: str, **how: Any) -> Any:
+    """A field that is also an option of the command line; `how` is for `argparse`."""
+    return field(default=default, metadata={"help": words, **how})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment(Generic[C, F]):
+    """One experiment. C is a cell, picklable and told apart by its text; F is what the results are gathered to.
+
+    Attributes:
+        seed: of all random streams.
+    """
+
+    KIND: ClassVar[str]
+    LABEL: ClassVar[str]
+    """What is being done, for the progress bar."""
+    QUICK: ClassVar[Mapping[str, Any]] = {}
+    """Fields of a look within a minute or so, in which nothing is checked unless `QUICK_CHECKS`."""
+    QUICK_CHECKS: ClassVar[bool] = False
+    DEPENDS: ClassVar[tuple[str, ...]] = ("seed",)
+    """The fields that a cell's result depends on: a record of others is refused."""
+    ALONE: ClassVar[bool] = False
+    """Whether cells are measured one at a time."""
+
+    seed: int = 1
+
+    def prepare(self) -> None:
+        """Raise `DataError` where data or packages are missing: before the work, and not in it."""
+
+    def cells(self) -> Sequence[C]:
+        """All cells."""
+        raise NotImplementedError
+
+    def work(self, cell: C) -> Result:
+        """A cell's result, as plain data."""
+        raise NotImplementedError
+
+    def cost(self, cell: C) -> float:
+        """Of a cell, roughly: the most costly come first."""
+        return 0.0
+
+    def gather(self, cells: Sequence[C], results: Sequence[Result]) -> F:
+        """All results, as tables, checks and figure need them."""
+        raise NotImplementedError
+
+    def results(self, sweep: Sweep) -> F:
+        """Sweep the cells. An experiment of several sweeps has its own."""
+        cells = self.cells()
+        return self.gather(cells, sweep(cells, self.work, cost=self.cost))
+
+    def notes(self, found: F) -> Mapping[str, Any]:
+        """What else the JSON is to say."""
+        return {}
+
+    def tables(self, found: F) -> Iterable[Table]:
+        """What is printed."""
+        return ()
+
+    def checks(self, found: F) -> Iterable[Check]:
+        """What the experiment must show."""
+        return ()
+
+    def draw(self, found: F, path: Path) -> None:
+        """Write the figure."""
+        raise NotImplementedError
+
+    @classmethod
+    def parser(cls, name: str) -> argparse.ArgumentParser:
+        """Its command line."""
+        words, how = inspect.cleandoc(cls.__doc__ or ""), argparse.RawDescriptionHelpFormatter
+        parser = argparse.ArgumentParser(prog=name, description=words, formatter_class=how)
+        add_common_options(parser)
+        for one in fields(cls):
+            if one.metadata:
+                default = None if one.metadata.get("action") == "append" else one.default
+                parser.add_argument(f"--{one.name.replace('_', '-')}", default=default, **one.metadata)
+        return parser
+
+    @classmethod
+    def of(cls, options: argparse.Namespace) -> Experiment[C, F]:
+        """The experiment that the command line asks for."""
+        chosen = {one.name: _chosen(one, options) for one in fields(cls) if one.metadata or one.name == "seed"}
+        return cls(**chosen | (dict(cls.QUICK) if options.quick else {}))
+
+    @classmethod
+    def main(cls, name: str) -> int:
+        """Run what the command line asks for, and return the exit code."""
+        return main(lambda options: cls.of(options).run(options), cls.parser(name))
+
+    def run(self, options: argparse.Namespace) -> int:
+        """All of it; returns the exit code."""
+        self.prepare()
+        settings = {name: getattr(self, name) for name in self.DEPENDS}
+        shared = {"resume": options.resume, "processes": 1 if self.ALONE else options.processes, "settings": settings}
+        told: list[Result] = []
+
+        def sweep(cells: Sequence[Any], work: Any, label: str = self.LABEL, cost: Any = None) -> list[Result]:
+            found = run_cells(cells, work, label=label, cost=cost, **shared)
+            told.extend({"cell": str(cell), **_fields_of(cell), **one} for cell, one in zip(cells, found, strict=True))
+            return found
+
+        found = self.results(sweep)
+        if options.plot:
+            self.draw(found, options.plot)
+        shown, asked = list(self.tables(found)), not options.quick or self.QUICK_CHECKS
+        figures = {"kind": self.KIND, "settings": _fields_of(self), **self.notes(found), "cells": told}
+        figures["tables"] = [_plain(one) for one in shown]
+        return finish(figures, options, shown, list(self.checks(found)) if asked else [])
+
+
+def _chosen(one: Field[Any], options: argparse.Namespace) -> Any:
+    value = getattr(options, one.name)
+    if one.metadata.get("action") == "append":
+        return one.default if value is None else tuple(value)
+    return value
+
+
+def _fields_of(one: Any) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(json.dumps(asdict(one) if is_dataclass(one) else {}, default=str))  # type: ignore[arg-type]
+    return made
+
+
+def _plain(shown: Table) -> dict[str, Any]:
+    columns = [[Text.from_markup(str(cell)).plain for cell in column.cells] for column in shown.columns]
+    heads = [str(column.header) for column in shown.columns]
+    return {"title": shown.title, "columns": heads, "rows": list(zip(*columns, strict=True)), "note": shown.caption}
+
+
+def over_epsilon(title: str, first: str, epsilons: Iterable[float], *more: str) -> Table:
+    """An empty table with a column for each ε."""
+    return table(title, first, *(f"ε = {at_least(epsilon)}" for epsilon in epsilons), *more)
+
+
+def noted(shown: Table, note: str) -> Table:
+    """The table with a note below it."""
+    shown.caption, shown.caption_justify = note, "left"
+    return shown
+
+
+def joint_interval(values: Any, level: float, count: int = 1) -> tuple[float, float, float]:
+    """The mean of independent runs, ``(n,)``, and the ends of Student's interval: `count` such hold with that level."""
+    from emulator.experiments.student import t_half_width
+
+    mean, half = float(values.mean()), t_half_width(values, level, count)
+    return mean, mean - half, mean + half

@@ -1,0 +1,19 @@
+"""What tests of the papers' experiments share: made-up results go through all that shows them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from papers.experiment import Experiment
+
+
+def shown(experiment: Experiment[Any, Any], found: Any, folder: Path) -> list[Table]:
+    """The tables. What else there is to say is plain data, and the figure is drawn."""
+    assert isinstance(json.loads(json.dumps(dict(experiment.notes(found)), allow_nan=False)), dict)
+    experiment.draw(found, folder / "figure.png")
+    assert (folder / "figure.png").stat().st_size > 10_000
+    return list(experiment.tables(found))
