@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from rich.progress import track
 
 from dca_proto.learning.job import JobTerms
 from dca_proto.privacy.budget import Budget
+from emulator import engine as engines
 from emulator.ideal import IdealSwarm
 from emulator.swarm.data import TEST_FRACTION, deal
 from emulator.swarm.dropout import Dropouts
@@ -57,17 +57,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--epsilon", type=float, default=2.0)
+    parser.add_argument("--engine", default=engines.LOCAL, help=engines.HELP)
     parser.add_argument("--json", help="write the figures to this file, or - for standard output")
     options = parser.parse_args()
-    with ProcessPoolExecutor() as pool:
-        ratios = list(
-            track(
-                pool.map(partial(ratio, epsilon=options.epsilon), range(options.seeds)),
-                total=options.seeds,
-                description="seeds",
-                console=Console(stderr=True),
-            )
-        )
+    with engines.open_engine(options.engine) as engine:
+        held = engine.map(partial(ratio, epsilon=options.epsilon), range(options.seeds), ordered=True)
+        ratios = [
+            done.value() for done in track(held, total=options.seeds, description="seeds", console=Console(stderr=True))
+        ]
     figures = {
         "seeds": options.seeds,
         "epsilon": options.epsilon,

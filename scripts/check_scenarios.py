@@ -4,7 +4,7 @@
 The same as `dca emulate sweep --seeds 0..1999 --minutes 10`, and exit code 4 unless all of them were run in that time,
 nothing was broken, every kind of fault and adversary was there, and each of the ten checkers had something to check.
 
-    scripts/check_scenarios.py               two processes
+    scripts/check_scenarios.py               all cores
     scripts/check_scenarios.py --seeds 2000..2199
 """
 
@@ -15,6 +15,7 @@ import sys
 
 from rich.console import Console
 
+from emulator import engine as engines
 from emulator.trials.display import show_sweep
 from emulator.trials.sweep import Sweep, sweep
 
@@ -25,10 +26,11 @@ EXIT_BROKEN = 4
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0..1999", help="first and last seed")
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--processes", type=int, help="by default one a core")
+    parser.add_argument("--engine", default=engines.LOCAL, help=engines.HELP)
     asked = parser.parse_args()
     first, last = (int(part) for part in asked.seeds.split(".."))
-    found = sweep(first, last, minutes=MINUTES, processes=asked.processes, on_done=_tell)
+    found = sweep(first, last, minutes=MINUTES, processes=asked.processes, engine=asked.engine, on_done=_tell)
     show_sweep(Console(), found)
     missed = [kind for kind, count in found.coverage.items() if count == 0]
     if missed:

@@ -24,7 +24,18 @@ PROTOCOL = {
 CORE = {"numpy", "nacl", "msgspec", *PROTOCOL, "dca_proto.statistics", "dca_proto.aggregate"}
 FIGURES = {"dca_proto.wording", *(f"dca_proto.privacy.{name}" for name in ("accounting", "price", "rounding"))}
 JOBS = {f"dca_proto.learning.{name}" for name in ("batches", "forecast", "job")}
-NOT_ON_A_DEVICE = ("typer", "rich", "scipy", "sklearn", "matplotlib", "amqtt", "mpmath", "dp_accounting", "numpyro")
+NOT_ON_A_DEVICE = (
+    "typer",
+    "rich",
+    "joblib",
+    "scipy",
+    "sklearn",
+    "matplotlib",
+    "amqtt",
+    "mpmath",
+    "dp_accounting",
+    "numpyro",
+)
 NUMPYRO = {"numpy", "scipy", "sklearn", "matplotlib", "jax", "numpyro", "dca_proto.aggregate", *FIGURES, "inference"}
 
 # Which modules may import what, by their longest prefix here. The standard library is open to all.
@@ -65,6 +76,8 @@ LIVE = DEVICE | {"dca_proto", "emulator", "inference", "typer", "rich"}
 """The live swarm runs real actors over real connections, and its command shows them."""
 LAYERS["emulator.results"] = {"msgspec", "dca_proto.request"}
 LAYERS["emulator.swarm"] = LIVE
+LAYERS["emulator.engine"] = {"joblib", "dca_proto.core.errors", "emulator.cluster"}
+LAYERS["emulator.cluster"] = {"ray", "dca_proto.core.errors", "dca_proto.wording", "emulator.engine"}
 LAYERS["emulator.fuzz"] = CORE | {"dca_proto.net", "emulator.fuzz"}
 LAYERS["emulator.sim"] = {
     "numpy",
@@ -74,6 +87,7 @@ LAYERS["emulator.sim"] = {
     "dca_proto.testing",
     "dca_proto.net.filters",
     "dca_proto.net.parts",
+    "emulator.engine",
 }  # pure: filters and the split into packets
 AUDIT = {"numpy", "msgspec", "scipy", "emulator", *JOBS, *PROTOCOL, "dca_proto.statistics", "dca_proto.testing"}
 LAYERS |= {
@@ -102,7 +116,6 @@ LAYERS |= {"emulator.report": PAGE, "emulator.report.command": PAGE | {"typer", 
 SCALING = AUDIT | {"dca_proto.aggregate", "dca_proto.cli.output"}
 LAYERS |= {
     "emulator.scaling": SCALING,
-    "emulator.scaling.measure": SCALING | {"dca_proto.net.leash"},
     "emulator.scaling.floor": SCALING | {"nacl"},
     "emulator.scaling.picture": SCALING | {"matplotlib"},
     "emulator.scaling.view": SCALING | {"rich"},

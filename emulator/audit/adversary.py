@@ -102,12 +102,13 @@ def watch(
     noise = Scatter(adversary.step.size)
     samples = (np.empty(runs), np.empty(runs))
     for side, signal in ((0, adversary.step / 2), (1, -adversary.step / 2)):
-        for first in range(0, runs, rounds.batch):
-            size = min(rounds.batch, runs - first)
-            left = adversary.residual(rounds.hold(side, size))
-            samples[side][first : first + size] = left @ line
+        first = 0
+        for seen in rounds.hold(side, runs):
+            left = adversary.residual(seen)
+            samples[side][first : first + len(left)] = left @ line
             noise.add(side, left - signal)
-            progress(size)
+            progress(len(left))
+            first += len(left)
     return Watched(samples, noise)
 
 

@@ -16,6 +16,7 @@ from dca_proto.core.errors import UsageError
 from dca_proto.crypto.sealing import Random
 from dca_proto.privacy.rounding import claim_words
 from dca_proto.testing import seeded
+from emulator import engine as engines
 from emulator.audit.adversary import Adversary, Experiment, experiment, survey_runs, watch
 from emulator.audit.effort import pilot_runs, require_runs, require_time
 from emulator.audit.faults import FAULTS, RUNS_MIN, programme
@@ -42,7 +43,7 @@ EXAMPLES = """Examples:
 
   dca audit --node-release --statistic regression         what one data node releases by itself
 
-  dca audit --protocol --runs 500                         rounds held by the real actors (half a minute)
+  dca audit --protocol --runs 500                         rounds held by the real actors, on all cores
 """
 
 
@@ -67,6 +68,7 @@ def audit(
     seed: Annotated[int | None, typer.Option(help="Derive all keys from it, to repeat an audit.")] = None,
     node_release: Annotated[bool, typer.Option("--node-release", help="Audit one data node's release.")] = False,
     protocol: Annotated[bool, typer.Option("--protocol", help="Let the real actors hold every round.")] = False,
+    engine: Annotated[str, typer.Option(help=f"With --protocol. {engines.HELP}")] = engines.LOCAL,
     plot: Annotated[Path | None, typer.Option(help="A picture: .png, .svg or .pdf.")] = None,
     json_to: Annotated[str | None, typer.Option("--json", help="Write the figures to a file, or - for stdout.")] = None,
 ) -> int:
@@ -106,13 +108,14 @@ def audit(
         _check_release(asked)
         asked = of_release(asked)
     asked.check()
-    plan = _plan(asked, plant, protocol, runs, seed)
+    plan = _plan(asked, plant, protocol, engine, runs, seed)
     world, console = World(plan.setting), Console(stderr=json_to == STDOUT)
     require_time(plan.setting.clients, world.size, plan.runs, protocol)
     for label, text in plan_lines(plan):
         say(console, label, text)
     random = os.urandom if seed is None else seeded(f"audit/{seed}")
-    seen, same_law_p = _attack(plan, world, random, console)
+    with engines.open_engine(engine) as chosen:
+        seen, same_law_p = _attack(plan, world, random, chosen, console)
     finding = find(world, seen, views(world, plan.programme, random), confidence, same_law_p)
     console.print(figures_table(finding))
     say(console, finding.verdict, sentence(plan.setting, finding))
@@ -142,8 +145,10 @@ def _check_release(asked: Setting) -> None:
         )
 
 
-def _plan(asked: Setting, plant: str | None, protocol: bool, runs: int | None, seed: int | None) -> Audit:
+def _plan(asked: Setting, plant: str | None, protocol: bool, engine: str, runs: int | None, seed: int | None) -> Audit:
     """The operating point and the number of runs. Raises `UsageError` for what does not go together."""
+    if engine != engines.LOCAL and not protocol:
+        raise UsageError("--engine goes with --protocol; the ideal functionality draws in this process")
     if plant is not None and protocol:
         raise UsageError("--plant and --protocol exclude each other: the real actors run the real program")
     chosen = programme(plant)
@@ -162,11 +167,13 @@ def _plan(asked: Setting, plant: str | None, protocol: bool, runs: int | None, s
     )
 
 
-def _attack(plan: Audit, world: World, random: Random, console: Console) -> tuple[Experiment, float | None]:
+def _attack(
+    plan: Audit, world: World, random: Random, engine: engines.Engine, console: Console
+) -> tuple[Experiment, float | None]:
     """What the adversary saw; and, of the protocol, how well that agrees with the ideal functionality."""
     adversary = Adversary(world, plan.programme)
     ideal = IdealRounds(world, plan.programme, random)
-    rounds: Rounds = ProtocolRounds(world, random) if plan.protocol else ideal
+    rounds: Rounds = ProtocolRounds(plan.setting, random, engine) if plan.protocol else ideal
     held = survey_runs(world.size, plan.pilot_runs) + plan.pilot_runs + plan.runs
     with PatientBar(console, 2 * held, "rounds") as bar:
         seen = experiment(rounds, adversary, plan.pilot_runs, plan.runs, bar.advance)

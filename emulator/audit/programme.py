@@ -8,6 +8,7 @@ that the sum it hands out has the law of the protocol's.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -34,12 +35,8 @@ class Seen(NamedTuple):
 class Rounds(Protocol):
     """Something that holds rounds to be audited."""
 
-    @property
-    def batch(self) -> int:
-        """How many runs to ask for at once."""
-
-    def hold(self, side: int, runs: int) -> Seen:
-        """So many independent runs in world `side`, 0 or 1."""
+    def hold(self, side: int, runs: int) -> Iterator[Seen]:
+        """So many independent runs in world `side`, 0 or 1, some at a time."""
 
 
 class Programme:
@@ -95,11 +92,12 @@ class IdealRounds:
         self._random = random
         self._values = [[programme.encode(world, client, side) for client in world.present] for side in (0, 1)]
 
-    @property
-    def batch(self) -> int:
-        return max(1, _BATCH_WORDS // self._world.size)
+    def hold(self, side: int, runs: int) -> Iterator[Seen]:
+        batch = max(1, _BATCH_WORDS // self._world.size)
+        for first in range(0, runs, batch):
+            yield self._hold(side, min(batch, runs - first))
 
-    def hold(self, side: int, runs: int) -> Seen:
+    def _hold(self, side: int, runs: int) -> Seen:
         world, programme = self._world, self._programme
         total = np.zeros((runs, world.size), dtype=np.int64)
         own = np.zeros_like(total)

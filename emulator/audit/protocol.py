@@ -7,7 +7,7 @@ writes down what it draws, so that the coalition knows its own noise; the others
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -17,13 +17,15 @@ from dca_proto.core.client import ClientActor
 from dca_proto.core.effects import Channel
 from dca_proto.core.errors import UsageError
 from dca_proto.core.facts import Declined, RoundCompleted, RoundFailed
-from dca_proto.crypto.sealing import ID_BYTES, Random
+from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, Random
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
-from dca_proto.testing import Cast, Envelope, Network
+from dca_proto.testing import Cast, Envelope, Network, seeded
 from emulator.audit.programme import Seen
-from emulator.audit.worlds import World
+from emulator.audit.worlds import Setting, World
+from emulator.engine import Engine
 
 _UNUSED_COMPUTES = 2
+_BATCH = 16
 _NAME_CHARS = 26  # of 32 that a federation's name may have
 Records = Iterable[tuple[str, bytes, bytes]]
 
@@ -41,43 +43,56 @@ class Recording(DistributedDiscreteGaussian):
 
 
 class ProtocolRounds:
-    """Rounds of real actors.
+    """Rounds of real actors, some at a time in a federation of their own: independent work for an engine.
 
     Args:
-        world: what is summed, of one round. random: names the federations, from whose names all keys derive.
+        setting: what is summed, of one round. random: seeds the federations. engine: where they hold their rounds.
     """
 
-    batch = 16
-
-    def __init__(self, world: World, random: Random) -> None:
-        self._world = world
+    def __init__(self, setting: Setting, random: Random, engine: Engine) -> None:
+        self._setting = setting
         self._random = random
-        columns = tuple(world.validated.statistic.columns)
-        self._casts = []
-        for side in (0, 1):
-            rows = [world.row(client, side) for client in range(world.setting.clients)]
-            name = f"audit-{random(ID_BYTES).hex()[:_NAME_CHARS]}"
-            self._casts.append(_cast(world, columns, rows, name))
+        self._engine = engine
 
-    def hold(self, side: int, runs: int) -> Seen:
-        both = [self._round(self._casts[side], side) for _ in range(runs)]
-        return Seen(np.array([total for total, _ in both]), np.array([own for _, own in both]))
+    def hold(self, side: int, runs: int) -> Iterator[Seen]:
+        batches = [(side, min(_BATCH, runs - first), self._random(KEY_BYTES).hex()) for first in range(0, runs, _BATCH)]
+        held = self._engine.map(functools.partial(_hold, self._setting), batches, ordered=True)
+        return (done.value() for done in held)
 
-    def _round(self, cast: Cast, side: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        world, spy = self._world, Recording()
-        network = self._network(cast, spy)
+
+def _hold(setting: Setting, batch: tuple[int, int, str]) -> Seen:
+    """So many runs in a world: a batch has the world's side, its size and its seed."""
+    side, runs, seed = batch
+    federation = _Federation(World(setting), side, seeded(seed))
+    both = [federation.hold() for _ in range(runs)]
+    return Seen(np.array([total for total, _ in both]), np.array([own for _, own in both]))
+
+
+class _Federation:
+    """Actors that hold rounds in one world; from the federation's name all their keys derive."""
+
+    def __init__(self, world: World, side: int, random: Random) -> None:
+        self._world, self._side, self._random = world, side, random
+        rows = [world.row(client, side) for client in range(world.setting.clients)]
+        name = f"audit-{random(ID_BYTES).hex()[:_NAME_CHARS]}"
+        self._cast = _cast(world, tuple(world.validated.statistic.columns), rows, name)
+
+    def hold(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The sum that is released, and the part of it that the coalition's own clients put in."""
+        world, cast, spy = self._world, self._cast, Recording()
+        network = self._network(spy)
         network.deliver()
         ask = world.ask(cast.computes)
         request = msgspec.structs.replace(world.request, round_id=self._random(ID_BYTES), ask=ask)
         network.command(cast.trainer_identity.id, request)
         network.advance(network.now_ms + request.collect_window_ms + 2 * request.commit_window_ms)
         total = np.rint(_value(network) / world.validated.unit).astype(np.int64)
-        data = [world.encode(world.row(client, side)) for client in world.coalition]
+        data = [world.encode(world.row(client, self._side)) for client in world.coalition]
         return total, sum([*data, *spy.drawn], np.zeros(world.size, dtype=np.int64))
 
-    def _network(self, cast: Cast, spy: Recording) -> Network:
+    def _network(self, spy: Recording) -> Network:
         """All actors; the contributions of those who drop out are lost."""
-        network, world = Network(), self._world
+        network, world, cast = Network(), self._world, self._cast
         lost = set(cast.clients[world.present.stop :])
 
         def passes(envelope: Envelope) -> tuple[Envelope, ...]:

@@ -7,14 +7,12 @@ are those of all commands: 0, 2 for what the caller has to change, 4 where a che
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from rich import box
 from rich.console import Console
@@ -24,20 +22,14 @@ from rich.text import Text
 
 from dca_proto.cli.output import STDOUT, require_json_target, require_plot_target, write_json
 from dca_proto.core.errors import UsageError
+from emulator import engine as engines
 from emulator.experiments.record import Record, versions
-from emulator.trials.workers import Workers
 from inference.errors import DataError
 
-__all__ = ["Check", "add_common_options", "cores", "finish", "main", "positive", "run_cells", "table", "versions"]
+__all__ = ["Check", "add_common_options", "finish", "main", "positive", "run_cells", "table", "versions"]
 
 T = TypeVar("T")
 CHECK_FAILED, USAGE, INTERRUPTED = 4, 2, 130
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NPROC")  # XLA's
-
-
-def cores() -> int:
-    """How many this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run_cells(
@@ -48,6 +40,7 @@ def run_cells(
     cost: Callable[[T], float] | None = None,
     resume: Path | None = None,
     processes: int | None = None,
+    engine: str = engines.LOCAL,
     settings: Mapping[str, Any] | None = None,
     console: Console | None = None,
 ) -> list[dict[str, Any]]:
@@ -61,6 +54,7 @@ def run_cells(
         resume: the file of the record; calls with other labels and the same settings may share it.
         processes: by default one for each core, with one BLAS and XLA thread each; 1 works in this process, with one
             XLA thread if JAX has not computed here before.
+        engine: where they run, as `--engine` has it.
         settings: what the results depend on beside the cell; a record of others is refused.
 
     Raises:
@@ -74,49 +68,23 @@ def run_cells(
     if cost is not None:
         missing.sort(key=lambda index: -cost(cells[index]))
     with _Progress(console or Console(stderr=True), label, len(cells), len(cells) - len(missing)) as progress:
-        for index, result in _results(_Work(cells, work), missing, processes or cores()):
-            record.add(keys[index], result)
+        for done in _done(work, [cells[index] for index in missing], processes, engine):
+            record.add(f"{label}: {done.item}", done.value())
             progress.advance()
     return [record[key] for key in keys]
 
 
-class _Work(Generic[T]):
-    """The work on a cell by its index."""
-
-    def __init__(self, cells: Sequence[T], work: Callable[[T], dict[str, Any]]) -> None:
-        self._cells, self._work = cells, work
-
-    def __call__(self, index: int) -> dict[str, Any]:
-        return self._work(self._cells[index])
-
-    def name(self, index: int) -> str:
-        """Of a cell, for words about it."""
-        return f"cell {self._cells[index]}"
-
-
-def _results(work: _Work[Any], missing: list[int], processes: int) -> Iterator[tuple[int, Any]]:
-    """Index and result, in the order in which they come."""
-    if processes == 1 or len(missing) <= 1:
-        with _one_thread_each():
-            yield from ((index, work(index)) for index in missing)
+def _done(
+    work: Callable[[T], dict[str, Any]], cells: Sequence[T], processes: int | None, engine: str
+) -> Iterator[engines.Done[T, dict[str, Any]]]:
+    """Cells in the order in which they are done."""
+    count = min(processes or engines.cores(), len(cells))
+    if engine == engines.LOCAL and count <= 1:
+        with engines.one_thread_each():
+            yield from (engines.Done(cell, work(cell)) for cell in cells)
         return
-    with _one_thread_each(), Workers(work, min(processes, len(missing))) as workers:
-        for done in workers.results(iter(missing)):
-            if done.result is None:
-                raise RuntimeError(f"{work.name(done.seed)}: {done.trouble}")
-            yield done.seed, done.result
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Processes started meanwhile have one thread each for BLAS and XLA; more than cores wait for each other."""
-    before = {name: os.environ.get(name) for name in _THREADS}
-    os.environ.update(dict.fromkeys(_THREADS, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
+    with engines.open_engine(engine) as chosen:
+        yield from chosen.map(work, cells, processes=count if engine == engines.LOCAL else processes)
 
 
 class _Progress:
@@ -159,11 +127,12 @@ class _Progress:
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """Those that every script has: --json, --plot, --resume, --processes, --quick and --seed."""
+    """Those that every script has: --json, --plot, --resume, --processes, --engine, --quick and --seed."""
     parser.add_argument("--json", metavar="PATH|-", help="write the figures as one JSON object")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the figure")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="keep finished cells here, and go on from them")
     parser.add_argument("--processes", type=positive, metavar="P", help="by default one for each core")
+    parser.add_argument("--engine", default=engines.LOCAL, help=engines.HELP)
     parser.add_argument("--quick", action="store_true", help="few repeats: a look within a minute, no figures to quote")
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="of all random streams (default 1)")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +16,7 @@ from dca_proto.cli.output import STDOUT, require_json_target, require_plot_targe
 from dca_proto.core.errors import UsageError
 from dca_proto.net.broker import find_mosquitto
 from dca_proto.wording import in_words
+from emulator import engine as engines
 from emulator.scaling import calibration, view
 from emulator.scaling.cell import EMULATED, MOSQUITTO, Cell, sweep
 from emulator.scaling.fit import Growth, growths
@@ -81,6 +81,7 @@ def scaling(
     processes: Annotated[
         int | None, typer.Option(help="That share the actors; by default one a core, while each has some.")
     ] = None,
+    engine: Annotated[str, typer.Option(help=engines.HELP)] = engines.LOCAL,
     resume: Annotated[Path | None, typer.Option(help="Keep finished cells in this file, and go on from it.")] = None,
     predict_size: Annotated[
         str | None, typer.Option("--predict", help='Predict a round: "clients=1e7,dimensions=1e4,computes=10".')
@@ -130,7 +131,7 @@ def scaling(
         calibration.require_cells(len([cell for cell in asked.cells() if cell.is_plain]))
     console = Console(stderr=json_to == STDOUT)
     result: dict[str, Any] = {"kind": "scaling"}
-    result |= _measured(asked, resume, console) if calibration_file is None else _read(calibration_file)
+    result |= _measured(asked, resume, engine, console) if calibration_file is None else _read(calibration_file)
     cells = result["cells"]
     if question is None:
         result |= _fitted(cells, console)
@@ -208,8 +209,7 @@ def _asked(
 
 def _processes_for(sizes: Mapping[str, Sequence[int]]) -> int:
     """One for each core, while each has a Compute node and a client of every cell: then all have something to do."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, *sizes["computes"], *sizes["clients"]))
+    return max(1, min(engines.cores(), *sizes["computes"], *sizes["clients"]))
 
 
 def _numbers(option: str, text: str) -> list[float]:
@@ -244,7 +244,7 @@ def _read(path: Path) -> dict[str, Any]:
 # --- what is done ----------------------------------------------------------------------------------------------------
 
 
-def _measured(asked: Asked, resume: Path | None, console: Console) -> dict[str, Any]:
+def _measured(asked: Asked, resume: Path | None, engine: str, console: Console) -> dict[str, Any]:
     """Measure what is not measured yet."""
     cells = asked.cells()
     record = Record(resume, msgspec.to_builtins(asked))
@@ -255,8 +255,8 @@ def _measured(asked: Asked, resume: Path | None, console: Console) -> dict[str, 
     say(console, "sweep", f"{size}, backend {asked.backend}, {_counted(asked.processes, 'process')}{kept}")
     say(console, "time", f"roughly {expected}; encryption and exact noise are on")
     try:
-        with view.Progressing(console, todo) as watcher:
-            figures = run_sweep(cells, record, measure_apart, watcher)
+        with engines.open_engine(engine) as chosen, view.Progressing(console, todo) as watcher:
+            figures = run_sweep(cells, record, lambda cell: measure_apart(cell, chosen), watcher)
     except KeyboardInterrupt:
         done = f"{len(record)} of {len(cells)} cells are finished"
         goes_on = (

@@ -17,16 +17,17 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+
+from emulator.engine import deaf, end_with
 
 _STOP_S = 5.0
 Result = TypeVar("Result")
@@ -146,13 +147,11 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.number = number
         self.pipe, theirs = context.Pipe()
-        self.process: SpawnProcess = context.Process(target=_serve, args=(number, count, theirs, program), daemon=True)
-        answer = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited: Ctrl-C is for process 0 to answer
-        try:
+        arguments = (os.getpid(), number, count, theirs, program)
+        self.process: SpawnProcess = context.Process(target=_serve, args=arguments, daemon=True)
+        with deaf():  # Ctrl-C is for process 0 to answer
             self.process.start()
-        finally:
-            signal.signal(signal.SIGINT, answer)
-            theirs.close()
+        theirs.close()
 
     def end(self, patience_s: float) -> None:
         """Be gone: by itself within that time, or by force."""
@@ -188,9 +187,9 @@ def run_together(program: Callable[[Team], Result], count: int) -> Result:
     return result
 
 
-def _serve(number: int, count: int, pipe: Connection, program: Callable[[Team], object]) -> None:
+def _serve(parent: int, number: int, count: int, pipe: Connection, program: Callable[[Team], object]) -> None:
     """A worker's life."""
-    end_with_parent()
+    end_with(parent)
     try:
         program(_Other(number, count, pipe))
     except _EndedError:
@@ -199,15 +198,3 @@ def _serve(number: int, count: int, pipe: Connection, program: Callable[[Team], 
         frame = traceback.extract_tb(error.__traceback__)[-1]
         line = f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
         pipe.send_bytes(_encode(_Trouble(line, traceback.format_exc())))
-
-
-def end_with_parent() -> None:
-    """Have this process end with the one that started it, in the middle of whatever it is."""
-    threading.Thread(target=_follow_parent, daemon=True).start()
-
-
-def _follow_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
-    os._exit(1)

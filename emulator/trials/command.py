@@ -18,6 +18,7 @@ from dca_proto.cli import INTERRUPTED, run_command, verbatim
 from dca_proto.cli.output import STDOUT, require_json_target, require_writable, say, whole_file, write_json
 from dca_proto.cli.progress import PatientBar
 from dca_proto.core.errors import UsageError
+from emulator import engine as engines
 from emulator.sim.events import Observer
 from emulator.trials.display import show_failure, show_sweep, show_trial
 from emulator.trials.draw import draw_scenario
@@ -32,7 +33,7 @@ from emulator.trials.world import TrialWorld
 EXIT_BROKEN = 4
 _SEED_MAX = (1 << 63) - 1
 _RANGE = re.compile(r"(\d{1,19})\.\.(\d{1,19})")
-_PROCESSES_MAX = 64
+_PROCESSES_MAX = 4096
 _NAME = "failed-{}.toml"
 
 _RUN = """Examples:
@@ -51,9 +52,11 @@ _REPLAY = """Examples:
 """
 _SWEEP = """Examples:
 
-  dca emulate sweep --seeds 0..199        two hundred scenarios on two processes
+  dca emulate sweep --seeds 0..199        two hundred scenarios on all cores
 
   dca emulate sweep --seeds 0..1999 --minutes 10 --json sweep.json
+
+  dca emulate sweep --seeds 0..999999 --engine ray://head:10001      on a cluster
 """
 
 _EXAMPLE = """Example:
@@ -197,7 +200,8 @@ class _VirtualTime(Observer):
 def sweep(
     seeds: Annotated[str, typer.Option(help="First and last seed, A..B.")] = "0..99",
     minutes: Annotated[float | None, typer.Option(help="Begin no more trials after that time.")] = None,
-    processes: Annotated[int, typer.Option(help="How many trials run at once.")] = 2,
+    processes: Annotated[int | None, typer.Option(help="How many trials run at once; by default one a core.")] = None,
+    engine: Annotated[str, typer.Option(help=engines.HELP)] = engines.LOCAL,
     shrink_seconds: Shrink = 30.0,
     save: Save = Path(),
     json_to: Json = None,
@@ -225,6 +229,7 @@ def sweep(
             last,
             minutes=minutes,
             processes=processes,
+            engine=engine,
             on_done=lambda found: bar.reach(found.run, _progress(found)),
         )
     if shrink_seconds > 0 and not found.interrupted:
@@ -254,10 +259,10 @@ def _progress(found: Sweep) -> str:
     return f"{len(found.failed)} failed" if found.failed else "scenarios"
 
 
-def _check_effort(minutes: float | None, processes: int) -> None:
+def _check_effort(minutes: float | None, processes: int | None) -> None:
     if minutes is not None and not 0 < minutes < float("inf"):
         raise UsageError(f"--minutes {minutes:g}: expected a finite number above 0")
-    if not 1 <= processes <= _PROCESSES_MAX:
+    if processes is not None and not 1 <= processes <= _PROCESSES_MAX:
         raise UsageError(f"--processes {processes}: expected 1 to {_PROCESSES_MAX}, at most the number of cores")
 
 

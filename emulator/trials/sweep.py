@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from emulator import engine as engines
+from emulator.engine import LOCAL, Done
 from emulator.trials.draw import draw_scenario
 from emulator.trials.examination import broken_in, examine, facts_before
 from emulator.trials.faults import FAULTS
@@ -19,8 +21,9 @@ from emulator.trials.hostile import HOSTILE
 from emulator.trials.scenario import to_plain
 from emulator.trials.shrink import Shrunk, shrink
 from emulator.trials.transitions import TRANSITIONS
-from emulator.trials.workers import Done, Work, Workers
 
+Work = Callable[[int], dict[str, Any]]
+"""Makes plain data of a seed."""
 COMPARE_EVERY = 10
 SHRUNK_MAX = 3
 
@@ -81,12 +84,12 @@ class Sweep(msgspec.Struct, kw_only=True):
         checked = {str(number): count for number, count in sorted(self.checked.items())}
         return {"kind": "sweep", "ok": self.ok, **plain, "checked": checked, "scenarios_per_s": rate}
 
-    def note(self, done: Done) -> None:
+    def note(self, done: Done[int, dict[str, Any]]) -> None:
         """Add what came of one seed."""
         self.run += 1
-        replay = f"dca emulate replay {done.seed}"
+        replay = f"dca emulate replay {done.item}"
         if done.result is None:
-            self.failed.append(Failure(seed=done.seed, invariant=None, detail=done.trouble, replay=replay))
+            self.failed.append(Failure(seed=done.item, invariant=None, detail=done.trouble, replay=replay))
             return
         result = done.result
         self.coverage.update({fault["kind"] for fault in result["faults"] if fault["reached"]})
@@ -97,7 +100,7 @@ class Sweep(msgspec.Struct, kw_only=True):
         for number, detail in broken_in(result).items():
             facts, options = facts_before(result, number), result["options"]
             self.failed.append(
-                Failure(seed=done.seed, invariant=number, detail=detail, replay=replay, options=options, facts=facts)
+                Failure(seed=done.item, invariant=number, detail=detail, replay=replay, options=options, facts=facts)
             )
 
 
@@ -111,22 +114,24 @@ def sweep(
     last: int,
     *,
     minutes: float | None = None,
-    processes: int = 2,
+    processes: int | None = None,
+    engine: str = LOCAL,
     on_done: Callable[[Sweep], None] = lambda _: None,
     work: Work = trial_of,
 ) -> Sweep:
     """Run the scenarios of the seeds from `first` to `last`.
 
     Args:
-        minutes: hand out no more seeds after that time. processes: how many at once.
+        minutes: hand out no more seeds after that time. processes: how many at once, by default all cores.
+        engine: where they run.
         on_done: called whenever another seed is done. work: what is done with a seed.
     """
     began_s = time.monotonic()
     until_s = began_s + 60 * minutes if minutes is not None else float("inf")
     found = Sweep(seeds=(first, last))
     try:
-        with Workers(work, min(processes, last - first + 1)) as workers:
-            for done in workers.results(_seeds(first, last, until_s)):
+        with engines.open_engine(engine) as chosen:
+            for done in chosen.map(work, _seeds(first, last, until_s), processes=processes):
                 found.note(done)
                 found.wall_s = time.monotonic() - began_s
                 on_done(found)

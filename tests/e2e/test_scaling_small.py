@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import gc
 import math
+import os
 import signal
 import threading
-from pathlib import Path
+from typing import Any
 
 import msgspec
 import psutil
@@ -17,6 +18,7 @@ from nacl import bindings
 from dca_proto.core.codec import encode
 from dca_proto.core.errors import UsageError
 from dca_proto.core.messages import Contribution, Receipt
+from emulator.engine import open_engine
 from emulator.scaling import emulated, measure
 from emulator.scaling.cell import Cell
 from emulator.scaling.emulated import Population, hold_emulated
@@ -24,6 +26,7 @@ from emulator.scaling.measure import measure_apart
 from emulator.sim.team import WorkerError, run_together
 
 ID, TAG = bytes(16), 16
+LOCALLY = open_engine()
 CHARGE, ENTRY, WORD = 4, 36, 8
 
 
@@ -50,7 +53,7 @@ def compute_bytes(one: Cell) -> tuple[int, int]:
 def test_messages_and_bytes_are_those_of_the_protocol(processes: int) -> None:
     one = cell(processes=processes)
     n, m = one.clients, one.computes
-    figures = measure_apart(one)
+    figures = measure_apart(one, LOCALLY)
     among_nodes = 2 * m * (m - 1)  # lists and answers
     assert figures["messages"] == {
         "client": n,
@@ -166,7 +169,7 @@ def test_measured_actors_pay_for_no_trace() -> None:
 
 def test_a_live_cell_counts_the_same_messages_and_says_null_of_what_nobody_weighed(mosquitto_installed: None) -> None:
     live = cell(backend="mosquitto", repeats=1)
-    figures, emulated_one = measure_apart(live), measure_apart(cell(repeats=1))
+    figures, emulated_one = measure_apart(live, LOCALLY), measure_apart(cell(repeats=1), LOCALLY)
     assert figures["success_rate"] == 1.0
     assert figures["messages"]["client"] == emulated_one["messages"]["client"]
     assert figures["bytes"]["client"] == emulated_one["bytes"]["client"]
@@ -186,22 +189,35 @@ def test_what_a_node_holds_grows_by_what_it_must_keep_of_a_client() -> None:
     assert each[1] < 4 / 3 * max(each[0], 1_000)
 
 
-def test_a_process_that_is_killed_or_fails_or_cannot_is_told_apart(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def run(script: str) -> None:
-        program = tmp_path / "python"
-        program.write_text(f"#!/bin/sh\ncat > /dev/null\n{script}\n")
-        program.chmod(0o700)
-        monkeypatch.setattr(measure.sys, "executable", str(program))
-        measure_apart(cell())
+class Faulty(measure.Measuring):
+    """Ends as its cell's number of dimensions says."""
 
-    with pytest.raises(UsageError, match=r"N = 12, d = 5, M = 3: its process was killed, most likely for want of mem"):
-        run("kill -9 $$")
-    with pytest.raises(RuntimeError, match=r"its process ended with 7: what went wrong"):
-        run("echo once >&2; echo what went wrong >&2; exit 7")
-    with pytest.raises(UsageError, match=r"N = 12, d = 5, M = 3: too many files"):
-        run("""echo '{"error": "too many files"}'""")
+    def measure(self, cell: Cell) -> dict[str, Any]:
+        if cell.dimension == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if cell.dimension == 2:
+            raise ValueError("what went wrong")
+        raise UsageError("too many files")
+
+
+@pytest.mark.parametrize(
+    ("dimension", "error", "told"),
+    [
+        (
+            1,
+            UsageError,
+            r"^the process of N = 12, d = 1, M = 3 was killed \(.*: leave this size out\)$",
+        ),
+        (2, RuntimeError, r"^N = 12, d = 2, M = 3: (.|\n)*ValueError: what went wrong"),
+        (3, UsageError, r"^N = 12, d = 3, M = 3: too many files$"),
+    ],
+)
+def test_a_process_that_is_killed_or_fails_or_cannot_is_told_apart(
+    dimension: int, error: type[Exception], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "Measuring", Faulty)
+    with pytest.raises(error, match=told):
+        measure_apart(cell(dimension=dimension), LOCALLY)
 
 
 def test_an_interrupted_measurement_leaves_no_process() -> None:
@@ -217,7 +233,7 @@ def test_an_interrupted_measurement_leaves_no_process() -> None:
 
     threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
-        measure_apart(large)
+        measure_apart(large, LOCALLY)
     _, alive = psutil.wait_procs(started, timeout=5)
     assert alive == []
 

@@ -73,7 +73,7 @@ def test_the_most_costly_cells_come_first_and_results_keep_their_order() -> None
 
 
 def test_work_that_fails_is_named_with_its_cause() -> None:
-    with pytest.raises(RuntimeError, match=r"cell 13: (.|\n)*ValueError: thirteen"):
+    with pytest.raises(RuntimeError, match=r"13: (.|\n)*ValueError: thirteen"):
         run_cells([12, 13], squared, label="squares", processes=2, console=QUIET)
 
 
@@ -87,7 +87,7 @@ def deadly(number: int) -> dict[str, Any]:
 def test_a_worker_that_dies_is_named_and_what_others_finished_is_kept(tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
     cells = [11, 12, 13]
-    with pytest.raises(RuntimeError, match=r"cell 13: the worker process died over it \(exit code 9\)"):
+    with pytest.raises(RuntimeError, match=r"13: the worker process died over it twice \(exit code 9\)"):
         run_cells(cells, deadly, label="squares", processes=2, console=QUIET, settings=SETTINGS, resume=record)
     kept = Record(record, SETTINGS)
     assert "squares: 11" in kept or "squares: 12" in kept  # one of them had to finish before 13 was begun
@@ -109,11 +109,15 @@ def test_workers_end_with_the_run_that_started_them(blow: signal.Signals) -> Non
     folder = Path(__file__).parent
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (folder, folder.parents[1])))}
     with subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        start_new_session=True,
     ) as run:
         assert run.stdout is not None
         workers = [psutil.Process(int(run.stdout.readline())) for _ in range(2)]
-        run.send_signal(blow)
+        os.killpg(run.pid, blow) if blow == signal.SIGINT else run.send_signal(blow)  # a terminal tells all of them
         _, alive = psutil.wait_procs(workers, timeout=5)
         for one in alive:
             one.kill()

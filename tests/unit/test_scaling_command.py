@@ -63,7 +63,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[Cell]:
     """The cells that the command has measured."""
     seen: list[Cell] = []
 
-    def measure(cell: Cell) -> dict[str, Any]:
+    def measure(cell: Cell, engine: object) -> dict[str, Any]:
         seen.append(cell)
         return synthetic(cell)
 
@@ -119,7 +119,7 @@ def test_thresholds_and_drop_rates_are_swept(
 
 def test_a_busy_machine_is_seen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(
-        command, "measure_apart", lambda cell: {**synthetic(cell), "wall_s": synthetic(cell)["core_s"] * 3}
+        command, "measure_apart", lambda cell, _: {**synthetic(cell), "wall_s": synthetic(cell)["core_s"] * 3}
     )
     scaling(clients="100", dimensions="10", computes="3", processes=1)
     assert "awake for up to 3.0 times their core time" in " ".join(capsys.readouterr().out.split())
@@ -133,7 +133,7 @@ def test_processes_that_wait_for_each_other_are_not_a_busy_machine(
     seconds = {"core_s": 1.0, "wall_s": 0.9}  # two processes: 0.8 s of the 1.8 went by in waiting
     for waiting_s, is_busy in ((0.8, False), (0.1, True)):
         figures = {**seconds, "waiting_s": waiting_s}
-        monkeypatch.setattr(command, "measure_apart", lambda cell, more=figures: {**synthetic(cell), **more})
+        monkeypatch.setattr(command, "measure_apart", lambda cell, _, more=figures: {**synthetic(cell), **more})
         scaling(clients="100", dimensions="10", computes="3", processes=2)
         assert ("more processes than cores, took the cores" in " ".join(capsys.readouterr().out.split())) == is_busy
 
@@ -141,7 +141,7 @@ def test_processes_that_wait_for_each_other_are_not_a_busy_machine(
 def test_processes_are_those_that_are_asked_for_or_one_for_each_core(
     measured: list[Cell], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(command.os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
+    monkeypatch.setattr(command.engines, "cores", lambda: 6)
     resume = tmp_path / "sweep.json"
     for computes, asked, expected in (("10", None, 6), ("3,10", None, 3), ("3", 5, 5)):
         scaling(clients="100", dimensions="10", computes=computes, processes=asked)
@@ -179,7 +179,7 @@ def test_a_cell_without_its_core_seconds_is_damaged(measured: list[Cell], tmp_pa
 def test_a_cell_that_is_slower_than_the_paper_is_told_apart(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "measure_apart", lambda cell: {**synthetic(cell), "paper_s": 0.5, "ratio": 2.0})
+    monkeypatch.setattr(command, "measure_apart", lambda cell, _: {**synthetic(cell), "paper_s": 0.5, "ratio": 2.0})
     scaling(clients="100", dimensions="10", computes="3")
     told = " ".join(capsys.readouterr().out.split())
     assert "slower N = 100, d = 10, M = 3 than the paper: wall seconds: collect 0.05" in told
@@ -190,7 +190,7 @@ def test_ctrl_c_says_how_to_go_on_and_going_on_measures_the_rest(
 ) -> None:
     seen: list[Cell] = []
 
-    def measure(cell: Cell) -> dict[str, Any]:
+    def measure(cell: Cell, engine: object) -> dict[str, Any]:
         if len(seen) == 2:
             raise KeyboardInterrupt
         seen.append(cell)
@@ -207,7 +207,7 @@ def test_ctrl_c_says_how_to_go_on_and_going_on_measures_the_rest(
     with pytest.raises(KeyboardInterrupt):
         scaling(**SIZES)
     assert "and not kept: name a --resume FILE" in " ".join(capsys.readouterr().out.split())
-    monkeypatch.setattr(command, "measure_apart", synthetic)
+    monkeypatch.setattr(command, "measure_apart", lambda cell, _: synthetic(cell))
     scaling(**SIZES, resume=resume)
     assert "2 are in" in " ".join(capsys.readouterr().out.split())
     with pytest.raises(UsageError, match="repeats is 5 there and 3 here"):

@@ -1,0 +1,39 @@
+"""What a test has a cluster do: functions and a class that every process imports by their names."""
+
+from __future__ import annotations
+
+import os
+
+from emulator.trials.draw import draw_scenario
+from emulator.trials.examination import examine
+
+
+def digest(seed: int) -> tuple[str, str]:
+    """A trial's digest, and the node on which it was run."""
+    node = "here"
+    if "RAY_JOB_ID" in os.environ or "RAY_RAYLET_PID" in os.environ:
+        import ray
+
+        node = ray.get_runtime_context().get_node_id()
+    return examine(draw_scenario(seed), compare=False).digest, node
+
+
+def dies_at_three(number: int) -> int:
+    """Takes its process with it."""
+    if number == 3:
+        os._exit(7)
+    return number
+
+
+class Holder:
+    """Something with a state."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self, number: int) -> int:
+        self.count += number
+        return self.count
+
+    def die(self) -> None:
+        os._exit(7)

@@ -1,0 +1,150 @@
+"""The same work on this machine and on a cluster of Ray with two nodes: results are equal, digest for digest."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+pytestmark = pytest.mark.long
+TESTS = Path(__file__).parents[1]
+PYTHONPATH = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
+START_S, RUN_S = 120, 90
+
+
+class Addresses(NamedTuple):
+    """Of a cluster: for a program on one of its machines, and for one elsewhere."""
+
+    inside: str
+    outside: str
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Addresses]:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[cluster]'")
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": PYTHONPATH}
+    with subprocess.Popen(
+        [sys.executable, "-W", "ignore", str(TESTS / "ray_cluster.py")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        line = next((one for one in process.stdout if "ray://" in one), "")
+        assert line, "no cluster"
+        yield Addresses(*line.split())
+        process.stdin.close()
+        process.wait(START_S)
+
+
+def run(cluster: Addresses, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **os.environ,
+        "RAY_ADDRESS": cluster.inside,
+        "PYTHONPATH": PYTHONPATH,
+    }
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", *arguments],
+        capture_output=True, text=True, env=environment, cwd=folder, timeout=RUN_S, check=False,
+    )  # fmt: skip
+
+
+def dca(cluster: Addresses, *arguments: str, folder: Path) -> dict[str, Any]:
+    done = run(cluster, "-m", "dca_proto.cli", *arguments, "--json", "result.json", folder=folder)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return result
+
+
+DIGESTS = """
+import sys
+from cluster_work import digest
+from emulator.engine import open_engine
+with open_engine(sys.argv[1]) as engine:
+    found = [done.value() for done in engine.map(digest, range(12), ordered=True)]
+print(*(one for one, _ in found))
+print(len({node for _, node in found}))
+"""
+
+
+def test_trials_have_the_same_digests_on_both_nodes_as_here(cluster: Addresses, tmp_path: Path) -> None:
+    found = {}
+    for engine in ("local", "ray", cluster.outside):
+        done = run(cluster, "-c", DIGESTS, engine, folder=tmp_path)
+        assert done.returncode == 0, done.stderr
+        found[engine] = done.stdout.splitlines()[-2:]
+    digests = {lines[0] for lines in found.values()}
+    assert len(digests) == 1
+    assert len(set(digests.pop().split())) == 12
+    assert [lines[1] for lines in found.values()] == ["1", "2", "2"], "nodes that had work"
+
+
+def test_a_sweep_finds_the_same(cluster: Addresses, tmp_path: Path) -> None:
+    here, there = (
+        dca(cluster, "emulate", "sweep", "--seeds", "0..15", "--engine", engine, folder=tmp_path)
+        for engine in ("local", "ray")
+    )
+    for found in (here, there):
+        found.pop("wall_s"), found.pop("scenarios_per_s")
+    assert here == there
+    assert here["run"] == 16
+
+
+def test_an_audit_of_the_actors_sees_the_same(cluster: Addresses, tmp_path: Path) -> None:
+    small = ("audit", "--protocol", "--clients", "5", "--tolerate", "1", "--runs", "100", "--seed", "7")
+    here, there = (dca(cluster, *small, "--engine", engine, folder=tmp_path) for engine in ("local", "ray"))
+    for found in (here, there):
+        found.pop("seconds")
+    assert here == there
+
+
+def test_a_cell_is_measured_on_the_cluster(cluster: Addresses, tmp_path: Path) -> None:
+    small = ("scaling", "--clients", "30", "--dimensions", "5", "--computes", "3", "--repeats", "2", "--processes", "2")
+    (here,), (there,) = (
+        dca(cluster, *small, "--engine", engine, folder=tmp_path)["cells"] for engine in ("local", "ray")
+    )
+    for figure in ("messages", "bytes", "received", "received_bytes", "contributors", "noise_sd", "processes"):
+        assert here[figure] == there[figure], figure
+
+
+DEATHS = """
+import sys
+from cluster_work import dies_at_three, Holder
+from dca_proto.core.errors import UsageError
+from emulator.engine import open_engine
+with open_engine("ray") as engine:
+    for done in engine.map(dies_at_three, range(6), ordered=True):
+        print(done.item, done.result, "died over it twice" in done.trouble)
+    with engine.worker(Holder, "holding") as worker:
+        print(worker.call("add", 3), worker.call("add", 4))
+        try:
+            worker.call("die")
+        except UsageError as error:
+            print(error)
+"""
+
+
+def test_work_that_dies_is_named_and_a_worker_keeps_its_state(cluster: Addresses, tmp_path: Path) -> None:
+    done = run(cluster, "-c", DEATHS, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    *items, sums, died = [line for line in done.stdout.splitlines() if "raylet" not in line][-8:]
+    assert items == [f"{number} {None if number == 3 else number} {number == 3}" for number in range(6)]
+    assert sums == "3 7"
+    assert died.startswith("the process of holding died (")
+
+
+def test_no_cluster_is_told_in_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[cluster]'")
+    nowhere = Addresses("127.0.0.1:1", "ray://127.0.0.1:1")
+    done = run(nowhere, "-m", "dca_proto.cli", "emulate", "sweep", "--engine", nowhere.outside, folder=tmp_path)
+    assert done.returncode == 2
+    assert f"--engine {nowhere.outside}: no cluster answers" in done.stderr.splitlines()[-1]

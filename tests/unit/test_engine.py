@@ -1,0 +1,162 @@
+"""Engines on this machine: results in their order, work that dies or fails, workers with a state, and nothing left."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dca_proto.core.errors import UsageError
+from emulator.engine import THREADS, WorkerDiedError, open_engine
+
+
+def slow_first(number: int) -> tuple[int, int]:
+    """The square, of 0 last; and who has made it."""
+    if number == 0:
+        time.sleep(0.5)
+    return number**2, os.getpid()
+
+
+def dies_once(path: str) -> int:
+    """Takes its process with it, but not the second time."""
+    if not Path(path).exists():
+        Path(path).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return 7
+
+
+def leaves_word(path: str) -> None:
+    """Runs for ever, and says so when it is ended."""
+    Path(path).write_text(str(os.getpid()))
+    try:
+        while True:
+            time.monotonic()
+    finally:
+        Path(path).write_text("unwound")
+
+
+class Counter:
+    """Something with a state."""
+
+    def __init__(self, path: str = "") -> None:
+        self.path, self.count = path, 0
+
+    def add(self, number: int) -> int:
+        self.count += number
+        return self.count
+
+    def refuse(self) -> None:
+        raise UsageError("not like that")
+
+    def die(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def close(self) -> None:
+        if self.path:
+            Path(self.path).write_text(f"closed at {self.count}")
+
+
+class ClosingIn:
+    """Makes a counter that leaves word in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+
+    def __call__(self) -> Counter:
+        return Counter(self.path)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    before = set(psutil.Process().children(recursive=True))
+    yield
+    left = set(psutil.Process().children(recursive=True)) - before
+    assert not [one for one in left if "resource_tracker" not in " ".join(one.cmdline())]
+
+
+def test_results_come_as_they_are_done_or_in_the_items_order() -> None:
+    engine = open_engine()
+    found = list(engine.map(slow_first, range(4), processes=2))
+    assert sorted(done.value()[0] for done in found) == [0, 1, 4, 9]
+    assert found[-1].item == 0, "it took longest"
+    assert len({done.value()[1] for done in found}) == 2
+    ordered = [done.value()[0] for done in engine.map(slow_first, range(4), processes=2, ordered=True)]
+    assert ordered == [0, 1, 4, 9]
+
+
+def test_items_are_taken_only_as_processes_are_free() -> None:
+    taken: list[int] = []
+
+    def items() -> Iterator[int]:
+        for number in range(100):
+            taken.append(number)
+            yield number
+
+    results = open_engine().map(slow_first, items(), processes=1)
+    next(results)
+    assert len(taken) <= 2
+    results.close()  # type: ignore[attr-defined]
+
+
+def test_processes_have_one_thread_each() -> None:
+    (done,) = open_engine().map(os.getenv, [THREADS[0]], processes=1)
+    assert done.value() == "1"
+
+
+def test_work_that_died_is_tried_once_more(tmp_path: Path) -> None:
+    found = {done.item: done.value() for done in open_engine().map(dies_once, [str(tmp_path / "a")], processes=2)}
+    assert found == {str(tmp_path / "a"): 7}
+
+
+def test_work_that_is_left_unwinds_and_ends(tmp_path: Path) -> None:
+    word = tmp_path / "word"
+    results = open_engine().map(slow_then_ever, [str(word), ""], processes=2)
+    assert next(results).item == ""
+    while not word.exists() or not word.read_text():
+        time.sleep(0.01)
+    results.close()  # type: ignore[attr-defined]
+    assert word.read_text() == "unwound"
+
+
+def slow_then_ever(path: str) -> None:
+    """Runs for ever where there is a path."""
+    if path:
+        leaves_word(path)
+
+
+def test_a_worker_keeps_its_state_and_is_closed(tmp_path: Path) -> None:
+    with open_engine().worker(ClosingIn(tmp_path / "word"), "counting") as worker:
+        assert [worker.call("add", number) for number in (3, 4)] == [3, 7]
+        with pytest.raises(UsageError, match=r"^counting: not like that$"):
+            worker.call("refuse")
+        with pytest.raises(RuntimeError, match=r"counting: (.|\n)*AttributeError"):
+            worker.call("nothing")
+        assert worker.call("add", 1) == 8, "it goes on"
+    assert (tmp_path / "word").read_text() == "closed at 8"
+
+
+def test_a_worker_that_died_is_named_and_not_started_again() -> None:
+    with open_engine().worker(Counter, "counting", "count less") as worker:
+        with pytest.raises(WorkerDiedError, match=r"^the process of counting was killed \(.* runs out: count less\)$"):
+            worker.call("die")
+        with pytest.raises(WorkerDiedError, match=r"^the process of counting was killed"):
+            worker.call("add", 1)
+
+
+@pytest.mark.parametrize("name", ["", "spark", "ray:", "http://head:10001"])
+def test_another_engine_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=f"^--engine {name}: expected local, ray or ray://host:port$"):
+        open_engine(name)
+
+
+def test_ray_that_is_missing_is_told_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    with pytest.raises(UsageError, match=r"^--engine ray needs Ray, which is not installed: pip install .*cluster"):
+        open_engine("ray")
+    assert importlib.util.find_spec("joblib"), "the other engine needs only this"
