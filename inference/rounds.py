@@ -5,11 +5,16 @@ A running trainer has it, and so has the ideal functionality. A job does not kno
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Mapping
 from typing import Protocol, TypeVar, runtime_checkable
 
-from dca_proto.aggregate import Job, NoAggregate, NoisyAggregate, RoundRequest
+import numpy as np
 
-__all__ = ["CostedRounds", "Job", "Rounds", "run"]
+from dca_proto.aggregate import Job, NoAggregate, NoisyAggregate, RoundRequest
+from inference.errors import DataError
+
+__all__ = ["CostedRounds", "Job", "Replayed", "Rounds", "as_text", "run"]
 
 R = TypeVar("R")
 
@@ -32,6 +37,34 @@ class CostedRounds(Rounds, Protocol):
 
     @property
     def spent(self) -> Spent: ...
+
+
+class Replayed:
+    """Rounds that were held already, to a job that asks for the same again.
+
+    Args:
+        aggregates: of all rounds of the job, in their order.
+    """
+
+    def __init__(self, aggregates: Iterable[NoisyAggregate]) -> None:
+        self._left = iter(aggregates)
+
+    def hold(self, request: RoundRequest) -> NoisyAggregate:
+        """The next aggregate. Raises `DataError` where it is none, or not of that request."""
+        found = next(self._left, None)
+        if found is None:
+            raise DataError(f"the job asks for one more round, of {request.statistic!r}; give those of all rounds")
+        if (found.statistic, as_text(found.parameters)) != (request.statistic, as_text(request.parameters)):
+            raise DataError(
+                f"an aggregate of {found.statistic!r} is not of the round that the job asks for, of "
+                f"{request.statistic!r}; give those of all rounds in order, and the settings that asked for them"
+            )
+        return found
+
+
+def as_text(parameters: Mapping[str, object]) -> str:
+    """Parameters as something that compares and hashes: equal where they mean the same."""
+    return json.dumps(parameters, sort_keys=True, default=lambda array: np.asarray(array).tolist())
 
 
 class Spent(Protocol):

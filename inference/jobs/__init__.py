@@ -13,11 +13,22 @@ The jobs stand beside their models. `find` gives one by name and imports no othe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
 
-from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest, RoundRequest, SecureSumRequest
+from dca_proto.aggregate import (
+    LdpReportRequest,
+    NodeReleaseRequest,
+    NoisyAggregate,
+    RoundRequest,
+    SecureSumRequest,
+)
 from inference.errors import DataError, unknown
-from inference.jobs.base import LearningJob
+from inference.jobs.base import Conditions, LearningJob
+from inference.jobs.settings import settings_from
+from inference.problem import Schema, stream
+from inference.rounds import Replayed, run
 
 FAMILIES = ("gaussian", "bernoulli", "categorical", "poisson", "exponential")
 _MODULES = {
@@ -44,6 +55,35 @@ def find(name: str) -> LearningJob:
         raise unknown("job", name, None, NAMES)
     jobs: dict[str, LearningJob] = import_module(_MODULES[name]).JOBS
     return jobs[name]
+
+
+def refit(name: str, aggregates: Sequence[NoisyAggregate], schema: Schema, *, seed: int = 0, **settings: Any) -> Any:
+    """What a job learns from aggregates of its rounds that are held, as under another prior: at no price.
+
+    The rounds of a job ask the same whatever its prior is, so this is the fit that would have been made with it.
+
+    Args:
+        name: of the job. aggregates: of all of its rounds, in their order. schema: that it had.
+        seed: of the run (of its random stream "auxiliary"), which gradient steps depend on.
+        settings: of the job, those that shaped its rounds and the new ones.
+
+    Raises:
+        DataError: an aggregate is not of the round that the job asks for, or a setting is out of range.
+    """
+    job, first = find(name), aggregates[0]
+    own = settings_from(job.settings, settings, name)
+    of_nodes = NodeReleaseRequest if first.nodes else SecureSumRequest
+    known = Conditions(
+        first.clients,
+        0,
+        first.mu or 1.0,
+        stream(seed, "auxiliary"),
+        kind=of_nodes if first.reports is None else LdpReportRequest,
+        epsilon=first.epsilon or 1.0,
+        weights=lambda parameters: tuple(first.parameters["weights"]),
+    )
+    found = run(job.make(schema, own, known), Replayed(aggregates))
+    return found if job.finish is None else job.finish(found, schema, own, known)
 
 
 _WORDS = {

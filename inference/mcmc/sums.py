@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from dca_proto.aggregate import NoisyAggregate
 from inference.draws import attributes
 from inference.errors import DataError
+from inference.rounds import as_text
 
 Array = NDArray[np.float64]
 
@@ -59,7 +60,7 @@ class NoisySums:
         check_once(listed)
         first = listed[0]
         for place, one in enumerate(listed, start=1):
-            if (one.statistic, _text(one.parameters)) != (first.statistic, _text(first.parameters)):
+            if (one.statistic, as_text(one.parameters)) != (first.statistic, as_text(first.parameters)):
                 raise DataError(
                     f"aggregate {place} is of another statistic or other parameters than the first; only sums of the "
                     "same statistic add up"
@@ -91,7 +92,7 @@ class NoisySums:
 
     def flatten(self) -> tuple[tuple[Any, Any, Any], tuple[str, str]]:
         """Leaves, and what is static, for `jax.tree_util`."""
-        return (self.value, self.noise_variance, self.n), (self.statistic, _text(self.parameters))
+        return (self.value, self.noise_variance, self.n), (self.statistic, as_text(self.parameters))
 
     @classmethod
     def unflatten(cls, static: tuple[str, str], leaves: Sequence[Any]) -> NoisySums:
@@ -110,8 +111,3 @@ def check_once(listed: Sequence[NoisyAggregate]) -> None:
         if again is not None:
             raise DataError(f"aggregate {place} is aggregate {again} again; give each round once")
         nodes[release] = place
-
-
-def _text(parameters: Mapping[str, Any]) -> str:
-    """Parameters as something that compares and hashes: equal where they mean the same."""
-    return json.dumps(parameters, sort_keys=True, default=lambda array: np.asarray(array).tolist())

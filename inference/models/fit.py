@@ -14,10 +14,12 @@ too narrow, and off where noise in xxᵀ draws coefficients towards zero.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial, wraps
+from inspect import signature
 from math import sqrt
-from typing import TYPE_CHECKING, TypeAlias, Unpack
+from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar, Unpack
 
 import numpy as np
 
@@ -51,6 +53,23 @@ ColumnPrior: TypeAlias = GaussianPrior | RatePrior | ProbabilityPrior
 NEAR = 1e-9  # relative, for bounds that went through centre and scale
 
 
+P = ParamSpec("P")
+Q = TypeVar("Q", bound=LocalPosterior)
+
+
+def refittable(fitted: Callable[P, Q]) -> Callable[P, Q]:
+    """A fit whose result can be made again under another prior: ``refit(prior=...)``, from the same reports."""
+
+    @wraps(fitted)
+    def made(*args: P.args, **named: P.kwargs) -> Q:
+        bound = signature(fitted).bind(*args, **named)
+        known = {**bound.arguments, **bound.arguments.pop("run", {})}
+        return replace(fitted(*args, **named), again=partial(made, **known))
+
+    return made
+
+
+@refittable
 def gaussian(
     given: Given, prior: GaussianPrior | None = None, *, bounds: Interval | None = None, **run: Unpack[Run]
 ) -> LocalPosterior:
@@ -76,6 +95,7 @@ def gaussian(
     return _scalar(GAUSSIAN, reports, believed, own, options)
 
 
+@refittable
 def exponential(
     given: Given, prior: RatePrior | None = None, *, bounds: Interval | None = None, **run: Unpack[Run]
 ) -> LocalPosterior:
@@ -84,6 +104,7 @@ def exponential(
     return _positive(EXPONENTIAL, reports, prior or RatePrior.of_exponential(reports.bounds.upper), Options(**run))
 
 
+@refittable
 def poisson(
     given: Given, prior: RatePrior | None = None, *, bounds: Interval | None = None, **run: Unpack[Run]
 ) -> LocalPosterior:
@@ -92,6 +113,7 @@ def poisson(
     return _positive(POISSON, reports, prior or RatePrior.of_poisson(reports.bounds.upper), Options(**run))
 
 
+@refittable
 def geometric(
     given: Given, prior: ProbabilityPrior | None = None, *, bounds: Interval | None = None, **run: Unpack[Run]
 ) -> LocalPosterior:
@@ -100,6 +122,7 @@ def geometric(
     return _positive(GEOMETRIC, reports, prior or ProbabilityPrior(), Options(**run))
 
 
+@refittable
 def histogram(
     given: Given, prior: DirichletPrior | None = None, *, labels: Sequence[str] | None = None, **run: Unpack[Run]
 ) -> LocalPosterior:
@@ -138,6 +161,7 @@ def histogram(
     )
 
 
+@refittable
 def linear(
     given: NoisyAggregate | Sequence[NoisyAggregate],
     prior: RegressionPrior | None = None,
@@ -163,6 +187,7 @@ def linear(
     return _summed(given, prior, schema, noise_aware, Options(**run), logistic=False)
 
 
+@refittable
 def logistic(
     given: NoisyAggregate | Sequence[NoisyAggregate],
     prior: RegressionPrior | None = None,
@@ -175,6 +200,7 @@ def logistic(
     return _summed(given, prior, schema, noise_aware, Options(**run), logistic=True)
 
 
+@refittable
 def linear_inputs(
     given: Given,
     prior: RegressionPrior | None = None,
@@ -206,6 +232,7 @@ def linear_inputs(
     return options.checked(regression(sampled, unit, prior, options, {**rows.attrs, "noise_aware": noise_aware}))
 
 
+@refittable
 def logistic_inputs(
     given: Given,
     labels: Given,

@@ -148,6 +148,26 @@ def fit_of(
     return Coefficients(**{**known, **more})
 
 
+def fit_aggregates(
+    released: Sequence[NoisyAggregate],
+    *,
+    prior_precision: ArrayLike | None = None,
+    residual_variance: float | None = None,
+    repair: str = REPAIR,
+) -> Coefficients:
+    """The regression from sums alone, whose scales need not be standard deviations; all three may change in a refit.
+
+    Args:
+        prior_precision: λ₀ of each slope, in units of the sums' scales; None: that of `plausible_prior`, with its scale
+            learned. residual_variance: λ⁻¹, in squared units of the same; None: estimated.
+    """
+    statistics, (*features, _) = statistics_of(released), columns_of(released)
+    base = plausible_prior(statistics, len(features), residual_variance)
+    fitted = fitted_to(statistics, len(features), prior_precision, residual_variance, repair=repair, base=base)
+    again = partial(fit_aggregates, released, residual_variance=residual_variance, repair=repair)
+    return fit_of(released, fitted, repair=repair, again=again)
+
+
 def learned_from(
     released: NoisyAggregate,
     schema: Schema,

@@ -22,10 +22,10 @@ from dca_proto.aggregate import NoisyAggregate
 from inference.errors import DataError
 from inference.models.coefficients import Coefficients
 from inference.models.estimator import PrivateRegressor, required
-from inference.models.linear.aggregate_stats import columns_of, fit_of, plausible_prior, statistics_of
+from inference.models.linear.aggregate_stats import fit_aggregates
 from inference.models.linear.baselines import exact_fit
 from inference.models.linear.one_round import regression_in_bounds
-from inference.models.linear.prior import fitted_to, prior_precision
+from inference.models.linear.prior import prior_precision
 from inference.models.linear.repair import REPAIR, check_repair
 from inference.models.linear.two_rounds import STD_SHARE, regression_with_projection
 from inference.problem import Schema
@@ -81,14 +81,14 @@ class PrivateLinearRegression(PrivateRegressor):
         self._keep(exact_fit(np.column_stack([X, y]), prior, self.residual_variance))
 
     def _fit_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> None:
-        statistics = statistics_of(aggregates)
-        *features, _ = columns_of(aggregates)
-        base = plausible_prior(statistics, len(features), self.residual_variance)
-        fitted = fitted_to(
-            statistics, len(features), self.prior_precision, self.residual_variance, repair=self.repair, base=base
+        fit = fit_aggregates(
+            aggregates,
+            prior_precision=self.prior_precision,
+            residual_variance=self.residual_variance,
+            repair=self.repair,
         )
-        self._name_features(features)
-        self._keep(fit_of(aggregates, fitted, repair=self.repair))
+        self._name_features(fit.names[1:])
+        self._keep(fit)
 
     def _fit_rounds(self, rounds: Rounds) -> bool:
         schema = required(self.schema)

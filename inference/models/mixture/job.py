@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from dca_proto.wording import listed
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage
-from inference.jobs.settings import setting
+from inference.jobs.settings import require_positive, setting
 from inference.jobs.variational import settings_for, stages
 from inference.models.mixture.fit import MixtureFit
+from inference.models.mixture.model import PRIOR, SPAN
 from inference.models.mixture.rounds import ITERATIONS_MAX, MixtureSettings, gaussian_mixture
 from inference.problem import Problem, Schema
 from inference.rounds import Job
@@ -22,6 +23,7 @@ from inference.scale import standardisation
 Array = NDArray[np.float64]
 _DEFAULT = MixtureSettings()
 _STARTS = 5
+PRIORS = ("prior_alpha", "prior_beta", "prior_shape", "prior_rate")
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,15 @@ class Settings:
         "", "Guesses of the means in the columns' units, as in -2,0;2,0;0,3: components by semicolons."
     )
 
+    prior_alpha: float = setting(PRIOR.alpha, "Of the Dirichlet prior of the weights, the same for each component.")
+    prior_beta: float = setting(PRIOR.beta, "How many rows the prior of a component's mean is worth.")
+    prior_shape: float = setting(PRIOR.shape, "Of the Gamma prior of a component's precision.")
+    prior_rate: float = setting(PRIOR.rate, f"The same; columns in units of {SPAN:g} standard deviations.")
+
     def __post_init__(self) -> None:
         _ = self.own
+        for name in PRIORS:
+            require_positive(name, getattr(self, name))
 
     @property
     def own(self) -> MixtureSettings:
@@ -64,6 +73,11 @@ def make(schema: Schema, settings: Settings, conditions: Conditions) -> Job[Mixt
         held_out=conditions.held_out,
         on_progress=conditions.on_iteration,
     )
+
+
+def finish(result: MixtureFit, schema: Schema, settings: Settings, conditions: Conditions) -> MixtureFit:
+    """The posterior under the prior that is set; the rounds ask the same whatever it is."""
+    return result.refit(**{name: getattr(settings, name) for name in PRIORS})
 
 
 def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
@@ -125,6 +139,8 @@ JOBS = {
         settings=Settings,
         plan=plan,
         make=make,
+        finish=finish,
+        changeable=PRIORS,
         reference=reference,
         picture_title=picture_title,
         model=model,

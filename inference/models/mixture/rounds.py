@@ -14,14 +14,15 @@ in another one (-3.86) without privacy, too. Where components should start is of
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoAggregate, NoisyAggregate, SecureSumRequest
-from inference.errors import DataError
+from inference.errors import DataError, unknown
 from inference.models.mixture import model as mixture
 from inference.models.mixture.fit import MixtureFit
 from inference.models.mixture.model import PRIOR, Noise, Prior, State, Statistics
@@ -101,17 +102,40 @@ def gaussian_mixture(
     start = mixture.init(_start(settings, columns, rng), moments.contributors, settings.prior)
     watch = _Watch(columns, settings.prior, held_out, on_progress, schedule.iterations)
     course = yield from _climb(start, _Rounds(columns, schedule, settings, moments.contributors), watch)
-    return MixtureFit(
+    state, n = course.state, moments.contributors
+    found = MixtureFit(
         schema=schema,
         columns=columns,
-        posterior=course.state.posterior,
-        noise=course.state.noise,
+        posterior=state.posterior,
+        noise=state.noise,
         schedule=schedule,
-        iterations=course.state.iteration,
+        iterations=state.iteration,
         stopped=course.stopped,
-        contributors=moments.contributors,
+        contributors=n,
         private=schema.private and moments.private and course.private,
+        prior=settings.prior,
     )
+    return replace(found, again=partial(_under, found, state.statistics))
+
+
+def _under(found: MixtureFit, statistics: Statistics, **prior: float) -> MixtureFit:
+    """The posterior of the averaged statistics under another prior.
+
+    Args:
+        prior: numbers of `Prior`, as ``prior_alpha``; those that are left out stay.
+
+    Raises:
+        DataError: a name is unknown, or a number out of range.
+    """
+    names = [f"prior_{name}" for name in Prior._fields]
+    for name in prior:
+        if name not in names:
+            raise unknown("prior parameter", name, None, names)
+    given = found.prior._replace(**{name.removeprefix("prior_"): number for name, number in prior.items()})
+    MixtureSettings(prior=given)  # refuses what is out of range
+    repaired = mixture.repair(statistics, found.noise, found.contributors, given)
+    again = partial(_under, found, statistics)
+    return replace(found, posterior=mixture.posterior(repaired, given), prior=given, again=again)
 
 
 def _start(settings: MixtureSettings, columns: Standardisation, rng: np.random.Generator) -> Array:

@@ -1,0 +1,150 @@
+"""Another prior is free: a refit of held aggregates is the fit that would have been made with it from the start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dca_proto.aggregate import SecureSumRequest
+from dca_proto.learning.job import JobTerms
+from dca_proto.privacy.accounting import mu_of
+from dca_proto.privacy.budget import Budget
+from emulator.ideal import IdealSwarm
+from inference.bounds import Interval
+from inference.errors import DataError
+from inference.estimators import (
+    PrivateKaplanMeier,
+    PrivateLinearRegression,
+    PrivateLogisticRegression,
+    PrivatePoissonRegression,
+    PrivateProportionalHazards,
+    PrivateRobustRegression,
+)
+from inference.jobs import find, refit
+from inference.jobs.base import Conditions
+from inference.jobs.settings import settings_from
+from inference.models.estimator import Recorded
+from inference.posterior import Posterior
+from inference.problem import Schema, stream
+from inference.rounds import run
+
+N, EPSILON, DELTA = 600, 4.0, 1e-5
+RNG = np.random.default_rng(5)
+X = np.clip(RNG.normal(0, 1, (N, 2)), -5, 5)
+ETA = X @ [1.0, -0.5]
+TARGETS = {
+    "number": (np.clip(2 + ETA + RNG.normal(0, 0.7, N), -9, 9), Interval(-9, 9)),
+    "class": ((RNG.random(N) < 1 / (1 + np.exp(-ETA))).astype(float), Interval(0, 1)),
+    "count": (np.minimum(RNG.poisson(np.exp(0.4 * ETA)), 12.0), Interval(0, 12)),
+}
+MONTHS = RNG.exponential(np.exp(-0.4 * X[:, 0]) * 10)
+TRIAL = Schema(("event", "a"), "months", {"event": Interval(0, 1), "a": Interval(-5, 5), "months": Interval(0, 24)})
+TRIAL_ROWS = np.column_stack([MONTHS < 24, X[:, 0], np.minimum(MONTHS, 24)]).astype(float)
+
+JOBS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
+    ("regression", "number", {}, {"prior_precision": 50.0}),
+    ("regression-bounded", "number", {}, {"prior_precision": 50.0}),
+    ("logistic", "class", {"method": "one-sum"}, {"prior_sd": 0.1}),
+    ("logistic", "class", {"method": "scores"}, {"prior_sd": 0.1}),
+    ("logistic", "class", {"method": "variational", "epochs": 8}, {"prior_sd": 0.1}),
+    ("poisson-regression", "count", {}, {"prior_sd": 0.05}),
+    ("robust-regression", "number", {}, {"prior_sd": 0.05}),
+    ("mixture", "number", {"components": 2, "epochs": 4}, {"prior_beta": 200.0, "prior_alpha": 300.0}),
+    ("gaussian", "number", {}, {"prior_kappa": 500.0}),
+    ("bernoulli", "class", {}, {"prior_alpha": 900.0}),
+    ("poisson", "count", {}, {"prior_a": 900.0}),
+    ("exponential", "count", {}, {"prior_a": 900.0}),
+    ("survival", "trial", {"intervals": 4}, {"prior_rows": 300.0}),
+    ("survival-regression", "trial", {"intervals": 3}, {"prior_sd": 0.02}),
+]
+
+
+def data(kind: str) -> tuple[np.ndarray, Schema]:
+    if kind == "trial":
+        return TRIAL_ROWS, TRIAL
+    y, bounds = TARGETS[kind]
+    return np.column_stack([X, y]), Schema(("a", "b"), "y", {"a": Interval(-5, 5), "b": Interval(-5, 5), "y": bounds})
+
+
+def rounds(kind: str) -> Recorded:
+    rows, schema = data(kind)
+    terms = JobTerms(budget=Budget(EPSILON, DELTA), clients=N, tolerated=0, computes=(b"a" * 32, b"b" * 32))
+    return Recorded(IdealSwarm(rows, schema.columns, terms, random=np.random.default_rng(3).bytes))
+
+
+def learned(name: str, kind: str, settings: dict[str, Any]) -> tuple[Posterior, Recorded]:
+    job, source, (_, schema) = find(name), rounds(kind), data(kind)
+    own = settings_from(job.settings, settings, name)
+    known = Conditions(N, 0, mu_of(EPSILON, DELTA), stream(0, "auxiliary"), kind=SecureSumRequest, epsilon=EPSILON)
+    found = run(job.make(schema, own, known), source)
+    return (found if job.finish is None else job.finish(found, schema, own, known)), source
+
+
+def numbers(found: Posterior, schema: Schema | None = None) -> np.ndarray:
+    """Means, sds and the ends of intervals and of the prior's, of all estimates."""
+    unknown, figures = (np.nan, np.nan), [one.figure for one in found.estimates(schema)]
+    return np.array([[f.mean, f.sd or 0, *(f.interval or unknown), *(f.prior or unknown)] for f in figures])
+
+
+@pytest.mark.parametrize(("name", "kind", "asked", "prior"), JOBS, ids=[f"{job[0]}-{job[2]}" for job in JOBS])
+def test_a_refit_is_the_fit_with_that_prior_from_the_start(
+    name: str, kind: str, asked: dict[str, Any], prior: dict[str, Any]
+) -> None:
+    """Of the same noise: by the result's own ``refit``, by the job from its aggregates, and by new rounds."""
+    before, source = learned(name, kind, asked)
+    aggregates = [one for _, one in source.held]
+    again = refit(name, aggregates, data(kind)[1], **asked, **prior)
+    fresh, _ = learned(name, kind, {**asked, **prior})
+    np.testing.assert_allclose(numbers(before.refit(**prior)), numbers(fresh))
+    np.testing.assert_allclose(numbers(again), numbers(fresh))
+    np.testing.assert_allclose(numbers(before), numbers(refit(name, aggregates, data(kind)[1], **asked)))
+    assert not np.allclose(numbers(before)[:, 0], numbers(fresh)[:, 0], rtol=1e-3), "the prior shows"
+
+
+CURVE = {"times": (6, 12, 24), "duration": "months", "random_state": 1}
+ESTIMATORS: list[tuple[Any, str, dict[str, Any], dict[str, Any]]] = [
+    (PrivateLinearRegression, "number", {"projection": False}, {"prior_precision": 50.0}),
+    (PrivateLogisticRegression, "class", {"method": "one-sum"}, {"prior_sd": 0.1}),
+    (PrivatePoissonRegression, "count", {}, {"prior_sd": 0.05}),
+    (PrivateRobustRegression, "number", {}, {"prior_sd": 0.05}),
+    (
+        PrivateKaplanMeier,
+        "trial",
+        CURVE,
+        {"prior_rows": 300.0},
+    ),
+    (PrivateProportionalHazards, "trial", {}, {"prior_sd": 0.02}),
+]
+
+
+@pytest.mark.parametrize(("estimator", "kind", "given", "prior"), ESTIMATORS)
+def test_an_estimator_fitted_with_another_prior_to_the_same_aggregates_is_a_refit(
+    estimator: Any, kind: str, given: dict[str, Any], prior: dict[str, Any]
+) -> None:
+    schema = {} if estimator is PrivateKaplanMeier else {"schema": data(kind)[1]}
+    source = rounds(kind)
+    model = estimator(**given, **schema).fit(source)
+    over_rounds = estimator(**given, **schema, **prior).fit(rounds(kind))
+    np.testing.assert_allclose(numbers(model.fit_.refit(**prior)), numbers(over_rounds.fit_))
+    aggregates = [one for _, one in source.held][-1:] if kind in ("number", "class") and len(source.held) < 3 else None
+    held = aggregates or [one for _, one in source.held]
+    first, second = estimator(**given, **schema).fit(held), estimator(**given, **schema, **prior).fit(held)
+    np.testing.assert_allclose(numbers(first.fit_.refit(**prior)), numbers(second.fit_))
+    assert not np.allclose(numbers(first.fit_)[:, 0], numbers(second.fit_)[:, 0], rtol=1e-3), "the prior shows"
+
+
+def test_aggregates_of_other_rounds_are_refused() -> None:
+    _, source = learned("regression", "number", {})
+    aggregates, schema = [one for _, one in source.held], data("number")[1]
+    with pytest.raises(DataError, match="the job asks for one more round, of 'regression'"):
+        refit("regression", aggregates[:1], schema)
+    with pytest.raises(DataError, match="an aggregate of 'regression' is not of the round that the job asks for"):
+        refit("regression", aggregates[::-1], schema)
+    other = replace(schema, bounds={**schema.bounds, "a": Interval(-6, 6)})
+    with pytest.raises(DataError, match="is not of the round"):
+        refit("regression", aggregates, other)
+    with pytest.raises(DataError, match="prior_precision"):
+        refit("regression", aggregates, schema, prior_precision=-1.0)
