@@ -143,7 +143,7 @@ def work(cell: Cell) -> dict[str, Any]:
 def cells(options: argparse.Namespace) -> list[Cell]:
     """In batches, so that all cores are busy to the end."""
     batches = dict.fromkeys((500, 5_000), 1) if options.quick else BATCHES
-    grid = product(reversed(batches), TRUTHS, KINDS, EPSILONS)
+    grid = product(batches, TRUTHS, KINDS, EPSILONS)
     return [
         Cell(truth, kind, n, epsilon, RELEASES, batch, options.seed)
         for n, truth, kind, epsilon in grid

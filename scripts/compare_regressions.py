@@ -225,7 +225,7 @@ def draw(path: Path, figures: list[dict[str, Any]]) -> None:
 
 def check(options: argparse.Namespace) -> int:
     """All cells, table, picture and checks."""
-    repeats, people = (3, 0) if options.quick else (60, 5)
+    repeats, people = (3, 0) if options.quick else (30, 5)
     cells = [Cell(name, options.seed + seed) for name in LINEAR for seed in range(repeats)]
     cells += [Cell(LOGISTIC, options.seed + seed) for seed in range(people)]
     if not options.diffprivlib:
