@@ -1,6 +1,6 @@
-"""What every learning job is: settings, the generator that asks for rounds, and what its result says.
+"""The record of a learning job: its settings, the generator that asks for rounds, and the summary of its result.
 
-The parts of a job are functions, kept together under its name. A command needs to know no more of a job than this.
+The parts of a job are functions, kept together under its name. Commands use jobs through this record alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a job says of its result, as plain JSON values with checked names: the table of what two modules hand over.
+"""The typed record of a job's summary: plain JSON values with checked names.
 
     {"coefficients": [{"name": "bmi", "unit": "points per kg/m²", "estimate": 8.1, "estimate_sd": 1.2,
                        "interval_95": [5.7, 10.5], "prior_interval_95": [-20.0, 20.0], "contraction": 0.986,

@@ -1,4 +1,4 @@
-"""What the variational jobs share: their plan, from the noise that is to be expected, and handing over settings."""
+"""Shared by the variational jobs: the plan, which follows from the expected noise, and the settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every fit returns: draws of the posterior in the user's own units, and what they are worth.
+"""The result of every fit that samples: draws of the posterior in the user's units, with diagnostics.
 
 **Mixing.** `inference.draws` has the rule of all fits: a warning from R̂ 1.01 on, and from 1.1 on an error, unless
 ``require_mixed`` is false.

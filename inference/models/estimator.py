@@ -1,4 +1,4 @@
-"""What all scikit-learn faces have in common: one `fit` for three sources.
+"""The base of all estimators with the interface of scikit-learn: one `fit` for three sources.
 
     fit(X, y)          raw rows: the same model without privacy, from exact statistics; ``private_`` is False
     fit(aggregates)    a `NoisyAggregate` that was released, or a list of them

@@ -1,8 +1,8 @@
-"""What a new client is like, given the parameters: its value, and the report that it would send.
+"""Draws of the posterior predictive: values of new clients, and the reports that they would send.
 
-For each draw of the parameters the values of as many clients as are asked for, before they are clipped, and their
-reports, clipped and with the mechanism's noise: draws of the posterior predictive. Reports that look nothing like the
-ones that came in speak against the model. Where only sums are known, there are values alone.
+For each draw of the parameters it simulates as many clients as the caller asks for. Values are not clipped; reports are
+clipped and have the mechanism's noise. If simulated reports look unlike the real ones, the model is wrong. Where only
+sums are known, there are values and no reports.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is believed before any report has been seen (LDP paper, section 8), and draws of it to hold posteriors against.
+"""Priors of the fits (LDP paper, section 8), and draws from them to compare posteriors with.
 
     model          prior                                                               by default, of bounds
     gaussian       mean ~ N(m, s²), sd ~ Gamma(a, rate r)                              m the middle; see `within`

@@ -28,9 +28,10 @@ and short, and where it does not, they have the length a whatever the number of 
 the planned iterations.
 
 **The step of ρ** is half of (2), its natural gradient, for the Fisher information of ρ is 2; but the noise in (2) has
-standard deviation τ_j = s_j σ, and at small budgets that is far above 1, its signal. So the part that all coordinates
-have in common, whose noise has variance τ²/d, and the rest of each are divided by 1 plus their noise's variance:
-together the coordinates find the scale of s where none could alone, and s stays where it was where nothing can be told.
+standard deviation τ_j = s_j σ, and at small budgets that is far above 1, its signal. So the step is split into the part
+that all coordinates have in common, whose noise has variance τ²/d, and the rest of each. Either is divided by 1 plus
+the variance of its noise. So all coordinates together find the scale of s where a single one could not. Where noise
+hides everything, s stays as it was.
 """
 
 from __future__ import annotations

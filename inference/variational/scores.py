@@ -1,4 +1,4 @@
-"""What predictions are worth on rows that the trainer holds."""
+"""Scores of predictions on rows that the trainer holds."""
 
 from __future__ import annotations
 

@@ -9,9 +9,9 @@ sum m of two of them, one is drawn from its conditional over 0..m:
     ln p(s_j | m) = f_j(s_j) + f_k(m - s_j),   f_k(t) = lnΓ(α_k + t) - lnΓ(t + 1) - (t - s̃_k)²/(2 variance)
 
 Each sweep pairs the categories at random and updates all pairs at once: they are disjoint, so that they do not depend
-on one another given their sums. Where 0..m has too many numbers, only those that leave s_j's remainder by a stride are
-looked at, s_j among them, which leaves the conditional invariant; the stride is either of two neighbours by chance, so
-that no remainder is forever.
+on one another given their sums. Where 0..m has too many numbers, only every h-th is a candidate, s_j among them. That
+leaves the conditional invariant. The stride h is one of two neighbours at random, so a chain does not keep its
+remainder for ever.
 """
 
 from __future__ import annotations

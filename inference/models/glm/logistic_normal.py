@@ -1,6 +1,6 @@
 """E[σ(u)] of the sigmoid σ(u) = 1/(1 + e⁻ᵘ) under u ~ N(m, v), and of its derivatives: exact, in log space.
 
-What logistic regression with normal features comes to once they are integrated out, as it sees them in u = xᵀθ alone.
+Logistic regression depends on features through u = xᵀθ alone. If they are normal, these means are all that it needs.
 
 **Quadrature.** σ has poles at ±iπ, so that Gauss-Hermite's nodes, spread over many standard deviations s = √v, would
 have to be thousands for s = 30. The trapezoidal rule converges like exp(-2πa/h) for a step h in a variable in which all

@@ -1,4 +1,4 @@
-"""Names of what the models of regressions draw (sites, in their own units), and of draws in the columns' units."""
+"""Names of the sites that regression models draw, in their own units, and of draws in the columns' units."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a noisy sum of sufficient statistics says of a regression: normal by the central limit theorem (LDP paper 2021).
+"""The likelihood of a regression given a noisy sum of its sufficient statistics: normal, by the central limit theorem.
+
+Sections and equations are of the LDP paper (2021).
 
     p(value | θ, σ², Σ) = N(value; nμ_t, nC_t + diag(noise))                             (3), derived in section 13.1
 

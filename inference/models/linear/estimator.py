@@ -1,4 +1,4 @@
-"""Bayesian linear regression for people who live in scikit-learn.
+"""Bayesian linear regression with the interface of scikit-learn.
 
     PrivateLinearRegression().fit(X, y)                       raw rows: without privacy
     PrivateLinearRegression().fit(aggregates)                 from released sums of the statistic "regression"

@@ -1,4 +1,4 @@
-"""Bayesian logistic regression for people who live in scikit-learn.
+"""Bayesian logistic regression with the interface of scikit-learn.
 
     PrivateLogisticRegression().fit(X, y)                  raw rows: the posterior's mode and curvature, without privacy
     PrivateLogisticRegression().fit(aggregate)             a sum of the statistic "regression" with a constant

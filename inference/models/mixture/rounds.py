@@ -6,9 +6,9 @@ new rows at ε = 10, 1, 0.3, 0.1 -3.43, -3.52, -3.75, -4.09 from rough guesses o
 -4.20 without any (medians of 5; the truth has -3.43, as has coordinate ascent without privacy; a single normal
 distribution -4.41).
 
-The bound has many maxima, and a start costs a whole job, so there are no restarts: two of these five random starts end
-in another one (-3.86) without privacy, too. Where components should start is often known from what the columns mean:
-`start` takes it. Seeds picked among rows, as k-means++ has them, would each show a row; a private choice costs rounds.
+The bound has many maxima. Each start would cost a whole job, so there are no restarts. Without privacy, too, two of
+these five random starts end at another maximum (-3.86). If the columns' meaning suggests where components lie, give
+`start`. k-means++ picks seeds among rows, and each would reveal a row; a private choice costs rounds.
 """
 
 from __future__ import annotations

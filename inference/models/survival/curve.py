@@ -12,8 +12,8 @@ Without censoring within intervals that is Kaplan and Meier's curve at t_k. For 
 where E_k is how many are at risk on average: this is smooth in noisy counts of any sign.
 
 **Noise.** The round's sum is B·counts + noise (`codes`), and the counts add up to the known n. Under a flat prior the
-counts given the release are normal: their least-squares estimate and the noise's covariance. They are not held to be
-positive, as that would pull noisy counts up, and bias cumulative sums. Given the counts, the shares of the cells are
+counts given the release are normal: their least-squares estimate and the noise's covariance. They may be negative: to
+force them above 0 would raise noisy counts, and bias cumulative sums. Given the counts, the shares of the cells are
 Dirichlet(counts + a/m), m cells in all: a prior worth a rows, by default one. A draw of the posterior is a draw of
 both: gamma variables with the counts' mean and variance, to which a negative count adds itself. Each drawn curve is
 replaced by the nearest one that falls: isotonic regression of H, weighted by the precision of each H(t_k), since H may
@@ -25,7 +25,8 @@ group g, d_k, E_k added up over groups, and e_gk = E_gk/E_k
     U_g = Σ_k d_gk - d_k e_gk,    Var U = Σ_k d_k (diag(e_k) - e_k e_kᵀ) + ∇U·Cov(noise of the counts)·∇Uᵀ,
 
 and UᵀVar⁻¹U is chi-squared with G - 1 degrees of freedom. (The first term is the classical variance without the
-correction for ties, of which a continuous time has none.)
+correction for ties, of which a continuous time has none.) ∇U is taken at noisy counts, so where noise is large the
+variance is a little too large: with 500 rows at ε = 0.5 a test at level 5 % rejects in 3.9 % of trials.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Survival analysis for people who live in scikit-learn, or in lifelines.
+"""Survival analysis with an interface like that of scikit-learn and lifelines.
 
     PrivateKaplanMeier(times=(6, 12, 24)).fit(X)                 rows of duration, event and perhaps group, no privacy
     PrivateKaplanMeier(times=(6, 12, 24), group="arm").fit(rounds)      over a running trainer or ideal rounds

@@ -4,9 +4,9 @@
 
     λ_k·exp(α_g + xᵀβ)  and  γ_gk,    α_0 = 0,
 
-so that a group's effect is exact, whatever it is, and features are taken to be normal within each group. What the
-statistic "survival-regression" adds up is then known through the linear predictor η = α_g + xᵀβ ~ N(α_g + m_gᵀβ, s²),
-s² = βᵀΣβ, alone: the probability P_c(η) of a cell c is in closed form, and
+so the model is exact for the effects of groups, and assumes that features are normal within each group. The expected
+value of the statistic "survival-regression" then depends on the parameters only through the linear predictor η = α_g +
+xᵀβ ~ N(α_g + m_gᵀβ, s²), s² = βᵀΣβ: the probability P_c(η) of a cell c is in closed form, and
 
     E[1_c] = E[P_c(η)],    E[x 1_c] = m_g E[P_c(η)] + Σβ·E[z P_c(η)]/s,    z = (η - E η)/s,    E[xxᵀ] = Σ + m_g m_gᵀ,
 
@@ -29,7 +29,7 @@ those of all cells would. It is released beside Σ_i x_i, so that m is known. Ho
 and of squares are beside each other was measured at n = 2,000, |β| = 0.5 and σ/Δ = 4. For 1 to 3 groups, 1 to 12
 intervals and 1 to 20 features, the variance of β and α is within a tenth of the best of 100 choices.
 
-**What it leaves out.** Features that are no normal variables within groups. At β = 0.5 a binary or log-normal one is
+**What it leaves out.** Features that are not normal within groups. At β = 0.5 a binary or log-normal one is
 off by up to 0.02 (`scripts/check_survival.py`). That is little beside the noise, but at N = 50,000 and ε = 4 the 95 %
 interval of a log-normal feature held in 45 %, of an even binary one in 88 %, of a rare one in 98 % (60 simulations).
 """

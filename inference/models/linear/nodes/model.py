@@ -21,16 +21,16 @@ seen.
 (With a constant, T (1, e) = (c, μ_x + M e) is a row for e ~ N(0, I), and Σ (1, e)(1, e)ᵀ has that factor.)
 
 Why A_j and not S_j (non-centred; Papaspiliopoulos, Roberts and Sköld 2007): noise often exceeds the smallest
-eigenvalues of S_j, which then are known only to a factor, by their common Σ_x: a funnel. Given Σ_x the A_j keep their
-law whatever its size. Why K⁻¹ and not K: where noise drowns all nodes, Σ_x⁻¹ is nearly Wishart, whose factor has
-independent terms. Where noise is small, S_j is known and Σ_x less. So A_j is centred as far as the data ask, term by
-term: noise sees (k + a_j)_im with a precision p_j, a_j has the prior precision w_j and k has π. Of this arrow matrix's
-Cholesky factor
+eigenvalues of S_j. Then only their common Σ_x informs them, up to a factor, and the posterior is a funnel. The law of
+the A_j given Σ_x does not depend on its size. Why K⁻¹ and not K: where noise drowns all nodes, Σ_x⁻¹ is nearly Wishart,
+whose factor has independent terms. Where noise is small, S_j is known and Σ_x less. So A_j is centred as far as the
+data ask, term by term: noise sees (k + a_j)_im with a precision p_j, a_j has the prior precision w_j and k has π. Of
+this arrow matrix's Cholesky factor
 
     k   = s x_0               s = (π + Σ_j p_j w_j/(p_j + w_j))^-1/2
     a_j = s_j x_j - ρ_j k     s_j = (p_j + w_j)^-1/2,  ρ_j = p_j/(p_j + w_j)
 
-All of this is a choice of coordinates: any would be right, and these are quick.
+The posterior does not depend on the choice of coordinates. These are quick.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ not. `nodes_of` leaves the square of a constant, m_jc² and noise, as it was rel
 fast take that square as any other term. Without a constant nothing tells m_j, and the models have n_j for it. Then Σ_x
 comes out smaller by the missing share, with bernstein-sheldon σ_y² too; θ and its intervals do not change, as S and z
 are sums over the same rows. Where nodes miss different shares, and noise is too small to hide it, normal-x and
-collapsed explain by σ_y² what no common Σ_x can: θ stays what it is, and its intervals are too wide (2.5 times, with
+normal explain by σ_y² what no common Σ_x can: θ stays what it is, and its intervals are too wide (2.5 times, with
 20,000 rows of each node at ε = 1 and shares of 0, 0.1 and 0.3, where σ_y² comes out 45 times too large).
 
 **Is S possible?** The noise is E, symmetric, with unique terms of variance s². Its largest eigenvalue is 2s√d at most
