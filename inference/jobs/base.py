@@ -6,7 +6,9 @@ The parts of a job are functions, kept together under its name. Commands use job
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from dca_proto.aggregate import RoundRequest, SecureSumRequest
 from dca_proto.wording import listed
 from inference.contraction import about_contraction
 from inference.draws import InferenceData
+from inference.errors import unknown
 from inference.jobs.estimates import rows_of
 from inference.jobs.summary import Summary
 from inference.problem import Problem, Schema
@@ -129,6 +132,10 @@ class LearningJob:
     batch: Callable[[Any, int], int] = lambda settings, clients: 0
     check: Callable[[Schema, Any], None] = lambda schema, settings: None
 
+    def __post_init__(self) -> None:
+        if self.finish is not None:
+            object.__setattr__(self, "finish", partial(_refittable, self.finish))
+
     def summarise(
         self, result: Any, reference: Any, train: Problem | None, test: Problem | None, schema: Schema
     ) -> Summary:
@@ -137,6 +144,25 @@ class LearningJob:
         rows = rows_of(found)
         hardly = about_contraction([row["name"] for row in rows], [row["contraction"] for row in rows])
         return {**found, "warnings": [*hardly, *found.get("warnings", [])]}
+
+
+def _refittable(
+    finish: Callable[[Any, Schema, Any, Conditions], Any], gave: Any, schema: Schema, settings: Any, known: Conditions
+) -> Any:
+    """What `finish` makes of what the rounds gave, with ``refit`` by the settings that it reads."""
+    drawn = deepcopy(known.rng)
+    found = finish(gave, schema, settings, known)
+
+    def again(**changed: Any) -> Any:
+        for name in changed:
+            if name not in (names := [one.name for one in fields(settings)]):
+                raise unknown("setting", name, None, names)
+        own = replace(settings, **changed)
+        return _refittable(finish, gave, schema, own, replace(known, rng=deepcopy(drawn)))
+
+    if found.again is None:
+        object.__setattr__(found, "again", again)
+    return found
 
 
 def plan_words(stages: Sequence[Stage]) -> str:

@@ -82,7 +82,6 @@ class LocalPosterior(Posterior):
     warmup: Draws = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     attrs: Mapping[str, object] = field(default_factory=dict)
-    again: Any = None
 
     def __post_init__(self) -> None:
         for name, array in self.draws.items():

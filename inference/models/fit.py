@@ -14,12 +14,10 @@ too narrow, and off where noise in xxᵀ draws coefficients towards zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
-from functools import partial, wraps
-from inspect import signature
 from math import sqrt
-from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar, Unpack
+from typing import TYPE_CHECKING, TypeAlias, Unpack
 
 import numpy as np
 
@@ -53,23 +51,6 @@ ColumnPrior: TypeAlias = GaussianPrior | RatePrior | ProbabilityPrior
 NEAR = 1e-9  # relative, for bounds that went through centre and scale
 
 
-P = ParamSpec("P")
-Q = TypeVar("Q", bound=LocalPosterior)
-
-
-def refittable(fitted: Callable[P, Q]) -> Callable[P, Q]:
-    """A fit whose result can be made again under another prior: ``refit(prior=...)``, from the same reports."""
-
-    @wraps(fitted)
-    def made(*args: P.args, **named: P.kwargs) -> Q:
-        bound = signature(fitted).bind(*args, **named)
-        known = {**bound.arguments, **bound.arguments.pop("run", {})}
-        return replace(fitted(*args, **named), again=partial(made, **known))
-
-    return made
-
-
-@refittable
 def gaussian(
     given: Given, prior: GaussianPrior | None = None, *, bounds: Interval | None = None, **run: Unpack[Run]
 ) -> LocalPosterior:
@@ -95,7 +76,6 @@ def gaussian(
     return _scalar(GAUSSIAN, reports, believed, own, options)
 
 
-@refittable
 def exponential(
     given: Given, prior: RatePrior | None = None, *, bounds: Interval | None = None, **run: Unpack[Run]
 ) -> LocalPosterior:
@@ -104,7 +84,6 @@ def exponential(
     return _positive(EXPONENTIAL, reports, prior or RatePrior.of_exponential(reports.bounds.upper), Options(**run))
 
 
-@refittable
 def poisson(
     given: Given, prior: RatePrior | None = None, *, bounds: Interval | None = None, **run: Unpack[Run]
 ) -> LocalPosterior:
@@ -113,7 +92,6 @@ def poisson(
     return _positive(POISSON, reports, prior or RatePrior.of_poisson(reports.bounds.upper), Options(**run))
 
 
-@refittable
 def geometric(
     given: Given, prior: ProbabilityPrior | None = None, *, bounds: Interval | None = None, **run: Unpack[Run]
 ) -> LocalPosterior:
@@ -122,7 +100,6 @@ def geometric(
     return _positive(GEOMETRIC, reports, prior or ProbabilityPrior(), Options(**run))
 
 
-@refittable
 def histogram(
     given: Given, prior: DirichletPrior | None = None, *, labels: Sequence[str] | None = None, **run: Unpack[Run]
 ) -> LocalPosterior:
@@ -161,7 +138,6 @@ def histogram(
     )
 
 
-@refittable
 def linear(
     given: NoisyAggregate | Sequence[NoisyAggregate],
     prior: RegressionPrior | None = None,
@@ -187,7 +163,6 @@ def linear(
     return _summed(given, prior, schema, noise_aware, Options(**run), logistic=False)
 
 
-@refittable
 def logistic(
     given: NoisyAggregate | Sequence[NoisyAggregate],
     prior: RegressionPrior | None = None,
@@ -200,7 +175,6 @@ def logistic(
     return _summed(given, prior, schema, noise_aware, Options(**run), logistic=True)
 
 
-@refittable
 def linear_inputs(
     given: Given,
     prior: RegressionPrior | None = None,
@@ -232,7 +206,6 @@ def linear_inputs(
     return options.checked(regression(sampled, unit, prior, options, {**rows.attrs, "noise_aware": noise_aware}))
 
 
-@refittable
 def logistic_inputs(
     given: Given,
     labels: Given,

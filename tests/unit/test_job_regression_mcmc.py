@@ -61,7 +61,7 @@ def test_nodes_with_too_few_rows_are_left_out_and_the_result_says_so(monkeypatch
     assert not any("left out" in one for one in everybody["warnings"])
     with pytest.raises(DataError, match="largest of 2 data nodes has 2 rows, and method 'normal' needs 4 of each"):
         learn_from(tables(2, 1))
-    with pytest.raises(DataError, match="there are 2 rows, and method 'normal' needs 4 of each; take 'fast'"):
+    with pytest.raises(DataError, match="2 rows are too few: this model needs at least 10"):
         learn_from(tables(1, 1), kind=SecureSumRequest)
 
 

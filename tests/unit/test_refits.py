@@ -47,6 +47,7 @@ TRIAL_ROWS = np.column_stack([MONTHS < 24, X[:, 0], np.minimum(MONTHS, 24)]).ast
 JOBS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("regression", "number", {}, {"prior_precision": 50.0}),
     ("regression-bounded", "number", {}, {"prior_precision": 50.0}),
+    ("regression-mcmc", "number", {"method": "fast"}, {"coefficient_sd": 0.02, "intercept_sd": 0.01}),
     ("logistic", "class", {"method": "one-sum"}, {"prior_sd": 0.1}),
     ("logistic", "class", {"method": "scores"}, {"prior_sd": 0.1}),
     ("logistic", "class", {"method": "variational", "epochs": 8}, {"prior_sd": 0.1}),

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,11 +64,6 @@ class Family(ABC):
     learns: ClassVar[str]
     column: str
     interval: Interval
-
-    @property
-    def prior_parameters(self) -> dict[str, Any]:
-        """Of the conjugate prior, by name."""
-        return {one.name: getattr(self, one.name) for one in fields(self)[2:]}
 
     @abstractmethod
     def request(self, budget_share: float = 1.0) -> SecureSumRequest:
@@ -147,7 +142,6 @@ class FamilyResult(Posterior):
     repaired: bool
     private: bool
     attrs: Mapping[str, object] = field(default_factory=dict)
-    again: Any = None
 
     @property
     def mean(self) -> dict[str, Array]:

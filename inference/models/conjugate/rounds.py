@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -82,33 +80,16 @@ def posterior_of(
     Args:
         aggregate: of `Family.request`. Others as of `family_job`.
     """
-    seed = int(rng.integers(2**63))
-    return _fitted(model, aggregate, seed, method=method, chains=chains, draws=draws, private=private)
-
-
-def _fitted(
-    model: Family,
-    aggregate: NoisyAggregate,
-    seed: int,
-    *,
-    method: str,
-    chains: int,
-    draws: int,
-    private: bool,
-    **prior: Any,
-) -> FamilyResult:
-    """The posterior under this model's prior, but for the parameters that are given, as ``prior_a``."""
     attrs, claimed = attributes(aggregate), private and aggregate.private
     if not claimed:
         attrs |= {"private": False, "epsilon": None, "delta": None, "mu": None}
-    given = {name.removeprefix("prior_"): value for name, value in prior.items()}
-    known: dict[str, Any] = {"method": method, "chains": chains, "draws": draws}
-    found = fitted(
-        family(model.name, model.column, model.interval, **{**model.prior_parameters, **given}),
+    return fitted(
+        model,
         model.release(aggregate),
-        rng=np.random.default_rng(seed),
+        rng=rng,
+        method=method,
+        chains=chains,
+        draws=draws,
         private=claimed,
         attrs=attrs,
-        **known,
     )
-    return replace(found, again=partial(_fitted, model, aggregate, seed, private=private, **known))

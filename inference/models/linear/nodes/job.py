@@ -1,6 +1,7 @@
 """Job `regression-mcmc`: distributed Bayesian regression with the privacy noise in the model, one round, then draws.
 
-Of what J data nodes release by themselves, or of one secure sum over all clients, which is one node.
+Of what J data nodes release by themselves (`methods`), or of one secure sum over all clients. One sum also has Σ y²,
+which nodes' model does not know, so its posterior is that of all noisy sums (`models.fit.linear`).
 
 Columns are measured in half-widths of their public bounds, about the bounds' centres, as in `one_round`; a constant
 feature is a third of a half-width.
@@ -13,7 +14,7 @@ times at k = 2 and 2.4 at 10 (in a unit ball; `dca_proto.statistics.averaged_sen
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,17 +22,21 @@ from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, RoundRequest
 from inference.draws import InferenceData
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, target_on_features
-from inference.jobs.reports import SAMPLED, SamplerSettings, check_installed, with_new_clients
-from inference.jobs.settings import require_choice, setting
+from inference.jobs.reports import SAMPLED, SamplerSettings, check_clients, check_installed, with_new_clients
+from inference.jobs.settings import require_choice, require_positive, setting
 from inference.models.coefficients import Coefficients
+from inference.models.fit import linear
 from inference.models.glm.regression import LocalRegression
 from inference.models.linear import job as regression
 from inference.models.linear.aggregate_stats import STATISTIC
 from inference.models.linear.nodes.methods import ABOUT, FAST, NAMES, NORMAL, fit, fit_fast, rows_least
-from inference.models.linear.nodes.observed import AVERAGED
+from inference.models.linear.nodes.observed import AVERAGED, prior_of
 from inference.models.linear.one_round import INTERCEPT_BOUND
+from inference.models.priors import RegressionPrior
 from inference.problem import Schema
 
+PRIORS = ("coefficient_sd", "intercept_sd", "feature_sd", "residual_sd")
+OF_BOUNDS = "bounds being ±1; by default of these"
 ROWS_MAX = 100_000  # of one node, unless asked for more
 Fit = LocalRegression | Coefficients
 
@@ -43,14 +48,25 @@ class Settings(SamplerSettings):
     method: str = setting(NORMAL, f"How the posterior is found: {', '.join(NAMES)}.")
     rows_max: int = setting(ROWS_MAX, "Rows of a data node that count, those first.")
     group: int | None = setting(None, "Rows that a data node averages before it adds up; by default none are.")
+    coefficient_sd: float | None = setting(None, f"Of each coefficient's normal prior, {OF_BOUNDS}.")
+    intercept_sd: float | None = setting(None, "The same of the target at the middle of all bounds.")
+    feature_sd: float | None = setting(None, f"What the features' sds are about, {OF_BOUNDS}.")
+    residual_sd: float | None = setting(None, f"What the residuals' sd is about, {OF_BOUNDS}.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_choice("method", self.method, NAMES)
+        for name in PRIORS:
+            require_positive(name, getattr(self, name))
         for name in ("rows_max", "group"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise DataError(f"setting {name!r} is {value}, expected at least 1")
+
+    @property
+    def given(self) -> dict[str, float]:
+        """The prior's numbers that are set, in half-widths of the bounds."""
+        return {name: value for name in PRIORS if (value := getattr(self, name)) is not None}
 
 
 def check(schema: Schema, settings: Settings) -> None:
@@ -89,14 +105,22 @@ def make(
     more = {"intercept": True, "intercept_bound": INTERCEPT_BOUND} if group == 1 else {"group": group}
     if by_nodes:
         return (yield NodeReleaseRequest(name, {**parameters, **more}, rows_max=settings.rows_max))
-    return (yield SecureSumRequest(name, {**parameters, **more}))
+    d = len(schema.features)
+    if settings.method != FAST:
+        check_clients(conditions.clients, (d + 1) * (d + 2) // 2 + d + 2, f"a regression on {d} features")
+    parameters |= {**more, "target_square": True}
+    return (yield SecureSumRequest(name, {**parameters, "weights": list(conditions.weights(parameters))}))
 
 
 def finish(released: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions) -> Fit:
     """The posterior of what was released."""
+    if settings.method != FAST and not issubclass(conditions.kind, NodeReleaseRequest):
+        prior = RegressionPrior.within(np.ones(len(schema.columns)), logistic=False)
+        return linear(released, replace(prior, **settings.given), schema=schema, **settings.run(conditions))
+    of_nodes = prior_of(released).about(**settings.given)
     if settings.method == FAST:
-        return fit_fast(released, schema)
-    return fit(released, schema=schema, **settings.run(conditions))
+        return fit_fast(released, schema, of_nodes)
+    return fit(released, of_nodes, schema=schema, **settings.run(conditions))
 
 
 def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
@@ -124,7 +148,7 @@ JOBS = {
     "regression-mcmc": LearningJob(
         name="regression-mcmc",
         settings=Settings,
-        changeable=("method", *SAMPLED),
+        changeable=("method", *PRIORS, *SAMPLED),
         check=check,
         rows_least=least_rows,
         plan=plan,

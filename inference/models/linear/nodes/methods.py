@@ -141,12 +141,11 @@ def sample(
     )
 
 
-def fit_fast(released: NoisyAggregate, schema: Schema) -> Coefficients:
+def fit_fast(released: NoisyAggregate, schema: Schema, prior: Prior | None = None) -> Coefficients:
     """Method `fast`, of nodes of any size."""
     nodes = list(released.nodes or (released,))
-    observed, prior = nodes_of(nodes), prior_of(nodes)
-    found = fixed_s_fast.posterior(observed, prior, fixed_s_fast.crude_sigma_y2(BOUND_Y))
-    return fit_of(regressions(nodes), found, schema, method=FAST, by=BY_BOUNDS)
+    found = fixed_s_fast.posterior(nodes_of(nodes), prior or prior_of(nodes), fixed_s_fast.crude_sigma_y2(BOUND_Y))
+    return fit_of(regressions(nodes), found, schema, method=ABOUT[FAST], by=BY_BOUNDS)
 
 
 def rows_least(method: str, features: int) -> int:

@@ -130,6 +130,29 @@ class Prior(NamedTuple):
         left = spread[-1] - explained
         return cls(np.zeros(d), C, np.array(2.0), np.asarray(left), np.diag(spread[:-1]), np.array(columns + 2.0))
 
+    def about(
+        self,
+        coefficient_sd: float | None = None,
+        intercept_sd: float | None = None,
+        feature_sd: float | None = None,
+        residual_sd: float | None = None,
+    ) -> Prior:
+        """The same with some standard deviations, in the scaled units; that of the residuals is √E[σ_y²].
+
+        Args:
+            intercept_sd: of a constant's coefficient times the constant. A prior has a constant where κ counts one
+                feature less than there are.
+        """
+        d = len(self.m)
+        first, C, Lambda = int(d + 2 - float(self.kappa)), np.array(self.C), np.array(self.Lambda)
+        if coefficient_sd is not None:
+            C[first:, first:] = coefficient_sd**2 * np.eye(d - first)
+        if feature_sd is not None:
+            Lambda[first:, first:] = feature_sd**2 * np.eye(d - first)
+        if intercept_sd is not None and first:
+            C[0, 0] = intercept_sd**2 / Lambda[0, 0]
+        return self._replace(C=C, Lambda=Lambda, b=self.b if residual_sd is None else np.asarray(residual_sd**2))
+
     @classmethod
     def published(cls, d: int, Lambda: ArrayLike) -> Prior:
         """That of the paper's experiments (section 5.1): a = 20, b = 0.5, m = 0, κ = d + 1, C = b/(a - 1)·I.
