@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import nan
 from typing import TypeAlias
 
-from dca_proto.core.errors import UsageError
+from dca_proto.core.errors import InputError
 
 Categories: TypeAlias = Mapping[str, Sequence[str]]
 """The categories of each text column, in the order of their codes."""
@@ -29,7 +29,7 @@ def parse_categories(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
     for text in texts:
         column, sign, listed = text.partition("=")
         if not sign or not column.strip() or column.strip() in found:
-            raise UsageError(f"categories {text[:80]!r}: expected {_EXAMPLE}, each column once")
+            raise InputError(f"categories {text[:80]!r}: expected {_EXAMPLE}, each column once")
         found[column.strip()] = tuple(one.strip() for one in listed.split(","))
     return checked(found)
 
@@ -38,12 +38,12 @@ def checked(categories: Categories) -> dict[str, tuple[str, ...]]:
     """The same, if each column has from 2 to 1,000 different categories that can be printed. Raises `UsageError`."""
     for column, listed in categories.items():
         if not 2 <= len(listed) <= _MOST or len(set(listed)) < len(listed):
-            raise UsageError(
+            raise InputError(
                 f"column {column[:80]!r} has {len(listed)} categories, {len(set(listed))} of them different; list from "
                 f"2 to {_MOST}, each once, as in {_EXAMPLE}"
             )
         if odd := [one for one in listed if one != one.strip() or not one or not one.isprintable()]:
-            raise UsageError(f"column {column[:80]!r} has the category {odd[0][:80]!r}; expected a printable text")
+            raise InputError(f"column {column[:80]!r} has the category {odd[0][:80]!r}; expected a printable text")
     return {column: tuple(listed) for column, listed in categories.items()}
 
 

@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dca_proto.core.errors import UsageError
+from dca_proto.core.errors import InputError, UsageError
 from dca_proto.federation import Federation, Member
 from dca_proto.keyfile import read_federation
 from dca_proto.net.settings import BrokerSettings, parse_broker
@@ -117,16 +117,16 @@ def read_config(path: Path, roles: Iterable[str] = ROLES) -> Config:
     try:
         return _config(role, tables, path.absolute().parent)
     except UsageError as error:
-        raise UsageError(f"{path}: {error}") from None
+        raise InputError(f"{path}: {error}") from None
 
 
 def _read_tables(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"cannot read configuration {path}: {error.strerror}; check the path and its rights") from None
+        raise InputError(f"cannot read configuration {path}: {error.strerror}; check the path and its rights") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not TOML: {error}; expected an actor's configuration file") from None
+        raise InputError(f"{path} is not TOML: {error}; expected an actor's configuration file") from None
 
 
 def _role(tables: Mapping[str, Any], roles: tuple[str, ...], path: Path) -> str:
@@ -135,7 +135,7 @@ def _role(tables: Mapping[str, Any], roles: tuple[str, ...], path: Path) -> str:
     if len(found) != 1 or found[0] not in roles:
         names = " and ".join(f"[{role}]" for role in found) or "none"
         expected = " or ".join(f"[{role}]" for role in roles)
-        raise UsageError(f"{path}: found {names} of the actors' sections, expected one: {expected}")
+        raise InputError(f"{path}: found {names} of the actors' sections, expected one: {expected}")
     return found[0]
 
 
@@ -144,9 +144,9 @@ def _config(role: str, tables: Mapping[str, Any], directory: Path) -> Config:
     _check_keys("sections", tables, known)
     for name in known:
         if not isinstance(tables.get(name, {}), dict):
-            raise UsageError(f"{name} is a value, expected the section [{name}]")
+            raise InputError(f"{name} is a value, expected the section [{name}]")
     if "broker" not in tables:
-        raise UsageError('[broker] is missing; give at least: url = "mqtt://host"')
+        raise InputError('[broker] is missing; give at least: url = "mqtt://host"')
     files = _files(role, tables[role], directory)
     federation = read_federation(files.federation)
     return Config(
@@ -175,7 +175,7 @@ def _import(module: str) -> None:
     try:
         importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise UsageError(f"modules: {module!r} cannot be imported: {error}; is it installed here?") from None
+        raise InputError(f"modules: {module!r} cannot be imported: {error}; is it installed here?") from None
 
 
 def _own_policy(files: ClientFiles | NodeFiles, tables: Mapping[str, Any], federation: Federation) -> Policy:
@@ -184,14 +184,14 @@ def _own_policy(files: ClientFiles | NodeFiles, tables: Mapping[str, Any], feder
     if path is None:
         return _policy("[policy]", tables.get("policy", {}), federation)
     if "policy" in tables:
-        raise UsageError(f"found both [client] policy = {path.name!r} and the section [policy]; keep one of them")
+        raise InputError(f"found both [client] policy = {path.name!r} and the section [policy]; keep one of them")
     table = _read_tables(path)
     try:
         if "policy" in table:
-            raise UsageError("found the section [policy]; expected its keys by themselves, without that line")
+            raise InputError("found the section [policy]; expected its keys by themselves, without that line")
         return _policy("policy", table, federation)
     except UsageError as error:
-        raise UsageError(f"{path}: {error}") from None
+        raise InputError(f"{path}: {error}") from None
 
 
 def _policy(where: str, table: Mapping[str, Any], federation: Federation) -> Policy:
@@ -220,7 +220,7 @@ def check_known(where: str, given: Iterable[str], known: Iterable[str]) -> None:
     names = tuple(known)
     for text in given:
         if text not in names:
-            raise UsageError(f"{where}: {text!r} is unknown{nearest(text, names)}; known: {', '.join(names)}")
+            raise InputError(f"{where}: {text!r} is unknown{nearest(text, names)}; known: {', '.join(names)}")
 
 
 def convert(where: str, table: Mapping[str, Any], kind: type[T]) -> T:
@@ -235,14 +235,14 @@ def convert(where: str, table: Mapping[str, Any], kind: type[T]) -> T:
     except msgspec.ValidationError as error:
         if isinstance(error.__cause__, UsageError):
             raise error.__cause__ from None
-        raise UsageError(f"{where} {in_words(error)}") from None
+        raise InputError(f"{where} {in_words(error)}") from None
 
 
 def _check_keys(what: str, table: Mapping[str, Any], known: Iterable[str]) -> None:
     names = tuple(known)
     for key in table:
         if key not in names:
-            raise UsageError(f"unknown key {key!r}{nearest(key, names)}; {what}: {', '.join(names)}")
+            raise InputError(f"unknown key {key!r}{nearest(key, names)}; {what}: {', '.join(names)}")
 
 
 def _path(kind: type, value: object) -> object:

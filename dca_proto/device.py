@@ -31,7 +31,7 @@ import structlog
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.config import ROLES, ClientFiles, Config, NodeFiles, check_known, read_config
 from dca_proto.core.effects import Channel
-from dca_proto.core.errors import RoundAborted, UsageError
+from dca_proto.core.errors import InputError, RoundAborted, UsageError
 from dca_proto.core.facts import RoundCompleted, RoundFailed
 from dca_proto.core.machine import Actor
 from dca_proto.core.request import OpenRound
@@ -231,7 +231,7 @@ def load(path: Path, data: Table | None = None, *, roles: Iterable[str] = ROLES)
     if config.role == "client":
         return Device(config, identity, _client(config, identity, _data(config, data, path)))
     if data is not None:
-        raise UsageError(f"{path}: a {config.role} has no data of its own; only a client does")
+        raise InputError(f"{path}: a {config.role} has no data of its own; only a client does")
     _check_member(config, identity)
     return Device(config, identity, (_compute if config.role == "compute" else _trainer)(config, identity))
 
@@ -241,7 +241,7 @@ def _data(config: Config, data: Table | None, path: Path) -> Table:
     if data is not None:
         return data
     if config.files.data is None:
-        raise UsageError(f'{path}: found no data, expected [client] data = "FILE.csv" or data from the program')
+        raise InputError(f'{path}: found no data, expected [client] data = "FILE.csv" or data from the program')
     return read_csv(config.files.data, config.files.categories)
 
 
@@ -255,7 +255,7 @@ def _client(config: Config, identity: Identity, table: Table) -> Callable[[Recor
     if files.policy is None:  # a file of its own is shared, also by devices with other columns
         check_known("bounds of the policy", config.policy.bounds, table.columns)
     if certificate.client_key != identity.public_key:
-        raise UsageError(f"certificate {path} is another client's; name the one for {files.identity}")
+        raise InputError(f"certificate {path} is another client's; name the one for {files.identity}")
     return lambda records: ClientActor(
         identity,
         certificate,
@@ -290,7 +290,7 @@ def _check_member(config: Config, identity: Identity) -> None:
     assert isinstance(files, NodeFiles), "the role's own section"
     members = config.federation.computes if config.role == "compute" else config.federation.trainers
     if identity.public_key not in [member.key for member in members]:
-        raise UsageError(
+        raise InputError(
             f"{files.federation} names no {config.role} with the key of {files.identity}; "
             "use the federation file that it was given to"
         )
@@ -340,7 +340,7 @@ def _hold(device: Device, path: Path) -> int:
     from dca_proto.request import open_round
 
     if device.config.round is None:
-        raise UsageError(f"{path}: a trainer needs the section [round], which says what it asks")
+        raise InputError(f"{path}: a trainer needs the section [round], which says what it asks")
     request = open_round(device.config.round, device.config.federation)
     try:
         aggregate = complete(device.hold(request, FactLog()))

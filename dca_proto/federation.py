@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 import msgspec
 
 from dca_proto.core.codec import body_of, encode, sign, verify_signed
-from dca_proto.core.errors import PeerError, UsageError
+from dca_proto.core.errors import InputError, PeerError, UsageError
 from dca_proto.core.messages import Certificate, FederationFile, FileStamp, Signed
 from dca_proto.core.params import CERTIFICATES_KNOWN_MAX
 from dca_proto.core.records import signed, unreadable
@@ -59,24 +59,24 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise UsageError(f"federation name {self.name!r}: use up to 32 lower-case letters, digits and dashes")
+            raise InputError(f"federation name {self.name!r}: use up to 32 lower-case letters, digits and dashes")
         members = self.computes + self.trainers
         odd = [one.name for one in members if not _MEMBER.fullmatch(one.name)]
         if odd:
-            raise UsageError(
+            raise InputError(
                 f"federation {self.name!r}: a member is named {odd[0][:80]!r}; use up to 64 letters, digits, spaces, "
                 "dots, dashes and underscores, and begin with none of the four"
             )
         for what, values in (("name", [m.name for m in members]), ("key", [m.key for m in members])):
             if len(set(values)) != len(values):
-                raise UsageError(f"federation {self.name!r}: a {what} stands there twice; each member has its own")
+                raise InputError(f"federation {self.name!r}: a {what} stands there twice; each member has its own")
         if any(len(key) != 32 for key in (self.enrolment_key, *(member.key for member in members))):
-            raise UsageError(f"federation {self.name!r}: a key is not 32 bytes (64 hexadecimal digits)")
+            raise InputError(f"federation {self.name!r}: a key is not 32 bytes (64 hexadecimal digits)")
         if list(self.revoked) != sorted(set(self.revoked)):
-            raise UsageError(f"federation {self.name!r}: revoked ids are out of order, or one stands there twice")
+            raise InputError(f"federation {self.name!r}: revoked ids are out of order, or one stands there twice")
         back = [member.name for member in members if member.id in self._revoked]
         if back:
-            raise UsageError(f"federation {self.name!r}: the key of {back[0]} is revoked; take a new one")
+            raise InputError(f"federation {self.name!r}: the key of {back[0]} is revoked; take a new one")
 
     def __repr__(self) -> str:
         return f"Federation({self.name!r}, {self.title})"
@@ -221,15 +221,15 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
             )
             return given.opened(given.frame)
         except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-            raise UsageError(f"federation file: {error}; `dca federation init` writes one") from None
+            raise InputError(f"federation file: {error}; `dca federation init` writes one") from None
         except UsageError:
             raise
         except ValueError:
-            raise UsageError("federation file: a key is not hexadecimal; `dca federation init` writes one") from None
+            raise InputError("federation file: a key is not hexadecimal; `dca federation init` writes one") from None
         except PeerError as error:
             if error.code == "malformed":
-                raise UsageError(f"federation file: content that no member would take: {error.found}") from None
-            raise UsageError(
+                raise InputError(f"federation file: content that no member would take: {error.found}") from None
+            raise InputError(
                 "federation file: its enrolment key did not sign this content: it was changed; get it from its owner"
             ) from None
 
@@ -271,7 +271,7 @@ def newest_file(given: Federation, records: Iterable[tuple[str, bytes, bytes]]) 
         try:
             return stored.newer(given) or given.newer(stored) or given
         except PeerError as error:
-            raise UsageError(f"the store has {stored.title}: {error}; get a newer file from its owner") from None
+            raise InputError(f"the store has {stored.title}: {error}; get a newer file from its owner") from None
     return given
 
 
@@ -295,14 +295,14 @@ def enrol(authority: Identity, federation: Federation, client_key: bytes, expire
     """
     _require_authority(authority, federation)
     if federation.is_revoked(actor_id(client_key)):
-        raise UsageError(f"the key of {actor_id(client_key).hex()} is revoked for good; have the client make a new one")
+        raise InputError(f"the key of {actor_id(client_key).hex()} is revoked for good; have the client make a new one")
     unsigned = Certificate(client_key, expires_ms, bytes(64))
     return Certificate(client_key, expires_ms, authority.sign(federation.id, _certified(unsigned)))
 
 
 def _require_authority(authority: Identity, federation: Federation) -> None:
     if authority.public_key != federation.enrolment_key:
-        raise UsageError("this is not the federation file's enrolment key; use the one that `federation init` made")
+        raise InputError("this is not the federation file's enrolment key; use the one that `federation init` made")
 
 
 @lru_cache(maxsize=CERTIFICATES_KNOWN_MAX)  # a client shows the same one in every round; what fails is not kept

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from dca_proto.core.errors import PeerError, UsageError
+from dca_proto.core.errors import InputError, PeerError, StorageError, UsageError
 from dca_proto.core.messages import Certificate
 from dca_proto.crypto.sealing import KEY_BYTES, Identity, actor_id
 from dca_proto.federation import Federation
@@ -91,15 +91,15 @@ def read_identity(path: Path, role: str) -> Identity:
         text = msgspec.convert(tomllib.loads(read_private(path)), _KeyText)
         identity = Identity(bytes.fromhex(text.secret))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError):
-        raise UsageError(f"{path} is not a key file; {expected}") from None
+        raise InputError(f"{path} is not a key file; {expected}") from None
     except UsageError:
         raise
     except ValueError:
-        raise UsageError(f"{path} holds a secret that is not hexadecimal; {expected}") from None
+        raise InputError(f"{path} holds a secret that is not hexadecimal; {expected}") from None
     if (text.public_key, text.id) != (identity.public_key.hex(), identity.id.hex()):
-        raise UsageError(f"{path} is damaged: its public key or id is not that of its secret; restore it from a copy")
+        raise InputError(f"{path} is damaged: its public key or id is not that of its secret; restore it from a copy")
     if text.role != role:
-        raise UsageError(f"{path} is the identity of a {text.role}, expected that of a {role}; name the right file")
+        raise InputError(f"{path} is the identity of a {text.role}, expected that of a {role}; name the right file")
     return identity
 
 
@@ -137,7 +137,7 @@ def replace_file(path: Path, text: str) -> None:
         draft.replace(path)
     except OSError as error:
         draft.unlink(missing_ok=True)
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+        raise StorageError(f"cannot write {path}: {error.strerror}") from None
 
 
 def read_certificate(path: Path, federation: Federation, now_ms: int) -> Certificate:
@@ -154,7 +154,7 @@ def read_certificate(path: Path, federation: Federation, now_ms: int) -> Certifi
         why = {"certificate": "has expired", "revoked": "is revoked for good, so make a new key"}.get(
             error.code, f"was not signed for federation {federation.name!r}"
         )
-        raise UsageError(f"certificate {path} {why}; {_ENROL_ADVICE}") from None
+        raise InputError(f"certificate {path} {why}; {_ENROL_ADVICE}") from None
     return certificate
 
 
@@ -170,7 +170,7 @@ def _parse_certificate(path: Path) -> Certificate:
     except UsageError:
         raise
     except ValueError:  # TOML, msgspec and hexadecimal errors are all ValueErrors
-        raise UsageError(f"{path} is not a certificate; {_ENROL_ADVICE}") from None
+        raise InputError(f"{path} is not a certificate; {_ENROL_ADVICE}") from None
 
 
 # --- the federation file ----------------------------------------------------------------------------------------------
@@ -182,17 +182,17 @@ def read_federation(path: Path) -> Federation:
     try:
         return Federation.from_toml(text)
     except UsageError as error:
-        raise UsageError(f"{path}: {error}") from None
+        raise InputError(f"{path}: {error}") from None
 
 
 def _read_public(path: Path, advice: str) -> str:
     if not path.exists():
-        raise UsageError(f"{path} does not exist; {advice}")
+        raise InputError(f"{path} does not exist; {advice}")
     with _explained(path):
         try:
             return path.read_text(encoding="utf-8")
         except UnicodeDecodeError:
-            raise UsageError(f"{path} is not a text file; {advice}") from None
+            raise InputError(f"{path} is not a text file; {advice}") from None
 
 
 @contextlib.contextmanager
@@ -200,4 +200,4 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}; check the path and its rights") from None
+        raise InputError(f"cannot read {path}: {error.strerror}; check the path and its rights") from None

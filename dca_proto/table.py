@@ -21,7 +21,7 @@ import structlog
 from numpy.typing import NDArray
 
 from dca_proto.categories import Categories, checked, numbered, numbers
-from dca_proto.core.errors import UsageError
+from dca_proto.core.errors import InputError
 
 _UNDECODED = "\ufffd"  # where a byte is not UTF-8
 
@@ -43,9 +43,9 @@ class Table:
         self.columns = tuple(columns)
         self._rows = np.asarray(rows, dtype=np.float64)
         if self._rows.ndim != 2 or self._rows.shape[1] != len(self.columns):
-            raise UsageError(f"rows have shape {self._rows.shape}; expected (m, {len(self.columns)}), one per column")
+            raise InputError(f"rows have shape {self._rows.shape}; expected (m, {len(self.columns)}), one per column")
         if len(set(self.columns)) < len(self.columns):
-            raise UsageError("a column is named twice; name each once")
+            raise InputError("a column is named twice; name each once")
 
     def rows(self, columns: tuple[str, ...]) -> NDArray[np.float64]:
         """The rows of these columns, in this order, shape ``(m, len(columns))``."""
@@ -74,10 +74,10 @@ def read_csv(path: Path, categories: Categories | None = None) -> Table:
             lines = csv.reader(file, strict=True)
             columns = _header(lines, path)
             if unknown := [name for name in listed if name not in columns]:
-                raise UsageError(f"data {path} has no column {unknown[0]!r}, of which categories are listed")
+                raise InputError(f"data {path} has no column {unknown[0]!r}, of which categories are listed")
             rows = list(_rows(lines, columns, listed, odd))
     except OSError as error:
-        raise UsageError(f"cannot read data {path}: {error.strerror}; check the path and its rights") from None
+        raise InputError(f"cannot read data {path}: {error.strerror}; check the path and its rights") from None
     if odd := +odd:
         lines_odd = odd.pop(None, 0)
         log.warning("data not understood count as missing", data=str(path), fields=dict(odd), lines=lines_odd)
@@ -91,15 +91,15 @@ def _header(lines: Iterator[list[str]], path: Path) -> tuple[str, ...]:
     except csv.Error:
         columns = (_UNDECODED,)
     if not any(columns):
-        raise UsageError(f"data {path} has no header; expected the columns' names in its first line")
+        raise InputError(f"data {path} has no header; expected the columns' names in its first line")
     if _UNDECODED in "".join(columns):
-        raise UsageError(f"data {path} is not a CSV in UTF-8; expected a header line and lines of numbers")
+        raise InputError(f"data {path} is not a CSV in UTF-8; expected a header line and lines of numbers")
     if not all(name.isprintable() for name in columns):
-        raise UsageError(f"data {path} has a column whose name cannot be printed; give names of letters and digits")
+        raise InputError(f"data {path} has a column whose name cannot be printed; give names of letters and digits")
     if all(_is_float(name) for name in columns):
-        raise UsageError(f"data {path} begins with numbers; expected the columns' names in its first line")
+        raise InputError(f"data {path} begins with numbers; expected the columns' names in its first line")
     if not all(columns) or len(set(columns)) < len(columns):
-        raise UsageError(f"data {path} has a column without a name, or a name twice; give each column one of its own")
+        raise InputError(f"data {path} has a column without a name, or a name twice; give each column one of its own")
     return columns
 
 

@@ -17,17 +17,17 @@ def check_nodes(nodes: int, rows: int, dropped: int, least: int = 1) -> None:
         UsageError: that says which to change.
     """
     if not 1 <= nodes <= rows:
-        raise UsageError(f"--nodes {nodes}: the {rows} training rows can be dealt to 1 to {rows} data nodes")
+        raise UsageError(f"--data-nodes {nodes}: the {rows} training rows can be dealt to 1 to {rows} data nodes")
     if not 0 <= dropped < nodes:
         raise UsageError(
             f"--drop {dropped}: 0 to {nodes - 1} of {nodes} data nodes may drop, for at least one has to release"
         )
     if rows // nodes < least:
         most = rows // least
-        remedy = f"lower --nodes to {most}" if most else "bring more rows"
+        remedy = f"lower --data-nodes to {most}" if most else "bring more rows"
         raise UsageError(
-            f"--nodes {nodes}: {rows // nodes} of the {rows} training rows come to each data node, and the job needs "
-            f"{least} with these settings; {remedy}, or choose others with --set"
+            f"--data-nodes {nodes}: {rows // nodes} of the {rows} training rows come to each data node, and the job "
+            f"needs {least} with these settings; {remedy}, or choose others with --set"
         )
 
 

@@ -8,9 +8,13 @@ that its --help (or -h) ends with. It returns nothing or an exit code, and raise
 | exit code | when |
 | --- | --- |
 | 0 | done |
-| 2 | a wrong call or input: `UsageError`, `TransportError`, `DataError`, typer's own |
+| 2 | a wrong call: `UsageError`, typer's own |
 | 3 | a round was aborted by its own rules: `RoundAborted` |
 | 4 | `dca audit` has refuted a claim, or `dca emulate` found an invariant broken |
+| 5 | bad input, a file or what stands in it: `InputError`, `DataError` |
+| 6 | the broker cannot be reached: `TransportError` |
+| 7 | the broker refuses us: `LoginError` |
+| 8 | a store or an output cannot be read or written: `StorageError` |
 | 130 | Ctrl-C |
 | 141 | nobody reads the output any more, as when it is piped into `head` |
 | 143 | `dca trainer` or `dca learn` was ended by SIGTERM |
@@ -35,8 +39,10 @@ from dca_proto.cli.own_packages import foreign_package
 from dca_proto.wording import nearest, to_install
 
 GROUP = "dca.commands"
-USAGE, ABORTED, INTERRUPTED, BROKEN_PIPE = 2, 3, 130, 141
+USAGE, ABORTED, INPUT, UNREACHABLE, REFUSED, STORAGE, INTERRUPTED, BROKEN_PIPE = 2, 3, 5, 6, 7, 8, 130, 141
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
+_COMPLETION = ("--install-completion", "--show-completion")
+_COMPLETE = "_DCA_COMPLETE"  # the shell asks how a line may go on
 _NEEDED = ("typer", "rich")  # by every command; --help and --version do without
 _OPTIONAL = {"amqtt", "matplotlib", "scipy", "sklearn"}  # by some
 
@@ -48,6 +54,7 @@ _NEXT = """Examples:
   dca learn trainer.toml                 learn from a federation's clients; goes on where it was after a kill
   dca emulate sweep --seeds 0..99        try the protocol in virtual time, under faults and adversaries
   dca COMMAND --help                     more about a command
+  dca --install-completion               let your shell complete commands and options
 
 Errors are one line; `dca --debug COMMAND ...` shows where they come from.
 """
@@ -99,6 +106,8 @@ def _fail(line: str, code: int = USAGE) -> int:
 def _dispatch(arguments: list[str]) -> int:
     commands = {entry.name: entry for entry in importlib.metadata.entry_points(group=GROUP)}
     name, *rest = arguments or ["--help"]
+    if name in _COMPLETION or _COMPLETE in os.environ:
+        return _complete(commands, arguments)
     if name == "help" and rest:  # `dca help swarm` is `dca swarm --help`
         return _dispatch([*rest, "--help"])
     if name in ("--help", "-h", "help"):
@@ -151,6 +160,22 @@ def run_command(command: Any, name: str, arguments: list[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
+def _complete(commands: dict[str, EntryPoint], arguments: list[str]) -> int:
+    """Install or show the shell's completion, or say how a line may go on. Loads the command that the line names."""
+    import typer
+
+    words = " ".join(os.environ.get(one, "") for one in ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")).split()
+    whole = typer.Typer(name="dca")
+    for name, entry in commands.items():
+        found = entry.load() if name in words else lambda: None
+        if isinstance(found, typer.Typer):
+            whole.add_typer(found, name=name)
+        else:
+            whole.command(name, help=summary(entry))(found)
+    result = typer.main.get_command(whole).main(args=arguments, prog_name="dca", standalone_mode=False)
+    return result if isinstance(result, int) else 0
+
+
 def _app(entry: EntryPoint, function: Any) -> Any:
     """A typer application of one function, whose help ends with its module's examples."""
     import typer
@@ -169,19 +194,28 @@ def verbatim(text: str) -> str:
 
 def explain(error: Exception) -> tuple[str, int] | None:
     """The line and the exit code of an error that is the caller's or the round's; None for a bug of ours."""
-    from dca_proto.core.errors import DcaError, RoundAborted
+    from dca_proto.core.errors import DcaError, InputError, LoginError, RoundAborted, StorageError, TransportError
     from dca_proto.outcome import abort_line
     from inference.errors import DataError
 
     if isinstance(error, RoundAborted):
         return abort_line(error), ABORTED
-    if isinstance(error, DcaError | DataError):
-        return str(error), USAGE
+    codes: dict[type[Exception], int] = {
+        InputError: INPUT,
+        DataError: INPUT,
+        TransportError: UNREACHABLE,
+        LoginError: REFUSED,
+        StorageError: STORAGE,
+        DcaError: USAGE,  # the base class of most of them, so the last one
+    }
+    for kind, code in codes.items():
+        if isinstance(error, kind):
+            return str(error), code
     if isinstance(error, ModuleNotFoundError) and str(error.name).partition(".")[0] in _OPTIONAL:
         return f"this needs {error.name}, which is not installed: {to_install('full')}", USAGE
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
         place = error.filename or "the output"
-        return f"cannot write {place}: {error.strerror}; free space or name another place", USAGE
+        return f"cannot write {place}: {error.strerror}; free space or name another place", STORAGE
     import typer  # here, as the errors above are told without it too
 
     if isinstance(error, typer.Abort):

@@ -12,7 +12,7 @@ from dca_proto.cli.account_enquiry import Enquiry, parse_also, parse_shares
 from dca_proto.cli.account_plot import plot
 from dca_proto.cli.account_question import Columns, questions
 from dca_proto.cli.account_view import show
-from dca_proto.cli.options import parse_bounds, parse_names
+from dca_proto.cli.options import DELTA, parse_bounds, parse_names
 from dca_proto.cli.output import (
     STDOUT,
     require_json_target,
@@ -43,7 +43,7 @@ EXAMPLES = """Examples:
 def account(
     clients: options.Clients,
     epsilon: options.Epsilon = 1.0,
-    delta: options.Delta = 1e-6,
+    delta: options.Delta = DELTA,
     tolerate: options.Tolerate = None,
     colluders: options.Colluders = 0,
     computes: options.Computes = 3,

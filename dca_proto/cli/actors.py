@@ -107,7 +107,7 @@ Example of a file:
 }
 
 Config = Annotated[Path, typer.Argument(help="The actor's TOML file.", metavar="CONFIG")]
-JsonLogs = Annotated[bool, typer.Option("--json-logs", help="Log JSON lines to stderr instead of telling.")]
+JsonLogs = Annotated[bool, typer.Option("--log-json", help="Log JSON lines to stderr instead of telling.")]
 
 
 def client(config: Config, json_logs: JsonLogs = False) -> None:
@@ -148,7 +148,7 @@ def trainer(
     clients: Annotated[
         int | None, typer.Option(help="N: the round ends as soon as so many have answered. 0: all with a session.")
     ] = None,
-    computes: Annotated[str | None, typer.Option(help="Names of the Compute nodes, A,B,C; by default all.")] = None,
+    nodes: Annotated[str | None, typer.Option(help="Names of the Compute nodes, A,B,C; by default all.")] = None,
     rows_max: Annotated[
         int | None, typer.Option(help="0: the mean of each client's rows; R: the sum of at most R.")
     ] = None,
@@ -181,7 +181,7 @@ def trainer(
         "tolerate": tolerate,
         "colluders": colluders,
         "clients": clients,
-        "computes": parse_names(computes),
+        "computes": parse_names(nodes),
         "rows_max": rows_max,
         "kind": kind,
         "mechanism": mechanism,

@@ -18,7 +18,7 @@ import msgspec
 from dca_proto import federation
 from dca_proto.core import charges, client_round, compute_round, contribution, declines, sessions, trainer_round
 from dca_proto.core.codec import decode_body, decode_frame
-from dca_proto.core.errors import PeerError, UsageError
+from dca_proto.core.errors import InputError, PeerError, UsageError
 from dca_proto.core.kinds import LdpReport, NodeRelease, SecureSum
 from dca_proto.core.messages import Certificate, InvitedRound
 from dca_proto.core.wire import Signed
@@ -62,8 +62,8 @@ def describe_message(payload: bytes) -> Plain:
             except PeerError as error:
                 failures.append(str(error.found))
     if payload[:1] == b"\x01" and whole is None:
-        raise UsageError("this is one part of a larger message: inspect needs all parts in one connection's order")
-    raise UsageError(f"{len(payload)} bytes that are no message: {failures[0]}")
+        raise InputError("this is one part of a larger message: inspect needs all parts in one connection's order")
+    raise InputError(f"{len(payload)} bytes that are no message: {failures[0]}")
 
 
 def _frame(frame: msgspec.Struct) -> Plain:
@@ -73,7 +73,7 @@ def _frame(frame: msgspec.Struct) -> Plain:
     try:
         body = decode_body(frame.body)
     except PeerError as error:
-        raise UsageError(f"a signed frame whose body is no message: {error.found}") from None
+        raise InputError(f"a signed frame whose body is no message: {error.found}") from None
     return {"frame": "Signed", "message": type(body).__name__, **_struct(body)}
 
 
@@ -158,10 +158,10 @@ def read_store(path: Path, key: bytes | None = None) -> list[Row]:
             return read_rows(connection, path, None if key is None else Tags(key))[0]
     except sqlite3.OperationalError as error:
         if "locked" in str(error):
-            raise UsageError(f"store {path} is in use: stop its actor first") from None
+            raise InputError(f"store {path} is in use: stop its actor first") from None
         if "decode" in str(error):
             raise damaged(path, "a record's kind is no text") from None
-        raise UsageError(f"{path} is no store of an actor: {error}") from None
+        raise InputError(f"{path} is no store of an actor: {error}") from None
     except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite's own message may quote a damaged page
         raise damaged(path, " ".join(str(error).split())) from None
 

@@ -14,7 +14,7 @@ import msgspec
 from dca_proto.cli.anatomy import YEAR_10000_MS, is_store, read_store
 from dca_proto.config import Config, read_config
 from dca_proto.core import charges, compute_round, declines, sessions, trainer_round
-from dca_proto.core.errors import UsageError
+from dca_proto.core.errors import InputError, UsageError
 from dca_proto.core.records import decoded
 from dca_proto.federation import Federation
 from dca_proto.keyfile import read_identity
@@ -61,7 +61,7 @@ def read_book(file: Path) -> Book:
         with file.open("rb") as opened:
             head = opened.read(_HEAD_BYTES)
     except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}; check the path and its rights") from None
+        raise InputError(f"cannot read {file}: {error.strerror}; check the path and its rights") from None
     if is_store(head):
         return _book(file, None)
     return book_of(read_config(file, SPENDERS))
@@ -76,16 +76,16 @@ def _book(store: Path, config: Config | None) -> Book:
     key = None if config is None else read_identity(config.files.identity, config.role).store_key
     rows = read_store(store, key) if store.exists() else []
     if len({owner for owner, *_ in rows}) > 1:
-        raise UsageError(f"store {store} is shared by many actors: name one that has a store of its own")
+        raise InputError(f"store {store} is shared by many actors: name one that has a store of its own")
     records = [(kind, key, value) for _, kind, key, value in rows]
     kinds = {kind for kind, _, _ in records}
     if kinds & _OF_A_COMPUTE_NODE:
-        raise UsageError(f"store {store} is a Compute node's, which spends nothing; name a client's or a trainer's")
+        raise InputError(f"store {store} is a Compute node's, which spends nothing; name a client's or a trainer's")
     try:
         spent = Ledger(_sound(decoded(kind, value, Charge)) for kind, _, value in records if kind == ledger.TABLE)
         told = tuple(map(_dated, declines.Declines(records).rounds))
     except UsageError as error:
-        raise UsageError(f"store {store}: {error}") from None
+        raise InputError(f"store {store}: {error}") from None
     if config is None:
         return Book(store=store, role=_role(kinds), ledger=spent, declined=told)
     is_client = config.role == "client"
@@ -119,7 +119,7 @@ def _dated(one: Dated) -> Dated:
 
 
 def _damaged(what: str) -> UsageError:
-    return UsageError(
+    return InputError(
         f"{what}: it is damaged; start with a fresh store (a client enrolled anew), not with an old copy, which would "
         "forget what was spent"
     )

@@ -266,7 +266,9 @@ def enrol_clients(
     federation: Annotated[Path, typer.Option(help="The federation file.")] = Path("federation.toml"),
     authority: _Authority = Path("authority.key"),
     days: Annotated[float, typer.Option(help="How long the certificates hold.")] = 365.0,
-    directory: Annotated[Path, typer.Option(help="Where certificates of public keys go, as <id>.cert.")] = Path(),
+    directory: Annotated[
+        Path, typer.Option("--output", help="Folder where certificates of public keys go, as <id>.cert.")
+    ] = Path(),
 ) -> None:
     """Sign certificates of clients: the federation's word that they belong to it."""
     members = read_federation(federation)

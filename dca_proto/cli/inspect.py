@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,12 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from dca_proto.cli.anatomy import describe_message, describe_store, is_store
+from dca_proto.cli.output import STDOUT, require_json_target, write_json
 from dca_proto.core.errors import UsageError
 
 EXAMPLES = """Examples:
 
   dca inspect client.db                        a store, whose actor has stopped
-  dca inspect client.db --json                 the same for programs
+  dca inspect client.db --json -               the same for programs
   dca inspect announcement.bin                 a message as it was sent or as the broker carries it
   dca inspect --hex 9301c4...                  the same in hexadecimal or base64
 
@@ -34,9 +33,10 @@ _FILE_BYTES_MAX = 1 << 28
 def inspect(
     file: Annotated[Path | None, typer.Argument(help="A store, or a message: bytes, hexadecimal or base64.")] = None,
     hex_text: Annotated[str | None, typer.Option("--hex", help="A message in hexadecimal or base64.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_to: Annotated[str | None, typer.Option("--json", help="Write it to a file, or - for stdout.")] = None,
 ) -> None:
     """Show what is in a message or an actor's store, without its secrets."""
+    require_json_target(json_to)
     if (file is None) == (hex_text is None):
         raise UsageError("give a file, or --hex with a message; see `dca inspect --help`")
     if hex_text is not None:
@@ -44,8 +44,8 @@ def inspect(
     else:
         assert file is not None, "checked above"
         found = _described(file)
-    if as_json:
-        sys.stdout.write(json.dumps(found, indent=2, default=str) + "\n")
+    write_json(found, json_to)
+    if json_to == STDOUT:
         return
     for part in found if isinstance(found, list) else [found]:
         _print(part)

@@ -22,6 +22,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from dca_proto.aggregate import NodeReleaseRequest, RoundRequest, SecureSumRequest
+from dca_proto.cli.options import DELTA
 from dca_proto.config import convert
 from dca_proto.core.errors import UsageError
 from dca_proto.core.messages import Announcement
@@ -90,7 +91,6 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 Draft = tuple[Announcement, ValidatedRound]
-DELTA = 1e-5  # at which budgets are kept whose rounds spend none
 _FREE = ("units", "collect_s", "commit_s", "retries", "invite")
 _NEEDED = ("target", "bounds", "epsilon", "delta", "clients")
 _NAME_OF = {kind: name for name, kind in KINDS.items()}

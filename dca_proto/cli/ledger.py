@@ -14,13 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from dca_proto.cli.book import Book, Plain, as_plain, read_book
+from dca_proto.cli.options import DELTA
 from dca_proto.cli.output import STDOUT, require_json_target, write_json
 from dca_proto.core.errors import UsageError
 from dca_proto.privacy import accounting
 from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.statistics import REPLACE_ONE_ROW
 
-DELTA = 1e-5
 _DECLINED_SHOWN = 10
 EXAMPLES = """Examples:
 

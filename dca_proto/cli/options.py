@@ -11,6 +11,9 @@ from dca_proto.core.errors import UsageError
 from dca_proto.wording import nearest
 from inference.bounds import given_bounds
 
+DELTA = 1e-5
+"""The delta of a budget, where a command is given none."""
+
 
 def require_known(option: str, text: str, known: Iterable[str]) -> None:
     """Refuse a name that is not among the known ones. Raises `UsageError` that names the nearest, and all."""

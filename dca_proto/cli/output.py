@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dca_proto.core.errors import UsageError
+from dca_proto.core.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,13 +48,13 @@ def require_writable(path: Path, *, make_folders: bool = False) -> None:
     while make_folders and not folder.exists():
         folder = folder.parent
     if path.is_dir():
-        raise UsageError(f"cannot write {path}: it is a folder; name a file")
+        raise StorageError(f"cannot write {path}: it is a folder; name a file")
     if not folder.exists():
-        raise UsageError(f"cannot write {path}: folder {folder} does not exist; make it, or name another")
+        raise StorageError(f"cannot write {path}: folder {folder} does not exist; make it, or name another")
     if not folder.is_dir():
-        raise UsageError(f"cannot write {path}: {folder} is no folder; name another")
+        raise StorageError(f"cannot write {path}: {folder} is no folder; name another")
     if not os.access(path if path.exists() else folder, os.W_OK):
-        raise UsageError(f"cannot write {path}: permission denied; name another place")
+        raise StorageError(f"cannot write {path}: permission denied; name another place")
 
 
 def require_matplotlib() -> None:
@@ -101,7 +101,9 @@ def whole_file(path: Path) -> Iterator[Path]:
     except BrokenPipeError:
         raise  # the reader has gone: that is no error
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}; free space or name another place") from None
+        raise StorageError(
+            f"cannot write {path}: {error.strerror or error}; free space or name another place"
+        ) from None
     finally:
         if not in_place:
             place.unlink(missing_ok=True)

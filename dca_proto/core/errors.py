@@ -1,11 +1,13 @@
 """The four kinds of failure, told apart by type.
 
-- `UsageError`: the caller's (a wrong argument, file or option): raised, shown in one line, exit code 2.
+- `UsageError`: the caller's (a wrong argument or option): raised, shown in one line. Three kinds have exit codes of
+  their own: `InputError` (a file or its content), `LoginError` (the broker refuses us), `StorageError` (what must be
+  kept cannot be read or written).
 - `PeerError`: a peer's (a malformed, unauthentic or unexpected message): counted and dropped, never fatal.
 - `TransportError`: the network's: retried with back-off.
 - `assert`: ours: stop.
 
-`RoundAborted` is no failure of a part: it is how a round ends by its own rules (exit code 3).
+`RoundAborted` is no failure of a part: it is how a round ends by its own rules. `dca_proto.cli` lists the exit codes.
 """
 
 from __future__ import annotations
@@ -19,6 +21,18 @@ class DcaError(Exception):
 
 class UsageError(DcaError, ValueError):
     """The caller asked for something that cannot be: says what was found, what was expected and what to do."""
+
+
+class InputError(UsageError):
+    """A file that the caller named, or what stands in it, cannot be used."""
+
+
+class LoginError(UsageError):
+    """The broker refuses the name, the password, the certificate, or the topics."""
+
+
+class StorageError(UsageError):
+    """A store, a journal or an output cannot be read or written: damaged, in use, full, or not permitted."""
 
 
 class PeerError(DcaError):

@@ -27,7 +27,7 @@ import msgspec
 import numpy as np
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.core.errors import UsageError
+from dca_proto.core.errors import StorageError, UsageError
 from dca_proto.core.request import OpenRound
 
 _FORMAT = 2
@@ -148,7 +148,7 @@ class Journal:
             self._file.seek(self._end)
             _write(self._file.fileno(), line)
         except OSError as error:
-            raise UsageError(f"cannot write the journal {self.path}: {error.strerror}") from None
+            raise StorageError(f"cannot write the journal {self.path}: {error.strerror}") from None
         self._checksum, self._end = checksum, self._end + len(line)
 
     def close(self) -> None:
@@ -203,7 +203,7 @@ class Journal:
         if not isinstance(first, Begun):
             raise self._damaged("its first line does not begin a job")
         if first.format != _FORMAT:
-            raise UsageError(
+            raise StorageError(
                 f"the journal {self.path} is of format {first.format}, expected {_FORMAT}: go on with the version of "
                 "the program that wrote it, or begin the job anew with another journal (what its rounds have cost "
                 "stays spent)"
@@ -228,13 +228,13 @@ class Journal:
     def _check_settings(self, found: dict[str, Any], expected: dict[str, Any]) -> None:
         names = sorted(name for name in {*found, *expected} - self._free if found.get(name) != expected.get(name))
         if names:
-            raise UsageError(
+            raise StorageError(
                 f"{self.path} is the journal of a job with another {', '.join(names)}; expected the settings that it "
                 "was begun with: use these, or give the new job a journal of its own"
             )
 
     def _damaged(self, what: str) -> UsageError:
-        return UsageError(
+        return StorageError(
             f"the journal {self.path} is damaged: {what}; restore the file, or begin the job anew with another journal "
             "(what its rounds have cost stays spent)"
         )
@@ -299,15 +299,15 @@ def _open(path: Path) -> FileIO:
     try:
         file = FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+")
     except OSError as error:
-        raise UsageError(f"cannot open the journal {path}: {error.strerror}; check the path and its rights") from None
+        raise StorageError(f"cannot open the journal {path}: {error.strerror}; check the path and its rights") from None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
-        raise UsageError(f"the journal {path} is in use by another process; one at a time runs a job") from None
+        raise StorageError(f"the journal {path} is in use by another process; one at a time runs a job") from None
     except OSError as error:
         file.close()
-        raise UsageError(f"cannot lock the journal {path}: {error.strerror}; put it on another file system") from None
+        raise StorageError(f"cannot lock the journal {path}: {error.strerror}; put it on another file system") from None
     return file
 
 
@@ -328,4 +328,4 @@ def _sync_directory(path: Path) -> None:
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise UsageError(f"cannot make the journal {path} durable: {path.parent}: {error.strerror}") from None
+        raise StorageError(f"cannot make the journal {path} durable: {path.parent}: {error.strerror}") from None

@@ -19,7 +19,7 @@ from collections.abc import Callable
 import msgspec
 import structlog
 
-from dca_proto.core.errors import DcaError, TransportError, UsageError
+from dca_proto.core.errors import DcaError, LoginError, TransportError, UsageError
 from dca_proto.net.backoff import Backoff, Retries
 from dca_proto.net.connection import Connection, in_words
 from dca_proto.net.inbox import Inbox, InboxLimits, closed
@@ -218,7 +218,7 @@ class MqttTransport:
                 self._check(await connection.open(settings.host, settings.port, self._tls, hello, settings.keepalive_s))
                 codes = await connection.subscribe(self._subscriptions)
             if max(codes, default=0) >= _SUBSCRIPTION_REFUSED:
-                raise UsageError(f"{settings.url} refused subscriptions of {self._client_id}: see its access list")
+                raise LoginError(f"{settings.url} refused subscriptions of {self._client_id}: see its access list")
         except BaseException as error:
             await connection.leave()
             if isinstance(error, OSError | TransportError):  # a `TimeoutError` is one of the former
@@ -230,7 +230,7 @@ class MqttTransport:
         """Whether a broker has accepted us."""
         if code in _REFUSED:
             name = self._settings.username or "none given"
-            raise UsageError(
+            raise LoginError(
                 f"broker {self._settings.url} refused user name ({name}) or password: check username and password_file"
             )
         if code:

@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from dca_proto.core.errors import UsageError
+from dca_proto.core.errors import InputError, UsageError
 
 _OWNER_ONLY = 0o600
 _BYTES_MAX = 1 << 16
@@ -17,9 +17,9 @@ def write_private(path: Path, text: str) -> None:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
     except FileExistsError:
-        raise UsageError(f"{path} exists already and is not replaced; name another file, or move it away") from None
+        raise InputError(f"{path} exists already and is not replaced; name another file, or move it away") from None
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+        raise InputError(f"cannot write {path}: {error.strerror}") from None
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
@@ -27,7 +27,7 @@ def write_private(path: Path, text: str) -> None:
             os.fsync(descriptor)
     except OSError as error:
         path.unlink()
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+        raise InputError(f"cannot write {path}: {error.strerror}") from None
 
 
 def read_private(path: Path) -> str:
@@ -50,9 +50,9 @@ def read_password(path: Path) -> str:
     try:
         lines = read_private(path).splitlines()
     except UnicodeDecodeError:
-        raise UsageError(f"password file {path} is not a text in UTF-8") from None
+        raise InputError(f"password file {path} is not a text in UTF-8") from None
     if not lines or not lines[0]:
-        raise UsageError(f"password file {path} is empty: put the password in its first line")
+        raise InputError(f"password file {path} is empty: put the password in its first line")
     return lines[0]
 
 
@@ -66,11 +66,11 @@ def check_private(path: Path) -> None:
 
 def _check_mode(path: Path, mode: int) -> None:
     if mode & 0o077:
-        raise UsageError(
+        raise InputError(
             f"{path} can be read or changed by others: found mode {stat.S_IMODE(mode):04o}, expected 0600; "
             f"run: chmod 600 {path}"
         )
 
 
 def _unreadable(path: Path, error: OSError) -> UsageError:
-    return UsageError(f"cannot read {path}: {error.strerror}; check the path and its rights")
+    return InputError(f"cannot read {path}: {error.strerror}; check the path and its rights")

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from dca_proto.core.errors import UsageError
+from dca_proto.core.errors import InputError, UsageError
 from dca_proto.net.parts import PART_BYTES_DEFAULT, PART_BYTES_LEAST
 from dca_proto.net.private import check_private, read_password
 from dca_proto.wording import in_words, nearest
@@ -46,11 +46,11 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def __post_init__(self) -> None:
         self._check_url()
         if not self.tls and (self.ca or self.certificate):
-            raise UsageError(f"[broker] ca and certificate need TLS: found {self.url!r}, expected mqtts://...")
+            raise InputError(f"[broker] ca and certificate need TLS: found {self.url!r}, expected mqtts://...")
         if (self.certificate is None) != (self.key is None):
-            raise UsageError("[broker] certificate and key come together: give both or neither")
+            raise InputError("[broker] certificate and key come together: give both or neither")
         if self.password_file is not None and self.username is None:
-            raise UsageError("[broker] password_file needs a username")
+            raise InputError("[broker] password_file needs a username")
         self._check_range("keepalive_s", 1, 65535)
         self._check_range("session_expiry_s", 0, 10 * 366 * 24 * 3600)
         self._check_range("part_bytes_max", PART_BYTES_LEAST, PART_BYTES_DEFAULT)
@@ -61,17 +61,17 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             parts = urlsplit(self.url)
             port_given = parts.port
         except ValueError as error:
-            raise UsageError(f"[broker] url {self.url!r}: {error}; expected {expected}") from None
+            raise InputError(f"[broker] url {self.url!r}: {error}; expected {expected}") from None
         if "@" in parts.netloc:
-            raise UsageError(f"[broker] url holds a user or password; expected {expected}, username and password_file")
+            raise InputError(f"[broker] url holds a user or password; expected {expected}, username and password_file")
         odd = parts.path.strip("/") or parts.query or parts.fragment
         if parts.scheme not in _PORTS or not parts.hostname or odd or port_given == 0:
-            raise UsageError(f"[broker] url: found {self.url!r}, expected {expected}")
+            raise InputError(f"[broker] url: found {self.url!r}, expected {expected}")
 
     def _check_range(self, name: str, least: int, most: int) -> None:
         value = getattr(self, name)
         if not least <= value <= most:
-            raise UsageError(f"[broker] {name}: found {value}, expected {least} to {most}")
+            raise InputError(f"[broker] {name}: found {value}, expected {least} to {most}")
 
     @property
     def tls(self) -> bool:
@@ -106,7 +106,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                 context.load_cert_chain(self.certificate, self.key)
         except OSError as error:  # ssl.SSLError is one
             files = ", ".join(str(path) for path in (self.ca, self.certificate, self.key) if path is not None)
-            raise UsageError(f"cannot load TLS files ({files}): {error.strerror or error}") from None
+            raise InputError(f"cannot load TLS files ({files}): {error.strerror or error}") from None
         return context
 
 
@@ -131,13 +131,13 @@ def parse_broker(table: Mapping[str, object], directory: Path | None = None) -> 
     known = BrokerSettings.__struct_fields__
     for name in table:
         if name not in known:
-            raise UsageError(f"[broker] unknown key {name!r}{nearest(name, known)}; keys: {', '.join(known)}")
+            raise InputError(f"[broker] unknown key {name!r}{nearest(name, known)}; keys: {', '.join(known)}")
     try:
         settings = msgspec.convert(dict(table), BrokerSettings, dec_hook=_decode_path)
     except msgspec.ValidationError as error:
         if isinstance(error.__cause__, UsageError):
             raise error.__cause__ from None
-        raise UsageError(f"[broker] {in_words(error)}") from None
+        raise InputError(f"[broker] {in_words(error)}") from None
     return _anchored(settings, directory) if directory is not None else settings
 
 

@@ -32,7 +32,7 @@ from typing import Any, Protocol
 import msgspec
 
 from dca_proto.core.effects import Persist, Write
-from dca_proto.core.errors import UsageError
+from dca_proto.core.errors import StorageError
 from dca_proto.net.store_check import ANEW, SCHEMA, Held, Tags, check_log, damaged, read_rows
 
 _APPLICATION_ID = 0x44434102  # "DCA", format 2
@@ -257,13 +257,13 @@ def _create_private(path: Path) -> None:
 
 def _check_ours(path: Path, is_file: bool, head: bytes) -> None:
     if not is_file or (head and not head.startswith(_MAGIC)):
-        raise UsageError(f"store {path} is damaged or something else: name another file, or {ANEW}")
+        raise StorageError(f"store {path} is damaged or something else: name another file, or {ANEW}")
     ours = _APPLICATION_ID.to_bytes(4, "big")
     if head and head[_ID_AT:-1] == ours[:-1] and head[-1:] != ours[-1:]:
         found = f"found format {head[-1]}, expected {ours[-1]}"
-        raise UsageError(f"store {path} is of another version ({found}): run the version that wrote it, or {ANEW}")
+        raise StorageError(f"store {path} is of another version ({found}): run the version that wrote it, or {ANEW}")
     if head and head[_ID_AT:] != ours:
-        raise UsageError(f"{path} is a database of something else: name another file as store")
+        raise StorageError(f"{path} is a database of something else: name another file as store")
 
 
 def _prepare(connection: sqlite3.Connection, tags: Tags) -> None:
@@ -289,11 +289,11 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise UsageError(_explanation(path, error)) from error
+        raise StorageError(_explanation(path, error)) from error
     except UnicodeDecodeError as error:  # SQLite's own message quotes a damaged page
         raise damaged(path, "what should be text is none") from error
     except OSError as error:
-        raise UsageError(f"cannot open store {path}: {error.strerror}; check the path and its rights") from error
+        raise StorageError(f"cannot open store {path}: {error.strerror}; check the path and its rights") from error
 
 
 def _explanation(path: Path, error: sqlite3.Error) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from dca_proto.core.errors import UsageError
+from dca_proto.core.errors import StorageError, UsageError
 from dca_proto.crypto.sealing import derive, same
 
 ANEW = "start with a fresh one (a client enrolled anew), not with an old copy, which forgets what was spent or said"
@@ -113,7 +113,7 @@ def _check_owner(connection: sqlite3.Connection, path: Path, tags: Tags) -> None
     """Refuse another actor's store. Raises `UsageError`."""
     owners = [owner for (owner,) in connection.execute("SELECT owner FROM seal")]
     if owners != [tags.owner]:
-        raise UsageError(
+        raise StorageError(
             f"store {path} was written under another identity, or its seal is damaged: "
             f"name this actor's own store and key file, or {ANEW}"
         )
@@ -134,7 +134,7 @@ def _matches(tag: bytes, found: object) -> bool:
 
 def damaged(path: Path, what: str) -> UsageError:
     """The error of a store that cannot be trusted."""
-    return UsageError(f"store {path} is damaged ({what}): {ANEW}")
+    return StorageError(f"store {path} is damaged ({what}): {ANEW}")
 
 
 # --- the log beside the file, which a kill leaves ---------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from dca_proto.cli.options import DELTA
 from dca_proto.cli.output import STDOUT, require_json_target, require_plot_target, say, whole_file, write_json
 from dca_proto.cli.progress import PatientBar
 from dca_proto.core.errors import UsageError
@@ -52,7 +53,7 @@ def audit(
     tolerate: Annotated[int, typer.Option(help="T.")] = 3,
     colluders: Annotated[int, typer.Option(help="c, how many of the T are reserved for colluders.")] = 0,
     epsilon: Annotated[float, typer.Option(help="The claim.")] = 1.0,
-    delta: Annotated[float, typer.Option(help="Its delta.")] = 1e-6,
+    delta: Annotated[float, typer.Option(help="Its delta.")] = DELTA,
     runs: Annotated[int | None, typer.Option(help="Rounds in each of the two worlds; by default 400000.")] = None,
     computes: Annotated[int, typer.Option(help="M, the number of Compute nodes.")] = 3,
     coalition: Annotated[

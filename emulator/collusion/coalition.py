@@ -193,10 +193,12 @@ def _check_coalition(setting: Setting, coalition: Coalition) -> None:
         if getattr(coalition, name) < 0:
             raise UsageError(f"--{name.replace('_', '-')} {getattr(coalition, name)}: expected 0 or more")
     if coalition.left_out and not coalition.nodes:
-        raise UsageError(f"--left-out {coalition.left_out}: only colluding Compute nodes can do so; raise --nodes")
+        raise UsageError(
+            f"--left-out {coalition.left_out}: only colluding Compute nodes can do so; raise --colluding-nodes"
+        )
     if coalition.nodes > setting.computes:
         raise UsageError(
-            f"--nodes {coalition.nodes}: there are M = {setting.computes} Compute nodes; take at most "
+            f"--colluding-nodes {coalition.nodes}: there are M = {setting.computes} Compute nodes; take at most "
             f"{setting.computes}, or raise --computes"
         )
     if coalition.clients + coalition.left_out >= setting.clients:

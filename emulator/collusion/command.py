@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from dca_proto.cli.options import DELTA
 from dca_proto.cli.output import STDOUT, require_json_target, say, write_json
 from dca_proto.cli.progress import PatientBar
 from dca_proto.core.errors import UsageError
@@ -24,7 +25,7 @@ EXAMPLES = """Examples:
 
   dca emulate collude --broker --trainer                  the worst coalition that the claim covers
 
-  dca emulate collude --nodes 3                           all M Compute nodes: the documented break
+  dca emulate collude --colluding-nodes 3                 all M Compute nodes: the documented break
 
   dca emulate collude --revealing 7                       more colluding clients than T + 1
 
@@ -43,8 +44,10 @@ def collude(
     colluders: Annotated[int, typer.Option(help="c, how many of the T are reserved for colluders.")] = 0,
     dimension: Annotated[int, typer.Option(help="d, how many columns are summed.")] = 32,
     epsilon: Annotated[float, typer.Option(help="The claim.")] = 1.0,
-    delta: Annotated[float, typer.Option(help="Its delta.")] = 1e-6,
-    nodes: Annotated[int | None, typer.Option(help="K Compute nodes collude; by default M - 1.")] = None,
+    delta: Annotated[float, typer.Option(help="Its delta.")] = DELTA,
+    nodes: Annotated[
+        int | None, typer.Option("--colluding-nodes", help="K Compute nodes collude; by default M - 1.")
+    ] = None,
     revealing: Annotated[
         int | None, typer.Option(help="A clients tell their noise; by default as many as the claim covers.")
     ] = None,

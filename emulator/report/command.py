@@ -21,16 +21,16 @@ EXAMPLES = """Examples:
 
   dca emulate replay 17 --json 17.json && dca report 17.json
 
-  dca scaling --clients 100,1000 --dimensions 10,100 --json scaling.json && dca report scaling.json
+  dca scaling --clients 100,1000 --dimension 10,100 --json scaling.json && dca report scaling.json
 
-  dca audit --json audit.json; dca report audit.json --output audit/index.html
+  dca audit --json audit.json; dca report audit.json --page audit/index.html
 """
 
 
 def report(
     run: Annotated[Path, typer.Argument(help="What a command wrote with --json.", metavar="RUN.json")],
     output: Annotated[
-        Path | None, typer.Option(help="The page; by default beside RUN.json, with the suffix .html.")
+        Path | None, typer.Option("--page", help="The page's file; by default beside RUN.json, with the suffix .html.")
     ] = None,
     json_to: Annotated[
         str | None, typer.Option("--json", help="Write where the page is to a file, or - for stdout.")
@@ -49,7 +49,7 @@ def report(
     found = read_run(run)
     require_writable(target)
     if target.exists() and target.samefile(run):
-        raise UsageError(f"--output {target} is the run itself; name another file")
+        raise UsageError(f"--page {target} is the run itself; name another file")
     value = found.value
     if no_reference and isinstance(value, Learned):
         value = msgspec.structs.replace(value, not_covered_by_epsilon=None)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dca_proto.core.errors import UsageError
+from dca_proto.core.errors import InputError
 from dca_proto.wording import in_words, nearest
 from emulator.report.kinds import KINDS, Kind
 from emulator.report.markup import plain
@@ -34,14 +34,14 @@ def read_run(path: Path) -> Run:
     """Read a run's JSON file. Raises `UsageError`: what was found, what was expected, what to do."""
     found = _decode(path, _bytes_of(path))
     if not isinstance(found, dict):
-        raise UsageError(f"{path} holds no JSON object; {_EXPECTED}, as dca swarm --json {path.name} writes it")
+        raise InputError(f"{path} holds no JSON object; {_EXPECTED}, as dca swarm --json {path.name} writes it")
     name = _kind_of(path, found)
     kind = KINDS[name]
     try:
         return Run(name, kind, msgspec.convert(found, kind.read))
     except msgspec.ValidationError as error:
         said = plain(_RANGE.sub(_out_of_range, in_words(error)), 300)
-        raise UsageError(
+        raise InputError(
             f"{path} is of kind {name}, but {said}; make a new one with `{kind.command} --json {path.name}`"
         ) from None
 
@@ -55,27 +55,27 @@ def _bytes_of(path: Path) -> bytes:
     try:
         about = path.stat()
         if stat.S_ISDIR(about.st_mode):
-            raise UsageError(f"{path} is a folder; {_EXPECTED}, such as {path / 'result.json'}")
+            raise InputError(f"{path} is a folder; {_EXPECTED}, such as {path / 'result.json'}")
         if not stat.S_ISREG(about.st_mode):
-            raise UsageError(f"{path} is no ordinary file; {_EXPECTED}")
+            raise InputError(f"{path} is no ordinary file; {_EXPECTED}")
         if about.st_size > FILE_BYTES_MAX:
-            raise UsageError(f"{path} is larger than {FILE_BYTES_MAX >> 20} MiB; {_EXPECTED}, which are smaller")
+            raise InputError(f"{path} is larger than {FILE_BYTES_MAX >> 20} MiB; {_EXPECTED}, which are smaller")
         return path.read_bytes()
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}; {_EXPECTED}") from None
+        raise InputError(f"cannot read {path}: {error.strerror or error}; {_EXPECTED}") from None
 
 
 def _decode(path: Path, content: bytes) -> Any:
     if not content.strip():
-        raise UsageError(f"{path} is empty; {_EXPECTED}")
+        raise InputError(f"{path} is empty; {_EXPECTED}")
     try:
         return msgspec.json.decode(content)
     except UnicodeDecodeError:
-        raise UsageError(f"{path} is not UTF-8; {_EXPECTED}") from None
+        raise InputError(f"{path} is not UTF-8; {_EXPECTED}") from None
     except msgspec.DecodeError as error:
-        raise UsageError(f"{path} is not JSON: {error}; {_EXPECTED}") from None
+        raise InputError(f"{path} is not JSON: {error}; {_EXPECTED}") from None
     except RecursionError:
-        raise UsageError(f"{path} is nested too deeply; {_EXPECTED}") from None
+        raise InputError(f"{path} is nested too deeply; {_EXPECTED}") from None
 
 
 def _kind_of(path: Path, found: dict[str, Any]) -> str:
@@ -85,10 +85,10 @@ def _kind_of(path: Path, found: dict[str, Any]) -> str:
         likely = [name for key, name in _OLD.items() if key in found]
         commands = [KINDS[name].command for name in likely or KINDS]
         made = " or ".join(f"`{command} --json {path.name}`" for command in commands)
-        raise UsageError(
+        raise InputError(
             f'{path} has no "kind", as files of older versions; expected {known}: make a new one with {made}'
         )
     if not isinstance(kind, str) or kind not in KINDS:
         shown, hint = plain(repr(kind), _SHOWN_MAX), nearest(kind, KINDS) if isinstance(kind, str) else ""
-        raise UsageError(f"{path} is of kind {shown}{hint}, which has no page; expected {known}")
+        raise InputError(f"{path} is of kind {shown}{hint}, which has no page; expected {known}")
     return kind

@@ -51,16 +51,16 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         if not CLIENTS_MIN <= self.clients <= limits.clients_max:
             raise UsageError(f"--clients {self.clients}: expected {CLIENTS_MIN} to {limits.clients_max:,}")
         if not 1 <= self.dimension <= BINS_MAX:
-            raise UsageError(f"--dimensions {self.dimension}: expected 1 to {BINS_MAX:,}, the bins of a histogram")
+            raise UsageError(f"--dimension {self.dimension}: expected 1 to {BINS_MAX:,}, the bins of a histogram")
         if not 2 <= self.computes <= COMPUTES_MAX:
             raise UsageError(f"--computes {self.computes}: expected 2 to {COMPUTES_MAX}")
         if not 0 <= self.tolerated <= self.clients - 2:
             raise UsageError(
-                f"--tolerated: T = {self.tolerated} of N = {self.clients} leaves nobody's noise (N - T - 1 < 1); "
+                f"--tolerate: T = {self.tolerated} of N = {self.clients} leaves nobody's noise (N - T - 1 < 1); "
                 f"expected 0 to {self.clients - 2}"
             )
         if not 0 <= self.drop_rate < 1:
-            raise UsageError(f"--drop-rates {self.drop_rate:g}: expected 0 to below 1")
+            raise UsageError(f"--drop {self.drop_rate:g}: expected 0 to below 1")
 
         if not 1 <= self.processes <= self.clients:
             raise UsageError(f"--processes {self.processes}: expected 1 to {self.clients}, the number of clients")
@@ -115,7 +115,7 @@ def sweep(
 def tolerated_of(given: float, clients: int) -> int:
     """T of N clients: a share of N below 1, a number from 1. Raises `UsageError`."""
     if not 0 <= given < math.inf or (given >= 1 and given != int(given)):
-        raise UsageError(f"--tolerated {given:g}: expected a share of N below 1, or a whole number of clients")
+        raise UsageError(f"--tolerate {given:g}: expected a share of N below 1, or a whole number of clients")
     return int(given) if given >= 1 else math.floor(given * clients + 1e-9)
 
 

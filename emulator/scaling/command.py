@@ -26,21 +26,21 @@ from emulator.scaling.predict import Machine, parse_question, predict, require_c
 from emulator.scaling.record import Record, machine, read_object, versions
 from emulator.scaling.sweep import missing, run_sweep
 
-_SWEEP = {"clients": "100,1000", "dimensions": "10,100", "computes": "10"}
-_CALIBRATION = {"clients": "100,250,600", "dimensions": "10,1000,4000", "computes": "3,10"}
+_SWEEP = {"clients": "100,1000", "dimension": "10,100", "computes": "10"}
+_CALIBRATION = {"clients": "100,250,600", "dimension": "10,1000,4000", "computes": "3,10"}
 """About a minute on one core."""
 _REPEATS, _REPEATS_CALIBRATION = 5, 3
 _ROUND_S = 3600.0
 
 EXAMPLES = """Examples:
 
-  dca scaling --clients 100,1000 --dimensions 10,100,1000 --json scaling.json --plot scaling.png
+  dca scaling --clients 100,1000 --dimension 10,100,1000 --json scaling.json --plot scaling.png
 
-  dca scaling --clients 100,1000,10000 --dimensions 10,100,1000 --resume sweep.json --json scaling.json
+  dca scaling --clients 100,1000,10000 --dimension 10,100,1000 --resume sweep.json --json scaling.json
 
-  dca scaling --clients 500 --dimensions 10 --tolerated 0,0.1,0.3 --drop-rates 0,0.05,0.2
+  dca scaling --clients 500 --dimension 10 --tolerate 0,0.1,0.3 --drop 0,0.05,0.2
 
-  dca scaling --predict "clients=1e7,dimensions=1e4,computes=10" --calibration scaling.json
+  dca scaling --predict "clients=1e7,dimension=1e4,computes=10" --calibration scaling.json
 """
 
 
@@ -48,7 +48,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """The options that make a sweep what it is: a resume file of others is of another sweep."""
 
     clients: list[int]
-    dimensions: list[int]
+    dimension: list[int]
     computes: list[int]
     tolerated: list[float]
     drop_rates: list[float]
@@ -60,7 +60,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         """Cheapest first. Raises `UsageError` for one that cannot be."""
         return sweep(
             self.clients,
-            self.dimensions,
+            self.dimension,
             self.computes,
             self.tolerated,
             self.drop_rates,
@@ -72,10 +72,10 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 def scaling(
     clients: Annotated[str | None, typer.Option(help="N, a list such as 100,1000,10000.")] = None,
-    dimensions: Annotated[str | None, typer.Option(help="d, how many numbers are summed; a list.")] = None,
+    dimension: Annotated[str | None, typer.Option(help="d, how many numbers are summed; a list.")] = None,
     computes: Annotated[str | None, typer.Option(help="M, the number of Compute nodes; a list.")] = None,
-    tolerated: Annotated[str, typer.Option(help="T, shares of N (below 1) or numbers of clients; a list.")] = "0.1",
-    drop_rates: Annotated[str, typer.Option(help="How likely each client is away in a round; a list.")] = "0",
+    tolerate: Annotated[str, typer.Option(help="T, shares of N (below 1) or numbers of clients; a list.")] = "0.1",
+    drop: Annotated[str, typer.Option(help="How likely each client is away in a round; a list.")] = "0",
     backend: Annotated[str, typer.Option(help="emulated, or mosquitto for a live fleet.")] = EMULATED,
     repeats: Annotated[int | None, typer.Option(help="Measured rounds of each cell; by default 5.")] = None,
     processes: Annotated[
@@ -84,7 +84,7 @@ def scaling(
     engine: Annotated[str, typer.Option(help=engines.HELP)] = engines.LOCAL,
     resume: Annotated[Path | None, typer.Option(help="Keep finished cells in this file, and go on from it.")] = None,
     predict_size: Annotated[
-        str | None, typer.Option("--predict", help='Predict a round: "clients=1e7,dimensions=1e4,computes=10".')
+        str | None, typer.Option("--predict", help='Predict a round: "clients=1e7,dimension=1e4,computes=10".')
     ] = None,
     calibration_file: Annotated[
         Path | None, typer.Option("--calibration", help="Predict from the JSON of an earlier sweep.")
@@ -115,7 +115,7 @@ def scaling(
     predicted, error), prediction. What does not apply is null.
     """
     _check_outputs(plot, json_to, resume)
-    given = {"clients": clients, "dimensions": dimensions, "computes": computes}
+    given = {"clients": clients, "dimension": dimension, "computes": computes}
     question = None if predict_size is None else parse_question(predict_size)
     hardware = Machine(
         cores=machine_cores,
@@ -125,7 +125,7 @@ def scaling(
         load=load,
     )
     _check_prediction(question is not None, given, calibration_file, resume, hardware, round_seconds)
-    asked = _asked(given, tolerated, drop_rates, backend, repeats, processes, question is not None)
+    asked = _asked(given, tolerate, drop, backend, repeats, processes, question is not None)
     if question is not None and calibration_file is None:
         require_computes(question, asked.computes)
         calibration.require_cells(len([cell for cell in asked.cells() if cell.is_plain]))
@@ -181,8 +181,8 @@ def _check_prediction(
 
 def _asked(
     given: Mapping[str, str | None],
-    tolerated: str,
-    drop_rates: str,
+    tolerate: str,
+    drop: str,
     backend: str,
     repeats: int | None,
     processes: int | None,
@@ -193,8 +193,8 @@ def _asked(
     sizes = {name: _whole_numbers(f"--{name}", default[name] if text is None else text) for name, text in given.items()}
     asked = Asked(
         **sizes,
-        tolerated=_numbers("--tolerated", tolerated),
-        drop_rates=_numbers("--drop-rates", drop_rates),
+        tolerated=_numbers("--tolerate", tolerate),
+        drop_rates=_numbers("--drop", drop),
         backend=backend,
         repeats=usual if repeats is None else repeats,
         processes=_processes_for(sizes) if processes is None else processes,

@@ -22,7 +22,7 @@ from emulator.scaling.calibration import Calibration, Size
 from emulator.scaling.cell import CLIENTS_MIN
 from emulator.scaling.meter import ROLES
 
-KEYS = {"clients": "N", "dimensions": "d", "computes": "M"}
+KEYS = {"clients": "N", "dimension": "d", "computes": "M"}
 _SIZE_MAX = 10**12
 _GB, _GBIT = 1e9, 1e9 / 8
 _NEEDED = ("core_s_by_role", "messages", "bytes", "received", "received_bytes")
@@ -110,7 +110,7 @@ class Prediction(msgspec.Struct, frozen=True):
 
 
 def parse_question(text: str) -> Size:
-    """The size in ``clients=1e7,dimensions=1e4,computes=10``. Raises `UsageError`."""
+    """The size in ``clients=1e7,dimension=1e4,computes=10``. Raises `UsageError`."""
     found: dict[str, int] = {}
     for part in text.split(","):
         key, equals, value = (piece.strip() for piece in part.partition("="))
@@ -123,11 +123,11 @@ def parse_question(text: str) -> Size:
     if missing:
         wanted = ",".join(f"{key}=..." for key in KEYS)
         raise UsageError(f"--predict: {', '.join(missing)} is missing; expected {wanted}")
-    return Size(found["clients"], found["dimensions"], found["computes"])
+    return Size(found["clients"], found["dimension"], found["computes"])
 
 
 def _whole(key: str, text: str) -> int:
-    least = {"clients": CLIENTS_MIN, "dimensions": 1, "computes": 2}[key]
+    least = {"clients": CLIENTS_MIN, "dimension": 1, "computes": 2}[key]
     most = COMPUTES_MAX if key == "computes" else _SIZE_MAX
     try:
         value = float(text)

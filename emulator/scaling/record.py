@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from dca_proto.cli.output import require_writable, write_json
-from dca_proto.core.errors import UsageError
+from dca_proto.core.errors import InputError
 from emulator import provenance
 from emulator.scaling.cell import Cell
 
@@ -79,14 +79,14 @@ class Record:
     def _load(self, path: Path) -> None:
         stored = read_object(path, "--resume")
         if stored.get("kind") != _KIND or not isinstance(stored.get("cells"), list):
-            raise UsageError(f"--resume {path}: this is no file that a sweep left; name a new one")
+            raise InputError(f"--resume {path}: this is no file that a sweep left; name a new one")
         differences = list(provenance.differences(stored, json.loads(json.dumps(self._sweep))))
         if differences:
-            raise UsageError(f"--resume {path} is of another sweep: {'; '.join(differences)}; name a new file")
+            raise InputError(f"--resume {path} is of another sweep: {'; '.join(differences)}; name a new file")
         try:
             self._cells = {msgspec.convert(figures, Cell): figures for figures in stored["cells"]}
         except msgspec.ValidationError as error:
-            raise UsageError(f"--resume {path}: a cell is damaged ({error}); name a new file") from None
+            raise InputError(f"--resume {path}: a cell is damaged ({error}); name a new file") from None
 
 
 def read_object(path: Path, option: str) -> dict[str, Any]:
@@ -94,9 +94,9 @@ def read_object(path: Path, option: str) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"{option} {path}: {error.strerror}") from None
+        raise InputError(f"{option} {path}: {error.strerror}") from None
     except ValueError:
-        raise UsageError(f"{option} {path}: no JSON; name a file that dca scaling wrote") from None
+        raise InputError(f"{option} {path}: no JSON; name a file that dca scaling wrote") from None
     if not isinstance(value, dict):
-        raise UsageError(f"{option} {path}: found a {type(value).__name__}, expected what dca scaling wrote")
+        raise InputError(f"{option} {path}: found a {type(value).__name__}, expected what dca scaling wrote")
     return value

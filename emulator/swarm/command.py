@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest, SecureSumRequest
-from dca_proto.cli.job_settings import DELTA
-from dca_proto.cli.options import parse_names
+from dca_proto.cli.options import DELTA, parse_names
 from dca_proto.core.errors import UsageError
 from dca_proto.learning.forecast import EXACT
 from dca_proto.logs import configure_logs
@@ -40,7 +39,7 @@ EXAMPLES = """Examples:
 
   dca swarm --tolerate 40 --drop 40           as many drop as are tolerated
 
-  dca swarm --job regression-mcmc --nodes 3 --epsilon 8     3 hospitals that release by themselves
+  dca swarm --job regression-mcmc --data-nodes 3 --epsilon 8     3 hospitals that release by themselves
 
   dca swarm --job ldp-histogram --epsilon 2   442 patients, each report private by itself; nobody is trusted
 
@@ -93,13 +92,13 @@ def swarm(
     ] = None,
     nodes: Annotated[
         int | None,
-        typer.Option(help="J data nodes with the rows of many each, that release by themselves; no Compute nodes."),
+        typer.Option("--data-nodes", help="J data nodes with many rows each, that release by themselves."),
     ] = None,
     computes: Annotated[int, typer.Option(help="M, the number of Compute nodes.")] = 3,
     epsilon: Annotated[float, typer.Option(help="Privacy budget over all rounds.")] = 2.0,
     delta: Annotated[
         float, typer.Option(help="Its delta; not spent where reports are private by epsilon alone.")
-    ] = 1e-5,
+    ] = DELTA,
     tolerate: Annotated[int | None, typer.Option(help="T, by default N / 10.")] = None,
     colluders: Annotated[int, typer.Option(help="c, how many of the T are reserved for colluders.")] = 0,
     drop: Annotated[
@@ -130,7 +129,7 @@ def swarm(
     """Learn from a swarm of clients, each with its own rows: a regression or another job; or hold rounds with any N."""
     configure_logs(level=logging.WARNING)
     check_clients(clients or 0)
-    check_clients(nodes or 0, "--nodes")
+    check_clients(nodes or 0, "--data-nodes")
     mechanism = RoundedGaussian() if fast_noise else EXACT
     learning = {"job": job, "nodes": nodes, "set": sets, "dataset": dataset, "data-folder": data_folder, "csv": csv,
                 "target": target, "bounds": bounds, "bounds-from-data": bounds_from_data or None,
@@ -235,7 +234,7 @@ def _lesson(
     )
 
 
-_WITH_NODES = "with --nodes J each data node releases by itself, and there are no Compute nodes"
+_WITH_NODES = "with --data-nodes J each data node releases by itself, and there are no Compute nodes"
 _WITH_REPORTS = "each client reports by itself, exactly, and there are no Compute nodes; leave it out"
 
 

@@ -162,7 +162,7 @@ class _Learning:
         check_broker(options.broker)
         check_connections(options.connections)
         is_ours = "://" not in options.broker
-        advice = "lower --nodes" if options.kind is NodeReleaseRequest else "lower --clients"
+        advice = "lower --data-nodes" if options.kind is NodeReleaseRequest else "lower --clients"
         usage.require_connections(self._connections, self._connections if is_ours else None, advice)
         self._stages = self._planned()
         if options.reports:  # how many are asked at a time follows from the plan
@@ -376,7 +376,7 @@ class _Learning:
         elif run.contributors_needed is not None:
             self._say("next", f"this machine is too slow or too busy for {clients} clients; lower --clients")
         elif options.kind is NodeReleaseRequest:
-            self._say("next", "no release came in time: lower --nodes or --drop")
+            self._say("next", "no release came in time: lower --data-nodes or --drop")
         elif options.kind is LdpReportRequest:
             self._say("next", "no report came in time: lower --clients or --drop")
 

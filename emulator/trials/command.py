@@ -78,7 +78,7 @@ app = typer.Typer(
 
 Json = Annotated[str | None, typer.Option("--json", help="Write the result to a file, or - for stdout.")]
 Shrink = Annotated[float, typer.Option(help="How long a failing scenario is made smaller; 0 does not.")]
-Save = Annotated[Path, typer.Option(help="Folder for failing scenarios, made smaller, as TOML.")]
+Save = Annotated[Path, typer.Option("--output", help="Folder for failing scenarios, made smaller, as TOML.")]
 
 
 # --- one trial -------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from dca_proto.core.errors import UsageError
+from dca_proto.core.errors import InputError
 from dca_proto.core.params import Timing
 from dca_proto.privacy.mechanism import PURE_MECHANISMS
 from dca_proto.privacy.price import Price
@@ -201,11 +201,11 @@ def load_scenario(path: Path) -> Scenario:
     try:
         return from_plain(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}; give the path of a scenario file") from None
+        raise InputError(f"{path}: {error.strerror}; give the path of a scenario file") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{path} is no text; give a scenario in TOML") from None
+        raise InputError(f"{path} is no text; give a scenario in TOML") from None
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path} is not valid TOML: {error}") from None
+        raise InputError(f"{path} is not valid TOML: {error}") from None
 
 
 def from_plain(plain: dict[str, Any], source: str = "scenario") -> Scenario:
@@ -220,7 +220,7 @@ def from_plain(plain: dict[str, Any], source: str = "scenario") -> Scenario:
     try:
         scenario = msgspec.convert(plain, Scenario)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{source}: {in_words(error)}") from None
+        raise InputError(f"{source}: {in_words(error)}") from None
     check(scenario, source)
     return scenario
 
@@ -254,7 +254,7 @@ def _check_keys(plain: object, part: Any, where: str) -> None:
     known = {field.name: field.type for field in msgspec.structs.fields(part)}
     for key, value in plain.items():
         if key not in known:
-            raise UsageError(f"{where}: unknown key {key!r}{nearest(key, known)}; known: {', '.join(known)}")
+            raise InputError(f"{where}: unknown key {key!r}{nearest(key, known)}; known: {', '.join(known)}")
         inner = known[key]
         if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
             _check_keys(value, inner, f"{where}: {key}")

@@ -374,8 +374,8 @@ def test_the_command_fails_where_what_is_documented_does_not_hold(
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({"nodes": 4}, "--nodes 4: there are M = 3"),
-        ({"nodes": -1}, "--nodes -1"),
+        ({"nodes": 4}, "--colluding-nodes 4: there are M = 3"),
+        ({"nodes": -1}, "--colluding-nodes -1"),
         ({"silent": -1}, "--silent -1"),
         ({"left_out": -1}, "--left-out -1"),
         ({"left_out": 1, "nodes": 0}, "--left-out 1: only colluding Compute nodes"),

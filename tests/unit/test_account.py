@@ -289,17 +289,17 @@ def test_people_are_told_what_c_means(run: Run) -> None:
 
 
 def test_people_are_told_what_else_is_spent_and_better_weights(run: Run) -> None:
-    _, told, _ = run("--clients", "100", "--also", "pure:0.2")
+    _, told, _ = run("--delta", "1e-6", "--clients", "100", "--also", "pure:0.2")
     words = " ".join(told.split())
     assert "it costs them at most epsilon" in words
     assert "their ledgers, charged for all of it, would count epsilon 1.502" in words
-    _, told, _ = run("--clients", "100", "--statistic", "regression")
+    _, told, _ = run("--delta", "1e-6", "--clients", "100", "--statistic", "regression")
     assert "--parameter weights=[" in told
 
 
 def test_the_budget_has_its_own_mu_and_what_less_the_rounds_spend(run: Run, answer: Any) -> None:
     """Shares of 0.3 and 0.3 leave √0.6 of the budget's μ to these rounds; the curve is theirs."""
-    job = "--clients 100 --statistic mean,sum --shares 0.3,0.3"
+    job = "--delta 1e-6 --clients 100 --statistic mean,sum --shares 0.3,0.3"
     found, mu = answer(job), mu_of(1.0, 1e-6)
     assert found["mu_budget"] == mu
     assert found["mu"] == pytest.approx(mu * math.sqrt(0.6), rel=2e-6)

@@ -141,7 +141,7 @@ def test_hardening_7_a_trial_of_too_many_is_refused_at_once(
 
 @pytest.mark.parametrize(
     "command",
-    [("swarm", "--clients"), ("swarm", "--nodes"), ("audit", "--clients"), ("emulate", "collude", "--clients")],
+    [("swarm", "--clients"), ("swarm", "--data-nodes"), ("audit", "--clients"), ("emulate", "collude", "--clients")],
 )
 def test_hardening_7_an_emulation_of_too_many_is_refused_at_once(
     capsys: pytest.CaptureFixture[str], command: tuple[str, ...]

@@ -435,7 +435,7 @@ def test_the_command_has_its_exit_codes(dca: Callable[..., tuple[int, str, str]]
         json.dumps({"kind": "report", "page": path[:-5] + ".html", "of": "swarm"}, indent=2) + "\n",
     )
     code, told, line = dca(str(write({"kind": "swrm"}, name="other.json")))
-    assert (code, told) == (2, "")
+    assert (code, told) == (5, "")
     assert line.startswith("dca: ")
     assert line.count("\n") == 1
     assert dca()[0] == 2

@@ -57,7 +57,7 @@ def test_t_is_a_share_below_one_and_a_number_from_one() -> None:
 
 @pytest.mark.parametrize("given", [-0.1, 1.5, math.inf, math.nan])
 def test_other_t_are_refused(given: float) -> None:
-    with pytest.raises(UsageError, match=r"--tolerated .*expected a share of N below 1, or a whole number"):
+    with pytest.raises(UsageError, match=r"--tolerate .*expected a share of N below 1, or a whole number"):
         tolerated_of(given, 50)
 
 
@@ -66,12 +66,12 @@ def test_other_t_are_refused(given: float) -> None:
     [
         ({"clients": 2}, "--clients 2: expected 3 to"),
         ({"clients": 10**7}, "--clients 10000000: expected 3 to 1,000,000"),
-        ({"dimension": 0}, "--dimensions 0: expected 1 to"),
-        ({"dimension": 10**6}, "--dimensions 1000000: expected 1 to 65,536, the bins of a histogram"),
+        ({"dimension": 0}, "--dimension 0: expected 1 to"),
+        ({"dimension": 10**6}, "--dimension 1000000: expected 1 to 65,536, the bins of a histogram"),
         ({"computes": 1}, "--computes 1: expected 2 to"),
         ({"tolerated": 999}, "T = 999 of N = 1000 leaves nobody's noise"),
-        ({"drop_rate": 1.0}, "--drop-rates 1: expected 0 to below 1"),
-        ({"drop_rate": math.nan}, "--drop-rates nan"),
+        ({"drop_rate": 1.0}, "--drop 1: expected 0 to below 1"),
+        ({"drop_rate": math.nan}, "--drop nan"),
     ],
 )
 def test_sizes_that_no_round_can_have_are_refused(changes: dict[str, Any], message: str) -> None:

@@ -14,7 +14,7 @@ from emulator.scaling import command
 from emulator.scaling.cell import Cell
 from emulator.scaling.command import scaling
 
-SIZES = {"clients": "100,1000,10000", "dimensions": "10,100,1000", "computes": "10"}
+SIZES = {"clients": "100,1000,10000", "dimension": "10,100,1000", "computes": "10"}
 ROLES = ("client", "compute", "trainer")
 
 
@@ -100,7 +100,7 @@ def test_a_sweep_writes_cells_fits_and_the_paper_beside_them(
 
 
 def test_json_to_stdout_is_nothing_but_json(measured: list[Cell], capsys: pytest.CaptureFixture[str]) -> None:
-    scaling(clients="100", dimensions="10", computes="3", json_to="-")
+    scaling(clients="100", dimension="10", computes="3", json_to="-")
     captured = capsys.readouterr()
     result = json.loads(captured.out)
     assert result["calibration"] is None
@@ -111,7 +111,7 @@ def test_thresholds_and_drop_rates_are_swept(
     measured: list[Cell], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     picture = tmp_path / "drops.svg"
-    scaling(clients="100", dimensions="10", computes="3", tolerated="0,0.2", drop_rates="0,0.05", plot=picture)
+    scaling(clients="100", dimension="10", computes="3", tolerate="0,0.2", drop="0,0.05", plot=picture)
     assert sorted((one.tolerated, one.drop_rate) for one in measured) == [(0, 0.0), (0, 0.05), (20, 0.0), (20, 0.05)]
     assert "drop-outs" in capsys.readouterr().out
     assert "<svg" in picture.read_text()
@@ -121,7 +121,7 @@ def test_a_busy_machine_is_seen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     monkeypatch.setattr(
         command, "measure_apart", lambda cell, _: {**synthetic(cell), "wall_s": synthetic(cell)["core_s"] * 3}
     )
-    scaling(clients="100", dimensions="10", computes="3", processes=1)
+    scaling(clients="100", dimension="10", computes="3", processes=1)
     assert "awake for up to 3.0 times their core time" in " ".join(capsys.readouterr().out.split())
     scaling(predict_size=QUESTION, processes=1)
     assert "awake for up to 3.0 times their core time" in " ".join(capsys.readouterr().out.split())
@@ -134,7 +134,7 @@ def test_processes_that_wait_for_each_other_are_not_a_busy_machine(
     for waiting_s, is_busy in ((0.8, False), (0.1, True)):
         figures = {**seconds, "waiting_s": waiting_s}
         monkeypatch.setattr(command, "measure_apart", lambda cell, _, more=figures: {**synthetic(cell), **more})
-        scaling(clients="100", dimensions="10", computes="3", processes=2)
+        scaling(clients="100", dimension="10", computes="3", processes=2)
         assert ("more processes than cores, took the cores" in " ".join(capsys.readouterr().out.split())) == is_busy
 
 
@@ -144,21 +144,21 @@ def test_processes_are_those_that_are_asked_for_or_one_for_each_core(
     monkeypatch.setattr(command.engines, "cores", lambda: 6)
     resume = tmp_path / "sweep.json"
     for computes, asked, expected in (("10", None, 6), ("3,10", None, 3), ("3", 5, 5)):
-        scaling(clients="100", dimensions="10", computes=computes, processes=asked)
+        scaling(clients="100", dimension="10", computes=computes, processes=asked)
         assert measured[-1].processes == expected
-    scaling(clients="3,100", dimensions="10", computes="10")
+    scaling(clients="3,100", dimension="10", computes="10")
     assert measured[-1].processes == 3, "nobody asked for more processes than there are clients"
     with pytest.raises(UsageError, match="clients 2: expected"):
-        scaling(clients="2", dimensions="10", computes="10")
-    scaling(clients="100", dimensions="10", computes="3", processes=1, resume=resume)
+        scaling(clients="2", dimension="10", computes="10")
+    scaling(clients="100", dimension="10", computes="3", processes=1, resume=resume)
     with pytest.raises(UsageError, match="processes is 1 there and 2 here"):
-        scaling(clients="100", dimensions="10", computes="3", processes=2, resume=resume)
+        scaling(clients="100", dimension="10", computes="3", processes=2, resume=resume)
     with pytest.raises(UsageError, match="--processes 101: expected 1 to 100, the number of clients"):
-        scaling(clients="100", dimensions="10", computes="3", processes=101)
+        scaling(clients="100", dimension="10", computes="3", processes=101)
 
 
 def test_tables_fit_a_terminal_of_eighty_columns(measured: list[Cell], capsys: pytest.CaptureFixture[str]) -> None:
-    scaling(clients="100,1000,100000", dimensions="10,100,1000", computes="10")
+    scaling(clients="100,1000,100000", dimension="10,100,1000", computes="10")
     shown = capsys.readouterr().out
     for heading in ("ratio set-up", "emulator", "client nodes trainer msgs bytes memory keys hellos"):
         assert heading in " ".join(shown.split())
@@ -180,7 +180,7 @@ def test_a_cell_that_is_slower_than_the_paper_is_told_apart(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(command, "measure_apart", lambda cell, _: {**synthetic(cell), "paper_s": 0.5, "ratio": 2.0})
-    scaling(clients="100", dimensions="10", computes="3")
+    scaling(clients="100", dimension="10", computes="3")
     told = " ".join(capsys.readouterr().out.split())
     assert "slower N = 100, d = 10, M = 3 than the paper: wall seconds: collect 0.05" in told
 
@@ -220,7 +220,7 @@ def test_a_prediction_from_a_sweep_and_from_a_calibration_of_its_own(
     sweep, target = tmp_path / "scaling.json", tmp_path / "prediction.json"
     scaling(**SIZES, json_to=str(sweep))
     measured.clear()
-    question = "clients=1e7,dimensions=1e4,computes=10"
+    question = "clients=1e7,dimension=1e4,computes=10"
     scaling(predict_size=question, calibration_file=sweep, json_to=str(target))
     assert measured == []
     prediction = json.loads(target.read_text())["prediction"]
@@ -237,10 +237,10 @@ def test_a_prediction_from_a_sweep_and_from_a_calibration_of_its_own(
     with pytest.raises(UsageError, match="M = 3 alone"):
         scaling(predict_size=question, computes="3")
     with pytest.raises(UsageError, match="2 emulated cells"):
-        scaling(predict_size=question, clients="100", dimensions="10")
+        scaling(predict_size=question, clients="100", dimension="10")
     assert measured == []
     with pytest.raises(UsageError, match="M = 10 alone"):
-        scaling(predict_size="clients=1e7,dimensions=1e4,computes=3", calibration_file=sweep)
+        scaling(predict_size="clients=1e7,dimension=1e4,computes=3", calibration_file=sweep)
 
 
 @pytest.mark.parametrize(
@@ -251,10 +251,10 @@ def test_a_prediction_from_a_sweep_and_from_a_calibration_of_its_own(
         ({"clients": "10.5"}, "--clients '10.5': expected whole numbers"),
         ({"clients": "inf"}, "--clients 'inf': expected finite numbers"),
         ({"clients": "2"}, "--clients 2: expected 3 to"),
-        ({"dimensions": "0"}, "--dimensions 0: expected 1 to"),
+        ({"dimension": "0"}, "--dimension 0: expected 1 to"),
         ({"computes": "1"}, "--computes 1: expected 2 to"),
-        ({"clients": "10", "tolerated": "10"}, "T = 10 of N = 10 leaves nobody's noise"),
-        ({"drop_rates": "1.5"}, "--drop-rates 1.5: expected 0 to below 1"),
+        ({"clients": "10", "tolerate": "10"}, "T = 10 of N = 10 leaves nobody's noise"),
+        ({"drop": "1.5"}, "--drop 1.5: expected 0 to below 1"),
         ({"repeats": 0}, "--repeats 0: expected 1 to 100"),
         ({"backend": "mosquito"}, r"--backend 'mosquito' is unknown \(did you mean 'mosquitto'\?\)"),
         ({"plot": Path("picture.gif")}, "--plot picture.gif: expected a name that ends in"),
@@ -263,7 +263,7 @@ def test_a_prediction_from_a_sweep_and_from_a_calibration_of_its_own(
         ({"resume": Path("no/sweep.json")}, "folder no does not exist"),
         ({"resume": Path("-")}, "--resume -: expected the name of a file"),
         ({"calibration_file": Path("old.json")}, "--calibration goes with --predict"),
-        ({"predict_size": "clients=5", "clients": "5"}, "dimensions, computes is missing"),
+        ({"predict_size": "clients=5", "clients": "5"}, "dimension, computes is missing"),
         ({"round_seconds": 0}, "--round-seconds 0: expected a number above 0"),
         ({"machine_cores": -1}, "--machine-cores -1"),
         ({"machine_cores": 4.0}, "--machine-.*go with --predict"),
@@ -280,7 +280,7 @@ def test_what_cannot_be_is_refused_before_the_work(
     assert list(tmp_path.iterdir()) == []
 
 
-QUESTION = "clients=1e7,dimensions=1e4,computes=10"
+QUESTION = "clients=1e7,dimension=1e4,computes=10"
 
 
 @pytest.mark.parametrize(

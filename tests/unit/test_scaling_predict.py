@@ -184,25 +184,25 @@ def test_a_calibration_that_lacks_a_figure_is_refused() -> None:
 
 
 def test_a_question_is_read() -> None:
-    assert parse_question("clients=1e7,dimensions=1e4,computes=10") == Size(10**7, 10**4, 10)
-    assert parse_question(" computes=3, clients=5 , dimensions=1") == Size(5, 1, 3)
+    assert parse_question("clients=1e7,dimension=1e4,computes=10") == Size(10**7, 10**4, 10)
+    assert parse_question(" computes=3, clients=5 , dimension=1") == Size(5, 1, 3)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         (
-            "client=1e7,dimensions=1,computes=3",
+            "client=1e7,dimension=1,computes=3",
             r"'client' is unknown \(did you mean 'clients'\?\); expected clients, dim",
         ),
-        ("clients=1e7,computes=3", "dimensions is missing; expected clients=...,dimensions=...,computes=..."),
-        ("clients,dimensions=1,computes=3", "'clients': expected clients=NUMBER, once"),
-        ("clients=5,clients=6,dimensions=1,computes=3", "'clients=6': expected clients=NUMBER, once"),
-        ("clients=many,dimensions=1,computes=3", "clients=many: expected a whole number from 3 to"),
-        ("clients=5.5,dimensions=1,computes=3", "clients=5.5: expected a whole number"),
-        ("clients=nan,dimensions=1,computes=3", "clients=nan: expected a whole number"),
-        ("clients=2,dimensions=1,computes=3", "clients=2: expected a whole number from 3"),
-        ("clients=5,dimensions=1,computes=99", "computes=99: expected a whole number from 2 to 64"),
+        ("clients=1e7,computes=3", "dimension is missing; expected clients=...,dimension=...,computes=..."),
+        ("clients,dimension=1,computes=3", "'clients': expected clients=NUMBER, once"),
+        ("clients=5,clients=6,dimension=1,computes=3", "'clients=6': expected clients=NUMBER, once"),
+        ("clients=many,dimension=1,computes=3", "clients=many: expected a whole number from 3 to"),
+        ("clients=5.5,dimension=1,computes=3", "clients=5.5: expected a whole number"),
+        ("clients=nan,dimension=1,computes=3", "clients=nan: expected a whole number"),
+        ("clients=2,dimension=1,computes=3", "clients=2: expected a whole number from 3"),
+        ("clients=5,dimension=1,computes=99", "computes=99: expected a whole number from 2 to 64"),
         ("", "'' is unknown"),
     ],
 )

@@ -1,0 +1,66 @@
+"""Each kind of failure has an exit code of its own, and a shell can complete what is typed."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dca_proto.cli import explain, main
+from dca_proto.core.errors import InputError, LoginError, RoundAborted, StorageError, TransportError, UsageError
+from inference.errors import DataError
+
+DCA = (sys.executable, "-m", "dca_proto.cli")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UsageError("a"), 2),
+        (RoundAborted("a"), 3),
+        (InputError("a"), 5),
+        (DataError("a"), 5),
+        (TransportError("a"), 6),
+        (LoginError("a"), 7),
+        (StorageError("a"), 8),
+        (OSError(28, "No space left on device"), 8),
+    ],
+)
+def test_each_kind_of_failure_has_a_code_of_its_own(error: Exception, code: int) -> None:
+    explained = explain(error)
+    assert explained is not None
+    assert explained[1] == code
+
+
+def test_what_a_user_does_wrong_ends_with_its_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = tmp_path / "text.csv"
+    text.write_text("1,2\n3,4\n")
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        url = f"mqtt://127.0.0.1:{nobody.getsockname()[1]}"
+        csv = ("swarm", "--csv", str(text), "--target", "2", "--output", str(tmp_path / "run"))
+        assert main(["swarm", "--dimension", "3", "--clients", "10", "--broker", url]) == 6
+    assert main(["swarm", "--kind", "x"]) == 2
+    assert main(csv) == 5
+    assert main(["ledger", str(tmp_path / "none.db")]) == 5
+    assert main(["account", "--clients", "50", "--json", str(tmp_path / "no" / "folder.json")]) == 8
+    assert capsys.readouterr().err.count("\n") == 5  # a line each
+
+
+def completed(line: str) -> list[str]:
+    """What bash is offered for a line whose cursor is at its end."""
+    words = line.split(" ")
+    environment = {"_DCA_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    done = subprocess.run(DCA, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.split()
+
+
+def test_a_shell_is_offered_commands_their_groups_and_their_options() -> None:
+    assert completed("dca s") == ["scaling", "swarm"]
+    assert completed("dca federation add") == ["add-node", "add-trainer"]
+    assert "--epsilon" in completed("dca trainer --e")
+    shown = subprocess.run([*DCA, "--show-completion", "bash"], capture_output=True, text=True, timeout=60, check=True)
+    assert "_DCA_COMPLETE=complete_bash" in shown.stdout
