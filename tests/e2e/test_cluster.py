@@ -108,7 +108,7 @@ def test_an_audit_of_the_actors_sees_the_same(cluster: Addresses, tmp_path: Path
 
 
 def test_a_cell_is_measured_on_the_cluster(cluster: Addresses, tmp_path: Path) -> None:
-    small = ("scaling", "--clients", "30", "--dimensions", "5", "--computes", "3", "--repeats", "2", "--processes", "2")
+    small = ("scaling", "--clients", "30", "--dimension", "5", "--computes", "3", "--repeats", "2", "--processes", "2")
     (here,), (there,) = (
         dca(cluster, *small, "--engine", engine, folder=tmp_path)["cells"] for engine in ("local", "ray")
     )
