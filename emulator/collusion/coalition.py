@@ -191,7 +191,8 @@ def worst_revealing(setting: Setting, others: int) -> int:
 def _check_coalition(setting: Setting, coalition: Coalition) -> None:
     for name in ("nodes", "revealing", "omitting", "silent", "left_out"):
         if getattr(coalition, name) < 0:
-            raise UsageError(f"--{name.replace('_', '-')} {getattr(coalition, name)}: expected 0 or more")
+            option = "colluding-nodes" if name == "nodes" else name.replace("_", "-")
+            raise UsageError(f"--{option} {getattr(coalition, name)}: expected 0 or more")
     if coalition.left_out and not coalition.nodes:
         raise UsageError(
             f"--left-out {coalition.left_out}: only colluding Compute nodes can do so; raise --colluding-nodes"

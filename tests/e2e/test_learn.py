@@ -276,11 +276,6 @@ def test_a_job_of_many_iterations_has_a_bar_on_a_terminal_and_lines_elsewhere() 
 def test_a_score_that_is_none_is_no_number_in_json() -> None:
     row = iteration_row(Iteration(1, 2, "held-out AUC", math.nan))
     assert row == {"number": 1, "name": "held-out AUC", "value": None}
-    from emulator.swarm.learn import _Run
-
-    run = _Run.__new__(_Run)
-    run._iterations = [Iteration(1, 2, "held-out AUC", math.nan)]
-    assert run._course() == {"iterations": [row]}, "a swarm's as well"
 
 
 def test_draws_without_arviz_are_refused_before_the_work(learn: Learn, monkeypatch: pytest.MonkeyPatch) -> None:
