@@ -49,7 +49,7 @@ from emulator.experiments.picture import COLOURS, MARKERS, drawing
 from emulator.experiments.runner import Check, add_common_options, finish, main, run_cells, table
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
-from inference.models.linear.locate import HIDDEN
+from inference.locate import HIDDEN
 from inference.models.linear.two_rounds import regression_with_projection
 from inference.problem import Problem, Schema, stream
 from inference.rounds import run

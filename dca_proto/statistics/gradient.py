@@ -10,6 +10,15 @@ For one row with features x, the constant 1 among them where an intercept is ask
 
 Student's is bounded where x is, without a clip: |w r| <= (ν + 1)/(2√ν) and -1 <= w r² - 1 <= ν.
 
+**Weights.** A clip takes more from rows whose target is far from its prediction, and so distorts a likelihood. Where
+``by_features`` is set, each row is shortened by
+
+    min(1, C/√(a² |x|² + b² + |v q x xᵀ|²)),    a >= |residual|, b >= |w r² - 1|
+
+instead, before it is clipped, which then takes nothing. That depends on features alone: the score's mean stays zero at
+the true parameters, whatever the law of the features is (Mallows' weights). Only families with bounded residuals can:
+a = max(p, 1 - p) of ``bernoulli``, and a = (ν + 1)/(2√ν), b = max(1, ν) of ``student``.
+
 **Information.** Where a weight v is given, each row's gradient is followed by v times what Newton's method needs: the
 unique terms of q x xᵀ, upper triangle row by row, with q the expected curvature -∂²/∂(xᵀθ)² of its log density (1 of
 ``normal``, p(1 - p), exp(xᵀθ), and 1 of ``student``, whose curvature (ν + 1)/((ν + 3)σ²) is the same for all rows). Of
@@ -33,6 +42,7 @@ from dca_proto.statistics.base import register
 from dca_proto.statistics.model_gradient import GRADIENT_MAX, ModelGradient
 
 NORMAL, BERNOULLI, POISSON, STUDENT = FAMILIES = ("normal", "bernoulli", "poisson", "student")
+BOUNDED = (BERNOULLI, STUDENT)
 
 EXPONENT_MAX = 350.0  # exp of twice it is finite, and above what is refused
 
@@ -51,7 +61,7 @@ class Gradient(ModelGradient, frozen=True, kw_only=True):
             of 0 and a scale of 1 leave counts as they are.
         intercept: put a constant feature of 1 first. degrees: ν of ``student``, above 0.
         information: v, above 0, or 0 for gradients alone. dispersion: the weight of the term that tells of the
-            dispersion, above 0, or 0 without it.
+            dispersion, above 0, or 0 without it. by_features: shorten rows by their features alone.
     """
 
     name = "gradient"
@@ -61,6 +71,7 @@ class Gradient(ModelGradient, frozen=True, kw_only=True):
     degrees: float = 4.0
     information: float = 0.0
     dispersion: float = 0.0
+    by_features: bool = False
 
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
@@ -72,6 +83,8 @@ class Gradient(ModelGradient, frozen=True, kw_only=True):
                 raise UsageError(f"{weight} is {value:g}; give a number from 0 to {GRADIENT_MAX:g}")
         if self.dispersion and self.family != POISSON:
             raise UsageError(f"dispersion is {self.dispersion:g}; only {POISSON!r} has one, so leave it out")
+        if self.by_features and self.family not in BOUNDED:
+            raise UsageError(f"residuals of {self.family!r} have no bound; use by_features with {' or '.join(BOUNDED)}")
         features = len(self.columns) - 1 + self.intercept
         if self.columns and features < 1:
             raise UsageError("no feature: name the features in columns, then the target, or ask for an intercept")
@@ -111,11 +124,23 @@ class Gradient(ModelGradient, frozen=True, kw_only=True):
         parts = [gradient]
         if self.information:
             curved = self.information * self._curvature(predictor)[:, None] * x
-            parts += [curved[:, i : i + 1] * x[:, i:] for i in range(x.shape[1])]
+            parts.append(np.concatenate([curved[:, i : i + 1] * x[:, i:] for i in range(x.shape[1])], axis=1))
         if self.dispersion:
             mean = np.exp(predictor)
             parts.append((self.dispersion * (y - mean) ** 2 / ((y - mean) ** 2 + mean))[:, None])
+        if self.by_features:
+            reach = self._residual_max(predictor) * np.linalg.norm(x, axis=1)
+            others = [max(1.0, self.degrees)] if self.family == STUDENT else []
+            lengths = [np.linalg.norm(part, axis=1) for part in parts[1:2]]
+            norm = np.sqrt(sum((one**2 for one in (*lengths, *others)), reach**2))
+            parts = [part * np.minimum(1.0, self.clip / norm)[:, None] for part in parts]
         return np.concatenate(parts, axis=1)
+
+    def _residual_max(self, predictor: NDArray[np.float64]) -> NDArray[np.float64] | float:
+        """a of each row."""
+        if self.family == BERNOULLI:
+            return _sigmoid(np.abs(predictor))
+        return (self.degrees + 1) / (2 * math.sqrt(self.degrees))
 
     def _curvature(self, predictor: NDArray[np.float64]) -> NDArray[np.float64]:
         """q of each row."""

@@ -26,15 +26,14 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 
 from dca_proto.aggregate import NoisyAggregate
+from inference.columns import Standardisation, into_ball
 from inference.contraction import contraction
 from inference.draws import CHAINS, DRAWS, InferenceData, inference_data
 from inference.jobs.estimates import BY_SD, Figure, normal, score, standard_unit, student
 from inference.jobs.summary import HeldOut, Summary
 from inference.posterior import COEFFICIENTS, INTERCEPT, Estimate, Posterior
 from inference.problem import Problem, Schema
-from inference.scale import into_ball
 from inference.variational.scores import area_under_curve, log_likelihood
-from inference.variational.standardise import Standardisation
 
 Array = NDArray[np.float64]
 

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from inference.columns import into_ball
 from inference.models.glm.sites import COEFFICIENTS, CORRELATION, FEATURE_MEAN, FEATURE_SD, INTERCEPT, RESIDUAL_SD
 from inference.releases.reports import Categories, Rows, Scalars
-from inference.scale import into_ball
 
 Array = NDArray[np.float64]
 VALUE, REPORT = "value", "report"

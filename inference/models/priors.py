@@ -35,8 +35,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.bounds import Interval
+from inference.columns import PRIOR_BOUND_SDS
 from inference.errors import DataError
-from inference.scale import PRIOR_BOUND_SDS
 
 Array = NDArray[np.float64]
 Draws = dict[str, Array]

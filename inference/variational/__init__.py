@@ -3,7 +3,6 @@ public.
 
 General layout, in reading order:
     schedule                 how many iterations the budget is divided among
-    standardise              centres and scales of the columns, from a first round
     progress                 what a job tells after each iteration
     scores                   what an iteration is worth on rows that the trainer holds
 

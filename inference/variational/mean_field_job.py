@@ -1,7 +1,7 @@
 """Variational inference as a learning job: rounds that prepare it, then one round for each iteration.
 
-    round 0        noisy moments of the columns -> centres, scales, and from its noise how many iterations
-                                                                              `standardise`, `schedule`
+    round 0        phases of the columns -> centres, scales, and from its noise how many iterations
+                                                                              `locate`, `schedule`
     perhaps        a model's own `Pilot` round: where to start, and rows that are like the clients'
     round t        θ = m + s ξ; the clients' gradients at θ, clipped to C -> a step of m and s    `mean_field`
     at the end     with a pilot one step of Newton's method from the mean gradient                `clipping`
@@ -34,7 +34,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoAggregate, NoisyAggregate, SecureSumRequest
+from inference.columns import Standardisation
 from inference.errors import DataError
+from inference.locate import locate, located_by
 from inference.models.coefficients import NormalPosterior
 from inference.problem import Schema
 from inference.rounds import Job
@@ -43,7 +45,6 @@ from inference.variational.models import PRIOR_SD, STANDARDISED, Model, gaussian
 from inference.variational.noise_spread import noise_sd
 from inference.variational.progress import GAINED, Iteration, OnProgress
 from inference.variational.schedule import ITERATIONS_MAX, PILOTED_MAX, Schedule, schedule_after
-from inference.variational.standardise import Standardisation, moments_request
 
 Array = NDArray[np.float64]
 
@@ -137,12 +138,13 @@ def variational_inference(
     Raises:
         NoAggregate: of the first two rounds, without which there is no result.
     """
-    moments = yield moments_request(schema, settings.std_share, target=model.target == STANDARDISED)
-    return (yield from variational_after(moments, schema, model, rng, settings, score=score, on_progress=on_progress))
+    columns = schema.columns if model.target == STANDARDISED else schema.features
+    phases = yield located_by(schema, settings.std_share, columns)
+    return (yield from variational_after(phases, schema, model, rng, settings, score=score, on_progress=on_progress))
 
 
 def variational_after(
-    moments: NoisyAggregate,
+    phases: NoisyAggregate,
     schema: Schema,
     model: Model,
     rng: np.random.Generator,
@@ -157,8 +159,8 @@ def variational_after(
     Args:
         pilot: of a logistic regression, in the order of the model's names. Others as of `variational_inference`.
     """
-    columns, n = model.columns(schema, moments, settings.bound), moments.contributors
-    per_sensitivity = sqrt(moments.noise_variance) / moments.sensitivity
+    columns, n = model.columns(schema, locate(phases), settings.bound), phases.contributors
+    per_sensitivity = sqrt(phases.noise_variance) / phases.sensitivity
     asked = None if pilot is None else pilot.request(columns, per_sensitivity, n)
     spent, rows = settings.std_share, None
     if pilot is not None and asked is not None:
@@ -167,7 +169,7 @@ def variational_after(
         spent += settings.std_share
     left = 1 - spent
     schedule = schedule_after(
-        moments,
+        phases,
         settings.std_share,
         model.dimension,
         epochs=settings.epochs,
@@ -186,7 +188,7 @@ def variational_after(
     )
     ascent = _Ascent(model, columns, schedule, settings, n, clip, rows)
     course = yield from _ascend(ascent, rng, score, on_progress)
-    return _result(schema, ascent, course, moments, model.prior_sd)
+    return _result(schema, ascent, course, phases, model.prior_sd)
 
 
 @dataclass(frozen=True)
@@ -294,14 +296,14 @@ def _scored(
 
 
 def _result(
-    schema: Schema, ascent: _Ascent, course: _Course, moments: NoisyAggregate, prior_sd: float | None
+    schema: Schema, ascent: _Ascent, course: _Course, phases: NoisyAggregate, prior_sd: float | None
 ) -> NormalPosterior:
     """The posterior under a normal prior, or under the model's own, if it is none."""
     done, settings = len(course.means), ascent.settings
     averaged = max(1, round(settings.averaged * done))
     posterior_sd = np.exp(np.mean(course.log_sds[-averaged:], axis=0))
     noise = noise_sd(course.rates, course.noise_sds, averaged, ascent.curvature)
-    mean, warnings = np.mean(course.means[-averaged:], axis=0), []
+    mean, warnings = np.mean(course.means[-averaged:], axis=0), list(locate(phases).warnings)
     if ascent.rows is not None:
         mean, cov = _newton(ascent, course, _precision(prior_sd))
     else:
@@ -326,10 +328,10 @@ def _result(
         epochs=ascent.schedule.epochs,
         iterations=done,
         stopped=course.stopped,
-        contributors=moments.contributors,
-        private=schema.private and moments.private and course.private,
+        contributors=phases.contributors,
+        private=schema.private and phases.private and course.private,
         warnings=tuple(warnings),
-        again=None if ascent.model.prior_sd is None else partial(_result, schema, ascent, course, moments),
+        again=None if ascent.model.prior_sd is None else partial(_result, schema, ascent, course, phases),
     )
 
 

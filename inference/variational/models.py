@@ -39,10 +39,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
+from dca_proto.aggregate import SecureSumRequest
+from inference.columns import Standardisation
 from inference.errors import DataError, unknown
+from inference.locate import Located
 from inference.problem import Schema
-from inference.variational.standardise import Standardisation, standardised
 
 Array = NDArray[np.float64]
 PriorGradient = Callable[[Array], Array]
@@ -93,9 +94,9 @@ class Model:
         """Of each of θ, or a usual one."""
         return (self.prior_sd or PRIOR_SD) ** -2
 
-    def columns(self, schema: Schema, moments: NoisyAggregate, bound: float) -> Standardisation:
-        """How clients take their columns, given the first round's moments. Args: as of `standardised`."""
-        found = standardised(schema, moments, bound)
+    def columns(self, schema: Schema, located: Located, bound: float) -> Standardisation:
+        """How clients take their columns, given what the first round says. Args: as of `Located.standardisation`."""
+        found = located.standardisation(schema, bound)
         return found.with_own_target(schema.bounds[schema.target]) if self.target == OWN_UNITS else found
 
     def request(

@@ -89,7 +89,7 @@ def schedule(
 
 
 def schedule_after(
-    moments: NoisyAggregate,
+    phases: NoisyAggregate,
     share: float,
     dimension: int,
     *,
@@ -101,19 +101,19 @@ def schedule_after(
     """The schedule, once the first round is there.
 
     Args:
-        moments: its result, of which r and N are known; N are those that contributed. share: of the job's μ² that it
+        phases: its result, of which r and N are known; N are those that contributed. share: of the job's μ² that it
             had. left: for the iterations, by default all but that. Others as for `schedule`. Where no more than B
             clients contributed, all are asked.
 
     Raises:
         DataError: the batch is larger than the federation.
     """
-    if batch > moments.clients:
-        raise _too_large(batch, moments.clients)
+    if batch > phases.clients:
+        raise _too_large(batch, phases.clients)
     left = 1 - share if left is None else left
-    noise = sqrt(moments.noise_variance * share / left) / moments.sensitivity
-    size = batch if batch < moments.contributors else 0
-    n = moments.contributors
+    noise = sqrt(phases.noise_variance * share / left) / phases.sensitivity
+    size = batch if batch < phases.contributors else 0
+    n = phases.contributors
     return schedule(n, noise, dimension, left, epochs=epochs, batch=size, iterations_max=iterations_max)
 
 

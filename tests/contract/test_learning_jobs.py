@@ -103,7 +103,7 @@ def test_variational_inference_that_is_killed_gives_what_it_would_have_given(tmp
     """The same sums give the same posterior to the last bit, and each round is held and paid for once."""
     power = Power()
     whole, (asked,) = play(swarm_of(illness, mechanism=NoNoise()), tmp_path / "whole.journal", power)
-    assert [one.statistic for one in asked] == ["moments", "regression"] + ["gradient"] * EPOCHS
+    assert [one.statistic for one in asked] == ["phases", "regression"] + ["gradient"] * EPOCHS
     assert power.passed > 10 * ROUNDS
     for point in range(3, power.passed, 11):
         swarm, path = swarm_of(illness, mechanism=NoNoise()), tmp_path / f"{point}.journal"

@@ -188,9 +188,7 @@ def test_another_job_learns_in_mini_batches(
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert (result["kind"], result["job"], result["batch"], result["tolerated"]) == ("swarm", "logistic", 12, 2)
-    assert [(one["name"], one["contributors"]) for one in result["rounds"]] == [("moments", 24)] + 6 * [
-        ("gradient", 12)
-    ]
+    assert [(one["name"], one["contributors"]) for one in result["rounds"]] == [("phases", 24)] + 6 * [("gradient", 12)]
     assert [one["number"] for one in result["not_covered_by_epsilon"]["iterations"]] == [1, 2, 3, 4, 5, 6]
     # each client was in the first round and in three of the six others, so all of the budget is spent and no more
     assert result["epsilon_spent"] == pytest.approx(60, rel=0.01)

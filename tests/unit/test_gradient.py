@@ -141,3 +141,27 @@ def test_parameters_are_checked(changes: dict[str, Any], complaint: str) -> None
 def test_the_clip_fits_the_grid(clip: float) -> None:
     with pytest.raises(UsageError, match=r"clip 1e.* fraction bits"):
         client_sensitivity(Gradient(**BOX, theta=(0.0, 0.0), clip=clip), 1, F)
+
+
+@pytest.mark.parametrize(("family", "clip"), [("bernoulli", 0.8), ("student", 4.0)])
+def test_rows_shortened_by_their_features_keep_the_scores_mean(family: str, clip: float) -> None:
+    """One factor for all targets of the same features, and it leaves nothing to the clip: at most as long as that."""
+    rng = np.random.default_rng(5)
+    own = {**BOX, "bound": (12.0, 2.0, 300.0), "theta": (*THETA, 0.2) if family == "student" else THETA}
+    features = rng.standard_normal((200, 2)) * [9.0, 1.0]
+    targets = rng.standard_cauchy(200) * 5
+    known = {**own, "family": family, "intercept": True, "information": 0.1}
+    plain, weighted = Gradient(**known, clip=1e7), Gradient(**known, clip=clip, by_features=True)
+    factors = []
+    for sign in (1.0, -1.0):
+        rows = np.column_stack([features, sign * targets])
+        whole, shorter = (dequantise(one.evaluate(rows, F), F) for one in (plain, weighted))
+        assert np.linalg.norm(shorter, axis=1).max() <= clip
+        factors.append(np.linalg.norm(shorter, axis=1) / np.linalg.norm(whole, axis=1))
+    np.testing.assert_allclose(*factors, rtol=2e-3)  # gradients are truncated
+    assert factors[0].min() < 0.2 < 0.6 < factors[0].max() <= 1
+
+
+def test_residuals_without_a_bound_cannot_be_shortened_by_features() -> None:
+    with pytest.raises(UsageError, match="residuals of 'poisson' have no bound; use by_features with bernoulli or"):
+        Gradient(**BOX, theta=THETA, clip=1.0, family="poisson", intercept=True, by_features=True)

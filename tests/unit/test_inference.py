@@ -13,7 +13,6 @@ from math import sqrt
 
 import numpy as np
 import pytest
-from scipy.integrate import quad
 from scipy.optimize import brentq
 from scipy.stats import norm
 from sklearn.linear_model import Ridge
@@ -21,6 +20,7 @@ from sklearn.linear_model import Ridge
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.statistics import moments, resolve
 from inference.bounds import Interval
+from inference.columns import FREE_BOUND
 from inference.datasets import Problem, Schema, diabetes, split, stream
 from inference.models.coefficients import Coefficients, rmse
 from inference.models.linear.baselines import nonprivate_regression
@@ -37,7 +37,6 @@ from inference.models.linear.repair import NEAREST_PSD, Noise, noise_covariance,
 from inference.models.linear.two_rounds import regression_with_projection
 from inference.models.linear.whole_rows import target_bound
 from inference.rounds import Job
-from inference.scale import FREE_BOUND, means, standard_deviations
 
 FRACTION_BITS = 32
 
@@ -236,37 +235,7 @@ def test_unpack_refuses_another_length() -> None:
         unpack(np.zeros(7), 2, 10, 1.0)
 
 
-# Standard deviations from moments, the prior and the job
-
-
-def test_standard_deviations_follow_the_data_where_they_speak() -> None:
-    n, sigma = 100_000, np.array([0.15, 0.3, 0.6])
-    np.testing.assert_allclose(standard_deviations(n * sigma**2, n, 1.0), sigma, rtol=0.01)
-
-
-def test_standard_deviations_fall_back_on_the_bounds_and_stay_positive() -> None:
-    drowned = standard_deviations(np.array([-500.0, 0.0, 500.0]), 300, 1e8)
-    np.testing.assert_allclose(drowned, 1 / 3, rtol=0.05)
-    assert 0 < standard_deviations(np.array([-60.0]), 300, 400.0)[0] < 0.3
-
-
-@pytest.mark.parametrize(("squares", "noise_variance"), [(4.0, 0.0), (2.0, 4.0), (-1.0, 4.0), (9.0, 1.0)])
-def test_standard_deviations_are_the_posterior_mean_of_their_logarithm(squares: float, noise_variance: float) -> None:
-    """By numerical integration over log σ, for 20 values."""
-
-    def density(log_sigma: float) -> float:
-        sigma = np.exp(log_sigma)
-        sum_of_squares = norm.pdf(squares, 20 * sigma**2, sqrt(noise_variance + 2 * 20 * sigma**4))
-        return float(sum_of_squares * norm.pdf(log_sigma, np.log(1 / 3), 0.35))
-
-    ends = np.log(1 / 3) - 2, np.log(1 / 3) + 2
-    mean = quad(lambda u: u * density(u), *ends)[0] / quad(density, *ends)[0]
-    assert standard_deviations(np.array([squares]), 20, noise_variance)[0] == pytest.approx(np.exp(mean), rel=1e-3)
-
-
-def test_means_follow_the_data_where_they_speak_and_fall_back_on_the_centre() -> None:
-    np.testing.assert_allclose(means(np.array([500.0, -200.0]), 1000, 1.0), [0.5, -0.2], rtol=1e-4)
-    np.testing.assert_allclose(means(np.array([500.0, -200.0]), 1000, 1e9), 0, atol=1e-3)
+# The prior
 
 
 def test_sums_are_asked_for_at_the_bound_that_makes_squares_free() -> None:

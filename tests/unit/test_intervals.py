@@ -16,6 +16,7 @@ from rich.console import Console
 from emulator.report import figures as page_figures
 from emulator.swarm.view import estimates_table
 from inference.bounds import Interval
+from inference.columns import Standardisation
 from inference.jobs import find
 from inference.jobs.estimates import (
     Figure,
@@ -37,7 +38,6 @@ from inference.models.logistic.baseline import laplace
 from inference.models.mixture.fit import MixtureFit
 from inference.models.mixture.model import NO_NOISE, Posterior
 from inference.problem import Problem, Schema, stream
-from inference.variational.standardise import Standardisation
 
 LEVEL = 0.95
 

@@ -252,7 +252,8 @@ def test_logistic_says_by_what_method_it_learned_and_why() -> None:
         for e in (20.0, 0.3)
     ]
     assert plans[0] == (
-        "over 2 rounds: 10 % of the budget on scales, 90 % on one sum, or on scores if features are not normal"
+        "over 5 rounds: 10 % of the budget on scales, 11 % on scores, round 1, 11 % on scores, round 2, "
+        "22 % on scores, round 3, 45 % on scores, round 4"
     )
     assert plans[1].endswith("90 % on about 10 iterations")
 

@@ -24,10 +24,10 @@ from dca_proto.privacy.accounting import mu_of
 from dca_proto.privacy.budget import Budget
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
+from inference.columns import into_ball
 from inference.datasets.uci import wine_schema
 from inference.mcmc.run import Options
 from inference.problem import Problem, Schema
-from inference.scale import into_ball
 from papers.ldp2021 import regression as work
 from papers.ldp2021 import regression_data as data
 from papers.ldp2021 import regression_methods as methods

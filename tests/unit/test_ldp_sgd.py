@@ -15,6 +15,7 @@ from numpy.testing import assert_allclose
 
 from dca_proto.aggregate import LdpReportRequest, NoAggregate, NoisyAggregate
 from inference.bounds import Interval
+from inference.columns import Standardisation
 from inference.errors import DataError
 from inference.models.glm import sgd
 from inference.models.glm.sgd import Groups, Score, SgdSettings, groups, ldp_sgd
@@ -22,7 +23,6 @@ from inference.problem import Schema
 from inference.rounds import run
 from inference.variational.models import BERNOULLI, NORMAL
 from inference.variational.progress import Iteration
-from inference.variational.standardise import Standardisation
 from papers.ldp2021.regression_reports import Reporters, Terms
 
 NAMES = ("a", "b", "y")

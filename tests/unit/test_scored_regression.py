@@ -177,6 +177,30 @@ def test_without_noise_rounds_give_what_rows_do(family: Family, skewed: bool) ->
     assert fit.predict(rows.X[:5])[0] == pytest.approx(exact.predict(rows.X[:5])[0], rel=0.02)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bounds_ten_times_too_wide_cost_nothing(family: Family) -> None:
+    """Root mean square errors of 4 fits; their ratio is above 3.5 by chance with 1e-3 (an F variable of 8 degrees)."""
+    errors: list[list[np.ndarray]] = [[], []]
+    for seed in range(4):
+        rows = problem(family, 20_000, seed)
+        wide = {name: Interval(one.lower, one.lower + 20 * one.half_width) for name, one in rows.schema.bounds.items()}
+        for known, found in zip((rows.schema, Schema(("a", "b"), "y", wide)), errors, strict=True):
+            fit = run(scored_regression(known, family), NoisyRounds(rows.rows, 1.0, seed))
+            found.append((fit.coefficients - SLOPES) * [1.0, 2.0])
+    narrow, far = (float(np.sqrt(np.mean(np.square(one)))) for one in errors)
+    assert far < 3.5 * narrow
+
+
+def test_what_the_first_round_says_against_columns_is_in_the_warnings() -> None:
+    rows = problem(StudentT(), 20_000)
+    X = np.column_stack([rows.X[:, 0], rows.X[:, 0] + 0.05 * np.random.default_rng(1).standard_normal(20_000)])
+    far = {**rows.schema.bounds, "a": Interval(-4, 400), "b": Interval(-4, 12)}
+    rounds = NoisyRounds(np.column_stack([X, rows.y]), 8.0)
+    words = run(scored_regression(Schema(("a", "b"), "y", far), StudentT()), rounds).warnings
+    assert any("bounds of a are far too wide" in one for one in words)
+    assert any("a and b nearly repeat each other" in one for one in words)
+
+
 def test_outliers_hardly_move_a_robust_regression() -> None:
     rows = problem(StudentT(), 10_000)
     y = rows.y.copy()

@@ -151,7 +151,7 @@ def test_the_picture_has_curves_with_bands(tmp_path: Path, settings: dict[str, A
         ("survival", {"group": "event"}, "both the event and the group"),
         ("survival", {"intervals": 0}, "setting 'intervals' is 0, expected at least 1"),
         ("survival", {"intervals": 400}, "a grid of 400 times; expected 1 to 100"),
-        ("survival-regression", {"moments_share": 1.0}, "setting 'moments_share' is 1"),
+        ("survival-regression", {"std_share": 1.0}, "setting 'std_share' is 1"),
     ],
 )
 def test_settings_that_cannot_be(name: str, settings: dict[str, Any], complaint: str) -> None:

@@ -17,8 +17,8 @@ from dca_proto.testing import seeded
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.errors import DataError
+from inference.locate import Located, locate, located_by
 from inference.models.coefficients import Coefficients, rmse
-from inference.models.linear import locate
 from inference.models.linear.aggregate_stats import statistics_of
 from inference.models.linear.baselines import nonprivate_regression
 from inference.models.linear.closed_form import SufficientStatistics, posterior
@@ -50,14 +50,13 @@ def learn(train: Problem, epsilon: float, **options: Any) -> Coefficients:
     return run(regression_with_projection(train.schema, **options), swarm(train, epsilon))
 
 
-def located(rows: np.ndarray, half_width: float, epsilon: float = 1.0) -> locate.Located:
+def located(rows: np.ndarray, half_width: float, epsilon: float = 1.0) -> Located:
     """Of columns within ± the half-width."""
-    columns = [f"c{j}" for j in range(rows.shape[1])]
-    centres, widths = np.zeros(len(columns)), np.full(len(columns), half_width)
+    columns = tuple(f"c{j}" for j in range(rows.shape[1]))
+    schema = Schema(columns[:-1], columns[-1], dict.fromkeys(columns, Interval(-half_width, half_width)))
     terms = JobTerms(budget=Budget(epsilon, 1e-5), clients=len(rows), tolerated=0, computes=(bytes(16), b"\1" * 16))
-    request = SecureSumRequest(locate.STATISTIC, locate.parameters(columns, centres, widths))
     rounds = IdealSwarm(rows, columns, terms, random=seeded("located"))
-    return locate.locate(rounds.hold(request), centres, widths)
+    return locate(rounds.hold(located_by(schema, 1.0, columns)))
 
 
 # Centres and scales

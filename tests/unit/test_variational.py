@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from exact_rounds import ExactRounds, aggregate
+from exact_rounds import ExactRounds
 from sklearn.linear_model import LogisticRegression
 
 from dca_proto.aggregate import NoAggregate, NoisyAggregate, RoundRequest
@@ -32,7 +32,6 @@ from inference.variational.noise_spread import noise_sd
 from inference.variational.progress import GAINED, Iteration, OnProgress
 from inference.variational.schedule import ITERATIONS_MAX, ITERATIONS_MIN, schedule, signal_to_noise
 from inference.variational.scores import area_under_curve, log_likelihood
-from inference.variational.standardise import moments_request, standardised
 
 SCHEMA = Schema(("a", "b"), "y", {"a": Interval(0, 10), "b": Interval(-3, 3), "y": Interval(0, 1)})
 EXACT = VariationalSettings(epochs=300, clip=1e3, rate=1.0)
@@ -248,25 +247,6 @@ def test_settings_out_of_range_are_refused(name: str, value: float) -> None:
         VariationalSettings(**{name: value})
 
 
-# Centres and scales
-
-
-def test_without_noise_columns_are_standardised() -> None:
-    problem = people(2000, 1)
-    rounds = exact(problem)
-    columns = standardised(SCHEMA, rounds.hold(moments_request(SCHEMA, 0.1, target=False)), 4.0)
-    np.testing.assert_allclose(columns.centre[:2], problem.X.mean(axis=0), atol=0.01)
-    np.testing.assert_allclose(columns.scale[:2], problem.X.std(axis=0), rtol=0.02)
-    assert (columns.centre[2], columns.scale[2], columns.bound[2]) == (0.5, 0.5, 1.0)
-
-
-def test_where_noise_drowns_the_moments_the_bounds_decide() -> None:
-    request = moments_request(SCHEMA, 0.1, target=False)
-    columns = standardised(SCHEMA, aggregate(np.full(4, -1e5), 1e12, request, 100), 4.0)
-    np.testing.assert_allclose(columns.centre[:2], SCHEMA.centres[:2], atol=0.1)
-    np.testing.assert_allclose(columns.scale[:2], SCHEMA.half_widths[:2] / 3, rtol=0.1)
-
-
 # Models without noise
 
 
@@ -387,7 +367,7 @@ def test_the_job_says_what_it_asks() -> None:
     rounds = exact(people(100, 1), noise=0.5)
     run(job(settings=VariationalSettings(batch=25)), rounds)
     first, *others = rounds.requests
-    assert first.statistic == "moments"
+    assert first.statistic == "phases"
     assert first.batch == 0
     assert {one.statistic for one in others} == {"gradient"}
     assert {one.batch for one in others} == {25}

@@ -22,10 +22,10 @@ import numpy as np
 from scipy.special import gammainccinv, ndtr, stdtrit
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
+from inference.columns import FREE_BOUND
 from inference.errors import DataError
 from inference.models.conjugate.family import Array, Family, Latent, Release, positive
 from inference.models.conjugate.quadrature import draw_on_grid
-from inference.scale import FREE_BOUND
 
 REACH = 12.0  # standard deviations of the noise, around s̃, beyond which s is not looked for
 NARROWEST = 0.01  # standard deviation, in half-widths, that the prior allows for by default

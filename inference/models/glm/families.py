@@ -18,7 +18,8 @@ where counts vary more than that (negative binomial: λ times a Gamma variable o
 
     s(φ) = (w r x, w r² - 1)              with respect to (θ/σ, ln σ): free of units
     l(φ) = (w r x/σ, w r² - 1)
-    E[s lᵀ | x] = ((ν + 1)/((ν + 3) σ) x xᵀ, 2ν/(ν + 3))          block diagonal (Lange, Little and Taylor 1989)
+    E[s lᵀ | x] = ((ν + 1)/((ν + 3) σ) x xᵀ, 2ν/(ν + 3))          block diagonal (Lange, Little and Taylor 1989);
+                  the last is that times the square of the constant in x, so that it has the rows' weights, too
 
 **Bernoulli.** y is 0 or 1, p = 1/(1 + exp(-u)); s = l = (y - p) x and E[s lᵀ | x] = p(1 - p) x xᵀ. There is no other
 parameter: the last of φ is a κ of which nothing is ever told, and which nothing depends on.
@@ -52,17 +53,23 @@ class Family(ABC):
     Attributes:
         name: of the family in the statistic "gradient". own_units: whether the target is left in its own units.
         disperses: whether the last of φ is κ. tells: whether clients can send a term of it.
+        bounded: whether residuals are, so that rows are shortened by their features alone.
     """
 
     name: ClassVar[str]
     own_units: ClassVar[bool]
     disperses: ClassVar[bool]
     tells: ClassVar[bool] = False
+    bounded: ClassVar[bool] = True
 
     @property
     def parameters(self) -> dict[str, Any]:
         """Of the statistic."""
-        return {"family": self.name, "intercept": True}
+        return {"family": self.name, "intercept": True} | ({"by_features": True} if self.bounded else {})
+
+    def reach(self, phi: Array, x: Array) -> Array:
+        """The largest norm of s(φ) at rows' features, whatever the targets are, shape ``(m,)``; only if `bounded`."""
+        raise NotImplementedError
 
     @abstractmethod
     def score(self, phi: Array, x: Array, y: Array) -> Array:
@@ -101,6 +108,7 @@ class Poisson(Family):
     own_units: ClassVar[bool] = True
     disperses: ClassVar[bool] = True
     tells: ClassVar[bool] = True
+    bounded: ClassVar[bool] = False
 
     def score(self, phi: Array, x: Array, y: Array) -> Array:
         return np.column_stack([(y - rate(phi, x))[:, None] * x, np.zeros(len(x))])
@@ -142,6 +150,10 @@ class Bernoulli(Family):
     def sent(self, phi: Array, x: Array, y: Array, dispersion: float) -> Array:
         return self.score(phi, x, y)
 
+    def reach(self, phi: Array, x: Array) -> Array:
+        longest: Array = expit(np.abs(x @ phi[:-1])) * np.linalg.norm(x, axis=1)
+        return longest
+
     def likelihood_score(self, phi: Array, x: Array, y: Array) -> Array:
         scored: Array = ((y > 0) - expit(x @ phi[:-1]))[:, None] * x
         return scored
@@ -178,6 +190,11 @@ class StudentT(Family):
     def sent(self, phi: Array, x: Array, y: Array, dispersion: float) -> Array:
         return self.score(phi, x, y)
 
+    def reach(self, phi: Array, x: Array) -> Array:
+        nu = self.degrees
+        longest: Array = np.hypot((nu + 1) / (2 * np.sqrt(nu)) * np.linalg.norm(x, axis=1), max(1.0, nu))
+        return longest
+
     def likelihood_score(self, phi: Array, x: Array, y: Array) -> Array:
         found = self.score(phi, x, y)
         found[:, :-1] *= np.exp(-phi[-1])
@@ -190,7 +207,7 @@ class StudentT(Family):
         nu, p = self.degrees, len(curved) + 1
         found = np.zeros((p, p))
         found[:-1, :-1] = (nu + 1) / (nu + 3) * np.exp(-phi[-1]) * curved
-        found[-1, -1] = 2 * nu / (nu + 3)
+        found[-1, -1] = 2 * nu / (nu + 3) * curved[0, 0]
         return found
 
     def targets(self, phi: Array, x: Array, uniform: Array) -> Array:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, ndtr
 
 from dca_proto.aggregate import NoisyAggregate
+from inference.columns import Standardisation
 from inference.errors import DataError
 from inference.jobs.estimates import BY_SD
 from inference.jobs.summary import HeldOut
@@ -38,7 +39,6 @@ from inference.models.predictive import RowClient, targets_of
 from inference.posterior import Estimate
 from inference.problem import Problem, Schema
 from inference.releases.reports import Rows, Sums
-from inference.variational.standardise import Standardisation
 
 Array = NDArray[np.float64]
 Draws = Mapping[str, Array]

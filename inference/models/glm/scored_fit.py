@@ -17,7 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate
+from inference.columns import Standardisation, standardisation
 from inference.errors import DataError
+from inference.locate import STATISTIC as PHASES
+from inference.locate import locate, repeated
 from inference.models.coefficients import (
     DISPERSION,
     IDENTITY,
@@ -28,14 +31,12 @@ from inference.models.coefficients import (
     Spread,
 )
 from inference.models.glm.families import Bernoulli, Family, Poisson, StudentT
-from inference.models.glm.scoring import Normal, Prior, Rows, Score, Terms, posterior, squares_of
+from inference.models.glm.scoring import Normal, Prior, Rows, Score, Terms, posterior, squares_of, symmetric
 from inference.problem import Schema
-from inference.scale import standardisation
-from inference.variational.standardise import Standardisation
 
 Array = NDArray[np.float64]
 
-STATISTIC, MOMENTS = "gradient", "moments"
+STATISTIC = "gradient"
 PRIOR_SD = 1.0
 AWAY_MAX = 0.3  # of a standardised slope, or of ln σ, from where the last round asked
 LINK = {Poisson.name: LOG, Bernoulli.name: LOGIT, StudentT.name: IDENTITY}
@@ -69,12 +70,6 @@ def fit_of(
     rounds = _rounds(aggregates)
     family, phi = family_of(rounds[0]), phi_of(aggregates, prior_sd)
     found = _coefficients(family, columns_of(rounds[0]), phi, prior_sd, schema)
-    asked = np.array(rounds[-1].parameters["theta"])[1:]
-    away = float(np.abs(phi.mean[1 : 1 + asked.size] - asked).max())
-    far = (
-        f"the last round asked {away:.2g} from the result in one standardised parameter, too far for a linear "
-        "approximation; ask for more rounds, or raise epsilon"
-    )
     return replace(
         found,
         method="private Fisher scoring",
@@ -82,10 +77,27 @@ def fit_of(
         private=(schema is None or schema.private) and all(one.private for one in aggregates),
         epochs=len(rounds),
         iterations=len(rounds),
-        warnings=(*notes, *([far] if away > AWAY_MAX else [])),
+        warnings=(*notes, *_warnings(aggregates, phi)),
         aggregates=tuple(aggregates),
         again=partial(fit_of, tuple(aggregates), schema=schema, notes=notes),
     )
+
+
+def _warnings(aggregates: Sequence[NoisyAggregate], phi: Normal) -> list[str]:
+    """What speaks against the posterior, a sentence each."""
+    found = [word for one in aggregates if one.statistic == PHASES for word in locate(one).warnings]
+    rounds = _rounds(aggregates)
+    first = _score(rounds[0], family_of(rounds[0]))
+    squares, noise = symmetric(first.curved)[1:, 1:], float(np.sqrt(first.noise_variance))
+    found += repeated(rounds[0].parameters["columns"], squares, noise)
+    asked = np.array(rounds[-1].parameters["theta"])[1:]
+    away = float(np.abs(phi.mean[1 : 1 + asked.size] - asked).max())
+    if away > AWAY_MAX:
+        found.append(
+            f"the last round asked {away:.2g} from the result in one standardised parameter, too far for a linear "
+            "approximation; ask for more rounds, or raise epsilon"
+        )
+    return found
 
 
 def _coefficients(
@@ -128,11 +140,11 @@ def _rounds(aggregates: Sequence[NoisyAggregate]) -> list[NoisyAggregate]:
 
 
 def simulated(aggregates: Sequence[NoisyAggregate]) -> Rows:
-    """The simulation by the features' moments that the first round of scores has, and the public bounds."""
+    """The simulation by the features' moments that the first round of scores has."""
     first = next(one for one in aggregates if one.statistic == STATISTIC)
     family, columns = family_of(first), columns_of(first)
     squares = squares_of(_score(first, family), family, first.contributors)
-    return rows_of(family, columns, squares, next((one for one in aggregates if one.statistic == MOMENTS), None))
+    return rows_of(family, columns, squares)
 
 
 def prior_of(family: Family, columns: Standardisation, prior_sd: float) -> Prior:
@@ -147,14 +159,10 @@ def prior_of(family: Family, columns: Standardisation, prior_sd: float) -> Prior
     return Prior(np.r_[0.0, 0 * slopes, log(0.5)], 1 / np.r_[3.0, slopes, 2.0] ** 2)
 
 
-def rows_of(family: Family, columns: Standardisation, squares: Array, moments: NoisyAggregate | None = None) -> Rows:
-    """The simulation for columns so standardised. Args: moments: with the public bounds."""
-    bound, d = float(columns.bound[-1]), len(columns.columns) - 1
-    ends = np.array([[-np.inf], [np.inf]]) * np.ones(d)
-    if moments is not None and isinstance(family, Bernoulli):
-        middle, half, times = (np.array(moments.parameters[name], float)[:d] for name in ("centre", "scale", "bound"))
-        ends = (middle + np.array([[-1.0], [1.0]]) * half * times - columns.centre[:d]) / columns.scale[:d]
-    return Rows(family, squares, ends, columns.bound[:-1], (-bound, bound))
+def rows_of(family: Family, columns: Standardisation, squares: Array) -> Rows:
+    """The simulation for columns so standardised."""
+    bound = float(columns.bound[-1])
+    return Rows(family, squares, columns.bound[:-1], (-bound, bound))
 
 
 def columns_of(aggregate: NoisyAggregate) -> Standardisation:

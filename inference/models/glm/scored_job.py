@@ -78,14 +78,14 @@ def finish(released: Coefficients, schema: Schema, settings: Settings, condition
 
 
 def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
+    """Of the job."""
+    return stages_of(settings.rounds, settings.std_share)
+
+
+def stages_of(rounds: int, std_share: float) -> list[Stage]:
     """Scales first, then scores, the later rounds with more of the budget."""
-    return [
-        Stage(1, settings.std_share, "on scales"),
-        *(
-            Stage(1, share, f"on scores, round {place}")
-            for place, share in enumerate(shares(settings.rounds, settings.std_share), 1)
-        ),
-    ]
+    later = enumerate(shares(rounds, std_share), 1)
+    return [Stage(1, std_share, "on scales"), *(Stage(1, share, f"on scores, round {place}") for place, share in later)]
 
 
 def reference(train: Problem, settings: Settings) -> Coefficients:

@@ -1,11 +1,11 @@
 """Poisson and Student-t regression as a learning job: a round for scales, then a few of scores (`scoring`).
 
-The first round's moments give centres and scales of the features, and where to start: slopes of 0, for counts the
+The first round gives centres and scales of the features, and where to start: slopes of 0, for counts the
 logarithm of their mean, for Student-t the mean and standard deviation of the target. Counts are left in their own
 units, clipped at their public upper bound; a target with outliers is measured in its standard deviation and clipped at
 its public bounds. Features are clipped at their public bounds too: a score's norm is bounded, so that nothing else
 needs a limit, and a rare value of a binary feature may be many standard deviations out. `FAR` is a limit of arithmetic
-alone: exp(η) of the farthest row that the bounds allow must be a number.
+alone, of counts: exp(η) of the farthest row that the bounds allow must be a number.
 
 The first round of scores has slopes of 0, where the information is a multiple of the features' second moments. Only the
 last asks for κ's term. Between them, κ is what the variance of the counts leaves beyond what the features explain.
@@ -21,14 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
+from inference.columns import Standardisation
 from inference.errors import DataError
+from inference.locate import locate, located_by
 from inference.models.coefficients import Coefficients
 from inference.models.glm.families import Family, rate
 from inference.models.glm.scored_fit import PRIOR_SD, STATISTIC, fit_of, phi_of, prior_of, rows_of, simulated
 from inference.models.glm.scoring import Prior, Rows, Terms, best_terms
 from inference.problem import Schema
 from inference.rounds import Job
-from inference.variational.standardise import Standardisation, moments_request, standardised
 
 Array = NDArray[np.float64]
 
@@ -67,19 +68,19 @@ def scored_regression(
     if rounds < 1:
         raise DataError(f"rounds is {rounds}; expected at least 1 round of scores")
     left = shares(rounds, std_share)
-    moments = yield moments_request(schema, std_share, target=True)
-    columns, mean, sd = _columns(schema, moments, family)
+    phases = yield located_by(schema, std_share, schema.columns)
+    columns, mean, sd = _columns(schema, phases, family)
 
     def following(phi: Array, rows: Rows) -> Array:
         return _next(phi, rows, columns, mean, sd)
 
     start = _start(prior_of(family, columns, PRIOR_SD), family, mean, sd)
-    held = yield from scores(moments, columns, family, left, std_share, start, following)
+    held = yield from scores(phases, columns, family, left, std_share, start, following)
     return fit_of(held, prior_sd, schema=schema)
 
 
 def scores(
-    moments: NoisyAggregate,
+    phases: NoisyAggregate,
     columns: Standardisation,
     family: Family,
     left: Sequence[float],
@@ -88,7 +89,7 @@ def scores(
     following: Callable[[Array, Rows], Array],
     prior_sd: float = PRIOR_SD,
 ) -> Job[tuple[NoisyAggregate, ...]]:
-    """The rounds of scores, after that of moments, which ask the same whatever prior is meant in the end.
+    """The rounds of scores, after that of phases, which ask the same whatever prior is meant in the end.
 
     Args:
         left: each round's share. phi: where the first one asks, with slopes of 0.
@@ -97,13 +98,13 @@ def scores(
     Returns:
         The aggregates of all rounds.
     """
-    per_sensitivity = sqrt(moments.noise_variance * std_share) / moments.sensitivity
+    per_sensitivity = sqrt(phases.noise_variance * std_share) / phases.sensitivity
     prior = prior_of(family, columns, prior_sd)
-    rows = rows_of(family, columns, np.eye(len(columns.columns)), moments)
-    held = [moments]
+    rows = rows_of(family, columns, np.eye(len(columns.columns)))
+    held = [phases]
     for place, share in enumerate(left):
         last = place == len(left) - 1
-        terms = best_terms(rows, phi, moments.contributors, per_sensitivity / sqrt(share), prior, last=last)
+        terms = best_terms(rows, phi, phases.contributors, per_sensitivity / sqrt(share), prior, last=last)
         held.append((yield _request(columns, family, terms, share)))
         if not last:
             rows = simulated(held)
@@ -118,19 +119,20 @@ def check(schema: Schema, family: Family) -> None:
         raise DataError(f"target {schema.target!r} has the lower bound {lower:g}; counts start at 0, so give 0:HIGH")
 
 
-def _columns(schema: Schema, moments: NoisyAggregate, family: Family) -> tuple[Standardisation, float, float]:
+def _columns(schema: Schema, phases: NoisyAggregate, family: Family) -> tuple[Standardisation, float, float]:
     """Columns within their public bounds, the target as the model takes it; its mean and sd in its own units."""
-    found = standardised(schema, moments, inf)
+    found = locate(phases).standardisation(schema, inf)
     mean, sd = float(found.centre[-1]), float(found.scale[-1])
     if family.own_units:
         found.centre[-1], found.scale[-1] = 0.0, 1.0
-    return within_bounds(found, schema), mean, sd
+    return within_bounds(found, schema, family), mean, sd
 
 
-def within_bounds(columns: Standardisation, schema: Schema) -> Standardisation:
+def within_bounds(columns: Standardisation, schema: Schema, family: Family) -> Standardisation:
     """The same, clipped at the public bounds alone, as at the head."""
     reach = (schema.half_widths + np.abs(schema.centres - columns.centre)) / columns.scale
-    reach[:-1] = np.minimum(reach[:-1], FAR / sqrt(reach.size - 1))
+    if not family.bounded:
+        reach[:-1] = np.minimum(reach[:-1], FAR / sqrt(reach.size - 1))
     return replace(columns, bound=reach)
 
 

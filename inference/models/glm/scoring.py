@@ -19,22 +19,26 @@ that the last one, which is nearest to the solution, counts most.
 features. Its noise, N_k/v² in each term for a weight v, is in e_k, where it meets the distance; f is 1, or what the
 terms of q x xᵀ are multiplied by to be the information.
 
-**The clip is in the model.** b_k, and the factors by which clipping changes D_k and K, come from rows that the trainer
-simulates: features with the moments that A_1 has (at θ = 0, where it is a multiple of Σ x xᵀ), targets by the model at
-φ_k. Features are normal. With two classes, a feature of which a normal law would reach beyond its public bounds [L, H]
-has a Beta law on these bounds, of mean m, variance v and concentration (H - m)(m - L)/v - 1: two-valued where that is
-0. They correlate by a normal copula. (Counts and Student-t targets keep normal rows: there Beta laws chose clips that
-gave rare features three and more times the spread.)
-With information I in the simulation, s unclipped, and l the likelihood's score there,
+**Bounded residuals**, as of two classes and Student-t: clients shorten rows by their features alone, s̃ = w(x) s
+(`dca_proto.statistics.gradient`). A score has mean zero given x. So b = 0, and A_k, whose terms have the same weights,
+is D_k itself: whatever the law of the features is, nothing is distorted. Only K = E[w² s sᵀ] is from rows that the
+trainer simulates, normal ones with the moments that A_1 has (at θ = 0, where it is a multiple of Σ w x xᵀ), carried
+over to the clients' A as below.
+
+**Counts** have no bound, and their clip is in the model. b_k, and the factors by which clipping changes D_k and K, come
+from simulated rows, with counts by the model at φ_k. With information I in the simulation, s unclipped, and l the
+likelihood's score there,
 
     b = E[s̃ - s]      D = I + E[(s̃ - s) lᵀ]      K = Cov[s̃]                                                       (2)
 
 are carried over to the clients' A in the coordinates in which the information is the identity: A^½ I^-½ D I^-½ A^½. κ,
 which has no score of mean zero, has its column of D by differences. So the features' law matters only for what the clip
-takes. As it is never quite normal, and (1) never quite linear, M_k is
-taken to be wrong by a third of its largest part m_k, in each coordinate: far from the solution, one coordinate's step
-also moves the others' scores. (The last of φ alone, to which θ's scores are orthogonal, moves only its own.) The
-distance φ* - φ_k in e_k is the round's own step.
+takes.
+
+**Margins.** As that law is never quite normal, and (1) never quite linear, M_k is taken to be wrong by a third of its
+largest part m_k, in each coordinate: far from the solution, one coordinate's step also moves the others' scores. (The
+last of φ alone, to which θ's scores are orthogonal, moves only its own.) The distance φ* - φ_k in e_k is the round's
+own step.
 
 **The clip** is the one of least V + (h/3)², summed over φ: V is the posterior's variance at that clip, and h what the
 clip would shift if it were not in the model.
@@ -50,11 +54,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import block_diag
-from scipy.special import betaincinv, ndtr, ndtri
+from scipy.special import ndtri
 from scipy.stats.qmc import Sobol
 
 from inference.models.glm.families import Family
-from inference.variational.standardise import reaches_beyond
 
 Array = NDArray[np.float64]
 
@@ -65,7 +68,6 @@ DIFFERENCE = 0.1  # of κ
 QUANTILES = (0.3, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1.0)  # of norms, to choose a clip from
 INFORMATION, DISPERSION = 1.0, 0.5  # typical norms of the information and of κ's largest term, against the score's
 TINY = 1e-12
-TWO_VALUED = 0.01  # concentration of a Beta law
 FLOOR = 1e-6  # of the mean eigenvalue, and of the sampling variance: no eigenvalue or noise is below
 
 
@@ -116,13 +118,11 @@ class Rows:
 
     Attributes:
         family: the model. squares: E[x xᵀ] of the standardised features with the constant first, ``(d + 1, d + 1)``.
-        ends: the features' public bounds, shape ``(2, d)``; infinite where they are not known.
         feature_bound, target_bounds: where clients clip features, shape ``(d,)``, and the target, in the model's units.
     """
 
     family: Family
     squares: Array
-    ends: Array
     feature_bound: Array
     target_bounds: tuple[float, float]
 
@@ -131,11 +131,7 @@ class Rows:
         """The features with the constant first, shape ``(m, d + 1)``."""
         mean = self.squares[0, 1:] / self.squares[0, 0]
         values, vectors = np.linalg.eigh(self.squares[1:, 1:] / self.squares[0, 0] - np.outer(mean, mean))
-        root = vectors * np.sqrt(np.maximum(values, 0.0))
-        spread, sd = ndtri(self._uniform[:, 2:]) @ root.T, np.sqrt(np.maximum((root**2).sum(axis=1), TINY))
-        x, (low, high) = mean + spread, self.ends
-        for j in np.flatnonzero(reaches_beyond(low, high)):
-            x[:, j] = beta_quantile(ndtr(spread[:, j] / sd[j]), (low[j], high[j]), float(mean[j]), float(sd[j]))
+        x = mean + ndtri(self._uniform[:, 2:]) @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
         return np.insert(np.clip(x, -self.feature_bound, self.feature_bound), 0, 1.0, axis=1)
 
     @cached_property
@@ -198,15 +194,23 @@ class At:
 
     @cached_property
     def norms(self) -> Array:
-        """Of all that a row sends, shape ``(m,)``."""
+        """Of all that a row sends, shape ``(m,)``; where residuals are bounded, the largest for any target."""
         score, curved = self.sent
-        return np.asarray(np.sqrt((score**2).sum(axis=1) + (curved**2).sum(axis=1)))
+        family, phi = self.rows.family, self.terms.phi
+        reach = family.reach(phi, self.rows.x) if family.bounded else np.linalg.norm(score, axis=1)
+        return np.asarray(np.hypot(reach, np.linalg.norm(curved, axis=1)))
 
     def expected(self, clip: float) -> Expected:
         """Equation (2) at norm C."""
         (sent, curved), (score, likelihood) = self.sent, self._scores
         shorter = 1 / np.maximum(1.0, self.norms / clip)[:, None]
         kept, m = sent * shorter, len(sent)
+        if self.rows.family.bounded:
+            information = self.rows.family.information(self.terms.phi, self._mean(curved * shorter))
+            slope = np.zeros((sent.shape[1], sent.shape[1]))
+            slope[: len(information), : len(information)] = information
+            cov = kept.T @ kept / m
+            return Expected(np.zeros(sent.shape[1]), slope, cov, np.zeros_like(slope[:-1, :-1]), information)
         off, p, q = kept - score, sent.shape[1], likelihood.shape[1]
         information = self.rows.family.information(self.terms.phi, self._mean(curved))
         slope = np.zeros((p, p))
@@ -220,15 +224,6 @@ class At:
 
     def _mean(self, curved: Array) -> Array:
         return np.asarray(symmetric(curved.mean(axis=0)) / self.terms.information)
-
-
-def beta_quantile(u: Array, ends: tuple[float, float], mean: float, sd: float) -> Array:
-    """Of the Beta law on that interval with that mean and standard deviation, or the nearest that there is."""
-    low, width = ends[0], ends[1] - ends[0]
-    share = min(max((mean - low) / width, TINY), 1 - TINY)
-    concentration = max(share * (1 - share) * (width / sd) ** 2 - 1, TWO_VALUED)
-    found: Array = low + width * betaincinv(share * concentration, (1 - share) * concentration, u)
-    return found
 
 
 def symmetric(terms: Array) -> Array:
@@ -348,7 +343,8 @@ def best_terms(rows: Rows, phi: Array, n: float, noise_per_sensitivity: float, p
     clips = np.quantile(at.norms, QUANTILES)
     for clip in clips:
         found = at.expected(clip)
-        error = found.cov / n + np.eye(phi.size) * (2 * clip * noise_per_sensitivity / n) ** 2
+        noise = (2 * clip * noise_per_sensitivity / n) ** 2 + FLOOR * float(np.trace(found.cov)) / n
+        error = found.cov / n + noise * np.eye(phi.size)
         gain = found.slope.T @ np.linalg.inv(error)  # of a κ without its term, the slope is 0
         cov = np.linalg.inv(gain @ found.slope + np.diag(prior.precision))
         moved = cov @ gain @ (centred * found.shift)

@@ -48,6 +48,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import LdpReportRequest, NoAggregate, NoisyAggregate
+from inference.columns import PRIOR_BOUND_SDS, Standardisation
 from inference.errors import DataError, unknown
 from inference.jobs.estimates import BY_BOUNDS, Figure
 from inference.jobs.summary import Summary
@@ -55,10 +56,8 @@ from inference.models.coefficients import IDENTITY, LOGIT, Coefficients
 from inference.problem import Schema
 from inference.releases.terms import GAUSSIAN
 from inference.rounds import Job
-from inference.scale import PRIOR_BOUND_SDS
 from inference.variational.models import BERNOULLI, NORMAL
 from inference.variational.progress import Iteration, OnProgress
-from inference.variational.standardise import Standardisation
 
 Array = NDArray[np.float64]
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dca_proto.aggregate import NoisyAggregate
+from inference.columns import Standardisation
 from inference.errors import DataError
 from inference.jobs.estimates import BY_SD
 from inference.mcmc.sums import check_once
@@ -26,7 +27,6 @@ from inference.models.linear.prior import PRIOR_R2, fitted_to, prior_precision
 from inference.models.linear.repair import REPAIR
 from inference.models.linear.whole_rows import about_columns, with_weights
 from inference.problem import Schema
-from inference.variational.standardise import Standardisation
 
 Array = NDArray[np.float64]
 

@@ -7,12 +7,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from inference.columns import Standardisation, standardisation
 from inference.errors import DataError
 from inference.models.coefficients import Coefficients
 from inference.models.linear.closed_form import Posterior, posterior, summarise
 from inference.problem import Problem, Schema
-from inference.scale import standardisation
-from inference.variational.standardise import Standardisation
 
 Array = NDArray[np.float64]
 

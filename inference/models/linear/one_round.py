@@ -10,13 +10,13 @@ from __future__ import annotations
 from numpy.typing import ArrayLike
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
+from inference.columns import PRIOR_BOUND_SDS
 from inference.jobs.estimates import BY_BOUNDS
 from inference.models.coefficients import Coefficients
 from inference.models.linear.aggregate_stats import STATISTIC, learned_from
 from inference.models.linear.repair import REPAIR, check_repair
 from inference.problem import Schema
 from inference.rounds import Job
-from inference.scale import PRIOR_BOUND_SDS
 
 INTERCEPT_BOUND = 1 / PRIOR_BOUND_SDS
 

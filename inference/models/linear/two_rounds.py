@@ -31,8 +31,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference.errors import DataError
+from inference.locate import locate, located_by
 from inference.models.coefficients import Coefficients
-from inference.models.linear import locate
 from inference.models.linear.aggregate_stats import STATISTIC, learned_from
 from inference.models.linear.repair import REPAIR, check_repair
 from inference.models.linear.whole_rows import sensitivity, target_bound
@@ -61,11 +61,8 @@ def regression_with_projection(
     check_repair(repair)
     if not 0 < std_share < 1:
         raise DataError(f"std_share is {std_share}; expected a number between 0 and 1")
-    centres, widths = schema.centres, schema.half_widths
-    phases: NoisyAggregate = yield SecureSumRequest(
-        locate.STATISTIC, locate.parameters(schema.columns, centres, widths), budget_share=std_share
-    )
-    located = locate.locate(phases, centres, widths)
+    phases: NoisyAggregate = yield located_by(schema, std_share, schema.columns)
+    located = locate(phases)
     per_sensitivity = sqrt(phases.noise_variance * std_share / (1 - std_share)) / phases.sensitivity
     bound = target_bound(phases.contributors, len(schema.features), lambda bound: per_sensitivity * sensitivity(bound))
     released: NoisyAggregate = yield SecureSumRequest(

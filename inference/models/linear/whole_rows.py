@@ -38,6 +38,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from inference.locate import repeated
 from inference.models.linear.closed_form import SufficientStatistics
 from inference.models.linear.complete_rows import estimate
 from inference.models.linear.prior import PRIOR_R2
@@ -49,7 +50,6 @@ BOUNDS = np.geomspace(0.5, 12, 65)  # q in root mean squares of the weights
 BIAS_SHARE = 1 / 3  # of the spread
 DRAWS = 4000  # of rows, to integrate over
 FREEDOM = 5  # of the residuals' t
-COLLINEAR, PAIRS = 0.9, 3  # correlation that is warned of, and how many pairs are named
 CLIPPED = 0.6  # mean square over that of the bound, from which much of a target is clipped: of a normal one a third
 TURNS = 60  # of the fixed point
 LEAST = 1e-4  # share of the trace below which a direction is not taken to lie: noise and repair may leave less
@@ -96,16 +96,7 @@ def about_columns(statistics: SufficientStatistics, parameters: Mapping[str, Any
         statistics: of `with_weights`. parameters: of the statistic.
     """
     *features, target = parameters["columns"]
-    noise, words = np.sqrt(np.asarray(statistics.noise.xx, float)), []
-    squares = np.maximum(np.diagonal(statistics.xx)[1:], noise)
-    correlation = np.triu(statistics.xx[1:, 1:] / np.sqrt(squares[:, None] * squares), 1)
-    doubt = 2 * noise / np.sqrt(squares[:, None] * squares)
-    sure = (np.abs(correlation) > COLLINEAR) & (doubt < 1 - COLLINEAR)
-    for i, j in np.argwhere(sure)[:PAIRS]:
-        words.append(
-            f"{features[i]} and {features[j]} nearly repeat each other (correlation {correlation[i, j]:.2f}); their "
-            "coefficients hang on the prior, and only what they predict together is sure"
-        )
+    words = list(repeated(features, statistics.xx[1:, 1:], float(np.sqrt(np.asarray(statistics.noise.xx, float)))))
     most = (parameters["bound"][-1] / parameters["intercept_bound"]) ** 2 * np.trace(statistics.xx)
     doubtful = 2 * np.sqrt(np.asarray(statistics.noise.yy, float))
     if statistics.yy is not None and statistics.yy - doubtful > CLIPPED * most:

@@ -21,10 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from inference.columns import Standardisation, standardisation
 from inference.errors import DataError
 from inference.models.coefficients import LOGIT, Coefficients
-from inference.scale import standardisation
-from inference.variational.standardise import Standardisation
 
 Array = NDArray[np.float64]
 

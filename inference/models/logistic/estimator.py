@@ -1,7 +1,7 @@
 """Bayesian logistic regression with the interface of scikit-learn.
 
     PrivateLogisticRegression().fit(X, y)                  raw rows: the posterior's mode and curvature, without privacy
-    PrivateLogisticRegression().fit(aggregate)             a sum of the statistic "regression" with a constant
+    PrivateLogisticRegression().fit(aggregates)            of its rounds of scores, or of the statistic "regression"
     PrivateLogisticRegression(schema=schema).fit(rounds)   job `logistic` over a running trainer or ideal rounds
 
 Columns are standardised first, so that the prior is in standard deviations whatever the units. An aggregate has the
@@ -23,6 +23,8 @@ from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from inference.errors import DataError
 from inference.models.coefficients import Coefficients, probability
 from inference.models.estimator import PrivateEstimator, composed, required
+from inference.models.glm.scored_fit import STATISTIC as SCORES
+from inference.models.glm.scored_fit import fit_of as scores_fit_of
 from inference.models.logistic.baseline import laplace
 from inference.models.logistic.one_sum import fit_of
 from inference.models.logistic.rounds import AUTO, logistic_regression
@@ -41,8 +43,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         prior_sd: of each coefficient, with columns in standard deviations.
         schema: names and public bounds of features and target; needed over rounds alone. The class above the middle of
             the target's bounds is the second one.
-        method: "one-sum", "scores", "variational", or "auto", which takes one sum where features are about normal
-            (`inference.models.logistic.rounds`); with epochs or batch it is variational.
+        method: "scores", "one-sum", "variational", or "auto", which takes scores where noise and the number of features
+            allow (`inference.models.logistic.rounds`); with epochs or batch it is variational.
         epochs, batch, clip, rate: of variational inference (`VariationalSettings`).
         random_state: seed of the Monte Carlo draws, or a numpy `Generator`. No noise comes from it. With rounds that a
             journal records, give a seed: a resumed job must ask the same.
@@ -107,7 +109,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         self._keep(laplace(X, second, self.prior_sd))
 
     def _fit_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> None:
-        fit = fit_of(aggregates, self.prior_sd)
+        scored = any(one.statistic == SCORES for one in aggregates)
+        fit = scores_fit_of(aggregates, self.prior_sd) if scored else fit_of(aggregates, self.prior_sd)
         centre, scale, bound = (float(row[-1]) for row in (fit.columns.centre, fit.columns.scale, fit.columns.bound))
         self.classes_ = centre + scale * bound * np.array([-1.0, 1.0])
         self._name_features(fit.names[1:])

@@ -1,4 +1,4 @@
-"""Job `logistic`: Bayesian logistic regression, from one secure sum or by variational inference (`rounds`)."""
+"""Job `logistic`: Bayesian logistic regression, from scores, one sum or by variational inference (`rounds`)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from inference.jobs.base import Conditions, LearningJob, Stage
 from inference.jobs.settings import require_choice, require_positive, setting
 from inference.jobs.variational import settings_for, stages
 from inference.models.coefficients import Coefficients, is_positive
+from inference.models.glm.scored_job import stages_of
+from inference.models.glm.scored_rounds import ROUNDS
 from inference.models.logistic.baseline import laplace
 from inference.models.logistic.one_sum import too_noisy
-from inference.models.logistic.rounds import AUTO, METHODS, ONE_SUM, logistic_regression
+from inference.models.logistic.rounds import AUTO, METHODS, ONE_SUM, SCORES, logistic_regression
 from inference.problem import Problem, Schema
 from inference.rounds import Job
 from inference.variational.mean_field_job import VariationalSettings
@@ -30,7 +32,7 @@ class Settings:
 
     method: str = setting(
         AUTO,
-        "one-sum, scores, variational, or auto: one sum if features are about normal, else scores if noise allows.",
+        "scores, variational, one-sum (of normal features), or auto: scores if noise and the number of features allow.",
     )
     epochs: int | None = setting(None, "In how many rounds of gradients each client takes part; by default planned.")
     batch: int = setting(0, "Clients of a mini-batch, those first that were asked least often; 0 asks all.")
@@ -50,11 +52,6 @@ class Settings:
     def own(self) -> VariationalSettings:
         """The variational part of them. Raises `DataError` where a number is out of range."""
         return settings_for(VariationalSettings, self)
-
-    @property
-    def may_be_one_sum(self) -> bool:
-        """Whether no rounds of gradients were asked for."""
-        return self.method == ONE_SUM or (self.method == AUTO and self.epochs is None and not self.batch)
 
 
 def make(schema: Schema, settings: Settings, conditions: Conditions) -> Job[Coefficients]:
@@ -78,13 +75,15 @@ def finish(result: Coefficients, schema: Schema, settings: Settings, conditions:
 
 
 def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
-    """Scales first, then one sum; or a sum of a small share and as many iterations as the noise makes worth while."""
+    """Scales first, then scores or one sum; or a first fit and as many iterations as the noise makes worth while."""
     first, d = settings.std_share, len(schema.features)
     n = conditions.clients
     noise = sqrt(n / max(1, n - conditions.tolerated - 1)) / conditions.mu
-    if settings.may_be_one_sum and (settings.method == ONE_SUM or not too_noisy(d, noise / sqrt(1 - first), n)):
-        words = "on one sum" if settings.method == ONE_SUM else "on one sum, or on scores if features are not normal"
-        return [Stage(1, first, "on scales"), Stage(1, 1 - first, words)]
+    if settings.method == ONE_SUM:
+        return [Stage(1, first, "on scales"), Stage(1, 1 - first, "on one sum")]
+    by_gradients = settings.epochs is not None or settings.batch or too_noisy(d, noise / sqrt(1 - first), n)
+    if settings.method == SCORES or (settings.method == AUTO and not by_gradients):
+        return stages_of(ROUNDS, first)
     pilot = [] if too_noisy(d, noise / sqrt(first), n) else [Stage(1, first, "on a first fit")]
     most = PILOTED_MAX if pilot else ITERATIONS_MAX
     return stages(d + 1, first, settings.epochs, settings.batch, conditions, most, pilot)

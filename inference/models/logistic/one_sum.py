@@ -22,9 +22,7 @@ model holds, and the ball may be narrow.
 
 **Features that are not normal** bias (1). Without noise, at θ = (1, -0.7, 0.3), the largest slope comes out as 1.07 of
 uniform features, 0.90 of Student's t with 5 degrees, 0.84 of exponential ones, and 0.72 of binary ones that are 1 in a
-tenth of the rows. `not_normal` says what the first round shows of that: a normal law of a column's mean and standard
-deviation that reaches beyond the column's public bounds. `about_tails` says what this sum shows: a spread inside the
-ball that is not the one of the first round, which saw whole columns.
+tenth of the rows.
 
 **Rows with a missing value** count as zero. Their share is a parameter, of which the constant's noisy square speaks
 (`complete_rows`).
@@ -44,14 +42,11 @@ from scipy.stats import chi2
 from scipy.stats.qmc import Sobol
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
-from dca_proto.wording import listed
+from inference.columns import Standardisation, into_ball
 from inference.errors import DataError
 from inference.models.coefficients import LOGIT, Coefficients
 from inference.models.linear.aggregate_stats import STATISTIC, checked, parameters_of
 from inference.models.linear.complete_rows import estimate
-from inference.problem import Schema
-from inference.scale import into_ball
-from inference.variational.standardise import BEYOND_MAX, Standardisation, reaches_beyond
 
 Array = NDArray[np.float64]
 
@@ -71,8 +66,6 @@ NODE_WEIGHTS = np.exp(-(NODES**2) / 2) / np.exp(-(NODES**2) / 2).sum()
 
 TERMS_MAX = 600  # numbers in the sum, whose covariance is inverted
 NOISE_MAX = 0.5  # of the noise in the features' covariance matrix, as its largest eigenvalue
-NAMES_SHOWN_MAX = 3
-TAILS_MAX, TAILS_SDS = 0.05, 3.0  # of a variance: as far off as that, and that many standard deviations more
 
 
 def sum_request(columns: Standardisation, share: float) -> SecureSumRequest:
@@ -101,21 +94,6 @@ def too_noisy(d: int, noise_per_sensitivity: float, n: int) -> list[str]:
     if noise <= NOISE_MAX:
         return []
     return [f"the noise in the features' covariances would be {noise:.2g} of their variance, above {NOISE_MAX:g}"]
-
-
-def not_normal(schema: Schema, columns: Standardisation) -> list[str]:
-    """Which features cannot be normal, as far as the first round shows, in a sentence."""
-    low = np.array([schema.bounds[name].lower for name in schema.features])
-    high = np.array([schema.bounds[name].upper for name in schema.features])
-    centre, scale = columns.centre[:-1], columns.scale[:-1]
-    beyond = reaches_beyond((low - centre) / scale, (high - centre) / scale)
-    far = [name for name, is_far in zip(schema.features, beyond, strict=True) if is_far]
-    if not far:
-        return []
-    return [
-        f"{listed(far, NAMES_SHOWN_MAX)} cannot be normal: with that mean and standard deviation, more than "
-        f"{100 * BEYOND_MAX:.0f} % of a normal law is beyond the public bounds"
-    ]
 
 
 class Found(NamedTuple):
@@ -174,25 +152,6 @@ def fit_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate], prior_sd: floa
         aggregates=tuple(listed),
         warnings=(UNCHECKED,),
         again=partial(fit_of, listed),
-    )
-
-
-def about_tails(found: Found, names: Sequence[str], released: NoisyAggregate, first: Array) -> tuple[str, ...]:
-    """Whether a column's variance inside the ball, by a normal law, is another one than the first round found.
-
-    Args:
-        first: standard deviation of each column's variance as the first round found it, as a part of it: ``(d,)``.
-    """
-    sums = _Sums.of([released])
-    own = sums.noise[np.flatnonzero(np.equal(*np.triu_indices(sums.d + 1)))[1:]]
-    spread = np.sqrt(own + 2 / sums.n + first**2)
-    off = np.abs(np.diag(found.feature_cov) - 1) - TAILS_MAX - TAILS_SDS * spread
-    far = [name for name, one in zip(names, off, strict=True) if one > 0]
-    if not far:
-        return ()
-    return (
-        f"{listed(far, NAMES_SHOWN_MAX)}: the tails are not those of a normal law, so coefficients are biased by more "
-        "than their spread may say; method=scores makes no such assumption",
     )
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaincinv
 
+from inference.columns import Standardisation
 from inference.draws import CHAINS, DRAWS, InferenceData, inference_data
 from inference.jobs.estimates import BY_SD, SHARE, TAILS, Figure, of_draws, score, student
 from inference.jobs.summary import INTERVAL_NOTE, HeldOut, Standard, Summary
@@ -25,7 +26,6 @@ from inference.models.mixture import model as mixture
 from inference.posterior import Estimate, Posterior
 from inference.problem import Problem, Schema, stream
 from inference.variational.schedule import Schedule
-from inference.variational.standardise import Standardisation
 
 Array = NDArray[np.float64]
 INTERVAL_DRAWS = 10_000  # whose quantiles are the intervals: an end is then off by 0.03 posterior standard deviations
@@ -55,7 +55,7 @@ class MixtureFit(Posterior):
     Attributes:
         schema, columns: what was learnt, and how columns were standardised. posterior: in units of `mixture.SPAN`.
         noise: of the privacy in the averaged statistics.
-        schedule, iterations, stopped, contributors, private: as of `NormalPosterior`. prior: in the same units.
+        schedule, iterations, stopped, contributors, private, warnings: as of `NormalPosterior`. prior: in those units.
     """
 
     schema: Schema
@@ -67,6 +67,7 @@ class MixtureFit(Posterior):
     stopped: str
     contributors: int
     private: bool
+    warnings: tuple[str, ...] = ()
     prior: mixture.Prior = mixture.PRIOR
     again: Any = None
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.wording import listed
+from inference.columns import standardisation
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage
 from inference.jobs.settings import require_positive, setting
@@ -18,7 +19,6 @@ from inference.models.mixture.model import PRIOR, SPAN
 from inference.models.mixture.rounds import ITERATIONS_MAX, MixtureSettings, gaussian_mixture
 from inference.problem import Problem, Schema
 from inference.rounds import Job
-from inference.scale import standardisation
 
 Array = NDArray[np.float64]
 _DEFAULT = MixtureSettings()

@@ -54,7 +54,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import digamma, gammaln, logsumexp
 
-from inference.scale import FREE_BOUND
+from inference.columns import FREE_BOUND
 from inference.simplex import nearest_on_simplex
 
 Array = NDArray[np.float64]

@@ -22,7 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoAggregate, NoisyAggregate, SecureSumRequest
+from inference.columns import Standardisation
 from inference.errors import DataError, unknown
+from inference.locate import locate, located_by
 from inference.models.mixture import model as mixture
 from inference.models.mixture.fit import MixtureFit
 from inference.models.mixture.model import PRIOR, Noise, Prior, State, Statistics
@@ -30,7 +32,6 @@ from inference.problem import Problem, Schema
 from inference.rounds import Job
 from inference.variational.progress import GAINED, Iteration, OnProgress
 from inference.variational.schedule import Schedule, schedule_after
-from inference.variational.standardise import Standardisation, moments_request, standardised
 
 Array = NDArray[np.float64]
 
@@ -89,20 +90,21 @@ def gaussian_mixture(
     Raises:
         NoAggregate: of the first two rounds, without which there is no result.
     """
-    moments = yield moments_request(schema, settings.std_share, target=False)
-    columns = standardised(schema, moments, mixture.SPAN).without_target().in_bounds()
+    phases = yield located_by(schema, settings.std_share, schema.features)
+    located = locate(phases)
+    columns = located.standardisation(schema, mixture.SPAN).without_target().in_bounds()
     schedule = schedule_after(
-        moments,
+        phases,
         settings.std_share,
         settings.components * (1 + 2 * len(schema.features)),
         epochs=settings.epochs,
         batch=settings.batch,
         iterations_max=ITERATIONS_MAX,
     )
-    start = mixture.init(_start(settings, columns, rng), moments.contributors, settings.prior)
+    start = mixture.init(_start(settings, columns, rng), phases.contributors, settings.prior)
     watch = _Watch(columns, settings.prior, held_out, on_progress, schedule.iterations)
-    course = yield from _climb(start, _Rounds(columns, schedule, settings, moments.contributors), watch)
-    state, n = course.state, moments.contributors
+    course = yield from _climb(start, _Rounds(columns, schedule, settings, phases.contributors), watch)
+    state, n = course.state, phases.contributors
     found = MixtureFit(
         schema=schema,
         columns=columns,
@@ -112,8 +114,9 @@ def gaussian_mixture(
         iterations=state.iteration,
         stopped=course.stopped,
         contributors=n,
-        private=schema.private and moments.private and course.private,
+        private=schema.private and phases.private and course.private,
         prior=settings.prior,
+        warnings=located.warnings,
     )
     return replace(found, again=partial(_under, found, state.statistics))
 

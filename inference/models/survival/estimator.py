@@ -176,13 +176,13 @@ class PrivateProportionalHazards(PrivateEstimator):
         self._keep(exact_hazards(Problem("rows", schema, X, durations), columns, self.prior_sd))
 
     def _fit_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> None:
-        if [one.statistic for one in aggregates] != ["moments", "survival-regression"]:
+        if [one.statistic for one in aggregates] != ["phases", "survival-regression"]:
             found = ", ".join(one.statistic for one in aggregates)
             raise DataError(
-                f"found aggregates of {found}; expected both of the job's rounds, of moments and survival-regression"
+                f"found aggregates of {found}; expected both of the job's rounds, of phases and survival-regression"
             )
         _, columns = self._columns()
-        self._keep(hazards_from(aggregates[1], columns, prior_sd=self.prior_sd))
+        self._keep(hazards_from(aggregates[0], aggregates[1], columns, prior_sd=self.prior_sd))
 
     def _fit_rounds(self, rounds: Rounds) -> bool:
         self._keep(run(hazards_job(*self._columns(), prior_sd=self.prior_sd), rounds))

@@ -13,8 +13,8 @@ from inference.models.survival.columns import Columns
 from inference.models.survival.curve import PRIOR_ROWS
 from inference.models.survival.hazards import EFFECT_SD
 from inference.models.survival.rounds import (
-    MOMENTS_SHARE,
     ROWS_MAX,
+    STD_SHARE,
     HazardsFit,
     SurvivalFit,
     curves_job,
@@ -59,12 +59,12 @@ class RegressionSettings(GridSettings):
 
     intervals: int = setting(4, "Intervals of constant hazard, up to the duration's upper bound.")
     prior_sd: float = setting(EFFECT_SD, "Standard deviation of each standardised log hazard ratio's prior.")
-    moments_share: float = setting(MOMENTS_SHARE, "The first round's share of the budget, between 0 and 1.")
+    std_share: float = setting(STD_SHARE, "The first round's share of the budget, between 0 and 1.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive("prior_sd", self.prior_sd)
-        require_share("moments_share", self.moments_share)
+        require_share("std_share", self.std_share)
 
 
 def read(schema: Schema, settings: GridSettings) -> Columns:
@@ -136,13 +136,13 @@ def make_regression(schema: Schema, settings: RegressionSettings, conditions: Co
         read(schema, settings),
         kind=conditions.kind,
         rows_max=settings.rows_max,
-        moments_share=settings.moments_share,
+        std_share=settings.std_share,
     )
 
 
 def plan_regression(schema: Schema, settings: RegressionSettings, conditions: Conditions) -> list[Stage]:
     """Scales first, then the regression."""
-    share = settings.moments_share
+    share = settings.std_share
     return [Stage(1, share, "on centres and scales"), Stage(1, 1 - share, "on the regression")]
 
 

@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest, SecureSumRequest
 from dca_proto.statistics import Survival, SurvivalRegression, resolve
+from inference.columns import standardisation
 from inference.draws import CHAINS, DRAWS, InferenceData, inference_data
 from inference.errors import DataError
 from inference.jobs.estimates import BY_SD, of_draws, score, standard_unit
 from inference.jobs.summary import HeldOut, Place, Standard, Summary
+from inference.locate import locate, located_by, repeated
 from inference.mcmc.sums import NoisySums
 from inference.models.coefficients import with_prior
 from inference.models.survival.codes import codes
@@ -25,11 +27,10 @@ from inference.models.survival.hazards import EFFECT_SD, Fitted, Layout, fit, st
 from inference.posterior import Estimate, Posterior
 from inference.problem import Problem, Schema
 from inference.rounds import Job
-from inference.scale import marginals, moments_parameters, standardisation
 
 Array = NDArray[np.float64]
 ROWS_MAX = 100_000  # of a data node, unless asked for more
-MOMENTS_SHARE = 0.1
+STD_SHARE = 0.1
 ASSUMED = (
     "taken for normal within groups; intervals of binary, skewed or heavy-tailed ones hold less often, the more rows "
     "and budget there are"
@@ -213,6 +214,7 @@ class HazardsFit(Posterior):
         centre, scale: of each feature, as the first round said, shape ``(d,)``.
         private: False where no epsilon may be claimed. attrs: what `InferenceData` carries of the rounds.
         prior_sd: of each standardised feature's log hazard ratio, and of each group's.
+        about_columns: what speaks against centres, scales and features, a sentence each.
     """
 
     columns: Columns
@@ -222,6 +224,7 @@ class HazardsFit(Posterior):
     scale: Array
     private: bool
     prior_sd: float = EFFECT_SD
+    about_columns: tuple[str, ...] = ()
     attrs: Mapping[str, object] = field(default_factory=dict)
     again: Any = None
 
@@ -287,8 +290,9 @@ class HazardsFit(Posterior):
     def warnings(self) -> list[str]:
         """What speaks against taking the coefficients at their word, a sentence each."""
         if self.fitted.converged:
-            return []
-        return ["the posterior's mode was not reached: the noise hides too much; give fewer intervals or more budget"]
+            return list(self.about_columns)
+        far = "the posterior's mode was not reached: the noise hides too much; give fewer intervals or more budget"
+        return [*self.about_columns, far]
 
     def inference_data(self, rng: np.random.Generator) -> InferenceData:
         """Draws of the normal posterior as ArviZ's type. Raises `DataError` where ArviZ is missing."""
@@ -324,32 +328,31 @@ def hazards_job(
     *,
     kind: type[RoundRequest] = SecureSumRequest,
     rows_max: int = ROWS_MAX,
-    moments_share: float = MOMENTS_SHARE,
+    std_share: float = STD_SHARE,
     prior_sd: float = EFFECT_SD,
 ) -> Job[HazardsFit]:
     """The job: a round for centres and scales of the features, then one for the regression.
 
     Args:
-        moments_share: the first round's share of the budget. prior_sd: as of `HazardsFit`. The others as of
+        std_share: the first round's share of the budget. prior_sd: as of `HazardsFit`. The others as of
             `curves_job`.
     """
-    bounds = [schema.bounds[name] for name in columns.features]
-    middle, half = np.array([one.centre for one in bounds]), np.array([one.half_width for one in bounds])
-    parameters = moments_parameters(columns.features, middle, half)
-    moments: NoisyAggregate = yield request(kind, "moments", parameters, moments_share, rows_max)
-    offsets, sds = marginals(moments.value, moments.contributors, moments.noise_variance)
-    centre, scale = middle + offsets * half, sds * half
-    statistic = statistic_of(columns.names, columns.times, columns.groups, centre, scale)
-    released: NoisyAggregate = yield request(
-        kind, statistic.name, parameters_of(statistic), 1 - moments_share, rows_max
-    )
-    return hazards_from(released, columns, private=schema.private and moments.private, prior_sd=prior_sd)
+    phases: NoisyAggregate = yield located_by(schema, std_share, columns.features, kind, rows_max)
+    located = locate(phases)
+    statistic = statistic_of(columns.names, columns.times, columns.groups, located.centre, located.scale)
+    released: NoisyAggregate = yield request(kind, statistic.name, parameters_of(statistic), 1 - std_share, rows_max)
+    return hazards_from(phases, released, columns, private=schema.private, prior_sd=prior_sd)
 
 
 def hazards_from(
-    released: NoisyAggregate, columns: Columns, *, private: bool = True, prior_sd: float = EFFECT_SD
+    phases: NoisyAggregate,
+    released: NoisyAggregate,
+    columns: Columns,
+    *,
+    private: bool = True,
+    prior_sd: float = EFFECT_SD,
 ) -> HazardsFit:
-    """The posterior of what the second round released, whose parameters tell what the first one found.
+    """The posterior of what the two rounds released.
 
     Raises:
         DataError: the aggregate is of another statistic, or of other columns, groups or times.
@@ -365,10 +368,14 @@ def hazards_from(
             f"{columns.times[-1]:g}, so give the settings of the round"
         )
     layout = Layout(len(columns.times), columns.groups, len(columns.features))
-    sums, private = NoisySums.of(released), private and released.private
-    fitted, again = fit(sums, layout, statistic, prior_sd), partial(hazards_from, released, columns, private=private)
+    sums, private = NoisySums.of(released), private and phases.private and released.private
+    fitted = fit(sums, layout, statistic, prior_sd)
+    again = partial(hazards_from, phases, released, columns, private=private)
+    factor = layout.parts(fitted.theta).factor
+    noise = float(np.sqrt(sums.noise_variance.max())) / statistic.square_weight / sums.n
+    words = (*locate(phases).warnings, *repeated(columns.features, factor @ factor.T, noise))
     attrs = {**sums.attrs, **_unclaimed(private)}
-    return HazardsFit(columns, layout, fitted, centre, scale, private, prior_sd, attrs, again)
+    return HazardsFit(columns, layout, fitted, centre, scale, private, prior_sd, words, attrs, again)
 
 
 def exact_hazards(rows: Problem, columns: Columns, prior_sd: float = EFFECT_SD) -> HazardsFit:

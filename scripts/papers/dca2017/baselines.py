@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.privacy.rounding import at_least
+from inference.columns import standardisation
 from inference.errors import DataError
 from inference.models.coefficients import Coefficients
 from inference.models.linear.baselines import nonprivate_regression, of_rows
@@ -25,7 +26,6 @@ from inference.models.linear.prior import prior_precision
 from inference.models.linear.repair import REPAIR
 from inference.problem import Problem, Schema
 from inference.rounds import Job, Rounds, run
-from inference.scale import standardisation
 
 Array = NDArray[np.float64]
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from dca_proto.privacy.budget import Budget
 from emulator.inexact import RoundedGaussian
+from inference.locate import LEVELS
 from inference.models.linear.closed_form import SufficientStatistics, symmetric
-from inference.models.linear.locate import LEVELS
 from inference.models.linear.two_rounds import regression_with_projection
 from inference.problem import Problem
 from inference.rounds import run

@@ -14,7 +14,7 @@ is public and drawn anew for each repeat takes the place of the principal compon
 an intercept. Whoever predicts brings features into the ball as the clients do.
 
 - Wine: centres are the means that the data's own paper prints, weighted by its numbers of red and white wines; a scale
-  is a third of the half-width of the ranges that it prints (`inference.scale`). Both are the rows' own, so wine's run
+  is a third of the half-width of the ranges that it prints (`inference.columns`). Both are the rows' own, so wine's run
   is valid but for these. The target is in thirds of the half-width of the tasters' scale, about its middle.
 - Adult: the six columns that are numbers or have two values: age, years of education, hours a week, capital gains and
   losses, sex. Centres are the middles of the public bounds, but 0 for gains and losses, which most people do not have;
@@ -36,10 +36,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.bounds import Interval
+from inference.columns import PRIOR_BOUND_SDS, into_ball
 from inference.datasets import adult, wine
 from inference.datasets.adult import LOGARITHMIC, NUMBERS
 from inference.problem import Problem, Schema, stream
-from inference.scale import PRIOR_BOUND_SDS, into_ball
 from papers.dca2017 import published_ranges
 
 Array = NDArray[np.float64]

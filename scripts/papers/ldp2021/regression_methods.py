@@ -31,6 +31,7 @@ import numpy as np
 from scipy.special import expit
 
 from inference.bounds import Interval
+from inference.columns import Standardisation
 from inference.mcmc.posterior import LocalPosterior
 from inference.models.glm.regression import LocalRegression
 from inference.models.glm.sgd import Gain, SgdSettings, groups, ldp_sgd
@@ -40,7 +41,6 @@ from inference.problem import Schema
 from inference.rounds import run
 from inference.variational.models import BERNOULLI, NORMAL
 from inference.variational.scores import area_under_curve
-from inference.variational.standardise import Standardisation
 from papers.ldp2021.column_fits import mixed
 from papers.ldp2021.regression_data import Array, Split
 from papers.ldp2021.regression_reports import Terms, gradient_reporters, inputs, names_of, sufficient, unnoised

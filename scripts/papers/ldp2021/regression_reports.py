@@ -35,7 +35,7 @@ from dca_proto.privacy.accounting import epsilon_of, mu_of
 from dca_proto.statistics import Regression, Sensitivity, Statistic, Sum, resolve
 from dca_proto.statistics.contribution import client_sensitivity
 from dca_proto.statistics.weights import best_regression_weights
-from inference.scale import into_ball
+from inference.columns import into_ball
 from papers.ldp2021.regression_data import BALL, Array, Split
 
 ROWS_MAX = 1

@@ -26,7 +26,7 @@ the vector of unique terms does, so that P(λ_max(E) > s(2√d + t)) <= exp(-t²
 at 1e-9, is no noisy sum of squares: wrong weights or scale, a wrong variance, or not this statistic.
 
 **The default prior.** Columns are (x - centre)/scale with public centres and scales, clamped to ±bound. Whoever states
-bounds means that nearly all values lie inside, so a standard deviation is about bound/3 (`inference.scale`), and that
+bounds means that nearly all values lie inside, so a standard deviation is about bound/3 (`inference.columns`), and that
 is all that is known. Hence, with s_j and s_y for these, and h half of the target's variance explained (`projection`):
 
     θ_j ~ N(0, h s_y²/(d s_j²))     the features together explain half of the target on average; a constant's: s_y²/c²
@@ -48,12 +48,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dca_proto.aggregate import NoisyAggregate
+from inference.columns import PRIOR_MEAN_SD
 from inference.errors import DataError
 from inference.models.linear.aggregate_stats import STATISTIC, checked, parameters_of, require_plain_rows, unpacked
 from inference.models.linear.closed_form import SufficientStatistics
 from inference.models.linear.complete_rows import max_complete_rows
 from inference.models.linear.prior import PRIOR_R2
-from inference.scale import PRIOR_MEAN_SD
 
 Array = NDArray[np.float64]
 Field: TypeAlias = Any

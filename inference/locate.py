@@ -1,4 +1,4 @@
-"""Centres and scales of columns from noisy phases: Algorithm 2, step 2, for bounds that may be far too wide.
+"""Centres and scales of columns from noisy phases: the first round of all jobs, for bounds that may be far too wide.
 
     φ_k = E exp(i ω_k t) = a exp(i ω_k μ - ω_k² σ²/2),   ω_k = 1.25 · 2^k        t in half-widths, of -1 to 1
 
@@ -8,11 +8,13 @@ is that of a normal column; of any other it is the first two cumulants' part, wh
 1. At the lowest level whose |φ_k|² is significantly below a² the column's spread shows. It and the levels below are
    what the fit looks at, with one above for precision; higher ones show the law's shape.
 2. μ and log σ have their posterior on a grid, with log σ ~ N(log 1/6, 1.2²) and a flat prior of μ. The likelihood is
-   normal, its variance that of the privacy noise, of sampling, and 0.05² for the law's shape.
+   normal, its variance that of the privacy noise, of sampling, and (0.05 min(1, ωσ))² for the law's shape.
 
 The privacy noise in μ/σ and log σ is nearly the same at bounds of 3σ and of 300σ, where moments lose a hundredfold. At
 3σ it is that of moments. It needs no unit: where noise hides all, the middle of the bounds and a sixth of their
 half-width are left, and the result warns. The scale is that of a column's bulk where its tails are heavy.
+
+`two_rounds` measures it for linear regression, where it replaces the moments of the DCA paper's Algorithm 2, step 2.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.aggregate import NoisyAggregate
+from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, RoundRequest, SecureSumRequest
+from inference.columns import Standardisation
+from inference.problem import Schema
 
 Array = NDArray[np.float64]
 
@@ -32,11 +36,12 @@ LEVELS = 9
 BASE = 1.25  # below π/2, so that the lowest level is not ambiguous; no simple multiple of what binary columns have
 FREQUENCIES = BASE * 2.0 ** np.arange(LEVELS)
 SIGNIFICANT = 4.0  # standard errors
-SHAPE = 0.05  # of |φ|, by which a column's law may differ from a normal one
+SHAPE = 0.05  # of φ, by which a column's law may differ from a normal one; less at low frequencies
 LEAST_COMPLETE = 0.3  # share of the rows that is ever taken to be complete
 PRIOR_SCALE, PRIOR_LOG_SD = 1 / 6, 1.2
 SCALES = np.geomspace(1 / 400, 1 / 1.2, 28)
-STEPS = 8  # of the grid of μ in a radian of the highest frequency that is looked at
+STEPS = 16  # of the grid of μ in a radian of the highest frequency that is looked at
+COLLINEAR, PAIRS = 0.9, 3  # correlation that is warned of, and how many pairs are named
 FAR, NARROW, CONSTANT = 0.5, 0.05, 0.95  # of the half-width, and |φ| at every level: what is warned of
 HIDDEN = "noise hides where"  # begins the warning of columns whose place is not known
 
@@ -44,35 +49,62 @@ HIDDEN = "noise hides where"  # begins the warning of columns whose place is not
 class Located(NamedTuple):
     """Centres and scales in the columns' own units, each of shape ``(D,)``, and what is to be said of them."""
 
+    columns: tuple[str, ...]
     centre: Array
     scale: Array
     warnings: tuple[str, ...]
 
-
-def parameters(columns: Sequence[str], centres: Array, half_widths: Array) -> dict[str, object]:
-    """Of the statistic, with columns in half-widths of their public bounds."""
-    return {
-        "columns": list(columns),
-        "centre": centres.tolist(),
-        "scale": (half_widths / BASE).tolist(),
-        "bound": [BASE] * half_widths.size,
-        "levels": LEVELS,
-    }
+    def standardisation(self, schema: Schema, bound: float) -> Standardisation:
+        """Of the schema's columns, clipped at so many scales; a target that was not located is mapped to ±1."""
+        centre, scale, limit = schema.centres, schema.half_widths, np.ones(len(schema.columns))
+        found = slice(len(self.columns))
+        centre[found], scale[found], limit[found] = self.centre, self.scale, bound
+        return Standardisation(schema.columns, centre, scale, limit)
 
 
-def locate(phases: NoisyAggregate, centres: Array, half_widths: Array) -> Located:
-    """Of the columns whose phases were released under `parameters`.
+def located_by(
+    schema: Schema,
+    share: float,
+    columns: Sequence[str],
+    kind: type[RoundRequest] = SecureSumRequest,
+    rows_max: int = 1,
+) -> RoundRequest:
+    """The round of the phases, in half-widths of the public bounds.
 
     Args:
-        centres, half_widths: of the public bounds, shape ``(D,)``.
+        share: of the job's μ². columns: features, or all. rows_max: of each data node.
     """
-    cosines, sines = phases.value.reshape(2, half_widths.size, LEVELS) / phases.contributors
+    names = tuple(columns)
+    bounds = [schema.bounds[name] for name in names]
+    parameters = {
+        "columns": list(names),
+        "centre": [float(one.centre) for one in bounds],
+        "scale": [float(one.half_width / BASE) for one in bounds],
+        "bound": [BASE] * len(names),
+        "levels": LEVELS,
+    }
+    rows = rows_max if issubclass(kind, NodeReleaseRequest) else 1
+    return kind(STATISTIC, parameters, budget_share=share, rows_max=rows)
+
+
+def ends_of(phases: NoisyAggregate) -> Array:
+    """The public bounds of the columns, shape ``(2, D)``."""
+    centre, scale, bound = (np.array(phases.parameters[name], float) for name in ("centre", "scale", "bound"))
+    return np.stack([centre - scale * bound, centre + scale * bound])
+
+
+def locate(phases: NoisyAggregate) -> Located:
+    """Of the columns whose phases were released by `located_by`."""
+    low, high = ends_of(phases)
+    columns = tuple(phases.parameters["columns"])
+    cosines, sines = phases.value.reshape(2, len(columns), LEVELS) / phases.contributors
     phi, error = cosines + 1j * sines, phases.noise_variance / phases.contributors**2 + 0.5 / phases.contributors
     share = complete_share(phi, error)
     found = [_fit(one / share, error / share**2) for one in phi]
     middle, spread = (np.array(side) for side in zip(*found, strict=True))
-    words = _warnings(list(phases.parameters["columns"]), np.abs(phi) / share, np.sqrt(error) / share, middle, spread)
-    return Located(centres + half_widths * middle, half_widths * spread, words)
+    words = _warnings(list(columns), np.abs(phi) / share, np.sqrt(error) / share, middle, spread)
+    half = (high - low) / 2
+    return Located(columns, (low + high) / 2 + half * middle, half * spread, words)
 
 
 def complete_share(phi: Array, error: float) -> float:
@@ -105,13 +137,32 @@ def _fit(phi: Array, error: float) -> tuple[float, float]:
     """Posterior means of μ and (of its logarithm) σ, in half-widths."""
     frequencies = FREQUENCIES[: _levels(phi, error)]
     grid = np.linspace(-1, 1, 2 * round(STEPS * frequencies[-1]) + 1)
-    size = np.exp(-0.5 * (SCALES[:, None] * frequencies) ** 2)
-    turned = (np.exp(-1j * grid[:, None] * frequencies) * phi[: len(frequencies)]).real
-    log_density = (turned @ size.T - 0.5 * (size**2).sum(axis=1)) / (error + SHAPE**2)
+    phi, angle = phi[: len(frequencies)], SCALES[:, None] * frequencies
+    size, variance = np.exp(-0.5 * angle**2), error + (SHAPE * np.minimum(angle, 1.0)) ** 2
+    turned = (np.exp(-1j * grid[:, None] * frequencies) * phi).real
+    of_size = 0.5 * (size**2 + np.abs(phi) ** 2) / variance + np.log(variance)
+    log_density = turned @ (size / variance).T - of_size.sum(axis=1)
     log_density -= 0.5 * (np.log(SCALES / PRIOR_SCALE) / PRIOR_LOG_SD) ** 2
     weights = np.exp(log_density - log_density.max())
     weights /= weights.sum()
     return float(weights.sum(axis=1) @ grid), float(np.exp(weights.sum(axis=0) @ np.log(SCALES)))
+
+
+def repeated(columns: Sequence[str], squares: Array, noise: float) -> tuple[str, ...]:
+    """Which features nearly repeat each other, as a later round shows, a sentence for each pair.
+
+    Args:
+        squares: of the features about their centres, ``(d, d)``, in any unit. noise: standard deviation of each.
+    """
+    own = np.maximum(np.diagonal(squares), noise)
+    size = np.sqrt(own[:, None] * own)
+    correlation, doubt = np.triu(squares / size, 1), 2 * noise / size
+    sure = (np.abs(correlation) > COLLINEAR) & (doubt < 1 - COLLINEAR)
+    return tuple(
+        f"{columns[i]} and {columns[j]} nearly repeat each other (correlation {correlation[i, j]:.2f}); their "
+        "coefficients hang on the prior, and only what they predict together is sure"
+        for i, j in np.argwhere(sure)[:PAIRS]
+    )
 
 
 def _warnings(names: list[str], sizes: Array, doubt: float, middle: Array, spread: Array) -> tuple[str, ...]:

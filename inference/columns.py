@@ -1,0 +1,79 @@
+"""How columns are measured: centred, in units of a scale, and clipped.
+
+A step of one length in all directions, one clipping norm and one prior for all coefficients make sense where features
+are alike: of mean about 0 and standard deviation about 1. Centres and scales come from a first round (`locate`). A
+centre that is off costs little: the intercept takes it up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference.bounds import Interval
+
+Array = NDArray[np.float64]
+
+PRIOR_BOUND_SDS = 3.0
+"""Standard deviations in a half-width, where nothing else is known: whoever states bounds means most values inside."""
+FREE_BOUND = 1.665  # of the statistic "moments", in its scale: the largest at which squares cost nothing
+PRIOR_MEAN_SD = 1 / PRIOR_BOUND_SDS  # of a column's mean about the public centre, as a fraction of the half-width
+
+
+@dataclass(frozen=True, eq=False)
+class Standardisation:
+    """z = clip((x - centre)/scale, ±bound), of the features and the target, last: shapes ``(d + 1,)``."""
+
+    columns: tuple[str, ...]
+    centre: Array
+    scale: Array
+    bound: Array
+
+    def parameters(self) -> dict[str, object]:
+        """As those of a statistic of scaled columns."""
+        numbers = {"centre": self.centre, "scale": self.scale, "bound": self.bound}
+        return {"columns": list(self.columns)} | {name: [float(x) for x in row] for name, row in numbers.items()}
+
+    def z(self, X: Array) -> Array:
+        """The first columns in their own units, shape ``(k, m)`` with m <= d + 1, as the clients standardise them."""
+        m = X.shape[1]
+        return np.clip(self.scaled(X), -self.bound[:m], self.bound[:m])
+
+    def scaled(self, X: Array) -> Array:
+        """The first columns centred and scaled, but not projected, shape ``(k, m)``."""
+        m = X.shape[1]
+        return np.asarray((X - self.centre[:m]) / self.scale[:m])
+
+    def in_own_units(self, theta: Array) -> Array:
+        """(θ₀, θ), shape ``(..., d + 1)``, of a predictor θ₀ + Σ θ_j z_j, as intercept and slopes in own units."""
+        slopes = theta[..., 1:] / self.scale[:-1]
+        return np.concatenate([theta[..., :1] - (slopes @ self.centre[:-1])[..., None], slopes], axis=-1)
+
+    def with_own_target(self, bounds: Interval) -> Standardisation:
+        """The same with the target in its own units, within its public bounds."""
+        own = zip(
+            (self.centre, self.scale, self.bound), (0.0, 1.0, max(abs(bounds.lower), abs(bounds.upper))), strict=True
+        )
+        return Standardisation(self.columns, *(np.r_[row[:-1], value] for row, value in own))
+
+    def without_target(self) -> Standardisation:
+        """Of the features alone."""
+        return Standardisation(self.columns[:-1], self.centre[:-1], self.scale[:-1], self.bound[:-1])
+
+    def in_bounds(self) -> Standardisation:
+        """The same projection in units of the bounds, which are 1 then."""
+        return Standardisation(self.columns, self.centre, self.scale * self.bound, np.ones_like(self.bound))
+
+
+def into_ball(z: Array, radius: float) -> Array:
+    """Vectors along the last axis, those outside the ball of that radius drawn to its surface; it may be infinite."""
+    inside: Array = z / np.maximum(1.0, np.linalg.norm(z, axis=-1, keepdims=True) / radius)
+    return inside
+
+
+def standardisation(rows: Array) -> tuple[Array, Array]:
+    """Mean and standard deviation of each column of raw rows, without privacy; 1 for a column that is constant."""
+    scale = rows.std(axis=0)
+    return rows.mean(axis=0), np.where(scale > 0, scale, 1.0)
