@@ -146,7 +146,7 @@ def test_collinear_constant_and_far_off_columns_are_warned_of() -> None:
     rng = np.random.default_rng(2)
     a = rng.standard_normal(20_000)
     X = np.column_stack([a, a + 0.1 * rng.standard_normal(20_000), np.full(20_000, 0.7)])
-    words = fitted(labelled(X, 2), 8.0, 2, schema(-5, 5)).fit.warnings
+    words = fitted(labelled(X, 2), 8.0, 2, schema(-5, 5)).warnings
     assert any("c is constant" in one for one in words)
     assert any("a and b nearly repeat each other" in one for one in words)
 

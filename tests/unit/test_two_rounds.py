@@ -17,7 +17,7 @@ from dca_proto.testing import seeded
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.errors import DataError
-from inference.locate import Located, locate, located_by
+from inference.locate import HIDDEN, Located, locate, located_by
 from inference.models.coefficients import Coefficients, rmse
 from inference.models.linear.aggregate_stats import statistics_of
 from inference.models.linear.baselines import nonprivate_regression
@@ -93,7 +93,7 @@ def test_noise_that_hides_all_leaves_the_bounds_and_is_warned_of() -> None:
     assert np.abs(found.centre).max() < 2
     assert (found.scale < 3).all()
     (warning,) = found.warnings
-    assert warning.startswith(f"{locate.HIDDEN} c0, c1 lies")
+    assert warning.startswith(f"{HIDDEN} c0, c1 lies")
     assert "intervals may be too narrow" in warning
 
 
