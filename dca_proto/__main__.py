@@ -13,7 +13,7 @@ from dca_proto.core.errors import DcaError
 _DESCRIPTION = "Run one actor - a client, a Compute node or a trainer - from its TOML file."
 _EXAMPLES = """examples:
   python -m dca_proto client.toml             a client, until Ctrl-C
-  python -m dca_proto client.toml --json      the same, with logs for programs
+  python -m dca_proto client.toml --log-json  the same, with logs for programs
   python -m dca_proto trainer.toml            one round, as its file describes it
 """
 
@@ -34,7 +34,7 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("config", type=Path, help="the actor's TOML file")
-    parser.add_argument("--json", action="store_true", help="logs as one JSON object per line")
+    parser.add_argument("--log-json", action="store_true", help="logs as one JSON object per line")
     parser.add_argument("--verbose", action="store_true", help="also log what happens for every single client")
     parser.add_argument("--debug", action="store_true", help="show a traceback with an error")
     parser.add_argument("--version", action="version", version=f"dca {__version__}")
@@ -42,14 +42,14 @@ def main() -> int:
     from dca_proto import device  # after the arguments: --help needs none of it
 
     try:
-        return device.run(given.config, json_logs=given.json, verbose=given.verbose)
+        return device.run(given.config, json_logs=given.log_json, verbose=given.verbose)
     except KeyboardInterrupt:
         return 130
     except DcaError as error:
         if given.debug:
             raise
         sys.stderr.write(f"dca: {error}\n")
-        return 2
+        return error.exit_code
 
 
 if __name__ == "__main__":

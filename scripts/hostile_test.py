@@ -210,7 +210,7 @@ class Federation:
         names = [f"compute-{number}" for number in range(1, COMPUTES + 1)]
         names += [f"client-{number}" for number in range(1, CLIENTS + 1)]
         for name in names:
-            self.start(name, "-m", "dca_proto", f"{name}.toml", "--json", directory="members")
+            self.start(name, "-m", "dca_proto", f"{name}.toml", "--log-json", directory="members")
         self.trainer = self.start(
             "trainer", str(Path(__file__).absolute()), "--hold", "trainer.toml", directory="members"
         )
@@ -225,7 +225,7 @@ class Federation:
         self.hostile = self.start("hostile", *command, directory="members")
         self.processes.remove(self.hostile)
         self.twins = [
-            self.start(f"twin-{folder}", "-m", "dca_proto", f"{TWINS}.toml", "--json", directory=folder)
+            self.start(f"twin-{folder}", "-m", "dca_proto", f"{TWINS}.toml", "--log-json", directory=folder)
             for folder in ("members", "copy")
         ]
 

@@ -91,7 +91,7 @@ def _write_client(folder: Path, url: str) -> Path:
 def _run_client(config: Path) -> tuple[float, float]:
     """Seconds until a client is connected, and the megabytes (10^6 bytes) that it then occupies."""
     began = time.monotonic()
-    command = [sys.executable, "-m", "dca_proto", str(config), "--json"]
+    command = [sys.executable, "-m", "dca_proto", str(config), "--log-json"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:

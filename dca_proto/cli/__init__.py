@@ -39,7 +39,7 @@ from dca_proto.cli.own_packages import foreign_package
 from dca_proto.wording import nearest, to_install
 
 GROUP = "dca.commands"
-USAGE, ABORTED, INPUT, UNREACHABLE, REFUSED, STORAGE, INTERRUPTED, BROKEN_PIPE = 2, 3, 5, 6, 7, 8, 130, 141
+USAGE, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
 _COMPLETION = ("--install-completion", "--show-completion")
 _COMPLETE = "_DCA_COMPLETE"  # the shell asks how a line may go on
@@ -194,28 +194,21 @@ def verbatim(text: str) -> str:
 
 def explain(error: Exception) -> tuple[str, int] | None:
     """The line and the exit code of an error that is the caller's or the round's; None for a bug of ours."""
-    from dca_proto.core.errors import DcaError, InputError, LoginError, RoundAborted, StorageError, TransportError
+    from dca_proto.core.errors import DcaError, InputError, RoundAborted, StorageError
     from dca_proto.outcome import abort_line
     from inference.errors import DataError
 
     if isinstance(error, RoundAborted):
-        return abort_line(error), ABORTED
-    codes: dict[type[Exception], int] = {
-        InputError: INPUT,
-        DataError: INPUT,
-        TransportError: UNREACHABLE,
-        LoginError: REFUSED,
-        StorageError: STORAGE,
-        DcaError: USAGE,  # the base class of most of them, so the last one
-    }
-    for kind, code in codes.items():
-        if isinstance(error, kind):
-            return str(error), code
+        return abort_line(error), error.exit_code
+    if isinstance(error, DcaError):
+        return str(error), error.exit_code
+    if isinstance(error, DataError):
+        return str(error), InputError.exit_code
     if isinstance(error, ModuleNotFoundError) and str(error.name).partition(".")[0] in _OPTIONAL:
         return f"this needs {error.name}, which is not installed: {to_install('full')}", USAGE
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
         place = error.filename or "the output"
-        return f"cannot write {place}: {error.strerror}; free space or name another place", STORAGE
+        return f"cannot write {place}: {error.strerror}; free space or name another place", StorageError.exit_code
     import typer  # here, as the errors above are told without it too
 
     if isinstance(error, typer.Abort):

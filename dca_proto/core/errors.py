@@ -16,7 +16,13 @@ from dca_proto.aggregate import NoAggregate
 
 
 class DcaError(Exception):
-    """Base of all errors that this project raises on purpose."""
+    """Base of all errors that this project raises on purpose.
+
+    Attributes:
+        exit_code: of a command that ends with it.
+    """
+
+    exit_code = 2
 
 
 class UsageError(DcaError, ValueError):
@@ -26,13 +32,19 @@ class UsageError(DcaError, ValueError):
 class InputError(UsageError):
     """A file that the caller named, or what stands in it, cannot be used."""
 
+    exit_code = 5
+
 
 class LoginError(UsageError):
     """The broker refuses the name, the password, the certificate, or the topics."""
 
+    exit_code = 7
+
 
 class StorageError(UsageError):
     """A store, a journal or an output cannot be read or written: damaged, in use, full, or not permitted."""
+
+    exit_code = 8
 
 
 class PeerError(DcaError):
@@ -57,6 +69,8 @@ class PeerError(DcaError):
 class TransportError(DcaError):
     """The connection failed or was lost; trying again may help."""
 
+    exit_code = 6
+
 
 class RoundAborted(NoAggregate, DcaError):  # noqa: N818 - not an error: how a round may end
     """A round ended without a result.
@@ -67,6 +81,8 @@ class RoundAborted(NoAggregate, DcaError):  # noqa: N818 - not an error: how a r
         needed: how many were needed, N - T + c.
         remedy: what to do before the round is asked for again, in words; "" where asking again may help by itself.
     """
+
+    exit_code = 3
 
     def __init__(
         self, reason: str, *, contributors: int | None = None, needed: int | None = None, remedy: str = ""

@@ -100,7 +100,7 @@ def start_all(processes: Processes, clients: int = CLIENTS) -> None:
 
 def start_clients(processes: Processes, numbers: Iterable[int]) -> None:
     """Clients as devices run them, connected."""
-    for process in [processes.start(*DEVICE, f"client-{index}.toml", "--json") for index in numbers]:
+    for process in [processes.start(*DEVICE, f"client-{index}.toml", "--log-json") for index in numbers]:
         until(process, "Connected")
 
 
@@ -173,7 +173,7 @@ def test_a_trainer_without_the_command_line_holds_its_files_round(
             f"epsilon = 1\ndelta = 1e-6\ntolerate = 1\nclients = {CLIENTS}\n"
         )
     start_all(processes)
-    trainer = processes.start(*DEVICE, "trainer.toml", "--json")
+    trainer = processes.start(*DEVICE, "trainer.toml", "--log-json")
     told, logged = trainer.communicate(timeout=PATIENCE_S)
     assert trainer.returncode == 0, logged
     assert json.loads(told)["labels"] == ["x in [0, 5)", "x in [5, 10]"]

@@ -160,7 +160,7 @@ class Process:
         )
 
     async def start(self) -> None:
-        command = (sys.executable, "-m", "dca_proto", str(self._config), "--json", "--verbose")
+        command = (sys.executable, "-m", "dca_proto", str(self._config), "--log-json", "--verbose")
         self._process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE)
         await self.until("Connected")
 

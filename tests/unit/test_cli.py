@@ -298,7 +298,7 @@ def test_an_unreachable_broker_is_one_line(demo: Path) -> None:
 def test_a_device_without_the_command_line_says_the_same(demo: Path) -> None:
     hidden = "import sys; sys.modules.update(dict.fromkeys(['typer', 'rich', 'scipy', 'amqtt', 'sklearn', 'psutil']))\n"
     code = hidden + "from dca_proto.__main__ import main; sys.exit(main())"
-    told = waits_for_broker([sys.executable, "-c", code, str(demo / "client-1.toml"), "--json"])
+    told = waits_for_broker([sys.executable, "-c", code, str(demo / "client-1.toml"), "--log-json"])
     lost = json.loads(told.splitlines()[-1])
     assert (lost["event"], lost["level"]) == ("Disconnected", "warning")
 
