@@ -23,7 +23,7 @@ EXPERIMENTS = {
     "mcmc_figure_4": "mcmc2023.figure_4:Figure4",
     "mcmc_calibration": "mcmc2023.calibration:Calibration",
     "mcmc_efficiency": "mcmc2023.efficiency:Efficiency",
-    "check_samplers": "mcmc2023.joint:SamplerChecks",
+    "check_samplers": "mcmc2023.sampler_checks:SamplerChecks",
 }
 
 

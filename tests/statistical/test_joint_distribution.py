@@ -3,7 +3,7 @@
 Geweke's joint-distribution tests (`papers.mcmc2023.joint`): thousands of short chains start at draws
 of the joint distribution and must end at it. Seeds are fixed. Over random seeds a right sampler would fail with a
 probability of at most 1e-4 (Bonferroni over its test functions and tests), so one of the samplers here with one of at
-most 4e-4. `scripts/check_samplers.py` is the longer form, with more chains, sizes and noises.
+most 4e-4. `python scripts/papers check_samplers` is the longer form, with more chains, sizes and noises.
 
 One compilation serves a sampler and all its planted errors: parts of it are patched so that a number that the compiled
 function is given decides which error is there, and 0 is none.

@@ -180,18 +180,15 @@ def test_parameters_are_drawn_from_their_conditionals() -> None:
 PROBLEMS, N, SD = 20, 100_000, 30.0
 
 
-def test_calibration_at_large_n_and_the_trap() -> None:
+def test_calibration_at_large_n() -> None:
     """At n = 1e5 its models agree: 20 data sets with their noise, whose standardised errors are those of a posterior.
     Each sum of 20 squares lies in a central interval of probability 0.99999, so with 6 the false alarm rate is 6e-5.
-
-    From wide starts the same sampler on the same data has not arrived after 600 iterations, and its result says so.
     """
     rng = np.random.default_rng(5)
     problems = [release(rng, N, SD) for _ in range(PROBLEMS)]
-    vague = Prior(np.zeros(2), 38 * np.eye(2), np.array(2.0), np.array(0.5), np.eye(2), np.array(3.0))
-    near = vague._replace(m=THETA, C=0.01 * np.eye(2), b=np.array(0.9), Lambda=3 * SIGMA_X)
+    near = Prior(THETA, 0.01 * np.eye(2), np.array(2.0), np.array(0.9), 3 * SIGMA_X, np.array(3.0))
     run = sample(
-        bs.kernel_for(problems, start="wide"), [*problems, problems[0]], [near] * PROBLEMS + [vague],
+        bs.kernel_for(problems), problems, near,
         chains=4, warmup=200, draws=200, thin=2, names=("theta", "sigma_y2", "Sigma_x"),
     )  # fmt: skip
     i, j = np.triu_indices(2)
@@ -203,36 +200,32 @@ def test_calibration_at_large_n_and_the_trap() -> None:
     squares = (errors**2).sum(axis=0)
     assert np.all((low < squares) & (squares < high))
     assert run.divergences.sum() == 0
-    arrived, trapped = (
-        mixing({name: run.draws[name][place] for name in ("theta", "sigma_y2")}, {}) for place in (0, PROBLEMS)
-    )
-    assert max(one.r_hat for one in arrived) < 1.1
-    assert max(one.r_hat for one in trapped) > 2
+    assert max(one.r_hat for one in mixing({name: run.draws[name][0] for name in ("theta", "sigma_y2")}, {})) < 1.1
 
 
 def test_nodes_alike_share_a_factorisation_and_what_does_not_fit_is_refused() -> None:
     rng = np.random.default_rng(6)
     observed = release(rng, 100, 5.0, J=4)
     observed = observed._replace(n=np.array([100.0, 100.0, 103.0, 100.0]))
-    assert bs.kernel_for(observed).step is bs.kernel(groups=(0, 0, 2, 0)).step
+    assert bs.kernel_for(observed) is bs.kernel(groups=(0, 0, 2, 0))
     other = observed._replace(variance_z=np.array([25.0, 25.0, 25.0, 24.0]))
-    assert bs.kernel_for([observed, other]).step is bs.kernel(groups=(0, 0, 2, 3)).step
+    assert bs.kernel_for([observed, other]) is bs.kernel(groups=(0, 0, 2, 3))
     with pytest.raises(DataError, match="needs y²; release the statistic with target_square"):
         bs.kernel_for(observed._replace(u=np.full(4, np.nan)))
     with pytest.raises(DataError, match="MCMC-B&S has no intercept"):
         bs.kernel_for(observed._replace(constant=np.array(1.0)))
 
 
-@pytest.mark.parametrize("start", ["first-node", "apart"])
-def test_starts(start: bs.Start) -> None:
+@pytest.mark.parametrize("first_node", [True, False])
+def test_starts(first_node: bool) -> None:
     """As published every node starts from the first node's statistic plus I, θ = 0 and σ_y² where it is told; by
     default near what was released, each chain elsewhere."""
     observed = release(np.random.default_rng(7), 1000, 5.0, J=3)
-    kernel = bs.kernel_for(observed, **{**bs.PUBLISHED, "start": start}, sigma_y2_start=0.2)
+    kernel = bs.kernel_for(observed, **{**bs.PUBLISHED, "first_node": first_node}, sigma_y2_start=0.2)
     init = jax.jit(lambda seed: kernel.init(jax.random.key(seed), observed, jax.tree.map(jnp.asarray, PRIOR)))
     state = jax.tree.map(lambda *chains: np.stack(chains), init(0), init(1))
     Sigma_x = np.asarray(state.root @ np.swapaxes(state.root, 1, 2))
-    if start == "first-node":
+    if first_node:
         np.testing.assert_allclose(state.S, np.broadcast_to(observed.S[0] + np.eye(2), (2, 3, 2, 2)))
         scale = PRIOR.Lambda + 3 * observed.S[0] + 4 * np.eye(2)
         np.testing.assert_allclose(Sigma_x, np.broadcast_to(scale / (PRIOR.kappa + 3000), (2, 2, 2)))

@@ -19,9 +19,7 @@ from inference.datasets.uci import Colour
 from inference.problem import Problem
 from papers.dca2017 import published_ranges
 from papers.dca2017.published_ranges import ABALONE_MEANS, NAMES_TABLE, WINE_MEANS, off_by_one
-from papers.mcmc2023.air_quality import air_quality, two_decimals
-from papers.mcmc2023.bike import SHARES, bike
-from papers.mcmc2023.power_plant import power_plant, unpack
+from papers.mcmc2023.datasets import SHARES, air_quality, bike, power_plant, two_decimals, unpack
 from papers.workbook import as_csv, rows
 
 needs_files = pytest.mark.skipif(FOLDER_VARIABLE not in os.environ, reason=f"name the data's folder: {FOLDER_VARIABLE}")

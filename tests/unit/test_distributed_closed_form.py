@@ -10,15 +10,11 @@ import mpmath
 import numpy as np
 import pytest
 
-from dca_proto.aggregate import NodeReleaseRequest, SecureSumRequest
-from dca_proto.learning.job import JobTerms
 from dca_proto.privacy.accounting import mu_of
-from dca_proto.privacy.budget import Budget
 from dca_proto.statistics.regression_sensitivity import Limits, regression_sensitivity
-from emulator.ideal import IdealSwarm
 from inference.errors import DataError
 from inference.models.linear.nodes import fixed_s_fast
-from inference.models.linear.nodes.observed import NodeStatistics, Prior, nodes_of
+from inference.models.linear.nodes.observed import NodeStatistics, Prior
 from papers.mcmc2023.samplers import adassp
 from papers.mcmc2023.samplers.adassp import Ridge, Sensitivities, estimate, release
 
@@ -140,58 +136,6 @@ def test_the_estimate_is_that_of_the_sums() -> None:
     S, z = sum(node.S for node in nodes), sum(node.z for node in nodes)
     ridge = sum(node.ridge for node in nodes)
     np.testing.assert_allclose(estimate(nodes), np.linalg.inv(S + ridge * np.eye(3)) @ z)
-    with pytest.raises(DataError, match="no data node"):
-        estimate([])
-    with pytest.raises(DataError, match="the nodes have 2 and 3 features"):
-        estimate([nodes[0], nodes[0]._replace(S=np.eye(2), z=np.ones(2))])
-
-
-def test_ridges_follow_from_what_was_released() -> None:
-    """λ = r - max(λ_min(S̃) - r, 0) with r of each node's own noise: all, some and none of r."""
-    reach = math.sqrt(3 * math.log(2 * 9 / 0.1)) * 2.0  # of a standard deviation of 2
-    lowest = np.array([-0.5, 1.0, 1.25, 2.0, 40.0]) * reach
-    S, one, none = np.array([np.diag([50 * reach, v, 60 * reach]) for v in lowest]), np.ones(5), np.full(5, np.nan)
-    z = np.random.default_rng(1).normal(0, 30, (5, 3))
-    nodes = adassp.from_observed(NodeStatistics(S, z, 900 * one, 4 * one, 9 * one, none, none), p=0.1)
-    np.testing.assert_allclose([node.ridge for node in nodes], reach * np.array([1, 1, 0.75, 0, 0]), atol=1e-12)
-    assert [node[3:] for node in nodes] == [(2.0, 3.0, 0.0)] * 5
-    np.testing.assert_allclose(estimate(nodes), np.linalg.solve(S.sum(0) + 2.75 * reach * np.eye(3), z.sum(0)))
-    halved = adassp.from_observed(NodeStatistics(S, z, 900 * one, one, 9 * one, none, none), p=0.1)
-    assert halved[2].ridge == 0, "half the noise, half of r"
-    for p in (0.0, 1.0):
-        with pytest.raises(DataError, match=f"p is {p:g}; give a number between 0 and 1"):
-            adassp.from_observed(NodeStatistics(S, z, one, one, one, none, none), p)
-
-
-def test_the_ridge_makes_a_noisy_matrix_definite_as_often_as_said() -> None:
-    """2000 nodes of little data, d = 5, p = 0.05: 0.3 % have more noise than r (simulated); 5 % never by chance."""
-    rng = np.random.default_rng(5)
-    x = 0.1 * rng.normal(size=(2000, 20, 5))
-    exact, zero = x.transpose(0, 2, 1) @ x, np.zeros((2000, 5))
-    observed = NodeStatistics(
-        exact + symmetric(rng, 2000, 5, 3.0), zero, *np.ones((5, 2000)) * [[20], [9], [9], [1], [1]]
-    )
-    nodes = adassp.from_observed(observed)
-    assert np.mean([np.linalg.eigvalsh(node.S)[0] + node.ridge < 0 for node in nodes]) < 0.05
-    assert max(node.ridge for node in nodes) == pytest.approx(3 * math.sqrt(5 * math.log(50 / 0.05)))
-
-
-def test_node_releases_and_sums_over_clients_have_an_adassp_estimate() -> None:
-    """Seeded; 3000 rows at ε = 20: both within 0.05 of the truth (noise: 0.004), J nodes and one."""
-    rng = np.random.default_rng(8)
-    X = rng.uniform(-1, 1, (3000, 2))
-    rows = np.column_stack([X, X @ [0.5, -0.3] + rng.normal(0, 0.1, 3000)])
-    parameters = {"columns": ["a", "b", "y"], "centre": [0.0] * 3, "scale": [1.0] * 3, "bound": [1.0] * 3}
-    for tables, request, J in (
-        (np.array_split(rows, 3), NodeReleaseRequest("regression", parameters, rows_max=1000), 3),
-        (rows[:, None], SecureSumRequest("regression", parameters), 1),
-    ):
-        terms = JobTerms(budget=Budget(20.0, 1e-5), clients=len(tables), tolerated=0, computes=(b"a" * 32, b"b" * 32))
-        swarm = IdealSwarm(tables, parameters["columns"], terms, random=rng.bytes)
-        released = swarm.hold(request)
-        ridges = adassp.from_observed(nodes_of(released))
-        assert len(ridges) == J
-        np.testing.assert_allclose(estimate(ridges), [0.5, -0.3], atol=0.05)
 
 
 def cost(epsilon: float, sensitivity: float, sigma: float) -> mpmath.mpf:
@@ -274,20 +218,3 @@ def test_no_row_moves_the_smallest_eigenvalue_further_than_said() -> None:
     assert 0.9 * allowed < furthest <= allowed * (1 + 1e-9)
     before, after = np.diag([0, 5 * X**2]), np.diag([X**2, 4 * X**2])  # a row of the second axis for one of the first
     assert np.linalg.eigvalsh(after)[0] - np.linalg.eigvalsh(before)[0] == allowed
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"budgets": "jont"}, "budgets 'jont' is unknown .did you mean 'joint'"),
-        ({"eigenvalue": "classical"}, "eigenvalue 'classical' is unknown"),
-        ({"epsilon": 0.0}, "epsilon is 0"),
-        ({"delta": 1.0}, "delta is 1"),
-        ({"p": 0.0}, "p is 0"),
-    ],
-)
-def test_what_a_release_is_asked_for_is_checked(changes: dict[str, Any], words: str) -> None:
-    given = {"epsilon": 1.0, "delta": 1e-5, "sensitivities": Sensitivities.replacement(X, Y), "mu_of": mu_of, **changes}
-    epsilon, delta = given.pop("epsilon"), given.pop("delta")
-    with pytest.raises(DataError, match=words):
-        release(np.eye(2), np.ones(2), epsilon, delta, np.random.default_rng(1), **given)

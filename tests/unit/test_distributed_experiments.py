@@ -22,25 +22,13 @@ from dca_proto.statistics.sensitivity import REPLACE_ONE_ROW
 from inference.bounds import Interval
 from inference.models.linear.nodes.observed import NodeStatistics, Prior, nodes_of
 from inference.problem import Schema
-from papers.mcmc2023 import (
-    data,
-    efficiency,
-    figure2,
-    figure4,
-    fits,
-    kernels,
-    paper,
-    releases,
-    simulated,
-    summary,
-    tables,
-)
+from papers.experiment import joint_interval
+from papers.mcmc2023 import data, efficiency, figure_2, figure_4, fits, paper, releases, simulated, tables
 from papers.mcmc2023.data import AIR_QUALITY, BIKE, POWER_PLANT, PUBLISHED, ROAD, VALID, Statistics
 from papers.mcmc2023.paper import ADASSP, FAST, NORMAL_X, TABLES
 from papers.mcmc2023.samplers.adassp import Sensitivities
-from papers.mcmc2023.simulated import Plan, Work
-from papers.mcmc2023.summary import Found
-from papers.mcmc2023.tables import NON_PRIVATE, ZERO, Cell
+from papers.mcmc2023.simulated import Work
+from papers.mcmc2023.tables import NON_PRIVATE, ZERO, Cell, Found, Tables
 
 needs_data = pytest.mark.skipif("DCA_DATA" not in os.environ, reason="DCA_DATA names no folder of data sets")
 
@@ -188,23 +176,23 @@ def test_the_papers_tables_are_complete() -> None:
 
 def test_intervals_are_students_of_the_mean() -> None:
     values = np.random.default_rng(2).standard_normal(50)
-    low, high = fits.interval(values)
+    _, low, high = joint_interval(values, 0.9)
     assert (low + high) / 2 == pytest.approx(values.mean())
     assert (high - low) / 2 == pytest.approx(1.6765509 * values.std(ddof=1) / math.sqrt(50))  # t(0.95, 49)
 
 
 def test_widened_intervals_are_three_times_as_wide() -> None:
-    assert summary.widened(TABLES[POWER_PLANT, 1, FAST]) == (0.0127, 0.0130)
-    assert summary.is_near(0.01304, TABLES[POWER_PLANT, 1, FAST])
-    assert not summary.is_near(0.01306, TABLES[POWER_PLANT, 1, FAST])
+    assert tables.widened(TABLES[POWER_PLANT, 1, FAST]) == (0.0127, 0.0130)
+    assert tables.is_near(0.01304, TABLES[POWER_PLANT, 1, FAST])
+    assert not tables.is_near(0.01306, TABLES[POWER_PLANT, 1, FAST])
 
 
 def test_a_mean_outside_of_the_papers_interval_is_a_miss() -> None:
     key = (POWER_PLANT, 10, ADASSP)
-    (missed,) = summary.checks([Found(Cell(PUBLISHED, *key), 0.05, 0.04, 0.06, {})])
+    (missed,) = Tables().checks([Found(Cell(PUBLISHED, *key), 0.05, 0.04, 0.06)])
     assert not missed.holds
     assert "power plant, J = 10: 0.0500" in missed.found
-    (near,) = summary.checks([Found(Cell(PUBLISHED, *key), TABLES[key].mean, 0.0, 1.0, {})])
+    (near,) = Tables().checks([Found(Cell(PUBLISHED, *key), TABLES[key].mean, 0.0, 1.0)])
     assert near.holds
 
 
@@ -219,8 +207,8 @@ def test_errors_from_sums_are_those_of_the_rows() -> None:
 @needs_data
 def test_cells_in_closed_form_are_near_the_papers() -> None:
     """Five repeats for its 50: adaSSP's sd is 0.0004, so its mean is off by 0.001 in less than one of 10⁷ seeds."""
-    plan = tables.Plan(1, Path(os.environ["DCA_DATA"]), 5)
-    errors = {m: np.mean(tables.work(Cell(PUBLISHED, POWER_PLANT, 1, m), plan)["errors"]) for m in (FAST, ADASSP, ZERO)}
+    experiment = Tables(data=Path(os.environ["DCA_DATA"]), repeats=5)
+    errors = {m: np.mean(experiment.work(Cell(PUBLISHED, POWER_PLANT, 1, m))["errors"]) for m in (FAST, ADASSP, ZERO)}
     assert errors[FAST] == pytest.approx(0.0129, abs=5e-4)
     assert errors[ADASSP] == pytest.approx(0.0139, abs=1e-3)
     assert errors[ZERO] == pytest.approx(0.1684, abs=1e-4)
@@ -229,9 +217,9 @@ def test_cells_in_closed_form_are_near_the_papers() -> None:
 @needs_data
 def test_cells_of_the_valid_setting_lie_between_no_privacy_and_no_data() -> None:
     """Their errors differ by ten standard deviations and more."""
-    plan = tables.Plan(1, Path(os.environ["DCA_DATA"]), 3)
+    experiment = Tables(data=Path(os.environ["DCA_DATA"]), repeats=3)
     methods = (NON_PRIVATE, FAST, ADASSP, ZERO)
-    errors = [np.mean(tables.work(Cell(VALID, POWER_PLANT, 5, m), plan)["errors"]) for m in methods]
+    errors = [np.mean(experiment.work(Cell(VALID, POWER_PLANT, 5, m))["errors"]) for m in methods]
     assert errors == sorted(errors)
     assert errors[0] == pytest.approx(0.012, abs=0.001)
 
@@ -239,11 +227,11 @@ def test_cells_of_the_valid_setting_lie_between_no_privacy_and_no_data() -> None
 def test_chains_that_drift_are_told_by_their_halves() -> None:
     rng = np.random.default_rng(6)
     still = rng.standard_normal((2, 1, 1000, 3))
-    assert kernels.split_rhat(still).max() < 1.02
+    assert fits.split_rhat(still).max() < 1.02
     drifting = still + np.linspace(0, 5, 1000)[:, None]
-    assert kernels.split_rhat(drifting).min() > 1.5
+    assert fits.split_rhat(drifting).min() > 1.5
     apart = np.concatenate([still, still + 5], axis=1)
-    assert kernels.split_rhat(apart).min() > 1.5
+    assert fits.split_rhat(apart).min() > 1.5
 
 
 def test_all_that_a_data_node_spends_for_adassp_is_within_its_budget() -> None:
@@ -282,25 +270,21 @@ def test_many_problems_in_parts_have_the_same_draws(monkeypatch: pytest.MonkeyPa
     exact = Statistics(4.0 * np.eye(2)[None], np.ones((1, 2)), np.ones(1), np.array([9]))
     problems = [releases.with_noise(exact, 0.1, 0.1, np.random.default_rng(seed)) for seed in range(5)]
     options = {"chains": 2, "warmup": 3, "draws": 4}
-    heard: list[tuple[int, int]] = []
 
     def run() -> sampler.Chains:
-        heard.clear()
-        return sampler.sample(
-            kernel, problems, Prior.default(2), names=["theta"], on_progress=lambda *at: heard.append(at), **options
-        )
+        return sampler.sample(kernel, problems, Prior.default(2), names=["theta"], **options)
 
     with quick_and_double():
         at_once = run()
-        assert heard[-1] == (7, 7)
         monkeypatch.setattr(sampler, "AT_ONCE", 4)
         in_parts = run()
-    assert heard[-1] == (21, 21)
-    assert [done for done, _ in heard] == sorted(done for done, _ in heard)
     assert_allclose(in_parts.draws["theta"], at_once.draws["theta"])
-    assert_allclose(in_parts.warmup["theta"], at_once.warmup["theta"])
     assert np.array_equal(in_parts.divergences, at_once.divergences)
     assert 0 < at_once.divergences.sum() < 40
+    with quick_and_double():
+        options |= {"draws": 2, "thin": 2}
+        thinned = run()
+    assert_allclose(thinned.draws["theta"], at_once.draws["theta"][:, :, 1::2])
 
 
 def test_adaptation_as_published_begins_late_and_never_ends() -> None:
@@ -329,7 +313,7 @@ def test_the_mmd_is_that_of_two_loops() -> None:
     first = np.mean([k(a, b) for i, a in enumerate(x) for j, b in enumerate(x) if i != j])
     second = np.mean([k(a, b) for i, a in enumerate(y) for j, b in enumerate(y) if i != j])
     both = np.mean([k(a, b) for a in x for b in y])
-    assert figure4.mmd_squared(x, y, h) == pytest.approx(first + second - 2 * both, rel=1e-12)
+    assert figure_4.mmd_squared(x, y, h) == pytest.approx(first + second - 2 * both, rel=1e-12)
 
 
 def test_simulated_rows_are_of_their_population() -> None:
@@ -345,16 +329,16 @@ def test_simulated_rows_are_of_their_population() -> None:
 @pytest.mark.parametrize("setting", [PUBLISHED, VALID])
 def test_errors_fall_with_epsilon(setting: str) -> None:
     """From ε = 0.1 to 10 by factors of ten to thousands, means over five runs: below 2 once in 120 tries over seeds."""
-    plan = Plan(1, 5, (0.1, 10.0))
+    experiment = figure_2.Figure2(repeats=5, epsilons=(0.1, 10.0))
     works = [Work(setting, 2, 5, method) for method in (FAST, ADASSP)]
-    results = [figure2.errors(work, plan) for work in works]
+    results = [experiment.work(work) for work in works]
     for found in results:
-        low, high = (np.mean(one) for one in found[figure2.PREDICTION])
+        low, high = (np.mean(one) for one in found[figure_2.PREDICTION])
         assert high < low / 2
-    curves = figure2.gathered(works, results, plan)
-    assert [one.name for one in figure2.checks(curves) if not one.holds] == []
+    curves = experiment.gather(works, results)
+    assert [one.name for one in experiment.checks(curves) if not one.holds] == []
     growing = replace(curves, found={work: {m: v[::-1] for m, v in one.items()} for work, one in curves.found.items()})
-    assert not next(one.holds for one in figure2.checks(growing))
+    assert not next(one.holds for one in experiment.checks(growing))
 
 
 def test_the_simulated_population_is_as_hard_as_the_papers() -> None:
@@ -371,8 +355,8 @@ def test_a_sampler_that_leaves_a_part_where_it_is_gets_no_credit_for_the_others(
     good = run | {"ess": {"regression": 1000.0, "Sigma_x": 800.0, "S": 600.0}}
     stuck = run | {"ess": {"regression": 9000.0, "Sigma_x": 700.0, "S": 5.0}}
     for other, holds in ((stuck, True), (stuck | {"ess": dict.fromkeys(stuck["ess"], 150.0)}, False)):
-        mixed, agree, ahead = efficiency.checks(cells, [good, other])
+        mixed, agree, ahead = list(efficiency.Efficiency().checks(efficiency.Efficiency().gather(cells, [good, other])))
         assert (bool(ahead.holds), mixed.holds, agree.holds) == (holds, True, True)
     assert ahead.found == "4.00"
-    apart = efficiency.checks(cells, [good, good | {"mean": [0.5]}])
+    apart = efficiency.Efficiency().checks(efficiency.Efficiency().gather(cells, [good, good | {"mean": [0.5]}]))
     assert [one.holds for one in apart] == [True, False, False]

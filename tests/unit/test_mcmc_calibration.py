@@ -7,15 +7,16 @@ from argparse import ArgumentTypeError
 import numpy as np
 import pytest
 
-from papers.mcmc2023 import calibration, fits, kernels
-from papers.mcmc2023.calibration import JUDGED, NORMAL, NORMAL_X, Cell
+from papers.mcmc2023 import calibration, fits
+from papers.mcmc2023.calibration import JUDGED, NORMAL, NORMAL_X, Calibration, Cell, Coverage
+from papers.mcmc2023.figure_4 import Figure4
 from papers.mcmc2023.samplers.methods import METHODS
 from papers.mcmc2023.simulated import complete_rows
 
 COUNT = 400
 
 
-def figures(cell: Cell, *, wrong: bool = False, mixed: float = 1.0, clipped: float = 0.0) -> dict[str, object]:
+def figures(cell: Cell, *, wrong: bool = False, mixed: float = 1.0, clipped: float = 0.0) -> Coverage:
     """Of truths at even places among the draws, or all in the middle of them."""
     names = 4 if cell.method == NORMAL else 3
     places = np.full(COUNT, 0.5) if wrong else (np.arange(COUNT) + 0.5) / COUNT
@@ -23,15 +24,14 @@ def figures(cell: Cell, *, wrong: bool = False, mixed: float = 1.0, clipped: flo
         "places": np.tile(places[:, None], names).tolist(),
         "mixed": [1.0] * (names - 1) + [mixed],
         "clipped": clipped,
-        "seconds": 1.0,
     }
-    return calibration.figures_of([cell], [result])[0]
+    return Calibration().gather([cell], [result])[0]
 
 
 def test_every_method_but_adassp_is_calibrated_and_both_exact_samplers_are_judged() -> None:
     assert set(calibration.METHODS) == {calibration.NORMAL, *METHODS}
     for cell in (Cell(method, 2.0, False) for method in JUDGED):
-        assert len(figures(cell)["coverage"]) == len(calibration.prior(cell.method == NORMAL).m) + 1
+        assert len(figures(cell).covered) == len(calibration.prior(cell.method == NORMAL).m) + 1
 
 
 @pytest.mark.parametrize("method", JUDGED)
@@ -48,7 +48,9 @@ def test_each_check_bites(method: str, planted: dict[str, float], failing: tuple
     other = NORMAL if method == NORMAL_X else NORMAL_X
     found = [figures(Cell(other, 2.0, False)), figures(Cell(method, 2.0, False), **planted)]
     found.append(figures(Cell(method, 2.0, True), wrong=True, mixed=0.1))  # in conflict nothing is asked
-    assert [one.name for one in calibration.checks(found) if not one.holds] == [name.format(method) for name in failing]
+    assert [one.name for one in Calibration().checks(found) if not one.holds] == [
+        name.format(method) for name in failing
+    ]
 
 
 def test_data_sets_with_an_intercept_have_missing_rows_and_a_mean() -> None:
@@ -74,6 +76,7 @@ def test_chains_are_long_enough_for_what_is_said_of_them() -> None:
     assert fits.enough_iterations("8") == 8
     with pytest.raises(ArgumentTypeError, match="7 is below 8, of which half are warm-up"):
         fits.enough_iterations("7")
-    assert set(fits.lengths(fits.SAMPLERS, 8, 8).values()) == {8}
+    assert set(Figure4(iterations=8, bernstein_sheldon=8).lengths().values()) == {8, 0}
+    assert "MCMC-B&S" not in Figure4().lengths()
     half = fits.ITERATIONS_LEAST // 2
-    assert np.isfinite(kernels.split_rhat(np.random.default_rng(2).standard_normal((1, 1, half, 2)))).all()
+    assert np.isfinite(fits.split_rhat(np.random.default_rng(2).standard_normal((1, 1, half, 2)))).all()

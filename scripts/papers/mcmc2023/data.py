@@ -32,9 +32,7 @@ from numpy.typing import NDArray
 
 from inference.bounds import Interval
 from inference.problem import Problem, Schema, stream
-from papers.mcmc2023.air_quality import air_quality
-from papers.mcmc2023.bike import SHARES, bike
-from papers.mcmc2023.power_plant import power_plant
+from papers.mcmc2023.datasets import SHARES, air_quality, bike, power_plant
 
 Array = NDArray[np.float64]
 

@@ -15,12 +15,13 @@ figure says too much, in their favour.
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +39,7 @@ from inference.models.linear.nodes import methods as nodes
 from inference.models.linear.nodes import model as library
 from inference.models.linear.nodes.observed import NodeStatistics, Prior
 from inference.problem import stream
+from papers.experiment import Experiment, Result
 from papers.mcmc2023 import releases
 from papers.mcmc2023 import textbook as naive
 from papers.mcmc2023.data import Array, Statistics
@@ -46,7 +48,6 @@ from papers.mcmc2023.samplers import sampler as kernels
 from papers.mcmc2023.simulated import population
 
 CHAINS = 4
-PARTS = ("regression", "Sigma_x", "S")
 NAMES = ("theta", "sigma_y2", "Sigma_x", "S")
 LIBRARY, BLACKJAX, TEXTBOOK, NORMAL_X = "library", "blackjax", "textbook", "normal-x"
 METHODS = (LIBRARY, *((BLACKJAX,) if find_spec("blackjax") else ()), TEXTBOOK, NORMAL_X)
@@ -67,8 +68,7 @@ class Effort(NamedTuple):
 NUTS, GIBBS = Effort(500, 500), Effort(10_000, 2000, 5)
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """A problem: d features, J nodes, n rows in all, ε, which of the repeats; and a method."""
 
     d: int
@@ -83,23 +83,6 @@ class Cell:
         """All but the repeat and the method."""
         return f"d = {self.d}, J = {self.nodes}, n = {self.rows}, ε = {at_least(self.epsilon)}"
 
-    def __str__(self) -> str:
-        return f"{self.method}, {self.setting}, repeat {self.repeat}"
-
-
-SETTINGS = (
-    *((5, 10, 100_000, epsilon) for epsilon in (0.1, 1.0, 10.0)),
-    (2, 10, 100_000, 1.0),
-    (5, 1, 100_000, 1.0),
-    (5, 10, 400, 1.0),
-)
-QUICK_SETTINGS = ((2, 3, 100_000, 1.0),)
-
-
-def cells_of(settings: Sequence[tuple[int, int, int, float]], repeats: int) -> list[Cell]:
-    """Every setting and method, so many times."""
-    return [Cell(*setting, repeat, m) for repeat in range(repeats) for setting in settings for m in METHODS]
-
 
 def problem(cell: Cell, seed: int) -> tuple[NodeStatistics, Prior]:
     """Its own data, with the noise of the exact mechanism for the published sensitivity, and the published prior."""
@@ -108,25 +91,6 @@ def problem(cell: Cell, seed: int) -> tuple[NodeStatistics, Prior]:
     sigma = releases.published_sensitivity(*of.bounds) / mu_of(cell.epsilon, 1 / cell.rows)
     exact = Statistics.of(of.X, of.y, cell.nodes)
     return releases.with_noise(exact, sigma, sigma, rng), Prior.published(cell.d, of.Lambda)
-
-
-def measured(cell: Cell, seed: int, shorter: int = 1) -> dict[str, Any]:
-    """What a sampler did with one problem: seconds, effective sample sizes, R̂, and the moments of θ."""
-    observed, prior = problem(cell, seed)
-    effort = GIBBS if cell.method == NORMAL_X else NUTS
-    effort = Effort(effort.warmup // shorter, effort.draws // shorter, effort.thin)
-    run = _RUNS[cell.method](observed, prior, effort)
-    run(seed)  # compiles
-    began = time.process_time()
-    draws = run(seed)
-    seconds = time.process_time() - began
-    theta = draws["theta"]
-    return {
-        "seconds": seconds,
-        **_diagnosed(draws),
-        "mean": theta.mean(axis=(0, 1)).tolist(),
-        "sd": theta.std(axis=(0, 1)).tolist(),
-    }
 
 
 def _by_library(observed: NodeStatistics, prior: Prior, effort: Effort) -> Callable[[int], Draws]:
@@ -225,87 +189,120 @@ def disagreement(one: dict[str, Any], other: dict[str, Any]) -> float:
     return float(np.max(np.abs(np.array(one["mean"]) - np.array(other["mean"])) / np.sqrt(variance)))
 
 
-@dataclass(frozen=True)
-class Rates:
-    """Of one sampler in one setting, over the repeats: the smallest effective samples per second of all parts.
+class Rates(NamedTuple):
+    """Of one sampler in one setting: the smallest effective samples per second of all parts, one for each repeat.
 
     Attributes:
-        rates: one for each repeat. r_hat: the largest of all repeats. ess: the smallest.
+        r_hat: the largest of all repeats. ess: the smallest.
     """
 
-    setting: str
-    method: str
     rates: list[float]
     r_hat: float
     ess: float
 
 
-def rates_of(cells: Sequence[Cell], results: Sequence[dict[str, Any]]) -> list[Rates]:
-    """Of each setting and sampler."""
-    grouped: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for cell, result in zip(cells, results, strict=True):
-        grouped.setdefault((cell.setting, cell.method), []).append(result)
-    return [_rates(*key, runs) for key, runs in grouped.items()]
+class Found(NamedTuple):
+    """All runs, and what they come to by setting and sampler."""
+
+    runs: dict[Cell, Result]
+    rates: dict[tuple[str, str], Rates]
 
 
-def _rates(setting: str, method: str, runs: list[dict[str, Any]]) -> Rates:
-    least = [min(run["ess"].values()) for run in runs]
-    rates = [ess / run["seconds"] for ess, run in zip(least, runs, strict=True)]
-    return Rates(setting, method, rates, max(run["r_hat"] for run in runs), min(least))
+@dataclass(frozen=True, kw_only=True)
+class Efficiency(Experiment[Cell, Found]):
+    """Effective samples per second of the library's sampler of node releases, and of others of its posterior.
 
+    Some 10 minutes on one core. Beside it are the model as a textbook writes it, MCMC-normalX, and BlackJAX where it is
+    installed (it is no dependency). Exit code 4 where the library's chains have not mixed, samplers disagree, or it is
+    behind at d = 5, J = 10.
+    """
 
-def rates_table(found: Sequence[Rates]) -> Table:
-    """A line for each setting and sampler."""
-    shown = table("effective samples per processor second", "problem", "sampler", "median", "range", "R̂", "least ESS")
-    for one in found:
-        low, high = min(one.rates), max(one.rates)
-        cells = [f"{np.median(one.rates):.3g}", f"{low:.3g} to {high:.3g}", f"{one.r_hat:.3f}", f"{one.ess:.0f}"]
-        shown.add_row(one.setting, one.method, *cells)
-    return shown
+    KIND: ClassVar = "mcmc-efficiency"
+    LABEL: ClassVar = "effective samples"
+    QUICK: ClassVar = {"problems": ((2, 3, 100_000, 1.0),), "repeats": 1, "shorter": 5}
+    DEPENDS: ClassVar = ("seed", "shorter")
+    ALONE: ClassVar = True
 
-
-def checks(cells: Sequence[Cell], results: Sequence[dict[str, Any]]) -> list[Check]:
-    """The library's sampler mixes everywhere, agrees with its oracle, and is ahead at d = 5, J = 10."""
-    runs = dict(zip(cells, results, strict=True))
-    own = {cell: run for cell, run in runs.items() if cell.method == LIBRARY}
-    worst = max(run["r_hat"] for run in own.values())
-    found = [Check("the library's chains have mixed", "R̂ at most 1.02", f"{worst:.4f}", worst <= 1.02)]
-    apart = max(
-        (
-            disagreement(run, other)
-            for cell, run in own.items()
-            for beside, other in runs.items()
-            if beside.method != LIBRARY and str(beside).split(", ", 1)[1] == str(cell).split(", ", 1)[1]
-            if other["r_hat"] < 1.01
-        ),
-        default=0.0,
+    problems: tuple[tuple[int, int, int, float], ...] = (
+        *((5, 10, 100_000, epsilon) for epsilon in (0.1, 1.0, 10.0)),
+        (2, 10, 100_000, 1.0),
+        (5, 1, 100_000, 1.0),
+        (5, 10, 400, 1.0),
     )
-    found.append(Check("samplers that have mixed agree on θ", "within 5 standard errors", f"{apart:.2f}", apart < 5))
-    for method in METHODS[1:]:
-        ratios = [
-            one.rates[k] / other.rates[k]
-            for one in rates_of(list(own), list(own.values()))
-            for other in rates_of(cells, results)
-            if other.setting == one.setting and other.method == method and one.setting.startswith("d = 5, J = 10")
-            for k in range(len(one.rates))
-        ]
-        if ratios:
-            least = float(np.median(ratios))
-            asked = f"{WANTED[method]:g} times at d = {ASKED[0]}, J = {ASKED[1]}"
-            found.append(Check(f"ESS per second beside {method}", asked, f"{least:.2f}", least >= WANTED[method]))
-    return found
+    repeats: int = 2
+    shorter: int = 1
 
+    def prepare(self) -> None:
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # before JAX starts its threads
 
-def draw(path: Path, found: Sequence[Rates]) -> None:
-    """Medians by setting."""
-    settings = list(dict.fromkeys(one.setting for one in found))
-    with drawing(path, size=(7.0, 3.6), title="effective samples per processor second") as panels:
-        axes = panels[0, 0]
-        for place, method in enumerate(METHODS):
-            own = [one for one in found if one.method == method]
-            x = [settings.index(one.setting) for one in own]
-            y = [float(np.median(one.rates)) for one in own]
-            axes.plot(x, y, MARKERS[place], color=COLOURS[place], label=method)
-        axes.set(yscale="log", xticks=range(len(settings)))
-        axes.set_xticklabels([one.replace(", n", "\nn") for one in settings], fontsize=6)
-        axes.legend(fontsize=7)
+    def cells(self) -> list[Cell]:
+        return [Cell(*one, repeat, m) for repeat in range(self.repeats) for one in self.problems for m in METHODS]
+
+    def work(self, cell: Cell) -> Result:
+        """What a sampler did with one problem: seconds, effective sample sizes, R̂, and the moments of θ."""
+        effort = GIBBS if cell.method == NORMAL_X else NUTS
+        effort = Effort(effort.warmup // self.shorter, effort.draws // self.shorter, effort.thin)
+        run = _RUNS[cell.method](*problem(cell, self.seed), effort)
+        run(self.seed)  # compiles
+        began = time.process_time()
+        draws = run(self.seed)
+        told = {"seconds": time.process_time() - began, **_diagnosed(draws)}
+        theta = draws["theta"]
+        return told | {"mean": theta.mean(axis=(0, 1)).tolist(), "sd": theta.std(axis=(0, 1)).tolist()}
+
+    def gather(self, cells: Sequence[Cell], results: Sequence[Result]) -> Found:
+        grouped: dict[tuple[str, str], list[Result]] = {}
+        for cell, result in zip(cells, results, strict=True):
+            grouped.setdefault((cell.setting, cell.method), []).append(result)
+        rates = {}
+        for key, runs in grouped.items():
+            least = [min(run["ess"].values()) for run in runs]
+            each = [ess / run["seconds"] for ess, run in zip(least, runs, strict=True)]
+            rates[key] = Rates(each, max(run["r_hat"] for run in runs), min(least))
+        return Found(dict(zip(cells, results, strict=True)), rates)
+
+    def notes(self, found: Found) -> dict[str, Any]:
+        return {"chains": CHAINS, "nuts": NUTS, "gibbs": GIBBS}
+
+    def tables(self, found: Found) -> Iterator[Table]:
+        """A line for each setting and sampler."""
+        heads = ("problem", "sampler", "median", "range", "R̂", "least ESS")
+        shown = table("effective samples per processor second", *heads)
+        for key, one in found.rates.items():
+            spread = f"{min(one.rates):.3g} to {max(one.rates):.3g}"
+            shown.add_row(*key, f"{np.median(one.rates):.3g}", spread, f"{one.r_hat:.3f}", f"{one.ess:.0f}")
+        yield shown
+
+    def checks(self, found: Found) -> Iterator[Check]:
+        """The library's sampler mixes everywhere, agrees with its oracle, and is ahead at d = 5, J = 10."""
+        own = {cell[:-1]: run for cell, run in found.runs.items() if cell.method == LIBRARY}
+        worst = max(run["r_hat"] for run in own.values())
+        yield Check("the library's chains have mixed", "R̂ at most 1.02", f"{worst:.4f}", worst <= 1.02)
+        beside = [(own[cell[:-1]], run) for cell, run in found.runs.items() if cell.method != LIBRARY]
+        apart = max((disagreement(*both) for both in beside if both[1]["r_hat"] < 1.01), default=0.0)
+        yield Check("samplers that have mixed agree on θ", "within 5 standard errors", f"{apart:.2f}", apart < 5)
+        for method in METHODS[1:]:
+            ratios = [
+                rate / other
+                for (setting, name), one in found.rates.items()
+                if name == LIBRARY and setting.startswith("d = 5, J = 10") and (setting, method) in found.rates
+                for rate, other in zip(one.rates, found.rates[setting, method].rates, strict=True)
+            ]
+            if ratios:
+                least, asked = float(np.median(ratios)), f"{WANTED[method]:g} times at d = {ASKED[0]}, J = {ASKED[1]}"
+                yield Check(f"ESS per second beside {method}", asked, f"{least:.2f}", least >= WANTED[method])
+
+    def draw(self, found: Found, path: Path) -> None:
+        """Medians by setting."""
+        settings = list(dict.fromkeys(setting for setting, _ in found.rates))
+        with drawing(path, size=(7.0, 3.6), title="effective samples per processor second") as panels:
+            axes = panels[0, 0]
+            for place, method in enumerate(METHODS):
+                own = {
+                    settings.index(s): float(np.median(one.rates)) for (s, m), one in found.rates.items() if m == method
+                }
+                axes.plot(list(own), list(own.values()), MARKERS[place], color=COLOURS[place], label=method)
+            axes.set(yscale="log", xticks=range(len(settings)))
+            axes.set_xticklabels([one.replace(", n", "\nn") for one in settings], fontsize=6)
+            axes.legend(fontsize=7)

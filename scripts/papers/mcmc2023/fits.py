@@ -21,37 +21,26 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from emulator.experiments import student
 from inference.models.linear.nodes import fixed_s_fast
 from inference.models.linear.nodes.observed import NodeStatistics, Prior
-from papers.mcmc2023.data import Array
-from papers.mcmc2023.kernels import split_rhat
-from papers.mcmc2023.paper import BERNSTEIN_SHELDON, FIXED_S, NORMAL_X
-from papers.mcmc2023.samplers.methods import kernel_of
+from papers.experiment import C, Experiment, F, option
+from papers.mcmc2023.data import SETTINGS, Array
+from papers.mcmc2023.paper import BERNSTEIN_SHELDON, FIXED_S, ITERATIONS, NORMAL_X
+from papers.mcmc2023.samplers.methods import kernel_of, ready
 
-_NAMES = {
-    NORMAL_X: "normal-x",
-    FIXED_S: "fixed-s",
-    BERNSTEIN_SHELDON: "bernstein-sheldon",
-}
+_NAMES = {NORMAL_X: "normal-x", FIXED_S: "fixed-s", BERNSTEIN_SHELDON: "bernstein-sheldon"}
 SAMPLERS = tuple(_NAMES)
 COSTS = {BERNSTEIN_SHELDON: 20.0, NORMAL_X: 1.0, FIXED_S: 0.3}
 """Of an iteration, roughly, for the order of the work."""
 ITERATIONS_LEAST = 8
 """Of a sampler: the four draws after warm-up that R̂ of their halves needs."""
 _NEVER = 10**8  # an iteration that no chain comes to
-
-
-class Length(NamedTuple):
-    """Of a chain: iterations, of which the first half is warm-up, and how many there are for each draw that is kept."""
-
-    iterations: int
-    thin: int = 1
 
 
 class Sampled(NamedTuple):
@@ -69,59 +58,91 @@ def enough_iterations(text: str) -> int:
     return number
 
 
-def lengths(methods: Sequence[str], iterations: int, of_bernstein_sheldon: int | None) -> dict[str, int]:
-    """Iterations of each of these methods, 0 of those that need none; without MCMC-B&S where that is given none.
+@dataclass(frozen=True, kw_only=True)
+class DistributedExperiment(Experiment[C, F]):
+    """One of the third paper's methods at J nodes, in two settings. MCMC-B&S takes far longer than all else together.
 
-    Args:
-        iterations, of_bernstein_sheldon: at least `ITERATIONS_LEAST`.
+    So it is asked for by itself, later; the file of --resume serves both.
     """
-    own = dict.fromkeys(methods, 0) | {method: iterations for method in methods if method in SAMPLERS}
-    if BERNSTEIN_SHELDON in own:
-        own[BERNSTEIN_SHELDON] = of_bernstein_sheldon or 0
-    return {method: count for method, count in own.items() if count or method != BERNSTEIN_SHELDON}
+
+    METHODS: ClassVar[tuple[str, ...]]
+
+    setting: tuple[str, ...] = option(SETTINGS, "only this one", action="append", choices=SETTINGS)
+    iterations: int = option(ITERATIONS, "of other samplers", type=enough_iterations, metavar="K")
+    bernstein_sheldon: int | None = option(
+        None, "MCMC-B&S too, with so many iterations (default: not)", type=enough_iterations, metavar="K"
+    )
+
+    def prepare(self) -> None:
+        ready()
+
+    def lengths(self) -> dict[str, int]:
+        """Iterations of each method, 0 of those that need none; without MCMC-B&S where it is given none."""
+        own = {method: self.iterations if method in SAMPLERS else 0 for method in self.METHODS}
+        if BERNSTEIN_SHELDON in own:
+            own[BERNSTEIN_SHELDON] = self.bernstein_sheldon or 0
+        return {method: count for method, count in own.items() if count or method != BERNSTEIN_SHELDON}
+
+
+def cost(method: str, iterations: int, nodes: int, d: int) -> float:
+    """Of a cell, roughly."""
+    return COSTS.get(method, 0.0) * iterations * nodes * (4 + d) ** 2
+
+
+def named(setting: str, what: str, nodes: int, method: str, iterations: int) -> str:
+    """A cell's text."""
+    return f"{setting}, {what}, J = {nodes}, {method}" + (f", {iterations} iterations" if iterations else "")
 
 
 def sampled(
     method: str,
     problems: Sequence[NodeStatistics],
     prior: Prior | Sequence[Prior],
-    length: Length,
+    iterations: int,
     seed: int,
     bound_y: float | None = None,
 ) -> Sampled:
-    """One chain for each problem.
+    """One chain for each problem, of which the first half is warm-up.
 
     Args:
         method: one of `SAMPLERS`. bound_y: ‖Y‖ for the sampler as published; None for the library's defaults.
     """
     from papers.mcmc2023.samplers.sampler import sample  # JAX is slow to import: closed forms need none
 
-    half = length.iterations // 2
-    chains = sample(
-        _kernel(method, problems, length, bound_y),
-        problems,
-        prior,
-        chains=1,
-        warmup=half,
-        draws=(length.iterations - half) // length.thin,
-        thin=length.thin,
-        seed=seed,
-    )
-    theta, sigma_y2 = chains.draws["theta"][:, 0], chains.draws["sigma_y2"][:, 0]
+    half = iterations // 2
+    kernel = _kernel(method, problems, iterations, bound_y)
+    chains = sample(kernel, problems, prior, chains=1, warmup=half, draws=iterations - half, seed=seed)
     rhats = split_rhat(chains.draws["theta"]).max(axis=1)
     report = {
-        "iterations": length.iterations,
+        "iterations": iterations,
         "seconds": round(chains.seconds, 2),
         "acceptance": {name: round(float(values.mean()), 4) for name, values in chains.acceptance.items()},
         "failed_iterations": int(chains.divergences.sum()),
         "split_rhat_median": round(float(np.median(rhats)), 4),
         "split_rhat_max": round(float(rhats.max()), 4),
-        "sigma_y2": round(float(sigma_y2.mean()), 6),
+        "sigma_y2": round(float(chains.draws["sigma_y2"].mean()), 6),
     }
-    return Sampled(theta, report)
+    return Sampled(chains.draws["theta"][:, 0], report)
 
 
-def _kernel(method: str, problems: Sequence[NodeStatistics], length: Length, bound_y: float | None) -> Any:
+def split_rhat(draws: Array) -> Array:
+    """R̂ of the halves of all chains (Gelman et al. 2013, 11.4): near 1 where they agree.
+
+    Args:
+        draws: of R problems, shape ``(R, chains, draws, parameters)``.
+
+    Returns:
+        Shape ``(R, parameters)``.
+    """
+    half = draws.shape[2] // 2
+    halves = np.concatenate([draws[:, :, :half], draws[:, :, half : 2 * half]], axis=1)
+    within = halves.var(axis=2, ddof=1).mean(axis=1)
+    between = halves.mean(axis=2).var(axis=1, ddof=1)
+    found: Array = np.sqrt((half - 1) / half + between / np.maximum(within, 1e-300))
+    return found
+
+
+def _kernel(method: str, problems: Sequence[NodeStatistics], iterations: int, bound_y: float | None) -> Any:
     if bound_y is None:
         return kernel_of(_NAMES[method], problems)
     if method == BERNSTEIN_SHELDON:
@@ -131,7 +152,7 @@ def _kernel(method: str, problems: Sequence[NodeStatistics], length: Length, bou
     published = {"ridge": 1.0, "sigma_y2_start": bound_y / 3, "sigma_y2_step": 0.1}
     if method == FIXED_S:
         return kernel_of(_NAMES[method], problems, **published)
-    return adapted_as_published(kernel_of(_NAMES[method], problems, **published, target=0.1), length.iterations // 10)
+    return adapted_as_published(kernel_of(_NAMES[method], problems, **published, target=0.1), iterations // 10)
 
 
 @cache
@@ -157,9 +178,3 @@ def fast(problems: Sequence[NodeStatistics], priors: Sequence[Prior], sigma_y2: 
     """Means (R, d) and covariances (R, d, d) of Bayes-fixedS-fast."""
     found = [fixed_s_fast.posterior(*one) for one in zip(problems, priors, sigma_y2, strict=True)]
     return np.stack([one.mean for one in found]), np.stack([one.cov for one in found])
-
-
-def interval(values: Array, level: float = 0.9) -> tuple[float, float]:
-    """Student's interval for the mean of independent runs: from mean - t sd/√n to mean + t sd/√n (Table 2)."""
-    reach = student.t_half_width(values, level)
-    return float(values.mean() - reach), float(values.mean() + reach)

@@ -6,14 +6,25 @@ mean of 0.0100 it is 0.0109 to 0.0111; the cell beside it has 0.0109.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
+from emulator.experiments import picture
 from papers.mcmc2023.data import AIR_QUALITY, BIKE, POWER_PLANT, ROAD
 
 NORMAL_X, FIXED_S, FAST = "MCMC-normalX", "MCMC-fixedS", "Bayes-fixedS-fast"
 BERNSTEIN_SHELDON, ADASSP = "MCMC-B&S", "adaSSP"
 METHODS = (NORMAL_X, FIXED_S, FAST, BERNSTEIN_SHELDON, ADASSP)
 """In the order of the tables' columns."""
+STYLES: Mapping[str, Mapping[str, Any]] = {
+    NORMAL_X: {"color": picture.BLUE, "marker": "o"},
+    FIXED_S: {"color": picture.GREEN, "marker": "s"},
+    FAST: {"color": picture.ORANGE, "marker": "^"},
+    BERNSTEIN_SHELDON: {"color": picture.PURPLE, "marker": "X"},
+    ADASSP: {"color": picture.VERMILION, "marker": "D"},
+}
+"""Of the private methods, in all pictures of these experiments."""
+FLOOR_STYLE: Mapping[str, Any] = {"color": picture.BLACK, "linestyle": "--", "linewidth": 1.5, "zorder": 1}
 NODES = (1, 5, 10)
 EPSILONS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 REPEATS, ITERATIONS = 50, 10_000

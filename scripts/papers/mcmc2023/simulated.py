@@ -19,12 +19,10 @@ The valid setting has the prior that θ is drawn from, and IG(2, 1) for σ_y².
 
 from __future__ import annotations
 
-import argparse
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -32,14 +30,14 @@ from dca_proto.privacy.budget import Budget
 from inference.models.linear.nodes.fixed_s_fast import SD, VARIANCE, crude_sigma_y2
 from inference.models.linear.nodes.observed import NodeStatistics, Prior
 from inference.problem import stream
+from papers.experiment import F
 from papers.mcmc2023 import fits, releases
-from papers.mcmc2023.data import PUBLISHED, SETTINGS, Array, Statistics, blocks
-from papers.mcmc2023.fits import COSTS, SAMPLERS, Length, enough_iterations
-from papers.mcmc2023.paper import ADASSP, BERNSTEIN_SHELDON, EPSILONS, ITERATIONS, NODES, NON_PRIVATE, REPEATS
+from papers.mcmc2023.data import PUBLISHED, Array, Statistics, blocks
+from papers.mcmc2023.fits import SAMPLERS, DistributedExperiment
+from papers.mcmc2023.paper import ADASSP, BERNSTEIN_SHELDON, EPSILONS, NODES, NON_PRIVATE, REPEATS
 
 ROWS, DELTA = 100_000, 1e-5
 SDS, CANDIDATES = 4.0, 100
-QUICK_REPEATS, QUICK_EPSILONS, QUICK_NODES, QUICK_ITERATIONS = 5, (0.1, 1.0, 10.0), (5,), 400
 PRIOR_A, PRIOR_B = 20.0, 0.5
 
 
@@ -81,13 +79,8 @@ class Run(NamedTuple):
     report: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Work:
-    """A run to make.
-
-    Attributes:
-        iterations: of a sampler; 0 of other methods.
-    """
+class Work(NamedTuple):
+    """A run to make; iterations of a sampler, 0 of other methods."""
 
     setting: str
     d: int
@@ -96,22 +89,7 @@ class Work:
     iterations: int = 0
 
     def __str__(self) -> str:
-        length = f", {self.iterations} iterations" if self.iterations else ""
-        return f"{self.setting}, d = {self.d}, J = {self.nodes}, {self.method}{length}"
-
-    @property
-    def cost(self) -> float:
-        """Roughly, to do what takes longest first."""
-        return COSTS.get(self.method, 0.0) * self.iterations * self.nodes * (4 + self.d) ** 2
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is the same for all runs: the seed of all streams, how many repeats, and the ε."""
-
-    seed: int
-    repeats: int
-    epsilons: tuple[float, ...] = EPSILONS
+        return fits.named(self.setting, f"d = {self.d}", *self[2:])
 
 
 @lru_cache(maxsize=4)
@@ -158,27 +136,63 @@ def non_private(of: Population) -> tuple[Array, Array, float, float]:
     return np.asarray(mean, float), np.asarray(spread, float), PRIOR_A + len(of.y) / 2, max(b, PRIOR_B)
 
 
-def run(work: Work, plan: Plan) -> Run:
-    """One method at J nodes and all ε."""
-    of, method, is_published = population(work.d, plan.seed), work.method, work.setting == PUBLISHED
-    exact = Statistics.of(of.X, of.y, work.nodes)
-    bound_x, bound_y = of.bounds if is_published else of.public
-    if method == ADASSP:
-        rng = stream(plan.seed, f"distributed/simulated/adaSSP/{work.setting}/{work.d}/{work.nodes}")
-        of_rows = (bound_x, bound_y, is_published)
-        found = [releases.adassp_estimate(exact, *of_rows, epsilon, DELTA, rng) for epsilon in _each(plan)]
-        return Run(_by_epsilon(np.stack(found), plan), None, None, {})
-    problems = _released(work.setting, work.d, work.nodes, method == BERNSTEIN_SHELDON, plan)
-    prior = prior_of(of, is_published)
-    if method in SAMPLERS:
-        sampled = fits.sampled(
-            method, problems, prior, Length(work.iterations), plan.seed, bound_y if is_published else None
-        )
-        theta = _by_epsilon(sampled.theta, plan)
-        return Run(theta.mean(axis=2), theta, None, sampled.report)
-    sigma_y2, R = crude_sigma_y2(bound_y, VARIANCE if is_published else SD), len(problems)
-    mean, cov = fits.fast(problems, [prior] * R, [sigma_y2] * R)
-    return Run(_by_epsilon(mean, plan), None, _by_epsilon(cov, plan), {})
+@dataclass(frozen=True, kw_only=True)
+class SimulatedExperiment(DistributedExperiment[Work, F]):
+    """Runs on the simulated data, of which a figure takes measures.
+
+    Attributes:
+        features: the d.
+    """
+
+    QUICK: ClassVar = {"repeats": 5, "epsilons": (0.1, 1.0, 10.0), "nodes": (5,), "iterations": 400}
+    DEPENDS: ClassVar = ("seed", "repeats", "epsilons")
+
+    repeats: int = REPEATS
+    epsilons: tuple[float, ...] = EPSILONS
+    nodes: tuple[int, ...] = NODES
+    features: tuple[int, ...] = (2, 5)
+
+    def cells(self) -> list[Work]:
+        """In the order of the panels."""
+        return [
+            Work(setting, d, nodes, method, iterations)
+            for setting in self.setting
+            for d in self.features
+            for nodes in self.nodes
+            for method, iterations in self.lengths().items()
+        ]
+
+    def cost(self, cell: Work) -> float:
+        return fits.cost(cell.method, cell.iterations, cell.nodes, cell.d)
+
+    def made(self, work: Work) -> Run:
+        """One method at J nodes and all ε."""
+        of, is_published = population(work.d, self.seed), work.setting == PUBLISHED
+        exact = Statistics.of(of.X, of.y, work.nodes)
+        bounds = of.bounds if is_published else of.public
+        bound_y = bounds[1]
+        if work.method == ADASSP:
+            rng = stream(self.seed, f"distributed/simulated/adaSSP/{work.setting}/{work.d}/{work.nodes}")
+            each = ((*bounds, is_published, epsilon, DELTA, rng) for epsilon in _each(self.epsilons, self.repeats))
+            found = [releases.adassp_estimate(exact, *one) for one in each]
+            return Run(self._by_epsilon(np.stack(found)), None, None, {})
+        square = work.method == BERNSTEIN_SHELDON
+        problems = _released(work.setting, work.d, work.nodes, square, self.seed, self.epsilons, self.repeats)
+        prior = prior_of(of, is_published)
+        if work.method in SAMPLERS:
+            of_published = bound_y if is_published else None
+            sampled = fits.sampled(work.method, problems, prior, work.iterations, self.seed, of_published)
+            theta = self._by_epsilon(sampled.theta)
+            return Run(theta.mean(axis=2), theta, None, sampled.report)
+        sigma_y2, R = crude_sigma_y2(bound_y, VARIANCE if is_published else SD), len(problems)
+        mean, cov = fits.fast(problems, [prior] * R, [sigma_y2] * R)
+        return Run(self._by_epsilon(mean), None, self._by_epsilon(cov), {})
+
+    def _by_epsilon(self, values: Array) -> Array:
+        return values.reshape(len(self.epsilons), self.repeats, *values.shape[1:])
+
+    def notes(self, found: F) -> dict[str, Any]:
+        return {"delta": DELTA, "rows": ROWS}
 
 
 def prior_of(of: Population, is_published: bool) -> Prior:
@@ -189,57 +203,22 @@ def prior_of(of: Population, is_published: bool) -> Prior:
     return Prior(np.zeros(d), np.eye(d), np.array(2.0), np.array(1.0), of.Lambda, np.array(d + 1.0))
 
 
-def _each(plan: Plan) -> list[float]:
+def _each(epsilons: tuple[float, ...], repeats: int) -> list[float]:
     """The ε of each problem."""
-    return [epsilon for epsilon in plan.epsilons for _ in range(plan.repeats)]
-
-
-def _by_epsilon(values: Array, plan: Plan) -> Array:
-    return values.reshape(len(plan.epsilons), plan.repeats, *values.shape[1:])
+    return [epsilon for epsilon in epsilons for _ in range(repeats)]
 
 
 @lru_cache(maxsize=8)
-def _released(setting: str, d: int, nodes: int, square: bool, plan: Plan) -> tuple[NodeStatistics, ...]:
+def _released(
+    setting: str, d: int, nodes: int, square: bool, seed: int, epsilons: tuple[float, ...], repeats: int
+) -> tuple[NodeStatistics, ...]:
     """Of all ε and repeats: the same for all methods but the one that needs yᵀy."""
-    of = population(d, plan.seed)
-    rng = stream(plan.seed, f"distributed/simulated/noise/{setting}/{d}/{nodes}/{square}")
+    of = population(d, seed)
+    rng = stream(seed, f"distributed/simulated/noise/{setting}/{d}/{nodes}/{square}")
+    each = _each(epsilons, repeats)
     if setting == PUBLISHED:
         exact = Statistics.of(of.X, of.y, nodes)
-        return tuple(releases.published(exact, *of.bounds, epsilon, DELTA, rng, square) for epsilon in _each(plan))
+        return tuple(releases.published(exact, *of.bounds, epsilon, DELTA, rng, square) for epsilon in each)
     parts = [np.column_stack([of.X[part], of.y[part]]) for part in blocks(len(of.y), nodes)]
-    budgets = [Budget(epsilon, DELTA) for epsilon in _each(plan)]
+    budgets = [Budget(epsilon, DELTA) for epsilon in each]
     return tuple(releases.local_round(parts, of.public, one, rng.bytes, target_square=square) for one in budgets)
-
-
-def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """--setting, --iterations and --bernstein-sheldon."""
-    parser.add_argument("--setting", action="append", choices=SETTINGS, help="only this one")
-    parser.add_argument(
-        "--iterations", type=enough_iterations, default=ITERATIONS, metavar="K", help="of other samplers"
-    )
-    parser.add_argument(
-        "--bernstein-sheldon",
-        type=enough_iterations,
-        metavar="K",
-        help="MCMC-B&S too, with so many iterations (default: not)",
-    )
-
-
-def plan_of(options: argparse.Namespace) -> Plan:
-    """Of a script's options."""
-    if options.quick:
-        return Plan(options.seed, QUICK_REPEATS, QUICK_EPSILONS)
-    return Plan(options.seed, REPEATS)
-
-
-def works_of(options: argparse.Namespace, methods: Sequence[str], features: Sequence[int]) -> list[Work]:
-    """All runs that a script's options ask for, in the order of the panels."""
-    length = QUICK_ITERATIONS if options.quick else options.iterations
-    lengths = fits.lengths(methods, length, options.bernstein_sheldon)
-    return [
-        Work(setting, d, nodes, method, iterations)
-        for setting in options.setting or SETTINGS
-        for d in features
-        for nodes in (QUICK_NODES if options.quick else NODES)
-        for method, iterations in lengths.items()
-    ]

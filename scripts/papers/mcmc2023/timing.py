@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,14 +28,13 @@ from emulator.experiments.picture import COLOURS, MARKERS, drawing
 from emulator.experiments.runner import Check, table
 from inference.models.linear.nodes.observed import NodeStatistics, Prior
 from inference.problem import stream
-from papers.mcmc2023.data import Statistics
+from papers.experiment import Experiment, Result
+from papers.mcmc2023.data import Array, Statistics
 from papers.mcmc2023.releases import with_noise
 from papers.mcmc2023.samplers.kernel import Kernel, Schedule
-from papers.mcmc2023.samplers.methods import kernel_of
+from papers.mcmc2023.samplers.methods import SAMPLED, kernel_of
 
 ROWS, EPSILON, DELTA = 10_000, 1.0, 1e-4
-SIZES, QUICK_SIZES = (1, 3, 8, 15, 20, 30, 40), (2, 15, 20)
-NODES, QUICK_NODES = (1, 5, 10), (5,)
 FIT_FROM = 15
 REPEATS = 5
 RUN_S, WARM_S = 0.15, 0.5
@@ -45,23 +44,110 @@ APART = 0.5
 OPPONENT = "bernstein-sheldon"
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """A sampler and the size of its problem."""
 
     method: str
     nodes: int
     d: int
 
-    def __str__(self) -> str:
-        return f"{self.method}, J = {self.nodes}, d = {self.d}"
+
+class Curve(NamedTuple):
+    """Of a method at J nodes, by d: the least and the most seconds per iteration of the runs, and of compiling."""
+
+    method: str
+    nodes: int
+    d: Array
+    least_s: Array
+    most_s: Array
+    compile_s: Array
+
+    @property
+    def slope(self) -> float:
+        """Of log seconds over log d from `FIT_FROM` on, by least squares."""
+        upper = self.d >= FIT_FROM
+        return float(np.polyfit(np.log(self.d[upper]), np.log(self.least_s[upper]), 1)[0])
 
 
-def measured(cell: Cell, seed: int) -> dict[str, Any]:
-    """Seconds per iteration of some runs, and seconds of compilation, on one core."""
-    observed, prior = _problem(cell, seed)
-    with _one_core(), jax.enable_x64(True):
-        return _timed(kernel_of(cell.method, observed), *jax.tree.map(jnp.asarray, (observed, prior)))
+@dataclass(frozen=True, kw_only=True)
+class Timing(Experiment[Cell, list[Curve]]):
+    """Figure 3 of the third paper: time per iteration of the samplers over d, at J = 1, 5 and 10.
+
+    Some 7 minutes. Each sampler runs compiled, one chain on one core, five times; compiling is timed apart. Exit code 4
+    where one of ours grows faster than d³ (slope of the logarithms from d = 15 on), or MCMC-B&S does not, or not
+    visibly faster than ours. Times are CPU times of this machine, and of the five runs the least counts: other work on
+    it can only add to them.
+    """
+
+    KIND: ClassVar = "mcmc-figure-3"
+    LABEL: ClassVar = "time per iteration"
+    QUICK: ClassVar = {"sizes": (2, 15, 20), "nodes": (5,)}
+    ALONE: ClassVar = True
+
+    sizes: tuple[int, ...] = (1, 3, 8, 15, 20, 30, 40)
+    nodes: tuple[int, ...] = (1, 5, 10)
+
+    def cells(self) -> list[Cell]:
+        return [Cell(method, J, d) for method in SAMPLED for J in self.nodes for d in self.sizes]
+
+    def work(self, cell: Cell) -> Result:
+        """Seconds per iteration of some runs, and seconds of compilation, on one core."""
+        observed, prior = _problem(cell, self.seed)
+        with _one_core(), jax.enable_x64(True):
+            return _timed(kernel_of(cell.method, observed), *jax.tree.map(jnp.asarray, (observed, prior)))
+
+    def gather(self, cells: Sequence[Cell], results: Sequence[Result]) -> list[Curve]:
+        both, curves = list(zip(cells, results, strict=True)), []
+        for key in dict.fromkeys(cell[:2] for cell in cells):
+            d = np.array([cell.d for cell, _ in both if cell[:2] == key])
+            own = [one for cell, one in both if cell[:2] == key]
+            times, compiled = np.array([one["seconds"] for one in own]), np.array([one["compile_s"] for one in own])
+            curves.append(Curve(*key, d, times.min(axis=1), times.max(axis=1), compiled))
+        return curves
+
+    def notes(self, found: Sequence[Curve]) -> dict[str, Any]:
+        return {"rows": ROWS, "epsilon": EPSILON}
+
+    def tables(self, found: Sequence[Curve]) -> Iterator[Table]:
+        """Microseconds per iteration."""
+        heads, title = (f"d = {d}" for d in self.sizes), "µs of CPU per iteration: least (most) of the runs"
+        shown = table(title, "method, J", *heads, "slope", "compiled in s")
+        for one in found:
+            times = [f"{1e6 * m:.0f} ({1e6 * s:.0f})" for m, s in zip(one.least_s, one.most_s, strict=True)]
+            compiled = f"{min(one.compile_s):.1f}-{max(one.compile_s):.1f}"
+            shown.add_row(f"{one.method}, {one.nodes}", *times, f"{one.slope:.2f}", compiled)
+        yield shown
+
+    def checks(self, found: Sequence[Curve]) -> Iterator[Check]:
+        """Ours grow no faster than d³, and Bernstein and Sheldon's faster than that, and visibly faster than ours."""
+        for one in (one for one in found if one.method != OPPONENT):
+            name, asked = f"growth of {one.method}, J = {one.nodes}", f"slope at most {CUBIC:g}"
+            yield Check(name, asked, f"{one.slope:.2f}", one.slope <= CUBIC)
+        for theirs in (one for one in found if one.method == OPPONENT):
+            ours = [one for one in found if one.nodes == theirs.nodes and one is not theirs]
+            steepest, first = max(one.slope for one in ours), theirs.d.tolist().index(FIT_FROM)
+            ratios = [theirs.least_s / one.least_s for one in ours]
+            grows = min(float(one[-1] / one[first]) for one in ratios)
+            asked = f"slope above {CUBIC:g}, and {APART:g} above ours; ratios of times grow from d = {FIT_FROM} on"
+            holds = theirs.slope > CUBIC and theirs.slope >= steepest + APART and grows > 1
+            words = f"{theirs.slope:.2f} against {steepest:.2f}; ratios grow {grows:.1f} times and more"
+            yield Check(f"{OPPONENT} grows faster, J = {theirs.nodes}", asked, words, holds)
+
+    def draw(self, found: Sequence[Curve], path: Path) -> None:
+        """A panel for each J, both axes logarithmic."""
+        methods, title = list(SAMPLED), "CPU time per iteration, one core, least of the runs"
+        with drawing(path, columns=len(self.nodes), size=(4.4, 4.0), title=title) as panels:
+            for axes, J in zip(panels[0], self.nodes, strict=True):
+                for one in (one for one in found if one.nodes == J):
+                    place = methods.index(one.method)
+                    label, colour = f"{one.method}, slope {one.slope:.1f}", COLOURS[place]
+                    axes.plot(one.d, one.least_s, color=colour, marker=MARKERS[place], label=label)
+                    axes.fill_between(one.d, one.least_s, one.most_s, color=colour, alpha=0.2)
+                what = "seconds of CPU per iteration"
+                axes.set(xscale="log", yscale="log", xlabel="d", ylabel=what, title=f"J = {J}")
+                axes.set_xticks(self.sizes, labels=map(str, self.sizes))
+                axes.minorticks_off()
+                axes.legend(frameon=False, fontsize=8)
 
 
 def _problem(cell: Cell, seed: int) -> tuple[NodeStatistics, Prior]:
@@ -116,87 +202,3 @@ def _iterations(kernel: Kernel, key: Any, state: Any, observed: Any, prior: Any,
         return kernel.step(jax.random.fold_in(key, i), state, observed, prior, schedule)[0]
 
     return jax.lax.fori_loop(0, count, once, state)
-
-
-def summary(cells: list[Cell], results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of each method and J: d, the least and the most seconds per iteration of the runs, and the slope."""
-    curves = []
-    for method, nodes in dict.fromkeys((cell.method, cell.nodes) for cell in cells):
-        own = [
-            (cell.d, one)
-            for cell, one in zip(cells, results, strict=True)
-            if (cell.method, cell.nodes) == (method, nodes)
-        ]
-        d, times = np.array([size for size, _ in own]), np.array([one["seconds"] for _, one in own])
-        curves.append({
-            "method": method,
-            "nodes": nodes,
-            "d": d.tolist(),
-            "least_s": times.min(axis=1).tolist(),
-            "most_s": times.max(axis=1).tolist(),
-            "compile_s": [one["compile_s"] for _, one in own],
-            "slope": slope(d, times.min(axis=1)),
-        })  # fmt: skip
-    return curves
-
-
-def slope(d: Any, seconds: Any) -> float:
-    """Of log seconds over log d from `FIT_FROM` on, by least squares."""
-    upper = d >= FIT_FROM
-    return float(np.polyfit(np.log(d[upper]), np.log(seconds[upper]), 1)[0])
-
-
-def checks(curves: list[dict[str, Any]]) -> list[Check]:
-    """Ours grow no faster than d³, and Bernstein and Sheldon's faster than that, and visibly faster than ours."""
-    found = []
-    for curve in curves:
-        if curve["method"] != OPPONENT:
-            name = f"growth of {curve['method']}, J = {curve['nodes']}"
-            found.append(Check(name, f"slope at most {CUBIC:g}", f"{curve['slope']:.2f}", curve["slope"] <= CUBIC))
-    for theirs in (curve for curve in curves if curve["method"] == OPPONENT):
-        ours = [curve for curve in curves if curve["nodes"] == theirs["nodes"] and curve is not theirs]
-        steepest = max(curve["slope"] for curve in ours)
-        ratio = [np.array(theirs["least_s"]) / curve["least_s"] for curve in ours]
-        grows = [float(one[-1] / one[theirs["d"].index(FIT_FROM)]) for one in ratio]
-        name = f"{OPPONENT} grows faster, J = {theirs['nodes']}"
-        asked = f"slope above {CUBIC:g}, and {APART:g} above ours; ratios of times grow from d = {FIT_FROM} on"
-        holds = theirs["slope"] > CUBIC and theirs["slope"] >= steepest + APART and min(grows) > 1
-        words = f"{theirs['slope']:.2f} against {steepest:.2f}; ratios grow {min(grows):.1f} times and more"
-        found.append(Check(name, asked, words, holds))
-    return found
-
-
-def times_table(curves: list[dict[str, Any]]) -> Table:
-    """Microseconds per iteration."""
-    sizes = curves[0]["d"]
-    shown = table(
-        "µs of CPU per iteration: least (most) of the runs",
-        "method, J",
-        *(f"d = {d}" for d in sizes),
-        "slope",
-        "compiled in s",
-    )
-    for curve in curves:
-        times = [f"{1e6 * m:.0f} ({1e6 * s:.0f})" for m, s in zip(curve["least_s"], curve["most_s"], strict=True)]
-        compiled = f"{min(curve['compile_s']):.1f}-{max(curve['compile_s']):.1f}"
-        shown.add_row(f"{curve['method']}, {curve['nodes']}", *times, f"{curve['slope']:.2f}", compiled)
-    return shown
-
-
-def draw(path: Path, curves: list[dict[str, Any]]) -> None:
-    """A panel for each J, both axes logarithmic."""
-    nodes = list(dict.fromkeys(curve["nodes"] for curve in curves))
-    methods = list(dict.fromkeys(curve["method"] for curve in curves))
-    with drawing(
-        path, columns=len(nodes), size=(4.4, 4.0), title="CPU time per iteration, one core, least of the runs"
-    ) as panels:
-        for axes, J in zip(panels[0], nodes, strict=True):
-            for curve in (one for one in curves if one["nodes"] == J):
-                place = methods.index(curve["method"])
-                label = f"{curve['method']}, slope {curve['slope']:.1f}"
-                axes.plot(curve["d"], curve["least_s"], color=COLOURS[place], marker=MARKERS[place], label=label)
-                axes.fill_between(curve["d"], curve["least_s"], curve["most_s"], color=COLOURS[place], alpha=0.2)
-            axes.set(xscale="log", yscale="log", xlabel="d", ylabel="seconds of CPU per iteration", title=f"J = {J}")
-            axes.set_xticks(curves[0]["d"], labels=map(str, curves[0]["d"]))
-            axes.minorticks_off()
-            axes.legend(frameon=False, fontsize=8)

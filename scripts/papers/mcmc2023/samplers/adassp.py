@@ -30,20 +30,7 @@ they are upper bounds). λ_min moves by no more under replacement than when a ro
 λ_min(S + x'x'ᵀ - xxᵀ) - λ_min(S) is at most λ_max(x'x'ᵀ - xxᵀ) <= |x'|² <= X², and the same the other way around. It is
 attained where x' alone spans a direction and x is one of many in another.
 
-**From S and z alone** (`from_observed`), as node releases or a DCA sum give them for any J >= 1: λ̃ then is read off
-the noisy S̃, post-processing that costs nothing. With r = √(d ln(2d²/p)) s', C.2's bound of the noise's spectral norm,
-
-    λ̃ = max(λ_min(S̃) - r, 0)
-
-is at most λ_min(S) where r bounds the noise (Weyl), and S̃ + λI is positive semi-definite then. r is exceeded about as
-often as p says: at p = 0.05 in 5.5 % of cases for d = 1, 2.8 % for 2, 1.4 % for 3, 0.3 % for 5 (simulated); at 0.001
-six times as often as that for d = 1, 1.7 times for 2.
-
-Against C.2 with its "joint" two thirds: S and z may cost all of (ε, δ), and so carry 0.67 to 0.70 of its noise
-(ε = 0.1 to 10, δ = 1e-5). But λ̃ is the looser bound: the ridge is r up to λ_min(S̃) = r and is gone from 2r on, where
-that of C.2 begins to fall at √ln(6/δ) s and is gone r later, with its own r and one number's noise.
-
-The noise of `release` is NumPy's, for experiments on one machine: it is no device's. What `from_observed` takes may be.
+The noise of `release` is NumPy's, for experiments on one machine: it is no device's.
 """
 
 from __future__ import annotations
@@ -54,10 +41,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
-from dca_proto.privacy.rounding import at_least
-from inference.errors import DataError, unknown
-from inference.models.linear.nodes.observed import NodeStatistics, check_observed
 
 Array = NDArray[np.float64]
 MuOf = Callable[[float, float], float]
@@ -93,8 +76,7 @@ class Ridge(NamedTuple):
 
     Attributes:
         S: noisy, symmetric, shape ``(d, d)``. z: noisy, shape ``(d,)``. ridge: λ, at least 0.
-        sigma_S, sigma_z, sigma_eigenvalue: standard deviations of the noise in each unique term of S, in z, and in λ̃;
-            the last is 0 where λ̃ follows from the noisy S.
+        sigma_S, sigma_z, sigma_eigenvalue: standard deviations of the noise in each unique term of S, in z, and in λ̃.
     """
 
     S: Array
@@ -124,11 +106,7 @@ def release(
         S: exact XᵀX, shape ``(d, d)``. z: exact Xᵀy, shape ``(d,)``.
         budgets, eigenvalue: as at the head of this file.
         p: how often S + λI may be no upper bound of the exact S, below 1.
-
-    Raises:
-        DataError: an option is unknown, or a number is out of range.
     """
-    _check(epsilon, delta, p, budgets, eigenvalue)
     sigma_S, sigma_z = _sigmas(epsilon, delta, sensitivities, mu_of, budgets)
     log_6 = math.log(6 / delta)
     if eigenvalue == PUBLISHED:
@@ -144,41 +122,9 @@ def release(
     return Ridge(S + sigma_S * noise, z + sigma_z * rng.standard_normal(d), ridge, sigma_S, sigma_z, sigma)
 
 
-def from_observed(observed: NodeStatistics, p: float = FAILURE) -> list[Ridge]:
-    """Each node's ridge from the S and z that it released, of whatever noise, as at the head of this file.
-
-    Args:
-        observed: as from `observed.nodes_of`: the nodes of a node release, or a sum over clients as one node.
-        p: about how often a node's noise may be larger than its ridge allows for, between 0 and 1.
-
-    Raises:
-        DataError: p is out of range, or as `check_observed`.
-    """
-    _check_probability("p", p)
-    observed = check_observed(observed)
-    ridges = []
-    for S, z, variance_S, variance_z in zip(
-        observed.S, observed.z, observed.variance_S, observed.variance_z, strict=True
-    ):
-        sigma_S, sigma_z = math.sqrt(variance_S), math.sqrt(variance_z)
-        reach = _reach(len(z), sigma_S, p)
-        bound = max(float(np.linalg.eigvalsh(S)[0]) - reach, 0.0)  # λ̃
-        ridges.append(Ridge(S, z, max(0.0, reach - bound), sigma_S, sigma_z, 0.0))
-    return ridges
-
-
 def estimate(nodes: Sequence[Ridge]) -> Array:
-    """The trainer's side: θ̂ of all nodes' releases, eq. (15), shape ``(d,)``, in the units of S and z.
-
-    Raises:
-        DataError: there is no node, or their dimensions differ.
-    """
-    if not nodes:
-        raise DataError("no data node; give the release of at least one")
-    dimensions = sorted({len(node.z) for node in nodes})
-    if len(dimensions) > 1:
-        raise DataError(f"the nodes have {' and '.join(map(str, dimensions))} features; give nodes of the same columns")
-    S = np.sum([node.S for node in nodes], axis=0) + sum(node.ridge for node in nodes) * np.eye(dimensions[0])
+    """The trainer's side: θ̂ of all nodes' releases, eq. (15), shape ``(d,)``, in the units of S and z."""
+    S = np.sum([node.S for node in nodes], axis=0) + sum(node.ridge for node in nodes) * np.eye(len(nodes[0].z))
     return np.asarray(np.linalg.solve(S, np.sum([node.z for node in nodes], axis=0)), float)
 
 
@@ -194,18 +140,3 @@ def _sigmas(epsilon: float, delta: float, of: Sensitivities, mu_of: MuOf, budget
         return sigma, sigma
     mu = mu_of(epsilon / 3, delta / 3)
     return of.S / mu, of.z / mu
-
-
-def _check(epsilon: float, delta: float, p: float, budgets: str, eigenvalue: str) -> None:
-    for name, choice, known in (("budgets", budgets, BUDGETS), ("eigenvalue", eigenvalue, EIGENVALUES)):
-        if choice not in known:
-            raise unknown(name, choice, None, known)
-    if not 0 < epsilon < math.inf:
-        raise DataError(f"epsilon is {at_least(epsilon)}; give a finite number above 0")
-    _check_probability("delta", delta)
-    _check_probability("p", p)
-
-
-def _check_probability(name: str, value: float) -> None:
-    if not 0 < value < 1:
-        raise DataError(f"{name} is {value:g}; give a number between 0 and 1")

@@ -19,7 +19,7 @@ semi-definite matrix, and b_n is at least b.
 **Slow from afar.** A step moves ss_j towards what was released by the fraction n_jT(n_jT + R_j)⁻¹ only, and where n is
 large the parameters follow ss closely. So a chain that starts far out, with its statistics explained by its own wrong
 parameters, stays there for hundreds of iterations, for thousands where the noise is large. The default starts are
-apart, but near what was released; ``start="wide"`` shows the trap.
+apart, but near what was released.
 
 **What a step costs.** The fourth moments of N(0, V) are Isserlis': Cov(w_iw_j, w_kw_l) = V_ikV_jl + V_ilV_jk. The
 conditional draw is Matheron's: draw W from the prior and ŝs from W, and correct W by n_jT(n_jT + R_j)⁻¹ times what ŝs
@@ -35,13 +35,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from inference.errors import DataError, unknown
+from inference.errors import DataError
 from inference.models.linear.nodes.observed import NodeStatistics, Prior
 from papers.mcmc2023.samplers.distributions import (
     Noise,
@@ -55,9 +55,8 @@ from papers.mcmc2023.samplers.distributions import (
 from papers.mcmc2023.samplers.kernel import Array, Info, Kernel, Schedule
 
 NAME = "bernstein-sheldon"
-PUBLISHED: Mapping[str, Any] = {"ridge": 1.0, "start": "first-node", "precision": "published"}
+PUBLISHED: Mapping[str, Any] = {"ridge": 1.0, "first_node": True, "precision": "published"}
 """Options of `kernel` that repeat the published code; its σ_y² starts at a third of the bound of y."""
-Start = Literal["apart", "first-node", "wide"]
 Precision = Literal["matched", "published"]
 
 
@@ -84,41 +83,22 @@ class NormalInverseGamma(NamedTuple):
     b: Array
 
 
-def kernel_for(
-    observed: NodeStatistics | Sequence[NodeStatistics],
-    *,
-    ridge: float = 0.0,
-    start: Start = "apart",
-    sigma_y2_start: float = 1 / 3,
-    precision: Precision = "matched",
-) -> Kernel:
-    """`kernel` for these problems, with nodes that share a factorisation found.
-
-    Args:
-        observed: one problem, or those that are sampled together. The others: of `kernel`.
+def kernel_for(observed: NodeStatistics | Sequence[NodeStatistics], **options: Any) -> Kernel:
+    """`kernel` for one problem or those that are sampled together, with nodes that share a factorisation found.
 
     Raises:
-        DataError: y² was not released, the first feature is a constant, which is not normal, or an option is unknown.
+        DataError: y² was not released, or the first feature is a constant, which is not normal.
     """
-    for name, choice, known in (("start", start, get_args(Start)), ("precision", precision, get_args(Precision))):
-        if choice not in known:
-            raise unknown(name, choice, f"method {NAME!r}", known)
     problems = [observed] if isinstance(observed, NodeStatistics) else list(observed)
     for problem in problems:
         if not np.all(np.isfinite(problem.u)):
             raise DataError("MCMC-B&S needs y²; release the statistic with target_square, or choose another method")
         if np.any(problem.constant):
-            raise DataError("MCMC-B&S has no intercept; centre the columns, or choose the method 'intercept'")
+            raise DataError("MCMC-B&S has no intercept; centre the columns")
     by_node = zip(*((p.n, p.variance_S, p.variance_z, p.variance_u) for p in problems), strict=True)
     columns = np.concatenate([np.stack(one, axis=1) for one in by_node], axis=1)
     _, first, groups = np.unique(columns, axis=0, return_index=True, return_inverse=True)
-    return kernel(
-        groups=tuple(first[groups.ravel()].tolist()),
-        ridge=ridge,
-        start=start,
-        sigma_y2_start=sigma_y2_start,
-        precision=precision,
-    )
+    return kernel(groups=tuple(first[groups.ravel()].tolist()), **options)
 
 
 @cache
@@ -126,7 +106,7 @@ def kernel(
     *,
     groups: tuple[int, ...] | None = None,
     ridge: float = 0.0,
-    start: Start = "apart",
+    first_node: bool = False,
     sigma_y2_start: float = 1 / 3,
     precision: Precision = "matched",
 ) -> Kernel:
@@ -135,23 +115,17 @@ def kernel(
     Args:
         groups: of each node, the first that has as many rows and the same noise; None for none alike.
         ridge: times I, added to the nearest positive semi-definite matrix of Σ S_j in each step (published: 1).
-        start: "apart" is at the centre given the released statistics with their noise added once more; "first-node"
-            takes the first node's S plus I for every node's, θ = 0 and `sigma_y2_start`; "wide" draws θ from its prior.
+        first_node: start with the first node's S plus I for every node's, θ = 0 and `sigma_y2_start`; else at the
+            centre given the released statistics with their noise added once more.
         precision: of θ's prior, A_0.
     """
-    init = partial(_init, ridge, start, sigma_y2_start, precision)
-    return Kernel(NAME, init, _transition(groups, ridge, precision), _draw)
-
-
-@cache
-def _transition(groups: tuple[int, ...] | None, ridge: float, precision: Precision) -> partial[tuple[State, Info]]:
-    """The same object for the same options, so that kernels with other starts share what was compiled."""
-    return partial(_step, groups, ridge, precision)
+    init = partial(_init, ridge, first_node, sigma_y2_start, precision)
+    return Kernel(NAME, init, partial(_step, groups, ridge, precision), _draw)
 
 
 def _init(
     ridge: float,
-    start: Start,
+    first_node: bool,
     sigma_y2_start: float,
     precision: Precision,
     key: Array,
@@ -159,11 +133,8 @@ def _init(
     prior: Prior,
 ) -> State:
     J, d = observed.z.shape
-    if start == "wide":
-        theta = prior.m + jnp.linalg.cholesky(prior.C) @ jax.random.normal(key, (d,))
-        return State(theta, prior.b / prior.a, jnp.linalg.cholesky(prior.Lambda / prior.kappa), observed.S)
     n = observed.n.sum()
-    if start == "first-node":
+    if first_node:
         S = jnp.broadcast_to(nearest_psd(observed.S[0]) + jnp.eye(d), (J, d, d))
         root = _mean_root(S.sum(0) + ridge * jnp.eye(d), n, prior)
         return State(jnp.zeros(d), jnp.asarray(sigma_y2_start), root, S)

@@ -54,13 +54,7 @@ def kernel(*, ridge: float = 0.0, sigma_y2_start: float | None = None, sigma_y2_
         sigma_y2_start: where σ_y² starts; by default about its prior's mode, the chains apart.
         sigma_y2_step: sd of the published walk over σ_y² (0.1); by default one on the log scale that adapts.
     """
-    return Kernel(NAME, partial(_init, ridge, sigma_y2_start), _transition(sigma_y2_step), _draw)
-
-
-@cache
-def _transition(sigma_y2_step: float | None) -> partial[tuple[State, Info]]:
-    """The same object for the same options, so that kernels with other starts share what was compiled."""
-    return partial(_step, sigma_y2_step)
+    return Kernel(NAME, partial(_init, ridge, sigma_y2_start), partial(_step, sigma_y2_step), _draw)
 
 
 def _init(ridge: float, sigma_y2_start: float | None, key: Array, observed: NodeStatistics, prior: Prior) -> State:

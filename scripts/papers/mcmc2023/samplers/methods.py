@@ -11,9 +11,7 @@ A constant feature is not normal, so `normal-x` and `bernstein-sheldon` are for 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from importlib import import_module
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from inference.mcmc.run import numpyro_module
@@ -22,29 +20,8 @@ from inference.models.linear.nodes.observed import NodeStatistics
 if TYPE_CHECKING:
     from papers.mcmc2023.samplers.kernel import Kernel
 
-PACKAGE = "papers.mcmc2023.samplers"
-
-
-@dataclass(frozen=True)
-class Method:
-    """A way to the posterior.
-
-    Attributes:
-        module: with its ``kernel(**options)``, and perhaps a ``kernel_for(observed, **options)`` that looks at the
-            statistics first; none in closed form.
-        target_square: whether it needs yᵀy.
-    """
-
-    module: str | None
-    target_square: bool = False
-
-
-METHODS: Mapping[str, Method] = {
-    "normal-x": Method("normal_x"),
-    "fixed-s": Method("fixed_s"),
-    "fast": Method(None),
-    "bernstein-sheldon": Method("bernstein_sheldon", target_square=True),
-}
+NORMAL_X, FIXED_S, FAST, BERNSTEIN_SHELDON = METHODS = ("normal-x", "fixed-s", "fast", "bernstein-sheldon")
+SAMPLED = (NORMAL_X, FIXED_S, BERNSTEIN_SHELDON)
 
 
 def kernel_of(name: str, observed: NodeStatistics | Sequence[NodeStatistics], **options: Any) -> Kernel:
@@ -53,11 +30,11 @@ def kernel_of(name: str, observed: NodeStatistics | Sequence[NodeStatistics], **
     Args:
         observed: one problem, or those of one shape that are sampled together.
     """
-    module = METHODS[name].module
-    assert module is not None, "a closed form has no kernel"
-    made = import_module(f"{PACKAGE}.{module}")
-    kernel: Kernel = made.kernel_for(observed, **options) if hasattr(made, "kernel_for") else made.kernel(**options)
-    return kernel
+    from papers.mcmc2023.samplers import bernstein_sheldon, fixed_s, normal_x  # JAX is slow to import
+
+    if name == BERNSTEIN_SHELDON:
+        return bernstein_sheldon.kernel_for(observed, **options)
+    return normal_x.kernel(**options) if name == NORMAL_X else fixed_s.kernel(**options)
 
 
 def ready() -> None:

@@ -33,8 +33,6 @@ n_j = 300 and 1000, noise of 60 and 150; 4,700 effective draws or more) all mome
 
 The chains start apart: at the nearest possible matrices to Ŝ_j with the noise added once more. `ridge` instead starts
 all at the nearest positive semi-definite matrices plus that multiple of I (published: 1).
-
-What is public here serves `intercept` too.
 """
 
 from __future__ import annotations
@@ -109,13 +107,8 @@ def kernel(
         sigma_y2_step: sd of the published walk over σ_y² (0.1); by default one on the log scale that adapts.
         target: acceptance of S to which its proposals adapt (0.2 in the paper, 0.1 in its code).
     """
-    return Kernel(NAME, partial(_init, ridge, sigma_y2_start), _transition(sigma_y2_step, target), _draw)
-
-
-@cache
-def _transition(sigma_y2_step: float | None, target: float) -> partial[tuple[State, Info]]:
-    """The same object for the same options, so that kernels with other starts share what was compiled."""
-    return partial(_step, sigma_y2_step, target)
+    init, step = partial(_init, ridge, sigma_y2_start), partial(_step, sigma_y2_step, target)
+    return Kernel(NAME, init, step, _draw)
 
 
 def _init(
