@@ -11,7 +11,6 @@ General layout
     collusion   what a coalition sees, and what noise is left against it: `dca emulate collude`
     swarm       a broker, M Compute nodes, N clients and a trainer over real connections: `dca swarm`
     scaling     how rounds grow with N, d and M, and what larger ones need: `dca scaling`
-    experiments the papers' figures, repeated: one script for each
     audit       the attack on the privacy claim: `dca audit`
     report      one HTML page of what any of them wrote: `dca report`
 

@@ -35,8 +35,6 @@ from numpy.typing import NDArray
 from dca_proto.learning.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least
-from emulator.experiments.picture import COLOURS, GREY, MARKERS, drawing
-from emulator.experiments.runner import Check, add_common_options, finish, main, run_cells, table
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.models.glm.families import Poisson, StudentT
@@ -44,6 +42,8 @@ from inference.models.glm.scored_fit import exact_fit
 from inference.models.glm.scored_rounds import scored_regression
 from inference.problem import Problem, Schema, stream
 from inference.rounds import run
+from papers.picture import COLOURS, GREY, MARKERS, drawing
+from papers.runner import Check, add_common_options, finish, main, run_cells, table
 
 Array = NDArray[np.float64]
 DELTA, SIZES, EPSILONS = 1e-5, (2_000, 20_000, 100_000), (1.0, 4.0)

@@ -45,14 +45,14 @@ from numpy.typing import NDArray
 from dca_proto.learning.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least
-from emulator.experiments.picture import COLOURS, MARKERS, drawing
-from emulator.experiments.runner import Check, add_common_options, finish, main, run_cells, table
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.locate import HIDDEN
 from inference.models.linear.two_rounds import regression_with_projection
 from inference.problem import Problem, Schema, stream
 from inference.rounds import run
+from papers.picture import COLOURS, MARKERS, drawing
+from papers.runner import Check, add_common_options, finish, main, run_cells, table
 
 Array = NDArray[np.float64]
 

@@ -31,7 +31,7 @@ from mpmath import mp, mpf
 from mpmath.calculus.quadrature import GaussLegendre
 from numpy.typing import NDArray
 
-from emulator.experiments.runner import Check, add_common_options, finish, main, run_cells, table
+from papers.runner import Check, add_common_options, finish, main, run_cells, table
 
 DIGITS = 34
 LOG_ERROR, SLOPE_ERROR, MASS_ERROR, LEMMA_ERROR, INTERPOLATION_ERROR, SLOWEST_S = 1e-8, 1e-6, 1e-9, 1e-12, 1e-10, 1e-3

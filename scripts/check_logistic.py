@@ -49,8 +49,6 @@ from dca_proto.learning.job import JobTerms
 from dca_proto.logs import configure_logs
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least
-from emulator.experiments.picture import COLOURS, MARKERS, drawing
-from emulator.experiments.runner import Check, add_common_options, finish, main, run_cells, table
 from emulator.ideal import IdealSwarm
 from emulator.swarm.data import deal
 from emulator.swarm.live import Swarm, SwarmOptions
@@ -61,6 +59,8 @@ from inference.models.logistic.rounds import AUTO, ONE_SUM, VARIATIONAL, logisti
 from inference.problem import Problem, Schema, split, stream
 from inference.rounds import run
 from inference.variational.scores import area_under_curve
+from papers.picture import COLOURS, MARKERS, drawing
+from papers.runner import Check, add_common_options, finish, main, run_cells, table
 
 Array = NDArray[np.float64]
 DELTA, COMPUTES, RETRIES = 1e-5, 3, 2

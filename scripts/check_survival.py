@@ -40,14 +40,14 @@ from numpy.typing import NDArray
 from dca_proto.learning.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least
-from emulator.experiments.picture import COLOURS, GREY, MARKERS, drawing
-from emulator.experiments.runner import Check, add_common_options, finish, main, run_cells, table
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.datasets import simulated_trial
 from inference.models.survival.rounds import Columns, curves_job, exact_curves, exact_hazards, hazards_job
 from inference.problem import Problem, Schema, stream
 from inference.rounds import run
+from papers.picture import COLOURS, GREY, MARKERS, drawing
+from papers.runner import Check, add_common_options, finish, main, run_cells, table
 
 Array = NDArray[np.float64]
 DELTA, SIZES, EPSILONS = 1e-5, (500, 5_000), (0.5, 1.0, 4.0)

@@ -46,8 +46,6 @@ from dca_proto.learning.job import JobTerms
 from dca_proto.privacy.accounting import mu_of
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least
-from emulator.experiments.picture import COLOURS, MARKERS, drawing
-from emulator.experiments.runner import Check, add_common_options, finish, main, run_cells, table
 from emulator.ideal import IdealSwarm
 from inference.datasets import abalone, adult, wine
 from inference.jobs import find
@@ -57,6 +55,8 @@ from inference.models.linear.baselines import nonprivate_regression
 from inference.problem import Problem, split, stream
 from inference.rounds import run
 from papers.mcmc2023.samplers import adassp
+from papers.picture import COLOURS, MARKERS, drawing
+from papers.runner import Check, add_common_options, finish, main, run_cells, table
 
 Array = NDArray[np.float64]
 

@@ -122,9 +122,6 @@ LAYERS |= {
     "emulator.scaling.command": SCALING | {"typer", "rich", "dca_proto.net.broker"},
 }
 
-EXPERIMENTS = TRIALS | {"inference", "scipy", "rich", "dca_proto.cli.output"}
-LAYERS |= {"emulator.experiments": EXPERIMENTS, "emulator.experiments.picture": EXPERIMENTS | {"matplotlib"}}
-
 ENTRY_POINTS = {
     "inference.estimators",
     "dca_proto.testing",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -18,8 +19,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 from rich.table import Table
 from rich.text import Text
 
+from dca_proto.core.errors import UsageError
 from dca_proto.privacy.rounding import at_least
-from emulator.experiments.runner import Check, add_common_options, finish, main, run_cells, table
+from papers.runner import Check, add_common_options, finish, main, run_cells, table
 
 C = TypeVar("C")
 F = TypeVar("F")
@@ -119,9 +121,12 @@ class Experiment(Generic[C, F]):
 
     def run(self, options: argparse.Namespace) -> int:
         """All of it; returns the exit code."""
+        if options.plot and type(self).draw is Experiment.draw:
+            raise UsageError("--plot: this experiment has no figure; leave it out")
         self.prepare()
         settings = {name: getattr(self, name) for name in self.DEPENDS}
-        shared = {"resume": options.resume, "processes": 1 if self.ALONE else options.processes, "settings": settings}
+        shared = {"resume": options.resume, "engine": options.engine, "settings": settings}
+        shared["processes"] = 1 if self.ALONE else options.processes
         told: list[Result] = []
 
         def sweep(cells: Sequence[Any], work: Any, label: str = self.LABEL, cost: Any = None) -> list[Result]:
@@ -168,8 +173,13 @@ def noted(shown: Table, note: str) -> Table:
 
 
 def joint_interval(values: Any, level: float, count: int = 1) -> tuple[float, float, float]:
-    """The mean of independent runs, ``(n,)``, and the ends of Student's interval: `count` such hold with that level."""
-    from emulator.experiments.student import t_half_width
+    """The mean of independent runs, ``(n,)``, and the ends of Student's interval: `count` such hold with that level.
 
-    mean, half = float(values.mean()), t_half_width(values, level, count)
+    It is unbounded for a single run.
+    """
+    from scipy.stats import t  # slow to import
+
+    n, mean, half = len(values), float(values.mean()), math.inf
+    if n > 1:
+        half = float(t.ppf(1 - (1 - level) / (2 * count), n - 1) * values.std(ddof=1) / math.sqrt(n))
     return mean, mean - half, mean + half

@@ -20,9 +20,9 @@ import pytest
 from rich.console import Console
 
 from dca_proto.core.errors import UsageError
-from emulator.experiments import picture, runner
-from emulator.experiments.record import Record
-from emulator.experiments.runner import Check, add_common_options, finish, main, run_cells, table, versions
+from papers import picture, runner
+from papers.record import Record
+from papers.runner import Check, add_common_options, finish, main, run_cells, table, versions
 
 QUIET = Console(file=io.StringIO())
 SETTINGS = {"seed": 1, "draws": 20}
@@ -107,7 +107,10 @@ def test_workers_end_with_the_run_that_started_them(blow: signal.Signals) -> Non
     """However it ends: of a run that a service manager ended, they would go on for hours."""
     program = "from test_experiments import *; run_cells([1, 2], endless, label='endless', processes=2, console=QUIET)"
     folder = Path(__file__).parent
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (folder, folder.parents[1])))}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, (folder, folder.parents[1], folder.parents[1] / "scripts"))),
+    }
     with subprocess.Popen(
         [sys.executable, "-c", program],
         stdout=subprocess.PIPE,

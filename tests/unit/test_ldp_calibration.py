@@ -16,13 +16,13 @@ import pytest
 from paper_samples import shown
 from scipy.stats import binom, norm
 
-from emulator.experiments.runner import Check
 from inference.bounds import Interval
 from inference.mcmc.posterior import Sampling
 from papers.ldp2021 import calibration
 from papers.ldp2021 import column_fits as fits
 from papers.ldp2021.calibration import GAMES, Calibration, Cell
 from papers.ldp2021.column_fits import EPSILONS, Diagnosis
+from papers.runner import Check
 
 WELL = Diagnosis(r_hat=1.004, effective=800.0, attempts=1, divergences=0, seconds=1.5)
 Places = dict[tuple[str, float], np.ndarray]

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulator.experiments.runner import Check
 from inference.problem import stream
 from papers.ldp2021 import trust
 from papers.ldp2021.trust import AWARE, DCA, DCA_DROPS, LOCAL, NAIVE, SIMULATED, TRUST, TRUSTED, Cell, Trust
+from papers.runner import Check
 
 CLIENTS, REPEATS, DATA = 200, 60, next(iter(SIMULATED))
 EPSILONS = (0.1, 10.0)

@@ -36,11 +36,11 @@ from dca_proto.learning.job import FRACTION_BITS, JobTerms
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least
 from dca_proto.statistics.contribution import joint_contribution
-from emulator.experiments.picture import COLOURS, GREY, MARKERS, drawing
-from emulator.experiments.runner import Check, table
 from inference.models.linear.closed_form import SufficientStatistics, posterior, summarise, unpack
 from inference.problem import stream
 from papers.experiment import Experiment, Result
+from papers.picture import COLOURS, GREY, MARKERS, drawing
+from papers.runner import Check, table
 
 Array = NDArray[np.float64]
 

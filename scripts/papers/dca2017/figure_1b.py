@@ -21,11 +21,11 @@ from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.learning.forecast import forecast
 from dca_proto.learning.job import JobTerms
 from dca_proto.privacy.budget import Budget
-from emulator.experiments.picture import COLOURS, MARKERS, drawing
-from emulator.experiments.runner import Check, table
 from emulator.ideal import IdealSwarm
 from inference.problem import stream
 from papers.experiment import Experiment, Result
+from papers.picture import COLOURS, MARKERS, drawing
+from papers.runner import Check, table
 
 TOLERATED = (0, 5, 10)
 CLIENTS_MAX, FACTOR_MAX = 100, 5.0  # the axes of Figure 1(b)

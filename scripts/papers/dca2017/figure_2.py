@@ -29,7 +29,6 @@ from scipy.stats import binom
 
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least
-from emulator.experiments.runner import Check, table
 from inference.bounds import PUBLISHED_WITH_ROWS
 from inference.models.linear.one_round import regression_in_bounds
 from inference.models.linear.repair import ABSOLUTE, NOISE_AWARE
@@ -53,6 +52,7 @@ from papers.dca2017.data import (
 from papers.dca2017.paired import Run, corrected_errors, our_errors, paired_errors
 from papers.dca2017.rounds import DISTRIBUTED, PERTURBED, TRUSTED, UNNOISED, RoundByRound, swarm
 from papers.experiment import DATA_HELP, Experiment, Result, Sweep, noted, option
+from papers.runner import Check, table
 
 AS_PUBLISHED, CORRECTED_ABSOLUTE, CORRECTED, OURS = "as published", "corrected, absolute", "corrected", "ours"
 SETTINGS = (AS_PUBLISHED, CORRECTED_ABSOLUTE, CORRECTED, OURS)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dca_proto.privacy.rounding import at_least
-from emulator.experiments import picture
+from papers import picture
 from papers.dca2017.data import BY_NAME, DELTA, KNOWN, Array
 from papers.dca2017.figure_2 import (
     AS_PUBLISHED,

@@ -35,8 +35,6 @@ from scipy.stats import rankdata
 from dca_proto.learning.forecast import EXACT
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least
-from emulator.experiments.picture import COLOURS, MARKERS, drawing, zero_line
-from emulator.experiments.runner import positive
 from inference.errors import DataError
 from inference.models.coefficients import Coefficients
 from inference.models.linear.one_round import regression_in_bounds
@@ -48,6 +46,8 @@ from papers.dca2017.gdsc_files import GENES, SIMULATED, Gdsc, read_gdsc
 from papers.dca2017.rounds import DISTRIBUTED, TRUSTED, UNNOISED, rounds_of
 from papers.dca2017.simulated_gdsc import write_simulated
 from papers.experiment import Experiment, Result, option, over_epsilon
+from papers.picture import COLOURS, MARKERS, drawing, zero_line
+from papers.runner import positive
 
 R = TypeVar("R")
 EPSILONS = (1.0, 3.0, 5.0, 7.5, 10.0)

@@ -37,13 +37,12 @@ from rich.table import Table
 
 from dca_proto.local import UnaryEncoding
 from dca_proto.privacy.rounding import at_least
-from emulator.experiments import picture
-from emulator.experiments.runner import Check, table
 from inference.bounds import Interval
 from inference.mcmc.posterior import LocalPosterior
 from inference.models import fit as fits
 from inference.models.priors import DirichletPrior, GaussianPrior, RatePrior
 from inference.problem import stream
+from papers import picture
 from papers.coverage import BAND, band
 from papers.experiment import Experiment, Result, option
 from papers.ldp2021.column_fits import (
@@ -59,6 +58,7 @@ from papers.ldp2021.column_fits import (
     number_reports,
     ready,
 )
+from papers.runner import Check, table
 
 GAUSSIAN_BOUNDS, EXPONENTIAL_BOUNDS = Interval(-5, 5), Interval(0, 5)
 CATEGORIES = 6

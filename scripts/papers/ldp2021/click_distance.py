@@ -31,10 +31,9 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from dca_proto.local import UnaryEncoding
-from emulator.experiments import picture
-from emulator.experiments.runner import Check
 from inference.models import fit as fits
 from inference.problem import stream
+from papers import picture
 from papers.experiment import Experiment, Result, over_epsilon
 from papers.ldp2021.column_fits import (
     EPSILONS,
@@ -48,6 +47,7 @@ from papers.ldp2021.column_fits import (
     mixed,
     ready,
 )
+from papers.runner import Check
 
 RECORDS, ITEMS = 11_000, 10
 LIMIT = 40.0

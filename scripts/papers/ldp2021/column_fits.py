@@ -25,11 +25,11 @@ from dca_proto.learning.job import FRACTION_BITS
 from dca_proto.local import GridLaplace, UnaryEncoding
 from dca_proto.statistics import Sum
 from dca_proto.statistics.contribution import client_sensitivity
-from emulator.experiments.runner import Check
 from inference.bounds import Interval
 from inference.draws import R_HAT_MAX, R_HAT_REQUIRED
 from inference.mcmc.posterior import LocalPosterior
 from inference.mcmc.run import numpyro_module
+from papers.runner import Check
 
 Array = NDArray[np.float64]
 

@@ -27,11 +27,10 @@ import numpy as np
 from rich.table import Table
 
 from dca_proto.privacy.rounding import at_least
-from emulator.experiments import picture
-from emulator.experiments.runner import Check, positive
 from inference.bounds import PUBLISHED_WITH_ROWS
 from inference.draws import R_HAT_REQUIRED
 from inference.problem import stream
+from papers import picture
 from papers.experiment import DATA_HELP, Experiment, Result, joint_interval, option, over_epsilon
 from papers.ldp2021.column_fits import ready
 from papers.ldp2021.regression_data import (
@@ -66,6 +65,7 @@ from papers.ldp2021.regression_methods import (
     scored,
 )
 from papers.ldp2021.regression_reports import Terms
+from papers.runner import Check, positive
 
 EPSILONS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8)
 DELTA, REPEATS, ITERATIONS, SHARE = 1e-5, 30, 600, 0.5

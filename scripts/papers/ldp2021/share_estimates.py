@@ -31,11 +31,10 @@ from rich.table import Table
 
 from dca_proto.local import UnaryEncoding
 from dca_proto.privacy.rounding import at_least
-from emulator.experiments import picture
-from emulator.experiments.runner import Check, table
 from inference.models import fit as fits
 from inference.problem import stream
 from inference.simplex import nearest_on_simplex
+from papers import picture
 from papers.experiment import Experiment, Result, joint_interval
 from papers.ldp2021.column_fits import (
     EPSILONS,
@@ -49,6 +48,7 @@ from papers.ldp2021.column_fits import (
     mixed,
     ready,
 )
+from papers.runner import Check, table
 
 TRUE = (0.7, 0.2, 0.1)
 CLIENTS = (100, 200, 500, 1000, 2000, 5000, 10_000)

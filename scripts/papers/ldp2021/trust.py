@@ -51,8 +51,6 @@ from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least
 from dca_proto.statistics import Regression
 from dca_proto.statistics.weights import best_regression_weights
-from emulator.experiments import picture
-from emulator.experiments.runner import Check, positive, table
 from emulator.ideal import IdealSwarm
 from inference.bounds import PUBLISHED_WITH_ROWS
 from inference.draws import R_HAT_REQUIRED
@@ -63,10 +61,12 @@ from inference.models.linear.repair import NEAREST_PSD
 from inference.models.priors import RegressionPrior
 from inference.problem import stream
 from inference.releases.terms import GAUSSIAN
+from papers import picture
 from papers.experiment import DATA_HELP, Experiment, Result, joint_interval, option, over_epsilon
 from papers.ldp2021.column_fits import mixed, ready
 from papers.ldp2021.regression_data import VALID, WINE, Array, Choices, problem, split
 from papers.ldp2021.regression_reports import TARGET, statistic_of
+from papers.runner import Check, positive, table
 
 LOCAL, DCA, DCA_DROPS, TRUSTED = TRUST = ("local", "DCA, T = 0", "DCA, T = 10 %", "trusted aggregator")
 AWARE, NAIVE = FITS = ("noise-aware", "noise-naive")

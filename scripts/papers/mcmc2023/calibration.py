@@ -37,8 +37,6 @@ from scipy.special import ndtr
 
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least
-from emulator.experiments.picture import BLACK, COLOURS, GREY, MARKERS, drawing, legend
-from emulator.experiments.runner import Check, positive, table
 from inference.mcmc.run import Options
 from inference.models.linear.nodes import fixed_s_fast
 from inference.models.linear.nodes import methods as nodes
@@ -51,6 +49,8 @@ from papers.mcmc2023.fits import split_rhat
 from papers.mcmc2023.releases import local_round
 from papers.mcmc2023.samplers.methods import BERNSTEIN_SHELDON, SAMPLED, kernel_of, ready
 from papers.mcmc2023.simulated import complete_rows, inverse_wishart
+from papers.picture import BLACK, COLOURS, GREY, MARKERS, drawing, legend
+from papers.runner import Check, positive, table
 
 D, NODES, ROWS = 2, 5, 2000  # rows of each node
 EPSILONS, DELTA = (0.5, 2.0, 8.0), 1e-5

@@ -31,8 +31,6 @@ from rich.table import Table
 
 from dca_proto.privacy.accounting import mu_of
 from dca_proto.privacy.rounding import at_least
-from emulator.experiments.picture import COLOURS, MARKERS, drawing
-from emulator.experiments.runner import Check, table
 from inference.draws import mixing
 from inference.mcmc import nuts
 from inference.models.linear.nodes import methods as nodes
@@ -46,6 +44,8 @@ from papers.mcmc2023.data import Array, Statistics
 from papers.mcmc2023.samplers import normal_x
 from papers.mcmc2023.samplers import sampler as kernels
 from papers.mcmc2023.simulated import population
+from papers.picture import COLOURS, MARKERS, drawing
+from papers.runner import Check, table
 
 CHAINS = 4
 NAMES = ("theta", "sigma_y2", "Sigma_x", "S")

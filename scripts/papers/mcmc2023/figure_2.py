@@ -19,14 +19,14 @@ import numpy as np
 from rich.table import Table
 
 from dca_proto.privacy.rounding import at_least
-from emulator.experiments import picture
-from emulator.experiments.runner import Check
+from papers import picture
 from papers.experiment import Result, option, over_epsilon
 from papers.mcmc2023 import simulated
 from papers.mcmc2023.data import PUBLISHED, VALID, Array
 from papers.mcmc2023.fits import SAMPLERS
 from papers.mcmc2023.paper import ADASSP, FAST, FIXED_S, FLOOR_STYLE, STYLES
 from papers.mcmc2023.simulated import DELTA, SimulatedExperiment, Work
+from papers.runner import Check
 
 ESTIMATION, PREDICTION, AVERAGED = MEASURES = ("estimation", "prediction", "prediction over draws")
 NEAR = 10.0

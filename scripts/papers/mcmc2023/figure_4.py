@@ -20,15 +20,15 @@ from typing import Any, ClassVar
 import numpy as np
 from rich.table import Table
 
-from emulator.experiments import picture
-from emulator.experiments.runner import Check
 from inference.problem import stream
+from papers import picture
 from papers.experiment import Result, over_epsilon
 from papers.mcmc2023 import simulated
 from papers.mcmc2023.data import Array
 from papers.mcmc2023.fits import SAMPLERS
 from papers.mcmc2023.paper import FAST, STYLES
 from papers.mcmc2023.simulated import Run, SimulatedExperiment, Work
+from papers.runner import Check
 
 D = 2
 BANDWIDTH, DRAWS, DRAWS_OF_FAST, KEPT = 0.1, 2000, 500, 100

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from emulator.experiments import picture
+from papers import picture
 from papers.mcmc2023.data import AIR_QUALITY, BIKE, POWER_PLANT, ROAD
 
 NORMAL_X, FIXED_S, FAST = "MCMC-normalX", "MCMC-fixedS", "Bayes-fixedS-fast"

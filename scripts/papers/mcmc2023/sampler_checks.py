@@ -8,11 +8,11 @@ from typing import ClassVar, NamedTuple
 
 from rich.table import Table
 
-from emulator.experiments.runner import Check, table
 from papers.experiment import Experiment, Result
 from papers.mcmc2023.joint import FALSE_ALARM, STILL, successive, verdict
 from papers.mcmc2023.samplers.methods import ready
 from papers.mcmc2023.subjects import SAMPLERS, Regime
+from papers.runner import Check, table
 
 REGIMES = (
     Regime(1, (12,), 1.0),

@@ -19,12 +19,11 @@ from rich.table import Table
 
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least
-from emulator.experiments import picture
-from emulator.experiments.runner import Check, table
 from inference.bounds import PUBLISHED_WITH_ROWS
 from inference.models.linear.nodes.fixed_s_fast import SD, VARIANCE, crude_sigma_y2
 from inference.models.linear.nodes.observed import NodeStatistics, Prior, nodes_of, prior_of
 from inference.problem import stream
+from papers import picture
 from papers.experiment import DATA_HELP, Result, joint_interval, noted, option
 from papers.mcmc2023 import data, fits, releases
 from papers.mcmc2023.data import AIR_QUALITY, BIKE, DATA_SETS, POWER_PLANT, PUBLISHED, REAL, ROAD, VALID, Array
@@ -42,6 +41,7 @@ from papers.mcmc2023.paper import (
     TABLES,
     Printed,
 )
+from papers.runner import Check, table
 
 EPSILON = 1.0
 NON_PRIVATE, ZERO = "least squares, no privacy", "zero predictor"

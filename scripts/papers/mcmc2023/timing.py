@@ -24,8 +24,6 @@ import numpy as np
 from rich.table import Table
 
 from dca_proto.privacy.accounting import mu_of
-from emulator.experiments.picture import COLOURS, MARKERS, drawing
-from emulator.experiments.runner import Check, table
 from inference.models.linear.nodes.observed import NodeStatistics, Prior
 from inference.problem import stream
 from papers.experiment import Experiment, Result
@@ -33,6 +31,8 @@ from papers.mcmc2023.data import Array, Statistics
 from papers.mcmc2023.releases import with_noise
 from papers.mcmc2023.samplers.kernel import Kernel, Schedule
 from papers.mcmc2023.samplers.methods import SAMPLED, kernel_of
+from papers.picture import COLOURS, MARKERS, drawing
+from papers.runner import Check, table
 
 ROWS, EPSILON, DELTA = 10_000, 1.0, 1e-4
 FIT_FROM = 15

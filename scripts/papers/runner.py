@@ -23,8 +23,8 @@ from rich.text import Text
 from dca_proto.cli.output import STDOUT, require_json_target, require_plot_target, write_json
 from dca_proto.core.errors import UsageError
 from emulator import engine as engines
-from emulator.experiments.record import Record, versions
 from inference.errors import DataError
+from papers.record import Record, versions
 
 __all__ = ["Check", "add_common_options", "finish", "main", "positive", "run_cells", "table", "versions"]
 
