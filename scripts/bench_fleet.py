@@ -19,16 +19,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from emulator.swarm.fleet import run_fleet
-from emulator.swarm.fleet_options import FleetOptions
-from emulator.swarm.live import CONNECTIONS
+from emulator.swarm.options import CONNECTIONS, SwarmOptions
+from emulator.swarm.synthetic import run_rounds
 
 KEPT = ("wall_s", "phases", "contributors", "messages", "bytes", "core_s_by_role")
 
 
-def run_once(options: FleetOptions) -> dict[str, Any]:
+def run_once(options: SwarmOptions) -> dict[str, Any]:
     """What one fleet did, without what its report is for."""
-    done = run_fleet(options)
+    done = run_rounds(options)
     return {
         "connections": options.connections,
         "ok": done.ok,
@@ -63,7 +62,11 @@ def main() -> int:
     asked = parser.parse_args()
     sizes = {name: getattr(asked, name) for name in ("clients", "dimension", "computes", "rounds")}
     modes = [
-        run_once(FleetOptions(**sizes, tolerated=asked.clients // 10, connections=connections, broker="mosquitto"))
+        run_once(
+            SwarmOptions(
+                **sizes, tolerated=asked.clients // 10, connections=connections, broker="mosquitto", processes=2
+            )
+        )
         for connections in CONNECTIONS
     ]
     figures = {"python": platform.python_version(), "cores": os.cpu_count(), **sizes, "modes": modes}

@@ -43,6 +43,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.console import Console
 from scipy.special import expit
 
 from dca_proto.learning.job import JobTerms
@@ -51,7 +52,9 @@ from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least
 from emulator.ideal import IdealSwarm
 from emulator.swarm.data import deal
-from emulator.swarm.live import Swarm, SwarmOptions
+from emulator.swarm.live import Swarm
+from emulator.swarm.options import SwarmOptions
+from emulator.swarm.progress import Lines
 from inference.bounds import Interval
 from inference.datasets import adult, breast_cancer
 from inference.models.coefficients import Coefficients
@@ -158,26 +161,13 @@ def _ideal(cell: Cell, train: Problem) -> Coefficients:
 
 def _live(cell: Cell, train: Problem) -> Coefficients:
     n = len(train.y)
-    options = SwarmOptions(
-        computes=COMPUTES,
-        budget=Budget(cell.epsilon, DELTA),
-        tolerated=n // 10,
-        colluders=0,
-        dropped=0,
-        broker="auto",
-        seed=cell.seed,
-    )
+    budget = Budget(cell.epsilon, DELTA)
+    options = SwarmOptions(clients=n, computes=COMPUTES, budget=budget, tolerated=n // 10, seed=cell.seed)
     configure_logs(level=logging.WARNING)
 
     async def learn(directory: Path) -> Coefficients:
-        swarm = Swarm(
-            options,
-            deal(train.rows, n),
-            train.schema.columns,
-            directory,
-            on_connect=lambda connected, total: None,
-            on_change=lambda log: None,
-        )
+        silent = Lines(Console(quiet=True), n)
+        swarm = Swarm(options, deal(train.rows, n), train.schema.columns, directory, silent)
         job = logistic_regression(train.schema, rng=stream(cell.seed, "job"), method=cell.method)
         async with swarm as live:
             return await live.learn(job, retries=RETRIES)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from emulator.results import Round
 from emulator.scaling.cell import MOSQUITTO, Cell
 from emulator.scaling.held import Held, Memory, SetUp
-from emulator.swarm.fleet import run_fleet
-from emulator.swarm.fleet_options import FleetOptions
+from emulator.swarm.options import SwarmOptions
+from emulator.swarm.synthetic import run_rounds
 
 
 def hold_live(cell: Cell) -> tuple[SetUp, list[Held], Memory | None, float]:
@@ -20,8 +20,8 @@ def hold_live(cell: Cell) -> tuple[SetUp, list[Held], Memory | None, float]:
         How sessions and keys came to be, the measured rounds (the first again, where it was aborted), no weights of
         actors, and the peak of memory of the largest process in MiB.
     """
-    done = run_fleet(
-        FleetOptions(
+    done = run_rounds(
+        SwarmOptions(
             clients=cell.clients,
             dimension=cell.dimension,
             computes=cell.computes,

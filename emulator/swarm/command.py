@@ -16,17 +16,18 @@ from dca_proto.learning.forecast import EXACT
 from dca_proto.logs import configure_logs
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.mechanism import PURE_MECHANISMS
+from emulator import engine as engines
 from emulator.counts import check_clients
 from emulator.inexact import RoundedGaussian
 from emulator.swarm.data import TEST_FRACTION, DataOptions, first_rows, problem_of
-from emulator.swarm.fleet_command import CLIENTS, hold_fleet
-from emulator.swarm.fleet_options import FleetOptions
 from emulator.swarm.learn import Lesson, check_outputs, learn
-from emulator.swarm.live import SwarmOptions
+from emulator.swarm.options import SwarmOptions
+from emulator.swarm.synthetic import CLIENTS, show_rounds
 from inference.jobs import NAMES, find, require_kind
 from inference.jobs.settings import parse_words, settings_from
 from inference.problem import split
 
+_PROCESSES = 2
 SHARED = ("computes", "tolerate", "colluders")
 SUMS = ("clients", *SHARED)
 """Options about sums over many clients; all but the first mean nothing, either, where each client reports by itself."""
@@ -50,6 +51,8 @@ EXAMPLES = """Examples:
   dca swarm --csv houses.csv --target price --bounds "rooms=0:10,area=0:400,price=0:1e6" --epsilon 4
 
   dca swarm --dimension 10 --clients 10000 --broker mosquitto --connections shared
+
+  dca swarm --dimension 10 --clients 100000 --engine ray://head:10001 --processes 40 --broker mqtt://head:1883
 
   dca swarm --broker mosquitto --computes 5 --json result.json
 """
@@ -112,7 +115,11 @@ def swarm(
     connections: Annotated[
         str, typer.Option(help="each for one of each client, or shared by all clients of a process.")
     ] = "each",
-    processes: Annotated[int | None, typer.Option(help="With --dimension: P, that run clients, by default 2.")] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(help="P, that run clients; 0 for all in one, the default but with --dimension or --engine: 2."),
+    ] = None,
+    engine: Annotated[str, typer.Option(help=engines.HELP)] = engines.LOCAL,
     rounds: Annotated[int | None, typer.Option(help="With --dimension: how many are held, by default 1.")] = None,
     seed: Annotated[int, typer.Option(help="Of data splits, drops and waiting times; never of keys or noise.")] = 0,
     no_reference: Annotated[
@@ -135,10 +142,12 @@ def swarm(
                 "target": target, "bounds": bounds, "bounds-from-data": bounds_from_data or None,
                 "categories": categories or None, "missing": missing,
                 "features": features, "no-reference": no_reference or None, "output": output}  # fmt: skip
-    _refuse_the_others(dimension, learning, {"processes": processes, "rounds": rounds})
+    _refuse_the_others(dimension, learning, {"rounds": rounds})
+    shared: dict[str, Any] = {"broker": broker, "seed": seed, "connections": connections, "mechanism": mechanism,
+                              "engine": engine}  # fmt: skip
     if dimension is not None:
         number = CLIENTS if clients is None else clients
-        fleet = FleetOptions(
+        plain = SwarmOptions(
             clients=number,
             dimension=dimension,
             computes=computes,
@@ -146,14 +155,11 @@ def swarm(
             tolerated=number // 10 if tolerate is None else tolerate,
             colluders=colluders,
             dropped=drop or 0,
-            connections=connections,
-            processes=min(2, number) if processes is None else processes,
-            broker=broker,
+            processes=min(_PROCESSES, number) if processes is None else processes,
             budget=Budget(epsilon, delta),
-            seed=seed,
-            mechanism=mechanism,
+            **shared,
         )
-        return hold_fleet(fleet, json_to)
+        return show_rounds(plain, json_to)
     data = DataOptions(
         dataset=dataset, folder=data_folder, csv=csv, target=target, bounds=bounds, bounds_from_data=bounds_from_data,
         categories=categories, missing=missing, features=parse_names(features),
@@ -167,18 +173,17 @@ def swarm(
     is_summed = kind is SecureSumRequest
     tolerated = _tolerated(lesson, tolerate) if is_summed else 0
     options = SwarmOptions(
+        clients=lesson.clients,
         computes=computes if is_summed else 0,
         budget=Budget(epsilon, DELTA if lesson.reports in PURE_MECHANISMS else delta),
         tolerated=tolerated,
         colluders=colluders,
         dropped=_dropped(lesson, tolerated) if drop is None else drop,
-        broker=broker,
-        seed=seed,
         batch=lesson.batch,
-        connections=connections,
-        mechanism=mechanism,
+        processes=_PROCESSES * (engine != engines.LOCAL) if processes is None else processes,
         kind=kind,
         reports=lesson.reports,
+        **shared,
     )
     return learn(lesson, options)
 

@@ -34,15 +34,14 @@ class Vanished:
         return channel == self._lost and sender in self.ids
 
 
-class Dropouts(Vanished):
+class Dropouts:
     """Which K of the clients drop in which round, drawn anew for each from the stream ``seed/drop``.
 
     Args:
-        clients: ids. count: K. seed: of the draws. to: as of `Vanished`.
+        clients: ids. count: K. seed: of the draws.
     """
 
-    def __init__(self, clients: Sequence[bytes], count: int, seed: int, to: Channel = Channel.COMPUTE) -> None:
-        super().__init__(to)
+    def __init__(self, clients: Sequence[bytes], count: int, seed: int) -> None:
         self._clients = list(clients)
         self._count = count
         self._rng = stream(seed, "drop")
@@ -56,8 +55,7 @@ class Dropouts(Vanished):
         named = frozenset(invited)
         asked = [client for client in self._clients if not named or client in named]
         chosen = self._rng.choice(len(asked), self._count, replace=False)
-        self.ids = frozenset(asked[index].hex() for index in chosen)
-        return self.ids
+        return frozenset(asked[index].hex() for index in chosen)
 
 
 class SwarmTransport:

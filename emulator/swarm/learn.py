@@ -29,14 +29,13 @@ from dca_proto.cli.progress import SamplingBar
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.device import complete
-from dca_proto.learning.job import JobTerms
 from dca_proto.learning.runner import RETRIES
 from dca_proto.privacy.rounding import at_least, claim_words
 from emulator.counts import check_counts, check_nodes, check_reporters
 from emulator.results import Run
-from emulator.swarm import usage
 from emulator.swarm.data import deal
-from emulator.swarm.live import Swarm, SwarmOptions, check_broker, check_connections
+from emulator.swarm.live import Swarm
+from emulator.swarm.options import SwarmOptions
 from emulator.swarm.progress import Bars, IterationBars, IterationLines, Lines, View
 from emulator.swarm.summary import Failure, doubts, summarise
 from emulator.swarm.view import (
@@ -159,11 +158,7 @@ class _Learning:
             check_reporters(lesson.clients, options.dropped)
         else:
             self._check_sums()
-        check_broker(options.broker)
-        check_connections(options.connections)
-        is_ours = "://" not in options.broker
-        advice = "lower --data-nodes" if options.kind is NodeReleaseRequest else "lower --clients"
-        usage.require_connections(self._connections, self._connections if is_ours else None, advice)
+        options.check("lower --data-nodes" if options.kind is NodeReleaseRequest else "lower --clients")
         self._stages = self._planned()
         if options.reports:  # how many are asked at a time follows from the plan
             self._options = msgspec.structs.replace(options, batch=self._stages[0].batch)
@@ -181,26 +176,15 @@ class _Learning:
                 "any number of them can hold rounds of a synthetic sum, with --dimension D"
             )
         check_counts(lesson.clients, options.computes, options.tolerated, options.colluders, options.dropped)
-        fewest, tolerated = options.smallest(lesson.clients)
+        fewest, tolerated = options.smallest
         check_counts(fewest, options.computes, tolerated, options.colluders, options.dropped)
-
-    @property
-    def _connections(self) -> int:
-        """Of clients, Compute nodes and the trainer, all from this process."""
-        return self._options.connected(self._lesson.clients)
 
     def _planned(self) -> list[Stage]:
         """The job's plan; a round for each share of the budget is planned as its participants will."""
         lesson, options = self._lesson, self._options
         conditions = self._conditions()
         stages = list(lesson.job.plan(lesson.train.schema, lesson.settings, conditions))
-        terms = JobTerms(
-            budget=options.budget,
-            clients=lesson.clients,
-            tolerated=options.tolerated,
-            colluders=options.colluders,
-            computes=tuple(place.to_bytes(ID_BYTES, "big") for place in range(options.computes)),
-        )
+        terms = options.terms(tuple(place.to_bytes(ID_BYTES, "big") for place in range(options.computes)))
         said = f"--epsilon {at_least(options.budget.epsilon)} --delta {at_least(options.delta)}"
         job = lesson.job.make(lesson.train.schema, lesson.settings, conditions)
         check_plan(job, stages, terms, said, options.mechanism)
@@ -224,7 +208,7 @@ class _Learning:
 
     def play(self) -> Run | None:
         """Run the job and say how it went, None if SIGTERM ended it; an abort is an outcome, all else is raised."""
-        lesson, options, began_s = self._lesson, self._options, time.monotonic()
+        lesson, began_s = self._lesson, time.monotonic()
         self._say_plan()
         with tempfile.TemporaryDirectory(prefix="dca-swarm-") as directory:
             live = complete(self._play(Path(directory)))
@@ -232,23 +216,16 @@ class _Learning:
             return None
         if self._failure is None:
             self._finish()
-        found = summarise(live, options, lesson.clients, self._doubts, self._failure)
+        found = summarise(live, self._doubts, self._failure)
         about = {"job": lesson.job.name, "settings": asdict(lesson.settings)}
         return msgspec.structs.replace(found, **about, wall_s=time.monotonic() - began_s)
 
     async def _play(self, directory: Path) -> Swarm:
         """Hold the rounds, and stop all actors."""
-        lesson, options = self._lesson, self._options
         view = self._view = self._new_view()
         with view:
-            async with Swarm(
-                options,
-                self._rows,
-                lesson.train.schema.columns,
-                directory,
-                on_connect=view.connected,
-                on_change=view.changed,
-            ) as live:
+            columns = self._lesson.train.schema.columns
+            async with Swarm(self._options, self._rows, columns, directory, view) as live:
                 self._say_broker(live)
                 drawing = asyncio.create_task(asyncio.to_thread(import_module, _DRAWING))
                 self._failure = await self._learn(live)
@@ -263,17 +240,13 @@ class _Learning:
         asked = self._options.batch or clients
         return (IterationBars if self._console.is_terminal else IterationLines)(self._console, asked, released)
 
-    @property
-    def _room(self) -> int:
-        """How many may drop; where more do, another attempt would end alike."""
-        return self._options.room(self._lesson.clients)
-
     async def _learn(self, live: Swarm) -> Failure | None:
         """None if the rounds gave what the job needs."""
         lesson, options = self._lesson, self._options
         try:
             job = lesson.job.make(lesson.train.schema, lesson.settings, self._conditions())
-            self._result = await live.learn(job, retries=RETRIES if options.dropped <= self._room else 0)
+            retries = RETRIES if options.dropped <= options.room else 0  # where more drop, all would end alike
+            self._result = await live.learn(job, retries=retries)
         except RoundAborted as error:
             return Failure(error.reason, error.contributors, error.needed)
         except NoAggregate as ended:
@@ -324,14 +297,15 @@ class _Learning:
             return nodes_words([len(rows) for rows in self._rows], options.dropped)
         if options.kind is LdpReportRequest:
             return reporters_words(self._lesson.clients, options.reports, options.dropped, uses(self._stages))
+        where = f" in {options.processes} processes" if options.processes else ""
         return (
-            f"{self._lesson.clients} clients, {options.computes} Compute nodes, T = {options.tolerated} "
+            f"{options.clients} clients{where}, {options.computes} Compute nodes, T = {options.tolerated} "
             f"(c = {options.colluders} reserved for colluders), K = {options.dropped} drop in each round"
         )
 
     def _say_broker(self, live: Swarm) -> None:
         name = f"{live.broker_kind} {live.broker_version}".strip()
-        self._say("broker", f"{name} at {live.broker_url}, {self._connections} connections")
+        self._say("broker", f"{name} at {live.broker_url}, {self._options.connected} connections")
 
     def show(self, run: Run) -> None:
         """Files in the folder and the object for programs, then tables on the console."""
@@ -366,10 +340,10 @@ class _Learning:
     def _say_advice(self, run: Run) -> None:
         """What to try after an abort, where the numbers say it."""
         options, clients = self._options, self._lesson.clients
-        if options.dropped > self._room:
+        if options.dropped > options.room:
             batch = options.batch or clients  # of which as large a part may drop as of all
             enough = options.colluders + (options.dropped - 1) * clients // batch + 1
-            self._say("next", f"raise --tolerate to {enough} or lower --drop to {self._room}")
+            self._say("next", f"raise --tolerate to {enough} or lower --drop to {options.room}")
         elif self.unfinished is not None:
             kept = f"what was released is in {self._lesson.output / RESULT}"
             self._say("next", f"{kept}; run again with other settings, --set KEY=VALUE")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import heapq
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
+from statistics import fmean
 from typing import Any
 
 import msgspec
@@ -11,12 +14,15 @@ import msgspec
 from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate
 from dca_proto.cli.learn_view import reports_row
 from dca_proto.privacy.mechanism import Mechanism
-from dca_proto.privacy.price import Price, total
 from dca_proto.request import KINDS
 from dca_proto.wording import listed
-from emulator.results import Node, Reports, Round, Run
-from emulator.swarm.live import Swarm, SwarmOptions
-from emulator.swarm.timeline import RELEASE_PHASES, RoundLog
+from emulator.results import Node, Reports, Round, Run, Sessions, Slow, Traffic
+from emulator.swarm.host import SLOWEST_MAX
+from emulator.swarm.live import Swarm
+from emulator.swarm.options import SwarmOptions
+from emulator.swarm.timeline import RELEASE_PHASES, ROLES, RoundLog
+
+_MIB = 1 << 20
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -37,26 +43,26 @@ def doubts(read_columns: Sequence[str], mechanism: Mechanism) -> tuple[str, ...]
     return (*bounds, *(() if mechanism.private else ("the noise is inexact",)))
 
 
-def summarise(
-    swarm: Swarm, options: SwarmOptions, clients: int, doubts: tuple[str, ...], failure: Failure | None
-) -> Run:
+def summarise(swarm: Swarm, doubts: tuple[str, ...], failure: Failure | None) -> Run:
     """Everything that is public about a run, but what a job has learned.
 
     Args:
-        doubts: why no epsilon may be claimed, if so. failure: why the job has no result, if so.
+        doubts: why no epsilon may be claimed, if so. failure: why there is no result, if so.
     """
-    private = not doubts
-    rounds = [_round(log, options, private, swarm.numbers) for log in swarm.timeline.rounds]
+    private, options = not doubts, swarm.options
+    rounds = [_round(log, swarm, private) for log in swarm.timeline.rounds]
     released = [one for one in rounds if one.ok] if failure is None else rounds
     last = msgspec.structs.asdict(released[-1]) if released else {}
-    of_the_last = {name: last[name] for name in ("dropped", "contributors", "relation", "nodes") if last}
-    fewest, tolerated = options.smallest(clients)
+    of_the_last = {name: last[name] for name in ("dropped", "contributors", "relation", "nodes", "failed") if last}
+    fewest, tolerated = options.smallest
+    sessions = Sessions(swarm.sessions_s, sum(swarm.core_s.values()) if swarm.core_s else None)
     return Run(
         ok=failure is None,
         error=None if failure is None else failure.error,
         contributors_found=None if failure is None else failure.found,
         contributors_needed=None if failure is None else failure.needed,
-        clients=clients,
+        clients=options.clients,
+        dimension=options.dimension or None,
         batch=options.batch or None,
         computes=options.computes,
         tolerated=options.tolerated,
@@ -66,32 +72,47 @@ def summarise(
         reports=options.reports or None,
         epsilon=options.budget.epsilon if private else None,
         delta=options.delta if private else None,
-        epsilon_spent=spent(swarm.timeline.charges, options.delta) if private else None,
+        epsilon_spent=swarm.spent if private else None,
         private=private,
         not_private_because=list(doubts),
         mechanism=options.reports or options.mechanism.name,
         broker=swarm.broker_kind,
         broker_version=swarm.broker_version,
         connections=options.connections,
+        processes=options.processes or None,
+        store="sqlite",
         seed=options.seed,
+        connect_s=swarm.connect_s,
+        sessions=sessions if options.is_summed else None,
+        agreement_s=_agreement_s(rounds) if options.dimension else None,
         rounds=rounds,
         **of_the_last,
         reported=sum(one.contributors or 0 for one in rounds) if options.reports else None,
+        **_uses(swarm.timeline.rounds),
     )
 
 
-def spent(charges: Mapping[tuple[bytes, bytes], Price], delta: float) -> float:
-    """The epsilon, at that delta, of the client that spent the most.
+def _agreement_s(rounds: Sequence[Round]) -> float | None:
+    """How much longer the first round took, in which pairs agree on keys, than later ones of the same sum."""
+    return rounds[0].wall_s - fmean(one.wall_s for one in rounds[1:]) if rounds[1:] else None
 
-    Whoever was charged has spent, with or without a result, until M signed aborts give it back.
 
-    Args:
-        charges: by client and round id.
-    """
-    prices: dict[bytes, list[Price]] = defaultdict(list)
-    for (client, _), price in charges.items():
-        prices[client].append(price)
-    return max((total(one).epsilon(delta) for one in prices.values()), default=0.0)
+def _uses(rounds: Sequence[RoundLog]) -> dict[str, Any]:
+    """What every process has sent and used since its start, where they run one role each."""
+    used = rounds[-1].after if rounds else None
+    if used is None or not (core_s := used.core_s()):
+        return {}
+    peaks = {name: one.peak_rss_bytes for name, one in used.processes.items()}
+    if used.broker_rss_bytes is not None:
+        peaks["broker"] = used.broker_rss_bytes
+    return {
+        "roles": {role: used.sent(role) for role in ROLES},
+        "core_s": sum(core_s.values()),
+        "core_s_by_role": core_s,
+        "peak_rss_mb": max(peaks.values()) / _MIB,
+        "peak_rss_mb_by_process": {name: size / _MIB for name, size in peaks.items()},
+        "facts": dict(sorted(used.facts().items())),
+    }
 
 
 def round_figures(log: RoundLog, private: bool) -> dict[str, Any]:
@@ -104,8 +125,7 @@ def round_figures(log: RoundLog, private: bool) -> dict[str, Any]:
         "declined": log.why,
         "wall_s": log.wall_s,
         "phases": log.phase_s(),
-        "messages": log.messages,
-        "bytes": log.bytes,
+        **_used(log),
         **(_released(log.aggregate, private) if log.aggregate else _aborted(log)),
     }
 
@@ -142,10 +162,13 @@ def missing(asked: int, log: RoundLog, sent: int) -> dict[str, int]:
     return {"late": late, "dropped": max(0, asked - log.declined - came - late)}
 
 
-def _round(log: RoundLog, options: SwarmOptions, private: bool, numbers: Mapping[bytes, int]) -> Round:
+def _round(log: RoundLog, swarm: Swarm, private: bool) -> Round:
     """A round, with who was asked, who is missing, and what each has released by itself where they do."""
+    options, numbers = swarm.options, swarm.numbers
     figures = round_figures(log, private) | {"expected": len(log.asked)}
-    figures |= missing(len(log.asked), log, len(log.sent - log.vanished))
+    figures |= missing(len(log.asked), log, swarm.sent.get(log.round_id, 0))
+    if options.dimension:
+        return Round(**figures, **_synthetic(log, options, numbers))
     if log.aggregate is not None and log.aggregate.reports is not None:
         figures["reports"] = msgspec.convert(reports_row(log.aggregate.reports), Reports)
     if options.kind is NodeReleaseRequest and log.aggregate is not None:
@@ -155,6 +178,43 @@ def _round(log: RoundLog, options: SwarmOptions, private: bool, numbers: Mapping
     elif not options.is_summed and not options.batch:  # whom a mini-batch invites is the trainer's affair
         figures |= _absent(log, log.rows, numbers)
     return Round(**figures)
+
+
+def _used(log: RoundLog) -> dict[str, Any]:
+    """What was sent and used in a round."""
+    before, after = log.before, log.after
+    if before is None or after is None:
+        return {"messages": 0, "bytes": 0}
+    pairs = {role: (before.sent(role), after.sent(role)) for role in ROLES}
+    roles = {role: Traffic(b.messages - a.messages, b.bytes - a.bytes) for role, (a, b) in pairs.items()}
+    found: dict[str, Any] = {name: sum(getattr(one, name) for one in roles.values()) for name in ("messages", "bytes")}
+    if core_s := after.core_s():
+        earlier = before.core_s()
+        by_role = {role: seconds - earlier[role] for role, seconds in core_s.items()}
+        found |= {"roles": roles, "core_s": sum(by_role.values()), "core_s_by_role": by_role}
+    return found
+
+
+def _synthetic(log: RoundLog, options: SwarmOptions, numbers: Mapping[bytes, int]) -> dict[str, Any]:
+    """What is known of a sum of made-up data, and which clients took longest."""
+    vanished = sorted(numbers[client] for client in log.vanished)
+    found = log.aggregate.contributors if log.aggregate else None
+    late = [one for process in log.after.processes.values() for one in process.late] if log.after else []
+    end_s = log.after.at_s - log.began_s if log.after else 0.0
+    took = [Slow(one.client, end_s - one.ago_s) for one in late if one.ago_s <= end_s]
+    return {
+        "failed": None if found is None else options.clients - log.declined - found - len(vanished),
+        "vanished_clients": vanished,
+        "slowest": heapq.nlargest(SLOWEST_MAX, took, key=attrgetter("s")),
+        "exact": [*map(float, exact_counts(options, vanished))],
+    }
+
+
+def exact_counts(options: SwarmOptions, vanished: Sequence[int]) -> list[int]:
+    """How many clients of each category there are, the vanished left out; client i is of category i modulo d."""
+    present = Counter(place % options.dimension for place in range(options.clients))
+    present.subtract(place % options.dimension for place in vanished)
+    return [present[category] for category in range(options.dimension)]
 
 
 def _absent(log: RoundLog, found: Iterable[bytes], numbers: Mapping[bytes, int]) -> dict[str, Any]:

@@ -1,19 +1,58 @@
-"""What happened when in a swarm's rounds, gathered from the facts that actors report. Wall time, monotonic."""
+"""What happened when in a swarm's rounds, gathered from the facts that the trainer reports. Wall time, monotonic."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core import facts
-from dca_proto.privacy.price import Price
+from emulator.results import Traffic
+from emulator.swarm.host import Totals
 
 SUM_PHASES = ("collect", "agree")
 """Of a secure sum: from the announcement to the close, and from the close to the result."""
 RELEASE_PHASES = ("release",)
 """Of a round without Compute nodes, in which each client releases or reports by itself."""
+
+CLIENT, COMPUTE, TRAINER = "client", "compute", "trainer"
+ROLES = (CLIENT, COMPUTE, TRAINER)
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """What all processes of a swarm have sent and used since its start.
+
+    Attributes:
+        processes: by their names, which begin with the role where they run one only.
+        at_s: monotonic.
+        broker_core_s, broker_rss_bytes: None where the broker is not ours to look at.
+    """
+
+    processes: dict[str, Totals]
+    at_s: float
+    broker_core_s: float | None = None
+    broker_rss_bytes: int | None = None
+
+    def sent(self, role: str) -> Traffic:
+        """What the actors of a role sent."""
+        each = self.processes.values()
+        return Traffic(sum(one.messages.get(role, 0) for one in each), sum(one.bytes.get(role, 0) for one in each))
+
+    def core_s(self) -> dict[str, float]:
+        """Processor seconds of each role, the broker's among them; nothing where one process runs all roles."""
+        if len(self.processes) == 1:
+            return {}
+        each = self.processes.items()
+        core_s = {role: sum(one.core_s for name, one in each if name.startswith(role)) for role in ROLES}
+        return core_s if self.broker_core_s is None else {**core_s, "broker": self.broker_core_s}
+
+    def facts(self) -> Counter[str]:
+        """How many facts of each kind clients and Compute nodes have reported."""
+        return sum((Counter(one.facts) for one in self.processes.values()), Counter())
 
 
 @dataclass
@@ -26,10 +65,9 @@ class RoundLog:
         arrived: contributions that holders keep, or releases that the trainer has. closed: why it waits for no more.
         why: reasons of the declines, with their counts.
         asked: ids of the clients that were asked. clients: of those in the result, sorted; both as the owner knows.
-        rows: of those that release by themselves, by id. sent: who has sent a contribution or a release; vanished: of
-            them, whose messages got lost; both by id, as far as the log's owner sees them.
+        rows: of those that release by themselves, by id. vanished: who was made to, by id.
         aggregate: the result, or None where the round failed with `failure`.
-        messages, bytes: sent by all actors during the round.
+        before, after: what the swarm had sent and used.
     """
 
     statistic: str
@@ -43,14 +81,13 @@ class RoundLog:
     why: dict[str, int] = field(default_factory=dict)
     rows: dict[bytes, int] = field(default_factory=dict)
     round_id: bytes = b""
-    sent: set[bytes] = field(default_factory=set)
     vanished: frozenset[bytes] = frozenset()
     asked: tuple[bytes, ...] = ()
     clients: tuple[bytes, ...] = ()
     aggregate: NoisyAggregate | None = None
     failure: facts.RoundFailed | None = None
-    messages: int = 0
-    bytes: int = 0
+    before: Usage | None = None
+    after: Usage | None = None
 
     @property
     def is_summed(self) -> bool:
@@ -86,60 +123,39 @@ class Timeline:
     """Gathers facts into `RoundLog`s.
 
     Args:
-        traffic: returns messages and bytes sent so far by all actors.
         on_change: called with the current round after every fact that changed it.
         phases: of each round.
 
     Attributes:
-        rounds: so far. charges: what clients were charged and not given back, by client and round id.
+        rounds: so far.
     """
 
-    def __init__(
-        self,
-        traffic: Callable[[], tuple[int, int]],
-        on_change: Callable[[RoundLog], None],
-        *,
-        phases: tuple[str, ...] = SUM_PHASES,
-    ) -> None:
+    def __init__(self, on_change: Callable[[RoundLog], None], *, phases: tuple[str, ...] = SUM_PHASES) -> None:
         self.rounds: list[RoundLog] = []
-        self.charges: dict[tuple[bytes, bytes], Price] = {}
-        self._traffic = traffic
         self._on_change = on_change
         self._phases = phases
-        self._before = (0, 0)
 
-    def note(self, actor: bytes, fact: object) -> None:
-        """Take in one fact of one actor, as of now."""
+    def note(self, fact: object) -> None:
+        """Take in one fact of the trainer, as of now."""
         now_s = time.monotonic()
         if isinstance(fact, facts.Announced):
-            self._before = self._traffic()
             log = RoundLog(fact.statistic, fact.dimension, now_s, self._phases, round_id=fact.round_id)
             self.rounds.append(log)
         if not self.rounds:
             return
         log = self.rounds[-1]
-        self._account(actor, fact)
-        if self._take(log, actor, fact, now_s):
+        if self._take(log, fact, now_s):
             self._on_change(log)
 
-    def _account(self, client: bytes, fact: object) -> None:
-        match fact:
-            case facts.Contributed(round_id):
-                self.charges[client, round_id] = fact.price
-                for log in self.rounds:
-                    if log.round_id == round_id:
-                        log.sent.add(client)
-            case facts.ChargeReturned(round_id):
-                self.charges.pop((client, round_id), None)
-
-    def _take(self, log: RoundLog, actor: bytes, fact: object, now_s: float) -> bool:
+    @staticmethod
+    def _take(log: RoundLog, fact: object, now_s: float) -> bool:
         """Whether the fact changes what is known of the round."""
         match fact:
             case facts.Announced():
                 pass
             case facts.Arrived(_, count, _):
                 log.arrived = count
-            case facts.Declined(_, client, reason, found, expected) if client != actor:
+            case facts.Declined(_, _, reason, found, expected):
                 why = f"{reason}: found {found}, expected {expected}"
                 log.why[why] = log.why.get(why, 0) + 1
             case facts.Closed(_, count, why):
@@ -151,15 +167,10 @@ class Timeline:
             case facts.RoundCompleted(_, aggregate):
                 log.aggregate = aggregate
                 log.ends_s[log.phases[-1]] = now_s
-                self._end(log, now_s)
+                log.ended_s = now_s
             case facts.RoundFailed():
                 log.failure = fact
-                self._end(log, now_s)
+                log.ended_s = now_s
             case _:
                 return False
         return True
-
-    def _end(self, log: RoundLog, now_s: float) -> None:
-        log.ended_s = now_s
-        messages, size = self._traffic()
-        log.messages, log.bytes = messages - self._before[0], size - self._before[1]

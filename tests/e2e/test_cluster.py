@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from dca_proto.net.broker import Broker
+
 pytestmark = pytest.mark.long
 TESTS = Path(__file__).parents[1]
 PYTHONPATH = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
@@ -148,3 +150,17 @@ def test_no_cluster_is_told_in_one_line(tmp_path: Path) -> None:
     done = run(nowhere, "-m", "dca_proto.cli", "emulate", "sweep", "--engine", nowhere.outside, folder=tmp_path)
     assert done.returncode == 2
     assert f"--engine {nowhere.outside}: no cluster answers" in done.stderr.splitlines()[-1]
+
+
+def test_a_swarm_has_its_clients_on_both_nodes(cluster: Addresses, tmp_path: Path, mosquitto_broker: Broker) -> None:
+    small = ("swarm", "--dimension", "3", "--clients", "30", "--drop", "2", "--epsilon", "16", "--seed", "5")
+    more = ("--broker", mosquitto_broker.url, "--processes", "2")
+    here, there = (dca(cluster, *small, *more, "--engine", engine, folder=tmp_path) for engine in ("local", "ray"))
+    for found in (here, there):
+        (one,) = found["rounds"]
+        assert (one["contributors"], one["dropped"], one["late"]) == (28, 2, 0)
+        off = max(abs(value - exact) for value, exact in zip(one["value"], one["exact"], strict=True))
+        assert off < 6 * one["noise_variance"] ** 0.5, "a false alarm in 1e8 runs"
+    for figure in ("vanished_clients", "exact", "closed", "sigma_local"):
+        assert here["rounds"][0][figure] == there["rounds"][0][figure], figure
+    assert here["peak_rss_mb_by_process"].keys() == there["peak_rss_mb_by_process"].keys()

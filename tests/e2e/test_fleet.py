@@ -1,8 +1,7 @@
-"""`dca swarm --dimension` and `run_fleet`: rounds of many clients in a few processes, and nothing left behind."""
+"""`dca swarm --dimension` and `run_rounds`: rounds of many clients in a few processes, and nothing left behind."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import os
@@ -27,23 +26,24 @@ from dca_proto.core.errors import RoundAborted, TransportError, UsageError
 from dca_proto.core.request import OpenRound
 from dca_proto.net import mqtt
 from dca_proto.net.broker import Broker
+from dca_proto.net.live import LiveTrainer
 from dca_proto.privacy.budget import Budget
 from emulator.inexact import RoundedGaussian
 from emulator.swarm import usage
-from emulator.swarm.fleet import Fleet, _Progress, run_fleet
-from emulator.swarm.fleet_options import FleetOptions
-from emulator.swarm.fleet_summary import exact_counts
+from emulator.swarm.options import SwarmOptions
+from emulator.swarm.summary import exact_counts
+from emulator.swarm.synthetic import run_rounds
 
 TIMEOUT_S = 60
-SMALL = FleetOptions(clients=40, dimension=3, tolerated=4, budget=Budget(16.0, 1e-5))
+SMALL = SwarmOptions(clients=40, dimension=3, tolerated=4, processes=2, budget=Budget(16.0, 1e-5))
 
 
-def changed(**changes: Any) -> FleetOptions:
-    return FleetOptions(**{**{name: getattr(SMALL, name) for name in SMALL.__struct_fields__}, **changes})
+def changed(**changes: Any) -> SwarmOptions:
+    return SwarmOptions(**{**{name: getattr(SMALL, name) for name in SMALL.__struct_fields__}, **changes})
 
 
 def workers() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children(recursive=True) if "emulator.swarm.worker" in child.cmdline()]
+    return [one for one in psutil.Process().children(recursive=True) if "spawn_main" in " ".join(one.cmdline())]
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +73,7 @@ def check_slowest(row: dict[str, Any]) -> None:
 def test_rounds_with_a_connection_for_each_client(mosquitto_broker: Broker) -> None:
     told: list[tuple[str, int, int]] = []
     options = changed(broker=mosquitto_broker.url, connections="each", rounds=2)
-    result = msgspec.to_builtins(run_fleet(options, lambda *progress: told.append(progress)))
+    result = msgspec.to_builtins(run_rounds(options, lambda *progress: told.append(progress)))
     assert (result["kind"], result["ok"], result["private"], result["broker"]) == ("swarm", True, True, "external")
     assert (result["connections"], result["processes"], result["store"]) == ("each", 2, "sqlite")
     check_sums(result)
@@ -95,7 +95,7 @@ def test_rounds_with_a_connection_for_each_client(mosquitto_broker: Broker) -> N
     assert result["peak_rss_mb"] > 30
     assert result["facts"]["Contributed"] == result["facts"]["Acknowledged"] == 80
     assert result["epsilon_spent"] == pytest.approx(16.0, rel=1e-5)
-    assert ("connect", 43, 43) in told
+    assert ("connect", 44, 44) in told
     assert ("sessions", 40, 40) in told
     assert ("agree", 0, 1) in told
     assert 0 < result["connect_s"] < result["sessions"]["wall_s"]
@@ -103,8 +103,31 @@ def test_rounds_with_a_connection_for_each_client(mosquitto_broker: Broker) -> N
     json.dumps(result, allow_nan=False)
 
 
+def test_all_actors_in_one_process_hold_the_same_rounds(mosquitto_broker: Broker) -> None:
+    """Nothing can be told apart there but what each role sent."""
+    run = run_rounds(changed(broker=mosquitto_broker.url, connections="shared", processes=0, dropped=2))
+    (one,) = run.rounds
+    assert (run.ok, run.processes, run.core_s, run.peak_rss_mb_by_process) == (True, None, None, {})
+    assert (one.contributors, one.dropped, one.failed, one.roles, one.core_s_by_role) == (38, 2, 0, {}, {})
+    assert one.messages >= 38 + 38 + 12 + 9 + 7, "contributions, receipts, words of the nodes and of the trainer"
+    assert len(one.slowest) == 5
+    assert run.epsilon_spent == pytest.approx(16.0, rel=1e-5)
+    check_sums(msgspec.to_builtins(run))
+
+
+def test_something_is_learned_from_clients_in_processes_of_their_own(dca: Dca, mosquitto_broker: Broker) -> None:
+    more = ("--broker", mosquitto_broker.url, "--processes", "2", "--drop", "3", "--json", "-")
+    done = dca("--clients", "50", "--epsilon", "8", *more)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["processes"], result["epsilon_spent"]) == (2, pytest.approx(8.0, rel=1e-5))
+    assert [len(one["absent_clients"]) for one in result["rounds"]] == [3, 3]
+    assert all(one["roles"]["client"]["messages"] >= 47 for one in result["rounds"])
+    assert result["coefficients"]
+
+
 def test_vanishing_clients_are_missing_from_the_sum(mosquitto_broker: Broker) -> None:
-    result = msgspec.to_builtins(run_fleet(changed(broker=mosquitto_broker.url, connections="shared", dropped=3)))
+    result = msgspec.to_builtins(run_rounds(changed(broker=mosquitto_broker.url, connections="shared", dropped=3)))
     check_sums(result)
     (row,) = result["rounds"]
     assert (row["arrived"], row["contributors"], row["dropped"], row["failed"]) == (37, 37, 3, 0)
@@ -115,14 +138,10 @@ def test_vanishing_clients_are_missing_from_the_sum(mosquitto_broker: Broker) ->
     assert {one["client"] for one in row["slowest"]}.isdisjoint(row["vanished_clients"])
 
 
-def test_where_too_many_vanish_they_are_waited_for_less_long_and_others_are_drawn_each_time(tmp_path: Path) -> None:
-    options = changed(dropped=3, tolerated=3)
-    assert options.collect_window_ms() == options.window_ms() >= 60_000
-    assert changed(dropped=4, tolerated=3).collect_window_ms() < 5_000
-    held = Fleet(options, tmp_path, _Progress(40, lambda *progress: None), None)
-    first, second = held._draw(), held._draw()
-    assert first != second
-    assert len(set(first)) == len(set(second)) == 3
+def test_where_too_many_vanish_they_are_waited_for_less_long() -> None:
+    collect_ms, commit_ms = changed(dropped=4).windows_ms()
+    assert collect_ms == commit_ms >= 60_000
+    assert changed(dropped=5).windows_ms()[0] < 5_000
 
 
 def test_an_abort_is_told_with_what_it_took(dca: Dca, embedded_broker: Broker) -> None:
@@ -139,24 +158,17 @@ def test_an_abort_is_told_with_what_it_took(dca: Dca, embedded_broker: Broker) -
     assert not list(Path.cwd().iterdir())
 
 
-def test_a_round_that_is_never_announced_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_that_is_never_announced_is_told_in_one_line(
+    mosquitto_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where a broker delivers no epoch key, say: then there is no round to tell of."""
 
-    class Refusing:
-        async def hold(self, request: OpenRound) -> NoisyAggregate:
-            raise RoundAborted("no epoch key of Compute node compute-1")
+    async def refuse(trainer: LiveTrainer, request: OpenRound) -> NoisyAggregate:
+        raise RoundAborted("no epoch key of Compute node compute-1")
 
-    async def nothing(self: Fleet, orders: object = None) -> None:
-        """No process is asked what it uses."""
-
-    async def hold_all() -> None:
-        held = Fleet(SMALL, tmp_path, _Progress(40, lambda *progress: None), None)
-        held._trainer = Refusing()  # type: ignore[assignment]
-        await held.hold_all()
-
-    monkeypatch.setattr(Fleet, "_usage", nothing)
+    monkeypatch.setattr(LiveTrainer, "hold", refuse)
     with pytest.raises(UsageError, match=r"^round 1 was never announced: no epoch key of Compute node compute-1$"):
-        asyncio.run(hold_all())
+        run_rounds(changed(broker=mosquitto_broker.url, processes=0))
 
 
 def test_a_killed_worker_is_named(mosquitto_broker: Broker) -> None:
@@ -166,13 +178,13 @@ def test_a_killed_worker_is_named(mosquitto_broker: Broker) -> None:
 
     name = "(clients 0 to 19|clients 20 to 39|the Compute nodes)"
     with pytest.raises(UsageError, match=rf"^the process of {name} was killed \(by the system, .* fewer --clients\)"):
-        run_fleet(changed(broker=mosquitto_broker.url, dropped=2), kill)
+        run_rounds(changed(broker=mosquitto_broker.url, dropped=2), kill)
 
 
 def test_a_broker_that_is_not_there_is_told_in_one_line() -> None:
     line = "cannot reach broker at mqtt://127.0.0.1:1: connection refused; is it running?"
     with pytest.raises(TransportError, match=f"^{re.escape(line)}$"):
-        run_fleet(changed(broker="mqtt://127.0.0.1:1"))
+        run_rounds(changed(broker="mqtt://127.0.0.1:1"))
 
 
 def test_a_server_that_does_not_answer_is_told_before_anything_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +193,7 @@ def test_a_server_that_does_not_answer_is_told_before_anything_is_started(monkey
         url = f"mqtt://127.0.0.1:{silent.getsockname()[1]}"
         began_s = time.monotonic()
         with pytest.raises(TransportError, match=f"^cannot reach broker at {url}: no answer; does it speak MQTT"):
-            run_fleet(changed(broker=url))
+            run_rounds(changed(broker=url))
     assert time.monotonic() - began_s < 20, "and not the two minutes that a busy broker has"
 
 
@@ -214,17 +226,20 @@ def test_however_it_ends_nothing_is_left(number: signal.Signals, code: int, tmp_
     ("arguments", "told"),
     [
         (["--rounds", "2"], "--rounds goes with --dimension D"),
-        (["--rounds", "2", "--processes", "2"], "--processes, --rounds go with --dimension D"),
+        (["--rounds", "2", "--processes", "2"], "--rounds goes with --dimension D"),
         (["--dimension", "3", "--csv", "a.csv", "--output", "b"], "--csv, --output go with learning from data"),
         (["--dimension", "3", "--bounds-from-data"], "--bounds-from-data goes with learning from data"),
         (["--dimension", "0"], "--dimension 0: expected 1 to 65536"),
         (["--dimension", "3", "--rounds", "0"], "--rounds 0: expected 1 or more"),
-        (["--dimension", "3", "--clients", "5", "--processes", "6"], "--processes 6: expected 1 to 5"),
+        (["--dimension", "3", "--clients", "5", "--processes", "6"], "--processes 6: expected 0 to 5"),
         (["--dimension", "3", "--connections", "one"], "--connections one: expected each or shared"),
         (["--dimension", "3", "--broker", "x"], "--broker x: expected auto, embedded, mosquitto or mqtt://host:port"),
         (["--dimension", "3", "--clients", "4", "--tolerate", "4"], "T = 4 is not below N = 4"),
         (["--dimension", "3", "--epsilon", "-1"], "epsilon"),
         (["--clients", "5000"], "with --dimension D"),
+        (["--engine", "ray"], "--broker auto with --engine ray: other machines do not reach a broker"),
+        (["--engine", "ray", "--broker", "mqtt://h:1", "--processes", "0"], "--engine ray: expected --processes P"),
+        (["--engine", "spark", "--broker", "mqtt://h:1"], "--engine spark: expected local, ray or ray://host:port"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_starts(dca: Dca, arguments: list[str], told: str) -> None:
@@ -232,14 +247,6 @@ def test_what_cannot_be_is_refused_before_anything_starts(dca: Dca, arguments: l
     assert done.returncode in (2, 5, 6, 7, 8)
     assert told in done.stderr.splitlines()[-1]
     assert "broker      " not in done.stdout
-
-
-def test_a_mechanism_that_no_worker_knows_is_refused() -> None:
-    class Other(RoundedGaussian):
-        name = "other"
-
-    with pytest.raises(UsageError, match="mechanism 'other': a fleet knows"):
-        changed(mechanism=Other()).check()
 
 
 def test_more_connections_than_the_system_allows_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

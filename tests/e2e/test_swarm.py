@@ -31,11 +31,11 @@ from dca_proto.net.broker import Broker
 from dca_proto.net.topics import topic_of
 from dca_proto.privacy.accounting import epsilon_of, mu_of_pure
 from emulator.results import Run
-from emulator.swarm.dropout import Dropouts
+from emulator.swarm.dropout import Dropouts, Vanished
+from emulator.swarm.host import Charges
 from emulator.swarm.live import Swarm
 from emulator.swarm.progress import Lines
-from emulator.swarm.summary import spent
-from emulator.swarm.timeline import RoundLog, Timeline
+from emulator.swarm.timeline import RoundLog
 from emulator.swarm.view import closing_lines
 from inference.jobs.summary import HeldOut
 
@@ -263,30 +263,28 @@ def test_drops_are_drawn_by_place_anew_for_each_round() -> None:
 
 def test_a_dropped_client_loses_its_shares_and_nothing_else() -> None:
     client, node = bytes(16), bytes([1]) * 16
-    drops = Dropouts([client], 1, 0)
+    drops = Vanished()
     share, join = (topic_of("f", Address(channel, node), client) for channel in (Channel.COMPUTE, Channel.TRAINER))
     assert not drops.swallows(share), "before the round"
-    drops.next_round()
+    drops.ids = frozenset({client.hex()})
     assert drops.swallows(share)
     assert not drops.swallows(join)
     assert not drops.swallows(topic_of("f", Address(Channel.COMPUTE, node), bytes([2]) * 16))
 
 
 def test_what_was_spent_is_the_worst_clients_charges_that_were_not_given_back() -> None:
-    timeline = Timeline(lambda: (0, 0), lambda log: None)
-    timeline.note(b"t", facts.Announced(b"1", "mean", 1))
+    charges = Charges()
+    assert charges.spent(1e-5) == 0.0
     for client, mu in ((b"a", 0.3), (b"b", 0.4)):
-        timeline.note(client, facts.Contributed(b"1", "mean", mu))
-    timeline.note(b"t", facts.RoundFailed(b"1", "silence", None, None))
-    assert spent(timeline.charges, 1e-5) == pytest.approx(epsilon_of(0.4, 1e-5)), "no result, and yet spent"
-    timeline.note(b"b", facts.ChargeReturned(b"1"))
-    timeline.note(b"t", facts.Announced(b"2", "mean", 1))
-    timeline.note(b"a", facts.Contributed(b"2", "mean", 0.4))
-    assert spent(timeline.charges, 1e-5) == pytest.approx(epsilon_of(0.5, 1e-5))
-    timeline.note(b"a", facts.Contributed(b"3", "histogram", mu_of_pure(1.0), 1.0))
+        charges.note(client, facts.Contributed(b"1", "mean", mu), is_lost=client == b"b")
+    assert charges.spent(1e-5) == pytest.approx(epsilon_of(0.4, 1e-5)), "no result, and yet spent"
+    charges.note(b"b", facts.ChargeReturned(b"1"))
+    charges.note(b"a", facts.Contributed(b"2", "mean", 0.4))
+    assert charges.spent(1e-5) == pytest.approx(epsilon_of(0.5, 1e-5))
+    charges.note(b"a", facts.Contributed(b"3", "histogram", mu_of_pure(1.0), 1.0))
     beside = math.hypot(0.5, mu_of_pure(1.0))  # a report beside a Gaussian round counts as one that tells more
-    assert spent(timeline.charges, 1e-5) == pytest.approx(epsilon_of(beside, 1e-5)), "a report"
-    assert spent({}, 1e-5) == 0.0
+    assert charges.spent(1e-5) == pytest.approx(epsilon_of(beside, 1e-5)), "a report"
+    assert charges.sent == {b"1": 1, b"2": 1, b"3": 1}, "what was lost is not among them"
 
 
 NOT_PRIVATE = Run(ok=True, clients=3, computes=2, tolerated=0, rounds=[], private=False, not_private_because=["x"])

@@ -25,8 +25,8 @@ from dca_proto.core.request import OpenRound
 from dca_proto.net.broker import Broker
 from dca_proto.net.live import LiveTrainer
 from dca_proto.net.topics import topic_of
-from emulator.swarm import live
-from emulator.swarm.dropout import Dropouts
+from emulator.swarm import options
+from emulator.swarm.dropout import Vanished
 from inference.errors import DataError
 from inference.jobs import NAMES, find, reports
 from inference.models.linear.nodes import job as regression_mcmc
@@ -107,7 +107,7 @@ def test_data_nodes_release_by_themselves_and_there_is_nobody_else(
 def test_a_data_node_that_vanishes_is_not_waited_for_beyond_the_close(
     dca: Dca, table: Path, embedded_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "_RELEASING_MS", 750)
+    monkeypatch.setattr(options, "_RELEASING_MS", 750)
     done = dca(*own(table, "--data-nodes", "3", "--drop", "1", "--broker", embedded_broker.url, "--json", "-"))
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
@@ -136,8 +136,8 @@ def test_a_round_in_which_nothing_came_is_an_abort_with_advice(
 
 
 def test_a_release_is_lost_and_no_contribution() -> None:
-    drops = Dropouts([bytes([1]) * 16], 1, 0, Channel.TRAINER)
-    drops.next_round()
+    drops = Vanished(Channel.TRAINER)
+    drops.ids = frozenset({"01" * 16})
     lost = {
         channel: drops.swallows(topic_of("f", Address(channel, bytes(16)), bytes([1]) * 16))
         for channel in (Channel.COMPUTE, Channel.TRAINER)

@@ -29,7 +29,7 @@ from dca_proto.core.errors import RoundAborted
 from dca_proto.core.request import OpenRound
 from dca_proto.net.broker import Broker
 from dca_proto.net.live import LiveTrainer
-from emulator.swarm import live
+from emulator.swarm import options
 from emulator.swarm.progress import Bars, IterationBars, IterationLines, Lines
 from emulator.swarm.timeline import RELEASE_PHASES, RoundLog
 from inference.mcmc.posterior import Sampling
@@ -154,8 +154,8 @@ def test_a_mean_of_reports_of_which_some_are_missing(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(live, "_RELEASING_MS", 750)
-    monkeypatch.setattr(live, "_RELEASING_EACH_MS", 0)
+    monkeypatch.setattr(options, "_RELEASING_MS", 750)
+    monkeypatch.setattr(options, "_RELEASING_EACH_MS", 0)
     monkeypatch.setattr(Options, "sample", draws_from_nowhere({"rate": 2.0}))
     given = ("--job", "ldp-mean", "--set", "family=poisson", "--epsilon", "4", "--clients", "50", "--drop", "2")
     done = dca(*own(table, embedded_broker.url, "calls", *given, *QUICK, "--json", "-"))

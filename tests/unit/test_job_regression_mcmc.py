@@ -20,7 +20,7 @@ from dca_proto.core.errors import UsageError
 from dca_proto.learning.job import JobTerms
 from dca_proto.learning.journal import Journal, Opened
 from dca_proto.privacy.budget import Budget
-from emulator.swarm.live import fresh_cast
+from emulator.swarm.live import fresh_keys
 from inference.errors import DataError
 from inference.jobs import find
 from inference.jobs.settings import settings_from
@@ -137,7 +137,7 @@ def task(**settings: Any) -> Task:
         "name": "regression-mcmc", "method": "fast", "target": "y", "bounds": {"a": [0, 1], "y": [0, 1]},
         "epsilon": 8, "delta": 1e-5, "clients": 2,
     }  # fmt: skip
-    return task_of({**table, **settings}, fresh_cast(0, 0).federation)
+    return task_of({**table, **settings}, fresh_keys(0).federation)
 
 
 @jax_needed
@@ -162,7 +162,7 @@ def test_a_seed_that_rounds_depend_on_is_part_of_a_jobs_identity() -> None:
         "name": "regression", "target": "y", "bounds": {"a": [0, 1], "y": [0, 1]}, "epsilon": 8, "delta": 1e-5,
         "clients": 9,
     }  # fmt: skip
-    federation = fresh_cast(0, 2).federation
+    federation = fresh_keys(2).federation
     assert task_of({**table, "seed": 1}, federation).identity != task_of(table, federation).identity
 
 

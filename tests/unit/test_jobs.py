@@ -24,7 +24,7 @@ from dca_proto.core.errors import UsageError
 from dca_proto.learning.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from emulator.ideal import IdealSwarm
-from emulator.swarm.live import fresh_cast
+from emulator.swarm.live import fresh_keys
 from inference.bounds import Interval
 from inference.datasets import from_csv
 from inference.errors import DataError
@@ -207,7 +207,7 @@ def test_data_nodes_are_named_in_a_trainers_job_or_follow_from_its_federation() 
         "name": "regression-mcmc", "method": "fast", "target": "y", "bounds": {"a": [0, 1], "y": [0, 1]},
         "epsilon": 8, "delta": 1e-5, "clients": 1,
     }  # fmt: skip
-    alone, together = fresh_cast(0, 0).federation, fresh_cast(0, 2).federation
+    alone, together = fresh_keys(0).federation, fresh_keys(2).federation
     for federation, more in ((alone, {}), (together, {"kind": "node-release"})):
         task = task_of({**table, **more}, federation)
         assert (task.kind, task.terms.computes, task.identity["kind"]) == (NodeReleaseRequest, (), "node-release")
@@ -444,7 +444,7 @@ def test_a_plan_is_checked_with_what_a_batch_tolerates(tolerated: int, colluders
         "name": "logistic", "batch": 20, "features": ["a"], "target": "y", "bounds": {"a": [0, 1], "y": [0, 1]},
         "epsilon": 8, "delta": 1e-5, "clients": 100, "tolerate": tolerated, "colluders": colluders,
     }  # fmt: skip
-    federation = fresh_cast(0, 2).federation
+    federation = fresh_keys(2).federation
     if said is not None:
         with pytest.raises(UsageError, match=said):
             task_of(table, federation)

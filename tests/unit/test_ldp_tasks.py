@@ -22,7 +22,7 @@ from dca_proto.cli.learn_view import reports_row, show
 from dca_proto.core.errors import UsageError
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.price import Price
-from emulator.swarm.live import fresh_cast
+from emulator.swarm.live import fresh_keys
 from inference.bounds import Interval
 from inference.datasets import load
 from inference.errors import DataError
@@ -117,7 +117,7 @@ def test_the_documented_regression_does_not_diverge() -> None:
 def task(name: str = "ldp-histogram", nodes: int = 2, **given: Any) -> Task:
     """Of a federation with so many Compute nodes."""
     table = {"name": name, "target": "y", "bounds": {"a": [0, 1], "y": [0, 12]}, "epsilon": 2, "clients": 50}
-    return task_of({**table, **given}, fresh_cast(0, nodes).federation)
+    return task_of({**table, **given}, fresh_keys(nodes).federation)
 
 
 def test_a_job_on_pure_reports_needs_no_delta_and_spends_none() -> None:

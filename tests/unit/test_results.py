@@ -11,6 +11,7 @@ from rich.console import Console
 
 from dca_proto.core import facts
 from emulator.results import Round, Run, grouped
+from emulator.swarm.host import Charges
 from emulator.swarm.summary import missing, round_figures
 from emulator.swarm.timeline import Timeline
 from emulator.swarm.view import aborted_lines, rounds_table
@@ -18,31 +19,26 @@ from emulator.swarm.view import aborted_lines, rounds_table
 ROUND, CLIENTS = b"r" * 16, [bytes([place]) * 16 for place in range(10)]
 
 
-def log_of(*told: tuple[bytes, object]) -> Any:
-    timeline = Timeline(lambda: (0, 0), lambda log: None)
-    timeline.note(b"trainer", facts.Announced(ROUND, "sum", 3))
-    for actor, fact in told:
-        timeline.note(actor, fact)
+def log_of(*told: object) -> Any:
+    timeline = Timeline(lambda log: None)
+    timeline.note(facts.Announced(ROUND, "sum", 3))
+    for fact in told:
+        timeline.note(fact)
     return timeline.rounds[0]
 
 
 def test_who_came_late_has_not_dropped() -> None:
     """Of ten, one declines, eight send, one of these vanishes, and five are there when the round closes."""
-    sent = [(one, facts.Contributed(ROUND, "sum", 0.1)) for one in CLIENTS[:8]]
-    declined = (b"trainer", facts.Declined(ROUND, CLIENTS[9], "epsilon", "2", "1"))
-    failed = (b"trainer", facts.RoundFailed(ROUND, "too-few", 5, 9))
-    log = log_of(*sent, declined, (b"trainer", facts.Closed(ROUND, 5, "deadline")), failed)
-    log.vanished = frozenset(CLIENTS[:1])
-    assert missing(10, log, len(log.sent - log.vanished)) == {"late": 2, "dropped": 2}
-
-
-def test_a_contribution_to_another_round_is_not_counted() -> None:
-    log = log_of((CLIENTS[0], facts.Contributed(b"x" * 16, "sum", 0.1)))
-    assert log.sent == set()
+    charges = Charges()
+    for one in CLIENTS[:8]:
+        charges.note(one, facts.Contributed(ROUND, "sum", 0.1), is_lost=one == CLIENTS[0])
+    declined = facts.Declined(ROUND, CLIENTS[9], "epsilon", "2", "1")
+    log = log_of(declined, facts.Closed(ROUND, 5, "deadline"), facts.RoundFailed(ROUND, "too-few", 5, 9))
+    assert missing(10, log, charges.sent[ROUND]) == {"late": 2, "dropped": 2}
 
 
 def test_an_aborted_round_says_why_in_the_record_and_on_the_terminal() -> None:
-    log = log_of((b"trainer", facts.RoundFailed(ROUND, "compute-2 aborted: too-few", 35, 308)))
+    log = log_of(facts.RoundFailed(ROUND, "compute-2 aborted: too-few", 35, 308))
     figures = round_figures(log, private=True)
     assert (figures["ok"], figures["error"], figures["needed"]) == (False, "compute-2 aborted: too-few", 308)
     one = Round(**figures, late=300, dropped=7)

@@ -21,7 +21,7 @@ from dca_proto.learning.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from emulator.ideal import IdealSwarm
 from emulator.swarm.data import DataOptions, problem_of
-from emulator.swarm.live import fresh_cast
+from emulator.swarm.live import fresh_keys
 from inference.datasets import simulated_trial
 from inference.errors import DataError
 from inference.estimators import PrivateKaplanMeier, PrivateProportionalHazards
@@ -183,7 +183,7 @@ def test_a_trainers_file_names_the_columns() -> None:
         "clients": 50,
     }
     table = {**job, "name": "survival", "event": "died", "group": "arm", "times": [6, 12, 24], "delta": 1e-5}
-    task = task_of(table, fresh_cast(0, 2).federation)
+    task = task_of(table, fresh_keys(2).federation)
     assert task.job.model(task.schema, task.own) == "survival over months by arm, in 3 intervals up to 24"
 
 

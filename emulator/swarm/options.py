@@ -1,0 +1,197 @@
+"""What a swarm is made of and what it is asked, and what follows from that: windows, policies, how clients are split.
+
+Windows. A round closes when all have contributed, or when enough have and the rest are quiet, so windows are generous.
+They are waited for to their ends only where more clients vanish than may, which no round survives, and in rounds
+without Compute nodes where somebody vanishes; so they are short there.
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import accumulate
+
+import msgspec
+
+from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest, RoundRequest, SecureSumRequest
+from dca_proto.core.errors import UsageError
+from dca_proto.core.params import Timing
+from dca_proto.core.request import tolerated_of
+from dca_proto.learning.forecast import EXACT
+from dca_proto.learning.job import JobTerms
+from dca_proto.net.settings import check_url
+from dca_proto.privacy.budget import Budget
+from dca_proto.privacy.mechanism import PURE_MECHANISMS, Mechanism
+from dca_proto.privacy.policy import Floors, Policy
+from emulator.engine import LOCAL
+from emulator.swarm import usage
+
+CONNECTIONS = ("each", "shared")
+_BROKERS = ("auto", "embedded", "mosquitto")
+_CERTIFICATE_DAYS = 30
+_RELEASING_MS, _RELEASING_EACH_MS = 2_000, 20  # half of how long who vanishes is waited for, without Compute nodes
+_CONNECTING_MAX, _CONNECTING_EACH_MAX = 96, 32  # in all processes together: mosquitto's backlog is 100
+
+
+class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a swarm is made of.
+
+    Attributes:
+        clients: N, or J data nodes. computes: M. budget: of all rounds. tolerated: T, of a round of everybody.
+        colluders: c. dropped: K clients that vanish in each round.
+        batch: B clients in each round at least, or 0 where all are asked in all rounds.
+        seed: of drops and waiting times, never of keys or noise.
+        broker: ``auto``, ``embedded``, ``mosquitto``, or the URL of one that runs.
+        connections: one for ``each`` client, or ``shared`` by all clients of a process.
+        processes: P, that run clients, beside one for the Compute nodes; 0 runs all actors in this one.
+        engine: where the processes are.
+        mechanism: of every actor; by default the exact one, without which nothing is private.
+        kind: of all rounds. Without Compute nodes M = T = c = 0.
+        reports: of LDP reports, the local mechanism by which clients report; "" of any other kind.
+        dimension: d, of a synthetic sum; 0 where something is learned. rounds: how many synthetic ones are held.
+    """
+
+    clients: int
+    computes: int = 3
+    budget: Budget = Budget(2.0, 1e-5)
+    tolerated: int = 0
+    colluders: int = 0
+    dropped: int = 0
+    broker: str = "auto"
+    seed: int = 0
+    batch: int = 0
+    connections: str = CONNECTIONS[0]
+    processes: int = 0
+    engine: str = LOCAL
+    mechanism: Mechanism = EXACT
+    kind: type[RoundRequest] = SecureSumRequest
+    reports: str = ""
+    dimension: int = 0
+    rounds: int = 1
+
+    def check(self, advice: str = "use --connections shared") -> None:
+        """Refuse a broker, connections or processes that cannot be, before anything is started.
+
+        Args:
+            advice: where there are too many connections.
+
+        Raises:
+            UsageError: with what to change.
+        """
+        if not 0 <= self.processes <= self.clients:
+            raise UsageError(f"--processes {self.processes}: expected 0 to {self.clients}, the number of clients")
+        if self.connections not in CONNECTIONS:
+            raise UsageError(f"--connections {self.connections}: expected {' or '.join(CONNECTIONS)}")
+        if "://" in self.broker:
+            check_url("--broker", self.broker)
+        elif self.broker not in _BROKERS:
+            raise UsageError(f"--broker {self.broker}: expected {', '.join(_BROKERS)} or mqtt://host:port")
+        elif self.engine != LOCAL:
+            raise UsageError(
+                f"--broker {self.broker} with --engine {self.engine}: other machines do not reach a broker that is "
+                "started here; give the URL of one that they reach, mqtt://host:port"
+            )
+        if self.engine != LOCAL and not self.processes:
+            raise UsageError(f"--engine {self.engine}: expected --processes P, how many processes run clients there")
+        each = -(-self.clients // max(1, self.processes)) if self.connections == CONNECTIONS[0] else 1
+        here = each if self.processes else self.connected
+        usage.require_connections(here, self.connected if "://" not in self.broker else None, advice)
+
+    @property
+    def connected(self) -> int:
+        """Connections at the broker: of the clients, the Compute nodes and the trainer."""
+        of_clients = self.clients if self.connections == CONNECTIONS[0] else max(1, self.processes)
+        return of_clients + self.computes + 1
+
+    @property
+    def connecting_max(self) -> int:
+        """How many connect at once in each process."""
+        return max(1, min(_CONNECTING_EACH_MAX, _CONNECTING_MAX // (self.processes + 1)))
+
+    @property
+    def is_summed(self) -> bool:
+        """Whether there are Compute nodes."""
+        return self.kind is SecureSumRequest
+
+    @property
+    def delta(self) -> float:
+        """What the rounds spend: none, where reports are private by epsilon alone."""
+        return 0.0 if self.reports in PURE_MECHANISMS else self.budget.delta
+
+    @property
+    def smallest(self) -> tuple[int, int]:
+        """N and T of the smallest round."""
+        fewest = self.batch or self.clients
+        return fewest, tolerated_of(fewest, self.clients, self.tolerated, self.colluders)
+
+    @property
+    def room(self) -> int:
+        """How many may drop of the smallest round."""
+        return self.smallest[1] - self.colluders if self.is_summed else self.clients - 1
+
+    @property
+    def floors(self) -> Floors:
+        """What a Compute node accepts at least: no more than the smallest round needs."""
+        clients, tolerated = self.smallest
+        fewest = clients - tolerated + self.colluders
+        return Floors(clients_min=fewest, honest_min=fewest - 1 - self.colluders)
+
+    def policy(self) -> Policy:
+        """What a client accepts: its whole budget may go to one round.
+
+        Rows of a data node are different people's, each of whom spends the budget once. Who reports by itself relies
+        on nobody.
+        """
+        budget = self.budget
+        most = Policy(
+            epsilon_per_round_max=budget.epsilon, epsilon_per_period_max=budget.epsilon, delta_max=budget.delta
+        )
+        if self.kind is NodeReleaseRequest:
+            return msgspec.structs.replace(most, rows_of_many=True)
+        if self.kind is LdpReportRequest:
+            return most
+        floors = self.floors
+        return msgspec.structs.replace(
+            most,
+            clients_min=floors.clients_min,
+            honest_min=floors.honest_min,
+            colluders_min=self.colluders,
+            computes_min=self.computes,
+        )
+
+    def terms(self, computes: tuple[bytes, ...]) -> JobTerms:
+        """What is the same for all rounds."""
+        collect_ms, commit_ms = self.windows_ms()
+        return JobTerms(
+            budget=self.budget,
+            clients=self.clients,
+            tolerated=self.tolerated,
+            colluders=self.colluders,
+            computes=computes,
+            collect_window_ms=collect_ms,
+            commit_window_ms=commit_ms,
+        )
+
+    def windows_ms(self) -> tuple[int, int]:
+        """How long contributions are waited for, and how long nodes may take to agree: ten times what is usual."""
+        window_ms = int(120_000 + self.clients * self.computes * (5 + self.dimension / 50))
+        if self.dropped and not self.is_summed:
+            return (_RELEASING_MS + _RELEASING_EACH_MS * self.clients,) * 2
+        if self.dropped > self.room:
+            return int(2_000 + self.clients * (10 + self.dimension / 100)), window_ms
+        return window_ms, window_ms
+
+    def timing(self) -> Timing:
+        """When messages without an answer are repeated: not while the others' are still on their way."""
+        first_ms = int(5_000 + self.clients * (2 + self.dimension / 100))
+        return Timing(resend_first_ms=first_ms, resend_max_ms=4 * first_ms)
+
+    def splits(self) -> list[tuple[int, int]]:
+        """(first, count) of each process's clients."""
+        parts = max(1, self.processes)
+        counts = [len(range(place, self.clients, parts)) for place in range(parts)]
+        return list(zip(accumulate([0, *counts[:-1]]), counts, strict=True))
+
+
+def certificate_expiry_ms() -> int:
+    """When certificates that are made now expire."""
+    return int((time.time() + _CERTIFICATE_DAYS * 24 * 3600) * 1000)
