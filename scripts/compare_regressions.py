@@ -16,7 +16,7 @@ Checked, of medians over splits: this library is no worse than adaSSP in any lin
 figures of adaSSP that are known from elsewhere (1.174, 1.083 and 1.201); on Adult, whose rows are enough for any
 method without noise, its log loss and its area under the curve are no worse than diffprivlib's.
 
-    scripts/compare_regressions.py --diffprivlib ENV/bin/python     ten minutes
+    scripts/compare_regressions.py --diffprivlib ENV/bin/python     five minutes
     scripts/compare_regressions.py --quick --json -                 one minute; without diffprivlib
 
 Exit code 4 where a check fails. diffprivlib needs an older scikit-learn, so it runs in an environment of its own:
