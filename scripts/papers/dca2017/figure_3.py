@@ -24,7 +24,8 @@ import argparse
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from math import sqrt
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -37,11 +38,14 @@ from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least
 from inference.errors import DataError
 from inference.models.coefficients import Coefficients
+from inference.models.linear.baselines import nonprivate_regression, of_rows
+from inference.models.linear.closed_form import Posterior, posterior, summarise
 from inference.models.linear.one_round import regression_in_bounds
+from inference.models.linear.prior import prior_precision
+from inference.models.linear.repair import REPAIR
 from inference.models.linear.two_rounds import regression_with_projection
 from inference.problem import Array, Problem, Schema, split, stream
-from inference.rounds import Job, Rounds
-from papers.dca2017.baselines import ByRounds, InputPerturbation, Method, NonPrivate
+from inference.rounds import Job, run
 from papers.dca2017.gdsc_files import GENES, SIMULATED, Gdsc, read_gdsc
 from papers.dca2017.rounds import DISTRIBUTED, TRUSTED, UNNOISED, rounds_of
 from papers.dca2017.simulated_gdsc import write_simulated
@@ -116,6 +120,27 @@ def rank_correlation(predicted: Array, measured: Array) -> float:
     return float(a @ b) / norm if norm > 0 else 0.0
 
 
+def perturbed_inputs(train: Problem, mu: float, rng: np.random.Generator) -> Coefficients:
+    """The regression of rows to which each client adds Gaussian noise, taken for rows, as published.
+
+    A row is released whole, within the public bounds, so that its L2 sensitivity is 2√(d + 1) half-widths. Each column
+    gets noise of that over μ. The regression is about the means of the noisy rows.
+    """
+    schema = train.schema
+    z = np.clip((train.rows - schema.centres) / schema.half_widths, -1, 1)
+    noisy = z + rng.normal(scale=sqrt(4 * z.shape[1] / mu**2), size=z.shape)
+    means = noisy.mean(axis=0)
+    centred = noisy - means
+    precision = prior_precision(len(schema.features))[1:]
+    slopes = posterior(summarise(centred[:, :-1], centred[:, -1]), precision, repair=REPAIR)
+    cov = np.pad(slopes.cov, ((1, 0), (1, 0)))
+    cov[0, 0] = slopes.residual_variance / len(train.y)
+    fitted = Posterior(np.r_[0.0, slopes.mean], cov, slopes.residual_variance)
+    centre = schema.centres + means * schema.half_widths
+    found = of_rows(train.rows, fitted, centre, schema.half_widths, schema)
+    return replace(found, repair="none", private=schema.private)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Figure3(Experiment[Cell, dict[str, Spread]]):
     """Figure 3 of the DCA paper: rank correlation of predicted with measured drug sensitivity over ε (valid setting).
@@ -169,34 +194,34 @@ class Figure3(Experiment[Cell, dict[str, Spread]]):
         train, test = split(problem, TEST_ROWS, self.seed + cell.number)
         found: dict[str, list[float]] = {method: [] for method in METHODS}
         for epsilon in self.epsilons:
-            for method in self.methods(cell, Budget(epsilon, self.delta)):
-                found[method.name].append(rank_correlation(method.fit(train).predict(test.X)[0], test.y))
+            for name, fit in self.methods(cell, Budget(epsilon, self.delta)).items():
+                found[name].append(rank_correlation(fit(train).predict(test.X)[0], test.y))
         return {"learned_from": len(train.y), "correlation": found}
 
-    def methods(self, cell: Cell, budget: Budget) -> list[Method]:
-        """All of `METHODS`, at this budget."""
+    def methods(self, cell: Cell, budget: Budget) -> dict[str, Callable[[Problem], Coefficients]]:
+        """All of `METHODS`, at this budget: rows in, a regression out."""
 
         def noise(method: str) -> np.random.Generator:
             return stream(self.seed, f"{cell}/{method}/{budget.epsilon:g}/noise")
 
-        def by_rounds(method: str, job: Callable[[Schema], Job[Coefficients]], mode: str) -> ByRounds:
-            random = noise(method).bytes
+        def by_rounds(method: str, job: Callable[[Schema], Job[Coefficients]], train: Problem) -> Coefficients:
+            mode = {TA: TRUSTED, PROJ_TA: TRUSTED, PROJ_NP: UNNOISED}.get(method, DISTRIBUTED)
+            rounds = rounds_of(train, budget, mode, noise(method).bytes, EXACT, COMPUTES)
+            return run(job(train.schema), rounds)
 
-            def held(train: Problem) -> Rounds:
-                return rounds_of(train, budget, mode, random, EXACT, COMPUTES)
-
-            return ByRounds(method, job, held)
-
-        return [
-            NonPrivate(NP),
-            by_rounds(TA, regression_in_bounds, TRUSTED),
-            by_rounds(DDP, regression_in_bounds, DISTRIBUTED),
-            by_rounds(PROJ_TA, regression_with_projection, TRUSTED),
-            by_rounds(PROJ_DDP, regression_with_projection, DISTRIBUTED),
-            by_rounds(BALL, lambda schema: in_unit_ball(regression_in_bounds(schema)), DISTRIBUTED),
-            by_rounds(PROJ_NP, regression_with_projection, UNNOISED),
-            InputPerturbation(budget.mu, noise(INPUT), INPUT),
-        ]
+        jobs: dict[str, Callable[[Schema], Job[Coefficients]]] = {
+            TA: regression_in_bounds,
+            DDP: regression_in_bounds,
+            PROJ_TA: regression_with_projection,
+            PROJ_DDP: regression_with_projection,
+            BALL: lambda schema: in_unit_ball(regression_in_bounds(schema)),
+            PROJ_NP: regression_with_projection,
+        }
+        return {
+            NP: nonprivate_regression,
+            **{method: partial(by_rounds, method, job) for method, job in jobs.items()},
+            INPUT: lambda train: perturbed_inputs(train, budget.mu, noise(INPUT)),
+        }
 
     def gather(self, cells: Sequence[Cell], results: Sequence[Result]) -> dict[str, Spread]:
         runs, found = sorted({cell.number for cell in cells}), {}
