@@ -34,7 +34,7 @@ def test_the_normal_posterior_is_that_of_nuts() -> None:
     value = statistic.evaluate(rows, 24).sum(axis=0) / 2**24 + sigma * rng.standard_normal(statistic.dimension)
     sums = NoisySums(value, np.full(value.size, sigma**2), n)
     found = hazards.fit(sums, LAYOUT, statistic)
-    assert found.converged
+    assert found.reached
     covariance = hazards.covariance(found.theta, LAYOUT, statistic)
     centre, precision = LAYOUT.prior()
     nodes, weights = hermegauss(40)
@@ -54,7 +54,7 @@ def test_the_normal_posterior_is_that_of_nuts() -> None:
         observe(data, jnp.concatenate([share.sum(axis=0) @ statistic.words, first, square[None]]), covariance)
 
     drawn = sample(model, sums, chains=2, draws=1000, warmup=1000, seed=1).draws["theta"].reshape(-1, LAYOUT.size)
-    sd = np.sqrt(np.diag(found.covariance))
+    sd = np.sqrt(np.diag(found.cov))
     assert np.abs((drawn.mean(axis=0) - found.theta) / sd).max() < 0.2
     assert drawn.std(axis=0) == pytest.approx(sd, rel=0.15)
     assert abs(found.theta[LAYOUT.places["effect"]][0] - EFFECT) < 4 * sd[LAYOUT.places["effect"]][0]

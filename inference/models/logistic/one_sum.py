@@ -12,7 +12,7 @@ the privacy noise of known variances V is normal:
 
     released ~ N(n m(φ), n C(φ) + diag(V))                                                                  (2)
 
-**Posterior.** Gauss and Newton's method finds the mode of (2) times a normal prior of φ, Σ by its Cholesky factor with
+**Posterior.** `inference.laplace` finds the mode of (2) times a normal prior of φ, Σ by its Cholesky factor with
 logarithms on the diagonal. The curvature there, JᵀK⁻¹J + P, is the posterior's precision (Laplace's approximation),
 J = n ∂m/∂φ and K the covariance in (2). `scripts/check_logistic.py` measures how often its intervals hold.
 
@@ -42,6 +42,7 @@ from scipy.stats import chi2
 from scipy.stats.qmc import Sobol
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
+from inference import laplace
 from inference.columns import Standardisation, into_ball
 from inference.errors import DataError
 from inference.models.coefficients import LOGIT, Coefficients
@@ -60,7 +61,6 @@ WEIGHTS = (1, 2, 1)  # of xxᵀ and xy: xy has few terms, is smaller, and decide
 MEAN_SD, ROOT_SD = 0.5, 0.5  # priors of μ and of Σ's Cholesky factor, about what the first round found
 AUXILIARY, NUMBERS_MAX = 2**14, 4_000_000  # rows that the trainer draws, by Sobol's points, and numbers in them
 TINY = 1e-12  # of a variance: a public constant has none
-STEPS, PASSES, HALVINGS, ENOUGH = 60, 4, 12, 1e-6
 NODES = np.linspace(-9.0, 9.0, 601)  # the trapezoidal rule: exact to rounding for standard deviations up to 20
 NODE_WEIGHTS = np.exp(-(NODES**2) / 2) / np.exp(-(NODES**2) / 2).sum()
 
@@ -121,14 +121,13 @@ def one_sum_posterior(released: NoisyAggregate | Sequence[NoisyAggregate], prior
     """
     sums = _Sums.of(checked(released))
     law = _Law(sums)
-    phi, precision = law.start(), law.prior_precision(prior_sd)
-    for _ in range(PASSES):
-        off, cov = law.clipped(phi)
-        weight = np.asarray(np.linalg.inv(cov / sums.n + np.diag(sums.noise + TINY)), float)
-        phi, curvature = _mode(law, sums.value - off, weight, precision, phi)
+    start, precision = law.start(), law.prior_precision(prior_sd)
+    found = laplace.posterior(
+        laplace.Law(law.mean, law.jacobian, law.spread), sums.value, np.zeros_like(start), precision, start
+    )
+    phi = found.theta
     parts, own = law.parts(phi), slice(1, 2 + law.d)
-    cov = np.asarray(np.linalg.inv(curvature)[own, own], float)
-    return Found(phi[own], cov, parts.mu, parts.root @ parts.root.T)
+    return Found(phi[own], found.cov[own, own], parts.mu, parts.root @ parts.root.T)
 
 
 def fit_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate], prior_sd: float) -> Coefficients:
@@ -155,24 +154,6 @@ def fit_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate], prior_sd: floa
     )
 
 
-def _mode(law: _Law, value: Array, weight: Array, precision: Array, phi: Array) -> tuple[Array, Array]:
-    """The mode from φ on, given K⁻¹ and the sum for each row, and the curvature there."""
-
-    def loss(at: Array) -> float:
-        off = value - law.mean(at)
-        return float(off @ weight @ off + at @ (precision * at)) / 2
-
-    best = loss(phi)
-    for _ in range(STEPS):
-        slope = law.jacobian(phi)
-        curvature = slope.T @ weight @ slope + np.diag(precision)
-        step = np.linalg.solve(curvature, slope.T @ (weight @ (value - law.mean(phi))) - precision * phi)
-        shorter = (step * 0.5**k for k in range(HALVINGS))
-        phi = phi + next((one for one in shorter if loss(phi + one) <= best), 0.0 * step)
-        before, best = best, loss(phi)
-        if before - best < ENOUGH:
-            break
-    return phi, curvature
 
 
 class _Sums(NamedTuple):
@@ -264,8 +245,8 @@ class _Law:
         steps = 1e-5 * np.eye(len(phi))
         return np.stack([(self.mean(phi + one) - self.mean(phi - one)) / 2e-5 for one in steps], axis=1)
 
-    def clipped(self, phi: Array) -> tuple[Array, Array]:
-        """What clipping adds to m, and C of clipped rows: shapes ``(D,)`` and ``(D, D)``.
+    def spread(self, phi: Array) -> tuple[Array, Array]:
+        """What clipping adds to m, and the covariance of the sum for each row: shapes ``(D,)`` and ``(D, D)``.
 
         Both are of the same auxiliary rows, so that the first one's Monte Carlo error is a part of a small number.
         """
@@ -279,7 +260,8 @@ class _Law:
         )
         cov, label = np.cov(of_seen, rowvar=False), slice(-self.d - 1, None)
         cov[label, label] += (seen * (1 - g**2)).T @ seen / len(x)
-        return share * (of_seen - of_whole).mean(axis=0), share * cov
+        noise = np.diag(self._sums.noise + TINY)
+        return share * (of_seen - of_whole).mean(axis=0), share * cov / self._sums.n + noise
 
 
 def sigmoid_means(mean: float, variance: float) -> tuple[float, float]:

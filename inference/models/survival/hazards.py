@@ -17,9 +17,9 @@ by Gauss and Hermite's quadrature. With C, the covariance of one row's statistic
 C needs fourth moments. It is worked out from rows that are drawn from the model at the current θ, by the same random
 numbers in each iteration, projected as clients project theirs.
 
-**Posterior.** Fisher's scoring with C held fixed in each step (quasi-likelihood: without noise its score is that of the
-multinomial counts) finds the mode; the posterior is taken for normal there, with the information of the sums and the
-prior. Priors are weak: of log hazards per interval about those of half the rows having an event, with a standard
+**Posterior.** `inference.laplace` finds the mode with C held fixed in each pass (quasi-likelihood: without noise its
+score is that of the multinomial counts); the posterior is taken for normal there, with the information of the sums and
+the prior. Priors are weak: of log hazards per interval about those of half the rows having an event, with a standard
 deviation of 3; of β and α 2.5 by default; of m 1, of ln of Σ's Cholesky factor's diagonal ½ and of its other entries
 ½, for standardised features. A test holds the posterior against NUTS.
 
@@ -43,9 +43,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.polynomial.hermite_e import hermegauss
 from numpy.typing import NDArray
-from scipy import linalg
 
 from dca_proto.statistics import SurvivalRegression
+from inference import laplace
 from inference.errors import DataError
 from inference.mcmc.sums import NoisySums
 from inference.models.survival import codes as guess
@@ -54,10 +54,6 @@ Array = NDArray[Any]
 NODES = 20
 LOG_HAZARD_SD, EFFECT_SD, MEAN_SD, FACTOR_SD = 3.0, 2.5, 1.0, 0.5
 SIMULATED = 4096  # rows for C, whose entries are then within some 3 %
-COVARIANCES = 6  # steps in which C is worked out anew
-STEPS, STEP_MAX, STEP_MIN = 60, 0.7, 1e-5
-CLOSE = 0.01  # to the mode, in standard deviations of the posterior
-RIDGE = 1e-10  # of C's largest variance: coordinates that add up to n are public, and have none without noise
 COMPLEX_STEP = 1e-20
 SPREAD_MIN = 1e-8  # added to s², so that s can be divided by
 
@@ -194,15 +190,7 @@ def jacobian(theta: Array, layout: Layout, statistic: SurvivalRegression) -> Arr
     return np.asarray(expected(moved, layout, statistic).imag.T / COMPLEX_STEP)
 
 
-class Fitted(NamedTuple):
-    """The normal posterior of θ, and whether its mode was reached."""
-
-    theta: Array
-    covariance: Array
-    converged: bool
-
-
-def fit(sums: NoisySums, layout: Layout, statistic: SurvivalRegression, effect_sd: float = EFFECT_SD) -> Fitted:
+def fit(sums: NoisySums, layout: Layout, statistic: SurvivalRegression, effect_sd: float = EFFECT_SD) -> laplace.Mode:
     """The posterior of θ given a noisy sum of the statistic.
 
     Raises:
@@ -213,29 +201,15 @@ def fit(sums: NoisySums, layout: Layout, statistic: SurvivalRegression, effect_s
     if sums.value.shape != (statistic.dimension,):
         raise DataError(f"the sum has {sums.value.size} coordinates; expected {statistic.dimension}")
     centre, precision = layout.prior(effect_sd)
-    theta, n, converged = centre.copy(), sums.n, False
-
-    def residuals(theta: Array) -> Array:
-        """Of sums and prior, each of variance 1; half their squares' sum is minus the log density."""
-        off = linalg.solve_triangular(root, sums.value - n * expected(theta, layout, statistic), lower=True)
-        return np.concatenate([off, np.sqrt(precision) * (centre - theta)])
-
-    for taken in range(1, STEPS + 1):
-        if taken <= COVARIANCES:
-            total = n * covariance(theta, layout, statistic) + np.diag(sums.noise_variance)
-            root = np.linalg.cholesky(total + RIDGE * np.diag(np.diag(total).max() * np.ones(len(total))))
-        slopes = linalg.solve_triangular(root, n * jacobian(theta, layout, statistic), lower=True)
-        information, now = slopes.T @ slopes + np.diag(precision), residuals(theta)
-        score = slopes.T @ now[: len(slopes)] + precision * (centre - theta)
-        step = np.linalg.solve(information, score)
-        length = min(1.0, STEP_MAX / np.abs(step).max())
-        while length > STEP_MIN and np.square(residuals(theta + length * step)).sum() > now @ now:
-            length /= 2
-        theta = theta + length * step
-        converged = taken > COVARIANCES and length * float(np.sqrt(step @ score)) < CLOSE
-        if converged:
-            break
-    return Fitted(theta, np.linalg.inv(information), converged)
+    law = laplace.Law(
+        lambda theta: sums.n * expected(theta, layout, statistic),
+        lambda theta: sums.n * jacobian(theta, layout, statistic),
+        lambda theta: (
+            np.zeros_like(sums.value),
+            sums.n * covariance(theta, layout, statistic) + np.diag(sums.noise_variance),
+        ),
+    )
+    return laplace.posterior(law, sums.value, centre, precision, centre)
 
 
 # --- codes ------------------------------------------------------------------------------------------------------------

@@ -17,13 +17,14 @@ from inference.draws import CHAINS, DRAWS, InferenceData, inference_data
 from inference.errors import DataError
 from inference.jobs.estimates import BY_SD, of_draws, score, standard_unit
 from inference.jobs.summary import HeldOut, Place, Standard, Summary
+from inference.laplace import Mode
 from inference.locate import locate, located_by, repeated
 from inference.mcmc.sums import NoisySums
 from inference.models.coefficients import with_prior
 from inference.models.survival.codes import codes
 from inference.models.survival.columns import Columns, parameters_of, request
 from inference.models.survival.curve import PRIOR_ROWS, Counts, LogRank, counts_of, curves, exact_counts, log_rank
-from inference.models.survival.hazards import EFFECT_SD, Fitted, Layout, fit, statistic_of
+from inference.models.survival.hazards import EFFECT_SD, Layout, fit, statistic_of
 from inference.posterior import Estimate, Posterior
 from inference.problem import Problem, Schema
 from inference.rounds import Job
@@ -219,7 +220,7 @@ class HazardsFit(Posterior):
 
     columns: Columns
     layout: Layout
-    fitted: Fitted
+    fitted: Mode
     centre: Array
     scale: Array
     private: bool
@@ -230,7 +231,7 @@ class HazardsFit(Posterior):
 
     def _marginal(self, block: str) -> tuple[Array, Array]:
         place = self.layout.places[block]
-        return self.fitted.theta[place], np.sqrt(np.diag(self.fitted.covariance)[place])
+        return self.fitted.theta[place], np.sqrt(np.diag(self.fitted.cov)[place])
 
     @property
     def coefficients(self) -> Array:
@@ -289,14 +290,14 @@ class HazardsFit(Posterior):
     @property
     def warnings(self) -> list[str]:
         """What speaks against taking the coefficients at their word, a sentence each."""
-        if self.fitted.converged:
+        if self.fitted.reached:
             return list(self.about_columns)
         far = "the posterior's mode was not reached: the noise hides too much; give fewer intervals or more budget"
         return [*self.about_columns, far]
 
     def inference_data(self, rng: np.random.Generator) -> InferenceData:
         """Draws of the normal posterior as ArviZ's type. Raises `DataError` where ArviZ is missing."""
-        drawn = rng.multivariate_normal(self.fitted.theta, self.fitted.covariance, (CHAINS, DRAWS))
+        drawn = rng.multivariate_normal(self.fitted.theta, self.fitted.cov, (CHAINS, DRAWS))
         at = self.layout.places
         posterior = {"log_hazard_ratio": drawn[..., at["effect"]] / self.scale}
         dims, coords = {"log_hazard_ratio": ["feature"]}, {"feature": self.columns.features}
