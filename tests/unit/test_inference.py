@@ -23,11 +23,10 @@ from inference.bounds import Interval
 from inference.columns import FREE_BOUND
 from inference.datasets import Problem, Schema, diabetes, split, stream
 from inference.models.coefficients import Coefficients, rmse
-from inference.models.linear.baselines import nonprivate_regression
+from inference.models.linear.baselines import exact_fit, nonprivate_regression
 from inference.models.linear.closed_form import (
     SufficientStatistics,
     posterior,
-    predictive,
     summarise,
     symmetric,
     unpack,
@@ -139,11 +138,12 @@ def test_residual_variance_must_come_from_somewhere() -> None:
 
 
 def test_predictive_adds_coefficient_and_residual_variance() -> None:
-    x, y = simulated(50, 3, seed=6)
-    fitted = posterior(summarise(x, y), 1.0, 0.5)
-    mean, sd = predictive(fitted, x[:2])
-    np.testing.assert_allclose(mean, x[:2] @ fitted.mean)
-    assert sd[0] == pytest.approx(sqrt(0.5 + x[0] @ fitted.cov @ x[0]))
+    rows = np.column_stack(simulated(50, 3, seed=6))
+    fitted = exact_fit(rows, 1.0, 0.5)
+    z = np.insert((rows[:2] - fitted.centre) / fitted.scale, 0, 1.0, axis=1)[:, :-1]
+    mean, sd = fitted.predict(rows[:2, :-1])
+    np.testing.assert_allclose(mean, fitted.centre[-1] + fitted.scale[-1] * (z @ fitted.mean))
+    assert sd[0] == pytest.approx(fitted.scale[-1] * sqrt(0.5 + z[0] @ fitted.cov @ z[0]))
 
 
 # The repair

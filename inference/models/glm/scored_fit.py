@@ -204,7 +204,8 @@ def _score(aggregate: NoisyAggregate, family: Family) -> Score:
 def exact_fit(
     X: Array, y: Array, family: Family, prior_sd: float = PRIOR_SD, names: Sequence[str] = ()
 ) -> Coefficients:
-    """The same model from raw rows, without privacy: the posterior's mode, and a sandwich for its covariance.
+    """The same model from raw rows, without privacy: the posterior's mode, with a sandwich for its covariance or,
+    of two classes, the inverse curvature.
 
     Args:
         X: shape ``(n, d)``. y: ``(n,)``, counts from 0 on for Poisson. names: of the features, then the target.
@@ -212,7 +213,7 @@ def exact_fit(
     Raises:
         DataError: a count is below 0, or all are 0; ``prior_sd`` is not above 0.
     """
-    if family.disperses and (y.min() < 0 or not y.any()):
+    if family.tells and (y.min() < 0 or not y.any()):
         raise DataError(f"counts lie in {y.min():g} to {y.max():g}; expected 0 or more, and one above 0")
     centre, scale = standardisation(np.column_stack([X, y]))
     if family.own_units:
@@ -229,7 +230,7 @@ def exact_fit(
 def _mode(family: Family, x: Array, y: Array, prior: Prior) -> Normal:
     """Fisher's scoring; for counts κ is the moments' estimate."""
     phi, q, n = prior.mean.copy(), x.shape[1] + (not family.disperses), len(x)
-    if family.disperses:
+    if family.tells:
         phi[0] = log(max(float(y.mean()), 1e-9))
     for _ in range(STEPS):
         score, curved = family.score(phi, x, y)[:, :q], (x * family.curvature(phi, x)[:, None]).T @ x / n
@@ -243,8 +244,10 @@ def _mode(family: Family, x: Array, y: Array, prior: Prior) -> Normal:
     inverse = np.linalg.inv(slope)
     centred = to_likelihood * score
     cov = np.zeros((phi.size, phi.size))
-    cov[:q, :q] = inverse @ (centred.T @ centred + np.diag(prior.precision[:q])) @ inverse
-    if family.disperses:
+    cov[:q, :q] = inverse
+    if not isinstance(family, Bernoulli):  # counts may vary beyond the family's law, and residuals have outliers
+        cov[:q, :q] = inverse @ (centred.T @ centred + np.diag(prior.precision[:q])) @ inverse
+    if family.tells:
         mean = family.curvature(phi, x)
         excess = ((y - mean) ** 2 - y) / (mean**2).sum()
         phi[-1] = max(float(excess.sum()), 0.0)

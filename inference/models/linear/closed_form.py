@@ -62,7 +62,7 @@ from inference.models.linear.repair import (
 )
 
 __all__ = ["REPAIR", "REPAIRS", "Noise", "Posterior", "SufficientStatistics", "posterior", "posterior_with_evidence",
-           "predictive", "summarise", "symmetric", "unpack"]  # fmt: skip
+           "summarise", "symmetric", "unpack"]  # fmt: skip
 
 Array = NDArray[np.float64]
 
@@ -289,13 +289,6 @@ def _residual_variance(statistics: SufficientStatistics, plus: Array, beta: Arra
     hidden = np.sqrt(statistics.noise.yy) + np.finfo(float).eps * np.where(yy > 0, yy, 1.0)
     floored: Array = np.maximum(statistics.yy - explained, hidden) / statistics.n
     return floored
-
-
-def predictive(fitted: Posterior, x: Array) -> tuple[Array, Array]:
-    """Mean and standard deviation of the posterior predictive at rows ``x`` of shape ``(k, m)``: each ``(k,)``."""
-    mean = x @ fitted.mean
-    spread = np.einsum("ki,ij,kj->k", x, fitted.cov, x)
-    return mean, np.sqrt(fitted.residual_variance + spread)
 
 
 def _apply(matrix: Array, vector: Array) -> Array:
