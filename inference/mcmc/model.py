@@ -62,17 +62,20 @@ def observe(
     Returns:
         The noisy sum; where ``sums.value`` is None, one drawn from its law (a posterior predictive).
     """
+    return numpyro.sample(name, law(sums, mean, covariance, n), obs=sums.value)
+
+
+def law(sums: NoisySums, mean: Array, covariance: Array | LowRank, n: Array | None = None) -> Any:
+    """The law of a noisy sum, as at the head; arguments as of `observe`."""
     count, noise = jnp.asarray(sums.n if n is None else n), jnp.asarray(sums.noise_variance)
     expected = count * jnp.asarray(mean)
     if isinstance(covariance, tuple):
         diagonal, factor = covariance
-        law: Any = dist.LowRankMultivariateNormal(expected, jnp.sqrt(count) * factor, count * diagonal + noise)
-    elif jnp.ndim(covariance) == 1:
-        law = dist.Normal(expected, jnp.sqrt(count * covariance + noise)).to_event(1)
-    else:
-        root = jnp.linalg.cholesky(count * covariance + jnp.diag(noise), symmetrize_input=False)
-        law = dist.MultivariateNormal(expected, scale_tril=root)
-    return numpyro.sample(name, law, obs=sums.value)
+        return dist.LowRankMultivariateNormal(expected, jnp.sqrt(count) * factor, count * diagonal + noise)
+    if jnp.ndim(covariance) == 1:
+        return dist.Normal(expected, jnp.sqrt(count * covariance + noise)).to_event(1)
+    root = jnp.linalg.cholesky(count * covariance + jnp.diag(noise), symmetrize_input=False)
+    return dist.MultivariateNormal(expected, scale_tril=root)
 
 
 def sample(

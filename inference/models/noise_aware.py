@@ -2,7 +2,7 @@
 
     ClippedColumn     mean and sd, a rate or a probability, of one clipped column             `rectified`
     Histogram         shares on the simplex, of categories told at random                     `categories`
-    SummedRegression  θ, Σ and σ from noisy sums of xxᵀ, xy and y²                            `summed`
+    SummedRegression  θ, Σ and σ from noisy sums of xxᵀ, xy and y²                            `moments`
     LinearRows        the same from perturbed rows, through their scatter                     `perturbed`
     LogisticRows      θ and Σ from perturbed features and labels                              `perturbed`
 
@@ -25,9 +25,11 @@ import numpyro
 import numpyro.distributions as dist
 from numpy.typing import NDArray
 
+from inference.mcmc.model import observe
+from inference.mcmc.sums import NoisySums
 from inference.models.column import categories, rectified
 from inference.models.column.few_points import few_points
-from inference.models.glm import perturbed, summed
+from inference.models.glm import moments, perturbed
 from inference.models.glm.sites import ALPHA, FEATURE_MEAN, FEATURE_SD, RESIDUAL_SD, ROOT, THETA
 from inference.models.linear.complete_rows import MISSING, log_prior
 from inference.models.predictive import EXPONENTIAL, GAUSSIAN, GEOMETRIC
@@ -124,13 +126,15 @@ class SummedRegression:
         Sigma, mean = _features(data["prior"], self.features, self.constant is not None)
         if self.constant is not None:
             theta = jnp.concatenate([jnp.array([alpha / self.constant]), theta])
-        given = data["value"], self._rows(data), data["noise"], theta
-        known = {"mean": mean, "constant": self.constant}
+        rows, known = self._rows(data), {"mean": mean, "constant": self.constant}
         if self.logistic:
-            numpyro.factor(FACTOR, summed.logistic(*given, Sigma, **known))
+            row = moments.logistic(theta, Sigma, **known)
         else:
             residual_sd = numpyro.sample(RESIDUAL_SD, dist.HalfNormal(data["prior"]["residual_sd"]))
-            numpyro.factor(FACTOR, summed.linear(*given, residual_sd**2, Sigma, **known))
+            row = moments.linear(theta, residual_sd**2, Sigma, **known)
+        seen = slice(int(self.constant is not None), data["value"].shape[0])  # a constant's square counts rows
+        sums = NoisySums(data["value"][seen], data["noise"][seen], rows)
+        observe(sums, row[0][seen], row[1][seen, seen], name=FACTOR)
 
     def start(self, data: Data) -> dict[str, Array]:
         """About where the data are: the features' mean squares, no smaller than noise may hide; hardly a row missing.

@@ -211,7 +211,9 @@ def test_a_model_of_sums_is_its_prior_and_their_law(
     if intercept:
         here, there, value[0] = {**here, "missing": 0.05}, {**there, "missing": 0.1}, 0.25 * 72
     given = aggregate(value, 36.0, SecureSumRequest("regression", parameters), 80)
-    stand_in = StandIn(monkeypatch, "glm.summed.logistic" if logistic else "glm.summed.linear", here)
+    from inference.models.glm import moments
+
+    stand_in = StandIn(monkeypatch, "noise_aware.observe", here)
     fit = fits.logistic if logistic else fits.linear
     assert fit(given, PRIOR, noise_aware=False, draws=50).logistic == logistic
     assert not stand_in.model.counted
@@ -229,9 +231,14 @@ def test_a_model_of_sums_is_its_prior_and_their_law(
     variance = () if logistic else (0.25,)
     squares = value[[3, 5]] if intercept else value[[0, 2]]
     np.testing.assert_allclose(stand_in.start["feature_sd"] ** 2 * 80, np.maximum(squares, 6), rtol=1e-4)
-    stand_in.check(there, log_prior, value / blocks, n, 36 / blocks**2, theta, *variance, covariance(here))
-    assert stand_in.known["constant"] == (0.5 if intercept else None)
-    np.testing.assert_array_equal(stand_in.known["mean"], here.get("feature_mean"))
+    known = {"mean": here.get("feature_mean"), "constant": 0.5 if intercept else None}
+    with jax.enable_x64(True):
+        row = (moments.logistic if logistic else moments.linear)(theta, *variance, covariance(here), **known)
+    stand_in.check(there, log_prior, None, row[0][intercept:], row[1][intercept:, intercept:])
+    sums = stand_in.asked[0]
+    for seen, meant in ((sums.value, value / blocks), (sums.noise_variance, 36 / blocks**2)):
+        np.testing.assert_allclose(seen, meant[intercept:])
+    assert sums.n == pytest.approx(n)
 
 
 @pytest.mark.parametrize("intercept", [False, True])

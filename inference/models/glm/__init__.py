@@ -1,6 +1,6 @@
 """Regressions with the noise in the model: from noisy sums, from LDP reports, and from a few rounds of scores.
 
-moments, summed             noisy sums of a regression's sufficient statistics (LDP paper 2021, 3.1 and 13)
+moments                     noisy sums of a regression's sufficient statistics (LDP paper 2021, 3.1 and 13)
 perturbed                   a regression's perturbed rows (12)
 logistic_normal             the sigmoid's mean under a normal law, exactly
 regression, sites           what a fit returns: coefficients in the columns' units

@@ -24,7 +24,9 @@ The γ_k are `logistic_normal`'s: g = 2σ - 1. (Kulkarni et al. 2021 have a poly
 **A constant feature** c, an intercept, is a first feature of mean c and no variance: its own square has none either,
 and the products of the others with it are c times them. Then θ has its coefficient first, while Σ and μ are without it.
 
-**Weights** of the blocks are no matter of the row: divide the released value by them, and its noise (`summed`).
+**Weights** of the blocks are no matter of the row: divide the released value by them, and its noise.
+
+**What it leaves out.** n rows' statistics are normal only as n grows, and rows that were clipped are taken for whole.
 """
 
 from __future__ import annotations
