@@ -3,6 +3,7 @@
     estimates         a table in the user's units: mean, sd, 95 % interval, and that of the prior
     summary           the table beside estimates without privacy, with warnings and scores on held-out rows
     inference_data    draws, for ArviZ
+    plot              a picture of that table
     refit             the posterior of the same aggregates under another prior, at no price
 
 `inference.models.coefficients` has the class of regressions with a normal posterior, `inference.mcmc.posterior` that
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from inference.errors import DataError
@@ -84,7 +86,11 @@ class Posterior(ABC):
         return found
 
     def summary(
-        self, schema: Schema, reference: Any = None, train: Problem | None = None, test: Problem | None = None
+        self,
+        schema: Schema | None = None,
+        reference: Any = None,
+        train: Problem | None = None,
+        test: Problem | None = None,
     ) -> Summary:
         """The table beside the one without privacy, warnings, and scores on rows that nobody learned from.
 
@@ -105,9 +111,29 @@ class Posterior(ABC):
         found["test"] = None if test is None else self.scored(reference, train, test)
         return found
 
-    def beside(self, reference: Any, schema: Schema) -> Sequence[Figure | None]:
+    def beside(self, reference: Any, schema: Schema | None) -> Sequence[Figure | None]:
         """Figures without privacy, in the order of the estimates."""
         return [one.figure for one in reference.estimates(schema)] if isinstance(reference, Posterior) else reference
+
+    def plot(
+        self,
+        path: Path,
+        *,
+        title: str = "Posterior",
+        reference: Any = None,
+        schema: Schema | None = None,
+        caption: str = "",
+    ) -> Path:
+        """Write a picture of the estimates with their 95 % intervals, beside those without privacy, and return its path.
+
+        Args:
+            path: where to; the suffix says the format (png, svg, pdf). caption: a line below the title. Others as of
+                `summary`.
+        """
+        from inference.jobs.picture import plot_estimates  # needs Matplotlib
+
+        said, private = self.summary(schema, reference), bool(getattr(self, "private", True))
+        return plot_estimates(said, path, title=title, private=private, caption=caption)
 
     def more(self) -> Summary:
         """Further entries of the summary."""

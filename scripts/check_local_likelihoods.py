@@ -4,7 +4,7 @@
 - Each of `rectified` over noise from ε = 0.01 to 20, its parameters (σ from 0.01 to 100 times the width, μ up to 50
   widths outside), and z up to 500 scales outside: ln p, the integral of p, and the gradients, which must be finite
   everywhere, and at a part of the grid equal to differences of the integral's logarithm.
-- Lemma 3.2 (`truncated_moments`) with polynomials up to degree 10 and quadratics of either curvature.
+- Lemma 3.2 (`papers.ldp2021.lemma`) with polynomials up to degree 10 and quadratics of either curvature.
 - The interpolated sum over many reports, in the range in which its error is claimed.
 - What one gradient of a total over 5,000 reports costs on one core.
 
@@ -325,7 +325,7 @@ def check_lemma(cell: Lemma) -> dict[str, Any]:
     """Errors relative to the integral of |g| exp(h) N, without that of rounding the exponent."""
     import jax
 
-    from inference.models.column.truncated_moments import log_polynomial_gaussian
+    from papers.ldp2021.lemma import log_polynomial_gaussian
 
     with jax.enable_x64(True), mp.workdps(DIGITS):
         sd, z, h = mpf(1.5), mpf(cell.z), [mpf(value) for value in cell.h]

@@ -7,12 +7,7 @@ Reading order:
     model                   `observe`, with which a model states the law of such sums; `sample`: a posterior
     run                     how to sample, and the door to NumPyro
     nuts                    NumPyro's sampler, compiled once for each shape of data
-    posterior, picture      draws, what they are worth, warnings in words; posteriors beside priors
-
-Gibbs samplers, written for JAX (NumPyro comes with the same extra, `samplers`):
-    kernel, sampler         a transition of one chain, and what maps it over chains and problems
-    adaptation              of step size and mass
-    distributions           draws and densities that samplers share
+    posterior               draws, what they are worth, warnings in words
 """
 
 from typing import TYPE_CHECKING, Any

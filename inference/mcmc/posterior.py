@@ -6,22 +6,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.privacy.rounding import at_least
 from inference.contraction import of_draws as contraction_of
 from inference.draws import InferenceData, Mixing, about_mixing, check_mixing, inference_data, mixing, tails_of
 from inference.errors import DataError
 from inference.jobs.estimates import Figure, of_draws, sampling_row
 from inference.jobs.summary import Summary
-from inference.mcmc.picture import panels_of, plot_posterior
 from inference.posterior import Estimate, Posterior
 from inference.problem import Schema
 
@@ -216,41 +213,3 @@ class LocalPosterior(Posterior):
             warmup_posterior=self.warmup or None,
             sample_stats=stats,
         )
-
-    def plot(
-        self,
-        path: Path,
-        *,
-        without_privacy: LocalPosterior | None = None,
-        names: Sequence[str] | None = None,
-        level: float = 0.9,
-        caption: str = "",
-    ) -> Path:
-        """Write a picture of each parameter's marginal posterior with its interval, its prior beside it.
-
-        Args:
-            path: where to; the suffix says the format (png, svg, pdf).
-            without_privacy: the same model's posterior from data without noise, to compare.
-            names: of the parameters to show; by default all but matrices and constants.
-            level: of the intervals. caption: a line below the title.
-
-        Raises:
-            DataError: the level is not between 0 and 1, or a name is of no parameter.
-        """
-        chosen = self._numbers if names is None else list(names)
-        others = {} if without_privacy is None else without_privacy.draws
-        panels = []
-        for name in chosen:
-            if name not in self.draws:
-                raise DataError(f"the posterior has no parameter {name!r}; it has {', '.join(self.draws)}")
-            panels += panels_of(name, self.labels(name), self.draws[name], self.prior.get(name), others.get(name))
-        return plot_posterior(panels, path, title=self.model, level=level, caption=caption or self._caption())
-
-    def _caption(self) -> str:
-        said: dict[str, Callable[[Any], str]] = {
-            "epsilon": lambda epsilon: f"ε = {at_least(epsilon)}",
-            "delta": lambda delta: f"δ = {at_least(delta)}",
-            "n": lambda n: f"n = {n:,}",
-        }
-        parts = [words(self.attrs[name]) for name, words in said.items() if self.attrs.get(name)]
-        return ", ".join([str(self.attrs.get("mechanism", "")), *parts]).strip(", ")

@@ -315,6 +315,6 @@ def test_new_clients_of_categories_tell_as_the_mechanism_does(unary: bool) -> No
 
 
 def test_pictures_are_written(tmp_path: Path) -> None:
-    path = rate().plot(tmp_path / "rate.png", without_privacy=rate(100.0))
+    path = rate().plot(tmp_path / "rate.png", reference=rate(100.0))
     assert path.read_bytes()[:4] == b"\x89PNG"
     assert path.stat().st_size > 10_000

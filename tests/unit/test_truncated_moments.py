@@ -13,8 +13,9 @@ import pytest
 from compiling import quick_and_double
 from likelihood_check import planted, script
 
-from inference.models.column import truncated_moments
-from inference.models.column.truncated_moments import Quadratic, log_integral, log_polynomial_gaussian
+from inference.models.column.truncated_moments import Quadratic, log_integral
+from papers.ldp2021 import lemma
+from papers.ldp2021.lemma import log_polynomial_gaussian
 
 LOW, HIGH, SD = script.LOW, script.HIGH, 1.5
 DEGENERATE = 1 / 4.5  # h2 where the integrand has no curvature: 1/2sd²
@@ -107,6 +108,6 @@ def test_the_closed_form_refuses_what_is_no_normal_density() -> None:
     ],
 )
 def test_a_planted_error_is_seen(right: str, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    changed = planted(truncated_moments, right, wrong)
-    monkeypatch.setattr(truncated_moments, "log_polynomial_gaussian", changed.log_polynomial_gaussian)
+    changed = planted(lemma, right, wrong)
+    monkeypatch.setattr(lemma, "log_polynomial_gaussian", changed.log_polynomial_gaussian)
     assert max(script.check_lemma(cell)["error"] for cell in SQUARES) > 1e-3

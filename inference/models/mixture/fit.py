@@ -110,7 +110,7 @@ class MixtureFit(Posterior):
         centre = float(self.columns.centre[column])
         return f"mean of {name}", unit, {"unit": f"mean, {by} from its centre", "scale": 1 / sd, "centre": centre}
 
-    def beside(self, reference: MixtureReference, schema: Schema) -> list[Figure | None]:
+    def beside(self, reference: MixtureReference, schema: Schema | None) -> list[Figure | None]:
         """The component without privacy that each private one is nearest to, each once."""
         from scipy.optimize import linear_sum_assignment
 
