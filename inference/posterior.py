@@ -124,7 +124,7 @@ class Posterior(ABC):
         schema: Schema | None = None,
         caption: str = "",
     ) -> Path:
-        """Write a picture of the estimates with their 95 % intervals, beside those without privacy, and return its path.
+        """Write a picture of the estimates and intervals, beside those without privacy, and return its path.
 
         Args:
             path: where to; the suffix says the format (png, svg, pdf). caption: a line below the title. Others as of
