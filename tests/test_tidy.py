@@ -110,8 +110,16 @@ LAYERS |= {
     "emulator.trials.display": TRIALS | {"rich", "dca_proto.cli.output"},
     "emulator.trials.command": TRIALS | {"typer", "rich", "dca_proto.cli"},
 }
-PAGE = {"msgspec", "emulator.report", "dca_proto.core.errors", "dca_proto.privacy.rounding", "dca_proto.wording"}
-LAYERS |= {"emulator.report": PAGE, "emulator.report.command": PAGE | {"typer", "rich", "dca_proto.cli"}}
+PAGE = {"msgspec", "emulator.report", "emulator.results", "dca_proto.core.errors", "dca_proto.privacy.rounding",
+        "dca_proto.wording", "emulator.trials", "emulator.audit", "emulator.collusion", "emulator.scaling"}  # fmt: skip
+"""Pages show the records that the commands of each kind write."""
+LAYERS |= {
+    "emulator.report": PAGE,
+    "emulator.report.page": PAGE | {"jinja2", "markupsafe"},
+    "emulator.report.charts": PAGE | {"matplotlib"},
+    "emulator.report.audit": PAGE | {"numpy"},
+    "emulator.report.command": PAGE | {"typer", "rich", "dca_proto.cli"},
+}
 
 SCALING = AUDIT | {"dca_proto.aggregate", "dca_proto.cli.output"}
 LAYERS |= {

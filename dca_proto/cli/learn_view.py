@@ -282,7 +282,7 @@ def show(console: Console, summary: LearnSummary) -> None:
     rows = f"{test['rows']} rows of your own; {UNCOVERED}" if test else ""
     if test and "rmse_private" in test:
         others = f"predicting the mean {test['rmse_zero']:.4g}; {rows}"
-        say(console, "test", f"RMSE {test['rmse_private']:.4g} ({others})")
+        say(console, "test", f"RMSE {test['rmse_private']:.4g} {test.get('unit', '')} ({others})".replace("  ", " "))
     if summary.get("stopped"):
         say(console, "stopped", f"before all planned rounds were held: {summary['stopped']}")
     for score in test.get("scores", []) if test else []:

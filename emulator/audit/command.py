@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.console import Console
 
@@ -25,7 +26,7 @@ from emulator.audit.finding import REFUTED, find, same_law
 from emulator.audit.picture import plot_audit
 from emulator.audit.programme import IdealRounds, Rounds
 from emulator.audit.protocol import ProtocolRounds
-from emulator.audit.report import Audit, as_json, figures_table, plan_lines, sentence
+from emulator.audit.report import Audit, figures_table, plan_lines, result, sentence
 from emulator.audit.uniformity import views
 from emulator.audit.worlds import STATISTICS, Coalition, Setting, World, default_coalition, of_release
 
@@ -120,7 +121,7 @@ def audit(
     finding = find(world, seen, views(world, plan.programme, random), confidence, same_law_p)
     console.print(figures_table(finding))
     say(console, finding.verdict, sentence(plan.setting, finding))
-    write_json(as_json(plan, finding, seen.main, time.monotonic() - began_s), json_to)
+    write_json(msgspec.to_builtins(result(plan, finding, seen.main, time.monotonic() - began_s)), json_to)
     if plot is not None:
         with whole_file(plot) as place:
             plot_audit(seen.main, finding, place, title=_title(plan, finding.verdict))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,6 +22,26 @@ class Histograms(NamedTuple):
 
     edges: NDArray[np.float64]
     counts: tuple[NDArray[np.int64], NDArray[np.int64]]
+
+
+class Distributions(msgspec.Struct, frozen=True):
+    """The same as written: `edges` ascend, and `counts` has one number for each two of them, of each world."""
+
+    edges: list[float]
+    counts: tuple[list[int], list[int]]
+
+    def __post_init__(self) -> None:
+        if len(self.edges) < 2 or any(high <= low for low, high in pairwise(self.edges)):
+            raise ValueError("distributions.edges do not ascend")
+        if {len(one) for one in self.counts} != {len(self.edges) - 1}:
+            raise ValueError("distributions.counts are not one for each two edges")
+
+
+class Errors(msgspec.Struct, frozen=True):
+    """Error rates of the adversary's guess as written, for many thresholds."""
+
+    false_positives: list[float]
+    false_negatives: list[float]
 
 
 class TradeOff(NamedTuple):
@@ -45,13 +67,11 @@ def trade_off(samples: Samples, cuts: int = CUTS) -> TradeOff:
     return TradeOff(errors.false_positives / errors.runs, errors.false_negatives / errors.runs)
 
 
-def as_data(samples: Samples) -> dict[str, dict[str, list[float] | list[list[int]]]]:
-    """Both, as plain data for programs, with fewer thresholds."""
+def in_few_numbers(samples: Samples) -> tuple[Distributions, Errors]:
+    """Both, for programs, with fewer thresholds."""
     shape, errors = histograms(samples), trade_off(samples, _CUTS_KEPT)
-    return {
-        "distributions": {"edges": shape.edges.tolist(), "counts": [counts.tolist() for counts in shape.counts]},
-        "trade_off": {
-            "false_positives": errors.false_positives.tolist(),
-            "false_negatives": errors.false_negatives.tolist(),
-        },
-    }
+    zero, one = shape.counts
+    return (
+        Distributions(shape.edges.tolist(), (zero.tolist(), one.tolist())),
+        Errors(errors.false_positives.tolist(), errors.false_negatives.tolist()),
+    )

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from dca_proto.privacy.rounding import at_least, at_most, claim_words
 from emulator.audit.adversary import Samples
-from emulator.audit.curves import as_data
+from emulator.audit.curves import Distributions, Errors, in_few_numbers
 from emulator.audit.finding import DOUBT, FALSE_ALARM, KINDS, NOT_COVERED, REFUTED, Finding
 from emulator.audit.programme import Programme
 from emulator.audit.worlds import ROWS, Setting
@@ -101,30 +101,61 @@ def sentence(setting: Setting, finding: Finding) -> str:
     )
 
 
-def as_json(audit: Audit, finding: Finding, samples: Samples, seconds: float) -> dict[str, Any]:
+class Result(Finding, frozen=True, kw_only=True):
+    """What `--json` writes and the report reads: the finding, how it was made, and what the adversary saw.
+
+    Attributes:
+        sentence: the verdict in words. audited: "protocol" or "ideal functionality". fault, fault_meaning: planted.
+        operating_point, coalition: the setting; moved: what a planted fault changed of it. covered: by the claim.
+        noises_unknown, noises_needed: to the coalition, and for the claim. seconds: that the audit took.
+        distributions, trade_off: of the runs that the errors were counted on.
+    """
+
+    kind: str = "audit"
+    variance_ratio: float
+    sentence: str
+    audited: str
+    fault: str | None = None
+    fault_meaning: str | None = None
+    operating_point: dict[str, Any]
+    moved: list[str]
+    coalition: dict[str, Any]
+    covered: bool
+    noises_unknown: int
+    noises_needed: int
+    runs: int
+    pilot_runs: int
+    seed: int | None = None
+    seconds: float
+    distributions: Distributions
+    trade_off: Errors
+
+
+def result(audit: Audit, finding: Finding, samples: Samples, seconds: float) -> Result:
     """Everything, for programs; `samples` are the runs that the errors were counted on."""
     setting = msgspec.structs.asdict(audit.setting)
     coalition = msgspec.structs.asdict(setting.pop("coalition"))
-    return {
-        "kind": "audit",
+    distributions, trade_off = in_few_numbers(samples)
+    return Result(
         **msgspec.structs.asdict(finding),
-        "variance_ratio": finding.variance_ratio,
-        "sentence": sentence(audit.setting, finding),
-        "audited": "protocol" if audit.protocol else "ideal functionality",
-        "fault": audit.programme.name or None,
-        "fault_meaning": audit.programme.describe(audit.setting) or None,
-        "operating_point": setting,
-        "moved": audit.moved(),
-        "coalition": coalition,
-        "covered": audit.setting.covered,
-        "noises_unknown": audit.setting.unknown_noises - audit.programme.silent(audit.setting),
-        "noises_needed": audit.setting.honest,
-        "runs": audit.runs,
-        "pilot_runs": audit.pilot_runs,
-        "seed": audit.seed,
-        "seconds": seconds,
-        **as_data(samples),
-    }
+        variance_ratio=finding.residual_variance / finding.variance_floor,
+        sentence=sentence(audit.setting, finding),
+        audited="protocol" if audit.protocol else "ideal functionality",
+        fault=audit.programme.name or None,
+        fault_meaning=audit.programme.describe(audit.setting) or None,
+        operating_point=setting,
+        moved=audit.moved(),
+        coalition=coalition,
+        covered=audit.setting.covered,
+        noises_unknown=audit.setting.unknown_noises - audit.programme.silent(audit.setting),
+        noises_needed=audit.setting.honest,
+        runs=audit.runs,
+        pilot_runs=audit.pilot_runs,
+        seed=audit.seed,
+        seconds=seconds,
+        distributions=distributions,
+        trade_off=trade_off,
+    )
 
 
 def _claim(setting: Setting) -> str:

@@ -6,6 +6,7 @@ import os
 import time
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.console import Console
 
@@ -15,7 +16,7 @@ from dca_proto.cli.progress import PatientBar
 from dca_proto.core.errors import UsageError
 from emulator.collusion.coalition import Case, Coalition, Setting, worst_revealing
 from emulator.collusion.finding import REFUTED, investigate, least_runs, require_runs
-from emulator.collusion.report import as_json, case_lines, figures_table, seen_lines, sentence
+from emulator.collusion.report import case_lines, figures_table, result, seen_lines, sentence
 
 EXIT_REFUTED = 4
 RUNS_DEFAULT = 100
@@ -104,5 +105,5 @@ def collude(
         say(console, label, text)
     console.print(figures_table(finding))
     say(console, finding.verdict, sentence(case, finding))
-    write_json(as_json(case, finding, chosen, time.monotonic() - began_s), json_to)
+    write_json(msgspec.to_builtins(result(case, finding, chosen, time.monotonic() - began_s)), json_to)
     return EXIT_REFUTED if finding.verdict == REFUTED else 0

@@ -13,9 +13,10 @@ from rich.table import Table
 
 from dca_proto.privacy.rounding import at_least, at_most, claim_words
 from emulator.collusion.coalition import Case
-from emulator.collusion.dependence import ALARM
-from emulator.collusion.finding import HOLDS, REFUTED, Finding
+from emulator.collusion.dependence import ALARM, Test
+from emulator.collusion.finding import HOLDS, REFUTED, Finding, Recovered
 from emulator.collusion.residual import CONFIDENCE
+from emulator.results import Amount
 
 Line = tuple[str, str]
 """A label and a text."""
@@ -144,47 +145,109 @@ def _view(case: Case, finding: Finding) -> str:
     )
 
 
-def as_json(case: Case, finding: Finding, seed: int, seconds: float) -> dict[str, Any]:
-    """Everything, for programs. An infinite figure is null."""
+class NoiseLeft(msgspec.Struct, frozen=True, kw_only=True):
+    """Variances by the plan: what the coalition cannot remove, the floor, and what the plan leaves; and as measured."""
+
+    left: Amount
+    floor: Amount
+    needed: Amount
+    noises_left: int
+    noises_needed: int
+    measured: Amount | None = None
+    measured_interval: tuple[Amount, Amount] | None = None
+    confidence: Amount = CONFIDENCE
+
+
+class EpsilonLeft(msgspec.Struct, frozen=True, kw_only=True):
+    """What is claimed, and what the noise left means by the plan and as measured; None is infinite: no bound at all."""
+
+    claimed: Amount
+    delta: Amount
+    meant: Amount | None = None
+    measured_interval: tuple[Amount | None, Amount | None] | None = None
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether what it sees of two neighbouring inputs has two laws."""
+
+    depends_on_data: bool
+    p_value: Amount | None = None
+    false_alarm: Amount = ALARM
+    same_traffic: bool = True
+    tests: list[Test] = []
+
+
+class Contributors(msgspec.Struct, frozen=True):
+    """|S| and n_min."""
+
+    found: int
+    needed: int
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What `--json` writes and the report reads."""
+
+    kind: str = "collusion"
+    setting: dict[str, Any]
+    coalition: dict[str, Any]
+    covered: bool
+    sees: list[str]
+    released: bool
+    contributors: Contributors
+    noise: NoiseLeft
+    epsilon: EpsilonLeft
+    view: View
+    recovered: Recovered | None
+    verdict: str
+    broken: bool
+    refuted: list[str]
+    why: str
+    seconds: Amount
+
+
+def result(case: Case, finding: Finding, seed: int, seconds: float) -> Result:
+    """Everything, for programs."""
     noise, measured, view = finding.noise, finding.measured, finding.view
-    return {
-        "kind": "collusion",
-        "setting": {**msgspec.structs.asdict(case.setting), "runs": finding.runs, "seed": seed},
-        "coalition": msgspec.structs.asdict(case.coalition),
-        "covered": case.is_covered,
-        "sees": list(finding.sees),
-        "released": finding.released,
-        "contributors": {"found": finding.contributors, "needed": finding.needed},
-        "noise": {
-            "left": noise.left,
-            "floor": noise.floor,
-            "needed": noise.needed,
-            "noises_left": noise.noises_left,
-            "noises_needed": noise.noises_needed,
-            "measured": measured and measured.variance,
-            "measured_interval": measured and list(measured.interval),
-            "confidence": CONFIDENCE,
-        },
-        "epsilon": {
-            "claimed": noise.claimed,
-            "delta": case.setting.delta,
-            "meant": noise.meant,
-            "measured_interval": measured and [one if math.isfinite(one) else None for one in measured.epsilon],
-        },
-        "view": {
-            "depends_on_data": view.depends_on_data,
-            "p_value": view.p_value,
-            "false_alarm": ALARM,
-            "same_traffic": view.same_traffic,
-            "tests": [msgspec.structs.asdict(test) for test in view.tests],
-        },
-        "recovered": finding.recovered and msgspec.structs.asdict(finding.recovered),
-        "verdict": finding.verdict,
-        "broken": finding.is_broken,
-        "refuted": list(finding.refuted),
-        "why": sentence(case, finding),
-        "seconds": seconds,
-    }
+    low, high = measured.epsilon if measured else (0.0, 0.0)
+    return Result(
+        setting={**msgspec.structs.asdict(case.setting), "runs": finding.runs, "seed": seed},
+        coalition=msgspec.structs.asdict(case.coalition),
+        covered=case.is_covered,
+        sees=list(finding.sees),
+        released=finding.released,
+        contributors=Contributors(finding.contributors, finding.needed),
+        noise=NoiseLeft(
+            left=noise.left,
+            floor=noise.floor,
+            needed=noise.needed,
+            noises_left=noise.noises_left,
+            noises_needed=noise.noises_needed,
+            measured=None if measured is None else measured.variance,
+            measured_interval=None if measured is None else measured.interval,
+        ),
+        epsilon=EpsilonLeft(
+            claimed=noise.claimed,
+            delta=case.setting.delta,
+            meant=_finite(noise.meant),
+            measured_interval=None if measured is None else (_finite(low), _finite(high)),
+        ),
+        view=View(
+            depends_on_data=view.depends_on_data,
+            p_value=view.p_value,
+            same_traffic=view.same_traffic,
+            tests=list(view.tests),
+        ),
+        recovered=finding.recovered,
+        verdict=finding.verdict,
+        broken=finding.is_broken,
+        refuted=list(finding.refuted),
+        why=sentence(case, finding),
+        seconds=seconds,
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _epsilons(low: float, high: float) -> str:

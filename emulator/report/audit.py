@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from itertools import pairwise
-from statistics import NormalDist
-from typing import Any
 
-import msgspec
+import numpy as np
 
-from emulator.report.bars import Bar, bars
+from emulator.audit.picture import approximate_trade_off, gaussian_trade_off
+from emulator.audit.report import Result
+from emulator.report.charts import Axis, Point, Series, lines
 from emulator.report.collusion import members, said
 from emulator.report.figures import claimed, count, number, percent, proved, seconds
-from emulator.report.markup import Child, table
-from emulator.report.page import Page, Section, Verdict, note
-from emulator.report.plot import Axis, Point, Series, plot
-from emulator.report.types import Amount, Count, Real
+from emulator.report.page import Block, Note, Page, Table, Verdict, settings
 
-_RATES = [*(10 ** (-5 + 3 * place / 30) for place in range(30)), *(place / 200 for place in range(2, 200))]
-_NORMAL = NormalDist()
+_RATES = np.concatenate([np.logspace(-5, -2, 30), np.linspace(0.01, 0.995, 198)])
 _VERDICTS: dict[str, tuple[str, Verdict]] = {
     "stands": ("The claim of epsilon {} stands", "good"),
     "refuted": ("The claim of epsilon {} is refuted", "bad"),
@@ -27,65 +21,10 @@ _VERDICTS: dict[str, tuple[str, Verdict]] = {
 }
 
 
-class Distributions(msgspec.Struct, frozen=True):
-    """How many runs of each world lie between which `edges`."""
-
-    edges: list[Real]
-    counts: tuple[list[Count], list[Count]]
-
-    def __post_init__(self) -> None:
-        if len(self.edges) < 2 or any(high <= low for low, high in pairwise(self.edges)):
-            raise ValueError("distributions.edges do not ascend")
-        if {len(one) for one in self.counts} != {len(self.edges) - 1}:
-            raise ValueError("distributions.counts are not one for each two edges")
-
-
-class TradeOff(msgspec.Struct, frozen=True):
-    """Error rates of the adversary's guess, for many thresholds."""
-
-    false_positives: list[Amount]
-    false_negatives: list[Amount]
-
-
-class Audit(msgspec.Struct, frozen=True, kw_only=True):
-    """What the page reads of `dca audit --json`."""
-
-    verdict: str
-    sentence: str
-    epsilon_claimed: Amount
-    delta: Amount
-    mu_claimed: Amount
-    confidence: Amount
-    epsilon_lower_gdp: Amount
-    epsilon_lower_cp: Amount
-    residual_variance: Amount
-    residual_variance_interval: tuple[Amount, Amount]
-    variance_floor: Amount
-    threshold_gdp: Real
-    runs: Count
-    audited: str
-    operating_point: dict[str, Any]
-    coalition: dict[str, Any]
-    fault: str | None = None
-    fault_meaning: str | None = None
-    uniformity_p: Real | None = None
-    same_law_p: Real | None = None
-    seed: int | None = None
-    seconds: Amount | None = None
-    distributions: Distributions | None = None
-    trade_off: TradeOff | None = None
-
-
-def page(run: Audit) -> Page:
+def page(run: Result) -> Page:
     """The page of an audit."""
     title, verdict = _VERDICTS.get(run.verdict, ("The claim of epsilon {}: " + run.verdict, "neutral"))
-    sections = [
-        Section("What the adversary sees", [*_distributions(run)]),
-        Section("Trade-off of its errors", [*_trade_off(run)]),
-        Section("What is proved", [*_proved(run)]),
-        Section("Noise that is left", [*_noise(run)]),
-        Section("Setting", [*_setting(run)]),
-    ]
+    ratio = run.residual_variance / run.variance_floor if run.variance_floor else math.inf
     return Page(
         kind="Audit of the privacy claim",
         title=title.replace("{}", claimed(run.epsilon_claimed)),
@@ -95,36 +34,31 @@ def page(run: Audit) -> Page:
         facts=[
             ("claimed", f"epsilon {claimed(run.epsilon_claimed)}, delta {claimed(run.delta)}"),
             ("proved, as Gaussian DP", f"epsilon ≥ {proved(run.epsilon_lower_gdp)}"),
-            ("noise left, of what is needed", f"{number(_ratio(run), 4)} times"),
+            ("noise left, of what is needed", f"{number(ratio, 4)} times"),
             ("rounds of each world", count(run.runs)),
             ("audited", run.audited),
-            ("took", seconds(run.seconds)),
         ],
-        sections=[section for section in sections if section.content],
+        sections=[
+            ("What the adversary sees", _distributions(run)),
+            ("Trade-off of its errors", _trade_off(run)),
+            ("What is proved", _proved(run)),
+            ("Noise that is left", _noise(run)),
+            ("Setting", _setting(run)),
+        ],
     )
 
 
-def _ratio(run: Audit) -> float:
-    return run.residual_variance / run.variance_floor if run.variance_floor else math.inf
-
-
-def _distributions(run: Audit) -> Iterator[Child]:
-    found = run.distributions
-    if found is None:
-        yield note("This audit's JSON holds no distributions: make a new one with dca audit --json FILE.")
-        return
-    tallest = max(map(max, found.counts))
-    x = Axis("what is left of the sum (statistic's units)", found.edges[0], found.edges[-1])
-    y = Axis("runs", 0.0, 1.08 * max(tallest, 1), say=lambda tick: count(round(tick)))
+def _distributions(run: Result) -> list[Block]:
+    edges, (zero, one) = run.distributions.edges, run.distributions.counts
+    tallest = float(max(1, *zero, *one))
     series = [
-        Series("the victim holds x", _steps(found.edges, found.counts[0]), 0, filled=True),
-        Series("the victim holds x'", _steps(found.edges, found.counts[1]), 1, "dashed", filled=True),
+        Series("the victim holds x", _steps(edges, zero), 0, filled=True),
+        Series("the victim holds x'", _steps(edges, one), 1, "--", filled=True),
+        Series("threshold of the guess", [(run.threshold_gdp, at) for at in (0.0, tallest)], -1, ":"),
     ]
-    if x.holds(run.threshold_gdp):
-        cut = [(run.threshold_gdp, y.low), (run.threshold_gdp, y.high)]
-        series.append(Series("threshold of the guess", cut, -1, "dotted"))
-    caption = "The more the two overlap, the less can be learned about the victim."
-    yield plot(series, x, y, caption=caption)
+    x = Axis("what is left of the sum (statistic's units)", low=edges[0], high=edges[-1])
+    y = Axis("runs", low=0.0, say=lambda tick: count(round(tick)))
+    return [lines(series, x, y, caption="The more the two overlap, the less can be learned about the victim.")]
 
 
 def _steps(edges: list[float], counts: list[int]) -> list[Point]:
@@ -133,65 +67,61 @@ def _steps(edges: list[float], counts: list[int]) -> list[Point]:
     return [(edges[0], 0.0), *corners, (edges[-1], 0.0)]
 
 
-def _trade_off(run: Audit) -> Iterator[Child]:
+def _trade_off(run: Result) -> list[Block]:
     """Dong, Roth and Su (2022): no test of a mu-private mechanism errs below the claim's curve."""
-    x = Axis("x' taken for x (false positives)", 0.0, 1.0)
-    y = Axis("x taken for x' (false negatives)", 0.0, 1.0)
-    allowed = [(0.0, 1.0), *((rate, _gaussian(rate, run.mu_claimed)) for rate in _RATES), (1.0, 0.0)]
-    pair = [(rate, _approximate(rate, run.epsilon_claimed, run.delta)) for rate in (0.0, *_RATES, 1.0)]
-    claim = f"claim, mu {claimed(run.mu_claimed)}; below it is more than it allows"
-    series = [Series(claim, allowed, -1, "dashed", filled=True)]
-    series.append(
-        Series(f"epsilon {claimed(run.epsilon_claimed)}, delta {claimed(run.delta)} alone", pair, 2, "dotted")
-    )
-    if run.trade_off is not None:
-        found = list(zip(run.trade_off.false_positives, run.trade_off.false_negatives, strict=False))
-        series.append(Series("the coalition's guesses", found, 1))
-    caption = "Each point of the coalition's curve is one threshold. Clearly below the claim's, it speaks against it."
-    yield plot(series, x, y, caption=caption, square=True)
-
-
-def _gaussian(positives: float, mu: float) -> float:
-    """The least FNR that mu leaves at an FPR: Φ(Φ⁻¹(1 - FPR) - mu)."""
-    return _NORMAL.cdf(_NORMAL.inv_cdf(1 - positives) - mu)
-
-
-def _approximate(positives: float, epsilon: float, delta: float) -> float:
-    """The least FNR that (epsilon, delta) leaves: max(0, 1 - δ - e^ε FPR, e^-ε (1 - δ - FPR))."""
-    steep = 1 - delta - math.exp(min(epsilon, 700.0)) * positives
-    return max(0.0, steep, math.exp(-epsilon) * (1 - delta - positives))
-
-
-def _proved(run: Audit) -> Iterator[Child]:
-    rows = [
-        Bar("claimed", run.epsilon_claimed, f"epsilon ≤ {claimed(run.epsilon_claimed)}", 1),
-        Bar("proved, as Gaussian DP", run.epsilon_lower_gdp, f"epsilon ≥ {proved(run.epsilon_lower_gdp)}", 0),
-        Bar("proved, of any mechanism", run.epsilon_lower_cp, f"epsilon ≥ {proved(run.epsilon_lower_cp)}", 2),
+    allowed = [(0.0, 1.0), *_points(gaussian_trade_off(_RATES, run.mu_claimed)), (1.0, 0.0)]
+    with np.errstate(over="ignore"):
+        pair = _points(approximate_trade_off(_RATES, run.epsilon_claimed, run.delta))
+    found = list(zip(run.trade_off.false_positives, run.trade_off.false_negatives, strict=False))
+    series = [
+        Series(f"claim, mu {claimed(run.mu_claimed)}; below it is more than it allows", allowed, -1, "--", filled=True),
+        Series(f"epsilon {claimed(run.epsilon_claimed)}, delta {claimed(run.delta)} alone", pair, 2, ":"),
+        Series("the coalition's guesses", found, 1),
     ]
-    yield bars(
-        rows, caption=f"Lower bounds at {percent(run.confidence)} confidence; beyond the claim they speak against it."
-    )
+    x = Axis("x' taken for x (false positives)", low=0.0, high=1.0)
+    y = Axis("x taken for x' (false negatives)", low=0.0, high=1.0)
+    caption = "Each point of the coalition's curve is one threshold. Clearly below the claim's, it speaks against it."
+    return [lines(series, x, y, caption=caption, square=True)]
+
+
+def _points(negatives: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> list[Point]:
+    return list(zip(_RATES.tolist(), negatives.tolist(), strict=True))
+
+
+def _proved(run: Result) -> list[Block]:
+    rows = [
+        ("claimed", f"epsilon ≤ {claimed(run.epsilon_claimed)}"),
+        ("proved, as Gaussian DP", f"epsilon ≥ {proved(run.epsilon_lower_gdp)}"),
+        ("proved, of any mechanism", f"epsilon ≥ {proved(run.epsilon_lower_cp)}"),
+    ]
+    told = f"Lower bounds at {percent(run.confidence)} confidence; beyond the claim they speak against it."
     tested = {
         "masked values that it sees are uniform": run.uniformity_p,
         "real rounds have the law of the ideal functionality": run.same_law_p,
     }
-    lines = [(name, number(p, 2)) for name, p in tested.items() if p is not None]
-    if lines:
-        yield table(("test", "p-value"), lines)
+    p_values = [(name, number(p, 2)) for name, p in tested.items() if p is not None]
+    return [Table(("", "epsilon"), rows), Note(told), *([Table(("test", "p-value"), p_values)] if p_values else [])]
 
 
-def _noise(run: Audit) -> Iterator[Child]:
-    low, high = run.residual_variance_interval
-    rows = [
-        Bar("found", run.residual_variance, f"{number(run.residual_variance, 4)}", 0),
-        Bar("floor: what the claim needs", run.variance_floor, f"{number(run.variance_floor, 4)}", 1),
+def _noise(run: Result) -> list[Block]:
+    rows = [_variance("on the line attacked", run.residual_variance, run.residual_variance_interval)]
+    if run.lines > 1:
+        rows.append(_variance(f"least on any of {run.lines} lines", run.least_variance, run.least_variance_interval))
+    rows.append(("floor: what the claim needs", number(run.variance_floor, 4)))
+    told = "Variance of the noise that the coalition cannot remove, in squared units; in brackets, intervals with "
+    return [Table(("", "variance"), rows), Note(f"{told}{percent(run.confidence)} confidence.")]
+
+
+def _variance(label: str, value: float, interval: tuple[float, float]) -> tuple[str, str]:
+    low, high = interval
+    return label, f"{number(value, 4)} [{number(low, 4)}, {number(high, 4)}]"
+
+
+def _setting(run: Result) -> list[Block]:
+    planted = f"A fault was planted: {run.fault}: {run.fault_meaning or 'no meaning is given'}."
+    return [
+        *([Note(planted)] if run.fault is not None else []),
+        Note(f"Coalition: {members(run.coalition)}."),
+        *settings((key, said(value)) for key, value in run.operating_point.items()),
+        Note(f"The audit took {seconds(run.seconds)}."),
     ]
-    interval = f"{number(low, 4)} to {number(high, 4)} with {percent(run.confidence)} confidence"
-    yield bars(rows, caption=f"Variance of the noise that the coalition cannot remove, in squared units: {interval}.")
-
-
-def _setting(run: Audit) -> Iterator[Child]:
-    if run.fault is not None:
-        yield note(f"A fault was planted: {run.fault}: {run.fault_meaning or 'no meaning is given'}.")
-    yield note(f"Coalition: {members(run.coalition)}.")
-    yield table(("operating point", "value"), [(key, said(value)) for key, value in run.operating_point.items()])

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import msgspec
-
-from emulator.report.bars import Bar, bars
-from emulator.report.figures import UNKNOWN, claimed, count, listed, number
-from emulator.report.markup import Child, element, table
-from emulator.report.page import Page, Section, note
-from emulator.report.types import Amount, Count, Real
+from emulator.collusion.report import Result
+from emulator.report.figures import claimed, count, listed, number
+from emulator.report.page import Block, Items, Note, Page, Section, Table, settings
 
 _DEPTH_MAX, _PARTS_MAX = 6, 50
 _MEMBERS = {
@@ -20,79 +15,35 @@ _MEMBERS = {
     "revealing": "revealing clients",
     "omitting": "clients without noise",
     "silent": "silent clients",
+    "left_out": "clients left out",
 }
 
 
-class Noise(msgspec.Struct, frozen=True, kw_only=True):
-    """Variances by the plan: what the coalition cannot remove, the floor, and what the plan leaves; and as measured."""
-
-    left: Amount
-    floor: Amount
-    needed: Amount | None = None
-    noises_left: Count | None = None
-    noises_needed: Count | None = None
-    measured: Amount | None = None
-    measured_interval: tuple[Amount, Amount] | None = None
-
-
-class Epsilon(msgspec.Struct, frozen=True, kw_only=True):
-    """What is claimed, and what the noise left means; None is infinite: no bound at all."""
-
-    claimed: Amount
-    meant: Amount | None = None
-
-
-class View(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether what it sees of two neighbouring inputs has two laws."""
-
-    depends_on_data: bool
-    p_value: Real | None = None
-
-
-class Recovered(msgspec.Struct, frozen=True, kw_only=True):
-    """What all M Compute nodes make of one client's shares: its first coordinates, beside the truth."""
-
-    truth: list[Real]
-    once: list[Real]
-    deviation: Amount
-
-
-class Collusion(msgspec.Struct, frozen=True, kw_only=True):
-    """What the page reads of `dca emulate collude --json`."""
-
-    coalition: Any
-    sees: list[str]
-    noise: Noise
-    epsilon: Epsilon
-    broken: bool
-    view: View | None = None
-    why: str | None = None
-    released: bool = True
-    verdict: str | None = None
-    recovered: Recovered | None = None
-    setting: Any = None
-
-
-def page(run: Collusion) -> Page:
+def page(run: Result) -> Page:
     """The page of a coalition."""
-    sections = [
-        Section(
-            "Noise left to it", [*_noise(run)] if run.released or run.recovered else [note("No sum was released.")]
-        ),
-        Section("What it recovers", [*_recovered(run.recovered)]),
-        Section("What it sees", [_seen(run)]),
-        Section("Does its view depend on the data?", [*_view(run)]),
-        Section("Setting", [_setting(run.setting)]),
+    meant = run.epsilon.meant
+    facts = [
+        ("epsilon claimed", claimed(run.epsilon.claimed)),
+        ("epsilon that the noise left means", "no bound" if meant is None else claimed(meant, 4)),
+        ("noise left, of the floor", _ratio(run)),
+        ("its view depends on the data", said(run.view.depends_on_data)),
+    ]
+    sections: list[Section] = [
+        ("Noise left to it", _noise(run) if run.released or run.recovered else [Note("No sum was released.")]),
+        ("What it recovers", _recovered(run)),
+        ("What it sees", [Items(run.sees[:200]) if run.sees else Note("Nothing.")]),
+        ("Does its view depend on the data?", _view(run)),
+        ("Setting", settings((key, said(value)) for key, value in run.setting.items())),
     ]
     return Page(
         kind="What a coalition sees",
         title=f"The claim of epsilon {claimed(run.epsilon.claimed)} "
         f"{'is broken by' if run.broken else 'holds against'} {members(run.coalition)}",
-        badge=run.verdict or ("broken" if run.broken else "holds"),
+        badge=run.verdict,
         verdict="bad" if run.broken else "good",
-        answer=run.why or "",
-        facts=[*_facts(run)],
-        sections=[section for section in sections if section.content],
+        answer=run.why,
+        facts=facts,
+        sections=sections,
     )
 
 
@@ -110,14 +61,12 @@ def said(value: Any, depth: int = 0) -> str:
         case float():  # a setting, as it was given
             return f"{value:.15g}"
         case None:
-            return UNKNOWN
+            return "–"
     return str(value)
 
 
-def members(coalition: Any) -> str:
+def members(coalition: dict[str, Any]) -> str:
     """Who is in a coalition: "4 clients, 2 Compute nodes and the broker"; who is not in it is left out."""
-    if not isinstance(coalition, dict):
-        return said(coalition)
     present = {name: one for name, one in coalition.items() if one not in (None, False, 0, [], {})}
     who = [f"the {name}" if one is True else _several(name, one) for name, one in present.items()]
     return listed(who, 12) or "nobody"
@@ -128,55 +77,33 @@ def _several(name: str, one: Any) -> str:
     return f"{said(one)} {noun.replace('clients', 'client').replace('nodes', 'node') if one == 1 else noun}"
 
 
-def _facts(run: Collusion) -> Iterator[tuple[str, str]]:
-    yield "epsilon claimed", claimed(run.epsilon.claimed)
-    meant = run.epsilon.meant
-    yield "epsilon that the noise left means", "no bound" if meant is None else claimed(meant, 4)
-    yield "noise left, of the floor", _ratio(run.noise)
-    if run.view is not None:
-        yield "its view depends on the data", said(run.view.depends_on_data)
+def _ratio(run: Result) -> str:
+    return f"{number(run.noise.left / run.noise.floor)} times" if run.noise.floor > 0 else "no floor"
 
 
-def _ratio(noise: Noise) -> str:
-    return f"{number(noise.left / noise.floor)} times" if noise.floor > 0 else "no floor"
+def _noise(run: Result) -> list[Block]:
+    noise = run.noise
+    rows = [("noise it cannot remove, by the plan", number(noise.left))]
+    if noise.measured is not None and noise.measured_interval is not None:
+        low, high = (number(end) for end in noise.measured_interval)
+        rows.append(("the same, measured", f"{number(noise.measured)} [{low}, {high}]"))
+    rows.append(("floor: what the claim needs", number(noise.floor)))
+    told = f"The noise left has {_ratio(run)} the variance of the floor. " if noise.floor > 0 else ""
+    told += f"Unknown noises that hide the client: {count(noise.noises_left)}; the claim needs "
+    told += f"{count(noise.noises_needed)}. In brackets is a {said(round(100 * noise.confidence, 6))} % interval."
+    return [Table(("", "variance in each value"), rows), Note(told)]
 
 
-def _noise(run: Collusion) -> Iterator[Child]:
-    rows = [
-        Bar("noise it cannot remove", run.noise.left, f"variance {number(run.noise.left)}", 0),
-        Bar("floor: what the claim needs", run.noise.floor, f"variance {number(run.noise.floor)}", 1),
-    ]
-    if run.noise.measured is not None:
-        rows.insert(1, Bar("the same, measured", run.noise.measured, f"variance {number(run.noise.measured)}", 2))
-    caption = f"The noise left has {_ratio(run.noise)} the variance of the floor." if run.noise.floor > 0 else ""
-    if run.noise.noises_left is not None and run.noise.noises_needed is not None:
-        left, needed = count(run.noise.noises_left), count(run.noise.noises_needed)
-        caption += f" Unknown noises that hide the client: {left}; the claim needs {needed}."
-    yield bars(rows, caption=caption)
+def _recovered(run: Result) -> list[Block]:
+    found = run.recovered
+    if found is None:
+        return []
+    rows = [(number(a), number(b)) for a, b in zip(found.truth, found.once, strict=False)]
+    told = f"Only the client's own noise hides it, with a standard deviation of {number(found.deviation)}."
+    return [Table(("client's value", "recovered in one round"), rows, text_columns=()), Note(told)]
 
 
-def _recovered(found: Recovered | None) -> Iterator[Child]:
-    if found is not None:
-        pairs = zip(found.truth, found.once, strict=False)
-        yield table(
-            ("client's value", "recovered in one round"), [(number(a), number(b)) for a, b in pairs], text_columns=()
-        )
-        yield note(f"Only the client's own noise hides it, with a standard deviation of {number(found.deviation)}.")
-
-
-def _seen(run: Collusion) -> Child:
-    return element("ul", *(element("li", one) for one in run.sees[:200])) if run.sees else note("Nothing.")
-
-
-def _view(run: Collusion) -> Iterator[Child]:
-    if run.view is None:
-        yield note("Not tested.")
-        return
+def _view(run: Result) -> list[Block]:
     p = f" (p = {number(run.view.p_value, 2)})" if run.view.p_value is not None else ""
     found = "tells two neighbouring inputs apart" if run.view.depends_on_data else "does not tell neighbours apart"
-    yield note(f"A test on two neighbouring inputs: what it sees, beside the private sum, {found}{p}.")
-
-
-def _setting(setting: Any) -> Child:
-    rows = [(str(key), said(value)) for key, value in setting.items()] if isinstance(setting, dict) else []
-    return table(("", "value"), rows) if rows else note(said(setting))
+    return [Note(f"A test on two neighbouring inputs: what it sees, beside the private sum, {found}{p}.")]

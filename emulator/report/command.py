@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Console
 
 from dca_proto.cli.output import STDOUT, require_json_target, require_writable, say, whole_file, write_json
 from dca_proto.core.errors import UsageError
-from emulator.report.learned import Learned
-from emulator.report.page import render
-from emulator.report.reading import read_run
 
 EXAMPLES = """Examples:
 
@@ -46,15 +43,17 @@ def report(
     """
     target = output if output is not None else run.with_suffix(".html")
     require_json_target(json_to)
-    found = read_run(run)
+    if find_spec("jinja2") is None or find_spec("matplotlib") is None:
+        raise ModuleNotFoundError("for the page", name="jinja2")
+    from emulator.report.page import render
+    from emulator.report.reading import read_page
+
+    kind, page = read_page(run, reference=not no_reference)
     require_writable(target)
     if target.exists() and target.samefile(run):
         raise UsageError(f"--page {target} is the run itself; name another file")
-    value = found.value
-    if no_reference and isinstance(value, Learned):
-        value = msgspec.structs.replace(value, not_covered_by_epsilon=None)
-    text = render(found.kind.page(value), run.name)
+    text = render(page, run.name)
     with whole_file(target) as place:
         place.write_text(text, encoding="utf-8")
     say(Console(stderr=json_to == STDOUT), "page", str(target))
-    write_json({"kind": "report", "page": str(target), "of": found.name}, json_to)
+    write_json({"kind": "report", "page": str(target), "of": kind}, json_to)

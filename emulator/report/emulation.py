@@ -2,79 +2,35 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
-from emulator.report.bars import Bar, bars
-from emulator.report.collusion import said
+from emulator.report.charts import Lane, timeline
 from emulator.report.figures import UNKNOWN, claimed, count, counted, listed, number, seconds
-from emulator.report.lanes import Lane, Mark, Piece, lanes
-from emulator.report.markup import Child, code, element, table
-from emulator.report.page import Page, Section, folded, note
-from emulator.report.traffic import traffic
-from emulator.report.types import Amount, Count, Traffic
+from emulator.report.page import Block, Cell, Code, Folded, Heading, Note, Page, Section, Table, as_json
+from emulator.report.swarm import traffic_table
+from emulator.results import Amount, Traffic
+from emulator.trials.faults import FAULTS
+from emulator.trials.hostile import HOSTILE
+from emulator.trials.outcome import Drop, FaultOutcome, InvariantOutcome, RoundOutcome
 
-PHASES = ("collect", "agree")
-_FAULT, _DROP = 4, -1
-_FACTS_MAX = 200
-
-
-class Round(msgspec.Struct, frozen=True, kw_only=True):
-    """One round; `phases` maps a phase to [from, to] in ms of virtual time."""
-
-    result: str
-    round_id: str = ""
-    reason: str | None = None
-    clients: Count | None = None
-    contributors: Count | None = None
-    needed: Count | None = None
-    epsilon: Amount | None = None
-    noise_variance: Amount | None = None
-    noise_floor: Amount | None = None
-    phases: dict[str, tuple[Amount, Amount]] = {}
+PHASES = ("collect", "commit")
+_FAULT, _DROP, _OTHER = 4, -1, 3
+_FACTS_MAX, _ROWS_MAX = 200, 200
+_MARGIN = 0.03
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """How it ended: whether it was live once healed, and if not why; how a further round went, or why none was due."""
 
     result: str
-    rounds: list[Round]
+    rounds: list[RoundOutcome]
     live: bool | None = None
     further: str | None = None
     why: list[str] = []
-
-
-class Invariant(msgspec.Struct, frozen=True):
-    """One of the ten: how often it was checked, whether it held, and if not, what was found."""
-
-    number: Count
-    name: str
-    checked: Count
-    ok: bool
-    detail: str | None = None
-
-
-class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """Something done to an actor or the network, at a moment or for a time."""
-
-    kind: str
-    actor: str | None = None
-    role: str | None = None
-    at_ms: Amount | None = None
-    until_ms: Amount | None = None
-    reached: bool = True
-
-
-class Drop(msgspec.Struct, frozen=True, kw_only=True):
-    """A client that vanished."""
-
-    client: Count
-    at_ms: Amount
-    phase: str | None = None
 
 
 class Emulation(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,10 +38,10 @@ class Emulation(msgspec.Struct, frozen=True, kw_only=True):
 
     ok: bool
     digest: str
-    outcome: Outcome
-    invariants: list[Invariant]
+    outcome: Ended
+    invariants: list[InvariantOutcome]
     seed: int | str | None = None
-    faults: list[Fault] = []
+    faults: list[FaultOutcome] = []
     options: dict[str, Any] = {}
     traffic: dict[str, Traffic] = {}
     drops: list[Drop] = []
@@ -95,24 +51,30 @@ class Emulation(msgspec.Struct, frozen=True, kw_only=True):
     virtual_s: Amount | None = None
 
     @property
-    def broken(self) -> list[Invariant]:
+    def broken(self) -> list[InvariantOutcome]:
         """Those that did not hold."""
         return [one for one in self.invariants if not one.ok]
+
+    @property
+    def kinds(self) -> dict[str, list[FaultOutcome]]:
+        """The faults by kind, those that struck first on top."""
+        first = sorted(self.faults, key=lambda one: (not one.reached, one.at_ms))
+        return {kind: [one for one in first if one.kind == kind] for kind in dict.fromkeys(one.kind for one in first)}
 
 
 def page(run: Emulation) -> Page:
     """The page of an emulation."""
-    sections = [
-        Section("How to see it again", [*_replay(run)]),
-        Section("Invariants", [*_invariants(run)]),
-        Section("Timeline", [*_timeline(run)]),
-        Section("Rounds", [*_rounds(run)]),
-        Section("Noise in the sums", [*_noise(run)]),
-        Section("Who dropped out when", [*_drops(run)]),
-        Section("Messages and bytes per role", [*traffic(run.traffic)] if run.traffic else []),
-        Section("Hostile actors", [*_adversaries(run)]),
-        Section("Last facts", [*_facts_told(run)]),
-        Section("Scenario", [*_options(run)]),
+    sections: list[Section] = [
+        ("How to see it again", [*_replay(run)]),
+        ("Invariants", _invariants(run)),
+        ("Rounds", _rounds(run)),
+        ("Timeline", _timeline(run)),
+        ("Faults", _faults(run)),
+        ("Who dropped out when", _drops(run)),
+        ("Messages and bytes per role", traffic_table(run.traffic)),
+        ("Hostile actors", _adversaries(run)),
+        ("Last facts", _last_facts(run)),
+        ("Scenario", as_json("all options, as JSON", run.options)),
     ]
     return Page(
         kind="Emulation of the production actors",
@@ -120,8 +82,14 @@ def page(run: Emulation) -> Page:
         badge="nothing broken" if run.ok else "broken",
         verdict="good" if run.ok else "bad",
         answer=_answer(run),
-        facts=[*_facts(run)],
-        sections=[section for section in sections if section.content],
+        facts=[
+            ("seed", UNKNOWN if run.seed is None else str(run.seed)),
+            ("checks made", count(sum(one.checked for one in run.invariants))),
+            ("faults reached, of planned", f"{count(sum(one.reached for one in run.faults))} of {len(run.faults)}"),
+            ("virtual time", seconds(run.virtual_s)),
+            ("wall time", seconds(run.wall_s)),
+        ],
+        sections=sections,
     )
 
 
@@ -154,132 +122,123 @@ def _answer(run: Emulation) -> str:
     return " ".join(parts)
 
 
-def _facts(run: Emulation) -> Iterator[tuple[str, str]]:
-    yield "seed", UNKNOWN if run.seed is None else str(run.seed)
-    yield "checks made", count(sum(one.checked for one in run.invariants))
-    yield "virtual time", seconds(run.virtual_s)
-    yield "wall time", seconds(run.wall_s)
-    yield "digest of the trace", run.digest[:16]
-
-
-def _replay(run: Emulation) -> Iterator[Child]:
+def _replay(run: Emulation) -> Iterator[Block]:
     if run.replay:
-        yield code(run.replay)
-    yield note(f"The same seed and version give a trace with the digest {run.digest}.")
+        yield Code(run.replay)
+    yield Note(f"The same seed and version give a trace with the digest {run.digest}.")
 
 
-def _invariants(run: Emulation) -> Iterator[Child]:
+def _invariants(run: Emulation) -> list[Block]:
     rows = [
         (str(one.number), one.name, count(one.checked), _verdict(one), one.detail or "")
         for one in sorted(run.invariants, key=lambda one: one.number)
     ]
-    yield _table(("", "invariant", "checked", "verdict", "what was found"), rows, text_columns=(0, 1, 3, 4))
+    used = 5 if run.broken else 4
+    header = ("", "invariant", "checked", "verdict", "what was found")
+    return [Table(header[:used], [row[:used] for row in rows], text_columns=(0, 1, 3, 4))]
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[Child]], *, text_columns: Sequence[int]) -> Child:
-    """A table, without its last column where nothing stands in it."""
-    used = len(header) if any(row[-1] for row in rows) else len(header) - 1
-    return table(header[:used], [row[:used] for row in rows], text_columns=text_columns)
-
-
-def _verdict(one: Invariant) -> Child:
+def _verdict(one: InvariantOutcome) -> Cell:
     if not one.ok:
-        return element("span", "✗ broken", class_="bad-text")
-    return element("span", "✓ holds", class_="good-text") if one.checked else "not checked"
+        return Cell("✗ broken", tone="bad")
+    return Cell("✓ holds", tone="good") if one.checked else Cell("not checked")
 
 
-def _timeline(run: Emulation) -> Iterator[Child]:
-    """Rounds with their phases, then every fault, all on the same scale of virtual time."""
-    rows = []
+def _timeline(run: Emulation) -> list[Block]:
+    """Rounds with their phases, then a lane for each kind of fault, from the first round's begin to the last's end."""
+    ends = [moment for one in run.outcome.rounds for span in one.phases.values() for moment in span]
+    if not ends:
+        return []
+    margin = _MARGIN * (max(ends) - min(ends)) or 1.0
+    low, high = max(0.0, min(ends) - margin), max(ends) + margin  # in ms, as all times here
+    lanes = []
     for place, one in enumerate(run.outcome.rounds, 1):
         pieces = [
-            Piece(begin, end, PHASES.index(phase) if phase in PHASES else 4, f"{phase}: {_ms(begin)} to {_ms(end)}")
-            for phase, (begin, end) in one.phases.items()
+            (begin / 1000, end / 1000, PHASES.index(name) if name in PHASES else _OTHER)
+            for name, (begin, end) in one.phases.items()
         ]
-        rows.append(Lane(f"round {place}", pieces, text=one.result))
+        lanes.append(Lane(f"round {place}, {one.result}", pieces))
     if run.drops:
-        marks = [Mark(one.at_ms, _DROP, f"client {one.client} at {_ms(one.at_ms)}") for one in run.drops]
-        rows.append(Lane("clients drop out", marks=marks, text=counted(len(run.drops), "client")))
-    rows += [_fault(fault) for fault in sorted(run.faults, key=_first)]
-    legend = [*((phase, place) for place, phase in enumerate(PHASES)), ("fault", _FAULT), ("dropout", _DROP)]
-    if rows:
-        caption = "Virtual time from the scenario's start. A fault that was planned and not reached has no mark."
-        yield lanes(rows, _end_ms(run), _ms, caption=caption, legend=legend)
+        lanes.append(Lane("clients drop out", marks=[(one.at_ms / 1000, _DROP) for one in run.drops]))
+    beyond = 0
+    for kind, faults in run.kinds.items():
+        there = [one for one in faults if one.reached]
+        seen = [one for one in there if one.at_ms <= high and (one.until_ms or one.at_ms) >= low]
+        beyond += len(there) - len(seen)
+        lasting = [(one.at_ms / 1000, one.until_ms / 1000, _FAULT) for one in seen if one.until_ms is not None]
+        moments = [(one.at_ms / 1000, _FAULT) for one in seen if one.until_ms is None]
+        lanes.append(Lane(f"{kind} {len(there)}/{len(faults)}", lasting, moments))
+    caption = "Virtual time, from the first announcement to the last round's end. Faults are by kind, reached/planned."
+    caption += f" {counted(beyond, 'fault')} struck before or after." if beyond else ""
+    caption += f" Of {count(len(lanes))} lanes, the first are shown." if len(lanes) > 60 else ""
+    legend = {phase: place for place, phase in enumerate(PHASES)} | {"fault": _FAULT, "dropout": _DROP}
+    return [timeline(lanes, low / 1000, high / 1000, legend, caption=caption)]
 
 
-def _first(fault: Fault) -> float:
-    return math.inf if fault.at_ms is None or not fault.reached else fault.at_ms
-
-
-def _fault(fault: Fault) -> Lane:
-    label = " ".join(filter(None, (fault.kind, fault.actor or fault.role)))
-    if not fault.reached or fault.at_ms is None:
-        return Lane(label, text="not reached" if not fault.reached else "throughout")
-    if fault.until_ms is None:
-        return Lane(label, marks=[Mark(fault.at_ms, _FAULT, label)], text=f"at {_ms(fault.at_ms)}")
-    span = f"{_ms(fault.at_ms)} to {_ms(fault.until_ms)}"
-    return Lane(label, [Piece(fault.at_ms, fault.until_ms, _FAULT, f"{label}: {span}")], text=span)
-
-
-def _end_ms(run: Emulation) -> float:
-    ends = [end for one in run.outcome.rounds for _, end in one.phases.values()]
-    ends += [moment for one in run.faults for moment in (one.at_ms, one.until_ms) if moment is not None and one.reached]
-    return max([*ends, *(one.at_ms for one in run.drops)], default=1.0)
-
-
-def _rounds(run: Emulation) -> Iterator[Child]:
+def _faults(run: Emulation) -> list[Block]:
+    """Each kind of fault with what it is, how many were reached of those planned, and whom they struck when."""
     rows = [
-        (one.round_id[:8] or UNKNOWN, one.result, count(one.clients), count(one.contributors), count(one.needed),
-         claimed(one.epsilon), one.reason or "")
-        for one in run.outcome.rounds[:200]
+        (Cell(kind, FAULTS[kind].does if kind in FAULTS else ""),
+         f"{sum(one.reached for one in faults)}/{len(faults)}",
+         listed([_struck(one) for one in faults if one.reached], 8) or UNKNOWN)
+        for kind, faults in run.kinds.items()
     ]  # fmt: skip
-    if rows:
-        header = ("round", "result", "clients", "contributed", "needed", "epsilon", "reason")
-        yield _table(header, rows, text_columns=(0, 1, 6))
+    return [Table(("kind", "reached/planned", "whom, when"), rows[:_ROWS_MAX], text_columns=(0, 2))] if rows else []
 
 
-def _noise(run: Emulation) -> Iterator[Child]:
-    """Variances beside the floors, of the rounds that released a sum."""
-    for place, one in enumerate(run.outcome.rounds[:20], 1):
-        if one.noise_variance is None or one.noise_floor is None:
-            continue
-        rows = [
-            Bar("noise in the sum", one.noise_variance, f"variance {number(one.noise_variance)}", 0),
-            Bar("floor: what the claim needs", one.noise_floor, f"variance {number(one.noise_floor)}", 1),
-        ]
-        ratio = f"{number(one.noise_variance / one.noise_floor)} times the floor" if one.noise_floor else "no floor"
-        yield bars(rows, caption=f"Round {place}: {ratio}.")
+def _struck(one: FaultOutcome) -> str:
+    until = "" if one.until_ms is None else f" to {_ms(one.until_ms)}"
+    return f"{one.actor} at {_ms(one.at_ms)}{until}"
 
 
-def _adversaries(run: Emulation) -> Iterator[Child]:
-    """Those that the scenario names, in whatever form."""
+def _rounds(run: Emulation) -> list[Block]:
+    """How each ended, and the noise in its sum beside the floor that the claim needs."""
+    reasons = any(one.reason for one in run.outcome.rounds)
+    rows = [
+        (Cell(str(place), one.round_id[:8]), one.result, count(one.clients), count(one.contributors),
+         count(one.needed), claimed(one.epsilon), _over_floor(one), *((one.reason or "",) if reasons else ()))
+        for place, one in enumerate(run.outcome.rounds[:_ROWS_MAX], 1)
+    ]  # fmt: skip
+    header = ("round", "result", "clients", "contributed", "needed", "epsilon", "noise variance / floor")
+    return [Table((*header, *(("why",) if reasons else ())), rows, text_columns=(0, 1, 7))] if rows else []
+
+
+def _over_floor(one: RoundOutcome) -> str:
+    if one.noise_variance is None or not one.noise_floor:
+        return UNKNOWN
+    return number(one.noise_variance / one.noise_floor)
+
+
+def _drops(run: Emulation) -> list[Block]:
+    if not run.drops:
+        return []
+    by_phase = Counter(one.phase for one in run.drops)
+    rows = [(f"client {one.client}", _ms(one.at_ms), one.phase) for one in run.drops[:_ROWS_MAX]]
+    every = Folded("every dropout", Table(("client", "when", "phase"), rows, text_columns=(0, 2)))
+    return [Table(("phase", "dropouts"), [(phase, count(found)) for phase, found in by_phase.items()]), every]
+
+
+def _adversaries(run: Emulation) -> list[Block]:
+    """Those that the scenario names."""
     named = run.options.get("adversaries")
-    if isinstance(named, list) and named:
-        rows = [(said(one.get("kind")), said(one.get("actor"))) for one in named[:200] if isinstance(one, dict)]
-        yield table(("kind", "actor"), rows, text_columns=(0, 1))
+    found = [one for one in named[:_ROWS_MAX] if isinstance(one, dict)] if isinstance(named, list) else []
+    rows = []
+    for one in found:
+        kind = str(one.get("kind"))
+        rows.append((Cell(kind, HOSTILE[kind].does if kind in HOSTILE else ""), str(one.get("actor"))))
+    return [Table(("kind", "actor"), rows, text_columns=(0, 1))] if rows else []
 
 
-def _facts_told(run: Emulation) -> Iterator[Child]:
+def _last_facts(run: Emulation) -> list[Block]:
+    """What was told before a break; else the last facts, folded away."""
+    told: list[Block] = []
+    for one in run.broken:
+        if one.facts:
+            told += [Heading(f"Before invariant {one.number} ({one.name}) broke"), Code("\n".join(one.facts))]
     if run.last_facts:
-        text = code("\n".join(run.last_facts[-_FACTS_MAX:]))
-        told = element("details", element("summary", f"the last {counted(len(run.last_facts), 'fact')}"), text)
-        yield told if run.ok else text
-
-
-def _drops(run: Emulation) -> Iterator[Child]:
-    by_phase = Counter(one.phase or "unknown" for one in run.drops)
-    if by_phase:
-        yield bars(
-            [Bar(phase, found, count(found), 1) for phase, found in by_phase.items()], caption="Dropouts by phase."
-        )
-        rows = [(f"client {one.client}", _ms(one.at_ms), one.phase or UNKNOWN) for one in run.drops[:200]]
-        listing = table(("client", "when", "phase"), rows, text_columns=(0, 2))
-        yield element("details", element("summary", "every dropout"), listing)
-
-
-def _options(run: Emulation) -> Iterator[Child]:
-    if run.options:
-        yield folded("all options, as JSON", run.options)
+        last = Code("\n".join(run.last_facts[-_FACTS_MAX:]))
+        told.append(Folded(f"the last {counted(len(run.last_facts), 'fact')}", last))
+    return told
 
 
 def _ms(value: float) -> str:

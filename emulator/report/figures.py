@@ -9,6 +9,8 @@ from dca_proto.privacy.rounding import at_least, at_most
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _PLAIN_MIN, _PLAIN_MAX = 1e-3, 1e7
 _PLACES_MAX = 6
+TEXT_MAX = 2_000
+_ALSO_SHOWN = "\n\u00a0"  # breaks, and the space between a number and its unit
 UNKNOWN = "–"
 _SPACE = "\u00a0"
 
@@ -38,7 +40,7 @@ def interval_words(mean: float, low: float, high: float) -> str:
         return number(mean)
     places = 1 - math.floor(math.log10(half))
     middle, *ends = (_rounded(value, at) for value, at in ((mean, places + 1), (low, places), (high, places)))
-    return f"{middle} [{', '.join(ends)}]"
+    return f"{middle} [{f',{_SPACE}'.join(ends)}]"
 
 
 def _rounded(value: float, places: int) -> str:
@@ -95,9 +97,12 @@ def size(value: float | None) -> str:
     return f"{number(value)}{_SPACE}B" if value % 1 else f"{value:.0f}{_SPACE}B"
 
 
-def percent(part: float) -> str:
-    """A part of one: 12.5 %."""
-    return f"{short(100 * part)}{_SPACE}%"
+def percent(part: float, *, signed: bool = False) -> str:
+    """A part of one: 12.5 %; what is no whole hundredth of a percent is said to be below it."""
+    sign = "+" if signed and part > 0 else ""
+    if 0 < abs(part) < 5e-5:
+        return f"below{_SPACE}0.01{_SPACE}%"
+    return f"{sign}{short(100 * part)}{_SPACE}%"
 
 
 def listed(names: list[str], most: int = 6) -> str:
@@ -105,3 +110,11 @@ def listed(names: list[str], most: int = 6) -> str:
     if len(names) > most:
         return f"{', '.join(names[: most - 1])} and {count(len(names) - most + 1)} more"
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
+
+
+def plain(text: str, longest: int = TEXT_MAX) -> str:
+    """A text as it may be shown: printable, and not too long."""
+    cut = text if len(text) <= longest else f"{text[:longest]}…"
+    if cut.isprintable():
+        return cut
+    return "".join(one if one.isprintable() or one in _ALSO_SHOWN else "\ufffd" for one in cut)

@@ -8,33 +8,11 @@ from collections.abc import Iterator
 import msgspec
 
 from emulator.report.figures import claimed, count, counted, number
-from emulator.report.learned import (
-    WITHOUT_PRIVACY,
-    Learned,
-    baseline_fact,
-    compared,
-    course,
-    estimate_words,
-    estimates,
-    score_words,
-    scores,
-    warned,
-)
-from emulator.report.markup import Child, table
-from emulator.report.nodes import Node, released, worth
-from emulator.report.page import Page, Section, Verdict
-from emulator.report.reports import Reports, told
-from emulator.report.types import Amount, Count
+from emulator.report.learned import Learned, lead_of, learned_words, nodes_of, reports_of, sections_of
+from emulator.report.page import Block, Page, Table, Verdict
+from emulator.results import Amount, Count, Node, Reports
 
 _ROUNDS_MAX = 100
-_NAMES = ("private", WITHOUT_PRIVACY)
-
-
-class NodeRelease(msgspec.Struct, frozen=True):
-    """What a data node released by itself."""
-
-    rows: Count
-    noise_sd: Amount
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +27,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     dimension: Count | None = None
     noise_variance: Amount | None = None
     error: str | None = None
-    nodes: list[NodeRelease] = []
+    nodes: list[Node] = []
     reports: Reports | None = None
 
     @property
@@ -75,32 +53,14 @@ class Learning(Learned, frozen=True, kw_only=True):
     @property
     def nodes(self) -> list[Node]:
         """What data nodes released in the last round, as they stand there."""
-        last = self.rounds[-1].nodes if self.rounds else []
-        return [Node(number, one.rows, one.noise_sd) for number, one in enumerate(last, 1)]
+        return self.rounds[-1].nodes if self.rounds else []
 
 
 def page(run: Learning) -> Page:
     """The page of a job."""
     verdict: Verdict = "good" if run.ok and run.private else "bad"
     badge = ("private" if run.private else "not private") if run.ok else "ended without a result"
-    lead = [
-        Section(
-            "Estimates",
-            [
-                *estimates(run.every_estimate, _NAMES, run.interval_note),
-                *compared(run.every_estimate, _NAMES, run.naive_title),
-            ],
-        ),
-        Section("Warnings", [*warned(run.warnings)]),
-    ]
-    sections = [
-        Section("Score", [] if run.test is None else [*scores(run.test, _NAMES)]),
-        Section("Draws", [*worth(run.sampling)]),
-        Section("Data nodes", [*released(run.nodes)]),
-        Section("Reports", [*told(run.reports, run.rounds, [one.name for one in run.estimates])]),
-        Section("Iterations", [*course(run.course, run.test)]),
-        Section("Rounds", [*_rounds(run)]),
-    ]
+    reports = [(one.contributors or 0, one.noise_variance, one.reports) for one in run.rounds]
     return Page(
         kind="Learned from a federation",
         title=_title(run),
@@ -108,8 +68,13 @@ def page(run: Learning) -> Page:
         verdict=verdict,
         answer=_answer(run),
         facts=[*_facts(run)],
-        sections=sections,
-        lead=lead,
+        sections=[
+            *sections_of(run),
+            ("Data nodes", nodes_of(run.nodes)),
+            ("Reports", reports_of(run.reports, reports, [one.name for one in run.estimates])),
+            ("Rounds", _rounds(run)),
+        ],
+        lead=lead_of(run),
     )
 
 
@@ -120,9 +85,7 @@ def _title(run: Learning) -> str:
     who = run.rounds[-1].who if run.nodes else counted(most, "client")
     if run.reports is not None:
         who = counted(sum(one.contributors or 0 for one in run.rounds), "private report")
-    if run.test is not None:
-        return f"Learned from {who}: {score_words(run.test)}"
-    return f"Learned from {who}: {estimate_words(run.every_estimate)}" if run.every_estimate else f"Learned from {who}"
+    return f"Learned from {who}{learned_words(run)}"
 
 
 def _answer(run: Learning) -> str:
@@ -140,35 +103,20 @@ def _answer(run: Learning) -> str:
 
 def _facts(run: Learning) -> Iterator[tuple[str, str]]:
     yield "job", run.job
-    yield "federation", run.federation
     yield "rounds", count(len(run.rounds))
-    yield from run.remarks.items()
-    if run.repair is not None:
-        yield "repair of the noisy matrix", run.repair
     if run.epsilon is not None:
         yield "epsilon of all rounds", claimed(run.epsilon)
-    if run.test is not None:
-        yield from baseline_fact(run.test)
+    for one in (run.test.every_score if run.test else [])[:1]:
+        yield f"test {one.name}, not covered by epsilon", one.said(one.private)
+        yield f"{one.name} by {one.of_constant}, not covered by epsilon", one.said(one.constant)
 
 
-def _rounds(run: Learning) -> Iterator[Child]:
+def _rounds(run: Learning) -> list[Block]:
     """Who was in each sum, and the noise in it."""
-    if not run.rounds:
-        return
-    shown = run.rounds[:_ROUNDS_MAX]
-    yield table(
-        ("round", "asked for", "values", "contributors", "attempts", "noise (sd)", ""),
-        [
-            (
-                str(one.number),
-                one.name,
-                count(one.dimension),
-                one.who if one.ok else "no sum",
-                count(one.attempts),
-                number(None if one.noise_variance is None else math.sqrt(one.noise_variance)),
-                one.error or "",
-            )
-            for one in shown
-        ],
-        text_columns=(0, 1, 6),
-    )
+    rows = [
+        (str(one.number), one.name, count(one.dimension), one.who if one.ok else "no sum", count(one.attempts),
+         number(None if one.noise_variance is None else math.sqrt(one.noise_variance)), one.error or "")
+        for one in run.rounds[:_ROUNDS_MAX]
+    ]  # fmt: skip
+    header = ("round", "asked for", "values", "contributors", "attempts", "noise (sd)", "why no sum")
+    return [Table(header, rows, text_columns=(0, 1, 6))] if rows else []

@@ -1,30 +1,79 @@
-"""What all pages share: the answer first, then figures, then sections; and a policy that lets nothing in from outside.
+"""What a page consists of, and its HTML: the answer first, at most five figures, then sections, all by one template.
 
 The content policy forbids everything but this page's own style, by its hash: no script, no image, no font, no
-connection, no form, no style attribute. So even text that were somehow taken for markup could load and run nothing.
+connection, no form, no style attribute. Jinja2 escapes all texts, so that they can become nothing but text; what could
+mislead a reader's eye is seen to here: control characters and those that turn the writing direction are shown as
+U+FFFD, and long texts are cut.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any, Literal, NamedTuple
-from xml.etree.ElementTree import Element
 
 import msgspec
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
-from emulator.report.markup import Child, code, document, element, fill
-from emulator.report.style import STYLE
+from emulator.report.charts import DESK_PX, PHONE_PX, Chart, svg
+from emulator.report.figures import plain
 
 Verdict = Literal["good", "bad", "neutral"]
+FACTS_MAX, CODE_MAX = 5, 20_000
 
 
-class Section(NamedTuple):
-    """A heading and what stands below it."""
+class Cell(NamedTuple):
+    """A cell of a table: its text, what stands small below it, and whether it is "good" or "bad"."""
 
-    heading: str
-    content: Sequence[Child]
+    text: str
+    small: str = ""
+    tone: str = ""
+
+
+class Note(NamedTuple):
+    """A paragraph."""
+
+    text: str
+
+
+class Heading(NamedTuple):
+    """A heading within a section."""
+
+    text: str
+
+
+class Items(NamedTuple):
+    """A list."""
+
+    texts: Sequence[str]
+
+
+class Code(NamedTuple):
+    """A text as it was written, to be copied."""
+
+    text: str
+
+
+class Table(NamedTuple):
+    """A table, which scrolls by itself where the page is narrow; columns that are not `text_columns` hold numbers."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str | Cell]]
+    text_columns: Sequence[int] = (0,)
+
+
+class Folded(NamedTuple):
+    """Something that is shown on request."""
+
+    summary: str
+    block: Any
+
+
+Block = Note | Heading | Items | Code | Table | Folded | Chart
+Section = tuple[str, Sequence[Block]]
 
 
 class Page(NamedTuple):
@@ -32,8 +81,8 @@ class Page(NamedTuple):
 
     Attributes:
         kind: of what, in words. title: the result, in a sentence. badge: the verdict in a word or two, and `verdict`
-        its sense. answer: the same in full: what was spent, who contributed. facts: figures with labels.
-        sections: below the facts. lead: sections above them, directly under the headline.
+        its sense. answer: the same in full: what was spent, who contributed. lead: sections directly under the
+        headline. facts: at most five figures with labels. sections: below them; those without blocks are left out.
     """
 
     kind: str
@@ -46,63 +95,51 @@ class Page(NamedTuple):
     lead: Sequence[Section] = ()
 
 
-def policy() -> str:
-    """The content security policy of every page."""
-    digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+def settings(pairs: Iterable[tuple[str, str]]) -> list[Block]:
+    """Names and values, as a table."""
+    rows = list(pairs)
+    return [Table(("", ""), rows, text_columns=(0, 1))] if rows else []
+
+
+def as_json(summary: str, value: Any) -> list[Block]:
+    """Plain data as JSON, folded away; nothing where there is none."""
+    if not value:
+        return []
+    return [Folded(summary, Code(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))]
+
+
+def policy(style: str) -> str:
+    """The content security policy of a page with that style."""
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
 
 
 def render(page: Page, source: str) -> str:
     """The HTML text of a page; `source` is the name of the file that it was made from."""
-    root = element("html", _head(page), element("body", _main(page), _footer(source)), lang="en")
-    return document(root)
+    environment = _environment()
+    style = environment.get_template("page.css").render()
+    drawn: list[Chart] = []
+
+    def both(chart: Chart) -> Markup:
+        drawn.append(chart)
+        wide, narrow = (svg(chart, width, f"{len(drawn)}-{width}") for width in (DESK_PX, PHONE_PX))
+        return Markup(f'<div class="desk">{wide}</div><div class="phone">{narrow}</div>')  # noqa: S704 - our own
+
+    return environment.get_template("page.html").render(
+        page=page, source=source, policy=policy(style), draw=both, facts=page.facts[:FACTS_MAX],
+        style=Markup(style),  # noqa: S704 - our own
+    )  # fmt: skip
 
 
-def note(text: str) -> Element:
-    """A paragraph."""
-    return element("p", text)
-
-
-def folded(summary: str, value: Any) -> Element:
-    """Plain data as JSON, folded away."""
-    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-    return element("details", element("summary", summary), code(text))
-
-
-def _head(page: Page) -> Element:
-    style = element("style")
-    style.text = STYLE  # ours, and of fixed content: the policy holds its hash
-    return element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=policy()),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="referrer", content="no-referrer"),
-        element("title", f"{page.title} · {page.kind}"),
-        style,
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("emulator.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda shown: shown if isinstance(shown, Markup) else plain(str(shown), CODE_MAX),
     )
-
-
-def _main(page: Page) -> Element:
-    facts = element("dl", class_="facts")
-    for label, value in page.facts:
-        facts.append(element("div", element("dt", label), element("dd", value)))
-    main = element(
-        "main",
-        element("p", page.kind, class_="kind"),
-        element("h1", page.title),
-        element("span", page.badge, class_=f"badge {page.verdict}"),
-        element("p", page.answer),
-    )
-    fill(main, [_section(section) for section in page.lead if section.content])
-    fill(main, [facts] if page.facts else [])
-    fill(main, [_section(section) for section in page.sections if section.content])
-    return main
-
-
-def _section(section: Section) -> Element:
-    return element("section", element("h2", section.heading), *section.content)
-
-
-def _footer(source: str) -> Element:
-    return element("footer", f"Made from {source} by dca report. This page is whole in itself: it loads nothing.")
+    made.filters |= {"kind_of": lambda block: type(block).__name__, "cut": plain}
+    return made

@@ -1,49 +1,96 @@
-"""The one door: from a file that anybody may have written to a typed run. What is wrong with it is told in one line."""
+"""From a file that anybody may have written to a page. What is wrong with it is told in one line.
+
+The pages of each kind are imported when one is read, and with them the records that the command of that kind writes.
+"""
 
 from __future__ import annotations
 
 import re
 import stat
+from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
 
 from dca_proto.core.errors import InputError
 from dca_proto.wording import in_words, nearest
-from emulator.report.kinds import KINDS, Kind
-from emulator.report.markup import plain
+from emulator.report.figures import plain
+from emulator.report.page import Page
 
 FILE_BYTES_MAX = 64 * 1024 * 1024
 _EXPECTED = "expected the JSON file of a run"
 _OLD = {"rounds": "swarm", "epsilon_claimed": "audit"}
 """Keys by which files are known that were written before they said their kind."""
 _SHOWN_MAX = 60
+_LARGEST = 1e100
 _RANGE = re.compile(r"Expected `(?:int|float)` (?P<limit>[<>]=? \S+) - at `\$\.?(?P<place>[^`]*)`")
 
 
-class Run(NamedTuple):
-    """A run and its kind."""
+class Kind(NamedTuple):
+    """The module with the page of a kind of run, the record that it reads, and the command that writes such a file."""
 
-    name: str
-    kind: Kind
-    value: Any
+    module: str
+    record: str
+    command: str
+
+    def page(self, found: dict[str, Any]) -> Page:
+        """The page. Raises `msgspec.ValidationError` for what the command would not write."""
+        module = import_module(self.module)
+        page: Page = module.page(_converted(found, getattr(module, self.record)))
+        return page
 
 
-def read_run(path: Path) -> Run:
-    """Read a run's JSON file. Raises `UsageError`: what was found, what was expected, what to do."""
+KINDS = {
+    "swarm": Kind("emulator.report.swarm", "Swarm", "dca swarm"),
+    "emulation": Kind("emulator.report.emulation", "Emulation", "dca emulate run SCENARIO"),
+    "sweep": Kind("emulator.report.sweep", "Sweep", "dca emulate sweep"),
+    "collusion": Kind("emulator.report.collusion", "Result", "dca emulate collude"),
+    "scaling": Kind("emulator.report.scaling", "Scaling", "dca scaling"),
+    "learn": Kind("emulator.report.learning", "Learning", "dca learn trainer.toml"),
+    "audit": Kind("emulator.report.audit", "Result", "dca audit"),
+}
+
+
+def read_page(path: Path, *, reference: bool = True) -> tuple[str, Page]:
+    """The kind of a run and its page, from its JSON file.
+
+    Args:
+        reference: whether what epsilon does not cover is shown.
+
+    Raises:
+        InputError: what was found, what was expected, what to do.
+    """
     found = _decode(path, _bytes_of(path))
     if not isinstance(found, dict):
         raise InputError(f"{path} holds no JSON object; {_EXPECTED}, as dca swarm --json {path.name} writes it")
     name = _kind_of(path, found)
-    kind = KINDS[name]
+    if not reference:
+        found.pop("not_covered_by_epsilon", None)
     try:
-        return Run(name, kind, msgspec.convert(found, kind.read))
+        _check_numbers(found, "")
+        return name, KINDS[name].page(found)
     except msgspec.ValidationError as error:
         said = plain(_RANGE.sub(_out_of_range, in_words(error)), 300)
         raise InputError(
-            f"{path} is of kind {name}, but {said}; make a new one with `{kind.command} --json {path.name}`"
+            f"{path} is of kind {name}, but {said}; make a new one with `{KINDS[name].command} --json {path.name}`"
         ) from None
+
+
+def _converted(found: dict[str, Any], record: Any) -> Any:
+    """A record; one that is a tuple of records takes the fields of each."""
+    if issubclass(record, msgspec.Struct):
+        return msgspec.convert(found, record)
+    return record(*(msgspec.convert(found, part) for part in get_type_hints(record).values()))
+
+
+def _check_numbers(value: Any, place: str) -> None:
+    """Refuse numbers that no page can show. Raises `msgspec.ValidationError`."""
+    if isinstance(value, dict | list):
+        for key, one in value.items() if isinstance(value, dict) else enumerate(value):
+            _check_numbers(one, f"{place}.{key}" if place else str(key))
+    elif isinstance(value, int | float) and not -_LARGEST <= value <= _LARGEST:
+        raise msgspec.ValidationError(f"{place} is out of range, expected a number of at most {_LARGEST:g}")
 
 
 def _out_of_range(found: re.Match[str]) -> str:
@@ -79,7 +126,7 @@ def _decode(path: Path, content: bytes) -> Any:
 
 
 def _kind_of(path: Path, found: dict[str, Any]) -> str:
-    """The name of its kind. Raises `UsageError`."""
+    """The name of its kind. Raises `InputError`."""
     known, kind = ", ".join(KINDS), found.get("kind")
     if kind is None:
         likely = [name for key, name in _OLD.items() if key in found]

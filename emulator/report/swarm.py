@@ -2,73 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from emulator.report.bars import Bar, bars
+from emulator.report.charts import Axis, Lane, Series, lines, timeline
 from emulator.report.figures import UNKNOWN, claimed, count, counted, listed, number, seconds, size
-from emulator.report.lanes import Lane, Mark, Piece, lanes
-from emulator.report.learned import (
-    WITHOUT_PRIVACY,
-    baseline_fact,
-    compared,
-    course,
-    estimate_words,
-    estimates,
-    score_words,
-    scores,
-    warned,
-)
-from emulator.report.markup import Child, element, table
-from emulator.report.nodes import released, worth
-from emulator.report.page import Page, Section, Verdict, note
-from emulator.report.plot import Axis, Point, Series, axis_over, plot
-from emulator.report.reports import told
-from emulator.report.run import Round, Swarm
-from emulator.report.traffic import traffic
-from emulator.report.types import MIB
+from emulator.report.learned import Learned, lead_of, learned_words, nodes_of, reports_of, sections_of
+from emulator.report.page import Block, Cell, Folded, Heading, Items, Note, Page, Section, Table, Verdict, settings
+from emulator.results import Round, Run, Traffic, grouped
 
-_COORDINATES_MAX = 400
-_ROUNDS_SHOWN = 4
-_LANES_MAX = 40
+_COORDINATES_MAX, _LANES_MAX, _ROWS_MAX, _NAMED_MAX = 400, 40, 200, 40
+_MIB = 1 << 20
 
 
-class _Headline(NamedTuple):
-    title: str
-    badge: str
-    verdict: Verdict
+class Swarm(NamedTuple):
+    """A run, and what was learned from it."""
+
+    run: Run
+    learned: Learned
 
 
-def page(run: Swarm) -> Page:
+def page(found: Swarm) -> Page:
     """The page of a swarm."""
-    head = _headline(run)
-    lead = [
-        Section("Coefficients" if run.coefficients else "Estimates", [*_learned(run)]),
-        Section("Warnings", [*warned(run.warnings)]),
-    ]
-    sections = [
-        Section("Draws", [*worth(run.sampling)]),
-        Section("Data nodes", [*released(run.nodes)]),
-        Section("Reports", [*told(run.reports, run.rounds, [one.name for one in run.estimates])]),
-        Section("Iterations", [*course(run.course, run.test)]),
-        Section("Rounds in time", [*_timeline(run)]),
-        Section("Messages and bytes", [*_traffic(run)]),
-        Section("Who dropped out", [*_drops(run)]),
-        Section("Noise in the sums", [*_noise(run)]),
+    run, learned = found
+    title, badge, verdict = _headline(run, learned)
+    reports = [(one.contributors or 0, one.noise_variance, one.reports) for one in run.rounds]
+    sections: list[Section] = [
+        ("Why rounds were aborted", _aborts(run)),
+        *sections_of(learned),
+        ("Data nodes", nodes_of(run.nodes)),
+        ("Reports", reports_of(run.reports, reports, [one.name for one in learned.estimates])),
+        ("Rounds in time", [*_timeline(run)]),
+        ("Who is not in the result", [*_absent(run)]),
+        ("Noise", [*_noise(run)]),
+        ("What was sent and used", [*_uses(run)]),
+        ("Setting", settings(_setting(run))),
     ]
     return Page(
         kind=f"Swarm of real {run.who}s",
-        title=head.title,
-        badge=head.badge,
-        verdict=head.verdict,
+        title=title,
+        badge=badge,
+        verdict=verdict,
         answer=_answer(run),
-        facts=[*_facts(run)],
+        facts=[*_facts(run, learned)],
         sections=sections,
-        lead=lead,
+        lead=lead_of(learned),
     )
 
 
-def _headline(run: Swarm) -> _Headline:
+def _headline(run: Run, learned: Learned) -> tuple[str, str, Verdict]:
     most = max((one.contributors or 0 for one in run.rounds), default=0) if run.batch else run.contributors
     who = f"{count(most)} of {counted(run.clients, 'client')}"
     if run.has_nodes:
@@ -76,59 +58,78 @@ def _headline(run: Swarm) -> _Headline:
     if run.reports is not None:
         who = counted(run.reported or 0, "private report")
     if not run.ok:
-        return _Headline(f"No result: {run.error or 'the reason was not recorded'}", "ended without a result", "bad")
+        return f"No result: {run.error or 'the reason was not recorded'}", "ended without a result", "bad"
     badge: tuple[str, Verdict] = ("private", "good") if run.private else ("not private", "bad")
-    if run.test is None and run.every_estimate:
-        return _Headline(f"Learned from {who}: {estimate_words(run.every_estimate)}", *badge)
-    if run.test is None:
-        return _Headline(f"{who} are in the last sum{_last(run)}", *badge)
-    return _Headline(f"Learned from {who}: {score_words(run.test)}", *badge)
+    if words := learned_words(learned):
+        return f"Learned from {who}{words}", *badge
+    last = f", of {counted(run.rounds[-1].dimension, 'value')}" if run.rounds else ""
+    return f"{who} are in the last sum{last}", *badge
 
 
-def _last(run: Swarm) -> str:
-    return f", of {counted(run.rounds[-1].dimension, 'value')}" if run.rounds else ""
-
-
-def _answer(run: Swarm) -> str:
+def _answer(run: Run) -> str:
     """The run in two sentences: what came out, what it cost."""
-    rounds = counted(len(run.rounds), "round")
-    with_whom = counted(run.clients, run.who) if not run.is_summed else counted(run.computes, "Compute node")
-    held = f"{rounds} with {with_whom}"
+    with_whom = counted(run.computes, "Compute node") if run.is_summed else counted(run.clients, run.who)
+    held = f"{counted(len(run.rounds), 'round')} with {with_whom}"
     held += f" took {seconds(run.wall_s)}." if run.wall_s is not None else "."
     if not run.private:
         return f"{held} No epsilon can be claimed: {'; '.join(run.not_private_because) or 'no reason is given'}."
-    whom = "row" if run.has_nodes else "client"
-    spent = f"Each {whom} spent at most epsilon {claimed(run.epsilon_spent)}" if run.epsilon_spent is not None else ""
-    of = f" of {claimed(run.epsilon)}" if spent and run.epsilon is not None else ""
-    at = f" at delta {claimed(run.delta)}" if spent and run.delta is not None else ""
+    spent = ""
+    if run.epsilon_spent is not None:
+        spent = f"Each {_payer(run)} spent at most epsilon {claimed(run.epsilon_spent)}"
+        spent += f" of {claimed(run.epsilon)}" if run.epsilon is not None else ""
+        spent += f" at delta {claimed(run.delta)}" if run.delta is not None else ""
+        spent += "."
     if not run.is_summed:
         own = "data node adds the whole noise for one row itself" if run.has_nodes else "report is private by itself"
-        return f"{held} {spent}{of}{at}{'.' if spent else ''} Each {own}."
+        return f"{held} {spent} Each {own}."
     fewest = _needed(run)
-    needed = f" At least {counted(fewest, 'contribution')} {'was' if fewest == 1 else 'were'} needed in each round."
-    return f"{held} {spent}{of}{at}{'.' if spent else ''}{needed}"
+    verb = "was" if fewest == 1 else "were"
+    return f"{held} {spent} At least {counted(fewest, 'contribution')} {verb} needed in each round."
 
 
-def _needed(run: Swarm) -> int:
+def _payer(run: Run) -> str:
+    return "row" if run.has_nodes else "client"
+
+
+def _needed(run: Run) -> int:
     """How many contributions the smallest round needed: recorded, for a mini-batch tolerates its part of T."""
     if run.unknown_noises is not None:
         return run.unknown_noises + 1 + run.colluders
     return (run.batch or run.clients) - run.tolerated + run.colluders
 
 
-def _facts(run: Swarm) -> Iterator[tuple[str, str]]:
-    yield from _who(run)
+def _facts(run: Run, learned: Learned) -> Iterator[tuple[str, str]]:
+    """The five figures that a reader asks for first."""
     if run.epsilon_spent is not None:
-        per = "row" if run.has_nodes else "client"
-        yield f"epsilon spent per {per}", f"{claimed(run.epsilon_spent)} of {claimed(run.epsilon or 0)}"
+        yield f"epsilon spent per {_payer(run)}", f"{claimed(run.epsilon_spent)} of {claimed(run.epsilon or 0)}"
+    if run.is_summed:
+        yield "clients in the last sum", f"{count(run.contributors)} of {count(run.batch or run.clients)}"
+    else:
+        yield ("rows", count(run.contributors)) if run.has_nodes else ("reports", count(run.reported))
+    for one in (learned.test.every_score if learned.test else [])[:1]:
+        yield f"test {one.name}, not covered by epsilon", one.said(one.private)
+    aborted = sum(not one.ok for one in run.rounds)
+    yield "rounds", count(len(run.rounds)) + (f", {count(aborted)} aborted" if aborted else "")
+    yield "wall time", seconds(run.wall_s)
+
+
+def _setting(run: Run) -> Iterator[tuple[str, str]]:
+    yield f"{run.who}s ({'J' if run.has_nodes else 'N'})", count(run.clients)
+    if run.batch:
+        yield f"clients of a {'mini-batch' if run.is_summed else 'step'} (B)", count(run.batch)
+    if run.is_summed:
+        yield f"tolerated dropouts (T){' of all clients' if run.batch else ''}", count(run.tolerated)
+        yield "reserved for colluders (c)", count(run.colluders)
+        yield "Compute nodes (M)", count(run.computes)
+    else:
+        yield "Compute nodes", "none"
+    if run.reports is not None:
+        yield "reports, one of each client", count(run.reported)
+    if run.mechanism:
+        yield "noise", run.mechanism
     if run.job is not None:
         yield "job", run.job
-    yield from run.remarks.items()
-    if run.repair is not None:
-        yield "repair of the noisy matrix", run.repair
-    if run.test is not None:
-        yield from baseline_fact(run.test)
-    yield "broker", f"{run.broker} {run.broker_version or ''}".strip()
+    yield "broker", f"{run.broker or UNKNOWN} {run.broker_version or ''}".strip()
     if run.connections is not None:
         yield "connections", "one per client" if run.connections == "each" else run.connections
     if run.processes is not None:
@@ -137,83 +138,51 @@ def _facts(run: Swarm) -> Iterator[tuple[str, str]]:
         yield "until all were connected", seconds(run.connect_s)
     if run.sessions is not None:
         yield "until all had sessions", seconds(run.sessions.wall_s)
-    if run.peak_rss_mb is not None:
-        yield "peak memory of a process", size(run.peak_rss_mb * MIB)
 
 
-def _who(run: Swarm) -> Iterator[tuple[str, str]]:
-    if run.has_nodes:
-        yield "data nodes (J)", count(run.clients)
-        yield "released", count(len(run.nodes))
-        yield "rows", count(run.contributors)
-        yield "Compute nodes", "none"
+def _aborts(run: Run) -> list[Block]:
+    """Each reason, with the rounds that it ended."""
+    rows = [(reason, listed([*map(str, numbers)], 12)) for reason, numbers in run.aborts.items()]
+    return [Table(("reason", "rounds"), rows[:_ROWS_MAX], text_columns=(0, 1))] if rows else []
+
+
+def _timeline(run: Run) -> Iterator[Block]:
+    if not run.rounds:
         return
-    yield "clients (N)", count(run.clients)
-    if run.reports is not None:
-        if run.batch:
-            yield "clients of a step (B)", count(run.batch)
-        yield "reports, one of each client", count(run.reported)
-        yield "mechanism", run.reports
-        yield "Compute nodes", "none"
-        return
-    if run.batch:
-        yield "clients of a mini-batch (B)", count(run.batch)
-    yield "contributed to the last sum", count(run.contributors)
-    yield f"tolerated dropouts (T){' of all clients' if run.batch else ''}", count(run.tolerated)
-    yield "reserved for colluders (c)", count(run.colluders)
-    yield "Compute nodes (M)", count(run.computes)
-
-
-def _timeline(run: Swarm) -> Iterator[Child]:
-    rows, longest = [], max((one.wall_s for one in run.rounds), default=0.0)
-    has_names = len({one.name for one in run.rounds}) == len(run.rounds)
+    phases = list(dict.fromkeys(phase for one in run.rounds for phase in one.phases))
+    lanes = []
     for ordinal, one in enumerate(run.rounds[:_LANES_MAX], 1):
         pieces, at = [], 0.0
-        for place, phase in enumerate(run.phases):
-            length = one.phases.get(phase, 0.0)
-            pieces.append(Piece(at, at + length, place, f"{phase}: {seconds(length)}"))
+        for phase, length in one.phases.items():
+            pieces.append((at, at + length, phases.index(phase)))
             at += length
-        label = one.name if has_names else f"{ordinal}. {one.name}"
-        rows.append(Lane(label, pieces, text=seconds(one.wall_s) + ("" if one.ok else ", aborted")))
-    if rows:
-        legend = [(phase, place) for place, phase in enumerate(run.phases)]
-        yield lanes(rows, longest, seconds, caption="Wall time from each round's announcement.", legend=legend)
-        yield table(
-            ("round", "values", _came(run), "dropped", "closed", *run.phases, "in all"),
-            [
-                (label, count(group[0].dimension), count(group[0].contributors if run.is_summed else group[0].arrived),
-                 count(group[0].dropped), group[0].closed or UNKNOWN,
-                 *(seconds(_sum(one.phases.get(phase) for one in group)) for phase in run.phases),
-                 seconds(_sum(one.wall_s for one in group)))
-                for label, group in _groups(run.rounds)
-            ],
-        )  # fmt: skip
-    slow = [(one.name, slow) for one in run.rounds for slow in one.slowest[:10]]
+        lanes.append(Lane(f"{ordinal}. {one.name}{'' if one.ok else ', aborted'}", pieces))
+    caption = "Wall time from each round's announcement."
+    if len(run.rounds) > _LANES_MAX:
+        caption += f" {count(len(run.rounds) - _LANES_MAX)} more lanes are not shown."
+    longest = max(one.wall_s for one in run.rounds)
+    legend = {phase: place for place, phase in enumerate(phases)}
+    yield timeline(lanes, 0.0, longest, legend, caption=caption)
+    late = ("late",) if any(one.late for one in run.rounds) else ()
+    yield Table(
+        ("round", "values", run.came, *late, "dropped", "closed", *phases, "in all"),
+        [
+            (_label(group), count(group[0].dimension),
+             count(group[0].contributors if run.is_summed else group[0].arrived), *(count(group[0].late) for _ in late),
+             count(group[0].dropped), group[0].closed or UNKNOWN,
+             *(seconds(_sum(one.phases.get(phase) for one in group)) for phase in phases),
+             seconds(_sum(one.wall_s for one in group)))
+            for group in grouped(run.rounds)
+        ],
+    )  # fmt: skip
+    slow = [(one.name, str(who.client), seconds(who.s)) for one in run.rounds for who in one.slowest[:10]]
     if slow:
-        yield element("h3", "Slowest clients")
-        yield table(
-            ("round", "client", "after"),
-            [(name, str(one.client), seconds(one.s)) for name, one in slow],
-        )
+        yield Heading("Slowest clients")
+        yield Table(("round", "client", "after"), slow[:_ROWS_MAX])
 
 
-def _came(run: Swarm) -> str:
-    """What those did that took part."""
-    return "contributed" if run.is_summed else "released" if run.has_nodes else "reported"
-
-
-def _groups(rounds: list[Round]) -> list[tuple[str, list[Round]]]:
-    """The rounds with their names; where there are many, those of one sort together."""
-    if len(rounds) <= _ROUNDS_SHOWN:
-        return [(one.name, [one]) for one in rounds]
-    groups: dict[tuple[str, bool], list[Round]] = {}
-    for one in rounds:
-        groups.setdefault((one.name, one.ok), []).append(one)
-    return [(_label(name, ok, len(group)), group) for (name, ok), group in groups.items()]
-
-
-def _label(name: str, ok: bool, number: int) -> str:
-    return f"{name}{'' if ok else ', aborted'}{f' ×{number}' if number > 1 else ''}"
+def _label(group: Sequence[Round]) -> str:
+    return f"{group[0].name}{'' if group[0].ok else ', aborted'}{f' ×{len(group)}' if len(group) > 1 else ''}"
 
 
 def _sum(lengths: Iterable[float | None]) -> float | None:
@@ -222,100 +191,85 @@ def _sum(lengths: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def _sent(label: str, group: list[Round]) -> Bar:
-    messages, sent = sum(one.messages for one in group), sum(one.bytes for one in group)
-    return Bar(f"{label}: {counted(messages, 'message')}", sent, size(sent))
-
-
-def _traffic(run: Swarm) -> Iterator[Child]:
-    if run.roles:
-        yield from traffic(run.roles)
-        if run.peak_rss_mb_by_process:
-            yield element("h3", "Memory")
-            rows = [Bar(name, most, size(most * MIB), 1) for name, most in run.peak_rss_mb_by_process.items()]
-            yield bars(rows, caption="The most that each process held.")
-        if run.core_s_by_role:
-            yield element("h3", "Core time")
-            rows = [Bar(role, core_s, seconds(core_s), 3) for role, core_s in run.core_s_by_role.items()]
-            yield bars(rows, caption="Processor time since the start, by role.")
-    elif run.rounds:
-        yield bars(
-            [_sent(label, group) for label, group in _groups(run.rounds)],
-            caption="Payload bytes that all actors sent in each round, or in all rounds of one sort.",
-        )
-
-
-def _drops(run: Swarm) -> Iterator[Child]:
-    """Whose contribution is not in the sum, one lane per round, clients from left to right by number."""
-    rows = []
-    for place, one in enumerate(run.rounds[:_LANES_MAX], 1):
-        marks = [Mark(client, 1, f"{run.who} {client}") for client in one.absent_clients or one.vanished_clients]
-        asked = run.clients if one.expected is None else one.expected
-        rows.append(Lane(f"{place}. {one.name}", marks=marks, text=f"{count(one.dropped)} of {count(asked)}"))
-    if any(row.marks for row in rows):
-        missing = "whose contribution is not in the sum" if run.is_summed else f"that {_came(run)} nothing"
-        caption = f"Each line is a {run.who} {missing}, placed by its number from 0."
-        yield lanes(rows, run.clients - 1, lambda at: count(round(at)), caption=caption, legend=[])
-    elif run.rounds and all(one.dropped == 0 for one in run.rounds):
-        yield note(f"Nobody: every {run.who} that was asked {_came(run)}, in each round.")
-    else:
-        said = [f"{one.name}: {count(one.dropped)} of {count(one.expected or run.clients)}" for one in run.rounds]
-        yield note(f"Clients that are not in the sum, by round: {listed(said)}.") if said else None
+def _absent(run: Run) -> Iterator[Block]:
+    """How many were asked, and what became of those who are not in the result."""
+    if not run.rounds:
+        return
+    if all(one.ok and not (one.dropped or one.late or one.declined) for one in run.rounds):
+        yield Note(f"Nobody: every {run.who} that was asked {run.came}, in each round.")
+        return
+    rows = [
+        (f"{place}. {one.name}", count(run.clients if one.expected is None else one.expected),
+         count(sum(one.declined.values())), count(one.late), count(one.dropped))
+        for place, one in enumerate(run.rounds[:_ROWS_MAX], 1)
+    ]  # fmt: skip
+    yield Table(("round", "asked", "declined", "late", "dropped"), rows)
+    yield Note("Late is what was sent and came after the round had closed; of the dropped, nothing came.")
+    named = [(f"{place}. {one.name}", one.absent_clients or one.vanished_clients)
+             for place, one in enumerate(run.rounds[:_ROWS_MAX], 1)]  # fmt: skip
+    numbers = [f"{name}: {run.who}s {listed([*map(str, absent)], _NAMED_MAX)}" for name, absent in named if absent]
+    if numbers:
+        yield Folded(f"numbers of those missing, from 0, in {counted(len(numbers), 'round')}", Items(numbers))
     declined = [(one.name, why, count(clients)) for one in run.rounds for why, clients in one.declined.items()]
     if declined:
-        yield element("h3", "Declined to take part")
-        yield table(("round", "why", "clients"), declined[:200], text_columns=(0, 1))
+        yield Heading("Why clients declined")
+        yield Table(("round", "why", "clients"), declined[:_ROWS_MAX], text_columns=(0, 1))
 
 
-def _noise(run: Swarm) -> Iterator[Child]:
-    for label, group in _groups(run.rounds):
-        one = group[-1]
-        if one.noise_sd is None:
-            continue
-        last = ", the last" if len(group) > 1 else ""
-        yield element("h3", f"{label}, {counted(one.dimension, 'value')}{last}")
-        rows = [Bar("noise in each value", one.noise_sd, f"sd {number(one.noise_sd)}", 0)]
-        if one.floor_sd is not None and run.reports is None:
-            whose = " of each data node" if run.has_nodes else ""
-            rows.append(Bar(f"floor: what the claim needs{whose}", one.floor_sd, f"sd {number(one.floor_sd)}", 1))
-        if one.sensitivity is not None:
-            mover = "one row" if run.has_nodes else "one client"
-            rows.append(Bar(f"{mover} can move the sum by", one.sensitivity, f"≤ {number(one.sensitivity)}", 2))
-        yield bars(
-            rows, caption="In the units of the sum that is released (columns are scaled by their public bounds)."
-        )
+def _noise(run: Run) -> Iterator[Block]:
+    held = [group[-1] for group in grouped(run.rounds) if group[-1].noise_sd is not None]
+    whose = "one row" if run.has_nodes else "one client"
+    rows = [
+        (Cell(one.name, counted(one.dimension, "value")), number(one.noise_sd),
+         number(one.floor_sd) if run.reports is None else UNKNOWN, number(one.sensitivity))
+        for one in held
+    ]  # fmt: skip
+    if rows:
+        yield Table(("round", "sd of the noise", "the claim needs", f"{whose} moves the sum by at most"), rows)
+        told = "In the units of the sum that is released; columns are scaled by their public bounds."
+        yield Note(f"{told}{' The claim needs that much of each data node.' if run.has_nodes else ''}")
+    for one in held:
         if one.value:
-            yield _signal(one.value, one.exact or [], one.noise_sd)
-        elif one.sensitivity is not None and one.contributors and one.noise_sd > 0:
+            yield _signal(one)
+        elif one.sensitivity is not None and one.contributors and one.noise_sd:
             most = one.contributors * one.sensitivity
-            yield note(
-                f"All {count(one.contributors)} contributors together can move the sum by at most {number(most)}, "
-                f"which is {number(most / one.noise_sd)} times the noise."
-            )
+            told = f"All {count(one.contributors)} contributors together can move the sum of {one.name} by at most "
+            yield Note(f"{told}{number(most)}, which is {number(most / one.noise_sd)} times the noise.")
 
 
-def _signal(released: list[float], exact: list[float], noise_sd: float) -> Child:
+def _signal(one: Round) -> Block:
     """How far each released value stands out of the noise."""
-    values, truth = _places(released), _places(exact)
-    x = Axis("value of the sum, by its place", 0.0, len(values) + 1.0, say=lambda tick: f"{tick:.0f}")
-    y = axis_over("size, in the sum's units", [*(height for _, height in (*values, *truth)), noise_sd], log=True)
-    series = [Series("released value, noise in it", values, 0, None, "disc")]
-    if truth:
-        series.append(Series("exact value, known only to this emulation", truth, 2, None, "ring"))
-    series.append(Series("sd of the noise", [(x.low, noise_sd), (x.high, noise_sd)], 1, "dashed"))
-    caption = "The signal beside the noise: values far above the line are known well, those near it are not."
-    return plot(series, x, y, caption=caption)
+    assert one.value is not None, "chosen so"
+    shown = [(float(place), abs(value)) for place, value in enumerate(one.value[:_COORDINATES_MAX], 1)]
+    series = [Series("released value, noise in it", shown, 0, "", "o")]
+    if one.exact:
+        truth = [(float(place), abs(value)) for place, value in enumerate(one.exact[:_COORDINATES_MAX], 1)]
+        series.append(Series("exact value, known to the emulation only", truth, 2, "", "s"))
+    level = one.noise_sd or 0.0
+    series.append(Series("sd of the noise", [(0.5, level), (len(shown) + 0.5, level)], 1, "--"))
+    caption = f"{one.name}: values far above the line stand out of the noise, those near it do not."
+    x = Axis("value of the sum, by its place", say=lambda tick: f"{tick:.0f}")
+    return lines(series, x, Axis("size, in the sum's units", log=True), caption=caption)
 
 
-def _places(values: list[float]) -> list[Point]:
-    """Each value's size over its place."""
-    return [(float(place), abs(value)) for place, value in enumerate(values[:_COORDINATES_MAX], 1)]
+def traffic_table(roles: dict[str, Traffic]) -> list[Block]:
+    """Messages and bytes that the actors of each role sent, and all of them."""
+    if not roles:
+        return []
+    every = Traffic(sum(one.messages for one in roles.values()), sum(one.bytes for one in roles.values()))
+    rows = [(role, count(one.messages), size(one.bytes)) for role, one in {**roles, "all": every}.items()]
+    return [Table(("role", "messages sent", "bytes sent"), rows)]
 
 
-def _learned(run: Swarm) -> Iterator[Child]:
-    names = ("private" if run.private else "as learned, not private", WITHOUT_PRIVACY)
-    found = run.every_estimate
-    yield from estimates(found, names, run.interval_note)
-    yield from compared(found, names, run.naive_title)
-    if run.test is not None:
-        yield from scores(run.test, names)
+def _uses(run: Run) -> Iterator[Block]:
+    if run.roles:
+        yield from traffic_table(run.roles)
+    elif run.rounds:
+        rows = [(_label(group), count(sum(one.messages for one in group)), size(sum(one.bytes for one in group)))
+                for group in grouped(run.rounds)]  # fmt: skip
+        yield Table(("round", "messages sent", "bytes sent"), rows)
+    if run.core_s_by_role:
+        yield Table(("role", "core time"), [(role, seconds(took)) for role, took in run.core_s_by_role.items()])
+    if run.peak_rss_mb_by_process:
+        peaks = [(name, size(most * _MIB)) for name, most in run.peak_rss_mb_by_process.items()]
+        yield Table(("process", "most memory"), peaks)

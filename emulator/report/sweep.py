@@ -7,11 +7,10 @@ from typing import Any
 
 import msgspec
 
-from emulator.report.bars import ROWS_MAX, Bar, bars
+from emulator.report.charts import ROWS_MAX, bars
 from emulator.report.figures import count, counted, listed, number, seconds
-from emulator.report.markup import Child, code, element
-from emulator.report.page import Page, Section, folded, note
-from emulator.report.types import Amount, Count
+from emulator.report.page import Block, Code, Folded, Heading, Note, Page, Table, as_json
+from emulator.results import Amount, Count
 
 _FAILURES_MAX, _FACTS_MAX = 50, 100
 
@@ -21,6 +20,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     seed: int | str
     invariant: int | str | None = None
+    name: str = ""
     detail: str | None = None
     replay: str | None = None
     shrunk: dict[str, Any] | None = None
@@ -28,13 +28,15 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True):
-    """What the page reads of `dca emulate sweep --json`."""
+    """What the page reads of `dca emulate sweep --json`; `checked`, by the names that `invariants` has of numbers."""
 
     ok: bool
     run: Count
     failed: list[Failure]
     coverage: dict[str, Count]
+    transitions: dict[str, Count] = {}
     checked: dict[str, Count] = {}
+    invariants: dict[str, str] = {}
     rounds: dict[str, Count] = {}
     interrupted: bool = False
     seeds: tuple[Count, Count] | None = None
@@ -44,23 +46,31 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
 
 def page(run: Sweep) -> Page:
     """The page of a sweep."""
-    sections = [
-        Section("Failures", [*_failures(run)]),
-        Section("Fault kinds reached", [*_coverage(run)]),
-        Section("Checks made", [*_checked(run)]),
-    ]
     failed = len({one.seed for one in run.failed})
     title = f"{counted(failed, 'scenario')} of {count(run.run)} broke an invariant" if failed else (
         f"No invariant was broken in {counted(run.run, 'random scenario')}"
     )  # fmt: skip
+    rounds = [(f"rounds {result}", count(held)) for result, held in run.rounds.items()]
     return Page(
         kind="Sweep over random scenarios",
         title=title,
         badge="nothing broken" if run.ok else "broken",
         verdict="good" if run.ok else "bad",
         answer=_answer(run),
-        facts=[*_facts(run)],
-        sections=[section for section in sections if section.content],
+        facts=[
+            ("seeds", f"{run.seeds[0]} to {run.seeds[1]}" if run.seeds else "not recorded"),  # names: no separators
+            ("scenarios run", count(run.run)),
+            ("failures", count(len(run.failed))),
+            ("wall time", seconds(run.wall_s)),
+            ("scenarios per second", number(run.scenarios_per_s)),
+        ],
+        sections=[
+            ("Failures", [*_failures(run)]),
+            ("Rounds", [Table(("", ""), rounds)] if rounds else []),
+            ("Fault kinds reached", [*_coverage(run)]),
+            ("Transitions taken", [*_transitions(run)]),
+            ("Checks made", _checked(run)),
+        ],
     )
 
 
@@ -72,42 +82,44 @@ def _answer(run: Sweep) -> str:
     return f"{kinds}{'; see below which did not' if missed else ''}.{took}{stopped}"
 
 
-def _facts(run: Sweep) -> Iterator[tuple[str, str]]:
-    if run.seeds is not None:
-        yield "seeds", f"{run.seeds[0]} to {run.seeds[1]}"  # names: without separators
-    yield "scenarios run", count(run.run)
-    yield "failed", count(len(run.failed))
-    for result, rounds in run.rounds.items():
-        yield f"rounds {result}", count(rounds)
-    yield "wall time", seconds(run.wall_s)
-    yield "scenarios per second", number(run.scenarios_per_s)
-
-
-def _failures(run: Sweep) -> Iterator[Child]:
+def _failures(run: Sweep) -> Iterator[Block]:
     for one in run.failed[:_FAILURES_MAX]:
-        which = "" if one.invariant is None else f", invariant {one.invariant}" if one.invariant else ", not live"
-        yield element("h3", f"Seed {one.seed}{which}")
-        yield note(one.detail) if one.detail else None
-        yield code(one.replay) if one.replay else None
-        yield folded("the smaller scenario", one.shrunk) if one.shrunk else None
-        yield folded("what was told before", one.facts[-_FACTS_MAX:]) if one.facts else None
+        name = one.name or run.invariants.get(str(one.invariant), "")
+        which = f", invariant {one.invariant}{f' ({name})' if name else ''}" if one.invariant else ", not live"
+        yield Heading(f"Seed {one.seed}{'' if one.invariant is None else which}")
+        if one.detail:
+            yield Note(one.detail)
+        if one.replay:
+            yield Code(one.replay)
+        yield from as_json("the smaller scenario", one.shrunk)
+        if one.facts:
+            yield Folded("what was told before", Code("\n".join(one.facts[-_FACTS_MAX:])))
     if len(run.failed) > _FAILURES_MAX:
-        yield note(f"{count(len(run.failed) - _FAILURES_MAX)} more are in the JSON.")
+        yield Note(f"{count(len(run.failed) - _FAILURES_MAX)} more are in the JSON.")
 
 
-def _coverage(run: Sweep) -> Iterator[Child]:
+def _coverage(run: Sweep) -> Iterator[Block]:
     reached = sorted((item for item in run.coverage.items() if item[1]), key=lambda item: -item[1])
     if reached:
-        rows = [Bar(kind, times, count(times), 0) for kind, times in reached]
+        rows = [(kind, float(times), count(times)) for kind, times in reached]
         yield bars(rows, caption="In how many scenarios each kind of fault or hostile actor came to pass.")
     missed = [kind for kind, times in run.coverage.items() if not times]
     if missed:
-        yield note(f"Never came to pass: {listed(missed, ROWS_MAX)}.")
+        yield Note(f"Never came to pass: {listed(missed, ROWS_MAX)}.")
 
 
-def _checked(run: Sweep) -> Iterator[Child]:
-    if run.checked:
-        rows = [
-            Bar(f"invariant {name}", made, count(made) if made else "never", 2) for name, made in run.checked.items()
-        ]
-        yield bars(rows, caption="How often each invariant was checked, over all scenarios.")
+def _transitions(run: Sweep) -> Iterator[Block]:
+    missed = [entry for entry, times in run.transitions.items() if not times]
+    if run.transitions:
+        taken = len(run.transitions) - len(missed)
+        yield Note(f"{count(taken)} of {count(len(run.transitions))} entries of the actors' tables were taken.")
+    if missed:
+        yield Note(f"Never taken: {listed(missed, ROWS_MAX)}.")
+
+
+def _checked(run: Sweep) -> list[Block]:
+    rows = [
+        (f"{key} {run.invariants.get(key, '')}".strip(), count(made) if made else "never")
+        for key, made in run.checked.items()
+    ]
+    return [Table(("invariant", "facts held against it, over all scenarios"), rows)] if rows else []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -274,27 +273,31 @@ def _fitted(cells: list[dict[str, Any]], console: Console) -> dict[str, Any]:
     if len(base) < len(cells) or any(one["drop_rate"] for one in cells):
         console.print(view.dropouts_table(cells))
     fits: dict[str, Growth] = growths(base)
-    told = (view.busy_lines(base), view.slower_lines(base), view.growth_lines(fits), view.memory_lines(base))
-    for line in itertools.chain(*told):
+    doubts = [*view.busy_lines(base), *view.slower_lines(base)]
+    for line in (*doubts, *view.growth_lines(fits), *view.memory_lines(base)):
         say(console, *line)
     result: dict[str, Any] = {"fits": msgspec.to_builtins(fits), "calibration": None, "held_out": []}
     try:
         usable = calibration.usable(base)
     except UsageError as error:
-        say(console, "prediction", f"none: {error}")
-        return result
-    return result | _calibrated(usable, console)
+        doubts.append(("prediction", f"none: {error}"))
+        say(console, *doubts[-1])
+    else:
+        result |= _calibrated(usable, console)
+    return result | {"warnings": [": ".join(line) for line in doubts] + result.get("warnings", [])}
 
 
 def _calibrated(usable: Sequence[Mapping[str, Any]], console: Console) -> dict[str, Any]:
     """The costs, and their error on cells that were not fitted."""
     held_out, costs = calibration.hold_out(usable), calibration.fit_all(usable)
     console.print(view.held_out_table(held_out))
-    say(console, "held out", view.held_out_line(held_out))
+    line = view.held_out_line(held_out)
+    say(console, "held out", line)
+    warnings = [line] if view.is_far_off(held_out) else []
     fitted: dict[str, dict[str, dict[str, float]]] = {}
     for (key, role), cost in costs.items():
         fitted.setdefault(key, {})[role or "all"] = dict(zip(cost.terms, map(float, cost.each), strict=True))
-    return {"calibration": fitted, "held_out": msgspec.to_builtins(held_out)}
+    return {"calibration": fitted, "held_out": msgspec.to_builtins(held_out), "warnings": warnings}
 
 
 def _predicted(
@@ -308,8 +311,10 @@ def _predicted(
     usable = calibration.usable(cells)
     prediction = predict(question, calibration.fit_all(usable), usable, hardware, round_s)
     result = {"fits": msgspec.to_builtins(growths(usable)), **_calibrated(usable, console)}
-    for line in view.busy_lines(usable):
+    doubts = [*view.busy_lines(usable)]
+    for line in doubts:
         say(console, *line)
+    result["warnings"] = [": ".join(line) for line in doubts] + result["warnings"]
     console.print(view.prediction_table(prediction))
     say(console, "broker", view.broker_line(prediction))
     if prediction.agreement_s is not None and prediction.sessions_s is not None:

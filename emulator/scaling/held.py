@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from emulator.scaling.cell import MOSQUITTO, Cell, kept_bytes
+from emulator.results import Amount, Count
+from emulator.scaling.cell import EMULATED, MOSQUITTO, Cell, kept_bytes
 from emulator.scaling.paper import paper_s
 
 PHASES = ("collect", "agree")
@@ -68,6 +69,56 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     compute: int
     trainer: int
     compute_after: int
+
+
+class Figures(Cell, frozen=True, kw_only=True):
+    """A cell as measured: medians over its rounds, as `--json` writes them; what nobody counted is None.
+
+    Attributes:
+        wall_s, wall_s_spread: of a round without key agreement, and of the fastest and the slowest.
+        first_round_wall_s: of the round in which pairs agree on keys; agreement_s: core seconds that takes more.
+        core_s, core_s_by_role, us_per_contribution: processor time, of each role, and for a contribution in the sum.
+        floor_us: of the bare cryptography of a contribution. waiting_s: that processes waited for each other, summed.
+        messages, bytes, received, received_bytes: by role. phases: seconds of each.
+        sessions_s, sessions_wall_s: core and wall seconds until every Compute node has a session of every client.
+        peak_rss_mb, memory_bytes: of the largest process, and of the largest actor of each role.
+        compute_memory_*: what one Compute node holds as it freezes its list, must keep, and holds after the round.
+        success_rate, success_expected: rounds with a result, of all. noise_sd, noise_sd_ideal: as of `Held`.
+        paper_s, ratio: Table 1's seconds of that size, and ours over these.
+    """
+
+    backend: str = EMULATED
+    tolerated: Count = 0
+    drop_rate: Amount = 0.0
+    repeats: Count = 1
+    wall_s: Amount
+    wall_s_spread: tuple[Amount, Amount] | None = None
+    first_round_wall_s: Amount | None = None
+    core_s: Amount | None = None
+    phases: dict[str, Amount] = msgspec.field(default_factory=dict)
+    waiting_s: Amount | None = None
+    core_s_by_role: dict[str, Amount] = msgspec.field(default_factory=dict)
+    us_per_contribution: dict[str, Amount] | None = None
+    floor_us: dict[str, Amount] = msgspec.field(default_factory=dict)
+    messages: dict[str, Count] | None = None
+    bytes: dict[str, Count] | None = None
+    received: dict[str, Count] | None = None
+    received_bytes: dict[str, Count] | None = None
+    sessions_s: Amount | None = None
+    sessions_wall_s: Amount | None = None
+    agreement_s: Amount | None = None
+    peak_rss_mb: Amount | None = None
+    compute_memory_bytes: Count | None = None
+    compute_memory_least_bytes: Count | None = None
+    compute_memory_after_bytes: Count | None = None
+    memory_bytes: dict[str, Count] | None = None
+    success_rate: Amount | None = None
+    success_expected: Amount | None = None
+    contributors: Count | None = None
+    noise_sd: Amount | None = None
+    noise_sd_ideal: Amount | None = None
+    paper_s: Amount | None = None
+    ratio: Amount | None = None
 
 
 def cell_figures(

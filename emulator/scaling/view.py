@@ -229,10 +229,15 @@ def held_out_table(held_out: Iterable[HeldOut]) -> Table:
     return table
 
 
+def is_far_off(held_out: Sequence[HeldOut]) -> bool:
+    """Whether a prediction of a held-out cell errs by more than predictions may."""
+    return abs(worst(held_out).error) > ERROR_MAX
+
+
 def held_out_line(held_out: Sequence[HeldOut]) -> str:
     """Whether predictions are worth their name."""
     one = worst(held_out)
-    verdict = "within" if abs(one.error) <= ERROR_MAX else "MORE than"
+    verdict = "MORE than" if is_far_off(held_out) else "within"
     return (
         f"of held-out cells, all that is predicted errs by at most {100 * abs(one.error):.0f} % ({one.quantity}): "
         f"{verdict} {100 * ERROR_MAX:.0f} %; sessions and key agreement are rough figures"

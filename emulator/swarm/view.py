@@ -273,7 +273,8 @@ def _error_lines(test: HeldOut) -> list[Line]:
         f"without privacy {rounded(test['rmse_nonprivate'])}; predicting the mean {test['rmse_zero']:.4g}; "
         f"{test['rows']} held-out rows"
     )
-    lines = [("test RMSE", f"{test['rmse_private']:.4g} ({others})")]
+    unit = test.get("unit", "")
+    lines = [("test RMSE", f"{test['rmse_private']:.4g} {unit} ({others})".replace("  ", " "))]
     if test["rmse_private"] >= test["rmse_zero"]:
         lines.append(("", "no better than predicting the mean: more clients or a larger epsilon would help"))
     return lines

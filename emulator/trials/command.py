@@ -133,6 +133,7 @@ def _trial(scenario: Scenario, again: str, shrink_seconds: float, save: Path, js
         number, detail = next(iter(broken.items()))
         failure = Failure(seed=scenario.seed, invariant=number, detail=detail, replay=again, options=result["options"])
         failure.facts = facts_before(result, number)
+        failure.name = {one["number"]: one["name"] for one in result["invariants"]}.get(number, "")
         if shrink_seconds > 0:
             say(console, "shrinking", f"for at most {shrink_seconds:g} s")
             take_shrunk(failure, shrink(scenario, number, seconds=shrink_seconds))
@@ -210,7 +211,8 @@ def sweep(
 
     Fields of the JSON object: kind, ok, seeds (first, last), run, failed (seed, invariant, detail, replay, options,
     facts, shrunk), coverage (kind -> trials that reached it), transitions (entry of an actor's table -> trials that
-    took it), checked (invariant -> facts), rounds (result -> count), wall_s, scenarios_per_s, interrupted.
+    took it), checked (invariant -> facts), invariants (their names), rounds (result -> count), wall_s,
+    scenarios_per_s, interrupted.
     """
     _check_outputs(save, json_to)
     _check_patience(shrink_seconds)

@@ -121,7 +121,7 @@ def coverage_table(found: Sweep) -> Table:
 
 def show_failure(console: Console, failure: Failure) -> None:
     """What was broken, by which scenario, and what to do next."""
-    what = f"seed {failure.seed}: {_invariant(failure.invariant)}"
+    what = f"seed {failure.seed}: {_invariant(failure)}"
     if failure.invariant is None:
         say(console, "FAILED", what)
         _print(console, failure.detail.splitlines())
@@ -137,10 +137,10 @@ def show_failure(console: Console, failure: Failure) -> None:
     say(console, "replay", failure.replay)
 
 
-def _invariant(number: int | None) -> str:
-    if number is None:
+def _invariant(failure: Failure) -> str:
+    if failure.invariant is None:
         return "no result"
-    return f"invariant {number}" if number else LIVENESS_NAME
+    return f"invariant {failure.invariant} ({failure.name})" if failure.invariant else LIVENESS_NAME
 
 
 def _short_toml(plain: dict[str, Any]) -> list[str]:

@@ -32,7 +32,7 @@ class Failure(msgspec.Struct, kw_only=True):
     """A seed that failed.
 
     Attributes:
-        seed: whose scenario. invariant: 1 to 10, 0 for liveness, None where there is no result.
+        seed: whose scenario. invariant: 1 to 10, 0 for liveness, None where there is no result. name: of the invariant.
         detail, facts: what was broken, and what was told before of that round; in the shrunk run if there is one.
         options: the scenario as plain data. replay: the command that repeats it.
         shrunk: a smaller scenario in which the same invariant breaks, as plain data; None where there was no time.
@@ -42,6 +42,7 @@ class Failure(msgspec.Struct, kw_only=True):
     invariant: int | None
     detail: str
     replay: str
+    name: str = ""
     options: dict[str, Any] | None = None
     facts: list[str] = []
     shrunk: dict[str, Any] | None = None
@@ -54,7 +55,7 @@ class Sweep(msgspec.Struct, kw_only=True):
         seeds: first and last that were asked for. run: how many were run. failed: in the order in which they came.
         coverage: fault kind -> trials that reached it, adversary kind -> trials that had one; all kinds are there.
         transitions: entry of an actor's table -> trials that took it; all entries are there.
-        checked: invariant -> single facts held against it. rounds: result -> how many ended so.
+        checked: invariant -> single facts held against it; invariants: its name. rounds: result -> how many ended so.
         wall_s: how long it took. interrupted: whether it was ended before all seeds were run.
     """
 
@@ -64,6 +65,7 @@ class Sweep(msgspec.Struct, kw_only=True):
     coverage: Counter[str] = msgspec.field(default_factory=lambda: Counter(dict.fromkeys((*FAULTS, *HOSTILE), 0)))
     transitions: Counter[str] = msgspec.field(default_factory=lambda: Counter(dict.fromkeys(TRANSITIONS, 0)))
     checked: Counter[int] = msgspec.field(default_factory=Counter)
+    invariants: dict[int, str] = msgspec.field(default_factory=dict)
     rounds: Counter[str] = msgspec.field(default_factory=Counter)
     wall_s: float = 0.0
     interrupted: bool = False
@@ -82,6 +84,7 @@ class Sweep(msgspec.Struct, kw_only=True):
         plain: dict[str, Any] = msgspec.to_builtins(self)
         rate = self.run / self.wall_s if self.wall_s else 0.0
         checked = {str(number): count for number, count in sorted(self.checked.items())}
+        plain["invariants"] = {str(number): name for number, name in sorted(self.invariants.items())}
         return {"kind": "sweep", "ok": self.ok, **plain, "checked": checked, "scenarios_per_s": rate}
 
     def note(self, done: Done[int, dict[str, Any]]) -> None:
@@ -96,12 +99,13 @@ class Sweep(msgspec.Struct, kw_only=True):
         self.coverage.update({adversary["kind"] for adversary in result["options"].get("adversaries", ())})
         self.transitions.update(result["transitions"])
         self.checked.update({one["number"]: one["checked"] for one in result["invariants"]})
+        self.invariants.update({one["number"]: one["name"] for one in result["invariants"]})
         self.rounds.update(one["result"] for one in result["outcome"]["rounds"])
         for number, detail in broken_in(result).items():
-            facts, options = facts_before(result, number), result["options"]
-            self.failed.append(
-                Failure(seed=done.item, invariant=number, detail=detail, replay=replay, options=options, facts=facts)
-            )
+            failure = Failure(seed=done.item, invariant=number, detail=detail, replay=replay)
+            failure.facts, failure.options = facts_before(result, number), result["options"]
+            failure.name = self.invariants.get(number, "")
+            self.failed.append(failure)
 
 
 def trial_of(seed: int) -> dict[str, Any]:

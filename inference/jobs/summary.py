@@ -76,9 +76,10 @@ class Score(TypedDict):
 
 
 class HeldOut(TypedDict):
-    """Root mean square errors, or scores, on rows that were held out."""
+    """Root mean square errors in `unit`, or scores, on rows that were held out."""
 
     rows: int
+    unit: NotRequired[str]
     rmse_private: NotRequired[float]
     rmse_nonprivate: NotRequired[float | None]
     rmse_zero: NotRequired[float]

@@ -376,6 +376,7 @@ def scored(
     rows, constant = len(test.y), (train or test).y
     if link == LOGIT:
         return {"rows": rows, "scores": _of_classes(own, other, train or test, test)}
+    unit = test.schema.units.get(test.schema.target, f"units of {test.schema.target}")
     if absolute:
 
         def error(predicted: Array | float) -> float:
@@ -384,10 +385,12 @@ def scored(
         beside, alone = None if other is None else error(other), error(float(np.median(constant)))
         return {
             "rows": rows,
+            "unit": unit,
             "scores": [score("mean absolute error", error(own), beside, alone, higher_is_better=False)],
         }
     return {
         "rows": rows,
+        "unit": unit,
         "rmse_private": rmse(own, test.y),
         "rmse_nonprivate": None if other is None else rmse(other, test.y),
         "rmse_zero": rmse(np.full(rows, constant.mean()), test.y),

@@ -83,14 +83,18 @@ assert mean.shape == (4, 300) and abs(mean.mean() - 50) < 6
 COMMANDS = {
     "cli": ["dca federation init ward --computes 3 --clients 3", "dca emulate sweep --seeds 0..2"],
     "broker": ["dca broker --help"],
-    "audit": ["dca audit --runs 4000 --plot audit.png", "dca emulate collude --help"],
+    "audit": [
+        "dca audit --runs 4000 --plot audit.png --json audit.json",
+        "dca report audit.json",
+        "dca emulate collude --help",
+    ],
     "accounting": ["dca account --clients 500 --also laplace:0.1 --plot account.png"],
     "full": ["dca swarm --broker embedded --output run", "dca report run/result.json"],
 }
 PROGRAMS = {"": DEVICE, "broker": BROKER, "inference": INFERENCE, "samplers": SAMPLERS}
 FILES = {
     "cli": ["ward/federation.toml"],
-    "audit": ["audit.png"],
+    "audit": ["audit.png", "audit.html"],
     "accounting": ["account.png"],
     "samplers": ["draws.nc"],
     "full": ["run/result.json", "run/coefficients.png"],

@@ -21,12 +21,12 @@ from emulator.report.command import report
 DESK, PHONE = 1280, 390
 FONT_PX_MIN = 11
 SAYS = {
-    "swarm": ("Learned from 336 of 342 clients", "second-moments", "agree", "300", "floor", "6.16 [0.2, 12.1]"),
+    "swarm": ("Learned from 336 of 342 clients", "second-moments", "agree", "points per kg/m²", "6.16 [0.2, 12.1]"),
     "aborted-swarm": ("No result", "300 contributed, 308 were needed"),
     "fleet": ("9,980 of 10,000 clients", "40,112", "trainer", "shared"),
     "iterative-swarm": ("test AUC 0.975", "held-out AUC", "gradient ×13"),
     "learned": ("by a constant prediction", "held-out AUC", "38 of 40"),
-    "emulation": ("nothing broken", "a round never hangs", "partition compute 1", "dca emulate replay 17"),
+    "emulation": ("nothing broken", "a round never hangs", "partition 1/1", "dca emulate replay 17"),
     "broken-emulation": ("Invariant 3 (exact sum) did not hold", "✗ broken"),
     "sweep": ("2 scenarios of 2,000", "torn-write", "dca emulate replay 812"),
     "collusion": ("documented break", "which look random", "0.714"),
@@ -35,7 +35,8 @@ SAYS = {
 }
 
 MEASURE = """(width => {
-  const shown = [...document.querySelectorAll('svg text')].filter(one => one.textContent && !one.closest('details'));
+  const shown = [...document.querySelectorAll('svg text')].filter(one => one.textContent && !one.closest('details')
+                                                                        && one.getClientRects().length);
   const boxes = shown.map(one => one.getBoundingClientRect());
   const overlap = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1
                          && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 1;

@@ -29,7 +29,7 @@ from emulator.collusion.coalition import VICTIM, Case, Coalition, Setting, worst
 from emulator.collusion.dependence import ALARM, Test, joint_p_value, same_p_value, same_traffic
 from emulator.collusion.finding import BROKEN, HOLDS, REFUTED, Finding, investigate, require_runs
 from emulator.collusion.members import Party, Withholding
-from emulator.collusion.report import as_json, sentence
+from emulator.collusion.report import result, sentence
 from emulator.collusion.residual import residual
 from emulator.collusion.rounds import Rounds
 from emulator.sim.link import IDEAL
@@ -210,7 +210,7 @@ def test_noise_that_everybody_omits_is_found(monkeypatch: pytest.MonkeyPatch) ->
     seen = investigate(case, RUNS, "omitted")
     assert (seen.verdict, seen.is_broken) == (REFUTED, True)
     assert "the noise left has a variance of at most 0" in seen.refuted[0]
-    assert as_json(case, seen, 0, 0.0)["epsilon"]["measured_interval"] == [None, None]
+    assert result(case, seen, 0, 0.0).epsilon.measured_interval == (None, None)
 
 
 @pytest.mark.parametrize("fault", ["a quarter of the variance", "N noises suffice", "half the sensitivity"])

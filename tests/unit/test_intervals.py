@@ -164,8 +164,9 @@ def test_an_interval_is_rounded_to_two_digits_of_half_its_width(
 
 def test_the_page_writes_what_the_terminal_does() -> None:
     for mean, low, high in ((7.267, 2.13, 12.41), (0.98371, 0.4978, 1.4696), (-435.2, -582.0, -288.0)):
-        assert page_figures.interval_words(mean, low, high) == interval_words(mean, [low, high]).replace("-", "−")
-    assert page_figures.interval_words(1.2e-9, 1e-9, 1.4e-9) == "1.2·10⁻⁹ [1·10⁻⁹, 1.4·10⁻⁹]"
+        written = page_figures.interval_words(mean, low, high).replace("\u00a0", " ")
+        assert written == interval_words(mean, [low, high]).replace("-", "−")
+    assert page_figures.interval_words(1.2e-9, 1e-9, 1.4e-9) == "1.2·10⁻⁹ [1·10⁻⁹,\u00a01.4·10⁻⁹]"
     assert page_figures.interval_words(2.5, 2.5, 2.5) == "2.50"
 
 

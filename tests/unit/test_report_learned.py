@@ -2,22 +2,9 @@
 
 from __future__ import annotations
 
-import html
-import re
-from typing import Any
-
-import msgspec
 import pytest
+from pages import outline_of, text_of
 from report_samples import SAMPLES
-
-from emulator.report.kinds import KINDS
-from emulator.report.page import render
-
-
-def text_of(run: dict[str, Any]) -> str:
-    kind = KINDS[run["kind"]]
-    page = render(kind.page(msgspec.convert(run, kind.read)), "run.json")
-    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).replace("\u202f", " ").replace("\xa0", " ").split())
 
 
 def test_an_iterative_swarm_shows_its_scores_and_puts_rounds_of_a_sort_together() -> None:
@@ -29,20 +16,20 @@ def test_an_iterative_swarm_shows_its_scores_and_puts_rounds_of_a_sort_together(
         "gradient, aborted",
         "clients of a mini-batch (B)",
         "At least 66 contributions were needed in each round",
-        "AUC on 99 rows that nobody learned from: not covered by epsilon. Higher is better.",
-        "AUC of a constant prediction",
+        "On 99 rows that nobody learned from: not covered by epsilon.",
+        "AUC higher is better 0.975 0.990 0.500 a constant prediction",
     ):
         assert said in text, said
 
 
 @pytest.mark.parametrize("name", ["swarm", "learned"])
-def test_the_repair_that_was_used_is_a_fact(name: str) -> None:
+def test_the_repair_that_was_used_stands_among_the_remarks(name: str) -> None:
     assert "repair of the noisy matrix absolute" in text_of({**SAMPLES[name](), "repair": "absolute"})
     assert "repair of the noisy matrix" not in text_of({**SAMPLES[name](), "repair": None})
 
 
 @pytest.mark.parametrize("name", ["swarm", "learned"])
-def test_points_of_a_curve_are_drawn_as_one_and_remarks_are_facts(name: str) -> None:
+def test_points_of_a_curve_are_drawn_as_one_and_remarks_stand_below(name: str) -> None:
     points = [
         {
             "name": f"S({x})",
@@ -53,7 +40,7 @@ def test_points_of_a_curve_are_drawn_as_one_and_remarks_are_facts(name: str) -> 
         for x in (1, 2, 3)
     ]
     run = {**SAMPLES[name](), "coefficients": [], "estimates": points, "remarks": {"log-rank": "p = 0.03"}}
-    text = text_of(run)
+    text = text_of(run, drawn=True)
     assert "log-rank p = 0.03" in text
     assert "Posterior means with 95 % intervals, each of which holds by itself (pointwise)." in text
     assert "arm 0, private" in text
@@ -85,7 +72,7 @@ def test_what_a_federation_learned_is_shown_without_anything_to_compare_it_with(
 @pytest.mark.parametrize("kind", ["learned", "swarm"])
 def test_what_intervals_leave_out_is_said_below_them(kind: str) -> None:
     text = text_of({**SAMPLES[kind](), "interval_note": "private ones leave out correlations"})
-    assert "The dotted line is zero. Of the intervals, private ones leave out correlations." in text
+    assert "Of the intervals, private ones leave out correlations." in text
     assert "Of the intervals" not in text_of(SAMPLES[kind]())
 
 
@@ -107,3 +94,12 @@ def test_a_page_of_mini_batches_counts_who_was_asked_in_all_and_names_only_what_
     assert "At least 91 contributions were needed in each round" in text_of({**swarm, "unknown_noises": 90})
     most = max(one["contributors"] for one in swarm["rounds"] if one["ok"])
     assert f"Learned from {most} of {swarm['clients']} clients" in text_of(swarm)
+
+
+def test_estimates_of_one_unit_share_an_axis_on_which_zero_is_no_effect() -> None:
+    run = SAMPLES["swarm"]()
+    for row in run["coefficients"]:
+        row["standard"] = {"unit": "points per standard deviation", "scale": 2.0, "centre": 0.0}
+    text = text_of(run, drawn=True)
+    assert text.count("points per standard deviation") == 2, "one panel, for a desk and for a phone"
+    assert ["bmi points per kg/m²", "6.16 [0.2, 12.1]", "6.42 [4.9, 8.0]"] in outline_of(run).rows, "in its own units"

@@ -2,20 +2,8 @@
 
 from __future__ import annotations
 
-import html
-import re
-from typing import Any
-
-import msgspec
+from pages import outline_of, text_of
 from scaling_samples import prediction, scaling
-
-from emulator.report import scaling as pages
-from emulator.report.page import render
-
-
-def text_of(run: dict[str, Any]) -> str:
-    page = render(pages.page(msgspec.convert(run, pages.Scaling)), "run.json")
-    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
 
 
 def test_the_page_says_what_a_node_must_keep_of_each_client() -> None:
@@ -34,6 +22,11 @@ def test_held_out_figures_have_their_units_and_key_agreement_is_told_apart() -> 
         {**size, "quantity": "key agreement core seconds", "measured": 0.5, "predicted": 0.25, "error": -0.5},
     ]
     said = text_of({**scaling(), "held_out": held_out, "prediction": prediction()})
-    assert "messages 10,240 10,241" in said
-    assert "off by at most 20 %, key agreement aside" in said
-    assert "The first round of an epoch takes roughly 66.7 min more, to agree on keys." in said
+    assert "messages 10,240 10,241 +0.01 %" in said
+    assert "off by at most 20 %, sessions and key agreement aside" in said
+    assert "roughly 66.7 min of core time go to agree on keys" in said
+
+
+def test_growth_has_its_intervals_in_brackets() -> None:
+    rows = outline_of(scaling()).rows
+    assert ["wall time", "0.97 [0.93, 1.01]", "0.31 [0.27, 0.35]", "20 %", "14"] in rows

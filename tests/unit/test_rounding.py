@@ -16,12 +16,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import report_samples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
+from pages import text_of as page_text
 from rich.console import Console
 
 from dca_proto.aggregate import NoisyAggregate
@@ -38,8 +38,6 @@ from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.testing import Cast, seeded
 from emulator.audit import picture
 from emulator.ideal import noisy_sum
-from emulator.report.kinds import KINDS
-from emulator.report.page import render
 from emulator.swarm import learn as swarm_learn
 from emulator.swarm.view import closing_lines
 from inference.jobs.estimates import separated
@@ -77,11 +75,6 @@ def check(text: str, *, epsilon: tuple[float, ...], delta: float, least: int = 1
 
 def text_of(page: str) -> str:
     return html.unescape(" ".join(re.sub(r"<style.*?</style>|<[^>]*>", " ", page, flags=re.DOTALL).split()))
-
-
-def page_of(run: dict[str, Any]) -> str:
-    kind = KINDS[run["kind"]]
-    return text_of(render(kind.page(msgspec.convert(run, kind.read)), "run.json"))
 
 
 @cache
@@ -145,10 +138,10 @@ def test_hardening_11_the_terminal_of_a_swarm(epsilon: float, delta: float, part
 @given(EPSILONS, DELTAS, st.floats(0.1, 1))
 def test_hardening_11_pages(epsilon: float, delta: float, part: float) -> None:
     run = swarm_summary(epsilon, delta, part)
-    check(page_of(separated(run)), epsilon=(epsilon, part * epsilon), delta=delta)
-    check(page_of({**report_samples.learned(), "epsilon": epsilon, "delta": delta}), epsilon=(epsilon,), delta=delta)
-    claimed = {"claimed": epsilon, "delta": delta, "meant": 1.01 * epsilon, "measured_interval": None}
-    found = printed(page_of({**report_samples.collusion(), "epsilon": claimed, "setting": {}, "why": ""}), "epsilon")
+    check(page_text(separated(run)), epsilon=(epsilon, part * epsilon), delta=delta)
+    check(page_text({**report_samples.learned(), "epsilon": epsilon, "delta": delta}), epsilon=(epsilon,), delta=delta)
+    claimed = {"claimed": epsilon, "delta": delta, "meant": 1.01 * epsilon}
+    found = printed(page_text({**report_samples.collusion(), "epsilon": claimed, "setting": {}, "why": ""}), "epsilon")
     assert found
     assert all(epsilon <= one <= epsilon * (1 + CLOSE) for one in found)
 
@@ -160,7 +153,7 @@ def test_the_page_of_an_audit_has_its_claim_rounded_up_and_its_proof_down(
 ) -> None:
     lower = part * epsilon
     run = {**report_samples.audit(), "epsilon_claimed": epsilon, "delta": delta, "sentence": "", "operating_point": {}}
-    page = page_of({**run, "epsilon_lower_gdp": lower, "epsilon_lower_cp": lower})
+    page = page_text({**run, "epsilon_lower_gdp": lower, "epsilon_lower_cp": lower})
     for sign, true, low, high in (("≤", epsilon, 1.0, 1 + CLOSE), ("≥", lower, 1 - CLOSE, 1.0)):
         found = [parsed(one) for one in re.findall(rf"epsilon {sign} {NUMBER}", page)]
         assert found, page

@@ -1,0 +1,342 @@
+"""Charts, drawn by matplotlib as SVG that lies in the page: texts stay texts, and colours are the page's.
+
+Each is drawn twice, for a desk and for a phone, and the page's style shows one of them, so that texts keep their size.
+matplotlib writes style attributes, which the page's content policy forbids: they become attributes of their own, and
+the colours of `PALETTE` become variables of the page's style, which has others in the dark.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import textwrap
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+from xml.etree import ElementTree
+
+from emulator.report.figures import plain, short
+
+DESK_PX, PHONE_PX = 760, 350
+ROWS_MAX, POINTS_MAX, TICKS_MAX, _NAME_MAX = 60, 1_000, 6, 60
+_ROW_PX, _AXIS_PX, _LEGEND_PX, _PLOT_PX, _TEXT_PX, _LETTER_PX = 31, 42, 22, 300, 12.5, 7.5
+_RATIO_MIN = 3.0  # of a logarithmic axis's ends: then two of its ticks lie between them
+_INK, _GRID, _TRACK = "#1b1f24", "#d9dde2", "#eceff2"
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#b5568f", "#e69f00", "#56b4e9")
+"""Okabe and Ito's (2008), which colour-blind people tell apart; lines differ in their dashes too."""
+_VARIABLES = {_INK: "ink", "#000000": "ink", _GRID: "rule", _TRACK: "track"} | {
+    colour: f"c{place}" for place, colour in enumerate(PALETTE)
+}
+_NAMESPACE = "{http://www.w3.org/2000/svg}"
+_FONT = {"font", "font-family", "font-style", "font-weight"}
+_UNITS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"), (1e-3, "milliseconds"), (1e-6, "microseconds"))
+Say = Callable[[float], str]
+Point = tuple[float, float]
+
+
+class Chart(NamedTuple):
+    """A chart: what it shows, in words; how high it is at a width in pixels; and what draws it on a figure."""
+
+    caption: str
+    height: Callable[[float], float]
+    draw: Callable[[Any, float], None]
+
+
+class Axis(NamedTuple):
+    """An axis; without ends it holds all that is drawn. `say` puts a tick into words."""
+
+    label: str
+    log: bool = False
+    low: float | None = None
+    high: float | None = None
+    say: Say = short
+
+
+class Series(NamedTuple):
+    """A curve, or points, or both.
+
+    Attributes:
+        tone: a colour of the palette, or -1 for the text's. line: how it is drawn, if at all. marker: "o", or "s" for
+        hollow ones. spread: (x, low, high), a bar for each. filled: whether the area below is.
+    """
+
+    label: str
+    points: Sequence[Point]
+    tone: int
+    line: Literal["-", "--", ":", ""] = "-"
+    marker: Literal["", "o", "s"] = ""
+    spread: Sequence[tuple[float, float, float]] = ()
+    filled: bool = False
+
+
+class Estimate(NamedTuple):
+    """A mean and the ends of its interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+class Lane(NamedTuple):
+    """A line of a timeline: what lasted (from, to, tone), and moments (at, tone)."""
+
+    label: str
+    pieces: Sequence[tuple[float, float, int]] = ()
+    marks: Sequence[tuple[float, int]] = ()
+
+
+def lines(series: Sequence[Series], x: Axis, y: Axis, *, caption: str, square: bool = False) -> Chart:
+    """Curves and points over two axes. A logarithmic axis leaves out what is not above 0."""
+    named = {one.label for one in series} - ({y.label} if len(series) == 1 else set())
+
+    def draw(figure: Any, width: float) -> None:
+        axes = figure.subplots()
+        for one in series:
+            _curve(axes, one, x.log, y.log)
+        for axis, found, along in ((axes.xaxis, x, "x"), (axes.yaxis, y, "y")):
+            _scaled(axes, axis, found, along)
+        axes.grid(color=_GRID, linewidth=0.8)
+        axes.set_axisbelow(True)
+        if square:
+            axes.set_box_aspect(1)
+        _legend(figure, axes.get_legend_handles_labels() if named else ([], []), width)
+
+    def height(width: float) -> float:
+        drawn = min(width, 460) if square else _PLOT_PX
+        return drawn + _AXIS_PX + _legend_px(named, width)
+
+    return Chart(caption, height, draw)
+
+
+def bars(rows: Sequence[tuple[str, float, str]], *, caption: str, tone: int = 0) -> Chart:
+    """Bars from zero on one scale: a label, a length, and the length in words each."""
+    rows = rows[:ROWS_MAX]
+
+    def draw(figure: Any, width: float) -> None:
+        axes = _rows(figure, [label for label, _, _ in rows], width)
+        longest = max([length for _, length, _ in rows], default=0.0) or 1.0
+        parts = [max(length, 0.0) / longest for _, length, _ in rows]  # so that any length can be drawn
+        axes.barh(range(len(rows)), parts, height=0.6, color=PALETTE[tone])
+        for place, (part, (_, _, words)) in enumerate(zip(parts, rows, strict=True)):
+            axes.text(part + 0.01, place, plain(words, _NAME_MAX), va="center")
+        axes.set(xlim=(0, 1.25 if width > PHONE_PX else 1.4), xticks=[])
+
+    return Chart(caption, lambda width: len(rows) * _ROW_PX + 12, draw)
+
+
+def intervals(
+    groups: Sequence[tuple[str, Sequence[tuple[str, Sequence[Estimate | None]]]]], names: Sequence[str], *, caption: str
+) -> Chart:
+    """Means with intervals: a panel with an axis for each group.
+
+    Args:
+        groups: the axis's label, and rows, each with a label and an estimate of each of `names`.
+    """
+    count, each = sum(len(rows) for _, rows in groups), 10 + 13 * len(names)
+
+    def draw(figure: Any, width: float) -> None:
+        sizes = [len(rows) * each + _AXIS_PX for _, rows in groups]
+        panels = figure.subplots(len(groups), 1, squeeze=False, height_ratios=sizes)[:, 0]
+        for axes, (unit, rows) in zip(panels, groups, strict=True):
+            _forest(axes, rows, names)
+            axes.set_xlabel(textwrap.fill(plain(unit), int(width / _LETTER_PX)), loc="right")
+            axes.xaxis.set_major_locator(_linear(width))
+            axes.xaxis.set_major_formatter(lambda value, _: short(value))
+        _legend(figure, panels[0].get_legend_handles_labels(), width)
+
+    return Chart(caption, lambda width: count * each + len(groups) * _AXIS_PX + _legend_px(names, width), draw)
+
+
+def timeline(lanes: Sequence[Lane], low_s: float, high_s: float, legend: Mapping[str, int], *, caption: str) -> Chart:
+    """Lanes of time in seconds, from `low_s` to `high_s`; what lies beyond is not seen.
+
+    Args:
+        legend: what the tones mean.
+    """
+    lanes = lanes[:ROWS_MAX]
+    high_s = high_s if high_s > low_s else low_s + 1.0
+    factor, unit = next(((one, unit) for one, unit in _UNITS if high_s >= 2 * one), _UNITS[-1])
+
+    def draw(figure: Any, width: float) -> None:
+        axes = _rows(figure, [one.label for one in lanes], width)
+        for place, one in enumerate(lanes):
+            axes.axhspan(place - 0.3, place + 0.3, color=_TRACK, zorder=0)
+            for begin, end, tone in one.pieces[:POINTS_MAX]:
+                span = (begin / factor, (end - begin) / factor)
+                axes.broken_barh([span], (place - 0.3, 0.6), color=_colour(tone), linewidth=1)
+            for at, tone in one.marks[:POINTS_MAX]:
+                axes.plot([at / factor] * 2, [place - 0.38, place + 0.38], color=_colour(tone), linewidth=2)
+        axes.set(xlim=(low_s / factor, high_s / factor))
+        axes.set_xlabel(unit, loc="right")
+        axes.xaxis.set_major_locator(_linear(width))
+        axes.xaxis.set_major_formatter(lambda value, _: short(value))
+        handles = [axes.barh([0], [0], color=_colour(tone)) for tone in legend.values()]
+        _legend(figure, (handles, [*legend]), width)
+
+    return Chart(caption, lambda width: len(lanes) * _ROW_PX + _AXIS_PX + _legend_px(legend, width), draw)
+
+
+def svg(chart: Chart, width: float, name: str) -> str:
+    """The SVG element of a chart at a width in pixels; `name` tells its parts from those of others on the page."""
+    import matplotlib as mpl  # heavy, and needed where something is drawn only
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    style: Any = {
+        "svg.fonttype": "none", "svg.hashsalt": name, "font.size": _TEXT_PX, "axes.spines.top": False,
+        "axes.spines.right": False, "axes.labelsize": _TEXT_PX, "axes.edgecolor": _GRID, "text.color": _INK,
+        "axes.labelcolor": _INK, "xtick.color": _INK, "ytick.color": _INK, "legend.frameon": False,
+        "legend.fontsize": _TEXT_PX, "figure.dpi": 72, "text.parse_math": False, "xtick.minor.size": 0,
+        "axes.linewidth": 1, "lines.linewidth": 2, "lines.markersize": 6, "xtick.major.pad": 7,
+    }  # fmt: skip
+    with mpl.rc_context(style), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of letters that the fonts here lack: the reader's may have them
+        figure = Figure(figsize=(width / 72, chart.height(width) / 72), layout="constrained")
+        FigureCanvasSVG(figure)
+        chart.draw(figure, width)
+        text = io.BytesIO()
+        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    return _inlined(text.getvalue(), chart.caption)
+
+
+def _inlined(text: bytes, caption: str) -> str:
+    """What matplotlib wrote, as an element of a page: no style attributes, no names that nothing refers to."""
+    root = ElementTree.fromstring(text)  # noqa: S314 - our own
+    for parent in root.iter():
+        for child in [*parent]:
+            if child.tag.endswith(("metadata", "}style")):
+                parent.remove(child)
+    for one in root.iter():
+        _restyled(one)
+    root.attrib = {"viewBox": root.attrib["viewBox"], "role": "img", "aria-label": plain(caption, 300)}
+    return ElementTree.tostring(root, encoding="unicode", short_empty_elements=False)
+
+
+def _restyled(one: ElementTree.Element) -> None:
+    """Style attributes become attributes, colours variables, and names that nothing refers to go."""
+    one.tag = one.tag.removeprefix(_NAMESPACE)
+    for part in filter(None, one.attrib.pop("style", "").split(";")):
+        key, _, value = (piece.strip() for piece in part.partition(":"))
+        if key == "font":
+            one.set("font-size", value.split("px")[0].rpartition(" ")[2])
+        elif key not in _FONT:
+            one.set(key, value)
+    for key in ("fill", "stroke"):
+        if (variable := _VARIABLES.get(one.get(key, ""))) is not None:
+            one.set(key, f"var(--{variable})")
+    if "{http://www.w3.org/1999/xlink}href" in one.attrib:
+        one.set("href", one.attrib.pop("{http://www.w3.org/1999/xlink}href"))
+    if one.tag in ("g", "svg"):
+        one.attrib.pop("id", None)
+
+
+def _curve(axes: Any, one: Series, log_x: bool, log_y: bool) -> None:
+    def shown(a: float, *heights: float) -> bool:
+        return (a > 0 or not log_x) and (min(heights) > 0 or not log_y)
+
+    points, colour = [point for point in one.points[:POINTS_MAX] if shown(*point)], _colour(one.tone)
+    across, up = [a for a, _ in points], [b for _, b in points]
+    hollow = {"markerfacecolor": "none", "markeredgewidth": 1.5} if one.marker == "s" else {}
+    axes.plot(across, up, color=colour, linestyle=one.line or "none", marker=one.marker, label=one.label, **hollow)
+    if one.filled:
+        axes.fill_between(across, up, color=colour, alpha=0.15, linewidth=0)
+    for a, low, high in one.spread[:POINTS_MAX]:
+        if shown(a, low, high):
+            axes.plot([a, a], [low, high], color=colour, linewidth=1.5)
+
+
+def _scaled(axes: Any, axis: Any, found: Axis, along: str) -> None:
+    """A scale, its ends, its label, and at least two ticks."""
+    width = axes.figure.get_size_inches()[0] * 72
+    ends = getattr(axes, f"set_{along}lim")
+    if found.log:
+        getattr(axes, f"set_{along}scale")("log")
+        low, high = getattr(axes, f"get_{along}lim")()
+        low, high = (low, high) if high / low > _RATIO_MIN else (low / 1.75, high * 1.75)
+        ends(low, high)
+        axis.set_ticks(log_ticks(low, high))
+    else:
+        axis.set_major_locator(_linear(width))
+    if found.low is not None or found.high is not None:
+        ends(found.low, found.high)
+    axis.set_major_formatter(lambda value, _: found.say(value))
+    axis.set_minor_locator(_null())
+    if along == "x":
+        axes.set_xlabel(plain(found.label, _NAME_MAX), loc="right")
+    else:
+        axes.set_title(plain(found.label, _NAME_MAX), loc="left", fontsize=_TEXT_PX)
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Powers of ten from `low` to `high`, at most `TICKS_MAX`; where there are fewer than three, 2 and 5 as well."""
+    first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
+    powers = [10.0**power for power in range(first, last + 1, max(1, math.ceil((last - first + 1) / TICKS_MAX)))]
+    if len(powers) >= 3:
+        return powers
+    finer = [factor * 10.0**power for power in range(first - 1, last + 1) for factor in (1, 1.5, 2, 3, 5, 7)]
+    found = [tick for tick in finer if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
+    return found[:: max(1, math.ceil(len(found) / TICKS_MAX))]
+
+
+def _linear(width: float) -> Any:
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(nbins=TICKS_MAX if width > PHONE_PX else 4, min_n_ticks=2)
+
+
+def _null() -> Any:
+    from matplotlib.ticker import NullLocator
+
+    return NullLocator()
+
+
+def _colour(tone: int) -> str:
+    return _INK if tone < 0 else PALETTE[tone % len(PALETTE)]
+
+
+def _rows(figure: Any, labels: Sequence[str], width: float) -> Any:
+    """Axes with a named row for each label, the first on top; long names take two lines."""
+    axes = figure.subplots()
+    most = 40 if width > PHONE_PX else 18
+    shown = [textwrap.fill(plain(one), most, max_lines=2, placeholder="…") for one in labels]
+    axes.set_yticks(range(len(labels)), shown, linespacing=1.15)
+    axes.set_ylim(len(labels) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["left", "bottom"]].set_visible(False)
+    return axes
+
+
+def _forest(axes: Any, rows: Sequence[tuple[str, Sequence[Estimate | None]]], names: Sequence[str]) -> None:
+    """Estimates above each other, the first on top."""
+    apart = 1 / (len(names) + 0.8)
+    for nth, name in enumerate(names):
+        found = [(place, each[nth]) for place, (_, each) in enumerate(rows)]
+        known = [(place + apart * (nth - (len(names) - 1) / 2), one) for place, one in found if one is not None]
+        marker = {"marker": "s", "markerfacecolor": "none"} if nth else {"marker": "o"}
+        tone = {"color": PALETTE[nth], "label": name}
+        axes.plot([one.mean for _, one in known], [at for at, _ in known], linestyle="none", **marker, **tone)
+        for at, one in known:
+            axes.plot([one.low, one.high], [at, at], color=PALETTE[nth], linewidth=2)
+    axes.axvline(0, color=_INK, linewidth=1, linestyle=":", zorder=0)
+    axes.set_yticks(range(len(rows)), [plain(label, _NAME_MAX) for label, _ in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["left"]].set_visible(False)
+    axes.grid(axis="x", color=_GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+def _columns(names: Collection[str], width: float) -> int:
+    """How many columns of a legend there is room for; beside each name stands a sample."""
+    return max(1, int(width / (_LETTER_PX * max([min(len(one), _NAME_MAX) for one in names], default=1) + 60)))
+
+
+def _legend_px(names: Collection[str], width: float) -> float:
+    return _LEGEND_PX * math.ceil(len(names) / _columns(names, width)) + 8 if names else 0
+
+
+def _legend(figure: Any, found: tuple[Sequence[Any], Sequence[str]], width: float) -> None:
+    """Of all that is named, each name once."""
+    named = {plain(name, _NAME_MAX): sample for sample, name in zip(*found, strict=True)}
+    if named:
+        figure.legend(named.values(), named, loc="outside lower left", ncols=_columns(named, width), handlelength=2)

@@ -1,0 +1,73 @@
+"""Pages of runs as a reader meets them: their text, their tables, and the texts of their charts."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from typing import Any
+from unittest.mock import patch
+
+from emulator.report import page as pages
+from emulator.report.page import Page, render
+from emulator.report.reading import KINDS
+
+
+class Outline(HTMLParser):
+    """Elements, attributes and texts of a page; `rows`, of its tables, as the texts of their cells."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.rows: list[list[str]] = []
+        self._texts: list[str] = []
+        self._in_style = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        self._in_style = tag == "style"
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "style":
+            self._in_style = False
+        if tag == "table":
+            self.rows.append([])
+
+    def handle_data(self, data: str) -> None:
+        if self._in_style:
+            return
+        self._texts.append(data)
+        if self.rows and self.rows[-1]:
+            self.rows[-1][-1] = " ".join(f"{self.rows[-1][-1]} {data}".replace("\u00a0", " ").split())
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self._texts).replace("\u00a0", " ").split())
+
+
+def page_of(run: dict[str, Any]) -> Page:
+    """The page of a run, of which nothing is drawn yet."""
+    return KINDS[run["kind"]].page(run)
+
+
+def html_of(run: dict[str, Any], *, drawn: bool = True) -> str:
+    """The HTML of a run's page; charts are drawn on request, for that is slow."""
+    if drawn:
+        return render(page_of(run), "run.json")
+    with patch.object(pages, "svg", lambda chart, width, name: "<svg></svg>"):
+        return render(page_of(run), "run.json")
+
+
+def outline_of(run: dict[str, Any], *, drawn: bool = False) -> Outline:
+    """What is in the page of a run."""
+    return Outline(html_of(run, drawn=drawn))
+
+
+def text_of(run: dict[str, Any], *, drawn: bool = False) -> str:
+    """The text of a run's page, without its charts unless they are drawn."""
+    return outline_of(run, drawn=drawn).text
