@@ -112,7 +112,8 @@ class HeldOut(msgspec.Struct, frozen=True):
         """The errors as a score, then the others."""
         if self.rmse_private is None:
             return [
-                msgspec.structs.replace(one, unit=self.unit if one.name.endswith("error") else "") for one in self.scores
+                msgspec.structs.replace(one, unit=self.unit if one.name.endswith("error") else "")
+                for one in self.scores
             ]
         error = Score("error", self.rmse_private, self.rmse_nonprivate, self.rmse_zero, False, self.unit)
         return [error, *self.scores]

@@ -74,7 +74,7 @@ def test_a_run_says_and_writes_what_it_found(dca: Dca, table: Path, any_broker: 
     apart, others = result["not_covered_by_epsilon"], {"nonprivate", "nonprivate_sd", "nonprivate_interval_95"}
     assert [set(one) for one in apart["coefficients"]] == [{"name", *others}] * 2
     assert set(apart["intercept"]) == others
-    assert set(apart["test"]) == {"rows", "rmse_private", "rmse_nonprivate", "rmse_zero"}
+    assert set(apart["test"]) == {"rows", "unit", "rmse_private", "rmse_nonprivate", "rmse_zero"}
     assert "not covered by epsilon, since it comes from rows as they are:" in " ".join(done.stderr.split())
     assert [one["name"] for one in result["rounds"]] == ["phases", "regression"]
     for one in result["rounds"]:

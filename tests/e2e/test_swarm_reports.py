@@ -196,7 +196,9 @@ def test_a_regression_from_reports(
     assert (result["delta"], result["epsilon_spent"]) == (1e-6, pytest.approx(8))
     (slope,) = result["coefficients"]
     assert slope["interval_95"][0] < slope["estimate"] < slope["interval_95"][1]
-    assert set(result["not_covered_by_epsilon"]["test"]) == {"rows", "rmse_private", "rmse_nonprivate", "rmse_zero"}
+    assert set(result["not_covered_by_epsilon"]["test"]) == {"rows", "unit"} | {
+        f"rmse_{name}" for name in ("private", "nonprivate", "zero")
+    }
     assert result["sampling"]["method"] == "NUTS"
 
 

@@ -117,7 +117,7 @@ def test_regression_says_what_it_always_said(settings: dict[str, Any]) -> None:
         f"{kind}{what}" for kind in ("estimate", "nonprivate") for what in ("", "_sd")
     } | {"interval_95", "nonprivate_interval_95", "prior_interval_95", "contraction"}
     assert all(0.9 < one["contraction"] < 1 for one in rows_of(summary))
-    assert set(summary["test"]) == {"rows", "rmse_private", "rmse_nonprivate", "rmse_zero"}
+    assert set(summary["test"]) == {"rows", "unit", "rmse_private", "rmse_nonprivate", "rmse_zero"}
     assert summary["repair"] == settings.get("repair", "noise-aware")
     assert summary["test"]["rmse_private"] < summary["test"]["rmse_zero"]
 
