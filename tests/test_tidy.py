@@ -6,7 +6,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -76,8 +76,9 @@ LIVE = DEVICE | {"dca_proto", "emulator", "inference", "typer", "rich"}
 """The live swarm runs real actors over real connections, and its command shows them."""
 LAYERS["emulator.results"] = {"msgspec", "dca_proto.request"}
 LAYERS["emulator.swarm"] = LIVE
-LAYERS["emulator.engine"] = {"joblib", "dca_proto.core.errors", "emulator.cluster"}
-LAYERS["emulator.cluster"] = {"ray", "dca_proto.core.errors", "dca_proto.wording", "emulator.engine"}
+LAYERS["emulator.engine"] = {"dca_proto.core.errors", "emulator.engine"}
+LAYERS["emulator.engine.local"] = {"joblib", "emulator.engine"}
+LAYERS["emulator.engine.cluster"] = {"ray", "dca_proto.core.errors", "dca_proto.wording", "emulator.engine"}
 LAYERS["emulator.fuzz"] = CORE | {"dca_proto.net", "emulator.fuzz"}
 LAYERS["emulator.sim"] = {
     "numpy",
@@ -87,7 +88,7 @@ LAYERS["emulator.sim"] = {
     "dca_proto.testing",
     "dca_proto.net.filters",
     "dca_proto.net.parts",
-    "emulator.engine",
+    "emulator.engine.local",
 }  # pure: filters and the split into packets
 AUDIT = {"numpy", "msgspec", "scipy", "emulator", *JOBS, *PROTOCOL, "dca_proto.statistics", "dca_proto.testing"}
 LAYERS |= {
@@ -191,8 +192,10 @@ def imports_of(path: Path) -> frozenset[str]:
     return frozenset(_imports_of(path))
 
 
-def _imports_of(path: Path) -> Iterator[str]:
+def _imports_of(path: Path, left_out: Collection[ast.stmt] = ()) -> Iterator[str]:
     for node in statements(path):
+        if node in left_out:
+            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -260,6 +263,28 @@ def test_no_file_that_nothing_imports() -> None:
     used |= {name for text in texts for name in re.findall(r'"((?:dca_proto|emulator|inference)[\w.]*)[:"]', text)}
     own = {name_of(path) for path in files() if path.name not in ("__init__.py", "__main__.py")}
     assert sorted(own - used - ENTRY_POINTS) == []
+
+
+@pytest.mark.parametrize("package", ["emulator", "inference"])
+def test_no_module_needs_itself(package: str) -> None:
+    """Nor by way of others, also where a function imports late; imports for types alone are no need."""
+    needs = {name_of(path): needed_by(path) for path in files() if path.is_relative_to(ROOT / package)}
+    left = dict(needs)
+    while ready := [name for name, others in left.items() if not others & left.keys()]:
+        for name in ready:
+            del left[name]
+    assert sorted(left) == [], "these import each other in a circle, or stand between circles"
+
+
+def needed_by(path: Path) -> set[str]:
+    """The modules of ours that a file needs to run."""
+    for_types = {
+        node
+        for block in statements(path)
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for node in block.body
+    }
+    return {module for module in _imports_of(path, for_types) if module in modules()} - {name_of(path)}
 
 
 def test_a_device_needs_nothing_that_a_device_has_not() -> None:

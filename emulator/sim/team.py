@@ -27,7 +27,7 @@ from typing import TypeVar
 
 import msgspec
 
-from emulator.engine import deaf, end_with
+from emulator.engine.local import deaf, end_with
 
 _STOP_S = 5.0
 Result = TypeVar("Result")

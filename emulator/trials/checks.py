@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -14,10 +14,7 @@ from dca_proto.wording import nearest
 from emulator.trials.faults import FAULTS
 from emulator.trials.hostile import HOSTILE
 from emulator.trials.questions import CATEGORICAL, STATISTICS
-from emulator.trials.scenario import KINDS, LDP_REPORT, NODE_RELEASE
-
-if TYPE_CHECKING:
-    from emulator.trials.scenario import Adversary, Fault, Scenario
+from emulator.trials.scenario import KINDS, LDP_REPORT, NODE_RELEASE, Adversary, Fault, Scenario
 
 CLIENTS_MAX, COMPUTES_MAX, DIMENSION_MAX, ROWS_MAX = 10_000, 64, 100_000, 10_000
 ROUNDS_MAX, LIST_MAX = 100, 1_000

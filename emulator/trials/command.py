@@ -24,7 +24,8 @@ from emulator.trials.display import show_failure, show_sweep, show_trial
 from emulator.trials.draw import draw_scenario
 from emulator.trials.examination import broken_in, examine, facts_before
 from emulator.trials.example import example as example_text
-from emulator.trials.scenario import Scenario, from_plain, load_scenario, to_plain, to_toml
+from emulator.trials.scenario import Scenario, to_plain
+from emulator.trials.scenario_file import from_plain, load_scenario, to_toml
 from emulator.trials.shrink import shrink
 from emulator.trials.sweep import Failure, Sweep, shrink_failures, take_shrunk
 from emulator.trials.sweep import sweep as sweep_seeds

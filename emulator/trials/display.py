@@ -12,7 +12,8 @@ from rich.table import Table
 from dca_proto.cli.output import say
 from emulator.trials.faults import FAULTS
 from emulator.trials.hostile import HOSTILE
-from emulator.trials.scenario import LDP_REPORT, NODE_RELEASE, Adversary, Fault, Scenario, from_plain, to_toml
+from emulator.trials.scenario import LDP_REPORT, NODE_RELEASE, Adversary, Fault, Scenario
+from emulator.trials.scenario_file import from_plain, to_toml
 from emulator.trials.sweep import Failure, Sweep
 
 LIVENESS_NAME = "live after healing"

@@ -6,18 +6,13 @@ Nothing in it is random: with its seed it fixes a trial byte for byte.
 
 from __future__ import annotations
 
-import json
-import tomllib
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from dca_proto.core.errors import InputError
 from dca_proto.core.params import Timing
 from dca_proto.privacy.mechanism import PURE_MECHANISMS
 from dca_proto.privacy.price import Price
-from dca_proto.wording import in_words, nearest
 from emulator.sim.broker import BrokerOptions
 from emulator.sim.link import LinkOptions
 
@@ -196,68 +191,7 @@ class Scenario(_Part, frozen=True, kw_only=True):
         return self.heal_ms or self.rounds.end_ms
 
 
-def load_scenario(path: Path) -> Scenario:
-    """Read a scenario from a TOML file and check it. Raises `UsageError`: what was found, expected, and what to do."""
-    try:
-        return from_plain(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}; give the path of a scenario file") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is no text; give a scenario in TOML") from None
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path} is not valid TOML: {error}") from None
-
-
-def from_plain(plain: dict[str, Any], source: str = "scenario") -> Scenario:
-    """A scenario from plain data, checked. Raises `UsageError`.
-
-    Args:
-        source: the file's name, for errors.
-    """
-    from emulator.trials.checks import check
-
-    _check_keys(plain, Scenario, source)
-    try:
-        scenario = msgspec.convert(plain, Scenario)
-    except msgspec.ValidationError as error:
-        raise InputError(f"{source}: {in_words(error)}") from None
-    check(scenario, source)
-    return scenario
-
-
 def to_plain(scenario: Scenario) -> dict[str, Any]:
     """All of it in tables, lists and scalars; `from_plain` gives the scenario back."""
     plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(scenario))
     return plain
-
-
-def to_toml(scenario: Scenario) -> str:
-    """The scenario as a TOML file."""
-    plain = to_plain(scenario)
-    lines = [f"{key} = {_scalar(value)}" for key, value in plain.items() if not isinstance(value, dict | list)]
-    for key, value in plain.items():
-        tables = value if isinstance(value, list) else [value] if isinstance(value, dict) else []
-        head = f"[[{key}]]" if isinstance(value, list) else f"[{key}]"
-        for table in tables:
-            lines += ["", head, *(f"{name} = {_scalar(item)}" for name, item in table.items())]
-    return "\n".join(lines) + "\n"
-
-
-def _scalar(value: object) -> str:
-    return json.dumps(value) if isinstance(value, bool | str) else repr(value)
-
-
-def _check_keys(plain: object, part: Any, where: str) -> None:
-    """Refuse unknown keys, naming the one that was perhaps meant."""
-    if not isinstance(plain, dict):
-        return  # convert says what is wrong
-    known = {field.name: field.type for field in msgspec.structs.fields(part)}
-    for key, value in plain.items():
-        if key not in known:
-            raise InputError(f"{where}: unknown key {key!r}{nearest(key, known)}; known: {', '.join(known)}")
-        inner = known[key]
-        if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
-            _check_keys(value, inner, f"{where}: {key}")
-        elif isinstance(value, list):
-            for index, item in enumerate(value):
-                _check_keys(item, inner.__args__[0], f"{where}: {key} {index + 1}")

@@ -17,7 +17,8 @@ from dca_proto.core.errors import UsageError
 from emulator.sim.broker import BrokerOptions
 from emulator.sim.link import IDEAL
 from emulator.trials.examination import COMPARED, broken_in, examine, facts_before
-from emulator.trials.scenario import Adversary, Fault, Limits, Scenario, from_plain, to_plain
+from emulator.trials.scenario import Adversary, Fault, Limits, Scenario, to_plain
+from emulator.trials.scenario_file import from_plain
 
 T = TypeVar("T")
 Breaks = Callable[[Scenario], bool]

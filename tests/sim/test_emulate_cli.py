@@ -21,7 +21,7 @@ from emulator.trials import command, examination
 from emulator.trials.cast import Plant
 from emulator.trials.faults import FAULTS
 from emulator.trials.hostile import HOSTILE
-from emulator.trials.scenario import from_plain, load_scenario
+from emulator.trials.scenario_file import from_plain, load_scenario
 from emulator.trials.sweep import sweep
 
 Run = Callable[..., tuple[int, str, str]]
@@ -211,7 +211,7 @@ def test_mistakes_are_one_line_that_says_what_to_do(run: Run, tmp_path: Path) ->
     assert "0..199" in refused(run, "sweep", "--seeds", "9..3")
     assert "0..199" in refused(run, "sweep", "--seeds", "some")
     assert "above 0" in refused(run, "sweep", "--minutes", "0")
-    assert "1 to 64" in refused(run, "sweep", "--processes", "0")
+    assert "1 to 4096" in refused(run, "sweep", "--processes", "0")
     assert "0 or above" in refused(run, "replay", "1", "--shrink-seconds", "nan")
     assert "0 or above" in refused(run, "sweep", "--shrink-seconds", "-1")
     assert "replay --help" in refused(run, "replay", "--", "-1")

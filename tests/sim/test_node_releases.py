@@ -19,7 +19,8 @@ from dca_proto.statistics.sensitivity import REPLACE_ONE_ROW
 from emulator.trials.cast import Plant
 from emulator.trials.draw import draw_scenario
 from emulator.trials.examination import broken_in, examine
-from emulator.trials.scenario import Adversary, Fault, Scenario, from_plain, to_plain
+from emulator.trials.scenario import Adversary, Fault, Scenario, to_plain
+from emulator.trials.scenario_file import from_plain
 from emulator.trials.world import TrialWorld
 
 ROWS, ROWS_MAX = 3, 2

@@ -30,7 +30,8 @@ from emulator.trials.cast import Plant
 from emulator.trials.draw import draw_scenario
 from emulator.trials.examination import broken_in, examine
 from emulator.trials.questions import CATEGORICAL
-from emulator.trials.scenario import Adversary, Fault, Scenario, from_plain, to_plain
+from emulator.trials.scenario import Adversary, Fault, Scenario, to_plain
+from emulator.trials.scenario_file import from_plain
 from emulator.trials.world import TrialWorld
 
 DIMENSION = 5

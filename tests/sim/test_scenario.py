@@ -11,7 +11,8 @@ from dca_proto.core.errors import UsageError
 from emulator.trials.draw import DrawLimits, draw_scenario
 from emulator.trials.faults import FAULTS
 from emulator.trials.hostile import HOSTILE
-from emulator.trials.scenario import Fault, Scenario, from_plain, load_scenario, to_plain, to_toml
+from emulator.trials.scenario import Fault, Scenario, to_plain
+from emulator.trials.scenario_file import from_plain, load_scenario, to_toml
 
 
 def test_an_empty_file_is_the_default_scenario(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from emulator.trials.examination import broken_in, examine
-from emulator.trials.scenario import from_plain
+from emulator.trials.scenario_file import from_plain
 
 FOUND = tomllib.loads((Path(__file__).parent / "seeds.toml").read_text(encoding="utf-8"))["found"]
 

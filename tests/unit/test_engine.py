@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from dca_proto.core.errors import UsageError
-from emulator.engine import THREADS, WorkerDiedError, open_engine
+from emulator.engine import WorkerDiedError, open_engine
+from emulator.engine.base import THREADS
 
 
 def slow_first(number: int) -> tuple[int, int]:

@@ -15,7 +15,18 @@ from typing import Any, TypeVar
 
 from dca_proto.core.errors import UsageError
 from dca_proto.wording import to_install
-from emulator.engine import DEATHS_MAX, RAY, STOP_S, THREADS, Answer, Engine, Host, Worker, WorkerDiedError, attempt
+from emulator.engine.base import (
+    DEATHS_MAX,
+    RAY,
+    STOP_S,
+    THREADS,
+    Answer,
+    Engine,
+    Host,
+    Worker,
+    WorkerDiedError,
+    attempt,
+)
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -1,0 +1,172 @@
+"""What all engines have in common: what they offer, and how work is done in its process."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, NamedTuple, TypeVar, cast
+
+from dca_proto.core.errors import DcaError, UsageError
+
+T = TypeVar("T")
+R = TypeVar("R")
+LOCAL, RAY = "local", "ray"
+HELP = "Where the work runs: local, ray (the cluster of RAY_ADDRESS or of this machine), or ray://host:port."
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NPROC")  # XLA's
+DEATHS_MAX = 5  # then something is wrong with the machine, and no more items are spent on it
+STOP_S = 10.0
+RESULT, REFUSED, FAILED = range(3)  # how a call of a worker went
+Answer = tuple[Any, str]
+"""A result and what went wrong, of which one is empty."""
+
+
+class Done(NamedTuple, Generic[T, R]):
+    """What became of an item: its result, or why there is none: what was raised, or that its process died over it."""
+
+    item: T
+    result: R | None
+    trouble: str = ""
+
+    def value(self) -> R:
+        """The result. Raises `RuntimeError`, with the cause, where there is none."""
+        if self.trouble:
+            raise RuntimeError(f"{self.item}: {self.trouble}")
+        return cast(R, self.result)
+
+
+class WorkerDiedError(UsageError):
+    """A worker's process ended before it was told to."""
+
+
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Worker(ABC):
+    """An object in a process of its own, as a context that ends it.
+
+    Args:
+        name: whom it runs. advice: what to do where the system kills it for want of memory.
+    """
+
+    def __init__(self, name: str, advice: str) -> None:
+        self.name = name
+        self._advice = advice
+        self._is_busy = False
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.end()
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """What the method returns; one call at a time.
+
+        Raises:
+            WorkerDiedError: the process ended. UsageError: the method raised a `DcaError`.
+            RuntimeError: it raised something else; with where.
+        """
+        self._is_busy = True  # and stays so where this call is interrupted
+        kind, value = self._call(method, arguments)
+        self._is_busy = False
+        if kind == RESULT:
+            return value
+        if kind == FAILED:
+            raise RuntimeError(f"{self.name}: {value}")
+        error = UsageError(f"{self.name}: {value[0]}")
+        error.exit_code = value[1]
+        raise error
+
+    @abstractmethod
+    def _call(self, method: str, arguments: tuple[Any, ...]) -> tuple[int, Any]: ...
+
+    @abstractmethod
+    def end(self) -> None:
+        """Call the object's `close`, if it has one, and end its process; in the middle of a call, unwind that."""
+
+
+class Engine(ABC):
+    """Somewhere to work, as a context.
+
+    Attributes:
+        is_local: whether all processes are on this machine.
+    """
+
+    is_local = True
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.end()
+
+    def end(self) -> None:  # noqa: B027 - local processes end with their work
+        """End what still runs."""
+
+    def map(
+        self, work: Callable[[T], R], items: Iterable[T], *, processes: int | None = None, ordered: bool = False
+    ) -> Iterator[Done[T, R]]:
+        """The results of all items, as they come or in the items' order. An item is taken once a process is free.
+
+        Args:
+            work: pure; a function that a fresh process can import or that can be pickled.
+            processes: at once; by default all cores.
+        """
+        early: dict[int, Done[T, R]] = {}
+        following = 0
+        for (number, item), answer in self._answers(work, enumerate(items), processes):
+            if not ordered:
+                yield Done(item, *answer)
+                continue
+            early[number] = Done(item, *answer)
+            while following in early:
+                yield early.pop(following)
+                following += 1
+
+    @abstractmethod
+    def _answers(
+        self, work: Callable[[T], R], numbered: Iterator[tuple[int, T]], processes: int | None
+    ) -> Iterator[tuple[tuple[int, T], Answer]]: ...
+
+    @abstractmethod
+    def worker(self, make: Callable[[], object], name: str, advice: str = "") -> Worker:
+        """Start a process with the object that `make` returns there.
+
+        Args: as of `Worker`.
+        """
+
+
+def attempt(work: Callable[[Any], Any], item: Any) -> Answer:
+    """An item's result; in the process that works."""
+    try:
+        return work(item), ""
+    except Exception:  # told where the results are; the next item may be better
+        return None, traceback.format_exc(limit=-4)
+
+
+class Host:
+    """A worker's object in its process, made as it is first called."""
+
+    def __init__(self, make: Callable[[], object]) -> None:
+        self._make = make
+        self._object: object = None
+
+    def call(self, method: str, arguments: tuple[Any, ...]) -> tuple[int, Any]:
+        """How it went, and what it returned or why it did not."""
+        try:
+            if self._object is None:
+                self._object = self._make()
+            return RESULT, getattr(self._object, method)(*arguments)
+        except DcaError as error:
+            return REFUSED, (str(error), error.exit_code)
+        except Exception:
+            return FAILED, traceback.format_exc(limit=-4)
+
+    def close(self) -> None:
+        """Let the object put away what it has."""
+        if hasattr(self._object, "close"):
+            self._object.close()

@@ -1,0 +1,238 @@
+"""The engine of this machine: joblib's loky for what is mapped, processes of multiprocessing for workers."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn, TypeVar
+
+from emulator.engine.base import (
+    DEATHS_MAX,
+    STOP_S,
+    THREADS,
+    Answer,
+    Engine,
+    Host,
+    Worker,
+    WorkerDiedError,
+    attempt,
+    cores,
+)
+
+T = TypeVar("T")
+R = TypeVar("R")
+_LOOK_S = 0.2
+_is_at_work = False  # whether SIGTERM has something to unwind in this process
+
+
+class LocalEngine(Engine):
+    """Processes of this machine."""
+
+    def _answers(
+        self, work: Callable[[T], R], numbered: Iterator[tuple[int, T]], processes: int | None
+    ) -> Iterator[tuple[tuple[int, T], Answer]]:
+        count, deaths = processes or cores(), 0
+        while deaths < DEATHS_MAX:
+            lost: list[tuple[int, T]] = []
+            with _pool(count) as submit:
+                yield from _crowd(submit, work, numbered, count, lost)
+            if not lost:
+                return
+            for pair in lost:  # each alone, so that the one that kills its process is known
+                with _pool(1) as submit:
+                    try:
+                        yield pair, submit(_attempt_here, work, pair[1]).result()
+                    except BrokenProcessPool as error:
+                        deaths += 1
+                        yield pair, (None, f"the worker process died over it twice ({_exit_codes(error)})")
+
+    def worker(self, make: Callable[[], object], name: str, advice: str = "") -> Worker:
+        return _LocalWorker(make, name, advice)
+
+
+def _crowd(
+    submit: Callable[..., Future[Answer]],
+    work: Callable[[T], R],
+    numbered: Iterator[tuple[int, T]],
+    count: int,
+    lost: list[tuple[int, T]],
+) -> Iterator[tuple[tuple[int, T], Answer]]:
+    """Results until there are no more items, or a process has died; then `lost` are those that were being worked on."""
+    running: dict[Future[Answer], tuple[int, T]] = {}
+    while not lost:
+        while len(running) < count and (pair := next(numbered, None)) is not None:
+            running[submit(_attempt_here, work, pair[1])] = pair
+        if not running:
+            return
+        for future in wait(running, return_when=FIRST_COMPLETED).done:
+            pair = running.pop(future)
+            if isinstance(future.exception(), BrokenProcessPool):
+                lost.append(pair)
+            else:
+                yield pair, future.result()
+    wait(running)  # the pool has given up all of them, or they were done just before
+    for future, pair in running.items():
+        if isinstance(future.exception(), BrokenProcessPool):
+            lost.append(pair)
+        else:
+            yield pair, future.result()
+
+
+@contextlib.contextmanager
+def _pool(count: int) -> Iterator[Callable[..., Future[Answer]]]:
+    """So many processes, with one thread each for BLAS and XLA; yields what submits work to them."""
+    from joblib.externals.loky import ProcessPoolExecutor  # slow to import
+
+    before = set(multiprocessing.active_children())
+    with ProcessPoolExecutor(
+        count, initializer=_begin, initargs=(os.getpid(),), env=dict.fromkeys(THREADS, "1")
+    ) as executor:
+
+        def submit(*work: Any) -> Future[Answer]:
+            try:
+                future: Future[Answer] = executor.submit(*work)
+            except BrokenProcessPool as error:  # since the last look
+                future = Future()
+                future.set_exception(error)
+            return future
+
+        with deaf():
+            executor.submit(os.getpid)  # which starts all processes
+        try:
+            yield submit
+        except BaseException:
+            _end(set(multiprocessing.active_children()) - before)
+            raise
+        finally:
+            executor.shutdown(kill_workers=True)
+
+
+def _exit_codes(error: BrokenProcessPool) -> str:
+    found = re.search(r"exit codes of the workers are \{\w+\((-?\d+)\)", str(error))
+    return f"exit code {found[1]}" if found else str(error)
+
+
+@contextlib.contextmanager
+def one_thread_each() -> Iterator[None]:
+    """What is computed here meanwhile has one thread each for BLAS and XLA; more than cores wait for each other."""
+    before = {name: os.environ.get(name) for name in THREADS}
+    os.environ.update(dict.fromkeys(THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+@contextlib.contextmanager
+def deaf() -> Iterator[None]:
+    """Processes that are started meanwhile do not hear Ctrl-C."""
+    answer = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, answer)
+
+
+def _attempt_here(work: Callable[[Any], Any], item: Any) -> Answer:
+    """As `attempt`, where SIGTERM unwinds the work."""
+    global _is_at_work
+    _is_at_work = True
+    try:
+        return attempt(work, item)
+    except SystemExit:  # the work is unwound, and nobody waits for more
+        os._exit(1)
+    finally:
+        _is_at_work = False
+
+
+def _begin(parent: int) -> None:
+    """At the start of a process: SIGTERM unwinds it, and it ends with its parent."""
+    signal.signal(signal.SIGTERM, _unwind)
+    end_with(parent)
+
+
+def _unwind(number: int, frame: object) -> NoReturn:
+    if _is_at_work:
+        sys.exit(128 + number)
+    os._exit(128 + number)
+
+
+def end_with(parent: int) -> None:
+    """Have this process end with the one that started it, in the middle of whatever it is."""
+
+    def follow() -> None:
+        while os.getppid() == parent:
+            time.sleep(_LOOK_S)
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def _end(processes: Iterable[Any]) -> None:
+    """Have processes unwind and end, for as long as that may take."""
+    until_s = time.monotonic() + STOP_S
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        process.join(max(0.0, until_s - time.monotonic()))
+
+
+class _LocalWorker(Worker):
+    """A process with a pipe to it."""
+
+    def __init__(self, make: Callable[[], object], name: str, advice: str) -> None:
+        super().__init__(name, advice)
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(os.getpid(), theirs, make))
+        with deaf():
+            self._process.start()
+        theirs.close()
+
+    def _call(self, method: str, arguments: tuple[Any, ...]) -> tuple[int, Any]:
+        try:
+            self._pipe.send((method, arguments))
+            answer: tuple[int, Any] = self._pipe.recv()
+        except (EOFError, OSError):
+            self._process.join(STOP_S)
+            ending = _ending(self._process.exitcode, self._advice)
+            raise WorkerDiedError(f"the process of {self.name} {ending}") from None
+        return answer
+
+    def end(self) -> None:
+        if not self._is_busy:
+            self._pipe.close()
+            self._process.join(STOP_S)
+        _end([self._process])
+        self._process.kill()
+        self._process.join()
+        self._pipe.close()
+
+
+def _serve(parent: int, pipe: Connection, make: Callable[[], object]) -> None:
+    """A local worker's life."""
+    global _is_at_work
+    _is_at_work = True
+    _begin(parent)
+    host = Host(make)
+    with contextlib.suppress(EOFError, OSError):  # the parent has what it wanted
+        while True:
+            pipe.send(host.call(*pipe.recv()))
+    host.close()
+
+
+def _ending(code: int | None, advice: str) -> str:
+    if code == -signal.SIGKILL:
+        return f"was killed (by the system, where memory runs out{advice and ': '}{advice})"
+    return f"was ended by signal {-code}" if code is not None and code < 0 else f"ended by itself with {code}"
