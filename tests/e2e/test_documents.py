@@ -31,7 +31,7 @@ from dca_proto.cli import main
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *PAGES[1:], *sorted(ROOT.glob("*/DESIGN.md")), ROOT / "dca_proto/PRIVACY.md"]
 README_LINES_MAX, LINE_CHARS_MAX = 150, 100
 QUICK_S, LONG_S = 90, 600

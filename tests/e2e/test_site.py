@@ -1,0 +1,46 @@
+"""The documentation site: built without a warning, whole, and loading nothing from elsewhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the site."""
+    pytest.importorskip("mkdocs")
+    folder = tmp_path_factory.mktemp("site")
+    command = (sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder))
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.long
+def test_every_page_has_a_place_and_no_page_loads_anything_from_elsewhere(site: Path) -> None:
+    start = (site / "index.html").read_text(encoding="utf-8")
+    for page in (ROOT / "docs").rglob("*.md"):
+        address = page.relative_to(ROOT / "docs").with_suffix("").as_posix()
+        assert (site / address / "index.html").exists()
+        assert f'href="{address}/"' in start, f"{address} is not in the navigation"
+    for page in site.rglob("*.html"):
+        loaded = re.findall(r'<(?:script|img|link|iframe)[^>]*(?:src|href)="(https?:[^"]+)"', page.read_text("utf-8"))
+        assert not loaded, page
+
+
+@pytest.mark.long
+def test_the_reference_has_every_command_option_and_exit_code(site: Path) -> None:
+    page = (site / "reference/commands/index.html").read_text(encoding="utf-8")
+    for entry in entry_points(group="dca.commands"):
+        assert f"dca {entry.name}</h2>" in re.sub(r"<a class=\"headerlink.*?</a>", "", page)
+    for option in ("--epsilon", "--data-nodes", "--colluding-nodes", "--log-json", "--output"):
+        assert f"<code>{option}</code>" in page
+    assert "StorageError" in page
