@@ -5,19 +5,19 @@
     s̃_k     the score's part of it                         G_k, A_k  the noisy sum of s̃_k, and the information beside it
     M_k, D_k, K   mean of s̃_k at φ*, its derivative by φ*, and its covariance
 
-The clients' scores at φ_k say where the true parameters are from there. By the central limit theorem, near the solution
+The clients' scores at φ_k show where the true parameters are. By the central limit theorem, near the solution
 
     G_k = n M_k + e_k,   M_k = b_k + D_k (φ* + ζ - φ_k)    ζ ~ N(0, D⁻¹ K D⁻¹/n): the same rows, in all rounds    (1)
                                                            e_k ~ N(0, (N_k (1 + |f (φ* - φ_k)|²/v²) + n² m_k²/9) I)
 
-a linear regression with known noise: with the prior N(φ₀, P⁻¹), (φ, ζ) has a normal posterior, of which ζ is
-integrated out. It holds sampling error, privacy noise and all correlations. It is one step of Newton's method where
-there is one round, and their weighted mean where there are more: rounds get shares of 1, 2, 4, ... of the budget, so
-that the last one, which is nearest to the solution, counts most.
+a linear regression with known noise: with the prior N(φ₀, P⁻¹), (φ, ζ) has a normal posterior, of which ζ is integrated
+out. It holds sampling error, privacy noise and all correlations. One round gives one step of Newton's method, and
+several give their weighted mean. Rounds get shares of 1, 2, 4, ... of the budget, so the last one, which is nearest to
+the solution, counts most.
 
 **Features of any law.** D_k is the information A_k that the clients themselves send, so nothing is assumed of the
-features. Its noise, N_k/v² in each term for a weight v, is in e_k, where it meets the distance; f is 1, or what the
-terms of q x xᵀ are multiplied by to be the information.
+features. Each of its terms has noise of variance N_k/v², v being the term's weight. This noise is multiplied by the
+distance φ* - φ_k, and is part of e_k. f is 1, or the factor by which terms of q x xᵀ become the information.
 
 **Bounded residuals**, as of two classes and Student-t: clients shorten rows by their features alone, s̃ = w(x) s
 (`dca_proto.statistics.gradient`). A score has mean zero given x. So b = 0, and A_k, whose terms have the same weights,
@@ -35,13 +35,13 @@ are carried over to the clients' A in the coordinates in which the information i
 which has no score of mean zero, has its column of D by differences. So the features' law matters only for what the clip
 takes.
 
-**Margins.** As that law is never quite normal, and (1) never quite linear, M_k is taken to be wrong by a third of its
-largest part m_k, in each coordinate: far from the solution, one coordinate's step also moves the others' scores. (The
-last of φ alone, to which θ's scores are orthogonal, moves only its own.) The distance φ* - φ_k in e_k is the round's
-own step.
+**Margins.** That law is never exactly normal, and (1) never exactly linear. So the posterior allows for an error in M_k
+of a third of m_k, its largest coordinate. Every coordinate gets the same margin, because far from the solution the step
+of one coordinate also moves the scores of the others. The step of the last parameter (κ or ln σ) enters only its own
+margin, because θ's scores are orthogonal to it. The distance φ* - φ_k in e_k is the round's own step.
 
-**The clip** is the one of least V + (h/3)², summed over φ: V is the posterior's variance at that clip, and h what the
-clip would shift if it were not in the model.
+**The clip** minimises V + (h/3)², summed over φ. V is the posterior's variance at that clip, and h the bias that it
+would cause if it were not in the model.
 """
 
 from __future__ import annotations
