@@ -92,11 +92,11 @@ def _crowd(
 def _pool(count: int) -> Iterator[Callable[..., Future[Answer]]]:
     """So many processes, with one thread each for BLAS and XLA; yields what submits work to them."""
     from joblib.externals.loky import ProcessPoolExecutor  # slow to import
+    from joblib.externals.loky.backend import get_context
 
     before = set(multiprocessing.active_children())
-    with ProcessPoolExecutor(
-        count, initializer=_begin, initargs=(os.getpid(),), env=dict.fromkeys(THREADS, "1")
-    ) as executor:
+    context = get_context("loky_init_main")  # with what a script's own work uses of the script
+    with ProcessPoolExecutor(count, context=context, initializer=_begin, initargs=(os.getpid(),)) as executor:
 
         def submit(*work: Any) -> Future[Answer]:
             try:
@@ -106,7 +106,7 @@ def _pool(count: int) -> Iterator[Callable[..., Future[Answer]]]:
                 future.set_exception(error)
             return future
 
-        with deaf():
+        with deaf(), one_thread_each():
             executor.submit(os.getpid)  # which starts all processes
         try:
             yield submit

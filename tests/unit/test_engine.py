@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,6 +105,22 @@ def test_items_are_taken_only_as_processes_are_free() -> None:
     next(results)
     assert len(taken) <= 2
     results.close()  # type: ignore[attr-defined]
+
+
+def test_a_scripts_own_work_finds_what_the_script_keeps(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from functools import cache\n"
+        "from emulator.engine import open_engine\n"
+        "@cache\n"
+        "def kept():\n    return 40\n"
+        "def work(item):\n    return kept() + item\n"
+        "if __name__ == '__main__':\n"
+        "    with open_engine() as engine:\n"
+        "        print(sum(done.value() for done in engine.map(work, [1, 2], processes=2)))\n"
+    )
+    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout == "83\n"
 
 
 def test_processes_have_one_thread_each() -> None:
