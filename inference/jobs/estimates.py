@@ -70,8 +70,8 @@ def student(mean: float, scale: float, degrees: float) -> Figure:
     Args:
         scale: the standard error, which is told as the standard deviation. degrees: of freedom; infinite is normal.
     """
-    reach = scale * float(ndtri(TAILS[1]) if np.isinf(degrees) else stdtrit(degrees, TAILS[1]))
-    return Figure(float(mean), float(scale), (float(mean) - reach, float(mean) + reach))
+    half_width = scale * float(ndtri(TAILS[1]) if np.isinf(degrees) else stdtrit(degrees, TAILS[1]))
+    return Figure(float(mean), float(scale), (float(mean) - half_width, float(mean) + half_width))
 
 
 def of_draws(array: NDArray[np.float64], prior: NDArray[np.float64] | None = None) -> Figure:
@@ -233,18 +233,18 @@ def table_of(summary: Summary, rows: Sequence[Row], *, compared: bool) -> tuple[
     kinds = {"estimate": "private" if summary["private"] else "not private"}
     kinds |= {"naive": naive} if naive else {}
     kinds |= {"nonprivate": f"not covered by ε:\n{WITHOUT_PRIVACY}"} if compared else {}
-    told = [[_words(row, kind) for kind in kinds] for row in rows]
+    said = [[_words(row, kind) for kind in kinds] for row in rows]
     title = "posterior: mean [95 % interval]"
     if rows and all(row["interval_95"] is None for row in rows):
         has_others = compared and any(row["nonprivate_interval_95"] for row in rows)
         title = "estimates; without privacy: mean [95 % interval]" if has_others else "estimates"
     if naive:
-        return title, ["", *kinds.values()], [[_named(row), *words] for row, words in zip(rows, told, strict=True)]
+        return title, ["", *kinds.values()], [[_named(row), *words] for row, words in zip(rows, said, strict=True)]
     units = {row["unit"] for row in rows if row["name"] != INTERCEPT}
     if len(units) == 1:  # said once, which leaves room for the names
         title = ", ".join(filter(None, (title, *units)))
-        return title, ["", *kinds.values()], [[row["name"], *words] for row, words in zip(rows, told, strict=True)]
-    cells = [[row["name"], *words, row["unit"]] for row, words in zip(rows, told, strict=True)]
+        return title, ["", *kinds.values()], [[row["name"], *words] for row, words in zip(rows, said, strict=True)]
+    cells = [[row["name"], *words, row["unit"]] for row, words in zip(rows, said, strict=True)]
     return title, ["", *kinds.values(), "unit"], cells
 
 
@@ -283,13 +283,13 @@ def _named(row: Row) -> str:
 
 def sampling_words(sampling: Draws) -> str:
     """What the draws of a posterior are worth, in one line."""
-    told = f"{sampling['chains']} chains of {sampling['draws']} draws by method {sampling['method']}"
+    said = f"{sampling['chains']} chains of {sampling['draws']} draws by method {sampling['method']}"
     bulk, tail = sampling["ess_bulk_min"], sampling["ess_tail_min"]
     if sampling["r_hat_max"] is None or bulk is None or tail is None:
-        return told if sampling["acceptance"] else f"{told}, in closed form"
-    told += f"; R-hat at most {sampling['r_hat_max']:.3f}, at least {min(bulk, tail):.0f} effective draws"
+        return said if sampling["acceptance"] else f"{said}, in closed form"
+    said += f"; R-hat at most {sampling['r_hat_max']:.3f}, at least {min(bulk, tail):.0f} effective draws"
     accepted = ", ".join(f"{100 * rate:.0f} % of {block}" for block, rate in sampling["acceptance"].items())
-    return f"{told}; accepted {accepted}; {sampling['seconds']:.1f} s" if accepted else told
+    return f"{said}; accepted {accepted}; {sampling['seconds']:.1f} s" if accepted else said
 
 
 def rows_of(summary: Summary) -> list[Row]:

@@ -69,7 +69,7 @@ class Fitted(Posterior):
     """A posterior, and the round of reports that it is from."""
 
     posterior: LocalPosterior
-    released: NoisyAggregate
+    aggregate: NoisyAggregate
 
     @property
     def warnings(self) -> Sequence[str]:
@@ -121,10 +121,10 @@ def with_new_clients(posterior: LocalPosterior, rng: np.random.Generator) -> Inf
     return posterior.inference_data(posterior.new_clients(seed=int(rng.integers(2**31))))
 
 
-def unbiased_shares(told: Array, n: int, p: float, q: float) -> list[Figure]:
+def unbiased_shares(shares: Array, n: int, p: float, q: float) -> list[Figure]:
     """Unbiased estimates of shares, normal as sums of many reports are.
 
     Args:
-        told: part of the n clients that told each category. p, q: of telling one's own category, and each other one.
+        shares: part of the n clients that reported each category. p, q: of naming one's own category, and another one.
     """
-    return [normal((r - q) / (p - q), sqrt(max(r * (1 - r), 0.0) / n) / (p - q)) for r in told]
+    return [normal((r - q) / (p - q), sqrt(max(r * (1 - r), 0.0) / n) / (p - q)) for r in shares]

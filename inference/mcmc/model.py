@@ -108,7 +108,7 @@ def sample(
     options = Options(**run)
     made = options.sample(model, data, start)
     before = prior_draws(model, data, PRIOR_DRAWS, options.seed)
-    released = [one for one in jax.tree.leaves(data, is_leaf=_is_sums) if _is_sums(one)]
+    aggregate = [one for one in jax.tree.leaves(data, is_leaf=_is_sums) if _is_sums(one)]
     found = LocalPosterior(
         getattr(model, "__name__", type(model).__name__),
         made.draws,
@@ -117,7 +117,7 @@ def sample(
         axes={name: tuple(given) for name, given in (axes or {}).items()},
         coords={name: tuple(given) for name, given in (coords or {}).items()},
         warmup=made.warmup,
-        attrs=released[0].attrs if released else {},
+        attrs=aggregate[0].attrs if aggregate else {},
     )
     learned = {name: float(np.nanmax(array)) for name, array in found.contraction.items()}
     return options.checked(replace(found, notes=tuple(about_contraction(list(learned), list(learned.values())))))

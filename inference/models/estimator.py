@@ -37,13 +37,13 @@ class Recorded:
     """
 
     def __init__(self, rounds: Rounds) -> None:
-        self.held: list[tuple[RoundRequest, NoisyAggregate]] = []
+        self.results: list[tuple[RoundRequest, NoisyAggregate]] = []
         self._rounds = rounds
 
     def hold(self, request: RoundRequest) -> NoisyAggregate:
         """As `Rounds.hold`."""
         aggregate = self._rounds.hold(request)
-        self.held.append((request, aggregate))
+        self.results.append((request, aggregate))
         return aggregate
 
 
@@ -109,13 +109,13 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         """As the fit says them."""
         return getattr(getattr(self, "fit_", None), "warnings", ())
 
-    def _spent(self, held: Sequence[tuple[RoundRequest, NoisyAggregate]]) -> tuple[float, float] | None:
+    def _spent(self, results: Sequence[tuple[RoundRequest, NoisyAggregate]]) -> tuple[float, float] | None:
         """(ε, δ) of all rounds; a job of mini-batches, in which nobody takes part in all of them, overrides it."""
-        return composed([aggregate for _, aggregate in held])
+        return composed([aggregate for _, aggregate in results])
 
     def _cost(self, rounds: Rounds, recorded: Recorded) -> tuple[float, float] | None:
         """(ε, δ) as the rounds know it, which counts what aborted ones cost, too; else composed of what was held."""
-        composed = self._spent(recorded.held)
+        composed = self._spent(recorded.results)
         if composed is None or not isinstance(rounds, CostedRounds):
             return composed
         _, delta = composed

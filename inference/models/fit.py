@@ -58,7 +58,7 @@ def gaussian(
 
     Args:
         given: reports of a round of the statistic "sum" or "mean" of one column, of one row for each client (rows_max
-            1), or bare. A client without a value told the middle of the bounds.
+            1), or bare. A client without a value reported the middle of the bounds.
         prior: by default that of the bounds. bounds: that clients clipped to; bare reports need them.
 
     Raises:
@@ -216,13 +216,13 @@ def logistic_inputs(
     noise_aware: bool = True,
     **run: Unpack[Run],
 ) -> LocalRegression:
-    """Logistic regression from perturbed features, and labels told by randomised response.
+    """Logistic regression from perturbed features, and labels reported by randomised response.
 
     Args:
         given: reports by "analytic-gaussian" of the features, one row for each client; their law is as of
             `linear_inputs`.
         labels: the same clients' labels 0 and 1, by "randomised-response". Reports of two rounds are put together by
-            who told them. (How a client's budget is split between the two is the rounds' affair.)
+            who reported them. (How a client's budget is split between the two is the rounds' affair.)
         mean: in the place of the sigmoid's mean under a normal law (`perturbed.Mean`); by default itself.
         prior, intercept, noise_aware: as of `linear_inputs`.
 
@@ -245,12 +245,12 @@ def _positive(family: str, reports: Scalars, prior: ColumnPrior, options: Option
 
 
 def _about_missing(reports: Categories) -> tuple[str, ...]:
-    """Whether fewer bits were told than of clients that all have a category, by far (false alarm 3e-5)."""
+    """Whether fewer bits were reported than of clients that all have a category, by far (false alarm 3e-5)."""
     if not reports.unary:
         return ()
-    n, k, p, q = len(reports.told), reports.categories, reports.p, reports.q
+    n, k, p, q = len(reports.values), reports.categories, reports.p, reports.q
     expected, variance = n * (p + (k - 1) * q), n * (p * (1 - p) + (k - 1) * q * (1 - q))
-    lacking = expected - float(reports.told.sum())
+    lacking = expected - float(reports.values.sum())
     if lacking < MISSING_SDS * sqrt(variance):
         return ()
     return (

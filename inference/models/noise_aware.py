@@ -1,7 +1,7 @@
 """The models in NumPyro: priors as sites, and the likelihood of the reports or sums as one factor.
 
     ClippedColumn     mean and sd, a rate or a probability, of one clipped column             `rectified`
-    Histogram         shares on the simplex, of categories told at random                     `categories`
+    Histogram         shares on the simplex, of categories reported at random                     `categories`
     SummedRegression  θ, Σ and σ from noisy sums of xxᵀ, xy and y²                            `moments`
     LinearRows        the same from perturbed rows, through their scatter                     `perturbed`
     LogisticRows      θ and Σ from perturbed features and labels                              `perturbed`
@@ -85,12 +85,12 @@ class ClippedColumn:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Shares of k categories, of categories told at random.
+    """Shares of k categories, of categories reported at random.
 
-    Data: ``told`` and ``counts``, as from `counted`, and the probabilities ``p`` and ``q``.
+    Data: ``patterns`` and ``counts``, as from `counted`, and the probabilities ``p`` and ``q``.
 
     Attributes:
-        unary: whether bits were told, else one category.
+        unary: whether bits were reported, else one category.
     """
 
     unary: bool
@@ -99,7 +99,7 @@ class Histogram:
         shares = numpyro.sample("shares", dist.Dirichlet(data["prior"]["concentration"]))
         counts, chances = data["counts"], (jnp.log(shares), data["p"], data["q"])
         if self.unary:
-            numpyro.factor(FACTOR, jnp.sum(counts * categories.unary_encoding(data["told"], *chances)))
+            numpyro.factor(FACTOR, jnp.sum(counts * categories.unary_encoding(data["patterns"], *chances)))
         else:
             numpyro.factor(FACTOR, categories.randomised_response_sum(counts, *chances))
 
@@ -183,7 +183,7 @@ class LinearRows:
 
 @dataclass(frozen=True)
 class LogisticRows:
-    """Logistic regression from perturbed features and labels told by randomised response, 0 or 1.
+    """Logistic regression from perturbed features and labels reported by randomised response, 0 or 1.
 
     Data: ``x`` (n, d), its ``scatter`` Σ xxᵀ (d, d) and ``total`` Σ x (d,), ``y`` (n,), the variance ``var_x``, and the
     probability ``p`` of a true label.
@@ -233,9 +233,9 @@ def _scatter_about(centre: Array, scatter: Array, total: Array, n: Array) -> Arr
 def counted(reports: Categories) -> dict[str, NDArray[Any]]:
     """The different reports of a category, as far as they differ, and how often each came."""
     if reports.unary:
-        told, counts = categories.patterns(reports.told)
-        return {"told": told, "counts": counts}
-    return {"counts": np.bincount(reports.told, minlength=reports.categories).astype(float)}
+        patterns, counts = categories.patterns(reports.values)
+        return {"patterns": patterns, "counts": counts}
+    return {"counts": np.bincount(reports.values, minlength=reports.categories).astype(float)}
 
 
 def reduced(family: str, reports: Scalars) -> dict[str, Any]:

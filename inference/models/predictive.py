@@ -63,8 +63,8 @@ class CategoryClient:
     @property
     def axes(self) -> Mapping[str, tuple[str, ...]]:
         """Of what is drawn."""
-        told = ("client", "category") if self.reports.unary else ("client",)
-        return {VALUE: ("client",), REPORT: told}
+        report = ("client", "category") if self.reports.unary else ("client",)
+        return {VALUE: ("client",), REPORT: report}
 
     def draws(self, parameters: Mapping[str, Array], clients: int, rng: np.random.Generator) -> dict[str, Array]:
         """``value`` and ``report``: categories ``(chains, draws, clients)``; bits have an axis of categories more."""
@@ -85,7 +85,7 @@ class RowClient:
 
     Attributes:
         centre: of the columns, which is the features' mean where this is no parameter. logistic: whether there are
-            labels. rows: those that were told, as to noise and bounds; None where clients told sums.
+            labels. rows: those that were reported, as to noise and bounds; None where clients reported sums.
     """
 
     centre: Array
@@ -117,10 +117,10 @@ class RowClient:
         seen = np.clip((value - rows.centre) / rows.scale, -rows.bound, rows.bound)
         seen[..., :-1] = into_ball(seen[..., :-1], rows.radius)
         noise = np.sqrt(np.r_[np.full(len(rows.scale) - 1, rows.variance_x), rows.variance_y])
-        told: Array = rows.centre + rows.scale * (seen + noise * rng.standard_normal(seen.shape))
+        report: Array = rows.centre + rows.scale * (seen + noise * rng.standard_normal(seen.shape))
         if self.logistic:
-            told[..., -1] = np.where(rng.random(told.shape[:-1]) < rows.p, told[..., -1], 1 - told[..., -1])
-        return told
+            report[..., -1] = np.where(rng.random(report.shape[:-1]) < rows.p, report[..., -1], 1 - report[..., -1])
+        return report
 
 
 def targets_of(score: Array, parameters: Mapping[str, Array], rng: np.random.Generator) -> Array:

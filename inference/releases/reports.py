@@ -45,7 +45,7 @@ from inference.releases.terms import (
     close,
     number_of_categories,
     together,
-    within_reach,
+    within_noise,
 )
 
 Array = NDArray[np.float64]
@@ -84,12 +84,12 @@ class Categories:
     """Reports of one of k categories.
 
     Attributes:
-        told: categories, shape ``(n,)``, or bits, shape ``(n, k)``. categories: k.
+        values: categories, shape ``(n,)``, or bits, shape ``(n, k)``. categories: k.
         p, q: probability of telling one's own category, and each other one. attrs: what the draws rest on.
-        clients: ids of those who told, in order, where they are known. column: its name, where a round says it.
+        clients: ids of those who reported, in order, where they are known. column: its name, where a round says it.
     """
 
-    told: NDArray[Any]
+    values: NDArray[Any]
     categories: int
     p: float
     q: float
@@ -100,7 +100,7 @@ class Categories:
     @property
     def unary(self) -> bool:
         """Whether the reports are bits."""
-        return self.told.ndim == 2
+        return self.values.ndim == 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,20 +170,20 @@ def scalars_of(given: Given, bounds: Interval | None = None, *, parameters: int)
     Raises:
         DataError: as at the head of this file.
     """
-    told, rounds = together(given, (LAPLACE, GAUSSIAN))
+    reports, rounds = together(given, (LAPLACE, GAUSSIAN))
     columns = _columns(rounds[0]) if rounds else None
     interval = _bounds(columns, bounds)
-    values = told.values[:, 0] if told.values.ndim == 2 and told.values.shape[1] == 1 else told.values
+    values = reports.values[:, 0] if reports.values.ndim == 2 and reports.values.shape[1] == 1 else reports.values
     if values.ndim != 1:
-        raise DataError(f"reports have the shape {told.values.shape}; expected (n,) or (n, 1), one column's")
+        raise DataError(f"reports have the shape {reports.values.shape}; expected (n,) or (n, 1), one column's")
     name, centre, unit = ("value", 0.0, 1.0) if columns is None else (columns.names[0], *columns.unit)
-    laplace, scale = told.mechanism == LAPLACE, unit * told.noise_scale
+    laplace, scale = reports.mechanism == LAPLACE, unit * reports.noise_scale
     z = centre + unit * values.astype(float)
     _check_enough(len(z), parameters)
-    check_noise(told, scale, 2 * interval.half_width)
+    check_noise(reports, scale, 2 * interval.half_width)
     ends = np.array([interval.lower]), np.array([interval.upper])
-    kept = within_reach(z[:, None], *ends, laplace=laplace, scale=scale)
-    attrs = _attributes(told, rounds) | {"n": int(kept.sum())}
+    kept = within_noise(z[:, None], *ends, laplace=laplace, scale=scale)
+    attrs = _attributes(reports, rounds) | {"n": int(kept.sum())}
     return Scalars(z[kept], interval, laplace, scale, name, attrs, about_left_out(kept))
 
 
@@ -196,22 +196,22 @@ def categories_of(given: Given) -> Categories:
     Raises:
         DataError: as at the head of this file.
     """
-    told, rounds = together(given, (RESPONSE, UNARY))
-    if told.probabilities is None:
-        raise DataError(f"reports by {told.mechanism!r} without probabilities; give p and q of the mechanism")
-    p, q = told.probabilities
-    values = np.asarray(told.values)
-    categories = number_of_categories(told, values)
+    reports, rounds = together(given, (RESPONSE, UNARY))
+    if reports.probabilities is None:
+        raise DataError(f"reports by {reports.mechanism!r} without probabilities; give p and q of the mechanism")
+    p, q = reports.probabilities
+    values = np.asarray(reports.values)
+    categories = number_of_categories(reports, values)
     column = _binned(rounds[0], categories) if rounds else ""
-    unary, largest = told.mechanism == UNARY, 1 if told.mechanism == UNARY else categories - 1
+    unary, largest = reports.mechanism == UNARY, 1 if reports.mechanism == UNARY else categories - 1
     if values.dtype.kind not in "biu":
         raise DataError(f"reports are of type {values.dtype}; expected {'bits' if unary else 'whole numbers'}")
     if values.size and (values.min() < 0 or values.max() > largest):
         what = "a bit is neither 0 nor 1" if unary else f"a category is outside 0 to {largest}"
-        raise DataError(f"reports cannot be by {told.mechanism!r}: {what}; look at how they were read")
+        raise DataError(f"reports cannot be by {reports.mechanism!r}: {what}; look at how they were read")
     _check_enough(len(values), categories - 1)
-    check_odds(told, p, q)
-    return Categories(values, categories, p, q, _attributes(told, rounds), told.clients, column)
+    check_odds(reports, p, q)
+    return Categories(values, categories, p, q, _attributes(reports, rounds), reports.clients, column)
 
 
 def rows_of(given: Given) -> Rows:
@@ -220,8 +220,8 @@ def rows_of(given: Given) -> Rows:
     Raises:
         DataError: as at the head of this file.
     """
-    told, rounds, columns, notes = _perturbed(given, 2, "(n, d + 1) of d features and the target")
-    d, variance = told.values.shape[1] - 1, told.noise_scale**2
+    reports, rounds, columns, notes = _perturbed(given, 2, "(n, d + 1) of d features and the target")
+    d, variance = reports.values.shape[1] - 1, reports.noise_scale**2
     if not rounds:
         columns = columns._replace(names=(*columns.names[:-1], TARGET))
     if columns.radius < inf:
@@ -229,8 +229,8 @@ def rows_of(given: Given) -> Rows:
             f"clients brought their rows into a ball of radius {columns.radius:g}, their target with the features, "
             "which this model does not describe; ask for a round without a radius"
         )
-    _check_enough(len(told.values), d + d * (d + 1) // 2 + 1)
-    x, y, attrs = told.values[:, :-1], told.values[:, -1], _attributes(told, rounds)
+    _check_enough(len(reports.values), d + d * (d + 1) // 2 + 1)
+    x, y, attrs = reports.values[:, :-1], reports.values[:, -1], _attributes(reports, rounds)
     return Rows(x, y, variance, variance, 1.0, *columns, attrs, notes)
 
 
@@ -238,20 +238,20 @@ def labelled_rows_of(given: Given, labels: Given) -> Rows:
     """Perturbed features with Gaussian noise, and labels by randomised response.
 
     Args:
-        given: of the features. labels: the same clients', 0 or 1. Whoever told only one of both is left out; bare
+        given: of the features. labels: the same clients', 0 or 1. Whoever reported only one of both is left out; bare
             reports, of unknown clients, have to be in the same order.
 
     Raises:
         DataError: as at the head of this file.
     """
-    told, rounds, columns, notes = _perturbed(given, 1, "(n, d) of d features")
+    reports, rounds, columns, notes = _perturbed(given, 1, "(n, d) of d features")
     answers = categories_of(labels)
     if answers.unary or answers.categories != 2:
         raise DataError(f"labels are one of {answers.categories} categories; expected randomised response of two")
-    first, second = _pairs(told.clients, len(told.values), answers.clients, len(answers.told))
-    d = told.values.shape[1]
-    _check_enough(len(first), d + d * (d + 1) // 2, "clients that told both features and label")
-    attrs = _both(_attributes(told, rounds), answers.attrs) | {"n": len(first)}
+    first, second = _pairs(reports.clients, len(reports.values), answers.clients, len(answers.values))
+    d = reports.values.shape[1]
+    _check_enough(len(first), d + d * (d + 1) // 2, "clients that reported both features and label")
+    attrs = _both(_attributes(reports, rounds), answers.attrs) | {"n": len(first)}
     with_label = _Columns(
         (*columns.names, answers.column or LABEL),
         np.r_[columns.centre, 0.0],
@@ -260,9 +260,9 @@ def labelled_rows_of(given: Given, labels: Given) -> Rows:
         columns.radius,
     )
     return Rows(
-        told.values[first],
-        answers.told[second].astype(float),
-        told.noise_scale**2,
+        reports.values[first],
+        answers.values[second].astype(float),
+        reports.noise_scale**2,
         0.0,
         answers.p,
         *with_label,
@@ -291,7 +291,7 @@ def _both(features: Mapping[str, object], labels: Mapping[str, object]) -> dict[
 def _pairs(
     clients: Sequence[bytes], features: int, others: Sequence[bytes], labels: int
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Where the features, and where the labels, of each client are that told both: by id, or else in their order."""
+    """Places of the features and of the labels of clients that reported both: by id, or else in their order."""
     if clients and others:
         places = {client: place for place, client in enumerate(others)}
         both = [(place, places[client]) for place, client in enumerate(clients) if client in places]
@@ -353,7 +353,7 @@ class _Columns(NamedTuple):
     radius: float = inf
 
     @property
-    def reach(self) -> Array:
+    def limits(self) -> Array:
         """The largest absolute value of each."""
         return np.minimum(self.bound, self.radius)
 
@@ -366,7 +366,7 @@ class _Columns(NamedTuple):
     def interval(self) -> Interval:
         """Bounds of the first column, in its own units."""
         centre, scale = self.unit
-        half = scale * float(self.reach[0])
+        half = scale * float(self.limits[0])
         return Interval(centre - half, centre + half)
 
 
@@ -400,20 +400,22 @@ def _perturbed(
     given: Given, least: int, wanted: str
 ) -> tuple[LocalReports, list[NoisyAggregate], _Columns, tuple[str, ...]]:
     """Gaussian reports of at least so many columns, without those that cannot be, and what is to be said of that."""
-    told, rounds = together(given, (GAUSSIAN,))
-    if told.values.ndim != 2 or told.values.shape[1] < least:
-        raise DataError(f"reports have the shape {told.values.shape}; expected {wanted}")
+    reports, rounds = together(given, (GAUSSIAN,))
+    if reports.values.ndim != 2 or reports.values.shape[1] < least:
+        raise DataError(f"reports have the shape {reports.values.shape}; expected {wanted}")
     if rounds:
         columns = _columns(rounds[0])
-        check_gaussian(told, told.noise_scale, rounds[0].sensitivity)
-        kept = within_reach(told.values, -columns.reach, columns.reach, laplace=False, scale=told.noise_scale)
+        check_gaussian(reports, reports.noise_scale, rounds[0].sensitivity)
+        kept = within_noise(reports.values, -columns.limits, columns.limits, laplace=False, scale=reports.noise_scale)
         ids = (
-            tuple(one for one, there in zip(told.clients, kept.tolist(), strict=True) if there) if told.clients else ()
+            tuple(one for one, there in zip(reports.clients, kept.tolist(), strict=True) if there)
+            if reports.clients
+            else ()
         )
-        return replace(told, values=told.values[kept], clients=ids), rounds, columns, about_left_out(kept)
-    width = told.values.shape[1]
+        return replace(reports, values=reports.values[kept], clients=ids), rounds, columns, about_left_out(kept)
+    width = reports.values.shape[1]
     names = tuple(f"x{j}" for j in range(width))
-    return told, rounds, _Columns(names, np.zeros(width), np.ones(width), np.full(width, inf)), ()
+    return reports, rounds, _Columns(names, np.zeros(width), np.ones(width), np.full(width, inf)), ()
 
 
 def _expected(aggregate: NoisyAggregate, statistics: Sequence[str]) -> Mapping[str, Any]:
@@ -430,9 +432,14 @@ def _check_enough(
         raise DataError(f"{found} {what} are too few: this model needs at least {needed}, {why}")
 
 
-def _attributes(told: LocalReports, rounds: Sequence[NoisyAggregate]) -> dict[str, object]:
+def _attributes(reports: LocalReports, rounds: Sequence[NoisyAggregate]) -> dict[str, object]:
     """What the draws rest on. Nothing is claimed where a round is not private."""
-    terms = {"mechanism": told.mechanism, "n": len(told.values), "epsilon": told.epsilon, "delta": told.delta}
+    terms = {
+        "mechanism": reports.mechanism,
+        "n": len(reports.values),
+        "epsilon": reports.epsilon,
+        "delta": reports.delta,
+    }
     if not rounds:
         return terms
     known = attributes(*rounds)

@@ -77,20 +77,22 @@ def _reports(aggregate: NoisyAggregate) -> LocalReports:
     return aggregate.reports
 
 
-def _check_terms(told: LocalReports, mechanisms: Sequence[str]) -> None:
-    if told.mechanism not in mechanisms:
+def _check_terms(reports: LocalReports, mechanisms: Sequence[str]) -> None:
+    if reports.mechanism not in mechanisms:
         wanted = " or ".join(repr(name) for name in mechanisms)
-        raise DataError(f"reports are by the mechanism {told.mechanism!r}; this model takes those by {wanted}")
-    if not 0 < told.epsilon < inf:
-        raise DataError(f"reports claim epsilon {at_least(told.epsilon)}; expected a finite number above 0")
-    if told.mechanism == GAUSSIAN and not 0 < told.delta < 1:
+        raise DataError(f"reports are by the mechanism {reports.mechanism!r}; this model takes those by {wanted}")
+    if not 0 < reports.epsilon < inf:
+        raise DataError(f"reports claim epsilon {at_least(reports.epsilon)}; expected a finite number above 0")
+    if reports.mechanism == GAUSSIAN and not 0 < reports.delta < 1:
         raise DataError(
-            f"reports by {GAUSSIAN!r} claim delta {at_least(told.delta)}; expected a number between 0 and 1"
+            f"reports by {GAUSSIAN!r} claim delta {at_least(reports.delta)}; expected a number between 0 and 1"
         )
-    if told.mechanism != GAUSSIAN and told.delta != 0:
-        raise DataError(f"reports by {told.mechanism!r} claim delta {at_least(told.delta)}; that mechanism's is 0")
-    if told.mechanism in (LAPLACE, GAUSSIAN) and not 0 < told.noise_scale < inf:
-        raise DataError(f"reports claim noise of scale {told.noise_scale:g}; expected a finite number above 0")
+    if reports.mechanism != GAUSSIAN and reports.delta != 0:
+        raise DataError(
+            f"reports by {reports.mechanism!r} claim delta {at_least(reports.delta)}; that mechanism's is 0"
+        )
+    if reports.mechanism in (LAPLACE, GAUSSIAN) and not 0 < reports.noise_scale < inf:
+        raise DataError(f"reports claim noise of scale {reports.noise_scale:g}; expected a finite number above 0")
 
 
 def _check_together(parts: Sequence[LocalReports], rounds: Sequence[NoisyAggregate]) -> None:
@@ -111,25 +113,25 @@ def _check_together(parts: Sequence[LocalReports], rounds: Sequence[NoisyAggrega
             raise DataError(f"round {place} is of another statistic or other parameters than the first; fit it alone")
 
 
-def check_noise(told: LocalReports, scale: float, width: float) -> None:
+def check_noise(reports: LocalReports, scale: float, width: float) -> None:
     """Raise `DataError` where the noise is not what ε (and δ) ask for over bounds of that width, the sensitivity."""
-    if told.mechanism == GAUSSIAN:
-        check_gaussian(told, scale, width)
-    elif not close([scale * told.epsilon], [width], width):
+    if reports.mechanism == GAUSSIAN:
+        check_gaussian(reports, scale, width)
+    elif not close([scale * reports.epsilon], [width], width):
         raise DataError(
-            f"Laplace noise of scale {scale:.4g} at epsilon {at_least(told.epsilon)} is for bounds "
-            f"{scale * told.epsilon:.4g} apart, and these are {width:.4g} apart; give the bounds and the "
+            f"Laplace noise of scale {scale:.4g} at epsilon {at_least(reports.epsilon)} is for bounds "
+            f"{scale * reports.epsilon:.4g} apart, and these are {width:.4g} apart; give the bounds and the "
             "epsilon that the clients used"
         )
 
 
-def check_gaussian(told: LocalReports, sd: float, sensitivity: float) -> None:
+def check_gaussian(reports: LocalReports, sd: float, sensitivity: float) -> None:
     """Raise `DataError` unless the least noise that is (ε, δ)-private at this sensitivity has about that deviation."""
-    most, least = (_log_delta(told.epsilon, sensitivity / (sd * slack)) for slack in (1 - GRID, 1 + GRID))
-    if not least <= log(told.delta) <= most:
+    most, least = (_log_delta(reports.epsilon, sensitivity / (sd * slack)) for slack in (1 - GRID, 1 + GRID))
+    if not least <= log(reports.delta) <= most:
         raise DataError(
-            f"Gaussian noise of standard deviation {sd:.4g} is not that of epsilon {at_least(told.epsilon)} and delta "
-            f"{at_least(told.delta)} at the sensitivity {sensitivity:.4g}; give the bounds and terms that the "
+            f"Gaussian noise of standard deviation {sd:.4g} is not that of epsilon {at_least(reports.epsilon)} and "
+            f"delta {at_least(reports.delta)} at the sensitivity {sensitivity:.4g}; give the bounds and terms that the "
             "clients used"
         )
 
@@ -140,7 +142,7 @@ def _log_delta(epsilon: float, mu: float) -> float:
     return float(first + np.log(-np.expm1(min(second - first, -1e-300))))
 
 
-def within_reach(z: Array, low: Array, high: Array, *, laplace: bool, scale: float) -> NDArray[np.bool_]:
+def within_noise(z: Array, low: Array, high: Array, *, laplace: bool, scale: float) -> NDArray[np.bool_]:
     """Which reports, shape ``(n, k)`` to ``(n,)``, are no further out than noise ever carries one.
 
     A few that are were made up by somebody, who must not be able to spoil what the others have paid for.
@@ -149,11 +151,11 @@ def within_reach(z: Array, low: Array, high: Array, *, laplace: bool, scale: flo
         DataError: more than `FEW` are.
     """
     chance = FAR + log(max(z.size, 1))
-    reach = scale * (chance if laplace else sqrt(2 * chance))
-    outside = np.any((z < low - reach) | (z > high + reach), axis=1)
+    margin = scale * (chance if laplace else sqrt(2 * chance))
+    outside = np.any((z < low - margin) | (z > high + margin), axis=1)
     if outside.sum() > FEW * len(z):
         raise DataError(
-            f"{outside.sum()} of {len(z)} reports are more than {reach:.4g} outside the bounds, where the noise does "
+            f"{outside.sum()} of {len(z)} reports are more than {margin:.4g} outside the bounds, where the noise does "
             "not reach; look at whether they are of this column, scale and mechanism"
         )
     kept: NDArray[np.bool_] = ~outside
@@ -169,15 +171,15 @@ def about_left_out(kept: NDArray[np.bool_]) -> tuple[str, ...]:
     )
 
 
-def number_of_categories(told: LocalReports, values: NDArray[Any]) -> int:
+def number_of_categories(reports: LocalReports, values: NDArray[Any]) -> int:
     """k, which bits and, of randomised response, p + (k - 1) q = 1 have to agree with."""
-    k, (p, q) = told.categories, told.probabilities or (0.0, 0.0)
+    k, (p, q) = reports.categories, reports.probabilities or (0.0, 0.0)
     if not 0 < q < p < 1:
         raise DataError(f"reports claim the probabilities p = {p:g} and q = {q:g}; expected 0 < q < p < 1")
-    wanted = 2 if told.mechanism == UNARY else 1
+    wanted = 2 if reports.mechanism == UNARY else 1
     if values.ndim != wanted:
         expected = "bits (n, k)" if wanted == 2 else "categories (n,)"
-        raise DataError(f"reports by {told.mechanism!r} have the shape {values.shape}; expected {expected}")
+        raise DataError(f"reports by {reports.mechanism!r} have the shape {values.shape}; expected {expected}")
     agrees = k == values.shape[1] if wanted == 2 else close([p + (k - 1) * q], [1.0], 1.0)
     if k < 2 or not agrees:
         raise DataError(
@@ -186,13 +188,13 @@ def number_of_categories(told: LocalReports, values: NDArray[Any]) -> int:
     return k
 
 
-def check_odds(told: LocalReports, p: float, q: float) -> None:
+def check_odds(reports: LocalReports, p: float, q: float) -> None:
     """Raise `DataError` where p and q are not those of ε: odds of e^ε at most, and not less than need be."""
-    odds = (1 - q) / q * p / (1 - p) if told.mechanism == UNARY else p / q
-    if not abs(log(odds) - told.epsilon) <= SAME * max(told.epsilon, SAME):
+    odds = (1 - q) / q * p / (1 - p) if reports.mechanism == UNARY else p / q
+    if not abs(log(odds) - reports.epsilon) <= SAME * max(reports.epsilon, SAME):
         raise DataError(
-            f"p = {p:.6g} and q = {q:.6g} of {told.mechanism!r} are those of epsilon {at_least(log(odds))}, and the "
-            f"reports claim {at_least(told.epsilon)}; give the terms that the clients used"
+            f"p = {p:.6g} and q = {q:.6g} of {reports.mechanism!r} are those of epsilon {at_least(log(odds))}, and the "
+            f"reports claim {at_least(reports.epsilon)}; give the terms that the clients used"
         )
 
 

@@ -115,7 +115,7 @@ class Pilot(Protocol):
             noise_per_sensitivity: standard deviation of its noise, for each unit of its L2 sensitivity. n: clients.
         """
 
-    def rows(self, released: NoisyAggregate, rng: np.random.Generator) -> clipping.Rows:
+    def rows(self, aggregate: NoisyAggregate, rng: np.random.Generator) -> clipping.Rows:
         """Rows that are like the clients', and θ to start from."""
 
 
@@ -164,8 +164,8 @@ def variational_after(
     asked = None if pilot is None else pilot.request(columns, per_sensitivity, n)
     spent, rows = settings.std_share, None
     if pilot is not None and asked is not None:
-        released = yield asked
-        rows = pilot.rows(released, rng)
+        aggregate = yield asked
+        rows = pilot.rows(aggregate, rng)
         spent += settings.std_share
     left = 1 - spent
     schedule = schedule_after(
@@ -349,9 +349,9 @@ def under_prior(mean: Array, cov: Array, before: float, after: float) -> tuple[A
     if before == after:
         return mean, cov
     values, vectors = np.linalg.eigh(np.linalg.inv(cov))
-    told = np.maximum(values - before, 0.0)
-    root = vectors.T @ mean * np.where(told > 0, values, 0.0)
-    return vectors @ (root / (told + after)), (vectors / (told + after)) @ vectors.T
+    information = np.maximum(values - before, 0.0)
+    root = vectors.T @ mean * np.where(information > 0, values, 0.0)
+    return vectors @ (root / (information + after)), (vectors / (information + after)) @ vectors.T
 
 
 def _least_variance(ascent: _Ascent, course: _Course) -> float:
@@ -361,8 +361,8 @@ def _least_variance(ascent: _Ascent, course: _Course) -> float:
     θ*. Without this, iterates that noise keeps near their start would look certain.
     """
     with np.errstate(divide="ignore"):  # without noise, nothing
-        told = np.sum((ascent.clients * ascent.model.curvature / np.array(course.noise_sds)) ** 2)
-    return float(1 / (ascent.model.prior_precision + told))
+        information = np.sum((ascent.clients * ascent.model.curvature / np.array(course.noise_sds)) ** 2)
+    return float(1 / (ascent.model.prior_precision + information))
 
 
 def _newton(ascent: _Ascent, course: _Course, prior_precision: float) -> tuple[Array, Array]:

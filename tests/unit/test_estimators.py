@@ -214,11 +214,11 @@ def test_held_sums_are_refitted_under_another_prior_without_a_round() -> None:
     X, y = rows(300, 7)
     recorded = Recorded(swarm(X, y))
     first = PrivateLinearRegression(schema=SCHEMA).fit(recorded)
-    ((_, _), (_, released)) = recorded.held
+    ((_, _), (_, released)) = recorded.results
     tight = first.fit_.refit(prior_precision=1e6)
     assert np.abs(tight.coefficients).max() < 0.01 * np.abs(first.coef_).max()
     np.testing.assert_allclose(tight.refit().coefficients, first.coef_)
-    over_rounds = PrivateLinearRegression(schema=SCHEMA, prior_precision=1e6).fit(Replayed(recorded.held))
+    over_rounds = PrivateLinearRegression(schema=SCHEMA, prior_precision=1e6).fit(Replayed(recorded.results))
     np.testing.assert_allclose(over_rounds.coef_, tight.coefficients)
     assert np.abs(PrivateLinearRegression(prior_precision=1e6).fit(released).coef_ / tight.coefficients - 1).max() < 0.1
 
@@ -247,8 +247,8 @@ def test_a_fit_over_rounds_survives_pickling() -> None:
 def test_recorded_rounds_remember_requests_with_their_aggregates() -> None:
     recorded = Recorded(swarm(*rows(50, 8)))
     request = SecureSumRequest("sum", {"columns": ["a"], "centre": [5.0], "scale": [1.0], "bound": [5.0]})
-    assert recorded.hold(request) is recorded.held[0][1]
-    assert recorded.held[0][0] is request
+    assert recorded.hold(request) is recorded.results[0][1]
+    assert recorded.results[0][0] is request
 
 
 # What does not fit

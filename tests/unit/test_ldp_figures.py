@@ -157,7 +157,7 @@ def weighed(monkeypatch: pytest.MonkeyPatch) -> None:
     def sample(model: Any, data: Any, *_: Any, chains: int, draws: int, seed: int, **__: Any) -> Any:
         rng = np.random.default_rng(seed)
         theta = rng.dirichlet(data["prior"]["concentration"], 20_000)
-        named, p, q = theta @ np.transpose(data["told"]), data["p"], data["q"]
+        named, p, q = theta @ np.transpose(data["patterns"]), data["p"], data["q"]
         log_weights = np.log((1 - p) / (1 - q) * (1 - named) + p / q * named) @ data["counts"]
         weights = np.exp(log_weights - log_weights.max())
         drawn = rng.choice(20_000, (chains, draws), p=weights / weights.sum())

@@ -99,7 +99,7 @@ def test_nothing_is_claimed_of_a_round_that_is_not_private() -> None:
 
 def test_several_rounds_of_the_same_terms_are_one() -> None:
     assert len(scalars_of([column(laplace(30)), column(laplace(20), number=1)], parameters=2).z) == 50
-    assert len(categories_of([bits(30), bits(20)]).told) == 50
+    assert len(categories_of([bits(30), bits(20)]).values) == 50
 
 
 BAD_SCALARS: list[tuple[Callable[[], Any], str]] = [
@@ -234,7 +234,7 @@ def test_labels_and_features_are_put_together_by_who_told_them() -> None:
     total = features.epsilon + labels.epsilon
     assert (found.attrs["features_epsilon"], found.attrs["epsilon"]) == (features.epsilon, total)
     strangers = replace(labels, clients=tuple(bytes([100 + place]) * 16 for place in range(50)))
-    with pytest.raises(DataError, match="0 clients that told both features and label are too few"):
+    with pytest.raises(DataError, match="0 clients that reported both features and label are too few"):
         labelled_rows_of(features, strangers)
     with pytest.raises(DataError, match="7 clients reported in several of the rounds"):
         rows_of([features, replace(features, values=features.values[:7], clients=ids[:7])])

@@ -96,7 +96,7 @@ def test_a_refit_is_the_fit_with_that_prior_from_the_start(
 ) -> None:
     """Of the same noise: by the result's own ``refit``, by the job from its aggregates, and by new rounds."""
     before, source = learned(name, kind, asked)
-    aggregates = [one for _, one in source.held]
+    aggregates = [one for _, one in source.results]
     again = refit(name, aggregates, data(kind)[1], **asked, **prior)
     fresh, _ = learned(name, kind, {**asked, **prior})
     np.testing.assert_allclose(numbers(before.refit(**prior)), numbers(fresh))
@@ -130,8 +130,10 @@ def test_an_estimator_fitted_with_another_prior_to_the_same_aggregates_is_a_refi
     model = estimator(**given, **schema).fit(source)
     over_rounds = estimator(**given, **schema, **prior).fit(rounds(kind))
     np.testing.assert_allclose(numbers(model.fit_.refit(**prior)), numbers(over_rounds.fit_))
-    aggregates = [one for _, one in source.held][-1:] if kind in ("number", "class") and len(source.held) < 3 else None
-    held = aggregates or [one for _, one in source.held]
+    aggregates = (
+        [one for _, one in source.results][-1:] if kind in ("number", "class") and len(source.results) < 3 else None
+    )
+    held = aggregates or [one for _, one in source.results]
     first, second = estimator(**given, **schema).fit(held), estimator(**given, **schema, **prior).fit(held)
     np.testing.assert_allclose(numbers(first.fit_.refit(**prior)), numbers(second.fit_))
     assert not np.allclose(numbers(first.fit_)[:, 0], numbers(second.fit_)[:, 0], rtol=1e-3), "the prior shows"
@@ -139,7 +141,7 @@ def test_an_estimator_fitted_with_another_prior_to_the_same_aggregates_is_a_refi
 
 def test_aggregates_of_other_rounds_are_refused() -> None:
     _, source = learned("regression", "number", {})
-    aggregates, schema = [one for _, one in source.held], data("number")[1]
+    aggregates, schema = [one for _, one in source.results], data("number")[1]
     with pytest.raises(DataError, match="the job asks for one more round, of 'regression'"):
         refit("regression", aggregates[:1], schema)
     with pytest.raises(DataError, match="an aggregate of 'regression' is not of the round that the job asks for"):

@@ -41,14 +41,14 @@ def unary_encoding(bits: Array, log_theta: Array, p: float, q: float) -> Array:
     return as_if_none_were_own + _log_mixed(log_theta, lambda theta: z @ theta, p / q, (1 - p) / (1 - q))
 
 
-def randomised_response(told: Array, log_theta: Array, p: float, q: float) -> Array:
+def randomised_response(reports: Array, log_theta: Array, p: float, q: float) -> Array:
     """ln P(z | θ) = ln (q Σ_k θ_k + (p - q) θ_z) of each report, shape ``(n,)``.
 
     Args:
-        told: categories 0 to k - 1, shape ``(n,)``. log_theta: ln of the shares, shape ``(k,)``.
+        reports: categories 0 to k - 1, shape ``(n,)``. log_theta: ln of the shares, shape ``(k,)``.
         p: of the client's own category. q: of each other one, 0 < q < p.
     """
-    return _log_mixed(log_theta, lambda theta: theta[jnp.asarray(told)], p, q)
+    return _log_mixed(log_theta, lambda theta: theta[jnp.asarray(reports)], p, q)
 
 
 def randomised_response_sum(counts: Array, log_theta: Array, p: float, q: float) -> Array:
@@ -77,12 +77,12 @@ def patterns(bits: Array) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
     Raises:
         DataError: something else.
     """
-    told = np.asarray(bits)
-    if told.ndim != 2 or not told.size or not np.isin(told, (0, 1)).all():
-        raise DataError(f"reports have shape {told.shape} or are not all bits, expected 0 and 1 in shape (n, k)")
-    n, k = told.shape
+    reports = np.asarray(bits)
+    if reports.ndim != 2 or not reports.size or not np.isin(reports, (0, 1)).all():
+        raise DataError(f"reports have shape {reports.shape} or are not all bits, expected 0 and 1 in shape (n, k)")
+    n, k = reports.shape
     if 2**k > n:
-        return told.astype(bool), np.ones(n)
+        return reports.astype(bool), np.ones(n)
     places = np.arange(k)
-    counts = np.bincount(told.astype(np.int64) @ (1 << places), minlength=2**k)
+    counts = np.bincount(reports.astype(np.int64) @ (1 << places), minlength=2**k)
     return (np.arange(2**k)[:, None] >> places & 1).astype(bool), counts.astype(np.float64)

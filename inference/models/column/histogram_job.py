@@ -144,7 +144,7 @@ class SharesFit(Fitted):
         axis: Standard = {"unit": SHARE, "scale": 1.0, "centre": 0.0}
         return [
             Estimate(name, "", figure, axis=axis, naive=naive)
-            for name, figure, naive in zip(names, found, _unbiased(self.released), strict=True)
+            for name, figure, naive in zip(names, found, _unbiased(self.aggregate), strict=True)
         ]
 
     def more(self) -> Summary:
@@ -152,11 +152,11 @@ class SharesFit(Fitted):
         return {**super().more(), NAIVE: "unbiased"}
 
 
-def finish(released: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions) -> SharesFit:
+def finish(aggregate: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions) -> SharesFit:
     """The posterior given the reports."""
-    names = labels(released.parameters["columns"][0], released.parameters["edges"])
+    names = labels(aggregate.parameters["columns"][0], aggregate.parameters["edges"])
     prior = DirichletPrior(settings.concentration)
-    return SharesFit(histogram(released, prior, labels=names, **settings.run(conditions)), released)
+    return SharesFit(histogram(aggregate, prior, labels=names, **settings.run(conditions)), aggregate)
 
 
 def model(schema: Schema, settings: Settings) -> str:
@@ -182,13 +182,13 @@ def reference(train: Problem, settings: Settings) -> list[Figure]:
     return [Figure(m, s, (least, most)) for m, s, least, most in zip(*columns, strict=True)]
 
 
-def _unbiased(released: NoisyAggregate) -> list[Figure]:
+def _unbiased(aggregate: NoisyAggregate) -> list[Figure]:
     """What the reports say without a model: below 0 or above 1, where it so happens."""
-    reports = released.reports
+    reports = aggregate.reports
     assert reports is not None, "they were asked for"
     assert reports.probabilities is not None, "they are of categories"
     (p, q), n = reports.probabilities, reports.contributors
-    return unbiased_shares(q + (p - q) * released.value / n, n, p, q)
+    return unbiased_shares(q + (p - q) * aggregate.value / n, n, p, q)
 
 
 def picture_title(schema: Schema) -> str:

@@ -197,10 +197,10 @@ class MeanFit(Fitted):
 
     def estimates(self, schema: Schema | None = None) -> list[Estimate]:
         """Mean, standard deviation and what else describes the column, beside those of the reports as they came."""
-        posterior, family, column = self.posterior, FAMILIES[self.family], self.released.parameters["columns"][0]
+        posterior, family, column = self.posterior, FAMILIES[self.family], self.aggregate.parameters["columns"][0]
         names = _names(family, column, "" if schema is None else schema.units.get(column, ""))
         drawn = zip(_numbers(family, posterior.draws), _numbers(family, posterior.prior), strict=True)
-        naive = _moments(family, _reported(self.released))
+        naive = _moments(family, _reported(self.aggregate))
         return [
             Estimate(name, unit, of_draws(*pair), naive=plain)
             for (name, unit), pair, plain in zip(names, drawn, naive, strict=True)
@@ -211,18 +211,18 @@ class MeanFit(Fitted):
         return {**super().more(), NAIVE: "as reported"}
 
 
-def finish(released: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions) -> MeanFit:
+def finish(aggregate: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions) -> MeanFit:
     """The posterior given the reports."""
     prior = settings.prior(bounds_of(schema, settings))
     return MeanFit(
-        FAMILIES[settings.family].fit(released, prior, **settings.run(conditions)), released, settings.family
+        FAMILIES[settings.family].fit(aggregate, prior, **settings.run(conditions)), aggregate, settings.family
     )
 
 
 def model(schema: Schema, settings: Settings) -> str:
     """In words."""
     bounds, column = bounds_of(schema, settings), column_of(schema, settings.column)
-    clipped = f"clipped to {bounds.lower:g}:{bounds.upper:g} and told by {settings.mechanism}"
+    clipped = f"clipped to {bounds.lower:g}:{bounds.upper:g} and reported by {settings.mechanism}"
     return f"mean and spread of {column} ({settings.family}), {clipped}; {settings.words}"
 
 
@@ -248,11 +248,11 @@ def _names(family: _Family, column: str, unit: str) -> list[tuple[str, str]]:
     return found
 
 
-def _reported(released: NoisyAggregate) -> Array:
+def _reported(aggregate: NoisyAggregate) -> Array:
     """What came in, in the column's own units."""
-    assert released.reports is not None, "they were asked for"
-    centre, scale = released.parameters["centre"][0], released.parameters["scale"][0]
-    return np.asarray(centre + scale * released.reports.values[:, 0])
+    assert aggregate.reports is not None, "they were asked for"
+    centre, scale = aggregate.parameters["centre"][0], aggregate.parameters["scale"][0]
+    return np.asarray(centre + scale * aggregate.reports.values[:, 0])
 
 
 def _moments(family: _Family, values: Array) -> list[Figure]:

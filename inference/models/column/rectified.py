@@ -244,15 +244,19 @@ def summarise(z: Array, low: float, high: float, scale: float, nodes: int = NODE
     Raises:
         DataError: reports that are not finite numbers, low >= high, or a scale that is not positive or too small.
     """
-    told = np.asarray(z, dtype=np.float64)
-    if told.ndim != 1 or not np.isfinite(told).all():
-        raise DataError(f"reports have shape {told.shape} or are not all finite, expected finite numbers, shape (n,)")
+    reports = np.asarray(z, dtype=np.float64)
+    if reports.ndim != 1 or not np.isfinite(reports).all():
+        raise DataError(
+            f"reports have shape {reports.shape} or are not all finite, expected finite numbers, shape (n,)"
+        )
     if not (low < high and (high - low) / 700 < scale < np.inf):
         raise DataError(f"noise of scale {scale:g} on [{low:g}, {high:g}], expected low < high and ε from 0 to 700")
-    clipped = np.clip(told, low, high)
-    made = partial(LaplaceSummary, offset=-float(np.abs(told - clipped).sum() / scale), low=low, high=high, scale=scale)
-    if told.size <= nodes or (high - low) / scale > nodes / _NODES_PER_EPSILON:
-        return made(clipped, np.ones(told.size), None, narrowest=0.0)
+    clipped = np.clip(reports, low, high)
+    made = partial(
+        LaplaceSummary, offset=-float(np.abs(reports - clipped).sum() / scale), low=low, high=high, scale=scale
+    )
+    if reports.size <= nodes or (high - low) / scale > nodes / _NODES_PER_EPSILON:
+        return made(clipped, np.ones(reports.size), None, narrowest=0.0)
     places = np.cos(np.pi * np.arange(nodes + 1) / nodes)
     weights = lagrange_sums((2 * clipped - low - high) / (high - low), nodes)
     narrowest = _NODES_PER_SIGMA * (high - low) / nodes

@@ -31,7 +31,7 @@ from inference.simplex import nearest_on_simplex
 CATEGORIES_MAX = 2**16  # as many bins as a histogram can have
 WARMUP = 200  # sweeps; a random pairing forgets half of what is wrong with a start
 POINTS = 128  # of a conditional, at most
-REACH = 8.0  # standard deviations of the noise in a conditional
+MARGIN = 8.0  # standard deviations of the noise in a conditional
 
 
 @dataclass(frozen=True)
@@ -134,9 +134,9 @@ def _pair(
 ) -> Array:
     """The first of each pair of counts anew, given their sum m, and s̃ of both (a and b); all of one shape."""
     m = first + second
-    reach = REACH * np.sqrt(variance / 2)
+    margin = MARGIN * np.sqrt(variance / 2)
     middle = np.clip((m + a - b) / 2, 0.0, m)
-    low, high = np.maximum(0.0, middle - reach), np.minimum(m, middle + reach)
+    low, high = np.maximum(0.0, middle - margin), np.minimum(m, middle + margin)
     stride = np.maximum(1.0, np.ceil((high - low) / (POINTS - 2)))
     stride += np.where(stride > 1, rng.integers(2, size=m.shape), 0)
     least = first - np.floor((first - np.ceil(low)) / stride) * stride  # the lowest from `low` on that leads to `first`

@@ -27,7 +27,7 @@ from inference.errors import DataError
 from inference.models.conjugate.family import Array, Family, Latent, Release, positive
 from inference.models.conjugate.quadrature import draw_on_grid
 
-REACH = 12.0  # standard deviations of the noise, around s̃, beyond which s is not looked for
+MARGIN = 12.0  # standard deviations of the noise, around s̃, beyond which s is not looked for
 NARROWEST = 0.01  # standard deviation, in half-widths, that the prior allows for by default
 VALUES_MIN = 4  # below, S has no density that falls to zero at zero
 
@@ -143,12 +143,12 @@ class Gaussian(Family):
     def _box(self, release: Release) -> list[tuple[float, float]]:
         """Where Σ z and S can be, given s̃ and that |z| <= 1."""
         n, (first, squares) = release.n, self.possible(release.value, release.n)
-        reach = REACH * np.sqrt(release.noise_variance)
-        low, high = max(-float(n), float(first - reach[0])), min(float(n), float(first + reach[0]))
+        margin = MARGIN * np.sqrt(release.noise_variance)
+        low, high = max(-float(n), float(first - margin[0])), min(float(n), float(first + margin[0]))
         nearest = 0.0 if low <= 0 <= high else min(low**2, high**2) / n
         farthest = max(low**2, high**2) / n
-        least = max(0.0, float(squares - reach[1]) - farthest)
-        most = min(float(n), float(squares + reach[1])) - nearest
+        least = max(0.0, float(squares - margin[1]) - farthest)
+        most = min(float(n), float(squares + margin[1])) - nearest
         return [(low, high), (least, max(most, least + 1e-9 * n))]
 
     def outside(self, parameters: Mapping[str, Array]) -> Array:

@@ -73,11 +73,11 @@ def make(name: str, schema: Schema, settings: Settings, conditions: Conditions) 
 
 
 def finish(
-    name: str, released: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions
+    name: str, aggregate: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions
 ) -> FamilyResult:
     """The posterior of what was released."""
     model = _model(name, schema, settings)
-    return posterior_of(model, released, rng=conditions.rng, method=settings.method, private=schema.private)
+    return posterior_of(model, aggregate, rng=conditions.rng, method=settings.method, private=schema.private)
 
 
 def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:

@@ -27,7 +27,7 @@ from inference.models.conjugate.family import Array, Family, Latent, Release, po
 from inference.models.conjugate.quadrature import draw_on_grid
 
 SHORTEST = 0.01  # mean, in units of the bounds' middle, that the prior allows for by default
-REACH = 12.0  # standard deviations of the noise, around s̃, beyond which s is not looked for
+MARGIN = 12.0  # standard deviations of the noise, around s̃, beyond which s is not looked for
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ class ScalarFamily(Family):
             density: Array = self.log_marginal(s, n) - (s - value) ** 2 / (2 * variance)
             return density
 
-        nearest, reach = float(self.possible(release.value, n)[0]), REACH * variance**0.5
-        least, most, low, high = n * self.interval.lower, n * self.interval.upper, nearest - reach, nearest + reach
+        nearest, margin = float(self.possible(release.value, n)[0]), MARGIN * variance**0.5
+        least, most, low, high = n * self.interval.lower, n * self.interval.upper, nearest - margin, nearest + margin
         if self.integers:
             least, most, low, high = np.ceil(least), np.floor(most), np.floor(low), np.ceil(high)
         sums = draw_on_grid(

@@ -158,15 +158,15 @@ def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Sta
     return [Stage(1, 1.0, "all of the budget on the regression")]
 
 
-def finish(released: Released, schema: Schema, settings: Settings, conditions: Conditions) -> LocalRegression:
+def finish(aggregate: Released, schema: Schema, settings: Settings, conditions: Conditions) -> LocalRegression:
     """The posterior given the reports, or their sum."""
     run, prior, aware = settings.run(conditions), settings.prior(schema), settings.noise_aware
-    if isinstance(released, tuple):
-        return fit.logistic_inputs(*released, prior, noise_aware=aware, **run)
+    if isinstance(aggregate, tuple):
+        return fit.logistic_inputs(*aggregate, prior, noise_aware=aware, **run)
     if settings.inputs:
-        return fit.linear_inputs(released, prior, noise_aware=aware, **run)
+        return fit.linear_inputs(aggregate, prior, noise_aware=aware, **run)
     chosen = fit.linear if settings.family == LINEAR else fit.logistic
-    return chosen(released, prior, schema=schema, noise_aware=aware, **run)
+    return chosen(aggregate, prior, schema=schema, noise_aware=aware, **run)
 
 
 def model(schema: Schema, settings: Settings) -> str:
@@ -174,8 +174,8 @@ def model(schema: Schema, settings: Settings) -> str:
     what = "rows" if settings.inputs else "products"
     noise = "" if settings.noise_aware else ", their noise left out of the model"
     labels = f", labels by {RESPONSE}" if settings.labelled else ""
-    told = f"{settings.family}, from {what} told by {GAUSSIAN}{labels}{noise}"
-    return f"{target_on_features(schema, settings)} ({told}); {settings.words}"
+    words = f"{settings.family}, from {what} reported by {GAUSSIAN}{labels}{noise}"
+    return f"{target_on_features(schema, settings)} ({words}); {settings.words}"
 
 
 # --- what it says -----------------------------------------------------------------------------------------------------

@@ -149,13 +149,13 @@ def _inputs(theta: Array, Sigma: Array, var_x: Array) -> _Inputs:
 
 def _log_labels(m: Array, v: Array, zy: Array, p: float, mean: Mean | None) -> Array:
     """ln P(z_y) of each row, whose u is N(m, v); shape of m."""
-    told = jnp.asarray(zy) == 1
+    positive = jnp.asarray(zy) == 1
     if mean is None:
         one, zero = logistic_normal.log_means(m, v)
-        same, other = jnp.where(told, one, zero), jnp.where(told, zero, one)
+        same, other = jnp.where(positive, one, zero), jnp.where(positive, zero, one)
         return jnp.logaddexp(jnp.log(p) + same, jnp.log1p(-p) + other)
     s = mean(m, v)
-    return jnp.log((1 - p) + (2 * p - 1) * jnp.where(told, s, 1 - s))
+    return jnp.log((1 - p) + (2 * p - 1) * jnp.where(positive, s, 1 - s))
 
 
 def _log_features(zx: Array, root: Array) -> Array:

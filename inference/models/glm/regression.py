@@ -137,7 +137,7 @@ class Unit(NamedTuple):
 
     Attributes:
         linear: as moments, and with it centres and scales. columns: of the features, then the target.
-        logistic: whether y is a label. rows: where clients told theirs, and not sums.
+        logistic: whether y is a label. rows: where clients reported theirs, and not sums.
         notes: what speaks against the model, in words.
     """
 
@@ -277,8 +277,8 @@ def _about_clipping(draws: Draws, bounds: Array, columns: Sequence[str]) -> tupl
         target = draws.get(ALPHA, 0.0) + np.sum(mean * draws[THETA], axis=-1)
         spread = np.sqrt(np.sum(slope**2, axis=-1) + draws[RESIDUAL_SD] ** 2)
         mean, sd = np.concatenate([mean, target[..., None]], axis=-1), np.concatenate([sd, spread[..., None]], axis=-1)
-    reach = bounds[: len(columns)]
-    outside = ndtr((mean - reach) / sd) + ndtr((-mean - reach) / sd)
+    limits = bounds[: len(columns)]
+    outside = ndtr((mean - limits) / sd) + ndtr((-mean - limits) / sd)
     surely = np.quantile(outside, SURELY, axis=(0, 1))
     return tuple(
         f"the fitted model expects {100 * share:.2g} % of the values of {column} or more outside its bounds, where "

@@ -189,13 +189,13 @@ def _score(aggregate: NoisyAggregate, family: Family) -> Score:
     given, value, d = aggregate.parameters, aggregate.value, len(aggregate.parameters["columns"])
     dispersion, terms = given.get("dispersion", 0.0), d * (d + 1) // 2
     theta, size = np.array(given["theta"], float), len(given["theta"])
-    told = np.ones(d + 1, dtype=bool)
+    observed = np.ones(d + 1, dtype=bool)
     score = value[:size]
     if family.disperses:
-        told[-1] = dispersion > 0
+        observed[-1] = dispersion > 0
         theta, score = np.r_[theta, 0.0], np.r_[score, value[-1] if dispersion else 0.0]
     asked = Terms(theta, given["clip"], given["information"], dispersion)
-    return Score(asked, score, value[size : size + terms], aggregate.noise_variance, told)
+    return Score(asked, score, value[size : size + terms], aggregate.noise_variance, observed)
 
 
 # --- without privacy --------------------------------------------------------------------------------------------------

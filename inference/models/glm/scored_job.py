@@ -72,9 +72,9 @@ def make(schema: Schema, settings: Settings, conditions: Conditions) -> Job[Coef
     )
 
 
-def finish(released: Coefficients, schema: Schema, settings: Settings, conditions: Conditions) -> Coefficients:
+def finish(result: Coefficients, schema: Schema, settings: Settings, conditions: Conditions) -> Coefficients:
     """The posterior under the prior that is set."""
-    return released.refit(prior_sd=settings.prior_sd)
+    return result.refit(prior_sd=settings.prior_sd)
 
 
 def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:

@@ -75,8 +75,8 @@ def scored_regression(
         return _next(phi, rows, columns, mean, sd)
 
     start = _start(prior_of(family, columns, PRIOR_SD), family, mean, sd)
-    held = yield from scores(phases, columns, family, left, std_share, start, following)
-    return fit_of(held, prior_sd, schema=schema)
+    aggregates = yield from scores(phases, columns, family, left, std_share, start, following)
+    return fit_of(aggregates, prior_sd, schema=schema)
 
 
 def scores(
@@ -101,15 +101,15 @@ def scores(
     per_sensitivity = sqrt(phases.noise_variance * std_share) / phases.sensitivity
     prior = prior_of(family, columns, prior_sd)
     rows = rows_of(family, columns, np.eye(len(columns.columns)))
-    held = [phases]
+    aggregates = [phases]
     for place, share in enumerate(left):
         last = place == len(left) - 1
         terms = best_terms(rows, phi, phases.contributors, per_sensitivity / sqrt(share), prior, last=last)
-        held.append((yield _request(columns, family, terms, share)))
+        aggregates.append((yield _request(columns, family, terms, share)))
         if not last:
-            rows = simulated(held)
-            phi = following(phi_of(held, prior_sd).mean, rows)
-    return tuple(held)
+            rows = simulated(aggregates)
+            phi = following(phi_of(aggregates, prior_sd).mean, rows)
+    return tuple(aggregates)
 
 
 def check(schema: Schema, family: Family) -> None:
@@ -130,10 +130,10 @@ def _columns(schema: Schema, phases: NoisyAggregate, family: Family) -> tuple[St
 
 def within_bounds(columns: Standardisation, schema: Schema, family: Family) -> Standardisation:
     """The same, clipped at the public bounds alone, as at the head."""
-    reach = (schema.half_widths + np.abs(schema.centres - columns.centre)) / columns.scale
+    farthest = (schema.half_widths + np.abs(schema.centres - columns.centre)) / columns.scale
     if not family.bounded:
-        reach[:-1] = np.minimum(reach[:-1], FAR / sqrt(reach.size - 1))
-    return replace(columns, bound=reach)
+        farthest[:-1] = np.minimum(farthest[:-1], FAR / sqrt(farthest.size - 1))
+    return replace(columns, bound=farthest)
 
 
 def _start(prior: Prior, family: Family, mean: float, sd: float) -> Array:
@@ -147,8 +147,8 @@ def _start(prior: Prior, family: Family, mean: float, sd: float) -> Array:
 def _next(phi: Array, rows: Rows, columns: Standardisation, mean: float, sd: float) -> Array:
     """Where to ask next: the posterior mean, with slopes that no row's predictor leaves all reason with."""
     phi = phi.copy()
-    reach = float(np.abs(phi[1:-1]) @ columns.bound[:-1])
-    phi[1:-1] *= min(1.0, REACH_MAX / max(reach, REACH_MAX))
+    farthest = float(np.abs(phi[1:-1]) @ columns.bound[:-1])
+    phi[1:-1] *= min(1.0, REACH_MAX / max(farthest, REACH_MAX))
     if rows.family.disperses:
         squares = float(np.mean(rate(phi, rows.x) ** 2))
         phi[-1] = min(max((sd**2 + mean**2 - mean) / squares - 1, 0.0), DISPERSION_MAX)

@@ -88,14 +88,14 @@ class Score(NamedTuple):
 
     Attributes:
         score: G_k, shape ``(p,)``. curved: of the weighted unique terms of q x xᵀ.
-        told: of which parameters G_k tells, shape ``(p,)``: not of κ without its term.
+        observed: of which parameters G_k tells, shape ``(p,)``: not of κ without its term.
     """
 
     terms: Terms
     score: Array
     curved: Array
     noise_variance: float
-    told: NDArray[np.bool_]
+    observed: NDArray[np.bool_]
 
 
 class Prior(NamedTuple):
@@ -302,7 +302,7 @@ def _regressed(rounds: Sequence[Score], parts: Sequence[_Part], n: float, prior:
     precision[p:, p:] = n * last.slope.T @ np.linalg.solve(positive(last.cov), last.slope) + TINY * np.eye(p)
     for one, part in zip(rounds, parts, strict=True):
         design = np.hstack([n * part.slope, n * part.slope])
-        weighted = design.T * (one.told / _variances(one, part, n, centred))
+        weighted = design.T * (one.observed / _variances(one, part, n, centred))
         precision += weighted @ design
         pull += weighted @ (one.score - n * part.shift + n * part.slope @ part.phi)
     cov = np.asarray(np.linalg.inv(precision), float)
@@ -311,8 +311,8 @@ def _regressed(rounds: Sequence[Score], parts: Sequence[_Part], n: float, prior:
 
 def _variances(one: Score, part: _Part, n: float, centred: Array) -> Array:
     """Of e_k, shape ``(p,)``: the distance φ* - φ_k is the round's own step, squared, less what noise adds to that."""
-    inverse = np.linalg.inv(part.slope + np.diag(1e-6 + 1.0 * ~one.told))
-    step = inverse @ (one.told * (one.score / n - part.shift))
+    inverse = np.linalg.inv(part.slope + np.diag(1e-6 + 1.0 * ~one.observed))
+    step = inverse @ (one.observed * (one.score / n - part.shift))
     noise = one.noise_variance / n**2
     apart = np.maximum(step**2 - np.diag(inverse @ (part.cov / n + noise * np.eye(step.size)) @ inverse.T), 0.0)
     squares = (centred * part.shift) ** 2 + part.slope**2 @ np.r_[apart[:-1], 0.0]  # of θ's step

@@ -111,7 +111,7 @@ def plausible_prior(statistics: SufficientStatistics, features: int, residual_va
 
 
 def fit_of(
-    released: NoisyAggregate | Sequence[NoisyAggregate],
+    sums: NoisyAggregate | Sequence[NoisyAggregate],
     fitted: Posterior,
     schema: Schema | None = None,
     repair: str | None = None,
@@ -120,9 +120,9 @@ def fit_of(
     """A posterior from `posterior_of`, in the columns' own units.
 
     Args:
-        released: aggregates that it is from. schema: of the job that asked, if one did. more: of `Coefficients`.
+        sums: aggregates that it is from. schema: of the job that asked, if one did. more: of `Coefficients`.
     """
-    listed = checked(released)
+    listed = checked(sums)
     parameters = parameters_of(listed[0])
     whole = bool(parameters["whole_rows"])  # the model is linear in the features as they are
     mean, cov, before = fitted.mean, fitted.cov, fitted.prior_variance
@@ -149,7 +149,7 @@ def fit_of(
 
 
 def fit_aggregates(
-    released: Sequence[NoisyAggregate],
+    sums: Sequence[NoisyAggregate],
     *,
     prior_precision: ArrayLike | None = None,
     residual_variance: float | None = None,
@@ -161,15 +161,15 @@ def fit_aggregates(
         prior_precision: λ₀ of each slope, in units of the sums' scales; None: that of `plausible_prior`, with its scale
             learned. residual_variance: λ⁻¹, in squared units of the same; None: estimated.
     """
-    statistics, (*features, _) = statistics_of(released), columns_of(released)
+    statistics, (*features, _) = statistics_of(sums), columns_of(sums)
     base = plausible_prior(statistics, len(features), residual_variance)
     fitted = fitted_to(statistics, len(features), prior_precision, residual_variance, repair=repair, base=base)
-    again = partial(fit_aggregates, released, residual_variance=residual_variance, repair=repair)
-    return fit_of(released, fitted, repair=repair, again=again)
+    again = partial(fit_aggregates, sums, residual_variance=residual_variance, repair=repair)
+    return fit_of(sums, fitted, repair=repair, again=again)
 
 
 def learned_from(
-    released: NoisyAggregate,
+    sums: NoisyAggregate,
     schema: Schema,
     *,
     repair: str = REPAIR,
@@ -181,7 +181,7 @@ def learned_from(
     """The regression of a job over this schema, whose columns are in standard deviations.
 
     Args:
-        released: of the job's last round. before: those of earlier ones. notes: what these say against the result.
+        sums: of the job's last round. before: those of earlier ones. notes: what these say against the result.
         repair: of an indefinite matrix. prior_precision: λ₀ of each slope, columns in standard deviations,
             broadcastable to ``(d,)``; None: its scale is learned (`prior`). Both are the arguments of ``refit``.
         by: what the scale of the columns is, in words.
@@ -189,18 +189,18 @@ def learned_from(
     Raises:
         DataError: the repair is unknown, or the prior does not fit.
     """
-    statistics, parameters = statistics_of(released), parameters_of(released)
+    statistics, parameters = statistics_of(sums), parameters_of(sums)
     fitted = fitted_to(statistics, len(schema.features), prior_precision, repair=repair)
     words = about_columns(statistics, parameters) if parameters["whole_rows"] else ()
     return fit_of(
-        released,
+        sums,
         fitted,
         schema,
         repair,
-        private=schema.private and all(one.private for one in (*before, released)),
-        aggregates=(*before, released),
+        private=schema.private and all(one.private for one in (*before, sums)),
+        aggregates=(*before, sums),
         warnings=(*notes, *words),
-        again=partial(learned_from, released, schema, repair=repair, before=before, notes=notes, by=by),
+        again=partial(learned_from, sums, schema, repair=repair, before=before, notes=notes, by=by),
         by=by,
     )
 

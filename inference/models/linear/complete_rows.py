@@ -29,7 +29,7 @@ from inference.models.linear.closed_form import SufficientStatistics
 Array = NDArray[np.float64]
 
 MISSING = 0.1
-REACH = 8.0  # standard deviations of noise that the moments are calculated over
+MARGIN = 8.0  # standard deviations of noise that the moments are calculated over
 BEYOND = 4.0  # standard deviations above n that noise alone does not reach
 POINTS = 1025
 
@@ -53,8 +53,8 @@ def max_complete_rows(count: float, variance: float, n: int) -> int:
 
 
 def _most(count: Array, variance: Array, n: Array) -> Array:
-    reach = BEYOND * np.sqrt(variance)
-    return np.where(count > n + reach, np.floor(count + reach), n)
+    margin = BEYOND * np.sqrt(variance)
+    return np.where(count > n + margin, np.floor(count + margin), n)
 
 
 def estimate(count: Array, variance: Array, n: Array) -> tuple[Array, Array]:
@@ -63,9 +63,9 @@ def estimate(count: Array, variance: Array, n: Array) -> tuple[Array, Array]:
     Args:
         count, variance, n: as of `max_complete_rows`; they broadcast.
     """
-    n, reach = _most(count, variance, n)[..., None], REACH * np.sqrt(variance)[..., None]
+    n, margin = _most(count, variance, n)[..., None], MARGIN * np.sqrt(variance)[..., None]
     count, twice = count[..., None], 2 * np.maximum(variance, np.finfo(float).tiny)[..., None]
-    low, high = np.maximum(0, np.minimum(count, n) - reach), np.minimum(n, np.maximum(count, 0) + reach)
+    low, high = np.maximum(0, np.minimum(count, n) - margin), np.minimum(n, np.maximum(count, 0) + margin)
     rows = low + (high - low) * np.linspace(0, 1, POINTS)
     off = (rows - count) ** 2
     log_density = log_prior(rows, n) - (off - off.min(axis=-1, keepdims=True)) / twice

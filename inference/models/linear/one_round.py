@@ -33,8 +33,8 @@ def regression_in_bounds(
         DataError: the repair is unknown.
     """
     check_repair(repair)
-    released: NoisyAggregate = yield SecureSumRequest(STATISTIC, _parameters(schema))
-    return learned_from(released, schema, repair=repair, prior_precision=prior_precision, by=BY_BOUNDS)
+    aggregate: NoisyAggregate = yield SecureSumRequest(STATISTIC, _parameters(schema))
+    return learned_from(aggregate, schema, repair=repair, prior_precision=prior_precision, by=BY_BOUNDS)
 
 
 def _parameters(schema: Schema) -> dict[str, object]:

@@ -65,22 +65,22 @@ def regression_with_projection(
     located = locate(phases)
     per_sensitivity = sqrt(phases.noise_variance * std_share / (1 - std_share)) / phases.sensitivity
     bound = target_bound(phases.contributors, len(schema.features), lambda bound: per_sensitivity * sensitivity(bound))
-    released: NoisyAggregate = yield SecureSumRequest(
+    aggregate: NoisyAggregate = yield SecureSumRequest(
         STATISTIC, parameters(schema, located.centre, located.scale, bound), budget_share=1 - std_share
     )
     return learned_from(
-        released, schema, repair=repair, prior_precision=prior_precision, before=(phases,), notes=located.warnings
+        aggregate, schema, repair=repair, prior_precision=prior_precision, before=(phases,), notes=located.warnings
     )
 
 
 def parameters(schema: Schema, centre: Array, scale: Array, bound: float) -> dict[str, object]:
     """Of round 2: rows in scales about centres, on the unit sphere; features are clipped to the public bounds alone."""
-    reach = (schema.half_widths + np.abs(schema.centres - centre)) / scale
+    farthest = (schema.half_widths + np.abs(schema.centres - centre)) / scale
     return {
         "columns": list(schema.columns),
         "centre": centre.tolist(),
         "scale": scale.tolist(),
-        "bound": [*reach[:-1].tolist(), bound],
+        "bound": [*farthest[:-1].tolist(), bound],
         "intercept": True,
         "intercept_bound": RADIUS,
         "target_square": True,

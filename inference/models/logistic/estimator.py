@@ -132,10 +132,10 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         self._keep(fit)
         return fit.private
 
-    def _spent(self, held: Sequence[tuple[RoundRequest, NoisyAggregate]]) -> tuple[float, float] | None:
+    def _spent(self, results: Sequence[tuple[RoundRequest, NoisyAggregate]]) -> tuple[float, float] | None:
         """(ε, δ) of a client that took part in the rounds of all clients and in as many others as there are epochs."""
-        aggregates = [aggregate for _, aggregate in held]
-        others = sum(request.statistic != "gradient" for request, _ in held)
+        aggregates = [aggregate for _, aggregate in results]
+        others = sum(request.statistic != "gradient" for request, _ in results)
         return composed(aggregates[: others + self.fit_.epochs])
 
     def _keep(self, fit: Coefficients) -> None:

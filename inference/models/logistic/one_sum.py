@@ -110,7 +110,7 @@ class Found(NamedTuple):
     feature_cov: Array
 
 
-def one_sum_posterior(released: NoisyAggregate | Sequence[NoisyAggregate], prior_sd: float) -> Found:
+def one_sum_posterior(aggregate: NoisyAggregate | Sequence[NoisyAggregate], prior_sd: float) -> Found:
     """The posterior given the sum of `sum_request`, or several of different clients.
 
     Args:
@@ -119,7 +119,7 @@ def one_sum_posterior(released: NoisyAggregate | Sequence[NoisyAggregate], prior
     Raises:
         DataError: what `checked` refuses, or there is no constant.
     """
-    sums = _Sums.of(checked(released))
+    sums = _Sums.of(checked(aggregate))
     law = _Law(sums)
     start, precision = law.start(), law.prior_precision(prior_sd)
     found = laplace.posterior(
@@ -152,8 +152,6 @@ def fit_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate], prior_sd: floa
         warnings=(UNCHECKED,),
         again=partial(fit_of, listed),
     )
-
-
 
 
 class _Sums(NamedTuple):

@@ -85,15 +85,15 @@ def logistic_regression(
         said = tuple(f"learned from gradients alone and not from scores: {reason}" for reason in reasons)
         method = VARIATIONAL if reasons else SCORES
     if method == ONE_SUM:
-        released = yield sum_request(columns, left)
-        return of_one_sum(schema, columns, phases, released, prior_sd)
+        aggregate = yield sum_request(columns, left)
+        return of_one_sum(schema, columns, phases, aggregate, prior_sd)
     if method == SCORES:
         parts, start = shares(ROUNDS, settings.std_share), np.zeros(len(schema.features) + 2)
         within = within_bounds(columns, schema, Bernoulli())
-        held = yield from scores(
+        aggregates = yield from scores(
             phases, within, Bernoulli(), parts, settings.std_share, start, lambda phi, _: phi, PRIOR_SD
         )
-        return scores_fit_of(held, prior_sd, schema=schema)
+        return scores_fit_of(aggregates, prior_sd, schema=schema)
     model, pilot = generalised_linear(schema, BERNOULLI), OneSumPilot(settings.std_share)
     fit = yield from variational_after(
         phases, schema, model, rng, settings, pilot, score=score, on_progress=on_progress
@@ -113,10 +113,10 @@ def score_on(rows: Problem) -> Score:
 
 
 def of_one_sum(
-    schema: Schema, columns: Standardisation, phases: NoisyAggregate, released: NoisyAggregate, prior_sd: float
+    schema: Schema, columns: Standardisation, phases: NoisyAggregate, aggregate: NoisyAggregate, prior_sd: float
 ) -> Coefficients:
     """The regression from the first round's columns and one sum."""
-    found = one_sum_posterior(released, prior_sd)
+    found = one_sum_posterior(aggregate, prior_sd)
     return Coefficients(
         schema=schema,
         link=LOGIT,
@@ -125,11 +125,11 @@ def of_one_sum(
         cov=found.cov,
         method=METHOD,
         prior_sd=prior_sd,
-        contributors=released.contributors,
-        private=schema.private and phases.private and released.private,
-        aggregates=(phases, released),
+        contributors=aggregate.contributors,
+        private=schema.private and phases.private and aggregate.private,
+        aggregates=(phases, aggregate),
         warnings=(ASSUMED, *locate(phases).warnings),
-        again=partial(of_one_sum, schema, columns, phases, released),
+        again=partial(of_one_sum, schema, columns, phases, aggregate),
     )
 
 
@@ -151,8 +151,8 @@ class OneSumPilot:
         d = len(columns.columns) - 1
         return None if too_noisy(d, noise_per_sensitivity, n) else sum_request(columns, self.share)
 
-    def rows(self, released: NoisyAggregate, rng: np.random.Generator) -> Rows:
+    def rows(self, aggregate: NoisyAggregate, rng: np.random.Generator) -> Rows:
         """Normal rows with the phases of the sum, and its coefficients."""
-        found = one_sum_posterior(released, PRIOR_SD)
+        found = one_sum_posterior(aggregate, PRIOR_SD)
         x = rng.multivariate_normal(found.feature_mean, found.feature_cov, ROWS)
         return Rows(np.insert(x, 0, 1.0, axis=1), found.mean)

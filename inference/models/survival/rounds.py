@@ -341,13 +341,13 @@ def hazards_job(
     phases: NoisyAggregate = yield located_by(schema, std_share, columns.features, kind, rows_max)
     located = locate(phases)
     statistic = statistic_of(columns.names, columns.times, columns.groups, located.centre, located.scale)
-    released: NoisyAggregate = yield request(kind, statistic.name, parameters_of(statistic), 1 - std_share, rows_max)
-    return hazards_from(phases, released, columns, private=schema.private, prior_sd=prior_sd)
+    aggregate: NoisyAggregate = yield request(kind, statistic.name, parameters_of(statistic), 1 - std_share, rows_max)
+    return hazards_from(phases, aggregate, columns, private=schema.private, prior_sd=prior_sd)
 
 
 def hazards_from(
     phases: NoisyAggregate,
-    released: NoisyAggregate,
+    aggregate: NoisyAggregate,
     columns: Columns,
     *,
     private: bool = True,
@@ -358,9 +358,9 @@ def hazards_from(
     Raises:
         DataError: the aggregate is of another statistic, or of other columns, groups or times.
     """
-    statistic = resolve(released.statistic, dict(released.parameters))
+    statistic = resolve(aggregate.statistic, dict(aggregate.parameters))
     if not isinstance(statistic, SurvivalRegression):
-        raise DataError(f"the aggregate is of statistic {released.statistic!r}; expected 'survival-regression'")
+        raise DataError(f"the aggregate is of statistic {aggregate.statistic!r}; expected 'survival-regression'")
     centre, scale = np.array(statistic.centre), np.array(statistic.scale)
     if statistic != statistic_of(columns.names, columns.times, columns.groups, centre, scale):
         raise DataError(
@@ -369,9 +369,9 @@ def hazards_from(
             f"{columns.times[-1]:g}, so give the settings of the round"
         )
     layout = Layout(len(columns.times), columns.groups, len(columns.features))
-    sums, private = NoisySums.of(released), private and phases.private and released.private
+    sums, private = NoisySums.of(aggregate), private and phases.private and aggregate.private
     fitted = fit(sums, layout, statistic, prior_sd)
-    again = partial(hazards_from, phases, released, columns, private=private)
+    again = partial(hazards_from, phases, aggregate, columns, private=private)
     factor = layout.parts(fitted.theta).factor
     noise = float(np.sqrt(sums.noise_variance.max())) / statistic.square_weight / sums.n
     words = (*locate(phases).warnings, *repeated(columns.features, factor @ factor.T, noise))

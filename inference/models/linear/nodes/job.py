@@ -112,15 +112,15 @@ def make(
     return (yield SecureSumRequest(name, {**parameters, "weights": list(conditions.weights(parameters))}))
 
 
-def finish(released: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions) -> Fit:
+def finish(aggregate: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions) -> Fit:
     """The posterior of what was released."""
     if settings.method != FAST and not issubclass(conditions.kind, NodeReleaseRequest):
         prior = RegressionPrior.within(np.ones(len(schema.columns)), logistic=False)
-        return linear(released, replace(prior, **settings.given), schema=schema, **settings.run(conditions))
-    of_nodes = prior_of(released).about(**settings.given)
+        return linear(aggregate, replace(prior, **settings.given), schema=schema, **settings.run(conditions))
+    of_nodes = prior_of(aggregate).about(**settings.given)
     if settings.method == FAST:
-        return fit_fast(released, schema, of_nodes)
-    return fit(released, of_nodes, schema=schema, **settings.run(conditions))
+        return fit_fast(aggregate, schema, of_nodes)
+    return fit(aggregate, of_nodes, schema=schema, **settings.run(conditions))
 
 
 def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:

@@ -82,7 +82,7 @@ class Before:
 
 
 def fit(
-    released: NoisyAggregate | Sequence[NoisyAggregate],
+    aggregates: NoisyAggregate | Sequence[NoisyAggregate],
     prior: Prior | None = None,
     *,
     schema: Schema | None = None,
@@ -91,7 +91,7 @@ def fit(
     """Method `normal`: the regression from releases of data nodes, or from a secure sum, which is one node.
 
     Args:
-        released: of one round or of several, of the statistic "regression" or "averaged-regression".
+        aggregates: of one round or of several, of the statistic "regression" or "averaged-regression".
         prior: by default that of columns in half-widths of their bounds. schema: of the job that asked, if one did.
         run: chains, warmup, draws and more (`mcmc.run.Options`).
 
@@ -100,7 +100,7 @@ def fit(
             not mixed; or a package is missing.
     """
     options = Options(**run)
-    nodes, note = large_enough(released, NORMAL)
+    nodes, note = large_enough(aggregates, NORMAL)
     observed, prior = nodes_of(nodes), prior or prior_of(nodes)
     sampled = sample(observed, prior, options)
     constant = float(observed.constant) or None
@@ -109,7 +109,7 @@ def fit(
     linear = fit_of(listed, moments, schema)
     columns = columns_of(listed)
     notes = (*([note] if note else []), *about_bounds(drawn, linear, columns, logistic=False))
-    attrs = {"method": NORMAL, "nodes": observed.nodes, **attributes(*_listed(released))}
+    attrs = {"method": NORMAL, "nodes": observed.nodes, **attributes(*_listed(aggregates))}
     found = Sampled(drawn, warmup, sampled.sampling)
     unit = Unit(linear, columns, logistic=False, notes=notes)
     return options.checked(regression(found, unit, Before(prior, constant), options, attrs))
@@ -141,9 +141,9 @@ def sample(
     )
 
 
-def fit_fast(released: NoisyAggregate, schema: Schema, prior: Prior | None = None) -> Coefficients:
+def fit_fast(aggregates: NoisyAggregate, schema: Schema, prior: Prior | None = None) -> Coefficients:
     """Method `fast`, of nodes of any size."""
-    nodes = list(released.nodes or (released,))
+    nodes = list(aggregates.nodes or (aggregates,))
     found = fixed_s_fast.posterior(nodes_of(nodes), prior or prior_of(nodes), fixed_s_fast.crude_sigma_y2(BOUND_Y))
     return fit_of(regressions(nodes), found, schema, method=ABOUT[FAST], by=BY_BOUNDS)
 
@@ -159,9 +159,11 @@ def rows_least(method: str, features: int) -> int:
     return features + 1 if method == NORMAL else 1
 
 
-def large_enough(released: NoisyAggregate | Sequence[NoisyAggregate], method: str) -> tuple[list[NoisyAggregate], str]:
+def large_enough(
+    aggregates: NoisyAggregate | Sequence[NoisyAggregate], method: str
+) -> tuple[list[NoisyAggregate], str]:
     """The nodes with rows enough, and in words which are left out. Raises `DataError` if none is left."""
-    nodes = [node for one in _listed(released) for node in (one.nodes or (one,))]
+    nodes = [node for one in _listed(aggregates) for node in (one.nodes or (one,))]
     observed = nodes_of(nodes)
     least = rows_least(method, observed.features)
     is_enough = observed.n >= least
@@ -179,8 +181,8 @@ def large_enough(released: NoisyAggregate | Sequence[NoisyAggregate], method: st
     )
 
 
-def _listed(released: NoisyAggregate | Sequence[NoisyAggregate]) -> list[NoisyAggregate]:
-    return [released] if isinstance(released, NoisyAggregate) else list(released)
+def _listed(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> list[NoisyAggregate]:
+    return [aggregates] if isinstance(aggregates, NoisyAggregate) else list(aggregates)
 
 
 def _by_site(drawn: Mapping[str, Array], constant: float | None) -> dict[str, Array]:

@@ -307,15 +307,15 @@ def _check_node(observed: NodeStatistics, j: int) -> None:
     scale = float(np.abs(S).max(initial=0.0))
     if not np.allclose(S, S.T, rtol=0, atol=1e-9 * scale):
         raise DataError(f"S of node {j + 1} is not symmetric; give both halves the same noisy terms")
-    lowest, reach = float(np.linalg.eigvalsh(S)[0]), _reach(len(S), float(observed.variance_S[j]))
-    if lowest < -reach - 1e-9 * scale:
+    lowest, margin = float(np.linalg.eigvalsh(S)[0]), _margin(len(S), float(observed.variance_S[j]))
+    if lowest < -margin - 1e-9 * scale:
         raise DataError(
             f"S of node {j + 1} has the eigenvalue {lowest:.4g}, and noise of variance {observed.variance_S[j]:.4g} "
-            f"explains none below {-reach:.4g}; check the scale, the weights and the variance of what it released"
+            f"explains none below {-margin:.4g}; check the scale, the weights and the variance of what it released"
         )
 
 
-def _reach(d: int, variance: float) -> float:
+def _margin(d: int, variance: float) -> float:
     """How far below 0 noise takes an eigenvalue of a positive semi-definite (d, d) matrix, but for `IMPOSSIBLE`."""
     return sqrt(variance) * (2 * sqrt(d) + 2 * sqrt(log(1 / IMPOSSIBLE)))
 
