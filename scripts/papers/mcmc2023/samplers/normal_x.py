@@ -139,7 +139,8 @@ def _step(
     schedule: Schedule,
 ) -> tuple[State, Info]:
     """Algorithm 1."""
-    noise = Noise(key, normals(*observed.z.shape))
+    J, d = observed.z.shape
+    noise = Noise(key, (J + 1) * bartlett_count(d) + J + d + residual_variance.NORMALS)
     state, sound = _update_covariance(noise, state, observed, prior)
     state, probability, failed = _update_nodes(noise, state, observed, schedule, target)
     state, whitened, drawn = update_theta(noise, state, observed, prior)
@@ -155,11 +156,6 @@ def _draw(state: State) -> dict[str, Array]:
         "Sigma_x": covariance_of(state.Sigma_x),
         "S": state.S,
     }
-
-
-def normals(J: int, d: int) -> int:
-    """How many random numbers a step takes."""
-    return (J + 1) * bartlett_count(d) + J + d + residual_variance.NORMALS
 
 
 def _degrees(observed: NodeStatistics, prior: Prior) -> Array:
@@ -185,22 +181,14 @@ def _update_nodes(
     proposed = propose(state, B, observed)
     log_probability, failed = log_acceptance(log_ratio(state, proposed, B, observed))
     log_probability = jnp.where(drawn, log_probability, -jnp.inf)
-    state = decided(noise.log_uniforms(*alpha.shape) < log_probability, proposed, state)
+    accepted = noise.log_uniforms(*alpha.shape) < log_probability
+    chosen = {}
+    for name in ("S", "L", "K", "log_likelihood"):
+        new, old = getattr(proposed, name), getattr(state, name)
+        chosen[name] = jnp.where(accepted.reshape(-1, *[1] * (new.ndim - 1)), new, old)
     probability = jnp.exp(log_probability)
-    log_alpha = allowed(state.log_alpha + gain(schedule) * (target - probability), state.theta.size)
-    return state._replace(log_alpha=log_alpha), probability, failed
-
-
-def decided(accepted: Array, proposed: State, state: State) -> State:
-    """The state with the proposed S and what follows from it where a node accepted, ``accepted`` of shape ``(J,)``."""
-    names = ("S", "L", "K", "log_likelihood")
-    parts = {name: chosen(accepted, getattr(proposed, name), getattr(state, name)) for name in names}
-    return State(**{**state._asdict(), **parts})
-
-
-def chosen(accepted: Array, new: Array, old: Array) -> Array:
-    """Each node's new or old values, whose first axis is J."""
-    return jnp.where(accepted.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+    log_alpha = _allowed(state.log_alpha + gain(schedule) * (target - probability), state.theta.size)
+    return state._replace(**chosen, log_alpha=log_alpha), probability, failed
 
 
 def first_log_alpha(observed: NodeStatistics) -> Array:
@@ -208,10 +196,10 @@ def first_log_alpha(observed: NodeStatistics) -> Array:
     d = observed.S.shape[-1]
     size = jnp.trace(observed.S, axis1=-2, axis2=-1) / d
     published, small = (observed.n / 10) ** 2, size**2 / observed.variance_S * (d * (d + 1) / 2)
-    return allowed(jnp.log(jnp.maximum(published, small)), d)
+    return _allowed(jnp.log(jnp.maximum(published, small)), d)
 
 
-def allowed(log_alpha: Array, d: int) -> Array:
+def _allowed(log_alpha: Array, d: int) -> Array:
     """ln α_j, at least what `bartlett` asks of degrees of freedom."""
     return jnp.maximum(log_alpha, jnp.log(d + 1.0))
 
@@ -229,33 +217,17 @@ def propose(state: State, B: Array, observed: NodeStatistics) -> State:
 
 
 def log_ratio(state: State, proposed: State, B: Array, observed: NodeStatistics) -> Array:
-    """ln of the acceptance ratio of each node's S' (A.3), shape ``(J,)``."""
-    wishart = wishart_log_ratio(state, B, proposed.S - state.S, observed.n)
-    ratio: Array = wishart + released_log_ratio(state, proposed, observed)
-    return ratio
-
-
-def wishart_log_ratio(state: State, B: Array, change: Array, degrees: Array) -> Array:
-    """ln W(S'; Σ_x, ν)/W(S; Σ_x, ν) and of the ratio of proposals of S' = (LB)(LB)ᵀ, shape ``(J,)``.
-
-    Args:
-        change: S' - S, shape ``(J, d, d)``. degrees: ν, shape ``(J,)``.
-    """
-    d, alpha = B.shape[-1], jnp.exp(state.log_alpha)
+    """ln of the acceptance ratio of each node's S' (A.3), shape ``(J,)``: of the density, and of the proposals."""
+    d, alpha, change = B.shape[-1], jnp.exp(state.log_alpha), proposed.S - state.S
     B_inverse = solved(B, jnp.broadcast_to(jnp.eye(d), B.shape))
     growth = log_determinant(B)  # ln |S'| - ln |S|
     ahead, back = jnp.sum(B**2, (-1, -2)), jnp.sum(B_inverse**2, (-1, -2))  # tr(S⁻¹S'), tr(S'⁻¹S)
     proposal = alpha / 2 * (ahead - back) - (alpha - (d + 1) / 2) * growth
-    density = (degrees - d - 1) / 2 * growth - jnp.sum(precision_of(state.Sigma_x) * change, (-1, -2)) / 2
-    ratio: Array = density + proposal
-    return ratio
-
-
-def released_log_ratio(state: State, proposed: State, observed: NodeStatistics) -> Array:
-    """ln of p(Ŝ_j | S_j) p(ẑ_j | S_j, θ, σ_y²) at the proposed S over that at the present one, shape ``(J,)``."""
-    off = (proposed.S - state.S) * (2 * observed.S - proposed.S - state.S)  # (Ŝ - S)² - (Ŝ - S')², term by term
+    wishart = (observed.n - d - 1) / 2 * growth - jnp.sum(precision_of(state.Sigma_x) * change, (-1, -2)) / 2
+    off = change * (2 * observed.S - proposed.S - state.S)  # (Ŝ - S)² - (Ŝ - S')², term by term
     unique = (jnp.sum(off, (-1, -2)) + jnp.trace(off, axis1=-2, axis2=-1)) / 2
-    ratio: Array = proposed.log_likelihood - state.log_likelihood + unique / (2 * observed.variance_S)
+    released = proposed.log_likelihood - state.log_likelihood + unique / (2 * observed.variance_S)
+    ratio: Array = wishart + proposal + released
     return ratio
 
 
@@ -292,16 +264,8 @@ def update_sigma_y2(
         by_node = log_likelihood(K, residual)
         return by_node.sum(), (K, by_node)
 
-    walk = residual_variance.walk(
-        noise,
-        state.sigma_y2,
-        state.log_step,
-        (current.sum(), (state.K, current)),
-        likelihood,
-        prior,
-        schedule,
-        fixed_sd,
-    )
+    now = current.sum(), (state.K, current)
+    walk = residual_variance.walk(noise, state.sigma_y2, state.log_step, now, likelihood, prior, schedule, fixed_sd)
     K, by_node = walk.kept
     return state._replace(sigma_y2=walk.sigma_y2, K=K, log_likelihood=by_node, log_step=walk.log_step), walk
 
