@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -41,4 +42,5 @@ def main(arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (sys.path[0], os.environ.get("PYTHONPATH"))))  # of workers
     sys.exit(main(sys.argv[1:]))
