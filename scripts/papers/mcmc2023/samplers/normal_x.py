@@ -38,7 +38,7 @@ all at the nearest positive semi-definite matrices plus that multiple of I (publ
 from __future__ import annotations
 
 from functools import cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -182,7 +182,7 @@ def _update_nodes(
     log_probability, failed = log_acceptance(log_ratio(state, proposed, B, observed))
     log_probability = jnp.where(drawn, log_probability, -jnp.inf)
     accepted = noise.log_uniforms(*alpha.shape) < log_probability
-    chosen = {}
+    chosen: dict[str, Any] = {}
     for name in ("S", "L", "K", "log_likelihood"):
         new, old = getattr(proposed, name), getattr(state, name)
         chosen[name] = jnp.where(accepted.reshape(-1, *[1] * (new.ndim - 1)), new, old)
