@@ -80,6 +80,9 @@ def uses(stages: Sequence[Stage]) -> int:
     return sum(stage.rounds if stage.uses is None else stage.uses for stage in stages)
 
 
+EFFECT = "Effect on {target}"
+
+
 def target_on_features(schema: Schema, settings: object) -> str:
     """A regression's model in words."""
     return f"{schema.target} on {listed(schema.features)}"
@@ -96,7 +99,8 @@ class LearningJob:
         kinds: the kinds of rounds that it can learn from, its default first.
         reports: of a job on LDP reports their mechanism, given the settings; "" of any other.
         batch: B, given the settings and N: clients in the smallest round, or 0 where all are asked in all rounds.
-        picture_title: what the estimates are, above a picture of them. model: in words, given the settings.
+        title: what the estimates are, above a picture of them; ``{target}`` stands for its name.
+        model: in words, given the settings.
         columns: that it reads beside the target, given the settings, where it reads no others. dataset: by default.
         scored: whether there is a score on rows that were held out; else all rows are learned from.
         check: refuses a schema that the job cannot learn from. Raises `DataError`.
@@ -117,7 +121,7 @@ class LearningJob:
     plan: Callable[[Schema, Any, Conditions], Sequence[Stage]]
     make: Callable[[Schema, Any, Conditions], Job[Any]]
     reference: Callable[[Problem, Any], Any]
-    picture_title: Callable[[Schema], str]
+    title: str = EFFECT
     draws: Callable[[Any, np.random.Generator], InferenceData] | None = lambda result, rng: result.inference_data(rng)
     model: Callable[[Schema, Any], str] = target_on_features
     columns: Callable[[Any], tuple[str, ...]] = lambda settings: ()
@@ -135,6 +139,10 @@ class LearningJob:
     def __post_init__(self) -> None:
         if self.finish is not None:
             object.__setattr__(self, "finish", partial(_refittable, self.finish))
+
+    def picture_title(self, schema: Schema) -> str:
+        """What the estimates are."""
+        return self.title.format(target=schema.target)
 
     def summarise(
         self, result: Any, reference: Any, train: Problem | None, test: Problem | None, schema: Schema

@@ -1,18 +1,12 @@
-"""Shared by the variational jobs: the plan, which follows from the expected noise, and the settings."""
+"""The plan of the variational jobs, which follows from the expected noise."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from math import sqrt
-from typing import Any, TypeVar
 
 from inference.jobs.base import Conditions, Stage
-from inference.models.mixture.rounds import MixtureSettings
-from inference.variational.mean_field_job import VariationalSettings
 from inference.variational.schedule import ITERATIONS_MAX, schedule
-
-S = TypeVar("S", VariationalSettings, MixtureSettings)
 
 
 def stages(
@@ -39,13 +33,3 @@ def stages(
     words = f"on {about}{found.iterations} iterations"
     iterations = Stage(found.iterations, found.share, words, found.batch, uses=found.epochs)
     return [Stage(1, first, "on scales"), *pilot, iterations]
-
-
-def settings_for(kind: type[S], settings: Any, **others: Any) -> S:
-    """What a job of `inference.variational` takes, from settings of the same names, and others.
-
-    Raises:
-        DataError: a number is out of range.
-    """
-    named = {one.name for one in fields(kind)} & {one.name for one in fields(settings)}
-    return kind(**{name: getattr(settings, name) for name in named} | others)

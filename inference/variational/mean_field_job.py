@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 from dca_proto.aggregate import NoAggregate, NoisyAggregate, SecureSumRequest
 from inference.columns import Standardisation
 from inference.errors import DataError
+from inference.jobs.settings import setting
 from inference.locate import locate, located_by
 from inference.models.coefficients import NormalPosterior
 from inference.problem import Schema
@@ -58,28 +59,15 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True)
 class VariationalSettings:
-    """Of the job; all public.
+    """Of the job; all public. Raises `DataError` where a number is out of range."""
 
-    Attributes:
-        epochs: E, how often each client takes part after the first round; None plans it (`schedule`).
-        batch: B, clients of one iteration; 0 for all of them.
-        clip: C; None plans it (`clipping`). bound: to how many standard deviations clients project their columns.
-        rate: the length of the first step of m: in standardised units, by how much it moves log odds, say, of a typical
-        row.
-        std_share: the first round's share of the job's μ², in (0, 1); a pilot round has as much.
-        averaged: the part of the iterations, at the end, whose mean is the result.
-
-    Raises:
-        DataError: a number is out of range.
-    """
-
-    epochs: int | None = None
-    batch: int = 0
-    clip: float | None = None
-    bound: float = 4.0
-    rate: float = 0.2
-    std_share: float = 0.1
-    averaged: float = 0.3
+    epochs: int | None = setting(None, "In how many rounds of gradients each client takes part; by default planned.")
+    batch: int = setting(0, "Clients of a mini-batch, those first that were asked least often; 0 asks all.")
+    clip: float | None = setting(None, "Largest norm of a client's gradient; by default from the noise.")
+    bound: float = setting(4.0, "Clients project their columns to so many standard deviations.")
+    rate: float = setting(0.2, "Length of the first step, in standardised units: as of a typical row's log odds.")
+    std_share: float = setting(0.1, "The first round's share of the budget, between 0 and 1/2; a pilot has as much.")
+    averaged: float = setting(0.3, "Part of the iterations, at the end, whose mean is the result.")
 
     def __post_init__(self) -> None:
         _require("epochs", self.epochs if self.epochs is not None else 1, 1, inf)

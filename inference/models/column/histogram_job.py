@@ -191,11 +191,6 @@ def _unbiased(aggregate: NoisyAggregate) -> list[Figure]:
     return unbiased_shares(q + (p - q) * aggregate.value / n, n, p, q)
 
 
-def picture_title(schema: Schema) -> str:
-    """What the estimates are."""
-    return "Shares"
-
-
 JOBS = {
     "ldp-histogram": LearningJob(
         name="ldp-histogram",
@@ -207,7 +202,7 @@ JOBS = {
         finish=finish,
         reference=reference,
         draws=draws,
-        picture_title=picture_title,
+        title="Shares",
         model=model,
         scored=False,
         kinds=(LdpReportRequest,),

@@ -273,11 +273,6 @@ def _moments(family: _Family, values: Array) -> list[Figure]:
     return found
 
 
-def picture_title(schema: Schema) -> str:
-    """What the estimates are."""
-    return "Mean and spread"
-
-
 JOBS = {
     "ldp-mean": LearningJob(
         name="ldp-mean",
@@ -289,7 +284,7 @@ JOBS = {
         finish=finish,
         reference=reference,
         draws=draws,
-        picture_title=picture_title,
+        title="Mean and spread",
         model=model,
         scored=False,
         kinds=(LdpReportRequest,),

@@ -93,11 +93,6 @@ def reference(name: str, train: Problem, settings: Settings) -> FamilyResult:
     return fitted(model, model.exact(x), rng=stream(0, "reference"), private=False)
 
 
-def picture_title(schema: Schema) -> str:
-    """What the estimates are."""
-    return "Parameters"
-
-
 def model(name: str, schema: Schema, settings: Settings) -> str:
     """In words."""
     return f"{FAMILIES[name].learns} {_column(schema, settings)} ({name})"
@@ -114,7 +109,7 @@ JOBS = {
         finish=partial(finish, name),
         changeable=("method", *(one.name for one in fields(SETTINGS[name]) if one.name.startswith(PRIOR))),
         reference=partial(reference, name),
-        picture_title=picture_title,
+        title="Parameters",
         model=partial(model, name),
         scored=False,
     )

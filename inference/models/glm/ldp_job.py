@@ -188,11 +188,6 @@ def reference(train: Problem, settings: Settings) -> Any:
     return logistic.reference(train, logistic.Settings())
 
 
-def picture_title(schema: Schema) -> str:
-    """What the coefficients are."""
-    return regression.picture_title(schema)
-
-
 JOBS = {
     "ldp-regression": LearningJob(
         name="ldp-regression",
@@ -204,7 +199,6 @@ JOBS = {
         finish=finish,
         reference=reference,
         draws=with_new_clients,
-        picture_title=picture_title,
         model=model,
         kinds=(LdpReportRequest,),
         reports=lambda settings: GAUSSIAN,

@@ -6,10 +6,9 @@ A round for scales, then a few of scores (`scored_rounds`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 from inference.errors import DataError
-from inference.jobs.base import Conditions, LearningJob, Stage
+from inference.jobs.base import EFFECT, Conditions, LearningJob, Stage
 from inference.jobs.settings import require_positive, require_share, setting
 from inference.models.coefficients import Coefficients
 from inference.models.glm.families import Family, Poisson, StudentT
@@ -93,11 +92,6 @@ def reference(train: Problem, settings: Settings) -> Coefficients:
     return exact_fit(train.X, train.y, settings.family, settings.prior_sd, train.schema.columns)
 
 
-def picture_title(name: str, schema: Schema) -> str:
-    """What the coefficients are."""
-    return f"Effect on {'the log of ' if name == 'poisson-regression' else ''}{schema.target}"
-
-
 JOBS = {
     name: LearningJob(
         name=name,
@@ -108,7 +102,7 @@ JOBS = {
         finish=finish,
         changeable=("prior_sd",),
         reference=reference,
-        picture_title=partial(picture_title, name),
+        title="Effect on the log of {target}" if name == "poisson-regression" else EFFECT,
     )
     for name, settings in {"poisson-regression": Settings, "robust-regression": RobustSettings}.items()
 }

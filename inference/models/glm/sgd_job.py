@@ -17,7 +17,7 @@ from inference.jobs.base import Conditions, LearningJob, Stage, target_on_featur
 from inference.jobs.settings import require_choice, setting
 from inference.models.coefficients import is_positive
 from inference.models.glm import sgd
-from inference.models.glm.ldp_job import FAMILIES, LINEAR, picture_title, reference
+from inference.models.glm.ldp_job import FAMILIES, LINEAR, reference
 from inference.problem import Problem, Schema
 from inference.releases.terms import GAUSSIAN
 from inference.rounds import Job
@@ -97,7 +97,6 @@ JOBS = {
         make=make,
         reference=reference,
         draws=None,
-        picture_title=picture_title,
         model=model,
         iterative=True,
         kinds=(LdpReportRequest,),

@@ -72,11 +72,6 @@ def reference(train: Problem, settings: object) -> Coefficients:
     return nonprivate_regression(train)
 
 
-def picture_title(schema: Schema) -> str:
-    """What the coefficients are."""
-    return f"Effect on {schema.target}"
-
-
 JOBS = {
     name: LearningJob(
         name=name,
@@ -86,7 +81,6 @@ JOBS = {
         finish=finish,
         changeable=("repair", "prior_precision"),
         reference=reference,
-        picture_title=picture_title,
     )
     for name, settings, planned, made in (
         ("regression", Settings, plan, make),

@@ -10,7 +10,7 @@ import numpy as np
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage
 from inference.jobs.settings import require_choice, require_positive, setting
-from inference.jobs.variational import settings_for, stages
+from inference.jobs.variational import stages
 from inference.models.coefficients import Coefficients, is_positive
 from inference.models.glm.scored_job import stages_of
 from inference.models.glm.scored_rounds import ROUNDS
@@ -23,35 +23,21 @@ from inference.variational.mean_field_job import VariationalSettings
 from inference.variational.models import PRIOR_SD
 from inference.variational.schedule import ITERATIONS_MAX, PILOTED_MAX
 
-_DEFAULT = VariationalSettings()
-
 
 @dataclass(frozen=True)
-class Settings:
-    """Of the job."""
+class Settings(VariationalSettings):
+    """Of the job: of rounds of gradients, and further ones."""
 
     method: str = setting(
         AUTO,
         "scores, variational, one-sum (of normal features), or auto: scores if noise and the number of features allow.",
     )
-    epochs: int | None = setting(None, "In how many rounds of gradients each client takes part; by default planned.")
-    batch: int = setting(0, "Clients of a mini-batch, those first that were asked least often; 0 asks all.")
-    clip: float | None = setting(_DEFAULT.clip, "Largest norm of a client's gradient; by default from the noise.")
-    bound: float = setting(_DEFAULT.bound, "Clients project their columns to so many standard deviations.")
-    rate: float = setting(_DEFAULT.rate, "Length of the first step, in standardised units.")
-    std_share: float = setting(_DEFAULT.std_share, "The first round's share of the budget, between 0 and 1/2.")
-    averaged: float = setting(_DEFAULT.averaged, "Part of the iterations, at the end, whose mean is the result.")
     prior_sd: float = setting(PRIOR_SD, "Standard deviation of the prior of each standardised coefficient.")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_choice("method", self.method, METHODS)
         require_positive("prior_sd", self.prior_sd)
-        _ = self.own
-
-    @property
-    def own(self) -> VariationalSettings:
-        """The variational part of them. Raises `DataError` where a number is out of range."""
-        return settings_for(VariationalSettings, self)
 
 
 def make(schema: Schema, settings: Settings, conditions: Conditions) -> Job[Coefficients]:
@@ -63,7 +49,7 @@ def make(schema: Schema, settings: Settings, conditions: Conditions) -> Job[Coef
         schema,
         rng=conditions.rng,
         method=settings.method,
-        settings=settings.own,
+        settings=settings,
         held_out=held_out,
         on_progress=conditions.on_iteration,
     )
@@ -89,11 +75,6 @@ def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Sta
     return stages(d + 1, first, settings.epochs, settings.batch, conditions, most, pilot)
 
 
-def batch(settings: Settings, clients: int) -> int:
-    """B of the iterations."""
-    return settings.batch
-
-
 # --- without privacy --------------------------------------------------------------------------------------------------
 
 
@@ -113,11 +94,6 @@ def reference(train: Problem, settings: Settings) -> Coefficients:
     return laplace(train.X, is_positive(train), settings.prior_sd, train.schema.features)
 
 
-def picture_title(schema: Schema) -> str:
-    """What the coefficients are."""
-    return f"Effect on the log odds of {schema.target}"
-
-
 JOBS = {
     "logistic": LearningJob(
         name="logistic",
@@ -127,8 +103,8 @@ JOBS = {
         reference=reference,
         finish=finish,
         changeable=("prior_sd",),
-        picture_title=picture_title,
+        title="Effect on the log odds of {target}",
         iterative=True,
-        batch=batch,
+        batch=lambda settings, clients: settings.batch,
     )
 }

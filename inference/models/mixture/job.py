@@ -13,7 +13,7 @@ from inference.columns import standardisation
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage
 from inference.jobs.settings import require_positive, setting
-from inference.jobs.variational import settings_for, stages
+from inference.jobs.variational import stages
 from inference.models.mixture.fit import MixtureFit
 from inference.models.mixture.model import PRIOR, SPAN
 from inference.models.mixture.rounds import ITERATIONS_MAX, MixtureSettings, gaussian_mixture
@@ -51,7 +51,8 @@ class Settings:
     @property
     def own(self) -> MixtureSettings:
         """As the job has them. Raises `DataError` where a number is out of range."""
-        return settings_for(MixtureSettings, self, start=_means(self.start))
+        start = _means(self.start)
+        return MixtureSettings(self.components, self.epochs, self.batch, self.std_share, start=start)
 
 
 def _means(text: str) -> tuple[tuple[float, ...], ...]:
@@ -118,19 +119,9 @@ def reference(train: Problem, settings: Settings) -> MixtureReference:
     return MixtureReference(model.weights_, model.means_, np.sqrt(model.covariances_), model)
 
 
-def picture_title(schema: Schema) -> str:
-    """What the estimates are."""
-    return "Components, the heaviest first"
-
-
 def model(schema: Schema, settings: Settings) -> str:
     """In words."""
     return f"{settings.components} Gaussian components of {listed(schema.features)}"
-
-
-def batch(settings: Settings, clients: int) -> int:
-    """B of the iterations."""
-    return settings.batch
 
 
 JOBS = {
@@ -142,9 +133,9 @@ JOBS = {
         finish=finish,
         changeable=PRIORS,
         reference=reference,
-        picture_title=picture_title,
+        title="Components, the heaviest first",
         model=model,
         iterative=True,
-        batch=batch,
+        batch=lambda settings, clients: settings.batch,
     )
 }

@@ -113,11 +113,6 @@ def model(schema: Schema, settings: Settings) -> str:
     return f"survival over {columns.duration}{by}, in {len(columns.times)} intervals up to {columns.times[-1]:g}"
 
 
-def picture_title(schema: Schema) -> str:
-    """What the curves are."""
-    return f"Survival over {schema.target}"
-
-
 # --- proportional hazards ---------------------------------------------------------------------------------------------
 
 
@@ -160,11 +155,6 @@ def model_regression(schema: Schema, settings: RegressionSettings) -> str:
     )
 
 
-def picture_title_regression(schema: Schema) -> str:
-    """What the coefficients are."""
-    return f"Effect on the log hazard over {schema.target}"
-
-
 KINDS = (SecureSumRequest, NodeReleaseRequest)
 JOBS = {
     "survival": LearningJob(
@@ -176,7 +166,7 @@ JOBS = {
         reference=reference,
         finish=lambda result, schema, settings, known: result.refit(prior_rows=settings.prior_rows),
         changeable=("prior_rows",),
-        picture_title=picture_title,
+        title="Survival over {target}",
         model=model,
         columns=needed,
         dataset="simulated-trial",
@@ -192,7 +182,7 @@ JOBS = {
         reference=reference_regression,
         finish=lambda result, schema, settings, known: result.refit(prior_sd=settings.prior_sd),
         changeable=("prior_sd",),
-        picture_title=picture_title_regression,
+        title="Effect on the log hazard over {target}",
         model=model_regression,
         dataset="simulated-trial",
         kinds=KINDS,

@@ -156,7 +156,6 @@ JOBS = {
         finish=finish,
         reference=regression.reference,
         draws=draws,
-        picture_title=regression.picture_title,
         model=model,
         kinds=(SecureSumRequest, NodeReleaseRequest),
     )
