@@ -1,10 +1,9 @@
-"""Live swarms: production actors of every role over real MQTT connections, for learning jobs and for fleets of clients.
+"""Live swarms: production actors of every role over real MQTT connections, in this process or in 1 to P others.
 
-- `command`: `dca swarm`; `data`: what its clients hold; `learn`: one run of a learning job, checked, played and told
-- `live`: a learning swarm in one process, of clients or of data nodes; `dropout`: clients that vanish; `rules`: what
-  the actors accept
+- `command`: `dca swarm`; `options`: what a swarm is made of; `live`: the swarm; `host`: the actors of one process;
+  `dropout`: clients that vanish
+- `data`: what its clients hold; `learn`: one run of a learning job, checked, played and told; `synthetic`: plain rounds
+  of a made-up sum, with tens of thousands of clients
 - `timeline`, `summary`: what a swarm's rounds were, as data; `progress`, `view`: as a person sees them
-- `fleet`: plain rounds with tens of thousands of clients, and its parts: `fleet_options`, `fleet_command`,
-  `fleet_summary`; `worker`: one of its processes; `workers`, `pipe`: how its parent speaks with them; `usage`: of
-  processor time, memory and open files
+- `usage`: of processor time, memory and open files
 """
