@@ -4,37 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
-
-import msgspec
 
 from emulator.report.charts import Axis, Series, bars, lines
 from emulator.report.collusion import said
 from emulator.report.figures import UNKNOWN, count, counted, number, percent, seconds, short, size
 from emulator.report.page import Block, Cell, Folded, Heading, Note, Page, Section, Table, as_json, settings
 from emulator.report.prediction import growth, held_out, predicted
-from emulator.scaling.calibration import HeldOut
-from emulator.scaling.fit import Growth
 from emulator.scaling.held import Figures
-from emulator.scaling.predict import Prediction
+from emulator.scaling.result import Scaling
 
 _TONES, _ROWS_MAX, _GROUPS_MAX = 6, 500, 12
 _MIB = 1 << 20
 _PAPER = "the DCA paper's Table 1, each d in its colour"
-
-
-class Scaling(msgspec.Struct, frozen=True, kw_only=True):
-    """What the page reads of `dca scaling --json`."""
-
-    cells: list[Figures]
-    warnings: list[str] = []
-    versions: Any = None
-    machine: Any = None
-    options: Any = None
-    fits: dict[str, Growth] = {}
-    calibration: Any = None
-    held_out: list[HeldOut] = []
-    prediction: Prediction | None = None
 
 
 def page(run: Scaling) -> Page:
@@ -233,8 +214,8 @@ def _largest(cells: Sequence[Figures]) -> Iterator[Block]:
         yield bars(roles, caption=f"Core time by role, {where}.", tone=2)
     used = one.us_per_contribution or {}
     rows = [
-        (role, _us(used.get(role)), _us(one.floor_us.get(role)), count((one.messages or {}).get(role)),
-         size((one.bytes or {}).get(role)))
+        (role, _us(used.get(role)), _us(one.floor_us.get(role)),
+         count(round((one.messages or {}).get(role, 0))), size((one.bytes or {}).get(role)))
         for role in dict.fromkeys([*used, *(one.messages or {}), *(one.bytes or {})])
     ]  # fmt: skip
     if rows:

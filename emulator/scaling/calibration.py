@@ -21,8 +21,7 @@ predicted, whatever they measured; their error is what stands beside every predi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -31,6 +30,7 @@ from scipy.optimize import nnls
 
 from dca_proto.core.errors import UsageError
 from emulator.scaling.cell import EMULATED
+from emulator.scaling.held import Figures
 
 CELLS_MIN = 6
 HELD_OUT_SHARE = 0.2
@@ -46,28 +46,6 @@ class Size(msgspec.Struct, frozen=True):
     clients: int
     dimension: int
     computes: int
-
-
-class Measured(msgspec.Struct, frozen=True):
-    """What a cell must have to be fitted; figures by role are None where nobody counted them."""
-
-    clients: int
-    dimension: int
-    computes: int
-    backend: str
-    drop_rate: float
-    wall_s: float
-    core_s: float
-    core_s_by_role: dict[str, float]
-    messages: dict[str, int]
-    bytes: dict[str, int]
-    received: dict[str, int] | None
-    received_bytes: dict[str, int] | None
-    memory_bytes: dict[str, int] | None
-    agreement_s: float
-    sessions_s: float
-    processes: int = 1
-    waiting_s: float | None = None
 
 
 TERMS: dict[str, Callable[[Size], float]] = {
@@ -192,7 +170,7 @@ def _row(terms: Sequence[str], size: Size) -> NDArray[np.float64]:
     return np.array([TERMS[term](size) for term in terms], dtype=np.float64)
 
 
-def fit_all(cells: Sequence[Mapping[str, Any]]) -> Calibration:
+def fit_all(cells: Sequence[Figures]) -> Calibration:
     """Costs of every figure that all the cells have; a difference of times that came out at nothing is left out."""
     fitted: Calibration = {}
     for figure, terms in FIGURES.items():
@@ -203,13 +181,13 @@ def fit_all(cells: Sequence[Mapping[str, Any]]) -> Calibration:
     return fitted
 
 
-def usable(cells: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def usable(cells: Sequence[Figures]) -> list[Figures]:
     """The cells that a fit may be of: emulated, without drop-outs.
 
     Raises:
         UsageError: there are too few.
     """
-    chosen = [cell for cell in cells if (cell["drop_rate"], cell["backend"]) == (0, EMULATED)]
+    chosen = [cell for cell in cells if (cell.drop_rate, cell.backend) == (0, EMULATED)]
     require_cells(len(chosen))
     return chosen
 
@@ -223,7 +201,7 @@ def require_cells(count: int) -> None:
         )
 
 
-def hold_out(cells: Sequence[Mapping[str, Any]]) -> list[HeldOut]:
+def hold_out(cells: Sequence[Figures]) -> list[HeldOut]:
     """Predict the cells of the largest N·d from the others."""
     ordered = sorted(cells, key=_largeness)
     kept = len(ordered) - _held_out_count(len(ordered))
@@ -231,12 +209,12 @@ def hold_out(cells: Sequence[Mapping[str, Any]]) -> list[HeldOut]:
     return [one for cell in ordered[kept:] for one in _compared(cell, costs)]
 
 
-def _largeness(cell: Mapping[str, Any]) -> tuple[int, int]:
+def _largeness(cell: Figures) -> tuple[int, int]:
     size = size_of(cell)
     return size.clients * size.dimension, size.clients * size.computes
 
 
-def _compared(cell: Mapping[str, Any], costs: Calibration) -> list[HeldOut]:
+def _compared(cell: Figures, costs: Calibration) -> list[HeldOut]:
     size, compared = size_of(cell), []
     for quantity, figures in {**CLAIMED, **_ROUGH}.items():
         measured = math.fsum(figure_of(cell, figure) or 0.0 for figure in figures)
@@ -253,15 +231,15 @@ def worst(held_out: Sequence[HeldOut]) -> HeldOut:
     return max((one for one in held_out if one.quantity in CLAIMED), key=lambda one: abs(one.error))
 
 
-def size_of(cell: Mapping[str, Any]) -> Size:
+def size_of(cell: Figures) -> Size:
     """N, d and M of a cell."""
-    return Size(cell["clients"], cell["dimension"], cell["computes"])
+    return Size(cell.clients, cell.dimension, cell.computes)
 
 
-def figure_of(cell: Mapping[str, Any], figure: tuple[str, str]) -> float | None:
+def figure_of(cell: Figures, figure: tuple[str, str]) -> float | None:
     """A figure of a cell, None where it was not measured."""
     key, role = figure
-    value = cell.get(key)
+    value = getattr(cell, key)
     found = value.get(role) if role and value is not None else value
     return None if found is None else float(found)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
@@ -19,10 +19,12 @@ from emulator import engine as engines
 from emulator.scaling import calibration, view
 from emulator.scaling.cell import EMULATED, MOSQUITTO, Cell, sweep
 from emulator.scaling.fit import Growth, growths
+from emulator.scaling.held import Figures
 from emulator.scaling.measure import measure_apart
 from emulator.scaling.picture import base_cells, plot_scaling
 from emulator.scaling.predict import Machine, parse_question, predict, require_computes
 from emulator.scaling.record import Record, machine, read_object, versions
+from emulator.scaling.result import Scaling
 from emulator.scaling.sweep import missing, run_sweep
 
 _SWEEP = {"clients": "100,1000", "dimension": "10,100", "computes": "10"}
@@ -129,17 +131,15 @@ def scaling(
         require_computes(question, asked.computes)
         calibration.require_cells(len([cell for cell in asked.cells() if cell.is_plain]))
     console = Console(stderr=json_to == STDOUT)
-    result: dict[str, Any] = {"kind": "scaling"}
-    result |= _measured(asked, resume, engine, console) if calibration_file is None else _read(calibration_file)
-    cells = result["cells"]
+    result = _measured(asked, resume, engine, console) if calibration_file is None else _read(calibration_file)
     if question is None:
-        result |= _fitted(cells, console)
+        result = _fitted(result, console)
     else:
-        result |= _predicted(question, cells, hardware, round_seconds, console)
-    write_json(result, json_to)
+        result = _predicted(question, result, hardware, round_seconds, console)
+    write_json(msgspec.to_builtins(result), json_to)
     if plot is not None:
         with whole_file(plot) as place:
-            plot_scaling(cells, place, title=_title(cells))
+            plot_scaling(result.cells, place, title=_title(result.cells))
         say(console, "picture", str(plot))
     return 0
 
@@ -228,22 +228,24 @@ def _whole_numbers(option: str, text: str) -> list[int]:
     return [int(value) for value in values]
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> Scaling:
     """An earlier sweep: its cells, and where they come from."""
     found = read_object(path, "--calibration")
     if found.get("kind") != "scaling" or not isinstance(found.get("cells"), list):
         raise UsageError(f"--calibration {path}: found {found.get('kind')!r}, expected the JSON of dca scaling")
     try:
-        msgspec.convert(found["cells"], list[calibration.Measured])
+        cells = msgspec.convert(found["cells"], list[Figures])
     except msgspec.ValidationError as error:
         raise UsageError(f"--calibration {path}: a cell is damaged: {in_words(error)}; measure anew") from None
-    return {key: found.get(key) for key in ("versions", "machine", "options", "cells")}
+    return Scaling(
+        cells=cells, versions=found.get("versions"), machine=found.get("machine"), options=found.get("options")
+    )
 
 
 # --- what is done ----------------------------------------------------------------------------------------------------
 
 
-def _measured(asked: Asked, resume: Path | None, engine: str, console: Console) -> dict[str, Any]:
+def _measured(asked: Asked, resume: Path | None, engine: str, console: Console) -> Scaling:
     """Measure what is not measured yet."""
     cells = asked.cells()
     record = Record(resume, msgspec.to_builtins(asked))
@@ -263,58 +265,54 @@ def _measured(asked: Asked, resume: Path | None, engine: str, console: Console) 
         )
         say(console, "interrupted", f"{done}, {goes_on}")
         raise
-    return {"versions": versions(), "machine": machine(), "options": msgspec.to_builtins(asked), "cells": figures}
+    return Scaling(cells=figures, versions=versions(), machine=machine(), options=msgspec.to_builtins(asked))
 
 
-def _fitted(cells: list[dict[str, Any]], console: Console) -> dict[str, Any]:
+def _fitted(result: Scaling, console: Console) -> Scaling:
     """Tables, exponents and costs of a sweep."""
-    base = base_cells(cells)
+    cells, base = result.cells, base_cells(result.cells)
     console.print(view.cells_table(base), view.uses_table(base))
-    if len(base) < len(cells) or any(one["drop_rate"] for one in cells):
+    if len(base) < len(cells) or any(one.drop_rate for one in cells):
         console.print(view.dropouts_table(cells))
     fits: dict[str, Growth] = growths(base)
     doubts = [*view.busy_lines(base), *view.slower_lines(base)]
     for line in (*doubts, *view.growth_lines(fits), *view.memory_lines(base)):
         say(console, *line)
-    result: dict[str, Any] = {"fits": msgspec.to_builtins(fits), "calibration": None, "held_out": []}
+    result = msgspec.structs.replace(result, fits=fits, warnings=[": ".join(line) for line in doubts])
     try:
         usable = calibration.usable(base)
     except UsageError as error:
-        doubts.append(("prediction", f"none: {error}"))
-        say(console, *doubts[-1])
-    else:
-        result |= _calibrated(usable, console)
-    return result | {"warnings": [": ".join(line) for line in doubts] + result.get("warnings", [])}
+        say(console, "prediction", f"none: {error}")
+        return msgspec.structs.replace(result, warnings=[*result.warnings, f"prediction: none: {error}"])
+    return _calibrated(result, usable, console)
 
 
-def _calibrated(usable: Sequence[Mapping[str, Any]], console: Console) -> dict[str, Any]:
-    """The costs, and their error on cells that were not fitted."""
+def _calibrated(result: Scaling, usable: Sequence[Figures], console: Console) -> Scaling:
+    """With the costs, and their error on cells that were not fitted."""
     held_out, costs = calibration.hold_out(usable), calibration.fit_all(usable)
     console.print(view.held_out_table(held_out))
     line = view.held_out_line(held_out)
     say(console, "held out", line)
-    warnings = [line] if view.is_far_off(held_out) else []
     fitted: dict[str, dict[str, dict[str, float]]] = {}
     for (key, role), cost in costs.items():
         fitted.setdefault(key, {})[role or "all"] = dict(zip(cost.terms, map(float, cost.each), strict=True))
-    return {"calibration": fitted, "held_out": msgspec.to_builtins(held_out), "warnings": warnings}
+    warnings = [*result.warnings, *([line] if view.is_far_off(held_out) else [])]
+    return msgspec.structs.replace(result, calibration=fitted, held_out=held_out, warnings=warnings)
 
 
 def _predicted(
-    question: calibration.Size,
-    cells: Sequence[Mapping[str, Any]],
-    hardware: Machine,
-    round_s: float,
-    console: Console,
-) -> dict[str, Any]:
-    """What a larger round needs, with what that rests on."""
-    usable = calibration.usable(cells)
+    question: calibration.Size, result: Scaling, hardware: Machine, round_s: float, console: Console
+) -> Scaling:
+    """With what a larger round needs, and what that rests on."""
+    usable = calibration.usable(result.cells)
     prediction = predict(question, calibration.fit_all(usable), usable, hardware, round_s)
-    result = {"fits": msgspec.to_builtins(growths(usable)), **_calibrated(usable, console)}
     doubts = [*view.busy_lines(usable)]
+    result = msgspec.structs.replace(
+        result, fits=growths(usable), prediction=prediction, warnings=[": ".join(line) for line in doubts]
+    )
+    result = _calibrated(result, usable, console)
     for line in doubts:
         say(console, *line)
-    result["warnings"] = [": ".join(line) for line in doubts] + result["warnings"]
     console.print(view.prediction_table(prediction))
     say(console, "broker", view.broker_line(prediction))
     if prediction.agreement_s is not None and prediction.sessions_s is not None:
@@ -322,7 +320,7 @@ def _predicted(
         say(console, "epoch", f"once in it, roughly {sessions} core s for sessions, and {agreed} to agree on keys")
     for text in prediction.assumptions:
         say(console, "assumed", text)
-    return {**result, "prediction": msgspec.to_builtins(prediction)}
+    return result
 
 
 def _counted(number: int, noun: str) -> str:
@@ -330,8 +328,8 @@ def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}{plural * (number != 1)}"
 
 
-def _title(cells: Sequence[Mapping[str, Any]]) -> str:
+def _title(cells: Sequence[Figures]) -> str:
     one = cells[0]
-    where = EMULATED if one["backend"] == EMULATED else f"over {one['backend']}"
-    where += f", {_counted(one['processes'], 'process')}" if "processes" in one else ""
+    where = EMULATED if one.backend == EMULATED else f"over {one.backend}"
+    where += f", {_counted(one.processes, 'process')}"
     return f"A round with encryption and exact noise ({where})"

@@ -10,13 +10,14 @@ small, so exponents are those of the sizes measured. What predicts other sizes i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t as student
+
+from emulator.scaling.held import Figures
 
 SIZES = {"N": "clients", "d": "dimension", "M": "computes"}
 FITTED = ("wall_s", "core_s")
@@ -43,9 +44,9 @@ class Growth(msgspec.Struct, frozen=True):
     spread: float
 
 
-def growth(cells: Sequence[Mapping[str, Any]], figure: str) -> Growth | None:
+def growth(cells: Sequence[Figures], figure: str) -> Growth | None:
     """How `figure` of the cells grows with what varies among them; None where there are too few to tell."""
-    varying = [symbol for symbol, key in SIZES.items() if len({cell[key] for cell in cells}) > 1]
+    varying = [symbol for symbol, key in SIZES.items() if len({getattr(cell, key) for cell in cells}) > 1]
     design = [np.ones(len(cells)), *(_logarithms(cells, SIZES[symbol]) for symbol in varying)]
     x, y = np.stack(design, axis=1), _logarithms(cells, figure)
     free = len(cells) - x.shape[1]
@@ -62,12 +63,12 @@ def growth(cells: Sequence[Mapping[str, Any]], figure: str) -> Growth | None:
     return Growth(exponents, len(cells), math.sqrt(variance))
 
 
-def growths(cells: Sequence[Mapping[str, Any]]) -> dict[str, Growth]:
+def growths(cells: Sequence[Figures]) -> dict[str, Growth]:
     """`growth` of each of `FITTED`, over the cells without drop-outs; empty where there are too few."""
-    plain = [cell for cell in cells if cell["drop_rate"] == 0]
+    plain = [cell for cell in cells if cell.drop_rate == 0]
     fits = {figure: growth(plain, figure) for figure in FITTED} if plain else {}
     return {figure: fit for figure, fit in fits.items() if fit is not None}
 
 
-def _logarithms(cells: Sequence[Mapping[str, Any]], key: str) -> NDArray[np.float64]:
-    return np.log(np.array([cell[key] for cell in cells], dtype=np.float64))
+def _logarithms(cells: Sequence[Figures], key: str) -> NDArray[np.float64]:
+    return np.log(np.array([getattr(cell, key) for cell in cells], dtype=np.float64))

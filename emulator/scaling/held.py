@@ -94,31 +94,41 @@ class Figures(Cell, frozen=True, kw_only=True):
     wall_s: Amount
     wall_s_spread: tuple[Amount, Amount] | None = None
     first_round_wall_s: Amount | None = None
-    core_s: Amount | None = None
+    core_s: Amount
     phases: dict[str, Amount] = msgspec.field(default_factory=dict)
     waiting_s: Amount | None = None
     core_s_by_role: dict[str, Amount] = msgspec.field(default_factory=dict)
     us_per_contribution: dict[str, Amount] | None = None
     floor_us: dict[str, Amount] = msgspec.field(default_factory=dict)
-    messages: dict[str, Count] | None = None
-    bytes: dict[str, Count] | None = None
-    received: dict[str, Count] | None = None
-    received_bytes: dict[str, Count] | None = None
-    sessions_s: Amount | None = None
-    sessions_wall_s: Amount | None = None
-    agreement_s: Amount | None = None
-    peak_rss_mb: Amount | None = None
+    messages: dict[str, Amount] | None = None
+    bytes: dict[str, Amount] | None = None
+    received: dict[str, Amount] | None = None
+    received_bytes: dict[str, Amount] | None = None
+    sessions_s: Amount = 0.0
+    sessions_wall_s: Amount = 0.0
+    agreement_s: Amount = 0.0
+    peak_rss_mb: Amount = 0.0
     compute_memory_bytes: Count | None = None
     compute_memory_least_bytes: Count | None = None
     compute_memory_after_bytes: Count | None = None
-    memory_bytes: dict[str, Count] | None = None
-    success_rate: Amount | None = None
-    success_expected: Amount | None = None
+    memory_bytes: dict[str, Amount] | None = None
+    success_rate: Amount = 0.0
+    success_expected: Amount = 0.0
     contributors: Count | None = None
     noise_sd: Amount | None = None
     noise_sd_ideal: Amount | None = None
     paper_s: Amount | None = None
     ratio: Amount | None = None
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """Wall seconds of the fastest and the slowest round."""
+        return self.wall_s_spread or (self.wall_s, self.wall_s)
+
+    @property
+    def cell(self) -> Cell:
+        """What was measured."""
+        return Cell(**{name: getattr(self, name) for name in Cell.__struct_fields__})
 
 
 def cell_figures(
@@ -128,37 +138,37 @@ def cell_figures(
     memory: Memory | None,
     peak_rss_mb: float,
     floor_us: Mapping[str, float],
-) -> dict[str, Any]:
-    """The JSON object of one cell.
+) -> Figures:
+    """What the rounds of a cell come to.
 
     Args:
         floor_us: microseconds of the bare cryptography of a contribution, by role.
     """
     paper, wall = paper_s(cell), [one.wall_s for one in rounds]
-    return {
-        **msgspec.to_builtins(cell),
-        "wall_s": statistics.median(wall),
-        "wall_s_spread": [min(wall), max(wall)],
-        "core_s": statistics.median(math.fsum(one.core_s.values()) for one in rounds),
-        "phases": {name: statistics.median(one.phases.get(name, 0.0) for one in rounds) for name in PHASES},
-        "waiting_s": _median([one.waiting_s for one in rounds]),
-        "core_s_by_role": _by_role([one.core_s for one in rounds]),
-        "us_per_contribution": _us_per_contribution(rounds),
-        "floor_us": dict(floor_us),
-        "messages": _counts([one.messages for one in rounds]),
-        "bytes": _counts([one.bytes for one in rounds]),
-        "received": _counts([one.received for one in rounds]),
-        "received_bytes": _counts([one.received_bytes for one in rounds]),
-        "sessions_s": set_up.sessions_s,
-        "sessions_wall_s": set_up.sessions_wall_s,
-        "agreement_s": _agreement_s(set_up.first, rounds),
-        "first_round_wall_s": set_up.first.wall_s,
-        "peak_rss_mb": peak_rss_mb,
+    return Figures(
+        **msgspec.structs.asdict(cell),
+        wall_s=statistics.median(wall),
+        wall_s_spread=(min(wall), max(wall)),
+        core_s=statistics.median(math.fsum(one.core_s.values()) for one in rounds),
+        phases={name: statistics.median(one.phases.get(name, 0.0) for one in rounds) for name in PHASES},
+        waiting_s=_median([one.waiting_s for one in rounds]),
+        core_s_by_role=_by_role([one.core_s for one in rounds]),
+        us_per_contribution=_us_per_contribution(rounds),
+        floor_us=dict(floor_us),
+        messages=_counts([one.messages for one in rounds]),
+        bytes=_counts([one.bytes for one in rounds]),
+        received=_counts([one.received for one in rounds]),
+        received_bytes=_counts([one.received_bytes for one in rounds]),
+        sessions_s=set_up.sessions_s,
+        sessions_wall_s=set_up.sessions_wall_s,
+        agreement_s=_agreement_s(set_up.first, rounds),
+        first_round_wall_s=set_up.first.wall_s,
+        peak_rss_mb=peak_rss_mb,
         **_memory(cell, memory),
         **_outcomes(cell, rounds),
-        "paper_s": paper,
-        "ratio": None if paper is None else statistics.median(wall) / paper,
-    }
+        paper_s=paper,
+        ratio=None if paper is None else statistics.median(wall) / paper,
+    )
 
 
 def _median(values: Sequence[float | None]) -> float | None:
@@ -176,7 +186,7 @@ def _us_per_contribution(rounds: Sequence[Held]) -> dict[str, float] | None:
     return _by_role(each) if each else None
 
 
-def _counts(rounds: Sequence[Mapping[str, int] | None]) -> dict[str, int] | None:
+def _counts(rounds: Sequence[Mapping[str, int] | None]) -> dict[str, float] | None:
     known = [one for one in rounds if one is not None]
     return {role: round(value) for role, value in _by_role(known).items()} if known else None
 
@@ -188,16 +198,13 @@ def _agreement_s(first: Held, rounds: Sequence[Held]) -> float:
     return max(0.0, at_the_pairs(first) - statistics.median(map(at_the_pairs, rounds)))
 
 
-_MEMORY = ("compute_memory_bytes", "compute_memory_least_bytes", "compute_memory_after_bytes", "memory_bytes")
-
-
 def _memory(cell: Cell, memory: Memory | None) -> dict[str, Any]:
     """What a Compute node held when it froze its list, beside the least that it must keep until the set is agreed.
 
     That are the contributions that it holds; a node that must also open them and know whose they are needs sessions.
     """
     if memory is None:
-        return dict.fromkeys(_MEMORY)
+        return {}
     return {
         "compute_memory_bytes": memory.compute,
         "compute_memory_least_bytes": round(cell.clients * kept_bytes(cell)),

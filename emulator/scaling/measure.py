@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 from dca_proto.core.errors import UsageError
 from emulator.engine import Engine
 from emulator.scaling.cell import MOSQUITTO, Cell
 from emulator.scaling.emulated import hold_emulated
 from emulator.scaling.floor import floor_by_role_us
-from emulator.scaling.held import cell_figures
+from emulator.scaling.held import Figures, cell_figures
 from emulator.sim.team import WorkerError, run_together
 
 
-def measure(cell: Cell) -> dict[str, Any]:
+def measure(cell: Cell) -> Figures:
     """The figures of one cell, measured in this process and in those that it starts."""
     if cell.backend == MOSQUITTO:
         from emulator.scaling.live import hold_live  # which needs what a device and a broker need
@@ -32,12 +31,12 @@ def measure(cell: Cell) -> dict[str, Any]:
 class Measuring:
     """Measures in its own process, as a worker of an engine."""
 
-    def measure(self, cell: Cell) -> dict[str, Any]:
+    def measure(self, cell: Cell) -> Figures:
         """See `measure`."""
         return measure(cell)
 
 
-def measure_apart(cell: Cell, engine: Engine) -> dict[str, Any]:
+def measure_apart(cell: Cell, engine: Engine) -> Figures:
     """The figures of one cell, measured in a fresh process.
 
     Raises:
@@ -46,5 +45,5 @@ def measure_apart(cell: Cell, engine: Engine) -> dict[str, Any]:
     """
     size = f"N = {cell.clients:,}, d = {cell.dimension:,}, M = {cell.computes}"
     with engine.worker(Measuring, size, "leave this size out") as process:
-        figures: dict[str, Any] = process.call("measure", cell)
+        figures: Figures = process.call("measure", cell)
         return figures

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
@@ -20,6 +19,7 @@ from dca_proto.statistics.histogram import BINS_MAX
 from dca_proto.wording import nearest
 from emulator.scaling.calibration import Calibration, Size
 from emulator.scaling.cell import CLIENTS_MIN
+from emulator.scaling.held import Figures
 from emulator.scaling.meter import ROLES
 
 KEYS = {"clients": "N", "dimension": "d", "computes": "M"}
@@ -139,7 +139,7 @@ def _whole(key: str, text: str) -> int:
 
 
 def predict(
-    size: Size, costs: Calibration, measured: Sequence[Mapping[str, Any]], machine: Machine, round_s: float
+    size: Size, costs: Calibration, measured: Sequence[Figures], machine: Machine, round_s: float
 ) -> Prediction:
     """The round of that size.
 
@@ -149,7 +149,7 @@ def predict(
     Raises:
         UsageError: the calibration says nothing about that number of Compute nodes, or lacks a figure.
     """
-    require_computes(size, [cell["computes"] for cell in measured])
+    require_computes(size, [cell.computes for cell in measured])
     lacking = [f"{key} of {role}" for key in _NEEDED for role in ROLES if (key, role) not in costs]
     if lacking:
         raise UsageError(f"--predict: the calibration has no {', '.join(lacking)}; measure anew")
@@ -226,8 +226,8 @@ def _machines(machine: Machine, used: Mapping[str, float]) -> tuple[int, str]:
     return max(1, math.ceil(used[tightest] / machine.load)), tightest
 
 
-def _assumptions(size: Size, measured: Sequence[Mapping[str, Any]], machine: Machine, round_s: float) -> list[str]:
-    largest = max(cell["clients"] * cell["dimension"] for cell in measured)
+def _assumptions(size: Size, measured: Sequence[Figures], machine: Machine, round_s: float) -> list[str]:
+    largest = max(cell.clients * cell.dimension for cell in measured)
     beyond = size.clients * size.dimension / largest
     told = [
         f"a core works as fast as those calibrated; costs stay linear {beyond:,.0f} times beyond the largest "

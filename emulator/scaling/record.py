@@ -19,6 +19,7 @@ from dca_proto.cli.output import require_writable, write_json
 from dca_proto.core.errors import InputError
 from emulator import provenance
 from emulator.scaling.cell import Cell
+from emulator.scaling.held import Figures
 
 _KIND = "scaling-resume"
 _PACKAGES = ("dca-proto", "numpy", "PyNaCl", "msgspec")
@@ -55,7 +56,7 @@ class Record:
     def __init__(self, path: Path | None, options: Mapping[str, Any]) -> None:
         self.path = path
         self._sweep = {"options": dict(options), "versions": versions(), "machine": machine()}
-        self._cells: dict[Cell, dict[str, Any]] = {}
+        self._cells: dict[Cell, Figures] = {}
         if path is not None:
             require_writable(path)
             if path.exists():
@@ -67,14 +68,16 @@ class Record:
     def __contains__(self, cell: Cell) -> bool:
         return cell in self._cells
 
-    def __getitem__(self, cell: Cell) -> dict[str, Any]:
+    def __getitem__(self, cell: Cell) -> Figures:
         return self._cells[cell]
 
-    def add(self, cell: Cell, figures: dict[str, Any]) -> None:
+    def add(self, cell: Cell, figures: Figures) -> None:
         """A cell is finished: durable before this returns, where there is a file."""
         self._cells[cell] = figures
         if self.path is not None:
-            write_json({"kind": _KIND, **self._sweep, "cells": list(self._cells.values())}, str(self.path))
+            write_json(
+                {"kind": _KIND, **self._sweep, "cells": msgspec.to_builtins(list(self._cells.values()))}, str(self.path)
+            )
 
     def _load(self, path: Path) -> None:
         stored = read_object(path, "--resume")
@@ -84,7 +87,7 @@ class Record:
         if differences:
             raise InputError(f"--resume {path} is of another sweep: {'; '.join(differences)}; name a new file")
         try:
-            self._cells = {msgspec.convert(figures, Cell): figures for figures in stored["cells"]}
+            self._cells = {one.cell: one for one in msgspec.convert(stored["cells"], list[Figures])}
         except msgspec.ValidationError as error:
             raise InputError(f"--resume {path}: a cell is damaged ({error}); name a new file") from None
 

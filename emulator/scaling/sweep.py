@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from emulator.scaling.cell import Cell
+from emulator.scaling.held import Figures
 from emulator.scaling.record import Record
 
-Measure = Callable[[Cell], dict[str, Any]]
+Measure = Callable[[Cell], Figures]
 
 
 class Watcher(Protocol):
@@ -17,11 +18,11 @@ class Watcher(Protocol):
     def began(self, cell: Cell) -> None:
         """A cell is being measured."""
 
-    def ended(self, cell: Cell, figures: dict[str, Any]) -> None:
+    def ended(self, cell: Cell, figures: Figures) -> None:
         """A cell is finished, and kept."""
 
 
-def run_sweep(cells: Sequence[Cell], record: Record, measure: Measure, watcher: Watcher) -> list[dict[str, Any]]:
+def run_sweep(cells: Sequence[Cell], record: Record, measure: Measure, watcher: Watcher) -> list[Figures]:
     """The figures of all cells, in their order; only those that the record lacks are measured."""
     for cell in missing(cells, record):
         watcher.began(cell)

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -17,9 +16,10 @@ from dca_proto.cli.output import say
 from emulator.scaling.calibration import ERROR_MAX, HeldOut, worst
 from emulator.scaling.cell import EMULATED, Cell
 from emulator.scaling.fit import Growth
+from emulator.scaling.held import Figures
 from emulator.scaling.predict import Figure, Prediction
 
-_Cells = Sequence[Mapping[str, Any]]
+_Cells = Sequence[Figures]
 _ROLES = {"client": "clients", "compute": "Compute nodes", "trainer": "trainer"}
 _ERRORS = {
     "client": "client core seconds",
@@ -70,7 +70,7 @@ class Progressing:
         """A cell is being measured."""
         self._progress.update(self._task, description=f"{self._finished + 1}/{self._total} {size_text(cell)}")
 
-    def ended(self, cell: Cell, figures: Mapping[str, Any]) -> None:
+    def ended(self, cell: Cell, figures: Figures) -> None:
         """A cell is finished; what is left is estimated from how fast the finished ones were."""
         self._finished += 1
         self._done_s += cell.estimate_s
@@ -79,7 +79,7 @@ class Progressing:
         left = f"about {duration(left_s)} left" if self._finished < self._total else ""
         self._progress.update(self._task, completed=self._done_s, left=left)
         if not self._console.is_terminal:
-            line = f"{size_text(cell)}: {figures['wall_s']:.3g} s a round; {left or 'all measured'}"
+            line = f"{size_text(cell)}: {figures.wall_s:.3g} s a round; {left or 'all measured'}"
             say(self._console, f"{self._finished}/{self._total}", line)
 
 
@@ -101,41 +101,41 @@ def cells_table(cells: _Cells) -> Table:
     title = "seconds of a round; ratio to the paper's: below 1 is faster; set-up once a day"
     table = _table(title, "N", "d", "M", "wall", "spread", "agree", "paper", "ratio", "set-up")
     for one in cells:
-        low, high = one["wall_s_spread"]
+        low, high = one.spread
         table.add_row(
             *_size(one),
-            f"{one['wall_s']:.3g}",
+            f"{one.wall_s:.3g}",
             f"{low:.3g}-{high:.3g}",
-            f"{one['phases']['agree']:.2g}",
-            _optional(one["paper_s"], "g"),
-            _optional(one["ratio"], ".2f"),
-            f"{one['sessions_wall_s'] + one['first_round_wall_s']:.3g}",
+            f"{one.phases['agree']:.2g}",
+            _optional(one.paper_s, "g"),
+            _optional(one.ratio, ".2f"),
+            f"{one.sessions_wall_s + (one.first_round_wall_s or 0.0):.3g}",
         )
     return table
 
 
 def uses_table(cells: _Cells) -> Table:
     """Where core time goes for each contribution, beside the floor; what a client sends and gets; and memory."""
-    others = sorted({role for one in cells for role in one["core_s_by_role"]} - _ROLES.keys())
+    others = sorted({role for one in cells for role in one.core_s_by_role} - _ROLES.keys())
     title = "core µs of a contribution (bare cryptography); a client's traffic; peak MiB"
     table = _table(title, "N", "d", "M", "client", "nodes", *others, "msgs", "sent", "got", "peak")
     for one in cells:
-        us, floor = one["us_per_contribution"] or {}, one["floor_us"]
+        us, floor = one.us_per_contribution or {}, one.floor_us
         table.add_row(
             *_size(one),
             *(f"{_optional(us.get(role), '.0f')} ({floor[role]:.0f})" for role in ("client", "compute")),
             *(_optional(us.get(role), ".0f") for role in others),
             " + ".join(_optional(_for_each_client(one, way), ".3g") or "?" for way in ("messages", "received")),
             *("" if size is None else _bytes(size) for size in map(partial(_for_each_client, one), _WAYS)),
-            f"{one['peak_rss_mb']:.0f}",
+            f"{one.peak_rss_mb:.0f}",
         )
     return table
 
 
-def _for_each_client(one: Mapping[str, Any], figure: str) -> float | None:
+def _for_each_client(one: Figures, figure: str) -> float | None:
     """A figure of a client, in the mean; None where nobody counted it."""
-    found: float | None = None if one[figure] is None else one[figure]["client"] / one["clients"]
-    return found
+    by_role: dict[str, float] | None = getattr(one, figure)
+    return None if by_role is None else by_role["client"] / one.clients
 
 
 def dropouts_table(cells: _Cells) -> Table:
@@ -143,41 +143,41 @@ def dropouts_table(cells: _Cells) -> Table:
     table = _table("drop-outs", "N", "d", "M", "T", "drop rate", "noise sd", "of ideal", "results", "expected",
                    "wall s")  # fmt: skip
     for one in cells:
-        noise, ideal = one["noise_sd"], one["noise_sd_ideal"]
+        noise, ideal = one.noise_sd, one.noise_sd_ideal
         table.add_row(
             *_size(one),
-            f"{one['tolerated']:,}",
-            f"{100 * one['drop_rate']:g} %",
+            f"{one.tolerated:,}",
+            f"{100 * one.drop_rate:g} %",
             _optional(noise, ".4g"),
-            f"{noise / ideal:.3f}" if noise else "",
-            f"{100 * one['success_rate']:.0f} %",
-            f"{100 * one['success_expected']:.1f} %",
-            f"{one['wall_s']:.3g}",
+            f"{noise / ideal:.3f}" if noise and ideal else "",
+            f"{100 * one.success_rate:.0f} %",
+            f"{100 * one.success_expected:.1f} %",
+            f"{one.wall_s:.3g}",
         )
     return table
 
 
 def busy_lines(cells: _Cells) -> Iterator[tuple[str, str]]:
     """A doubt about wall times: processes in virtual time wait for each other, and else for nothing but a core."""
-    waits = [_awake_s(one) / one["core_s"] for one in cells if one["backend"] == EMULATED]
+    waits = [_awake_s(one) / one.core_s for one in cells if one.backend == EMULATED]
     if waits and max(waits) > _BUSY:
         awake = f"processes were awake for up to {max(waits):.1f} times their core time"
         yield "busy", f"{awake}: other work, or more processes than cores, took the cores; measure anew"
 
 
-def _awake_s(one: Mapping[str, Any]) -> float:
+def _awake_s(one: Figures) -> float:
     """Seconds, summed over processes, in which there was something to do; measured in one if the file is silent."""
-    whole_s: float = one.get("processes", 1) * one["wall_s"]
-    return whole_s - (one.get("waiting_s") or 0.0)
+    whole_s: float = one.processes * one.wall_s
+    return whole_s - (one.waiting_s or 0.0)
 
 
 def slower_lines(cells: _Cells) -> Iterator[tuple[str, str]]:
     """Where the time of a cell goes that is slower than the paper's."""
     for one in cells:
-        if (one["ratio"] or 0) <= 1:
+        if (one.ratio or 0) <= 1:
             continue
-        phases = ", ".join(f"{name} {seconds:.3g}" for name, seconds in one["phases"].items())
-        roles = ", ".join(f"{_ROLES.get(role, role)} {seconds:.3g}" for role, seconds in one["core_s_by_role"].items())
+        phases = ", ".join(f"{name} {seconds:.3g}" for name, seconds in one.phases.items())
+        roles = ", ".join(f"{_ROLES.get(role, role)} {seconds:.3g}" for role, seconds in one.core_s_by_role.items())
         size = "N = {}, d = {}, M = {}".format(*_size(one))
         yield "slower", f"{size} than the paper: wall seconds: {phases}; core seconds: {roles}"
 
@@ -194,15 +194,17 @@ def growth_lines(fits: Mapping[str, Growth]) -> Iterator[tuple[str, str]]:
 
 def memory_lines(cells: _Cells) -> Iterator[tuple[str, str]]:
     """What a Compute node holds for each client, at the smallest and the largest N of the largest d."""
-    weighed = [one for one in cells if one.get("compute_memory_bytes")]
+    weighed = [one for one in cells if one.compute_memory_bytes]
     if not weighed:
         return
-    dimension, computes = max((one["dimension"], one["computes"]) for one in weighed)
-    row = [one for one in weighed if (one["dimension"], one["computes"]) == (dimension, computes)]
-    each = {one["clients"]: one["compute_memory_bytes"] / one["clients"] for one in row}
+    dimension, computes = max((one.dimension, one.computes) for one in weighed)
+    row = [one for one in weighed if (one.dimension, one.computes) == (dimension, computes)]
+    each = {one.clients: (one.compute_memory_bytes or 0) / one.clients for one in row}
     ends = ", ".join(f"{each[clients]:,.0f} B at N = {clients:,}" for clients in sorted({min(each), max(each)}))
-    most = max(row, key=lambda one: one["clients"])
-    kept, after = (most[f"compute_memory_{name}_bytes"] / most["clients"] for name in ("least", "after"))
+    most = max(row, key=lambda one: one.clients)
+    kept, after = (
+        (value or 0) / most.clients for value in (most.compute_memory_least_bytes, most.compute_memory_after_bytes)
+    )
     yield (
         "memory",
         f"a Compute node holds for each client, d = {dimension:,}, M = {computes}: {ends}; {kept:,.0f} B of it are the "
@@ -275,8 +277,8 @@ def broker_line(prediction: Prediction) -> str:
     )
 
 
-def _size(one: Mapping[str, Any]) -> tuple[str, str, str]:
-    return f"{one['clients']:,}", f"{one['dimension']:,}", str(one["computes"])
+def _size(one: Figures) -> tuple[str, str, str]:
+    return f"{one.clients:,}", f"{one.dimension:,}", str(one.computes)
 
 
 def _table(title: str, *columns: str) -> Table:

@@ -8,7 +8,6 @@ import math
 import os
 import signal
 import threading
-from typing import Any
 
 import msgspec
 import psutil
@@ -22,6 +21,7 @@ from emulator.engine import open_engine
 from emulator.scaling import emulated, measure
 from emulator.scaling.cell import Cell
 from emulator.scaling.emulated import Population, hold_emulated
+from emulator.scaling.held import Figures
 from emulator.scaling.measure import measure_apart
 from emulator.sim.team import WorkerError, run_together
 
@@ -53,7 +53,7 @@ def compute_bytes(one: Cell) -> tuple[int, int]:
 def test_messages_and_bytes_are_those_of_the_protocol(processes: int) -> None:
     one = cell(processes=processes)
     n, m = one.clients, one.computes
-    figures = measure_apart(one, LOCALLY)
+    figures = msgspec.to_builtins(measure_apart(one, LOCALLY))
     among_nodes = 2 * m * (m - 1)  # lists and answers
     assert figures["messages"] == {
         "client": n,
@@ -86,7 +86,7 @@ def test_messages_and_bytes_are_those_of_the_protocol(processes: int) -> None:
 
 def test_peak_memory_is_in_mebibytes_as_a_fleet_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emulated, "peak_rss_bytes", lambda: 3 << 20)
-    assert measure.measure(cell())["peak_rss_mb"] == 3.0
+    assert measure.measure(cell()).peak_rss_mb == 3.0
 
 
 def test_the_noise_is_the_ideal_one_and_the_unused_tolerance() -> None:
@@ -169,7 +169,7 @@ def test_measured_actors_pay_for_no_trace() -> None:
 
 def test_a_live_cell_counts_the_same_messages_and_says_null_of_what_nobody_weighed(mosquitto_installed: None) -> None:
     live = cell(backend="mosquitto", repeats=1)
-    figures, emulated_one = measure_apart(live, LOCALLY), measure_apart(cell(repeats=1), LOCALLY)
+    figures, emulated_one = (msgspec.to_builtins(measure_apart(one, LOCALLY)) for one in (live, cell(repeats=1)))
     assert figures["success_rate"] == 1.0
     assert figures["messages"]["client"] == emulated_one["messages"]["client"]
     assert figures["bytes"]["client"] == emulated_one["bytes"]["client"]
@@ -192,7 +192,7 @@ def test_what_a_node_holds_grows_by_what_it_must_keep_of_a_client() -> None:
 class Faulty(measure.Measuring):
     """Ends as its cell's number of dimensions says."""
 
-    def measure(self, cell: Cell) -> dict[str, Any]:
+    def measure(self, cell: Cell) -> Figures:
         if cell.dimension == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         if cell.dimension == 2:

@@ -225,7 +225,7 @@ def test_what_is_not_known_is_not_needed() -> None:
         "swarm": {"ok": True, "clients": 3, "computes": 2, "tolerated": 0, "rounds": []},
         "emulation": {"ok": True, "digest": "ab", "outcome": {"result": "ok", "rounds": []}, "invariants": []},
         "sweep": {"ok": True, "run": 0, "failed": [], "coverage": {}},
-        "scaling": {"cells": [{"clients": 1, "dimension": 1, "computes": 2, "wall_s": 0.0}]},
+        "scaling": {"cells": [{"clients": 1, "dimension": 1, "computes": 2, "wall_s": 0.0, "core_s": 0.0}]},
     }
     for kind, run in minimal.items():
         assert "loads nothing" in text_of({"kind": kind, **run}, drawn=True)

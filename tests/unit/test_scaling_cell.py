@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from scipy.stats import binom
@@ -95,8 +96,8 @@ def set_up(first: Held) -> SetUp:
 
 def test_a_cell_is_the_medians_of_its_rounds_and_the_set_up_is_apart() -> None:
     rounds = [held(2.0, 3.0), held(1.43, 2.0), held(4.0, 2.5)]
-    figures = cell_figures(cell(), set_up(held(9.0, 7.5)), rounds, None, 50.0, FLOOR)
-    assert (figures["wall_s"], figures["wall_s_spread"]) == (2.0, [1.43, 4.0])
+    figures = msgspec.to_builtins(cell_figures(cell(), set_up(held(9.0, 7.5)), rounds, None, 50.0, FLOOR))
+    assert (figures["wall_s"], figures["wall_s_spread"]) == (2.0, (1.43, 4.0))
     assert figures["agreement_s"] == 7.5 + 1.0 - (2.5 + 1.0)
     assert figures["core_s_by_role"] == {"client": 2.5, "compute": 1.0, "trainer": 0.5, "emulator": 0.25}
     assert (figures["paper_s"], figures["ratio"]) == (2.86, pytest.approx(2.0 / 2.86))
@@ -106,7 +107,7 @@ def test_a_cell_is_the_medians_of_its_rounds_and_the_set_up_is_apart() -> None:
     }
     assert figures["floor_us"] == FLOOR
     memory = Memory(client=1, compute=2, trainer=3, compute_after=4)
-    weighed = cell_figures(cell(), set_up(held(9.0, 7.5)), rounds, memory, 50.0, FLOOR)
+    weighed = msgspec.to_builtins(cell_figures(cell(), set_up(held(9.0, 7.5)), rounds, memory, 50.0, FLOOR))
     assert {key for key, value in weighed.items() if value != figures[key]} == {
         key for key in figures if "memory" in key
     }
@@ -116,7 +117,9 @@ def test_a_cell_is_the_medians_of_its_rounds_and_the_set_up_is_apart() -> None:
 def test_the_least_that_a_node_keeps_are_the_contributions_that_it_holds() -> None:
     assert kept_bytes(cell()) == (36 + 8 * 10 + 8 * 100) / 10
     memory = Memory(client=1, compute=300_000, trainer=2, compute_after=5)
-    figures = cell_figures(cell(), set_up(held(1, 1)), [held(1, 1, completed=False)], memory, 1.0, FLOOR)
+    figures = msgspec.to_builtins(
+        cell_figures(cell(), set_up(held(1, 1)), [held(1, 1, completed=False)], memory, 1.0, FLOOR)
+    )
     assert figures["compute_memory_least_bytes"] == 1000 * 91.6
     assert (figures["compute_memory_bytes"], figures["compute_memory_after_bytes"]) == (300_000, 5)
     assert (figures["success_rate"], figures["noise_sd"], figures["contributors"]) == (0.0, None, None)

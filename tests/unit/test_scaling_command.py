@@ -13,17 +13,18 @@ from dca_proto.core.errors import UsageError
 from emulator.scaling import command
 from emulator.scaling.cell import Cell
 from emulator.scaling.command import scaling
+from emulator.scaling.held import Figures
 
 SIZES = {"clients": "100,1000,10000", "dimension": "10,100,1000", "computes": "10"}
 ROLES = ("client", "compute", "trainer")
 
 
-def synthetic(cell: Cell) -> dict[str, Any]:
+def synthetic(cell: Cell, **changes: Any) -> Figures:
     """Figures of a cell, without holding a round."""
     cost = cell.clients * (1e-3 + 1e-7 * cell.computes * cell.dimension) * (1.02 if cell.dimension == 100 else 1)
     sent = {"client": 2 * cell.clients, "compute": cell.clients * cell.computes, "trainer": 1 + 2 * cell.computes}
     paper = 2.86 if (cell.clients, cell.dimension, cell.computes) == (1000, 100, 10) and not cell.drop_rate else None
-    return {
+    found = {
         **msgspec.to_builtins(cell),
         "wall_s": cost,
         "wall_s_spread": [cost * 0.9, cost * 1.1],
@@ -56,6 +57,7 @@ def synthetic(cell: Cell) -> dict[str, Any]:
         "paper_s": paper,
         "ratio": None if paper is None else cost / paper,
     }
+    return msgspec.convert({**found, **changes}, Figures)
 
 
 @pytest.fixture
@@ -63,7 +65,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[Cell]:
     """The cells that the command has measured."""
     seen: list[Cell] = []
 
-    def measure(cell: Cell, engine: object) -> dict[str, Any]:
+    def measure(cell: Cell, engine: object) -> Figures:
         seen.append(cell)
         return synthetic(cell)
 
@@ -78,7 +80,8 @@ def test_a_sweep_writes_cells_fits_and_the_paper_beside_them(
     assert scaling(**SIZES, json_to=str(target), plot=picture) == 0
     result = json.loads(target.read_text())
     assert set(result) == {
-        *("kind", "versions", "machine", "options", "cells", "fits", "calibration", "held_out"),
+        *("kind", "versions", "machine", "options", "cells", "fits", "calibration", "held_out", "warnings"),
+        "prediction",
     }
     assert (result["kind"], len(result["cells"]), len(measured)) == ("scaling", 9, 9)
     required = {
@@ -118,9 +121,7 @@ def test_thresholds_and_drop_rates_are_swept(
 
 
 def test_a_busy_machine_is_seen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(
-        command, "measure_apart", lambda cell, _: {**synthetic(cell), "wall_s": synthetic(cell)["core_s"] * 3}
-    )
+    monkeypatch.setattr(command, "measure_apart", lambda cell, _: synthetic(cell, wall_s=synthetic(cell).core_s * 3))
     scaling(clients="100", dimension="10", computes="3", processes=1)
     assert "awake for up to 3.0 times their core time" in " ".join(capsys.readouterr().out.split())
     scaling(predict_size=QUESTION, processes=1)
@@ -133,7 +134,7 @@ def test_processes_that_wait_for_each_other_are_not_a_busy_machine(
     seconds = {"core_s": 1.0, "wall_s": 0.9}  # two processes: 0.8 s of the 1.8 went by in waiting
     for waiting_s, is_busy in ((0.8, False), (0.1, True)):
         figures = {**seconds, "waiting_s": waiting_s}
-        monkeypatch.setattr(command, "measure_apart", lambda cell, _, more=figures: {**synthetic(cell), **more})
+        monkeypatch.setattr(command, "measure_apart", lambda cell, _, more=figures: synthetic(cell, **more))
         scaling(clients="100", dimension="10", computes="3", processes=2)
         assert ("more processes than cores, took the cores" in " ".join(capsys.readouterr().out.split())) == is_busy
 
@@ -179,7 +180,7 @@ def test_a_cell_without_its_core_seconds_is_damaged(measured: list[Cell], tmp_pa
 def test_a_cell_that_is_slower_than_the_paper_is_told_apart(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "measure_apart", lambda cell, _: {**synthetic(cell), "paper_s": 0.5, "ratio": 2.0})
+    monkeypatch.setattr(command, "measure_apart", lambda cell, _: synthetic(cell, paper_s=0.5, ratio=2.0))
     scaling(clients="100", dimension="10", computes="3")
     told = " ".join(capsys.readouterr().out.split())
     assert "slower N = 100, d = 10, M = 3 than the paper: wall seconds: collect 0.05" in told
@@ -190,7 +191,7 @@ def test_ctrl_c_says_how_to_go_on_and_going_on_measures_the_rest(
 ) -> None:
     seen: list[Cell] = []
 
-    def measure(cell: Cell, engine: object) -> dict[str, Any]:
+    def measure(cell: Cell, engine: object) -> Figures:
         if len(seen) == 2:
             raise KeyboardInterrupt
         seen.append(cell)

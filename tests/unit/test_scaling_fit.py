@@ -5,25 +5,26 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from emulator.scaling.fit import growth, growths
+from emulator.scaling.held import Figures
 
 SIZES = list(itertools.product((100, 1000, 10_000), (10, 100, 1000), (10,)))
 
 
-def power(n: float = 1.0, d: float = 0.5, m: float = 0.0, *, noise: Any = None) -> list[dict[str, Any]]:
+def power(n: float = 1.0, d: float = 0.5, m: float = 0.0, *, noise: Any = None) -> list[Figures]:
     factors = np.ones(len(SIZES)) if noise is None else np.exp(noise)
     return [
-        {
-            "clients": size[0],
-            "dimension": size[1],
-            "computes": size[2],
-            "drop_rate": 0.0,
-            "wall_s": 3e-4 * size[0] ** n * size[1] ** d * size[2] ** m * factor,
-            "core_s": 1.0 + size[0],
-        }
+        Figures(
+            clients=size[0],
+            dimension=size[1],
+            computes=size[2],
+            wall_s=3e-4 * size[0] ** n * size[1] ** d * size[2] ** m * factor,
+            core_s=1.0 + size[0],
+        )
         for size, factor in zip(SIZES, factors, strict=True)
     ]
 
@@ -47,7 +48,7 @@ def test_what_does_not_vary_has_no_exponent_and_too_few_cells_have_no_fit() -> N
 
 def test_cells_with_drop_outs_are_not_fitted() -> None:
     cells = power()
-    dropped = [{**one, "drop_rate": 0.1, "wall_s": 100.0} for one in cells]
+    dropped = [msgspec.structs.replace(one, drop_rate=0.1, wall_s=100.0) for one in cells]
     assert growths([*cells, *dropped])["wall_s"].exponents["N"].value == pytest.approx(1.0)
     assert growths(dropped) == {}
 

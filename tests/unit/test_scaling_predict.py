@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from dca_proto.core.errors import UsageError
 from emulator.scaling.calibration import FIGURES, TERMS, Size, fit_all, fit_costs, hold_out, usable, worst
+from emulator.scaling.held import Figures
 from emulator.scaling.predict import Machine, parse_question, predict
 
 COSTS = {"1": 1e-3, "N": 4e-4, "d": 1e-6, "M": 1e-3, "M2": 1e-5, "N M": 6e-5, "M d": 1e-8, "N d": 2e-8, "N d/M": 1e-8,
@@ -21,25 +23,19 @@ def figure(key: str, role: str, size: Size) -> float:
     return sum(COSTS[term] * TERMS[term](size) for term in FIGURES[key, role])
 
 
-def cells(computes: tuple[int, ...] = (3, 10), error: float = 0.0, seed: int = 1) -> list[dict[str, Any]]:
+def cells(computes: tuple[int, ...] = (3, 10), error: float = 0.0, seed: int = 1) -> list[Figures]:
     """Cells whose every figure follows the model, with errors of measurement up to `error`."""
     rng = np.random.default_rng(seed)
 
-    def made(n: int, d: int, m: int) -> dict[str, Any]:
+    def made(n: int, d: int, m: int) -> Figures:
         roles: dict[str, dict[str, float]] = {}
         for key, role in FIGURES:
             if role:
                 seen = figure(key, role, Size(n, d, m)) * (1 + error * rng.uniform(-1, 1))
                 roles.setdefault(key, {})[role] = float(seen)
         size = {"clients": n, "dimension": d, "computes": m, "backend": "emulated"}
-        return {
-            **size,
-            **roles,
-            "drop_rate": 0.0,
-            "wall_s": float(n * m),
-            "agreement_s": n * m * 6e-5,
-            "sessions_s": n * m * 1e-4,
-        }
+        more = {"agreement_s": n * m * 6e-5, "sessions_s": n * m * 1e-4, "core_s": 1.0}
+        return msgspec.convert({**size, **roles, **more, "wall_s": float(n * m)}, Figures)
 
     return [made(n, d, m) for n, d, m in itertools.product((100, 1000, 10_000), (10, 100, 1000), computes)]
 
@@ -77,8 +73,8 @@ def test_the_largest_are_held_out_and_not_fitted() -> None:
         (10_000, 100),
     }  # 4 of 18, by N d and time
     for one in measured:
-        if (one["clients"], one["dimension"]) == (10_000, 1000):
-            one["core_s_by_role"]["client"] *= 5
+        if (one.clients, one.dimension) == (10_000, 1000):
+            one.core_s_by_role["client"] *= 5
     disturbed = hold_out(measured)
     assert [one.predicted for one in plain] == pytest.approx([one.predicted for one in disturbed])
     assert abs(worst(plain).error) < 1e-6
@@ -87,11 +83,11 @@ def test_the_largest_are_held_out_and_not_fitted() -> None:
 
 
 def test_what_a_cell_measured_does_not_decide_whether_it_is_held_out() -> None:
-    def held(cells_: list[dict[str, Any]]) -> set[tuple[int, int, int]]:
+    def held(cells_: list[Figures]) -> set[tuple[int, int, int]]:
         return {(one.clients, one.dimension, one.computes) for one in hold_out(cells_)}
 
     measured = cells()
-    slow = [{**one, "wall_s": 1e6 if one["clients"] == 1000 else 1.0} for one in measured]
+    slow = [replace(one, wall_s=1e6 if one.clients == 1000 else 1.0) for one in measured]
     assert held(slow) == held(measured)
 
 
@@ -99,15 +95,15 @@ def test_what_a_cell_measured_does_not_decide_whether_it_is_held_out() -> None:
 @pytest.mark.parametrize("figure", ["core_s_by_role", "messages", "bytes", "memory_bytes"])
 def test_an_error_in_anything_that_is_predicted_is_told(role: str, figure: str) -> None:
     measured = cells()
-    largest = max(measured, key=lambda one: (one["clients"] * one["dimension"], one["computes"]))
-    largest[figure][role] *= 1000
+    largest = max(measured, key=lambda one: (one.clients * one.dimension, one.computes))
+    getattr(largest, figure)[role] *= 1000
     assert worst(hold_out(measured)).error < -0.25
 
 
 def test_what_the_emulator_itself_takes_is_no_part_of_what_is_predicted() -> None:
     measured = cells()
     for one in measured:
-        one["core_s_by_role"]["emulator"] *= 1 + (one["dimension"] == 1000)
+        one.core_s_by_role["emulator"] *= 1 + (one.dimension == 1000)
     assert abs(worst(hold_out(measured)).error) < 1e-6
 
 
@@ -117,9 +113,9 @@ def test_too_few_cells_and_others_make_no_calibration() -> None:
     with pytest.raises(UsageError, match=r"6 emulated cells without drop-outs; a calibration needs 7"):
         usable(measured[:6])
     with pytest.raises(UsageError, match="0 emulated cells"):
-        usable([{**one, "drop_rate": 0.1} for one in measured])
+        usable([replace(one, drop_rate=0.1) for one in measured])
     with pytest.raises(UsageError, match="0 emulated cells"):
-        usable([{**one, "backend": "mosquitto"} for one in measured])
+        usable([replace(one, backend="mosquitto") for one in measured])
 
 
 def test_a_prediction_adds_up_and_says_what_it_assumes() -> None:
@@ -176,7 +172,7 @@ def test_a_calibration_with_one_m_says_nothing_of_others() -> None:
 
 
 def test_a_calibration_that_lacks_a_figure_is_refused() -> None:
-    measured = [{**one, "received": None} for one in cells()]
+    measured = [replace(one, received=None) for one in cells()]
     with pytest.raises(
         UsageError, match=r"no received of client, received of compute, received of trainer; measure anew"
     ):

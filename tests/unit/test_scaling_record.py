@@ -11,6 +11,7 @@ import pytest
 
 from dca_proto.core.errors import UsageError
 from emulator.scaling.cell import Cell, sweep
+from emulator.scaling.held import Figures
 from emulator.scaling.record import Record
 from emulator.scaling.sweep import run_sweep
 
@@ -29,16 +30,16 @@ class Machine:
         self.fails_at = fails_at
         self.shown: list[str] = []
 
-    def measure(self, cell: Cell) -> dict[str, Any]:
+    def measure(self, cell: Cell) -> Figures:
         if len(self.measured) == self.fails_at:
             raise KeyboardInterrupt
         self.measured.append(cell.clients)
-        return {**msgspec.to_builtins(cell), "wall_s": cell.clients / 10}
+        return Figures(**msgspec.structs.asdict(cell), wall_s=cell.clients / 10, core_s=1.0)
 
     def began(self, cell: Cell) -> None:
         self.shown.append(f"began {cell.clients}")
 
-    def ended(self, cell: Cell, figures: dict[str, Any]) -> None:
+    def ended(self, cell: Cell, figures: Figures) -> None:
         self.shown.append(f"ended {cell.clients}")
 
 
@@ -50,7 +51,7 @@ def test_an_interrupted_sweep_resumes_and_runs_only_what_is_missing(tmp_path: Pa
     assert first.shown == ["began 10", "ended 10", "began 20", "ended 20", "began 40"]
     done = run_sweep(cells(), Record(path, OPTIONS), second.measure, second)
     assert second.measured == [40]
-    assert [one["wall_s"] for one in done] == [1.0, 2.0, 4.0]
+    assert [one.wall_s for one in done] == [1.0, 2.0, 4.0]
     assert run_sweep(cells(), Record(path, OPTIONS), third.measure, third) == done
     assert third.measured == []
     assert list(tmp_path.iterdir()) == [path]
