@@ -11,6 +11,7 @@ import argparse
 import inspect
 import json
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from rich.text import Text
 
 from dca_proto.core.errors import UsageError
 from dca_proto.privacy.rounding import at_least
+from emulator.engine import LOCAL
 from papers.runner import Check, add_common_options, finish, main, run_cells, table
 
 C = TypeVar("C")
@@ -52,7 +54,7 @@ class Experiment(Generic[C, F]):
     DEPENDS: ClassVar[tuple[str, ...]] = ("seed",)
     """The fields that a cell's result depends on: a record of others is refused."""
     ALONE: ClassVar[bool] = False
-    """Whether cells are measured one at a time."""
+    """Whether cells are measured one at a time, on one core of this machine."""
 
     seed: int = 1
 
@@ -123,10 +125,14 @@ class Experiment(Generic[C, F]):
         """All of it; returns the exit code."""
         if options.plot and type(self).draw is Experiment.draw:
             raise UsageError("--plot: this experiment has no figure; leave it out")
+        if self.ALONE:
+            options.processes, options.engine = 1, LOCAL
+            if hasattr(os, "sched_setaffinity"):
+                os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # before JAX starts its threads
         self.prepare()
         settings = {name: getattr(self, name) for name in self.DEPENDS}
         shared = {"resume": options.resume, "engine": options.engine, "settings": settings}
-        shared["processes"] = 1 if self.ALONE else options.processes
+        shared["processes"] = options.processes
         told: list[Result] = []
 
         def sweep(cells: Sequence[Any], work: Any, label: str = self.LABEL, cost: Any = None) -> list[Result]:

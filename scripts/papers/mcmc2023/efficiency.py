@@ -15,7 +15,6 @@ figure says too much, in their favour.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -231,10 +230,6 @@ class Efficiency(Experiment[Cell, Found]):
     )
     repeats: int = 2
     shorter: int = 1
-
-    def prepare(self) -> None:
-        if hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # before JAX starts its threads
 
     def cells(self) -> list[Cell]:
         return [Cell(*one, repeat, m) for repeat in range(self.repeats) for one in self.problems for m in METHODS]

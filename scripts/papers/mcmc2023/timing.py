@@ -9,10 +9,8 @@ for each number the larger it is. So d goes on to 40 (the paper's ends at 20), a
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -93,7 +91,7 @@ class Timing(Experiment[Cell, list[Curve]]):
     def work(self, cell: Cell) -> Result:
         """Seconds per iteration of some runs, and seconds of compilation, on one core."""
         observed, prior = _problem(cell, self.seed)
-        with _one_core(), jax.enable_x64(True):
+        with jax.enable_x64(True):
             return _timed(kernel_of(cell.method, observed), *jax.tree.map(jnp.asarray, (observed, prior)))
 
     def gather(self, cells: Sequence[Cell], results: Sequence[Result]) -> list[Curve]:
@@ -157,20 +155,6 @@ def _problem(cell: Cell, seed: int) -> tuple[NodeStatistics, Prior]:
     y = X @ rng.standard_normal(d) / np.sqrt(d) + rng.standard_normal(ROWS)
     sigma = np.sqrt(2) * (4 * d + 18) / mu_of(EPSILON, DELTA)
     return with_noise(Statistics.of(X, y, J), sigma, sigma, rng, sigma_u=sigma), Prior.default(d, 1.0)
-
-
-@contextmanager
-def _one_core() -> Iterator[None]:
-    """This process on one of its cores meanwhile, where the system can say so."""
-    if not hasattr(os, "sched_setaffinity"):
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {max(before)})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def _timed(kernel: Kernel, observed: Any, prior: Any) -> dict[str, Any]:
