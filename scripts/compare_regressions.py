@@ -55,7 +55,7 @@ from inference.models.linear.baselines import nonprivate_regression
 from inference.problem import Problem, split, stream
 from inference.rounds import run
 from papers.mcmc2023.samplers import adassp
-from papers.picture import COLOURS, MARKERS, drawing
+from papers.picture import COLOURS, MARKERS, drawing, legend
 from papers.runner import Check, add_common_options, finish, main, run_cells, table
 
 Array = NDArray[np.float64]
@@ -210,7 +210,7 @@ def gathered(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def draw(path: Path, figures: list[dict[str, Any]]) -> None:
     """A panel for each data set and measure."""
     shown = list(dict.fromkeys((one["data"], one["measure"]) for one in figures))
-    with drawing(path, columns=len(shown), size=(3.4 * len(shown), 3.6)) as panels:
+    with drawing(path, columns=len(shown), size=(2.6, 2.8)) as panels:
         for axes, (data, measure) in zip(panels[0], shown, strict=True):
             for method, colour, marker in zip(METHODS, COLOURS, MARKERS, strict=False):
                 place = (data, measure, method)
@@ -219,8 +219,11 @@ def draw(path: Path, figures: list[dict[str, Any]]) -> None:
                     half = [one["median"] for one in own]
                     axes.plot([one["epsilon"] for one in own], half, f"{marker}-", color=colour, label=method)
             limits = (0.95, 1.8) if measure == "rmse" else None
-            axes.set(xscale="log", xlabel="epsilon", title=f"{data}, {measure.replace('_', ' ')}", ylim=limits)
-        panels[0, 0].legend(frameon=False, fontsize=8)
+            name = "RMSE over least squares" if measure == "rmse" else measure.replace("_", " ")
+            axes.set(xscale="log", xlabel="epsilon", title=data, ylabel=name, ylim=limits)
+            axes.minorticks_off()
+            axes.set_xticks(EPSILONS, list(map(at_least, EPSILONS)))
+        legend(panels)
 
 
 def check(options: argparse.Namespace) -> int:
