@@ -215,7 +215,7 @@ def _amount(stream: random.Random, amount: str, amounts: tuple[float, float]) ->
         case "a probability":
             return stream.choice([0.1, 0.3, 0.6])
         case "how many messages":
-            return float(stream.randint(1, 8))
+            return float(stream.choice([1, 5, 25]))
         case "bytes a second":
             return stream.choice([500.0, 5_000.0])
         case _:

@@ -12,16 +12,21 @@ from dca_proto.core.effects import Address, Channel
 from dca_proto.core.messages import (
     AbortWanted,
     Announcement,
+    Body,
     Close,
     Contribution,
+    Decline,
     EpochKey,
+    Frame,
     Hello,
     Invitation,
     InvitedRound,
+    PartialSum,
     Receipt,
+    Release,
     Sealed,
 )
-from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, AgreementKey, Identity
+from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, AgreementKey, Identity, actor_id, seal_to
 from emulator.fuzz.forger import Forger, Known
 from emulator.sim.packet import Packet
 from emulator.trials.fault import Injection
@@ -132,7 +137,7 @@ class _Injecting(Injection):
         """What is sent, of each kind of message as often as of any other; None where there is nothing yet."""
         kinds: dict[type, list[Packet]] = {}
         for one in filter(self._concerns, self.world.router.passed):
-            kinds.setdefault(type(body_of(one.payload or b"")), []).append(one)
+            kinds.setdefault(type(body_of_packet(one)), []).append(one)
         return self.change(self.stream.choice(kinds[self.stream.choice(list(kinds))])) if kinds else None
 
     def _concerns(self, passed: Packet) -> bool:
@@ -141,6 +146,11 @@ class _Injecting(Injection):
     def change(self, passed: Packet) -> Packet | None:
         """What is sent; None where this message is of no use."""
         return passed
+
+
+def body_of_packet(packet: Packet) -> Body | Frame | None:
+    """What a packet with a whole message says, if that can be read."""
+    return body_of(packet.payload or b"")
 
 
 class Relay(Injection):
@@ -186,18 +196,44 @@ class Forge(_Injecting):
         body = body_of(payload)
         if body is None:
             return None
-        if isinstance(body, Announcement) and self.stream.random() < 0.5:
-            return self._words(announcement_hash(payload), body)
+        own_words = self.stream.random() < 0.5
+        if isinstance(body, Contribution) and own_words:
+            receipt = Receipt(body.round_id, body.contribution, self.stream.randbytes(16))
+            return Packet(passed.to.id, Address(Channel.CLIENT, passed.sender), body.round_id, encode(receipt))
+        if isinstance(body, Announcement) and own_words:
+            words = self._word if self.stream.random() < 0.5 else self._sealed
+            return words(announcement_hash(payload), body)
         made = self._forger.forge(payload) if self.stream.random() < 0.5 else self._resigned(payload, body)
         return msgspec.structs.replace(passed, payload=made)
 
-    def _words(self, hashed: bytes, body: Announcement) -> Packet:
+    def _word(self, hashed: bytes, body: Announcement) -> Packet:
         """What a Compute node of the round would say, or what closes it."""
         cast = self.world.cast
         words = words_of_nodes(body.round_id, hashed, cast.computes, cast.clients)
         words += [(body.trainer, Address(Channel.COMPUTE, one), Close(body.round_id, hashed)) for one in cast.computes]
         sender, to, word = self.stream.choice(words)
-        return Packet(sender, to, body.round_id, encode(sign(self._identity, self._federation_id, word)))
+        return Packet(sender, to, body.round_id, self._signed(word))
+
+    def _sealed(self, hashed: bytes, asked: Announcement) -> Packet | None:
+        """What a client or a Compute node would seal to the trainer; with the certificate of a client."""
+        hellos = [one for one in map(body_of_packet, self.world.router.passed) if isinstance(one, Hello)]
+        if not hellos:
+            return None
+        certificate, cast = self.stream.choice(hellos).certificate, self.world.cast
+        about, vector = (asked.round_id, hashed), bytes(8 * cast.statistic.dimension)
+        client, node = actor_id(certificate.client_key), self.stream.choice(cast.computes)
+        known = self.stream.randbytes(KEY_BYTES)
+        words: list[tuple[bytes, Body]] = [
+            (client, Decline(*about, certificate, "budget", "nothing", "more")),
+            (client, Release(*about, certificate, 1, known[:ID_BYTES], known, vector)),
+            (node, PartialSum(*about, known, 1, (), b"", vector)),
+        ]
+        sender, said = self.stream.choice(words)
+        sealed = seal_to(asked.reply_key, self._signed(said), hashed, self.stream.randbytes)
+        return Packet(sender, Address(Channel.TRAINER, asked.trainer), b"", encode(Sealed(asked.round_id, *sealed)))
+
+    def _signed(self, body: Body) -> bytes:
+        return encode(sign(self._identity, self._federation_id, body))
 
     def _resigned(self, payload: bytes, body: object) -> bytes:
         """The same message with keys of its own where it names a key, signed anew."""
@@ -214,7 +250,7 @@ class Forge(_Injecting):
                 return encode(msgspec.structs.replace(body, announcement=decode_frame(inner)))
             case Sealed() | Contribution() | Receipt():
                 return self._forger.forge(payload)
-        return encode(sign(self._identity, self._federation_id, body))  # type: ignore[arg-type]
+        return self._signed(body)  # type: ignore[arg-type]
 
 
 class Spoof(_Injecting):

@@ -25,7 +25,8 @@ from dca_proto.core.client_round import ROUNDS as CLIENT_ROUNDS
 from dca_proto.core.codec import decode_frame, encode
 from dca_proto.core.compute import ComputeActor
 from dca_proto.core.compute_round import ANNOUNCEMENTS as NODE_ANNOUNCEMENTS
-from dca_proto.core.compute_round import CONTRIBUTIONS, LISTS, ROUNDS
+from dca_proto.core.compute_round import CONTRIBUTIONS, ENDS, LISTS, RELEASED, ROUNDS
+from dca_proto.core.compute_round import StoredRound as NodeRound
 from dca_proto.core.contribution import Kept
 from dca_proto.core.declines import KEPT_MAX
 from dca_proto.core.declines import TABLE as DECLINES
@@ -39,12 +40,13 @@ from dca_proto.core.sessions import HELLO, SESSIONS
 from dca_proto.core.trainer_round import RELEASES
 from dca_proto.core.trainer_round import ROUNDS as TRAINER_ROUNDS
 from dca_proto.core.trainer_round import StoredRound as TrainerRound
-from dca_proto.crypto.keyring import SEEN
+from dca_proto.crypto.keyring import SEEN, epoch_of
 from dca_proto.crypto.keyring import TABLE as EPOCHS
+from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.privacy.ledger import TABLE as LEDGER
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
-from emulator.trials.checkers.witness import Witness
+from emulator.trials.checkers.witness import Witness, contributions_in
 from emulator.trials.wire import body_of
 
 if TYPE_CHECKING:
@@ -64,6 +66,7 @@ _EPOCHS_MAX = 4
 _HEX = re.compile(r"[0-9a-f]{16,}")
 _SLACK_MS = 5_000
 _LOOK_EVERY = 512  # handled events between two looks at an actor's memory
+_WORK = (CONTRIBUTIONS, LISTS)
 _SAME_EACH_TIME = (EpochKey, HelloWanted, Sessions)  # words about no round, which may be true again
 _OPAQUE = (bytes, str, int, float, bool, type(None), np.ndarray)
 
@@ -110,8 +113,8 @@ class Inputs(Checker):
             counted = sum(process.actor.dropped.values())
             told = self._told[start]
             self.expect(counted == told, f"{process.name} counts {counted} drops and tells of {told}")
-        if isinstance(event, Received) and any(isinstance(one, Persist | Forget) for one in effects):
-            self._check_origin(process, event)
+        if isinstance(event, Received) and any(_acts(one) for one in effects):
+            self._check_origin(process, event, writes=any(isinstance(one, Persist | Forget) for one in effects))
         self._handled[process.id] += 1
         if self._handled[process.id] % _LOOK_EVERY == 0:
             self._check_memory(process)
@@ -126,8 +129,12 @@ class Inputs(Checker):
         """What was not durable may be asked for again."""
         self._acting.pop(process.id, None)
 
-    def _check_origin(self, process: Process, event: Received) -> None:
-        """What changes a store was sent, by whom the topic names, and has not changed it before."""
+    def on_restore(self, process: Process) -> None:
+        """An old copy of a store does not know what came since."""
+        self._acted.pop(process.id, None)
+
+    def _check_origin(self, process: Process, event: Received, *, writes: bool) -> None:
+        """What changes something was sent, by whom the topic names, and has not changed the store before."""
         body, senders = body_of(event.payload), self._sent.get(event.payload)
         kind = type(body).__name__
         genuine = senders is not None or (isinstance(body, Invitation) and self._was_announced(body.announcement))
@@ -135,9 +142,10 @@ class Inputs(Checker):
         carried = isinstance(body, Abort | FederationFile) or process.role is Channel.CLIENT
         moved = not carried and event.sender not in (senders or {event.sender})
         self.expect(not moved, f"{process.name} acts upon a {kind} under another name than its sender's")
-        again = event.payload in self._acted[process.id] and not isinstance(body, _SAME_EACH_TIME)
+        again = writes and event.payload in self._acted[process.id] and not isinstance(body, _SAME_EACH_TIME)
         self.expect(not again, f"{process.name} acts upon the same {kind} twice")
-        self._acting[process.id].append(event.payload)
+        if writes:
+            self._acting[process.id].append(event.payload)
 
     def _was_announced(self, announcement: Signed) -> bool:
         """Whether the trainer has sent it, in whatever invitation: a path may be written in two ways."""
@@ -178,6 +186,26 @@ class Inputs(Checker):
         kept = dict.fromkeys((CLIENT_ROUNDS, ANNOUNCEMENTS, LEDGER), rounds)
         return {**kept, DECLINES: min(rounds, KEPT_MAX), HELLO: 1, SEEN: nodes, EPOCHS: _EPOCHS_MAX}
 
+    def _check_ended(self, process: Process) -> None:
+        """Rounds are forgotten when their time is over; contributions, lists and sums are, sooner (DESIGN §4.7, §8)."""
+        timing, late_ms = self.world.cast.timing, self.world.tardiness_ms(process) + _SLACK_MS
+        kept_ms = {
+            Channel.CLIENT: timing.abort_grace_ms,
+            Channel.COMPUTE: max(timing.retention_ms, 2 * timing.epoch_ms + timing.epoch_grace_ms),
+            Channel.TRAINER: timing.retention_ms,
+        }[process.role]
+        table = {Channel.CLIENT: CLIENT_ROUNDS, Channel.COMPUTE: ROUNDS, Channel.TRAINER: TRAINER_ROUNDS}[process.role]
+        for round_id in {key[:ID_BYTES] for name, key in process.disk.records if name == table}:
+            announced, who = self.witness.announcements.get(round_id), f"{process.name}, round {round_id.hex()[:8]}"
+            ago_ms = process.now_ms - late_ms - (announced.commit_by_ms if announced else process.now_ms)
+            self.expect(ago_ms <= kept_ms, f"{who}: it keeps a round whose time is over")
+            if process.role is Channel.COMPUTE:
+                stored = decoded(ROUNDS, process.disk.records[ROUNDS, round_id], NodeRound)
+                secret = stored.phase == RELEASED and bool(stored.word) and ago_ms > timing.abort_grace_ms
+                self.expect(not secret, f"{who}: it keeps a sum that nobody may ask for any more")
+                held = [name for name, key in process.disk.records if key[:ID_BYTES] == round_id and name in _WORK]
+                self.expect(stored.phase not in ENDS or not held, f"{who}: it has ended, and keeps {len(held)} records")
+
     def _check_epochs(self, process: Process) -> None:
         """A key is deleted when its epoch and the grace are over, and the node or client has had the time for it."""
         timing, late_ms = self.world.cast.timing, self.world.tardiness_ms(process) + _SLACK_MS
@@ -202,6 +230,7 @@ class Inputs(Checker):
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
         """Collect what nobody may tell: keys, masked vectors, secrets of sealed answers."""
         self._acted[process.id].update(self._acting.pop(process.id, ()))
+        self._check_seen(process, writes)
         for write in writes:
             if not isinstance(write, Persist):
                 continue
@@ -211,6 +240,15 @@ class Inputs(Checker):
                 self._keep(Kept(write.value).tags, "tags")
             elif write.table == TRAINER_ROUNDS:
                 self._keep(decoded(TRAINER_ROUNDS, write.value, TrainerRound).reply_secret, "a reply key")
+
+    def _check_seen(self, process: Process, writes: Sequence[Write]) -> None:
+        """Whoever takes part in a round has stored which epochs its Compute nodes have shown."""
+        rounds = {round_id for round_id, _ in contributions_in(writes)}
+        rounds |= {one.key for one in writes if isinstance(one, Persist) and one.table == NODE_ANNOUNCEMENTS}
+        for round_id in rounds if self.is_honest(process) else ():
+            for key in self.witness.asked[process.id, round_id].epochs:
+                seen = epoch_of(process.disk.records.get((SEEN, key.compute), b""))
+                self.expect(seen >= key.epoch, f"{process.name} does not remember epoch {key.epoch} of a Compute node")
 
     def _keep(self, secret: bytes, what: str) -> None:
         if len(secret) >= _PREFIX:
@@ -234,6 +272,7 @@ class Inputs(Checker):
                 if process.actor is not None:
                     self._check_memory(process)
                     self._check_epochs(process)
+                    self._check_ended(process)
         self._check_facts()
 
     def _check_facts(self) -> None:
@@ -252,6 +291,11 @@ class Inputs(Checker):
         windows = (data[start : start + _PREFIX] for start in range(len(data) - _PREFIX + 1))
         found = next((known[window] for window in windows if window in known), None)
         self.expect(found is None, f"a fact tells {found}")
+
+
+def _acts(effect: Effect) -> bool:
+    """Whether something is stored, or told as a fact, beyond that a message was dropped."""
+    return isinstance(effect, Persist | Forget) or (isinstance(effect, Report) and not isinstance(effect.fact, Dropped))
 
 
 def _bytes_of(value: float) -> bytes:

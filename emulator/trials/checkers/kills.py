@@ -16,11 +16,13 @@ from dca_proto.core.codec import decode_body, decode_frame
 from dca_proto.core.compute_round import ABORTED, CONTRIBUTIONS, ENDS, RELEASED, ROUNDS, StoredRound
 from dca_proto.core.contribution import Kept, Outbound
 from dca_proto.core.effects import Channel, Forget, Persist, Send, Write
-from dca_proto.core.facts import Acknowledged, RoundCompleted, RoundFailed
+from dca_proto.core.facts import Acknowledged, ChargeReturned, RoundCompleted, RoundFailed
 from dca_proto.core.messages import Abort, Answer, Receipt, Sealed, Signed
 from dca_proto.core.records import decoded
 from dca_proto.core.trainer_round import RELEASES
 from dca_proto.crypto.sealing import ID_BYTES
+from dca_proto.privacy.ledger import TABLE as LEDGER
+from dca_proto.privacy.ledger import Charge
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
 from emulator.trials.checkers.witness import Of, Release, Witness, contributions_in, entries_of, release_in
@@ -172,6 +174,9 @@ class Kills(Checker):
         match fact:
             case Acknowledged():
                 self._acknowledged[fact.round_id].add(process.id)
+            case ChargeReturned():
+                charge = decoded(LEDGER, process.disk.records[LEDGER, fact.round_id], Charge)
+                self.expect(charge.returned, f"{process.name} tells of a charge that has not durably come back")
             case RoundCompleted():
                 self._tell(fact.round_id, fact.aggregate.value.tobytes())
             case RoundFailed():

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dca_proto.core.compute_round import ABORTED, CONTRIBUTIONS
+from dca_proto.core.compute_round import ABORTED, ANNOUNCEMENTS, CONTRIBUTIONS
 from dca_proto.core.contribution import Kept
-from dca_proto.core.effects import Persist, Write
+from dca_proto.core.effects import Channel, Persist, Write
 from dca_proto.core.lists import set_hash
 from dca_proto.core.records import decoded
 from dca_proto.core.sessions import SESSIONS, StoredSession
@@ -106,10 +106,18 @@ class EnoughContributors(Checker):
                 continue
             if write.table == SESSIONS:
                 self._check_session(process, write)
+            elif write.table == ANNOUNCEMENTS and process.role is Channel.COMPUTE:
+                self._check_invited(process, write.key)
             elif write.table == RELEASES:
                 self._check_release(write)
             elif write.table == CONTRIBUTIONS:
                 self._check_kept(process, write)
+
+    def _check_invited(self, node: Process, round_id: bytes) -> None:
+        """A node knows exactly those whom the trainer has invited."""
+        told = self.witness.asked[node.id, round_id].invited or frozenset()
+        invited = frozenset(self.witness.requests[round_id].invited)
+        self.expect(told == invited, f"{node.name} takes others for invited to round {round_id.hex()[:8]}")
 
     def _check_session(self, node: Process, write: Persist) -> None:
         """The key is one that the client has made, and later than those before."""

@@ -1,0 +1,205 @@
+#!/usr/bin/env python
+"""Plants faults in the protocol, one at a time, and says which invariant of the emulator catches each.
+
+    scripts/plant_faults.py                          all of `planted_faults.toml`, two at a time
+    scripts/plant_faults.py --only forgery --seeds 50
+    scripts/plant_faults.py --only "n_min ignored" --json -
+
+A fault is text that takes the place of other text in `dca_proto`, in a process of its own; nothing is written. The
+scenarios are those of `dca emulate sweep --seeds 0..`: each until something breaks, at most 300. A fault that none
+breaks has survived; the table says why. Exit code 4 where fewer than nine of ten are caught.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.machinery
+import json
+import multiprocessing
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import msgspec
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from dca_proto.cli.progress import PatientBar
+
+TABLE = Path(__file__).with_name("planted_faults.toml")
+SEEDS_MAX, EXIT_SURVIVED, CAUGHT_PART = 300, 4, 0.9
+KINDS = ("noise", "forgery", "agreement", "budget", "life cycle", "completion", "durability")
+_OURS = ("dca_proto", "emulator", "inference")
+
+
+class Caught(msgspec.Struct, frozen=True):
+    """After how many seeds, and by which invariant: 0 is liveness, -1 an error in place of a result."""
+
+    seeds: int
+    invariant: int
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """A fault.
+
+    Attributes:
+        name: what goes wrong. kind: one of `KINDS`.
+        patch: each a file of `dca_proto`, the text that it has, and what takes its place.
+        slip: whether somebody may write it by oversight.
+        caught: when it was measured last; None where it survived. why: what keeps a sweep from catching it.
+    """
+
+    name: str
+    kind: str
+    patch: tuple[tuple[str, str, str], ...]
+    slip: bool = True
+    caught: Caught | None = None
+    why: str = ""
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a fault: `broken` has each invariant that broke, with the words of its checker."""
+
+    name: str
+    kind: str
+    seeds: int
+    seconds: float
+    broken: dict[int, str] = {}
+    why: str = ""
+
+    @property
+    def is_caught(self) -> bool:
+        return bool(self.broken)
+
+
+def faults() -> list[Fault]:
+    """The table."""
+    return msgspec.convert(tomllib.loads(TABLE.read_text(encoding="utf-8"))["fault"], list[Fault])
+
+
+def plant(fault: Fault, seeds: int = SEEDS_MAX) -> Found:
+    """Plant a fault in a process of its own, and sweep until it is caught."""
+    began_s = time.monotonic()
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_sweep, args=(fault, seeds, sender))
+    process.start()
+    sender.close()
+    try:
+        ran, broken = receiver.recv()
+    except EOFError:
+        ran, broken = 0, {-1: "the process ended without a word"}
+    process.join()
+    why = "" if broken else fault.why
+    seconds = time.monotonic() - began_s
+    return Found(name=fault.name, kind=fault.kind, seeds=ran, seconds=seconds, broken=broken, why=why)
+
+
+def _sweep(fault: Fault, seeds: int, sender: Connection) -> None:
+    """In the child: import all that is ours anew, with the fault in it, and run scenarios until one breaks."""
+    try:
+        sender.send(_first_broken(fault, seeds))
+    except BaseException as error:
+        sender.send((0, {-1: f"{type(error).__name__}: {error}"}))
+
+
+def _first_broken(fault: Fault, seeds: int) -> tuple[int, dict[int, str]]:
+    install(fault)
+    for name in [name for name in sys.modules if name.split(".")[0] in _OURS]:
+        del sys.modules[name]
+    from emulator.trials.draw import draw_scenario
+    from emulator.trials.examination import broken_in, examine
+    from emulator.trials.sweep import COMPARE_EVERY
+
+    for seed in range(seeds):
+        try:
+            result = examine(draw_scenario(seed), compare=seed % COMPARE_EVERY == 0).to_json()
+        except Exception as error:
+            return seed + 1, {-1: f"{type(error).__name__}: {error}"}
+        broken = broken_in(result)
+        if broken:
+            return seed + 1, broken
+    return seeds, {}
+
+
+def install(fault: Fault) -> None:
+    """Have this process import the fault's files with the fault in them."""
+    honest = importlib.machinery.SourceFileLoader.get_code
+
+    def get_code(loader: Any, fullname: str) -> CodeType | None:
+        path = loader.get_filename(fullname)
+        patches = [one for one in fault.patch if path.endswith(f"/dca_proto/{one[0]}")]
+        return loader.source_to_code(patched(path, patches), path) if patches else honest(loader, fullname)
+
+    importlib.machinery.SourceFileLoader.get_code = get_code  # type: ignore[assignment]
+
+
+def patched(path: str, patches: list[tuple[str, str, str]]) -> str:
+    """A file's text with patches in it. Raises `SystemExit` where it does not have one's text exactly once."""
+    text = Path(path).read_text(encoding="utf-8")
+    for file, old, new in patches:
+        if text.count(old) != 1:
+            raise SystemExit(f"{file} has {old!r} {text.count(old)} times, expected once; change {TABLE.name}")
+        text = text.replace(old, new)
+    return text
+
+
+def run(chosen: list[Fault], seeds: int, processes: int) -> Iterator[Found]:
+    """Plant all, as many at once as there are processes; each as it is done."""
+    with ThreadPoolExecutor(processes) as pool:
+        for done in as_completed([pool.submit(plant, one, seeds) for one in chosen]):
+            yield done.result()
+
+
+def table(found: list[Found]) -> Table:
+    """By kind: what each was caught by, and when."""
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("fault", "kind", "invariant", "seeds", "s"):
+        made.add_column(name, justify="left" if name in ("fault", "kind", "invariant") else "right")
+    for one in sorted(found, key=lambda one: (KINDS.index(one.kind), one.seeds)):
+        made.add_row(one.name, one.kind, _by(one), str(one.seeds), f"{one.seconds:.0f}")
+    return made
+
+
+def _by(found: Found) -> str:
+    """What has caught a fault."""
+    by = ", ".join({0: "liveness", -1: "an error"}.get(number, str(number)) for number in found.broken)
+    return by or f"SURVIVED: {found.why}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", help="one kind, or one fault by its name")
+    parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="scenarios for each fault, at most")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--json", type=Path, help="write what was found there; - is standard output")
+    asked = parser.parse_args()
+    chosen = [one for one in faults() if asked.only in (None, one.kind, one.name)]
+    if not chosen:
+        parser.error(f"--only {asked.only!r} names no fault; kinds are {', '.join(KINDS)}")
+    console, found = Console(stderr=asked.json == Path("-")), []
+    with PatientBar(console, len(chosen), "planting faults") as bar:
+        for one in run(chosen, asked.seeds, asked.processes):
+            found.append(one)
+            bar.advance(1)
+            if not console.is_terminal:
+                console.print(f"{len(found)} of {len(chosen)}: {one.name}: {_by(one)} after {one.seeds} seeds", highlight=False)
+    console.print(table(found))
+    caught = sum(one.is_caught for one in found)
+    console.print(f"{caught} of {len(found)} caught within {asked.seeds} seeds")
+    if asked.json:
+        plain = {"kind": "planted-faults", "caught": caught, "faults": msgspec.to_builtins(found, str_keys=True)}
+        text = json.dumps(plain, indent=1)
+        print(text) if asked.json == Path("-") else asked.json.write_text(text, encoding="utf-8")
+    return 0 if caught >= CAUGHT_PART * len(found) else EXIT_SURVIVED
+
+
+if __name__ == "__main__":
+    sys.exit(main())
