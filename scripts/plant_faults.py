@@ -190,7 +190,9 @@ def main() -> int:
             found.append(one)
             bar.advance(1)
             if not console.is_terminal:
-                console.print(f"{len(found)} of {len(chosen)}: {one.name}: {_by(one)} after {one.seeds} seeds", highlight=False)
+                console.print(
+                    f"{len(found)} of {len(chosen)}: {one.name}: {_by(one)} after {one.seeds} seeds", highlight=False
+                )
     console.print(table(found))
     caught = sum(one.is_caught for one in found)
     console.print(f"{caught} of {len(found)} caught within {asked.seeds} seeds")

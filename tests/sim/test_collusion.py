@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-import planted
 import pytest
 from numpy.typing import NDArray
 
@@ -215,8 +214,13 @@ def test_noise_that_everybody_omits_is_found(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("fault", ["a quarter of the variance", "N noises suffice", "half the sensitivity"])
 def test_a_plan_of_too_little_noise_does_not_judge_itself(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for where, attribute, mistaken in planted.PATCHES[fault]:
-        monkeypatch.setattr(where, attribute, mistaken(getattr(where, attribute)))
+    planned, most = accounting.share_variance, SETTING.clients
+    faulty = {
+        "a quarter of the variance": lambda sensitivity, mu, honest, d: planned(sensitivity, mu, honest, d) // 4,
+        "N noises suffice": lambda sensitivity, mu, honest, d: planned(sensitivity, mu, most, d),
+        "half the sensitivity": lambda sensitivity, mu, honest, d: planned(sensitivity / 2, mu, honest, d),
+    }
+    monkeypatch.setattr(accounting, "share_variance", faulty[fault])
     seen = investigate(Case(SETTING, Coalition(revealing=3, trainer=True)), RUNS, "short")
     assert seen.verdict == REFUTED
     assert "the plan leaves less noise than the claim needs" in seen.refuted

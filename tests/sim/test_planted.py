@@ -1,61 +1,59 @@
-"""Each planted fault of the protocol is found by a sweep of at most 300 random scenarios, and nothing without one."""
+"""Each planted fault of the protocol is found by a sweep of at most 300 random scenarios, and nothing without one.
+
+The faults are those of `scripts/planted_faults.toml`, in secure sums and in all kinds of rounds.
+"""
 
 from __future__ import annotations
 
-import functools
-import re
+from collections import Counter
+from pathlib import Path
 
-import planted
 import pytest
 
-from dca_proto.core import announcement
-from emulator.trials.cast import Plant
-from emulator.trials.draw import draw_scenario
-from emulator.trials.examination import broken_in, examine
-from emulator.trials.sweep import COMPARE_EVERY
+import plant_faults
+from plant_faults import KINDS, Fault
 
-SEEDS_MAX, QUICK_MAX = 300, 15
-ROWS = re.findall(r"^\| (.+?) \| (.+?) \| (\d+) \| (\d+) \|$", planted.__doc__ or "", re.MULTILINE)
-SLOW = {name for name, _, seeds, _ in ROWS if int(seeds) > QUICK_MAX}
-BROKEN = {name: int(invariant) for name, _, _, invariant in ROWS}
-NAMES = [*planted.PLANTS, *planted.PATCHES]
+QUICK_MAX, QUICK_OF_KIND = 6, 5
+FAULTS = plant_faults.faults()
+CAUGHT = sorted((one for one in FAULTS if one.caught is not None), key=lambda one: one.caught.seeds)  # type: ignore[union-attr]
+QUICK = {one.name for kind in KINDS for one in [one for one in CAUGHT if one.kind == kind][:QUICK_OF_KIND]}
 
 
-def seeds_until_broken(plant: Plant | None, most: int) -> tuple[int, set[int]]:
-    """How many scenarios a sweep runs until something breaks, and the invariants that do."""
-    for seed in range(most):
-        outcome = examine(draw_scenario(seed), compare=seed % COMPARE_EVERY == 0, plant=plant)
-        broken = broken_in(outcome.to_json())
-        if broken:
-            return seed + 1, set(broken)
-    return most, set()
+def marked(fault: Fault) -> pytest.ParameterSet:
+    """The first of each kind that a few scenarios catch run always."""
+    assert fault.caught is not None
+    is_quick = fault.name in QUICK and fault.caught.seeds <= QUICK_MAX
+    return pytest.param(fault, id=fault.name, marks=[] if is_quick else [pytest.mark.long])
 
 
-def faulty(plant: type, honest: type) -> type:
-    """Adversaries are what they were."""
-    return plant if honest in plant.__mro__ else honest
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.long] if name in SLOW else []) for name in NAMES]
-)
-def test_a_sweep_finds_a_planted_fault(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant = None
-    if name in planted.PLANTS:
-        role, make = planted.PLANTS[name]
-        plant = Plant(role, functools.partial(faulty, make))  # type: ignore[arg-type]
-    announcement._held.clear()  # rounds that this process has validated before are sound
-    for where, attribute, mistaken in planted.PATCHES.get(name, ()):
-        monkeypatch.setattr(where, attribute, mistaken(getattr(where, attribute)))
-    found, broken = seeds_until_broken(plant, SEEDS_MAX)
-    assert BROKEN[name] in broken, f"{broken or 'nothing'} in {found} scenarios"
+@pytest.mark.parametrize("fault", [marked(one) for one in CAUGHT])
+def test_a_sweep_finds_a_planted_fault(fault: Fault) -> None:
+    found = plant_faults.plant(fault)
+    assert fault.caught is not None
+    assert fault.caught.invariant in found.broken, f"{found.broken or 'nothing'} in {found.seeds} scenarios"
 
 
 @pytest.mark.long
 def test_the_same_scenarios_hold_without_one() -> None:
-    assert seeds_until_broken(None, 40) == (40, set())
+    found = plant_faults.plant(Fault(name="none", kind="noise", patch=()), 40)
+    assert (found.seeds, found.broken) == (40, {})
 
 
-def test_the_table_names_every_fault() -> None:
-    assert [row[0] for row in ROWS] == NAMES
-    assert all(int(row[2]) <= SEEDS_MAX for row in ROWS)
+def test_a_fault_that_nobody_notices_has_survived() -> None:
+    harmless = ("core/lists.py", 'TOO_FEW = "too-few"', 'TOO_FEW = "too-" + "few"')
+    found = plant_faults.plant(Fault(name="none", kind="noise", patch=(harmless,), why="it changes nothing"), 2)
+    assert (found.seeds, found.broken, found.is_caught, found.why) == (2, {}, False, "it changes nothing")
+
+
+def test_the_table_is_whole() -> None:
+    root = Path(plant_faults.__file__).parents[1] / "dca_proto"
+    for fault in FAULTS:
+        for file in {patch[0] for patch in fault.patch}:
+            patches = [patch for patch in fault.patch if patch[0] == file]
+            assert plant_faults.patched(str(root / file), patches), fault.name
+        assert (fault.caught is None) == bool(fault.why), f"{fault.name}: caught, or why not"
+    assert len({one.name for one in FAULTS}) == len(FAULTS) >= 50
+    assert all(count >= 5 for count in Counter(one.kind for one in CAUGHT).values())
+    assert {one.kind for one in CAUGHT} == set(KINDS)
+    assert len(CAUGHT) >= plant_faults.CAUGHT_PART * len(FAULTS)
+    assert sum(one.slip for one in FAULTS) >= len(FAULTS) / 2

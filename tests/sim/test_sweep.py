@@ -98,8 +98,8 @@ def test_a_broken_invariant_is_in_the_figures_with_all_that_repeats_it() -> None
 
 
 def test_a_failure_shows_the_facts_of_its_round_before_the_break() -> None:
-    role, make = planted.PLANTS["second release"]
-    plant = Plant(role, lambda honest: make if honest in make.__mro__ else honest)  # type: ignore[arg-type]
+    make = planted.SecondRelease
+    plant = Plant("compute", lambda honest: make if honest in make.__mro__ else honest)
     scenario = draw_scenario(3)
     outcome = examine(scenario, compare=False, plant=plant)
     (broken,) = [one for one in outcome.invariants if one.number == 1]

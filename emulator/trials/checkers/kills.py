@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from dca_proto.core.client_round import ANNOUNCEMENTS
 from dca_proto.core.codec import decode_body, decode_frame
 from dca_proto.core.compute_round import ABORTED, CONTRIBUTIONS, ENDS, RELEASED, ROUNDS, StoredRound
 from dca_proto.core.contribution import Kept, Outbound
@@ -124,7 +125,12 @@ class Kills(Checker):
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
         """Contributions come before the list and go only behind an end; words do not change."""
         if process.role is Channel.CLIENT:
-            self._made.update({(process.id, made.contribution): made for _, made in contributions_in(writes)})
+            for round_id, made in contributions_in(writes):
+                self._made[process.id, made.contribution] = made
+                known = (ANNOUNCEMENTS, round_id) in process.disk.records
+                self.expect(
+                    known, f"{process.name}, round {round_id.hex()[:8]}: paid for, and its announcement is lost"
+                )
         if process.role is not Channel.COMPUTE or not self.is_honest(process):
             return
         for write in writes:

@@ -165,6 +165,7 @@ class Witness(Observer):
         self._twins = 0
         self._reply: dict[bytes, tuple[AgreementKey, bytes]] = {}
         self._opened: dict[bytes, Asked] = {}  # by the stored announcement
+        self._announced: dict[bytes, Asked] = {}  # as the trainer stored it, by round
         self._entries: dict[bytes, bytes] = {}  # by list hash
         self._said: dict[bytes, Answer] = {}  # by answer hash
         self._released: defaultdict[Of, list[bytes]] = defaultdict(list)
@@ -228,6 +229,8 @@ class Witness(Observer):
             for effect in effects:
                 if isinstance(effect, Persist) and effect.table == CLIENT_ANNOUNCEMENTS:
                     self.asked.setdefault((process.id, effect.key), self._asked_in(effect.value))
+            for round_id, _ in contributions_in(effects):
+                self.asked.setdefault((process.id, round_id), self._announced[round_id])  # as invariant 8 says
 
     def _asked_in(self, payload: bytes) -> Asked:
         """Of all who store the same announcement, the same object."""
@@ -269,6 +272,7 @@ class Witness(Observer):
                 self.requests[write.key] = stored.request
                 hashed = announcement_hash(encode(stored.announcement))
                 self._reply[write.key] = AgreementKey(stored.reply_secret), hashed
+                self._announced[write.key] = self._asked_in(encode(stored.announcement))
             elif isinstance(write, Persist) and write.table == RELEASES:
                 kept = self.gathered[write.key[:ID_BYTES]]
                 kept.setdefault(write.key[ID_BYTES:], decoded(RELEASES, write.value, Signed))
