@@ -61,11 +61,18 @@ class Pairs:
         self, node: EpochKey, client: bytes, tag: bytes, announcement_hash: bytes, entry: bytes, dimension: int
     ) -> bytes | None:
         """The mask of an entry at one node, under that key of the client whose tag is `tag`; None for a false tag."""
+        found = self.public_of(node, client, tag, announcement_hash, entry)
+        key = None if found is None else self._key(node, client, *found)
+        return None if key is None else tag_and_mask(key, announcement_hash, entry, dimension)[TAG_BYTES:]
+
+    def public_of(
+        self, node: EpochKey, client: bytes, tag: bytes, announcement_hash: bytes, entry: bytes
+    ) -> tuple[int, bytes] | None:
+        """The epoch and the public key of the client under which an entry has that tag; None for a false tag."""
         for epoch, public in reversed(self._own[client]):
             key = self._key(node, client, epoch, public)
-            pad = b"" if key is None else tag_and_mask(key, announcement_hash, entry, dimension)
-            if pad[:TAG_BYTES] == tag:
-                return pad[TAG_BYTES:]
+            if key is not None and tag_and_mask(key, announcement_hash, entry, 0) == tag:
+                return epoch, public
         return None
 
     def words(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dca_proto.core.compute_round import ABORTED, ANNOUNCEMENTS, CONTRIBUTIONS
+from dca_proto.core.compute_round import ABORTED, ANNOUNCEMENTS, CONTRIBUTIONS, ROUNDS
 from dca_proto.core.contribution import Kept
 from dca_proto.core.effects import Channel, Persist, Write
 from dca_proto.core.lists import set_hash
@@ -15,7 +15,7 @@ from dca_proto.core.trainer_round import RELEASES
 from dca_proto.crypto.sealing import ID_BYTES
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
-from emulator.trials.checkers.witness import Asked, Entry, Release, Released, Witness
+from emulator.trials.checkers.witness import Asked, Entry, Of, Release, Released, Witness, places_of
 
 if TYPE_CHECKING:
     from emulator.trials.world import TrialWorld
@@ -58,6 +58,7 @@ class EnoughContributors(Checker):
         self._sets: dict[bytes, list[Entry]] = {}  # by the announcement's hash
         self._kept: dict[bytes, bytes] = {}  # contribution ids by round and client
         self._gathered: set[tuple[bytes, bytes]] = set()  # by round and client
+        self._answered: set[Of] = set()
         self._ranks: dict[tuple[bytes, bytes], tuple[int, int, bytes]] = {}  # of sessions, by node and client
         witness.on_release.append(self._released)
 
@@ -108,6 +109,8 @@ class EnoughContributors(Checker):
                 self._check_session(process, write)
             elif write.table == ANNOUNCEMENTS and process.role is Channel.COMPUTE:
                 self._check_invited(process, write.key)
+            elif write.table == ROUNDS and process.role is Channel.COMPUTE:
+                self._check_objections(process, (process.id, write.key))
             elif write.table == RELEASES:
                 self._check_release(write)
             elif write.table == CONTRIBUTIONS:
@@ -118,6 +121,30 @@ class EnoughContributors(Checker):
         told = self.witness.asked[node.id, round_id].invited or frozenset()
         invited = frozenset(self.witness.requests[round_id].invited)
         self.expect(told == invited, f"{node.name} takes others for invited to round {round_id.hex()[:8]}")
+
+    def _check_objections(self, node: Process, of: Of) -> None:
+        """A node objects to no honest client's entry in an honest holder's list whose tag its own session gives."""
+        answer = self.witness.answers.get(of)
+        if answer is None or of in self._answered:
+            return
+        self._answered.add(of)
+        asked, union = self.witness.asked[of], self.witness.union(of) or []
+        own = asked.epochs[asked.computes.index(node.id)]
+        for entry in (union[place] for place in places_of(answer.objections)):
+            record = node.disk.records.get((SESSIONS, entry.client))
+            if record is None or not self.witness.dishonest.isdisjoint((entry.client, entry.holder)):
+                continue
+            tag = self.witness.tags[of].get(entry.encoded, b"")
+            found = self.witness.pairs.public_of(own, entry.client, tag, asked.hash, entry.encoded)
+            stored = decoded(SESSIONS, record, StoredSession)
+            grace_ms = self.world.cast.timing.epoch_grace_ms
+            alive = {
+                one.public
+                for one in (stored.current, stored.previous)
+                if one is not None and node.now_ms < min(one.expires_ms + grace_ms, one.certificate_ms)
+            }
+            wrong = found is not None and found[1] in alive
+            self.expect(not wrong, f"{node.name} objects to {entry.client.hex()[:8]} without a reason")
 
     def _check_session(self, node: Process, write: Persist) -> None:
         """The key is one that the client has made, and later than those before."""

@@ -207,7 +207,7 @@ class Witness(Observer):
         union = self._union(asked, known[0])
         if union is None or any(one.lists != known[0].lists for one in known):
             return None
-        objected = {place for one in known for place in _places(one.objections)}
+        objected = {place for one in known for place in places_of(one.objections)}
         return [entry for place, entry in enumerate(union) if place not in objected]
 
     def union(self, of: Of) -> list[Entry] | None:
@@ -369,7 +369,7 @@ def entries_of(data: bytes, holder: bytes) -> list[Entry]:
     ]
 
 
-def _places(objections: bytes) -> list[int]:
+def places_of(objections: bytes) -> list[int]:
     return [int.from_bytes(objections[at : at + 4], "little") for at in range(0, len(objections), 4)]
 
 
