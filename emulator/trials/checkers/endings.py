@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dca_proto.core.compute_round import ENDS
+from dca_proto.core.compute_round import ANNOUNCEMENTS, COLLECTING, ENDS
+from dca_proto.core.compute_round import ROUNDS as NODE_ROUNDS
+from dca_proto.core.compute_round import StoredRound as NodeRound
 from dca_proto.core.effects import Channel, Persist, Write
 from dca_proto.core.facts import Declined, NodeAborted, RoundCompleted, RoundFailed
 from dca_proto.core.records import decoded
 from dca_proto.core.trainer_round import FAILED, RETURNED, ROUNDS, StoredRound
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
-from emulator.trials.checkers.witness import Witness
+from emulator.trials.checkers.witness import Of, Witness
 
 if TYPE_CHECKING:
     from emulator.trials.world import TrialWorld
@@ -30,6 +32,8 @@ class Endings(Checker):
         self._ended_ms: dict[bytes, int] = {}  # by the trainer's own clock
         self._up_ms: dict[bytes, int] = {}  # since when a process runs, by its own clock
         self._crashed: set[bytes] = set()
+        self._heard_ms: dict[Of, int] = {}  # when a node stored an announcement, by its own clock
+        self._collected: set[Of] = set()
 
     def on_crash(self, process: Process, error: Exception) -> None:
         """Note who broke invariant 6."""
@@ -41,14 +45,28 @@ class Endings(Checker):
 
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
         """A failure that is durable has ended the round, also where a kill keeps it from being told."""
-        if process.role is not Channel.TRAINER:
-            return
         for write in writes:
-            if isinstance(write, Persist) and write.table == ROUNDS:
+            if not isinstance(write, Persist):
+                continue
+            of = process.id, write.key
+            if write.table == ANNOUNCEMENTS and process.role is Channel.COMPUTE:
+                self._heard_ms[of] = process.now_ms
+            elif write.table == NODE_ROUNDS and of in self._heard_ms and of not in self._collected:
+                self._check_freeze(process, of, decoded(NODE_ROUNDS, write.value, NodeRound))
+            elif write.table == ROUNDS:
                 stored = decoded(ROUNDS, write.value, StoredRound)
                 if stored.phase in (FAILED, RETURNED):
                     self._ended_ms.setdefault(write.key, process.now_ms)
                     self.expect(bool(stored.reason.strip()), f"round {write.key.hex()[:8]} fails without a reason")
+
+    def _check_freeze(self, node: Process, of: Of, stored: NodeRound) -> None:
+        """A node that runs collects until `close_by`, and no longer."""
+        if stored.phase == COLLECTING or not self.is_honest(node):
+            return
+        self._collected.add(of)
+        due_ms = max(self.witness.asked[of].body.close_by_ms, self._heard_ms[of], self._up_ms.get(node.id, 0))
+        late_ms = node.now_ms - due_ms - _SLACK_MS - self.world.tardiness_ms(node)
+        self.expect(late_ms <= 0, f"{node.name} has collected for round {of[1].hex()[:8]} {late_ms} ms too long")
 
     def on_fact(self, process: Process, fact: object) -> None:
         """Note ends; aborts, failures and refusals say why."""
