@@ -226,12 +226,13 @@ def _amount(stream: random.Random, amount: str, amounts: tuple[float, float]) ->
 
 
 def _adversaries(stream: random.Random, population: Population, rounds: Rounds, most: int) -> tuple[Adversary, ...]:
-    """In two trials of five: one or two, at most one of them a Compute node, and never all clients."""
-    if stream.random() < 0.6:
+    """In half of the trials: one or two, at most one of them a Compute node (of a sum), and never all clients."""
+    if stream.random() < 0.5:
         return ()
     drawn: dict[str, Adversary] = {}
     for _ in range(min(most, stream.randint(1, 2))):
-        kind = stream.choice([kind for kind, one in HOSTILE.items() if one.role != "trainer"])
+        role = "compute" if rounds.is_summed and stream.random() < 0.6 else "client"
+        kind = stream.choice([kind for kind, one in HOSTILE.items() if one.role == role])
         hostile = HOSTILE[kind]
         if hostile.is_stranger:
             actor = f"stranger {len(drawn)}"
