@@ -193,9 +193,8 @@ def main() -> int:
             found.append(one)
             bar.advance(1)
             if not console.is_terminal:
-                console.print(
-                    f"{len(found)} of {len(chosen)}: {one.name}: {_by(one)} after {one.seeds} seeds", highlight=False
-                )
+                done = f"{len(found)} of {len(chosen)}: {one.name}: {_by(one)} after {one.seeds} seeds"
+                console.print(done, highlight=False, soft_wrap=True)
     console.print(table(found))
     caught = sum(one.is_caught for one in found)
     console.print(f"{caught} of {len(found)} caught within {asked.seeds} seeds")

@@ -73,7 +73,7 @@ def _rounds(stream: random.Random, population: Population, limits: DrawLimits) -
     tolerated = min(largest, stream.choice([0, 1, 1, population.clients // 4, population.clients // 3, largest]))
     windows = [stream.randrange(8_000, 40_000, 500) for _ in range(2)]
     colluders = stream.choice([0, 0, 0, tolerated // 2, tolerated])
-    batch = stream.randint(colluders + 3, population.clients) if colluders + 3 <= population.clients else 0
+    batch = stream.randint(colluders + 3, population.clients - 1) if colluders + 3 < population.clients else 0
     return Rounds(
         count=min(limits.rounds_max, stream.choices([1, 2, 3], weights=[5, 4, 2])[0]),
         first_ms=stream.choice([0, 1_000, 3_000]),
@@ -158,7 +158,8 @@ def _faults(stream: random.Random, population: Population, rounds: Rounds, most:
     count = min(most, stream.choices(range(7), weights=[5, 10, 20, 25, 20, 12, 8])[0])
     drawn: list[Fault] = []
     for _ in range(count):
-        fault = _fault(stream, stream.choice(list(FAULTS)), population, rounds)
+        relays = rounds.batch and stream.random() < 0.1  # of no use elsewhere
+        fault = _fault(stream, "relay" if relays else stream.choice(list(FAULTS)), population, rounds)
         once = fault.kind in ("epoch-turn", "twin") and any(one.kind == fault.kind for one in drawn)
         if not once:
             drawn.append(fault)
@@ -182,7 +183,7 @@ def _fault(stream: random.Random, name: str, population: Population, rounds: Rou
         kind=name,
         actor=_actor(stream, name, role, population),
         at_ms=min(at_ms, EPOCH_MS_MIN // 2),
-        for_ms=stream.choice([0, 500, 3_000, 10_000, 30_000]),
+        for_ms=0 if name == "relay" else stream.choice([0, 500, 3_000, 10_000, 30_000]),
         phase=stream.choice(["", *phases]) if phases else "",
         amount=_amount(stream, kind.amount, kind.amounts),
     )
