@@ -156,6 +156,7 @@ def check(options: argparse.Namespace) -> int:
         cost=lambda cell: (cell.n + 20_000) * REPEATS[cell.n],
         resume=options.resume,
         processes=options.processes,
+        engine=options.engine,
         settings=settings,
     )
     if options.plot:

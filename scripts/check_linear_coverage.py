@@ -206,7 +206,13 @@ def check(options: argparse.Namespace) -> int:
     """All cells, table, picture and checks."""
     depends_on = {"delta": DELTA, "slopes": SLOPES.tolist(), "intercept": INTERCEPT, "correlation": CORRELATION}
     found = run_cells(
-        cells(options), work, label="releases", processes=options.processes, resume=options.resume, settings=depends_on
+        cells(options),
+        work,
+        label="releases",
+        processes=options.processes,
+        engine=options.engine,
+        resume=options.resume,
+        settings=depends_on,
     )
     figures = merged(found)
     shares = ("coverage", "error", "intercept", "worst", "spread_of_errors", "warned", "rmse", "rmse_wider")

@@ -251,7 +251,9 @@ def _mean(fits: list[dict[str, Any]], name: str) -> float:
 def check(options: argparse.Namespace) -> int:
     live, rest = cells(options)
     record = {"resume": options.resume, "settings": {"delta": DELTA, "truth": TRUTH.tolist()}}
-    held = run_cells(rest, work, label="ideal functionality", processes=options.processes, **record)
+    held = run_cells(
+        rest, work, label="ideal functionality", processes=options.processes, engine=options.engine, **record
+    )
     held += run_cells(live, work, label="live swarm", processes=1, **record) if live else []
     if options.plot:
         draw(options.plot, held)

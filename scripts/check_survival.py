@@ -227,6 +227,7 @@ def check(options: argparse.Namespace) -> int:
         cost=lambda cell: cell.n * REPEATS[cell.kind],
         resume=options.resume,
         processes=options.processes,
+        engine=options.engine,
         settings=settings,
     )
     if options.plot:

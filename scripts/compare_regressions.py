@@ -235,7 +235,12 @@ def check(options: argparse.Namespace) -> int:
         print("diffprivlib is left out; --diffprivlib PYTHON names an interpreter that has it", file=sys.stderr)
     record = {"resume": options.resume, "settings": {"delta": DELTA, "diffprivlib": bool(options.diffprivlib)}}
     found = run_cells(
-        cells, partial(work, python=options.diffprivlib), label="splits", processes=options.processes, **record
+        cells,
+        partial(work, python=options.diffprivlib),
+        label="splits",
+        processes=options.processes,
+        engine=options.engine,
+        **record,
     )
     figures = gathered(found)
     if options.plot:
