@@ -52,7 +52,7 @@ from dca_proto.logs import configure_logs
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least
 from emulator.ideal import IdealSwarm
-from emulator.swarm.data import deal
+from emulator.swarm.data import assign
 from emulator.swarm.live import Swarm
 from emulator.swarm.options import SwarmOptions
 from emulator.swarm.progress import Lines
@@ -169,7 +169,7 @@ def _live(cell: Cell, train: Problem) -> Coefficients:
 
     async def learn(directory: Path) -> Coefficients:
         silent = Lines(Console(quiet=True), n)
-        swarm = Swarm(options, deal(train.rows, n), train.schema.columns, directory, silent)
+        swarm = Swarm(options, assign(train.rows, n), train.schema.columns, directory, silent)
         job = logistic_regression(train.schema, rng=stream(cell.seed, "job"), method=cell.method)
         async with swarm as live:
             return await live.learn(job, retries=RETRIES)

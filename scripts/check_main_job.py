@@ -24,7 +24,7 @@ from dca_proto.learning.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from emulator import engine as engines
 from emulator.ideal import IdealSwarm
-from emulator.swarm.data import TEST_FRACTION, deal
+from emulator.swarm.data import TEST_FRACTION, assign
 from emulator.swarm.dropout import Dropouts
 from inference.datasets import diabetes, split
 from inference.models.coefficients import rmse
@@ -48,7 +48,7 @@ def ratio(seed: int, epsilon: float) -> float:
     ids = [index.to_bytes(16, "big") for index in range(clients)]
     dropouts = Dropouts(ids, tolerated // 2, seed)
     absent = [frozenset(ids.index(bytes.fromhex(one)) for one in dropouts.next_round()) for _ in range(2)]
-    result = run(job, IdealSwarm(deal(train.rows, clients), schema.columns, terms, absent=absent))
+    result = run(job, IdealSwarm(assign(train.rows, clients), schema.columns, terms, absent=absent))
     private = rmse(result.predict(test.X)[0], test.y)
     return private / rmse(nonprivate_regression(train).predict(test.X)[0], test.y)
 

@@ -15,7 +15,15 @@ from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest, SecureSumR
 from dca_proto.categories import parse_categories
 from dca_proto.cli.book import as_plain, book_of
 from dca_proto.cli.job_settings import Draft, Task, best_weights, beyond_default_limits, check_plan, task_of
-from dca_proto.cli.learn_view import LearnSummary, Teller, counted, iteration_row, require_arviz, round_row, show
+from dca_proto.cli.learn_view import (
+    LearnSummary,
+    ProgressReporter,
+    counted,
+    iteration_row,
+    require_arviz,
+    round_row,
+    show,
+)
 from dca_proto.cli.options import parse_bounds, parse_names
 from dca_proto.cli.output import (
     STDOUT,
@@ -238,13 +246,15 @@ class _Run:
             RoundAborted: a round ended without a sum, and the job could not do without.
         """
         stages = self._stages()
-        self._teller = Teller(Console(stderr=True), self._actor.config.federation, self._task.settings.clients, stages)
+        self._reporter = ProgressReporter(
+            Console(stderr=True), self._actor.config.federation, self._task.settings.clients, stages
+        )
         with Journal(self._path, self._task.identity, free=self._task.free) as journal:
             self._say_plan(stages)
             for limit in beyond_default_limits(self._drafts, self._task.price) if journal.is_new else ():
                 say(self._console, "limits", f"clients decline this unless their [policy] is wider: {limit}")
             try:
-                with self._teller:
+                with self._reporter:
                     result = complete(self._learn(journal))
                 result = self._finished(result)
             except RoundAborted as error:
@@ -263,12 +273,12 @@ class _Run:
         return 0
 
     async def _learn(self, journal: Journal) -> Any:
-        async with self._actor.open(self._teller) as parts:
+        async with self._actor.open(self._reporter) as parts:
             assert isinstance(parts.actor, TrainerActor), "the file is a trainer's"
             name = self._actor.config.federation.name
             if journal.is_new:
                 self._check_account(parts.actor)
-            live = LiveTrainer(parts.actor, parts.transport, parts.store, federation=name, on_report=self._teller)
+            live = LiveTrainer(parts.actor, parts.transport, parts.store, federation=name, on_report=self._reporter)
             async with live as trainer:
                 return await learn_over(
                     self._job(),
@@ -342,11 +352,11 @@ class _Run:
 
     def _ended(self, held: HeldRound) -> None:
         self._held.append(held)
-        self._teller.ended(held)
+        self._reporter.ended(held)
 
     def _iterated(self, iteration: Iteration) -> None:
         self._iterations.append(iteration)
-        self._teller.iterated(iteration)
+        self._reporter.iterated(iteration)
 
     # --- what is told ---------------------------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ _BINS = 30
 _PHASES = (facts.Announced, facts.Closed)
 
 
-class Teller(Narrator):
+class ProgressReporter(Narrator):
     """Tells a trainer's facts, and how far the job has come; a job of many rounds gets a line for each.
 
     On a terminal, a bar shows how many iterations are done, with the score after the last one, in place of their lines.
@@ -56,7 +56,7 @@ class Teller(Narrator):
         self._recalled = 0
         self._bar = IterationBar(console) if console.is_terminal and self._rounds > NARRATED_MAX else None
 
-    def __enter__(self) -> Teller:
+    def __enter__(self) -> ProgressReporter:
         if self._bar is None:
             super().__enter__()
         else:

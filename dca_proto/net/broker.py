@@ -3,7 +3,7 @@
 Both run as processes of their own, with configuration, data and log in a given directory. They are started outside the
 terminal's process group, so that Ctrl-C reaches them only through us, after the actors have closed. They end with the
 process that started them even if that is killed: amqtt at the end of its standard input; mosquitto, on Linux only, as
-`leash` tells it, and with the very thread that started it.
+`parent_death` tells it, and with the very thread that started it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Literal
 import msgspec
 
 from dca_proto.core.errors import UsageError
-from dca_proto.net import leash
+from dca_proto.net import parent_death
 from dca_proto.net.access import Access, limit_lines, write_access
 from dca_proto.net.listener import is_anothers
 from dca_proto.net.parts import PART_BYTES_DEFAULT
@@ -194,8 +194,8 @@ def _embedded_command(options: BrokerOptions) -> list[str]:
 def _mosquitto_command(directory: Path, options: BrokerOptions) -> list[str]:
     path = directory / "mosquitto.conf"
     path.write_text("\n".join(mosquitto_configuration(directory, options)) + "\n", encoding="utf-8")
-    leashed = [sys.executable, "-IS", leash.__file__, str(os.getpid())]
-    return [*leashed, str(find_mosquitto()), "-c", str(path)]
+    guarded = [sys.executable, "-IS", parent_death.__file__, str(os.getpid())]
+    return [*guarded, str(find_mosquitto()), "-c", str(path)]
 
 
 def mosquitto_configuration(directory: Path, options: BrokerOptions) -> list[str]:

@@ -17,9 +17,9 @@ import numpy as np
 from dca_proto.core.errors import UsageError
 from emulator.collusion.coalition import Case, Setting
 from emulator.collusion.dependence import ALARM, WORDS_MIN, Dependence, Tally, joint_p_value, same_traffic
+from emulator.collusion.observations import observations
 from emulator.collusion.residual import Measured, Noise, Residuals, noise_of, opened, residual
 from emulator.collusion.rounds import Round, Rounds
-from emulator.collusion.sights import sights
 from emulator.sim.link import IDEAL
 
 RUNS_MAX = 20_000
@@ -136,7 +136,7 @@ def investigate(case: Case, runs: int, seed: str, progress: Progress = lambda do
     noise = noise_of(case)
     return Finding(
         runs=runs,
-        sees=sights(case, shown, watched.traffic),
+        sees=observations(case, shown, watched.traffic),
         noise=noise,
         measured=residuals.measured(),
         view=view,

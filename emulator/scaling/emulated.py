@@ -39,7 +39,7 @@ from emulator.scaling.footprint import footprint
 from emulator.scaling.held import Held, Memory, SetUp
 from emulator.scaling.meter import ROLES, Metered, Tally
 from emulator.sim.link import IDEAL
-from emulator.sim.lockstep import Region, deal
+from emulator.sim.lockstep import Region, assign
 from emulator.sim.process import Process
 from emulator.sim.simulator import Simulator
 from emulator.sim.team import Team
@@ -90,7 +90,7 @@ class Population:
         options: dict[str, Any] = {"federation": _FEDERATION, "start_ms": _BEGIN_MS, "link": IDEAL, "keep_facts_max": 0}
         if team.count == 1:
             return Simulator(_FEDERATION, **options)
-        return Region(_FEDERATION, team, deal(self._actors, team.count), **options)
+        return Region(_FEDERATION, team, assign(self._actors, team.count), **options)
 
     def hold(self) -> Held:
         """One round, from the command to its end, as all processes together see it."""

@@ -47,7 +47,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Said).decode
 
 
-class Border(Broker):
+class PartitionLink(Broker):
     """The broker as one process sees it: it knows where the actors of others are.
 
     Args:
@@ -90,11 +90,11 @@ class Region(Simulator):
         homes: actor id -> number of the process that runs it, for all actors.
     """
 
-    broker: Border
+    broker: PartitionLink
 
     def __init__(self, seed: int | str, team: Team, homes: Mapping[bytes, int], **options: Any) -> None:
         super().__init__(seed, **options)
-        self.broker = Border(self, self.broker.options, team.number, team.count, homes)
+        self.broker = PartitionLink(self, self.broker.options, team.number, team.count, homes)
         self._team = team
         self._homes = homes
 
@@ -146,7 +146,7 @@ class Region(Simulator):
             call(*arguments)
 
 
-def deal(cast: Cast, count: int) -> dict[bytes, int]:
+def assign(cast: Cast, count: int) -> dict[bytes, int]:
     """Actor id -> number of its process: clients and Compute nodes evenly, the trainer in 0, which is dealt to last."""
     homes = {actor: place % count for ids in (cast.clients, cast.computes) for place, actor in enumerate(ids, 1)}
     return {**homes, cast.trainer_identity.id: 0}

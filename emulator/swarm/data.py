@@ -97,6 +97,6 @@ def first_rows(train: Problem, clients: int) -> Problem:
     return train.take(np.arange(clients))
 
 
-def deal(rows: NDArray[np.float64], clients: int) -> list[NDArray[np.float64]]:
+def assign(rows: NDArray[np.float64], clients: int) -> list[NDArray[np.float64]]:
     """Deal rows to clients as evenly as possible; each contributes the mean of its own, a data node the sum."""
     return [rows[index::clients] for index in range(clients)]

@@ -33,7 +33,7 @@ from dca_proto.learning.runner import RETRIES
 from dca_proto.privacy.rounding import at_least, claim_words
 from emulator.counts import check_counts, check_nodes, check_reporters
 from emulator.results import Run
-from emulator.swarm.data import deal
+from emulator.swarm.data import assign
 from emulator.swarm.live import Swarm
 from emulator.swarm.options import SwarmOptions
 from emulator.swarm.progress import Bars, IterationBars, IterationLines, Lines, View
@@ -136,7 +136,7 @@ class _Learning:
         self._lesson = lesson
         self._options = options
         self._console = console
-        self._rows = deal(lesson.train.rows, lesson.clients)
+        self._rows = assign(lesson.train.rows, lesson.clients)
         self._doubts = doubts(lesson.train.schema.read_columns, options.mechanism)
         self._iterations: list[Iteration] = []
         self._view: View | None = None

@@ -166,7 +166,7 @@ class VanishAfterReceipt(_Vanish):
             self.strike(process, "kept")
 
 
-class Twin(Injection):
+class DuplicateInstance(Injection):
     """A copy of the disk runs as a second process with the same identity; each throws the other out of its session."""
 
     _twin: Process | None = None

@@ -119,7 +119,7 @@ class Lossy(Injection):
         return {"loss": amount, "duplicate": 0.3, "reorder": 0.3, "reorder_ms": 2_000.0}
 
 
-class Clogged(Lossy):
+class Congested(Lossy):
     """Every packet waits for `amount` milliseconds more."""
 
     def worse(self, amount: float) -> dict[str, float]:

@@ -20,7 +20,7 @@ from dca_proto import device
 from dca_proto.aggregate import SecureSumRequest
 from dca_proto.cli import main
 from dca_proto.cli.book import read_book
-from dca_proto.cli.learn_view import Teller, iteration_row, show
+from dca_proto.cli.learn_view import ProgressReporter, iteration_row, show
 from dca_proto.core import facts
 from dca_proto.learning.runner import HeldRound
 from dca_proto.net.broker import Broker
@@ -238,13 +238,15 @@ def told_of(iterations: int, *, terminal: bool) -> str:
     console = Console(file=io.StringIO(), width=100, force_terminal=terminal, color_system=None)
     federation = Cast(1, 2).federation
     round_id = bytes([0xAB]) * 16
-    with Teller(console, federation, 8, [Stage(1, 0.1, "moments"), Stage(iterations, 0.9, "gradients")]) as teller:
+    with ProgressReporter(
+        console, federation, 8, [Stage(1, 0.1, "moments"), Stage(iterations, 0.9, "gradients")]
+    ) as reporter:
         for number in (1, 2, 3):
-            teller(facts.Announced(round_id, "gradient", 2))
-            teller(facts.Arrived(round_id, 5, 8))
+            reporter(facts.Announced(round_id, "gradient", 2))
+            reporter(facts.Arrived(round_id, 5, 8))
             held = {"request": SecureSumRequest("gradient", {}), "aggregate": _Eight(), "reason": "", "recalled": False}
-            teller.ended(HeldRound(number=number, attempts=2 if number == 2 else 1, **held))
-            teller.iterated(Iteration(number, iterations, "held-out AUC", 0.9 + number / 1000))
+            reporter.ended(HeldRound(number=number, attempts=2 if number == 2 else 1, **held))
+            reporter.iterated(Iteration(number, iterations, "held-out AUC", 0.9 + number / 1000))
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
 

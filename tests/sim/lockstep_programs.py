@@ -17,7 +17,7 @@ import numpy as np
 from dca_proto.core import facts
 from dca_proto.testing import Cast
 from emulator.sim.link import IDEAL
-from emulator.sim.lockstep import Region, deal
+from emulator.sim.lockstep import Region, assign
 from emulator.sim.simulator import START_MS, Simulator
 from emulator.sim.team import Team, run_together
 from emulator.sim.trace import Trace
@@ -32,7 +32,7 @@ def world_of(name: str, team: Team, *, always_regional: bool = False) -> World:
     cast = Cast(CLIENTS, COMPUTES, rows=rows, name=name)
     if team.count == 1 and not always_regional:
         return World(cast, Simulator(name, federation=name, link=IDEAL))
-    return World(cast, Region(name, team, deal(cast, team.count), federation=name, link=IDEAL))
+    return World(cast, Region(name, team, assign(cast, team.count), federation=name, link=IDEAL))
 
 
 def hold_rounds(name: str, team: Team) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import pytest
 
 from dca_proto.core.effects import Address, Channel
 from emulator.sim.broker import BrokerOptions
-from emulator.sim.lockstep import Border
+from emulator.sim.lockstep import PartitionLink
 from emulator.sim.packet import Packet
 from emulator.sim.simulator import Simulator
 from emulator.sim.team import Team, WorkerError, run_together
@@ -107,19 +107,19 @@ def test_workers_end_with_the_process_that_started_them(blow: signal.Signals) ->
 
 
 def test_a_packet_travels_once_to_its_process_and_a_broadcast_once_to_each() -> None:
-    simulator = Simulator("border")
+    simulator = Simulator("link")
     homes = {bytes([number]) * 16: number for number in range(3)}
-    border = simulator.broker = Border(simulator, BrokerOptions(), 1, 3, homes)
+    link = simulator.broker = PartitionLink(simulator, BrokerOptions(), 1, 3, homes)
     for to in (
         Address(Channel.CLIENT, bytes(16)),
         Address(Channel.CLIENT, bytes([1]) * 16),  # here
         Address(Channel.COMPUTE, bytes([9]) * 16),  # nobody
         Address(Channel.EPOCH),
     ):
-        border._route(Packet(bytes(16), to, b"", b"payload", retain=to.channel is Channel.EPOCH))
-    channels = [[packet.to.channel for packet in packets] for packets in border.leaving]
+        link._route(Packet(bytes(16), to, b"", b"payload", retain=to.channel is Channel.EPOCH))
+    channels = [[packet.to.channel for packet in packets] for packets in link.leaving]
     assert channels == [[Channel.CLIENT, Channel.EPOCH], [], [Channel.EPOCH]]
-    assert [channel for channel, packets in border._retained.items() if packets] == [Channel.EPOCH]
+    assert [channel for channel, packets in link._retained.items() if packets] == [Channel.EPOCH]
 
 
 def workers_of(process: psutil.Process) -> list[psutil.Process]:

@@ -1,6 +1,6 @@
 """Runs a program that is to end with the process that starts it, even when that one is killed (Linux).
 
-    python leash.py PARENT PROGRAM [ARGUMENT...]
+    python parent_death.py PARENT PROGRAM [ARGUMENT...]
 
 It becomes the program, so the process id stays. The kernel sends SIGTERM when the thread that started it ends; what
 the parent may have done before that was asked for is looked at afterwards. Elsewhere it just becomes the program.

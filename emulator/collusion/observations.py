@@ -11,7 +11,7 @@ from emulator.collusion.view import Passed, Traffic
 from emulator.sim.simulator import US
 
 
-def sights(case: Case, one: Round, traffic: Traffic) -> tuple[str, ...]:
+def observations(case: Case, one: Round, traffic: Traffic) -> tuple[str, ...]:
     """Everything that the coalition's members see of a round.
 
     Args:
