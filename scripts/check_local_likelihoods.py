@@ -434,13 +434,8 @@ def timed(cell: Timed, seed: int) -> dict[str, Any]:
 
 
 def run(options: argparse.Namespace) -> int:
-    every = partial(
-        run_cells,
-        resume=options.resume,
-        processes=options.processes,
-        engine=options.engine,
-        settings={"quick": options.quick},
-    )
+    where = {"resume": options.resume, "processes": options.processes, "engine": options.engine}
+    every = partial(run_cells, settings={"quick": options.quick}, **where)
     marginals = every(cells_of(options.quick), check, label="marginals")
     lemmas = every(lemmas_of(options.quick), check_lemma, label="Lemma 3.2")
     noises = [(nodes, epsilon) for nodes in NODES for epsilon in (0.1, 1.0, 5.0, nodes / 10.01)]
