@@ -16,7 +16,7 @@ the table, without a limit: how much wider than without privacy intervals are.
 
 Exit code 4 where one of these does not hold.
 
-    scripts/check_glm.py                         ten minutes
+    scripts/check_glm.py                         ten minutes (estimate)
     scripts/check_glm.py --quick --json -        a tenth of the repeats, with limits to match
 """
 
