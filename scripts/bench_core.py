@@ -54,7 +54,7 @@ from dca_proto.core.params import Limits
 from dca_proto.crypto.sealing import AgreementKey
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 from dca_proto.privacy.policy import Policy
-from dca_proto.testing import Cast
+from dca_proto.testing import TestFederation
 from emulator.scaling.floor import floor_us, timed_us
 
 ROLES = ("client", "holder", "nodes", "trainer")
@@ -95,7 +95,7 @@ class Swarm:
         columns = tuple(f"x{index}" for index in range(dimension))
         values = np.random.default_rng(1).uniform(-1, 1, (clients, 1, dimension))
         policy = Policy(clients_min=1, honest_min=1, epsilon_per_round_max=1, epsilon_per_period_max=40)
-        self.cast = Cast(clients, computes, columns=columns, rows=list(values), policy=policy)
+        self.cast = TestFederation(clients, computes, columns=columns, rows=list(values), policy=policy)
         self.clients = clients
         flat = {"centre": [0.0] * dimension, "scale": [1.0] * dimension, "bound": [1.0] * dimension}
         self.parameters = {"columns": list(columns), **flat}

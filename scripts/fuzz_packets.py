@@ -52,7 +52,7 @@ from dca_proto.net.store import MemoryStore
 from dca_proto.net.topics import subscriptions
 from dca_proto.privacy.mechanism import GRID_LAPLACE
 from dca_proto.privacy.policy import Policy
-from dca_proto.testing import Cast, NoNoise
+from dca_proto.testing import NoNoise, TestFederation
 from emulator.fuzz.forger import Forger, Known, Sealable, Secret
 from emulator.fuzz.mqtt import PATIENCE_S, Broker
 
@@ -78,7 +78,7 @@ class Attacked:
 
     def __init__(self, name: str, broker: Broker, escaped: list[str]) -> None:
         rows = [np.array([[(index + 1) / 16]]) for index in range(CLIENTS)]
-        self.cast = Cast(CLIENTS, 3, name=name, rows=rows, mechanism=NoNoise(), policy=POLICY)
+        self.cast = TestFederation(CLIENTS, 3, name=name, rows=rows, mechanism=NoNoise(), policy=POLICY)
         self.broker, self.escaped = broker, escaped
         self.last: list[tuple[str, str]] = []
         self.ended: dict[bytes, RoundCompleted | RoundFailed] = {}

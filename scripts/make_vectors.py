@@ -48,7 +48,7 @@ from dca_proto.crypto.sealing import AgreementKey, Identity, derive, digest, enc
 from dca_proto.local import MISSING, AnalyticGaussian, GridLaplace, RandomisedResponse, UnaryEncoding
 from dca_proto.privacy.mechanism import UNARY_ENCODING, DistributedDiscreteGaussian, LocalMechanism
 from dca_proto.statistics import Sensitivity
-from dca_proto.testing import Cast, Network
+from dca_proto.testing import Network, TestFederation
 
 PATH = Path(__file__).parent.parent / "tests" / "protocol" / "vectors" / f"v{PROTOCOL_VERSION}.json"
 SECRET, OTHER_SECRET, ROOT = (bytes(range(start, start + 32)) for start in (0, 32, 64))
@@ -69,9 +69,9 @@ def plain(value: Any) -> Any:
     return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def played() -> tuple[Cast, Network]:
+def played() -> tuple[TestFederation, Network]:
     """A round of three clients and two Compute nodes, all keys known; the nodes are asked for their sessions."""
-    cast = Cast(3, 2, name="vectors", rows=[np.full((1, 1), 0.25 * index) for index in range(3)])
+    cast = TestFederation(3, 2, name="vectors", rows=[np.full((1, 1), 0.25 * index) for index in range(3)])
     network = cast.network()
     network.deliver()
     network.command(cast.trainer_identity.id, cast.request(tolerated=0, clients_expected=0))
@@ -79,7 +79,7 @@ def played() -> tuple[Cast, Network]:
     return cast, network
 
 
-def all_messages(cast: Cast, network: Network) -> dict[str, Any]:
+def all_messages(cast: TestFederation, network: Network) -> dict[str, Any]:
     """One frame and one body of each kind, by the name of the kind."""
     found: dict[str, Any] = {}
     for one in network.sent:
@@ -193,7 +193,7 @@ def keys() -> list[dict[str, Any]]:
     """Known answers of hashing, derivation, agreement, signatures and encryption."""
     identity, alice, bob = Identity(SECRET), AgreementKey(SECRET), AgreementKey(OTHER_SECRET)
     sealed = Sealed(ROUND, *seal_to(bob.public, b"text", HASH, lambda size: (SECRET + NONCE)[:size]))
-    federation = Cast(1, 2, name="vectors").federation
+    federation = TestFederation(1, 2, name="vectors").federation
     pair = pair_key(alice, bob.public, federation, (ROUND, 7), (CONTRIBUTION, 8))
     entry = entry_of(ROUND, CONTRIBUTION, 258)
     value = np.array([1, -2], dtype=np.int64)
@@ -241,7 +241,7 @@ def contribution() -> dict[str, Any]:
     mechanism, value = DistributedDiscreteGaussian(), np.array([1, -2, 2**40], dtype=np.int64)
     columns = [f"x{index}" for index in range(3)]
     flat = {"columns": columns, "centre": [0.0] * 3, "scale": [1.0] * 3, "bound": [1.0] * 3}
-    cast = Cast(4, 3, name="vectors", columns=tuple(columns))
+    cast = TestFederation(4, 3, name="vectors", columns=tuple(columns))
     _, validated = cast.request(parameters=flat).draft(mechanism, Limits())
     keys = [SECRET, OTHER_SECRET, ROOT]
     made = make_contribution(

@@ -19,7 +19,7 @@ from dca_proto.core.errors import UsageError
 from dca_proto.core.facts import Declined, RoundCompleted, RoundFailed
 from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, Random
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
-from dca_proto.testing import Cast, Envelope, Network, seeded
+from dca_proto.testing import Envelope, Network, TestFederation, seeded
 from emulator.audit.programme import Seen
 from emulator.audit.worlds import Setting, World
 from emulator.engine import Engine
@@ -111,10 +111,10 @@ class _Federation:
         return network
 
 
-def _cast(world: World, columns: tuple[str, ...], rows: Sequence[NDArray[np.float64]], name: str) -> Cast:
+def _cast(world: World, columns: tuple[str, ...], rows: Sequence[NDArray[np.float64]], name: str) -> TestFederation:
     """The federation of a world; a data node's has Compute nodes, too, of which its round makes no use."""
     setting = world.setting
-    cast = Cast(setting.clients, setting.computes or _UNUSED_COMPUTES, columns=columns, rows=rows, name=name)
+    cast = TestFederation(setting.clients, setting.computes or _UNUSED_COMPUTES, columns=columns, rows=rows, name=name)
     cast.policy = msgspec.structs.replace(cast.policy, rows_of_many=setting.is_release)
     return cast
 

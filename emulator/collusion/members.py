@@ -19,7 +19,7 @@ from dca_proto.core.effects import Channel, Effect, Send
 from dca_proto.core.events import Event, Received
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian, Mechanism
 from dca_proto.privacy.policy import Policy
-from dca_proto.testing import Cast, seeded
+from dca_proto.testing import TestFederation, seeded
 from emulator.audit.protocol import Recording
 from emulator.collusion.coalition import Case
 
@@ -51,7 +51,7 @@ class Deaf(ComputeActor):
         return super().handle(event, now_ms)
 
 
-class Party(Cast):
+class Party(TestFederation):
     """A cast in which some collude.
 
     Args:

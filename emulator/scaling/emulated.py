@@ -32,7 +32,7 @@ import numpy as np
 from dca_proto.core import facts
 from dca_proto.core.machine import Actor
 from dca_proto.core.params import Timing
-from dca_proto.testing import Cast
+from dca_proto.testing import TestFederation
 from emulator.scaling.account import Account, Clock, held_of, outcome_of
 from emulator.scaling.cell import Cell
 from emulator.scaling.footprint import footprint
@@ -71,7 +71,7 @@ class Population:
         self._cell = cell
         self._team = team or Team()
         rows = [np.array([[index % cell.dimension + 0.5]]) for index in range(cell.clients)]
-        self._actors = Cast(cell.clients, cell.computes, rows=rows, name=_FEDERATION, timing=_TIMING)
+        self._actors = TestFederation(cell.clients, cell.computes, rows=rows, name=_FEDERATION, timing=_TIMING)
         self._simulator = self._make_simulator()
         self._team.gather(b"")  # all begin together
         began_s, worked_s = time.perf_counter(), time.process_time()

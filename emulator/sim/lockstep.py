@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from dca_proto.testing import Cast
+from dca_proto.testing import TestFederation
 from emulator.sim.broker import Broker, BrokerOptions
 from emulator.sim.packet import Packet
 from emulator.sim.simulator import US, Simulator
@@ -146,7 +146,7 @@ class Region(Simulator):
             call(*arguments)
 
 
-def assign(cast: Cast, count: int) -> dict[bytes, int]:
+def assign(cast: TestFederation, count: int) -> dict[bytes, int]:
     """Actor id -> number of its process: clients and Compute nodes evenly, the trainer in 0, which is dealt to last."""
     homes = {actor: place % count for ids in (cast.clients, cast.computes) for place, actor in enumerate(ids, 1)}
     return {**homes, cast.trainer_identity.id: 0}

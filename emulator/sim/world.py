@@ -9,7 +9,7 @@ from typing import Any
 from dca_proto.core.effects import Channel
 from dca_proto.core.machine import Actor
 from dca_proto.core.request import OpenRound
-from dca_proto.testing import Cast
+from dca_proto.testing import TestFederation
 from emulator.sim.process import Process
 from emulator.sim.simulator import Simulator
 
@@ -25,7 +25,7 @@ class World:
         computes, clients: processes, in the cast's order. requests: rounds asked for so far.
     """
 
-    def __init__(self, cast: Cast, simulator: Simulator) -> None:
+    def __init__(self, cast: TestFederation, simulator: Simulator) -> None:
         self.cast = cast
         self.simulator = simulator
         self.computes = self._start(Channel.COMPUTE, cast.computes, cast.compute)
@@ -41,7 +41,7 @@ class World:
         return self._trainers[0]
 
     def open_round(self, **changes: Any) -> OpenRound:
-        """Ask the trainer for a round: of `Cast.request`, with these fields changed. Raises what the trainer raises."""
+        """Ask the trainer for a round: of `TestFederation.request`, with fields changed. Raises what it raises."""
         request = self.cast.request(**changes)
         self.simulator.command(self.trainer.id, request)
         self.requests.append(request)

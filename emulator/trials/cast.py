@@ -18,7 +18,7 @@ from dca_proto.core.trainer import TrainerActor
 from dca_proto.crypto.sealing import KEY_BYTES, Identity
 from dca_proto.privacy.policy import Allowance, Floors, Policy
 from dca_proto.statistics import resolve
-from dca_proto.testing import Cast, NoNoise, seeded
+from dca_proto.testing import NoNoise, TestFederation, seeded
 from emulator.sim.streams import Streams
 from emulator.trials.hostile import HOSTILE, configured
 from emulator.trials.questions import STATISTICS
@@ -35,7 +35,7 @@ class Plant(msgspec.Struct, frozen=True):
     make: Callable[[Any], Any]
 
 
-class TrialCast(Cast):
+class TrialFederation(TestFederation):
     """All actors of a scenario.
 
     Args:

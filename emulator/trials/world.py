@@ -26,7 +26,7 @@ from emulator.sim.packet import Packet
 from emulator.sim.process import Process
 from emulator.sim.simulator import START_MS, Simulator
 from emulator.sim.world import World
-from emulator.trials.cast import Plant, TrialCast
+from emulator.trials.cast import Plant, TrialFederation
 from emulator.trials.fault import FaultRecord, Injection
 from emulator.trials.faults import FAULTS
 from emulator.trials.hostile import HOSTILE
@@ -120,10 +120,10 @@ class TrialWorld(World):
         killed_ms: id -> when it was last killed. faults: what became of each fault, in the scenario's order.
     """
 
-    cast: TrialCast
+    cast: TrialFederation
 
     def __init__(self, scenario: Scenario, plant: Plant | None = None) -> None:
-        cast = TrialCast(scenario, plant)
+        cast = TrialFederation(scenario, plant)
         cast.check()
         simulator = Simulator(
             scenario.seed,

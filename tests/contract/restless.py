@@ -27,7 +27,7 @@ from dca_proto.net.store import MemoryStore
 from dca_proto.net.topics import subscriptions
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.policy import Allowance
-from dca_proto.testing import Cast, NoNoise
+from dca_proto.testing import NoNoise, TestFederation
 
 CLIENTS, COMPUTES = 4, 2
 SETTINGS = {"job": "means", "rounds": 3}
@@ -102,8 +102,10 @@ class Swarm:
         loses: what is lost while it is muted.
     """
 
-    def __init__(self, account: Allowance | None = None, cast: Cast | None = None, loses: type = Contribution) -> None:
-        self.cast = cast or Cast(CLIENTS, COMPUTES, rows=ROWS, mechanism=NoNoise())
+    def __init__(
+        self, account: Allowance | None = None, cast: TestFederation | None = None, loses: type = Contribution
+    ) -> None:
+        self.cast = cast or TestFederation(CLIENTS, COMPUTES, rows=ROWS, mechanism=NoNoise())
         self.store = PoweredStore()
         self.account = account
         self.announced: list[bytes] = []

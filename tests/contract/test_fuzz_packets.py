@@ -19,7 +19,7 @@ from dca_proto.core.codec import decode_frame, verify_signed
 from dca_proto.core.effects import Channel
 from dca_proto.core.errors import PeerError
 from dca_proto.core.messages import Frame
-from dca_proto.testing import Cast
+from dca_proto.testing import TestFederation
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "fuzz_packets.py"
 
@@ -49,7 +49,7 @@ def test_hardening_no_packet_topic_part_or_message_ends_an_actor(script: ModuleT
 
 def test_what_the_fuzzer_signs_is_signed_rightly(script: ModuleType) -> None:
     """Else it would never come behind the check of a signature."""
-    cast, rng = Cast(3, 2), random.Random(1)
+    cast, rng = TestFederation(3, 2), random.Random(1)
     network = cast.network()
     network.deliver()
     log = [("", one.payload) for one in network.sent if one.to.channel is Channel.EPOCH]

@@ -19,7 +19,7 @@ from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.learning.journal import Journal, Summed
 from dca_proto.learning.runner import learn
 from dca_proto.learning.sync import TrainerRounds
-from dca_proto.testing import Cast, NoNoise
+from dca_proto.testing import NoNoise, TestFederation
 from inference.bounds import Interval
 from inference.estimators import PrivateLinearRegression
 from inference.jobs import find
@@ -35,7 +35,7 @@ def swarm_of(target: Callable[[np.ndarray], np.ndarray], **mechanism: Any) -> Sw
     """A client for each of some rows (x, y)."""
     x = np.linspace(-1, 1, CLIENTS)
     rows = [np.array([row]) for row in np.column_stack([x, target(x)])]
-    return Swarm(cast=Cast(CLIENTS, 2, columns=("x", "y"), rows=rows, **mechanism))
+    return Swarm(cast=TestFederation(CLIENTS, 2, columns=("x", "y"), rows=rows, **mechanism))
 
 
 # An estimator over a running trainer

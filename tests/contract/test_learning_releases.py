@@ -25,7 +25,7 @@ from dca_proto.learning.runner import JobRounds, learn
 from dca_proto.privacy.ledger import TABLE as LEDGER
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 from dca_proto.privacy.policy import Policy
-from dca_proto.testing import Cast, NoNoise
+from dca_proto.testing import NoNoise, TestFederation
 
 ROWS = [np.array([[(index + 1) / 16]] * (index + 2)) for index in range(CLIENTS)]
 SUMS = [(index + 2) * (index + 1) / 16 for index in range(CLIENTS)]
@@ -41,7 +41,7 @@ def path(tmp_path: Path) -> Path:
 def nodes(mechanism: Any = None) -> Swarm:
     """Data nodes of two to five rows."""
     policy = Policy(rows_of_many=True, epsilon_per_round_max=20, epsilon_per_period_max=40)
-    cast = Cast(CLIENTS, COMPUTES, rows=ROWS, policy=policy, mechanism=mechanism or NoNoise())
+    cast = TestFederation(CLIENTS, COMPUTES, rows=ROWS, policy=policy, mechanism=mechanism or NoNoise())
     return Swarm(cast=cast, loses=Sealed)
 
 

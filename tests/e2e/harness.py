@@ -26,7 +26,7 @@ from dca_proto.net.runner import Runner
 from dca_proto.net.settings import BrokerSettings
 from dca_proto.net.store import SqliteStore
 from dca_proto.net.topics import subscriptions
-from dca_proto.testing import Build, Cast
+from dca_proto.testing import Build, TestFederation
 
 QUICK = Backoff(first_s=0.02, most_s=0.2)
 Report = Callable[["LiveActor", object], None]
@@ -176,7 +176,7 @@ class LiveFederation:
         facts: what was reported, in order.
     """
 
-    def __init__(self, cast: Cast, directory: Path, settings: Callable[[bytes], BrokerSettings]) -> None:
+    def __init__(self, cast: TestFederation, directory: Path, settings: Callable[[bytes], BrokerSettings]) -> None:
         self.facts: list[Noted] = []
         self._changed = asyncio.Event()
         self._point: Point | None = None

@@ -23,7 +23,7 @@ from dca_proto.cli import main
 from dca_proto.core.facts import RoundCompleted
 from dca_proto.device import Device
 from dca_proto.net.broker import Broker
-from dca_proto.testing import Cast
+from dca_proto.testing import TestFederation
 
 DEVICE = (sys.executable, "-m", "dca_proto")
 DCA = (sys.executable, "-m", "dca_proto.cli")
@@ -258,7 +258,7 @@ def test_a_result_is_written_before_anything_else_can_fail(
 ) -> None:
     """It is paid for; what the account has left is read from the store afterwards."""
     federation(tmp_path, "mqtt://127.0.0.1:1")
-    cast = Cast(4, 2)
+    cast = TestFederation(4, 2)
     network = cast.network()
     network.command(cast.trainer_identity.id, cast.request())
     network.advance(network.now_ms + 1000)

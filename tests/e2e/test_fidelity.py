@@ -44,7 +44,7 @@ from dca_proto.core.request import AskLdpReport, AskNodeRelease
 from dca_proto.net.broker import Broker
 from dca_proto.net.settings import BrokerSettings
 from dca_proto.net.topics import topic_of
-from dca_proto.testing import Cast
+from dca_proto.testing import TestFederation
 from emulator.sim.events import Observer
 from emulator.sim.link import LinkOptions
 from emulator.sim.process import Process
@@ -113,7 +113,7 @@ class Account:
         self.traffic.setdefault(role, Counter()).update({name: getattr(traffic, name) for name in names})
 
 
-class Prepared(Cast):
+class Prepared(TestFederation):
     """Nodes and clients that made their X25519 keys before: else these hang on the millisecond of the start."""
 
     def __init__(self, now_ms: int) -> None:

@@ -25,7 +25,7 @@ from dca_proto.core import facts
 from dca_proto.learning.runner import HeldRound
 from dca_proto.net.broker import Broker
 from dca_proto.net.transport import Connected
-from dca_proto.testing import Cast
+from dca_proto.testing import TestFederation
 from inference.jobs.base import Stage
 from inference.variational.progress import Iteration
 
@@ -236,7 +236,7 @@ def test_what_speaks_against_a_result_is_told_with_it() -> None:
 def told_of(iterations: int, *, terminal: bool) -> str:
     """What is told of a job of so many iterations, of which three are done; the second took two attempts."""
     console = Console(file=io.StringIO(), width=100, force_terminal=terminal, color_system=None)
-    federation = Cast(1, 2).federation
+    federation = TestFederation(1, 2).federation
     round_id = bytes([0xAB]) * 16
     with ProgressReporter(
         console, federation, 8, [Stage(1, 0.1, "moments"), Stage(iterations, 0.9, "gradients")]

@@ -24,8 +24,8 @@ PACKAGES = ("dca_proto", "emulator", "inference")
 
 DEVICE = """
 from dca_proto.core.facts import RoundCompleted
-from dca_proto.testing import Cast
-cast = Cast(5, 3)
+from dca_proto.testing import TestFederation
+cast = TestFederation(5, 3)
 network = cast.network()
 network.deliver()
 network.command(cast.trainer_identity.id, cast.request())

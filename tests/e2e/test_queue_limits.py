@@ -21,7 +21,7 @@ from dca_proto.net.broker import BrokerOptions, launch_broker
 from dca_proto.net.mqtt import MqttTransport
 from dca_proto.net.settings import BrokerSettings
 from dca_proto.net.topics import subscriptions, topic_of
-from dca_proto.testing import Build, Cast, NoNoise
+from dca_proto.testing import Build, NoNoise, TestFederation
 
 CLIENTS = 3_000  # about half of them for each Compute node
 QUEUED_MAX, IN_FLIGHT_MAX = 1_000, 20  # mosquitto's defaults, for each of its clients
@@ -38,7 +38,7 @@ class Scene:
         absent: the Compute node that dies as soon as it has answered the announcement; then `is_down` is true.
     """
 
-    def __init__(self, cast: Cast, directory: Path, url: str) -> None:
+    def __init__(self, cast: TestFederation, directory: Path, url: str) -> None:
         self.counts: Counter[tuple[bytes, object]] = Counter()
         self.completed: list[facts.RoundCompleted] = []
         self.is_down = False
@@ -114,7 +114,7 @@ def test_contributions_that_the_broker_took_over_and_lost_are_sent_again(
     """
     rows = [np.array([[(index + 1) / 8192]]) for index in range(CLIENTS)]
     timing = Timing(resend_first_ms=30_000, resend_max_ms=30_000)
-    cast = Cast(CLIENTS, 2, rows=rows, name="queue-limits", mechanism=NoNoise(), timing=timing)
+    cast = TestFederation(CLIENTS, 2, rows=rows, name="queue-limits", mechanism=NoNoise(), timing=timing)
     request = cast.request(tolerated=0, collect_window_ms=600_000)
 
     async def scene() -> tuple[Scene, int, int]:

@@ -29,7 +29,7 @@ from dca_proto.net.broker import Broker
 from dca_proto.net.settings import BrokerSettings
 from dca_proto.privacy import ledger
 from dca_proto.privacy.ledger import Charge
-from dca_proto.testing import Cast, NoNoise
+from dca_proto.testing import NoNoise, TestFederation
 
 CLIENTS, COMPUTES = 24, 3  # so many that each node holds some: false alarm 1e-4, as it is drawn from a hash
 PATIENCE_S = 30
@@ -81,7 +81,7 @@ def test_a_killed_actor_goes_on_from_its_store(role: Channel, point: Point, any_
     name = re.sub("[^a-z0-9]+", "-", f"{any_broker.kind[0]} {role.value[:2]} {point}".lower())[:32]
 
     async def scene() -> None:
-        cast = Cast(CLIENTS, COMPUTES, rows=ROWS, name=name, mechanism=NoNoise(), timing=HURRIED)
+        cast = TestFederation(CLIENTS, COMPUTES, rows=ROWS, name=name, mechanism=NoNoise(), timing=HURRIED)
         live = LiveFederation(cast, tmp_path, lambda _: BrokerSettings(url=any_broker.url))
         victim = {CLIENT: live.clients[0], COMPUTE: live.computes[0], TRAINER: live.trainer}[role]
         request = cast.request(tolerated=0)  # else it closes without those who are slow
@@ -149,7 +149,7 @@ async def check_client(member: LiveActor) -> None:
 class Process:
     """Compute node 0 as a device runs it: `python -m dca_proto compute.toml`, over as many lives as a test wants."""
 
-    def __init__(self, cast: Cast, directory: Path, url: str) -> None:
+    def __init__(self, cast: TestFederation, directory: Path, url: str) -> None:
         self.store = directory / "compute.db"
         self._config = directory / "compute.toml"
         write_identity(directory / "compute.key", "compute", cast.compute_identities[0])
@@ -186,7 +186,7 @@ def test_a_compute_process_killed_by_the_system_goes_on(any_broker: Broker, tmp_
     """
 
     async def scene() -> None:
-        cast = Cast(CLIENTS, COMPUTES, rows=ROWS, name=f"nine-{any_broker.kind}", timing=HURRIED)
+        cast = TestFederation(CLIENTS, COMPUTES, rows=ROWS, name=f"nine-{any_broker.kind}", timing=HURRIED)
         live = LiveFederation(cast, tmp_path, lambda _: BrokerSettings(url=any_broker.url))
         node, peer, late = Process(cast, tmp_path, any_broker.url), live.computes[1], live.clients[0]
         live.members.remove(live.computes[0])

@@ -14,12 +14,12 @@ from dca_proto.core.params import Timing
 from dca_proto.net.access import Access, Member
 from dca_proto.net.broker import BrokerOptions, TlsFiles, launch_broker
 from dca_proto.net.settings import BrokerSettings
-from dca_proto.testing import Cast, NoNoise
+from dca_proto.testing import NoNoise, TestFederation
 
 CLIENTS, COMPUTES = 8, 3
 
 
-def access_of(cast: Cast) -> Access:
+def access_of(cast: TestFederation) -> Access:
     """Everybody with a password of its own."""
     roles = {Channel.CLIENT: cast.clients, Channel.COMPUTE: cast.computes, Channel.TRAINER: (cast.trainer_identity.id,)}
     members = [Member(role, one, f"password of {one.hex()}") for role, ids in roles.items() for one in ids]
@@ -41,7 +41,9 @@ def test_a_round_where_a_client_with_anothers_identity_gets_nothing_through(
     the other's would have.
     """
     rows = [np.array([[2.0 ** -(index + 1)]]) for index in range(CLIENTS)]
-    cast = Cast(CLIENTS, COMPUTES, rows=rows, name="secured", mechanism=NoNoise(), timing=Timing(resend_first_ms=200))
+    cast = TestFederation(
+        CLIENTS, COMPUTES, rows=rows, name="secured", mechanism=NoNoise(), timing=Timing(resend_first_ms=200)
+    )
     access = access_of(cast)
     tls = TlsFiles(authority / "ca.pem", authority / "broker.pem", authority / "broker.key")
 

@@ -14,7 +14,7 @@ from dca_proto.core.effects import Address, Channel
 from dca_proto.core.events import Received
 from dca_proto.crypto.sealing import Identity
 from dca_proto.federation import Federation, sign_federation
-from dca_proto.testing import Cast, Network
+from dca_proto.testing import Network, TestFederation
 
 NEW_NODE, NEW_TRAINER, THIEF = (Identity(bytes([index]) * 32) for index in (71, 72, 73))
 
@@ -36,13 +36,13 @@ class PlaysOn(ClientActor):
         return self._consent._to_terms(opened, self._federation)
 
 
-def following(cast: Cast, file: Federation | None = None, **changes: Any) -> Federation:
+def following(cast: TestFederation, file: Federation | None = None, **changes: Any) -> Federation:
     """The file after one, by default after the federation's."""
     file = file or cast.federation
     return sign_federation(cast.authority, msgspec.structs.replace(file, **{"number": file.number + 1, **changes}))
 
 
-def without(cast: Cast, *clients: int) -> Federation:
+def without(cast: TestFederation, *clients: int) -> Federation:
     """The next file, in which some clients are revoked."""
     return following(cast, revoked=tuple(sorted(cast.clients[index] for index in clients)))
 
@@ -69,7 +69,7 @@ def last_sum(network: Network) -> float:
     return float(value)
 
 
-def hostile(cast: Cast) -> Withholding:
+def hostile(cast: TestFederation) -> Withholding:
     """All actors, client 3 of which plays on when it is revoked."""
     network = Withholding()
     cast.network(network)

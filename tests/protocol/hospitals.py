@@ -14,18 +14,18 @@ from dca_proto.core.request import AskNodeRelease, OpenRound
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.privacy import accounting
 from dca_proto.privacy.policy import Allowance, Policy
-from dca_proto.testing import Cast, Envelope, Network, NoNoise
+from dca_proto.testing import Envelope, Network, NoNoise, TestFederation
 
 MU = accounting.mu_of(1.0, 1e-6)
 OPEN = Policy(rows_of_many=True)
 """What a hospital says; every other limit is at its default, floors of clients and Compute nodes too."""
 
 
-class Hospitals(Cast):
+class Hospitals(TestFederation):
     """Data nodes without any Compute node; number j has j + 2 rows of (j + 1) / 16, and the trainer an account.
 
     Args:
-        count: J. changes: as for `Cast`.
+        count: J. changes: as for `TestFederation`.
     """
 
     account: Allowance | None = None
@@ -43,7 +43,7 @@ class Hospitals(Cast):
         return super().request(**{**plain, **changes})
 
 
-def by_id(cast: Cast) -> list[int]:
+def by_id(cast: TestFederation) -> list[int]:
     """The indices of the data nodes in the order of their ids."""
     return sorted(range(len(cast.clients)), key=lambda index: cast.clients[index])
 
@@ -60,7 +60,7 @@ def released(network: Network, client: bytes | None = None) -> list[Envelope]:
     return [one for one in network.sent if isinstance(body_of(one.payload), Sealed) and client in (None, one.sender)]
 
 
-def release_of(cast: Cast, network: Network, index: int, **changes: Any) -> Release:
+def release_of(cast: TestFederation, network: Network, index: int, **changes: Any) -> Release:
     """What data node `index` released in the newest round, with some fields changed."""
     body = unsealed(network, cast, released(network, cast.clients[index])[-1].payload)
     assert isinstance(body, Release)

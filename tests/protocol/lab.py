@@ -11,14 +11,14 @@ from dca_proto.core.messages import Abort, Contribution
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.privacy import accounting
 from dca_proto.privacy.policy import Allowance
-from dca_proto.testing import Cast, Network, NoNoise
+from dca_proto.testing import Network, NoNoise, TestFederation
 
 TWO_ROUNDS = Allowance(epsilon=1.6, delta=1e-6)
 """Room for two rounds at (1, 1e-6), and not for three."""
 MU = accounting.mu_of(1.0, 1e-6)
 
 
-class Lab(Cast):
+class Lab(TestFederation):
     """A cast whose trainer has an account."""
 
     account: Allowance | None = TWO_ROUNDS
@@ -38,13 +38,13 @@ def lab(account: Allowance | None = TWO_ROUNDS) -> tuple[Lab, Network]:
     return cast, cast.network()
 
 
-def trainer_of(cast: Cast, network: Network) -> TrainerActor:
+def trainer_of(cast: TestFederation, network: Network) -> TrainerActor:
     actor = network.actors[cast.trainer_identity.id]
     assert isinstance(actor, TrainerActor)
     return actor
 
 
-def collecting() -> tuple[Cast, Network, bytes]:
+def collecting() -> tuple[TestFederation, Network, bytes]:
     """A round that was announced; nothing is released or aborted as long as its messages are lost."""
     cast, network = lab()
     network.tamper = losing(Contribution)
@@ -54,7 +54,7 @@ def collecting() -> tuple[Cast, Network, bytes]:
     return cast, network, request.round_id
 
 
-def abort_of(cast: Cast, network: Network, node: int, **changes: object) -> tuple[bytes, bytes]:
+def abort_of(cast: TestFederation, network: Network, node: int, **changes: object) -> tuple[bytes, bytes]:
     identity, opened = cast.compute_identities[node], announced(network, cast)
     body = Abort(
         opened.body.round_id,

@@ -14,7 +14,7 @@ from dca_proto.core.messages import Release
 from dca_proto.core.request import AskLdpReport, OpenRound
 from dca_proto.privacy.mechanism import PURE_MECHANISMS, RANDOMISED_RESPONSE, UNARY_ENCODING
 from dca_proto.privacy.policy import Policy
-from dca_proto.testing import Cast, Network
+from dca_proto.testing import Network, TestFederation
 
 SCALED = {"columns": ["x"], "centre": [2.0], "scale": [2.0], "bound": [1.0]}
 """Of a sum: the values 0 to 4 go to -1 to 1."""
@@ -25,12 +25,12 @@ def edges(categories: int) -> dict[str, Any]:
     return {"columns": ["x"], "edges": [place - 0.5 for place in range(categories + 1)]}
 
 
-class Reporters(Cast):
+class Reporters(TestFederation):
     """Clients under the default policy, floors and all, without any Compute node.
 
     Args:
         by: the mechanism of their reports. held: each client's one value, None for a client without a row.
-        categories: k, of a categorical mechanism. changes: as for `Cast`.
+        categories: k, of a categorical mechanism. changes: as for `TestFederation`.
     """
 
     def __init__(self, by: str, held: Sequence[float | None], categories: int = 5, **changes: Any) -> None:
@@ -52,7 +52,7 @@ def reported(cast: Reporters, **changes: Any) -> Network:
     return begin(cast, **changes)[0]
 
 
-def report_of(cast: Cast, network: Network, index: int, **changes: Any) -> Release:
+def report_of(cast: TestFederation, network: Network, index: int, **changes: Any) -> Release:
     """What client `index` reported in the newest round, with some fields changed."""
     body = unsealed(network, cast, released(network, cast.clients[index])[-1].payload)
     assert isinstance(body, Release)

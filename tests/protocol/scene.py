@@ -1,7 +1,7 @@
 """What the protocol tests share: rounds brought to a step, messages opened and forged, and states compared.
 
 A test here speaks as a hostile trainer, Compute node, client or broker: it holds whatever keys that role holds (those
-of a `Cast` are all known), writes any message it likes, and looks at what the production actors make of it.
+of a `TestFederation` are all known), writes any message it likes, and looks at what the production actors make of it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from dca_proto.federation import Federation
 from dca_proto.privacy.ledger import TABLE as LEDGER
 from dca_proto.privacy.ledger import Charge
 from dca_proto.privacy.policy import Policy
-from dca_proto.testing import Cast, Envelope, Network, NoNoise, Records, seeded
+from dca_proto.testing import Envelope, Network, NoNoise, Records, TestFederation, seeded
 
 NOT_STATE = {
     "dropped", "_random", "_rows", "_agreed", "_pace", "_early", "_index", "consents", "_validated", "listed",
@@ -59,7 +59,7 @@ THREE_ROUNDS = msgspec.structs.replace(EASY, epsilon_per_period_max=2.0, delta_m
 """Of ε = 1 at δ = 1e-6: exact composition has room for 3.59 of them."""
 
 
-class OneTight(Cast):
+class OneTight(TestFederation):
     """A cast whose client 0 has a budget of three rounds; the others have more than enough."""
 
     def client(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> ClientActor:
@@ -111,10 +111,10 @@ def ignored(network: Network, receiver: bytes, sender: bytes, payload: bytes) ->
     assert snapshot(actor) == before
 
 
-def exact_cast(clients: int = 4, computes: int = 3, **changes: Any) -> Cast:
+def exact_cast(clients: int = 4, computes: int = 3, **changes: Any) -> TestFederation:
     """A cast without noise, client i holding the value (i + 1) / 16: sums can be foretold."""
     rows = [np.array([[(index + 1) / 16]]) for index in range(clients)]
-    return Cast(clients, computes, **{"rows": rows, "mechanism": NoNoise(), **changes})
+    return TestFederation(clients, computes, **{"rows": rows, "mechanism": NoNoise(), **changes})
 
 
 def exact_sum(clients: Iterable[int]) -> float:
@@ -122,7 +122,7 @@ def exact_sum(clients: Iterable[int]) -> float:
     return sum((index + 1) / 16 for index in clients)
 
 
-def begin(cast: Cast, network: Network | None = None, **changes: Any) -> tuple[Network, OpenRound]:
+def begin(cast: TestFederation, network: Network | None = None, **changes: Any) -> tuple[Network, OpenRound]:
     """A round asked for, and everything delivered until the trainer has heard of all contributions."""
     network = network or cast.network()
     network.deliver()
@@ -262,7 +262,9 @@ def restore(network: Network, actor_id: bytes, copy: Records) -> None:
     network.restart(actor_id)
 
 
-def restored_client(rounds: int, forgotten: int, cast: Cast | None = None) -> tuple[Cast, Network, bytes]:
+def restored_client(
+    rounds: int, forgotten: int, cast: TestFederation | None = None
+) -> tuple[TestFederation, Network, bytes]:
     """A client that took part in `rounds` rounds, and was then restored from a copy without the last `forgotten`."""
     cast = cast or exact_cast(4, 3)
     network = cast.network()
@@ -324,36 +326,36 @@ def changed(envelope: Envelope, payload: bytes) -> Envelope:
     return Envelope(envelope.sender, Send(envelope.to, envelope.round_id, payload))
 
 
-def forged(cast: Cast, identity: Identity, body: Body) -> bytes:
+def forged(cast: TestFederation, identity: Identity, body: Body) -> bytes:
     """A body signed by whoever holds `identity`."""
     return encode(sign(identity, cast.federation.id, body))
 
 
-def resigned(cast: Cast, identity: Identity, payload: bytes, **changes: Any) -> bytes:
+def resigned(cast: TestFederation, identity: Identity, payload: bytes, **changes: Any) -> bytes:
     """A signed message with some fields of its body changed, signed anew."""
     return forged(cast, identity, msgspec.structs.replace(body_of(payload), **changes))
 
 
-def announced(network: Network, cast: Cast) -> OpenedAnnouncement:
+def announced(network: Network, cast: TestFederation) -> OpenedAnnouncement:
     """The newest announcement, opened."""
     frames = [decode_frame(one.payload) for one in network.sent if kind_of(one) in (Announcement, Invitation)]
     frame = frames[-1].announcement if isinstance(frames[-1], Invitation) else frames[-1]
     return open_announcement(frame, cast.federation, Limits())
 
 
-def sealed_by(cast: Cast, identity: Identity, body: Body, opened: OpenedAnnouncement) -> bytes:
+def sealed_by(cast: TestFederation, identity: Identity, body: Body, opened: OpenedAnnouncement) -> bytes:
     """A body signed by `identity` and sealed to the trainer of the round."""
     return seal_answer(sign(identity, cast.federation.id, body), opened, seeded("forger"))
 
 
-def unsealed(network: Network, cast: Cast, payload: bytes) -> Body:
+def unsealed(network: Network, cast: TestFederation, payload: bytes) -> Body:
     """What the trainer reads in a sealed answer to the newest announcement."""
     opened = announced(network, cast)
     reply_key: AgreementKey = network.actors[cast.trainer_identity.id]._rounds[opened.body.round_id].reply_key
     return decode_body(open_answer(decode_frame(payload), reply_key, opened.hash).body)
 
 
-def sealed_kind(network: Network, cast: Cast, payload: bytes) -> type | None:
+def sealed_kind(network: Network, cast: TestFederation, payload: bytes) -> type | None:
     """The kind of body in a sealed answer; None for anything else."""
     try:
         return type(unsealed(network, cast, payload)) if isinstance(decode_frame(payload), Sealed) else None
@@ -361,7 +363,7 @@ def sealed_kind(network: Network, cast: Cast, payload: bytes) -> type | None:
         return None
 
 
-def opened_list(network: Network, cast: Cast, envelope: Envelope) -> FrozenList:
+def opened_list(network: Network, cast: TestFederation, envelope: Envelope) -> FrozenList:
     """What a peer reads in a list that was sealed to it."""
     opened, receiver = announced(network, cast), network.actors[envelope.to.id]
     key = receiver._keys.key(opened.epochs[opened.computes.index(envelope.to.id)].epoch)
@@ -371,7 +373,9 @@ def opened_list(network: Network, cast: Cast, envelope: Envelope) -> FrozenList:
     )
 
 
-def sealed_list(cast: Cast, identity: Identity, body: FrozenList, opened: OpenedAnnouncement, to: bytes) -> bytes:
+def sealed_list(
+    cast: TestFederation, identity: Identity, body: FrozenList, opened: OpenedAnnouncement, to: bytes
+) -> bytes:
     """A list signed by `identity` and sealed to a peer's epoch key."""
     signed = sign(identity, cast.federation.id, body)
     public = opened.epochs[opened.computes.index(to)].public
@@ -379,7 +383,7 @@ def sealed_list(cast: Cast, identity: Identity, body: FrozenList, opened: Opened
     return encode(Sealed(opened.body.round_id, *sealed))
 
 
-def forged_list(network: Network, cast: Cast, envelope: Envelope, entries: bytes, tags: bytes) -> Envelope:
+def forged_list(network: Network, cast: TestFederation, envelope: Envelope, entries: bytes, tags: bytes) -> Envelope:
     """A list that its sender signs rightly, with entries and tags of its choice, in place of another one."""
     identity = next(one for one in cast.compute_identities if one.id == envelope.sender)
     opened = announced(network, cast)
@@ -390,24 +394,24 @@ def forged_list(network: Network, cast: Cast, envelope: Envelope, entries: bytes
     return changed(envelope, sealed_list(cast, identity, body, opened, envelope.to.id))
 
 
-def held_by(network: Network, cast: Cast, node: int) -> list[int]:
+def held_by(network: Network, cast: TestFederation, node: int) -> list[int]:
     """The indices of the clients whose contributions to the newest round a node holds, in the order of their ids."""
     opened = announced(network, cast)
     indices = sorted(range(len(cast.clients)), key=lambda index: cast.clients[index])
     return [index for index in indices if opened.holder(cast.clients[index]).id == cast.computes[node]]
 
 
-def hello_of(network: Network, cast: Cast, client: int = 0) -> Envelope:
+def hello_of(network: Network, cast: TestFederation, client: int = 0) -> Envelope:
     return sent(network, Hello, sender=cast.clients[client])[0]
 
 
-def other_hello(cast: Cast, network: Network, client: int = 0, **changes: object) -> bytes:
+def other_hello(cast: TestFederation, network: Network, client: int = 0, **changes: object) -> bytes:
     """A Hello that the client signs, changed."""
     body = msgspec.structs.replace(body_of(hello_of(network, cast, client).payload), **changes)
     return forged(cast, cast.client_identities[client], body)
 
 
-def without_hello(cast: Cast) -> Network:
+def without_hello(cast: TestFederation) -> Network:
     """A network on which client 0's Hello is lost."""
     network = Network()
     network.tamper = losing(Hello, sender=cast.clients[0])
@@ -416,7 +420,7 @@ def without_hello(cast: Cast) -> Network:
     return network
 
 
-def standing(clients: int = 4, computes: int = 3) -> tuple[Cast, Network]:
+def standing(clients: int = 4, computes: int = 3) -> tuple[TestFederation, Network]:
     """All sessions stand."""
     cast = exact_cast(clients, computes)
     network = cast.network()

@@ -48,15 +48,15 @@ from dca_proto.core.params import Timing
 from dca_proto.crypto.masks import ask_tag
 from dca_proto.privacy import accounting
 from dca_proto.privacy.policy import Policy
-from dca_proto.testing import Cast, Network, NoNoise
+from dca_proto.testing import Network, NoNoise, TestFederation
 
 TIGHT = Policy(clients_min=1, honest_min=1, epsilon_per_round_max=1.0, epsilon_per_period_max=2.0, delta_max=1e-5)
 HOUR_MS = 3600 * 1000
 
 
-def aborted_cast() -> tuple[Cast, Network, bytes]:
+def aborted_cast() -> tuple[TestFederation, Network, bytes]:
     """A round whose clients hold open charges: receipts and lists are lost, so nothing is released or aborted."""
-    cast = Cast(4, 3)
+    cast = TestFederation(4, 3)
     network = cast.network()
     network.tamper = losing(Receipt, FrozenList)
     _, request = begin(cast, network)
@@ -64,7 +64,7 @@ def aborted_cast() -> tuple[Cast, Network, bytes]:
     return cast, network, request.round_id
 
 
-def charged(cast: Cast, network: Network) -> list[bool]:
+def charged(cast: TestFederation, network: Network) -> list[bool]:
     """Which clients have a charge that stays."""
     return [network.actors[client].ledger.spent().mu > 0 for client in cast.clients]
 
@@ -84,7 +84,7 @@ def test_attack_15_a_budget_that_is_used_up_refuses_the_next_round() -> None:
 
 def test_attack_15_rounds_announced_at_once_do_not_race_the_ledger() -> None:
     """A client that handles all of them before it stores anything still holds each against the ones before."""
-    cast = Cast(4, 3, policy=msgspec.structs.replace(TIGHT, epsilon_per_period_max=1.0))
+    cast = TestFederation(4, 3, policy=msgspec.structs.replace(TIGHT, epsilon_per_period_max=1.0))
     network = cast.network()
     network.tamper = losing(Announcement, to=b"")  # the broadcast
     for _ in range(3):
@@ -230,7 +230,7 @@ def test_a_release_behind_a_partition_keeps_every_charge(honest: int) -> None:
 
 
 def test_an_aborted_round_brings_all_charges_back() -> None:
-    cast = Cast(4, 3)
+    cast = TestFederation(4, 3)
     network = cast.network()
     network.tamper = losing(Contribution, sender=cast.clients[3])
     begin(cast, network, tolerated=0)
@@ -258,9 +258,9 @@ def test_stragglers_keep_their_charge() -> None:
 # Asking for aborts
 
 
-def offline_round(**changes: object) -> tuple[Cast, Network, bytes]:
+def offline_round(**changes: object) -> tuple[TestFederation, Network, bytes]:
     """G5: a round that all nodes abort while client 0 is away, with its receipt."""
-    cast = Cast(4, 3)
+    cast = TestFederation(4, 3)
     network = cast.network()
     network.tamper = losing(Contribution, sender=cast.clients[3])
     _, request = begin(cast, network, tolerated=0, **changes)
@@ -288,7 +288,7 @@ def test_a_client_that_was_offline_asks_for_the_aborts_and_gets_its_charge_back(
 
 def test_nodes_that_never_heard_of_a_round_sign_its_abort_for_a_client_that_shows_it() -> None:
     """Only after `commit_by`, only with the exact epoch key's secret, only for a client with a session."""
-    cast = Cast(4, 3)
+    cast = TestFederation(4, 3)
     network = cast.network()
     network.tamper = lambda one: [] if kind_of(one) is Announcement and one.to.id in cast.computes else [one]
     begin(cast, network)
@@ -393,7 +393,7 @@ def test_a_record_outlives_the_secret_that_could_sign_a_fresh_abort(retention_ms
 
 def test_forged_receipts_do_not_stop_the_resending() -> None:
     """A receipt is a MAC under the pair key, about this contribution, from its holder."""
-    cast = Cast(7, 3)
+    cast = TestFederation(7, 3)
     network = cast.network()
     network.tamper = losing(Receipt)
     begin(cast, network)

@@ -30,7 +30,7 @@ from dca_proto.crypto.masks import TAG_BYTES
 from dca_proto.privacy import accounting
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian, Mechanism
 from dca_proto.privacy.policy import Policy
-from dca_proto.testing import Cast, Network
+from dca_proto.testing import Network, TestFederation
 from emulator.audit.protocol import Recording
 from emulator.audit.uniformity import byte_counts, byte_p_value
 
@@ -52,14 +52,14 @@ class Silent(DistributedDiscreteGaussian):
         return np.zeros(dimension, dtype=np.int64)
 
 
-def wide_cast(name: str, clients: int = CLIENTS, policy: Policy = EASY) -> Cast:
+def wide_cast(name: str, clients: int = CLIENTS, policy: Policy = EASY) -> TestFederation:
     """Clients with known data on the grid in each of the 400 columns."""
     generator = np.random.default_rng(clients)
     rows = [generator.integers(-512, 513, (1, WIDTH)) / 512 for _ in range(clients)]
-    return Cast(clients, 3, columns=COLUMNS, rows=rows, name=name, policy=policy)
+    return TestFederation(clients, 3, columns=COLUMNS, rows=rows, name=name, policy=policy)
 
 
-def network_of(cast: Cast, crooked: Mapping[int, Mechanism], lost: Iterable[int] = ()) -> Network:
+def network_of(cast: TestFederation, crooked: Mapping[int, Mechanism], lost: Iterable[int] = ()) -> Network:
     """All actors, some clients with a mechanism of their own; the contributions of the `lost` ones never arrive."""
     network, silent = Network(), {cast.clients[index] for index in lost}
 
@@ -77,7 +77,7 @@ def network_of(cast: Cast, crooked: Mapping[int, Mechanism], lost: Iterable[int]
 
 
 def left_over(
-    cast: Cast, crooked: Mapping[int, Mechanism], lost: Iterable[int] = (), **changes: object
+    cast: TestFederation, crooked: Mapping[int, Mechanism], lost: Iterable[int] = (), **changes: object
 ) -> tuple[NDArray[np.float64], NoisyAggregate]:
     """What is left of one round's sum when all data and the noise of the crooked clients are subtracted."""
     network, _ = begin(cast, network_of(cast, crooked, lost), **{"tolerated": TOLERATED, **QUESTION, **changes})

@@ -32,7 +32,7 @@ from dca_proto.core.events import Received, Started
 from dca_proto.core.facts import LedgerReused
 from dca_proto.core.messages import Announcement, Close, Contribution, Receipt
 from dca_proto.crypto.sealing import Identity
-from dca_proto.testing import Cast, Network
+from dca_proto.testing import Network, TestFederation
 
 
 def charge_numbers(network: Network, client: bytes) -> list[int]:
@@ -40,7 +40,7 @@ def charge_numbers(network: Network, client: bytes) -> list[int]:
     return [charge.number for charge in network.actors[client].ledger.charges]
 
 
-def announced_to_nobody(cast: Cast) -> tuple[Network, bytes]:
+def announced_to_nobody(cast: TestFederation) -> tuple[Network, bytes]:
     """A round that the nodes have heard of and no client, and its announcement."""
     network = cast.network()
     network.tamper = losing(Announcement, to=b"")  # the broadcast
@@ -48,20 +48,20 @@ def announced_to_nobody(cast: Cast) -> tuple[Network, bytes]:
     return network, encode(announced(network, cast).frame)
 
 
-def copies(cast: Cast, network: Network, count: int) -> list:
+def copies(cast: TestFederation, network: Network, count: int) -> list:
     """Processes that start from the same records of client 0."""
     records = [(table, key, value) for (table, key), value in copy_of(network, cast.clients[0]).items()]
     return [cast.client(0, records) for _ in range(count)]
 
 
-def contributed(actor, cast: Cast, network: Network, payload: bytes) -> Send:
+def contributed(actor, cast: TestFederation, network: Network, payload: bytes) -> Send:
     (send,) = sends(actor.handle(Received(cast.trainer_identity.id, payload), network.now_ms))
     return send
 
 
 def test_attack_17_a_retry_resends_the_same_bytes() -> None:
     """Never the same value under other noise: across lost messages, back-off and restarts, one ciphertext."""
-    cast = Cast(4, 3)
+    cast = TestFederation(4, 3)
     network = cast.network()
     network.tamper = losing(Receipt)
     begin(cast, network, collect_window_ms=600_000)
@@ -98,7 +98,7 @@ def test_attack_17_a_fork_draws_fresh_noise_and_hears_of_it() -> None:
 
 def test_attack_17_copies_of_one_store_never_repeat_a_key() -> None:
     """The noise of copies that restart from the same bytes is independent: nothing about it is stored."""
-    cast = Cast(4, 2)
+    cast = TestFederation(4, 2)
     network, payload = announced_to_nobody(cast)
     frames = [body_of(contributed(one, cast, network, payload).payload) for one in copies(cast, network, 8)]
     assert len({frame.ciphertext for frame in frames}) == len({frame.contribution for frame in frames}) == 8
@@ -107,7 +107,7 @@ def test_attack_17_copies_of_one_store_never_repeat_a_key() -> None:
 def test_attack_17_no_noise_and_no_mask_is_drawn_twice() -> None:
     """After a retry, by forks, by a restored copy, and by one that charges a used number anew."""
     mechanism = Recording()
-    cast = Cast(4, 3, mechanism=mechanism)
+    cast = TestFederation(4, 3, mechanism=mechanism)
     network = cast.network()
     victim = cast.clients[0]
     copy = copy_of(network, victim)
@@ -132,7 +132,7 @@ def test_attack_17_no_noise_and_no_mask_is_drawn_twice() -> None:
 
 def test_attack_17_all_restored_together_notice_nothing() -> None:
     """Documented limit: where nobody remembers, a number is new again. The noise is fresh even so."""
-    cast = Cast(4, 2)
+    cast = TestFederation(4, 2)
     network = cast.network()
     stores = {actor: copy_of(network, actor) for actor in (*cast.clients, *cast.computes)}
     for _ in range(2):
@@ -154,7 +154,7 @@ def same_bytes(size: int) -> bytes:
     return bytes(range(size % 256)) * (size // 256) + bytes(range(size % 256)) if size > 255 else bytes(range(size))
 
 
-def replayed(cast: Cast, network: Network, payload: bytes, value: float = 0.5) -> Send:
+def replayed(cast: TestFederation, network: Network, payload: bytes, value: float = 0.5) -> Send:
     """What client 0 sends when it starts from its records with that generator, holding that value."""
     (actor,) = copies(cast, network, 1)
     recompose(actor, random=same_bytes, rows=lambda columns: np.array([[value]]))
@@ -163,7 +163,7 @@ def replayed(cast: Cast, network: Network, payload: bytes, value: float = 0.5) -
 
 def test_attack_48_the_same_input_under_a_restored_generator_gives_the_same_bytes() -> None:
     mechanism = Recording()
-    cast = Cast(4, 3, mechanism=mechanism)
+    cast = TestFederation(4, 3, mechanism=mechanism)
     network, payload = announced_to_nobody(cast)
     assert replayed(cast, network, payload) == replayed(cast, network, payload)
     assert len(set(mechanism.keys)) == 1
@@ -172,7 +172,7 @@ def test_attack_48_the_same_input_under_a_restored_generator_gives_the_same_byte
 def test_attack_48_other_data_another_announcement_or_number_draw_independent_noise_ids_and_masks() -> None:
     """G7: the root is hedged: bytes that everybody knows are mixed with a secret, the session, ah, number and data."""
     mechanism = Recording()
-    cast = Cast(4, 3, mechanism=mechanism)
+    cast = TestFederation(4, 3, mechanism=mechanism)
     network, payload = announced_to_nobody(cast)
     begin(cast, network, epsilon=0.5)
     other = encode(announced(network, cast).frame)
@@ -199,7 +199,7 @@ def test_attack_48_the_root_depends_on_every_input_and_on_the_identitys_secret()
 
 @pytest.mark.parametrize("later_ms", [0, 24 * 3600 * 1000])
 def test_attack_48_epoch_secrets_are_hedged_by_identity_epoch_and_time(later_ms: int) -> None:
-    cast = Cast(2, 2)
+    cast = TestFederation(2, 2)
     now_ms = 1_700_000_000_000
     made = []
     for index, at_ms in itertools.product(range(2), (now_ms, now_ms + 1 + later_ms)):

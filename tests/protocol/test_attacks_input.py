@@ -50,14 +50,14 @@ from dca_proto.core.messages import (
 from dca_proto.crypto.masks import contribution_keys
 from dca_proto.crypto.sealing import SINGLE_USE_NONCE, encrypt
 from dca_proto.net.topics import sender_of
-from dca_proto.testing import Cast, Envelope, Network
+from dca_proto.testing import Envelope, Network, TestFederation
 
 FUZZ = settings(
     max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 
-def without_contributions(clients: int = 4, **changes: Any) -> tuple[Cast, Network]:
+def without_contributions(clients: int = 4, **changes: Any) -> tuple[TestFederation, Network]:
     """A round whose Compute nodes wait for contributions that were all made and all lost."""
     cast = exact_cast(clients, 3)
     network = cast.network()
@@ -86,7 +86,7 @@ def test_attack_20_no_rows_and_other_dtypes_contribute_zero_like_any_other(rows:
     assert the_sum(network).tolist() == [0.75]
 
 
-def sealed_plaintext(cast: Cast, network: Network, hidden: bytes, client: int = 0) -> tuple[bytes, bytes]:
+def sealed_plaintext(cast: TestFederation, network: Network, hidden: bytes, client: int = 0) -> tuple[bytes, bytes]:
     """The holder, and a plaintext of that client's choice, rightly sealed to it."""
     opened, actor, identity = announced(network, cast), network.actors[cast.clients[client]], bytes(range(16))
     holder = opened.holder(actor.id).id
@@ -169,7 +169,7 @@ def test_attack_21_a_shorter_ciphertext_in_a_well_formed_frame() -> None:
 @pytest.mark.parametrize("kind", [Close, FrozenList, Answer, Progress, Hello, EpochKey, Receipt])
 def test_attack_21_every_flipped_bit_of_every_other_message_is_noticed(kind: type) -> None:
     """Signed, sealed, or a MAC: one bit, and it is dropped; nothing has changed."""
-    cast = Cast(4, 2)
+    cast = TestFederation(4, 2)
     network = Network()
     network.tamper = losing(*([Answer, FrozenList, Close] if kind is not Progress else [Progress]), kind)
     cast.network(network)
@@ -202,7 +202,7 @@ BOMBS = {
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_attack_21_bombs_are_dropped_by_everyone(bomb: str) -> None:
     """Nothing is built from a length that a message claims, and depth has a limit."""
-    cast = Cast(3, 2)
+    cast = TestFederation(3, 2)
     network, _ = begin(cast)
     signed = encode(Signed(BOMBS[bomb], bytes(64)))
     for actor in (cast.trainer_identity.id, cast.computes[0], cast.clients[0]):
@@ -218,7 +218,7 @@ def test_attack_21_bombs_are_dropped_by_everyone(bomb: str) -> None:
 )  # fmt: skip
 def test_attack_21_parameters_are_scalars_lists_and_tables_of_them(value: Any) -> None:
     """The one open place of all messages: no extension types, nothing deep, nothing binary."""
-    network, _ = begin(Cast(3, 2))
+    network, _ = begin(TestFederation(3, 2))
     body = msgpack.unpackb(decode_frame(sent(network, Announcement)[0].payload).body)
     for allowed in (1, 1.5, "a", True, [1, "a"], [[1.0, 2.0], [3.0]], []):
         body[6] = {"name": allowed}
@@ -268,7 +268,7 @@ def test_attack_24_and_51_messages_of_another_federation_file() -> None:
 @pytest.mark.parametrize("version", [0, 1, 2, 3, 5, 255])
 def test_attack_24_version_downgrade_or_upgrade(version: int) -> None:
     """The version is in every signed frame and under its signature; only the one that is spoken here decodes."""
-    cast = Cast(4, 3)
+    cast = TestFederation(4, 3)
     network, _ = begin(cast)
     trainer, node, client = cast.trainer_identity, cast.compute_identities[0], cast.client_identities[0]
     for kind, receiver, sender in (
@@ -293,7 +293,7 @@ def test_attack_24_version_downgrade_or_upgrade(version: int) -> None:
 @pytest.mark.parametrize("sender", [b"", bytes(1), bytes(15), bytes(16), bytes(17), b"\xff" * 1000])
 def test_attack_46_a_sender_of_any_shape_is_dropped_by_everyone(sender: bytes) -> None:
     """A sender's name is only a claim: nothing that it says comes to be."""
-    cast = Cast(4, 3)
+    cast = TestFederation(4, 3)
     network = cast.network()
     network.tamper = losing(Close)
     begin(cast, network)
@@ -328,9 +328,9 @@ def test_fuzz_decoding_gives_a_message_or_a_peer_error(data: bytes) -> None:
 
 
 @pytest.fixture(scope="module")
-def history() -> tuple[Cast, Network, list[tuple[bytes, bytes]]]:
+def history() -> tuple[TestFederation, Network, list[tuple[bytes, bytes]]]:
     """A finished round, and everything that was sent in it."""
-    cast = Cast(4, 3)
+    cast = TestFederation(4, 3)
     network, _ = begin(cast)
     assert len(results(network)) == 1
     return cast, network, [(one.sender, one.payload) for one in network.sent]

@@ -38,12 +38,12 @@ from dca_proto.core.events import Received
 from dca_proto.core.facts import Declined, LedgerReused, NodeAborted
 from dca_proto.core.messages import ChargeReused, Close, Contribution, Decline, Receipt, Sealed
 from dca_proto.privacy.ledger import TABLE as LEDGER
-from dca_proto.testing import Cast, Envelope, Network, NoNoise
+from dca_proto.testing import Envelope, Network, NoNoise, TestFederation
 
 # 17: ledgers restored from what they were
 
 
-def numbers_of(network: Network, cast: Cast, client: bytes) -> list[int]:
+def numbers_of(network: Network, cast: TestFederation, client: bytes) -> list[int]:
     """The highest charge number that each node remembers of a client."""
     actors = [network.actors[node] for node in cast.computes]
     return [actor._charges.highest(actor._sessions.slots[client]) for actor in actors]
@@ -118,7 +118,7 @@ def test_attack_17_that_the_ledger_forgot_is_said_before_anything_else() -> None
     assert {one.reason for one in network.reported(Declined, cast.clients[1])} == {"epsilon", "columns"}
 
 
-def present(network: Network, cast: Cast, victim: bytes) -> list[bool]:
+def present(network: Network, cast: TestFederation, victim: bytes) -> list[bool]:
     """Whether a client is in each result, told by the exact sum of the others."""
     others = exact_sum(range(1, 4))
     assert victim == cast.clients[0]
@@ -207,9 +207,9 @@ def test_attack_17_one_honest_node_that_remembers_is_enough() -> None:
 # The word of a Compute node that a charge was used before
 
 
-def waiting_client() -> tuple[Cast, Network, bytes, ChargeReused]:
+def waiting_client() -> tuple[TestFederation, Network, bytes, ChargeReused]:
     """A client that waits for its receipt, and what a node could tell it."""
-    cast = Cast(4, 3)
+    cast = TestFederation(4, 3)
     network = cast.network()
     network.tamper = losing(Receipt)
     begin(cast, network)
@@ -319,7 +319,7 @@ def test_a_contribution_replayed_after_the_release_locks_nobody_out() -> None:
 
 def test_nobody_else_can_use_up_a_clients_numbers() -> None:
     """The number is encrypted with the contribution: one that was changed on the way opens nowhere."""
-    cast = Cast(4, 3)
+    cast = TestFederation(4, 3)
     network = cast.network()
     network.tamper = losing(Contribution)
     begin(cast, network)

@@ -41,13 +41,13 @@ from dca_proto.core.facts import ChargeReturned, NodeAborted, Released
 from dca_proto.core.lists import encode_places
 from dca_proto.core.messages import Abort, Answer, Close, Contribution, FrozenList, ListHeader, PartialSum
 from dca_proto.crypto.masks import ENTRY_BYTES, TAG_BYTES, entry_of
-from dca_proto.testing import Cast, Envelope, Network
+from dca_proto.testing import Envelope, Network, TestFederation
 
 Change = Callable[[bytes, bytes], tuple[bytes, bytes]]
 """From the entries and tags of a list to others."""
 
 
-def lying_list(cast: Cast, network: Network, change: Change, to: int | None = None) -> None:
+def lying_list(cast: TestFederation, network: Network, change: Change, to: int | None = None) -> None:
     """Node 0 sends other lists than it froze, to all peers or to one."""
 
     def lie(one: Envelope) -> list[Envelope]:
@@ -107,7 +107,7 @@ def test_attack_42_a_second_list_for_the_same_peer_ends_the_round_with_both_head
     assert counts == [len(held_by(network, cast, 0)), len(held_by(network, cast, 0)) - 1]
 
 
-def answer_of(cast: Cast, one: Envelope, **changes: object) -> bytes:
+def answer_of(cast: TestFederation, one: Envelope, **changes: object) -> bytes:
     identity = next(each for each in cast.compute_identities if each.id == one.sender)
     return resigned(cast, identity, one.payload, **changes)
 
@@ -184,10 +184,10 @@ def test_attack_4_partial_sums_over_different_sets_are_not_added() -> None:
 # 43: entries that a holder makes up
 
 
-def made_up(victim: int) -> Callable[[Cast], Change]:
+def made_up(victim: int) -> Callable[[TestFederation], Change]:
     """An entry of a client that has contributed nothing, at its right place in the order."""
 
-    def change_of(cast: Cast) -> Change:
+    def change_of(cast: TestFederation) -> Change:
         entry = entry_of(cast.clients[victim], bytes(range(16)), 9)
 
         def change(entries: bytes, tags: bytes) -> tuple[bytes, bytes]:
@@ -201,7 +201,7 @@ def made_up(victim: int) -> Callable[[Cast], Change]:
     return change_of
 
 
-def silent_client_of_the_liar(cast: Cast) -> tuple[Network, int, Envelope]:
+def silent_client_of_the_liar(cast: TestFederation) -> tuple[Network, int, Envelope]:
     """A round in which one client of node 0 sends nothing."""
     network = cast.network()
     network.tamper = losing(Contribution)

@@ -53,7 +53,7 @@ from dca_proto.privacy.accounting import mu_of
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 from dca_proto.statistics import ADD_OR_REMOVE_ONE_CLIENT, Sensitivity
 from dca_proto.statistics.sum import Sum
-from dca_proto.testing import Cast, Network, NoNoise
+from dca_proto.testing import Network, NoNoise, TestFederation
 
 
 def gathering(count: int = 3) -> tuple[Hospitals, Network]:
@@ -66,7 +66,7 @@ def gathering(count: int = 3) -> tuple[Hospitals, Network]:
     return cast, network
 
 
-def give(network: Network, cast: Cast, sender: bytes, payload: bytes, code: str) -> None:
+def give(network: Network, cast: TestFederation, sender: bytes, payload: bytes, code: str) -> None:
     """The trainer drops it for that reason, and nothing has changed."""
     refused(network, cast.trainer_identity.id, sender, payload, code)
 
@@ -303,7 +303,9 @@ def test_attack_23_a_flood_of_enrolled_clients_is_kept_up_to_the_limit() -> None
 
 def test_attack_24_a_release_in_a_sum_and_a_contribution_or_partial_sum_among_releases() -> None:
     rows = [np.full((2, 1), 0.25)] * 3
-    cast = Cast(3, 2, rows=rows, policy=msgspec.structs.replace(OPEN, clients_min=1, honest_min=1), mechanism=NoNoise())
+    cast = TestFederation(
+        3, 2, rows=rows, policy=msgspec.structs.replace(OPEN, clients_min=1, honest_min=1), mechanism=NoNoise()
+    )
     network = cast.network()
     network.tamper = losing(Announcement)
     begin(cast, network)
@@ -356,7 +358,7 @@ def test_attack_31_a_forged_receipt_stops_nothing() -> None:
 def test_attack_31_nothing_of_a_sum_moves_a_release() -> None:
     """No close, abort or word of an old ledger reaches a charge or a release that is on its way."""
     rows = [np.full((2, 1), 0.25)] * 2
-    cast = Cast(2, 2, rows=rows, policy=OPEN, mechanism=NoNoise())
+    cast = TestFederation(2, 2, rows=rows, policy=OPEN, mechanism=NoNoise())
     network = cast.network()
     network.tamper = losing(Receipt)
     begin(cast, network, ask=AskNodeRelease(), rows_max=8)

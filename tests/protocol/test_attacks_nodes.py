@@ -28,10 +28,10 @@ from dca_proto.core.facts import Declined, Dropped, LedgerReused, NodeAborted, R
 from dca_proto.core.messages import Close, Contribution, PartialSum, Signed
 from dca_proto.core.trainer_waiting import Waiting
 from dca_proto.crypto.fixedpoint import ring_from_bytes
-from dca_proto.testing import Cast, Network, Records
+from dca_proto.testing import Network, Records, TestFederation
 
 
-def collecting_copies(cast: Cast, network: Network, nodes: tuple[bytes, ...]) -> dict[bytes, Records]:
+def collecting_copies(cast: TestFederation, network: Network, nodes: tuple[bytes, ...]) -> dict[bytes, Records]:
     """Copies of nodes that hold all contributions but the last client's; then the round goes on to its release."""
     network.tamper = losing(Contribution, Close, sender=None)
     begin(cast, network, tolerated=1)
@@ -130,7 +130,7 @@ def test_attack_39_clients_refuse_a_lower_epoch(monkeypatch: pytest.MonkeyPatch)
     """An old copy, with the clocks of its time, offers its old key: whoever saw a newer one refuses the announcement
     that names it. So what an old copy could still open ends with its epoch."""
     monkeypatch.setattr(Waiting, "note", take_any_key)
-    cast = Cast(6, 3)
+    cast = TestFederation(6, 3)
     network = cast.network()
     network.deliver()
     node, trainer, then_ms = cast.computes[0], cast.trainer_identity.id, network.now_ms

@@ -50,10 +50,10 @@ from dca_proto.core.messages import (
     Receipt,
     Sealed,
 )
-from dca_proto.testing import Cast, Envelope, Network
+from dca_proto.testing import Envelope, Network, TestFederation
 
 
-def the_contribution(network: Network, cast: Cast, client: int = 0) -> Envelope:
+def the_contribution(network: Network, cast: TestFederation, client: int = 0) -> Envelope:
     return sent(network, Contribution, sender=cast.clients[client])[0]
 
 
@@ -140,7 +140,7 @@ def test_attack_9_everything_is_delivered_again(all_restart: bool) -> None:
 
 def test_attack_10_the_trainer_asks_twice_for_the_result() -> None:
     """The stored answer, byte for byte, with the same noise, also after a restart and under a repeated announcement."""
-    cast = Cast(4, 3)
+    cast = TestFederation(4, 3)
     network, _ = begin(cast)
     node, trainer = cast.computes[0], cast.trainer_identity
     opened = announced(network, cast)
@@ -157,7 +157,7 @@ def test_attack_10_the_trainer_asks_twice_for_the_result() -> None:
 
 
 def test_attack_10_a_query_of_another_than_the_trainer_or_a_peer_is_refused() -> None:
-    cast = Cast(4, 3)
+    cast = TestFederation(4, 3)
     network, _ = begin(cast)
     opened = announced(network, cast)
     body = Query(opened.body.round_id, opened.hash)
@@ -270,7 +270,7 @@ def test_attack_40_nothing_is_resent_after_the_end_of_the_round() -> None:
 
 def test_attack_41_a_second_announcement_under_a_known_round_id() -> None:
     """At clients and nodes, in mid-round, after it, and after a restart."""
-    cast = Cast(4, 3)
+    cast = TestFederation(4, 3)
     network, _ = begin(cast)
     first = sent(network, Announcement)[-1].payload
     trainer = cast.trainer_identity
@@ -285,7 +285,7 @@ def test_attack_41_a_second_announcement_under_a_known_round_id() -> None:
 
 def test_attack_41_a_round_that_is_over_is_not_announced_again() -> None:
     """Even where the clock has gone back to before its deadline: the ledger and the nodes remember the round."""
-    cast = Cast(4, 3)
+    cast = TestFederation(4, 3)
     network, _ = begin(cast)
     started_ms, first = network.now_ms, sent(network, Announcement)[-1].payload
     until_the_end(network)
@@ -300,7 +300,7 @@ def test_attack_41_a_round_that_is_over_is_not_announced_again() -> None:
 
 def test_no_round_opens_after_its_deadline() -> None:
     """A client's is `close_by`, a node's is `commit_by`; between the two a node freezes an empty list."""
-    cast = Cast(4, 3)
+    cast = TestFederation(4, 3)
     network = cast.network()
     network.tamper = losing(Announcement)
     begin(cast, network)

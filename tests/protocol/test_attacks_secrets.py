@@ -19,7 +19,7 @@ from dca_proto.core.facts import Dropped
 from dca_proto.core.messages import Close, Contribution, FrozenList
 from dca_proto.crypto.masks import contribution_keys
 from dca_proto.crypto.sealing import KEY_BYTES, AgreementKey, Identity
-from dca_proto.testing import Cast, Network
+from dca_proto.testing import Network, TestFederation
 
 
 class Recorder:
@@ -40,13 +40,15 @@ class Recorder:
 
 
 @pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> tuple[Cast, Network, set[bytes]]:
+def played(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> tuple[TestFederation, Network, set[bytes]]:
     """A full round with a restart, damaged messages and a drop, and all secrets that it had."""
     caplog.set_level(logging.DEBUG)
     recorder = Recorder()
     monkeypatch.setattr(testing, "seeded", recorder.seeded)
     rows = [np.array([[0.123456789 + index / 100]]) for index in range(4)]
-    cast = Cast(4, 3, rows=rows)
+    cast = TestFederation(4, 3, rows=rows)
     network = cast.network()
     begin(cast, network)
     for one in [*sent(network, Contribution), *sent(network, FrozenList), *sent(network, Close)]:
@@ -86,7 +88,7 @@ def texts_of(network: Network) -> Iterator[str]:
 
 
 def test_attack_34_no_text_of_a_whole_round_holds_a_secret(
-    played: tuple[Cast, Network, set[bytes]], caplog: pytest.LogCaptureFixture
+    played: tuple[TestFederation, Network, set[bytes]], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Facts, errors, logs and the `repr` of every attribute of every actor, against every key and every row."""
     _, network, secrets = played
@@ -99,7 +101,9 @@ def test_attack_34_no_text_of_a_whole_round_holds_a_secret(
         assert f"{0.123456789 + index / 100:.7f}"[:8] not in everything
 
 
-def test_attack_34_the_stored_records_do_not_show_in_effects(played: tuple[Cast, Network, set[bytes]]) -> None:
+def test_attack_34_the_stored_records_do_not_show_in_effects(
+    played: tuple[TestFederation, Network, set[bytes]],
+) -> None:
     _, network, secrets = played
     keys = [value for store in network.stores.values() for (table, _), value in store.items() if table == "epoch"]
     assert len(set(keys) & secrets) >= 7, "of four clients and three nodes"
@@ -117,7 +121,9 @@ def test_attack_34_objects_that_hold_keys_show_their_public_part_only(kind: type
         assert (held.id if kind is Identity else held.public).hex() in text
 
 
-def test_attack_34_nothing_that_was_stored_of_a_contribution_is_a_key(played: tuple[Cast, Network, set[bytes]]) -> None:
+def test_attack_34_nothing_that_was_stored_of_a_contribution_is_a_key(
+    played: tuple[TestFederation, Network, set[bytes]],
+) -> None:
     """The 32 fresh bytes of a contribution, its pair keys and its sealing key are in no record and no message."""
     cast, network, secrets = played
     records = [(table, value) for store in network.stores.values() for (table, _), value in store.items()]

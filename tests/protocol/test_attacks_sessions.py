@@ -42,7 +42,7 @@ from dca_proto.core.sessions import pair_key
 from dca_proto.crypto.keyring import SeenEpochs
 from dca_proto.crypto.sealing import KEY_BYTES, AgreementKey
 from dca_proto.federation import enrol
-from dca_proto.testing import Cast, Envelope
+from dca_proto.testing import Envelope, TestFederation
 
 DAY_MS = 24 * 3600 * 1000
 GRACE_MS = Timing().epoch_grace_ms
@@ -255,7 +255,7 @@ def test_a_cloned_device_is_never_in_a_sum_twice_and_is_told() -> None:
 def test_a_copied_key_gives_nobody_elses_pair_keys() -> None:
     """G13: k_ij is bound to both ids, epochs and the federation: who publishes another's public key as its own agrees
     on nothing that anybody uses."""
-    cast = Cast(2, 2)
+    cast = TestFederation(2, 2)
     secret, peer = AgreementKey(b"\1" * 32), AgreementKey(b"\2" * 32)
     client, node = (cast.clients[0], 1), (cast.computes[0], 1)
     own = pair_key(secret, peer.public, cast.federation, client, node)

@@ -29,7 +29,7 @@ from dca_proto.core.kinds import SecureSum
 from dca_proto.core.messages import Announcement, Contribution
 from dca_proto.privacy import accounting
 from dca_proto.privacy.policy import Floors, Policy
-from dca_proto.testing import Cast, Network
+from dca_proto.testing import Network, TestFederation
 
 
 def dropping(clients: int, tolerated: int, dropped: int, colluders: int = 0, mechanism: Any = None) -> Network:
@@ -73,7 +73,7 @@ def test_attack_13_nobody_contributes() -> None:
 
 def test_attack_13_drops_do_not_change_the_noise() -> None:
     """Each client's noise is for n_min - 1 - c of them, whoever drops; the result carries the noise that is there."""
-    cast = Cast(8, 3)
+    cast = TestFederation(8, 3)
     network = cast.network()
     network.tamper = losing(Contribution, sender=cast.clients[0])
     begin(cast, network, tolerated=2)
@@ -88,7 +88,7 @@ def test_attack_13_drops_do_not_change_the_noise() -> None:
 
 
 def declined(policy: Policy, computes: int = 3, **changes: Any) -> Declined:
-    cast = Cast(4, computes, policy=policy)
+    cast = TestFederation(4, computes, policy=policy)
     network, _ = begin(cast, **changes)
     until_the_end(network)
     assert results(network) == []
@@ -141,7 +141,7 @@ def test_attack_16_larger_bounds_mean_more_noise_and_not_less_privacy() -> None:
     sigmas = []
     for bound in (1.0, 10.0):
         question = {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [bound]}
-        network, _ = begin(Cast(4, 3), parameters=question)
+        network, _ = begin(TestFederation(4, 3), parameters=question)
         sigmas.append(results(network)[0].sigma_local)
     assert sigmas[1] == pytest.approx(10 * sigmas[0], rel=1e-6)
 
@@ -149,7 +149,7 @@ def test_attack_16_larger_bounds_mean_more_noise_and_not_less_privacy() -> None:
 @pytest.mark.parametrize("mu", [0.24, -0.1, 0.0, float("nan"), float("inf"), 1e-60])
 def test_attack_16_a_mu_that_is_not_quoted_is_declined(mu: float) -> None:
     """What is charged is μ, and it is held against (ε, δ): a larger one would spend more than the client was told."""
-    cast = Cast(4, 3)
+    cast = TestFederation(4, 3)
     network = cast.network()
     network.tamper = losing(Announcement)
     begin(cast, network)
@@ -161,7 +161,7 @@ def test_attack_16_a_mu_that_is_not_quoted_is_declined(mu: float) -> None:
 
 
 def test_attack_16_a_smaller_mu_than_quoted_is_what_is_charged() -> None:
-    cast = Cast(4, 3)
+    cast = TestFederation(4, 3)
     network, _ = begin(cast, mu=0.1)
     assert [charge.mu for charge in network.actors[cast.clients[0]].ledger.charges] == [0.1]
     assert results(network)[0].mu == 0.1
@@ -178,7 +178,7 @@ def test_attack_16_a_smaller_mu_than_quoted_is_what_is_charged() -> None:
     ],
 )
 def test_attack_16_terms_under_which_nobodys_noise_is_left_are_declined(terms: dict, says: str) -> None:
-    cast = Cast(4, 3)
+    cast = TestFederation(4, 3)
     network = cast.network()
     network.tamper = losing(Announcement)
     begin(cast, network, fraction_bits=36)
@@ -204,7 +204,7 @@ def test_attack_16_terms_under_which_nobodys_noise_is_left_are_declined(terms: d
     ],
 )
 def test_a_compute_node_below_its_floors_aborts_and_says_why(floors: Floors, reason: str, detail: str) -> None:
-    cast = Cast(4, 3, floors=floors)
+    cast = TestFederation(4, 3, floors=floors)
     network, _ = begin(cast)
     until_the_end(network)
     assert {fact.reason for fact in network.reported(NodeAborted)} == {reason}

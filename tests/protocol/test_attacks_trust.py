@@ -50,7 +50,7 @@ from dca_proto.crypto.sealing import KEY_BYTES, Identity, actor_id
 from dca_proto.federation import Member, enrol
 from dca_proto.privacy import accounting
 from dca_proto.privacy.policy import Policy
-from dca_proto.testing import Cast, Envelope, Network, seeded
+from dca_proto.testing import Envelope, Network, TestFederation, seeded
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -59,12 +59,12 @@ def stranger(name: str = "stranger") -> Identity:
     return Identity(seeded(name)(KEY_BYTES))
 
 
-def epoch_key_of(cast: Cast, identity: Identity, now_ms: int) -> EpochKey:
+def epoch_key_of(cast: TestFederation, identity: Identity, now_ms: int) -> EpochKey:
     epoch = now_ms // DAY_MS
     return EpochKey(identity.id, epoch, stranger("epoch").public_key, (epoch + 1) * DAY_MS, cast.federation.stamp)
 
 
-def only_announced(cast: Cast) -> tuple[Network, bytes]:
+def only_announced(cast: TestFederation) -> tuple[Network, bytes]:
     """A round that nobody has heard of, and its announcement."""
     network = cast.network()
     network.tamper = losing(Announcement)
@@ -72,7 +72,7 @@ def only_announced(cast: Cast) -> tuple[Network, bytes]:
     return network, sent(network, Announcement)[-1].payload
 
 
-def with_computes(cast: Cast, payload: bytes, computes: tuple[Signed, ...], **changes: Any) -> bytes:
+def with_computes(cast: TestFederation, payload: bytes, computes: tuple[Signed, ...], **changes: Any) -> bytes:
     """The announcement with other signed epoch keys."""
     terms = msgspec.structs.replace(body_of(payload).terms, computes=computes)
     return resigned(cast, cast.trainer_identity, payload, terms=terms, **changes)
@@ -83,7 +83,7 @@ def with_computes(cast: Cast, payload: bytes, computes: tuple[Signed, ...], **ch
 
 def test_attack_35_compute_nodes_that_the_federation_file_does_not_name() -> None:
     """Clients take keys from the file alone: the announcement is dropped whole; by the real nodes, too."""
-    cast = Cast(4, 3)
+    cast = TestFederation(4, 3)
     network, announcement = only_announced(cast)
     mine = stranger()
     key = sign(mine, cast.federation.id, epoch_key_of(cast, mine, network.now_ms))
@@ -94,7 +94,7 @@ def test_attack_35_compute_nodes_that_the_federation_file_does_not_name() -> Non
 
 def test_attack_35_keys_that_a_compute_node_never_signed() -> None:
     """A key of the trainer's own under an honest node's name would let it stand in for that node."""
-    cast = Cast(4, 3)
+    cast = TestFederation(4, 3)
     network, announcement = only_announced(cast)
     honest = cast.compute_identities[2]
     for signer in (cast.trainer_identity, cast.compute_identities[0], stranger()):
@@ -104,7 +104,7 @@ def test_attack_35_keys_that_a_compute_node_never_signed() -> None:
 
 
 def test_attack_35_one_compute_node_standing_for_two() -> None:
-    cast = Cast(4, 3)
+    cast = TestFederation(4, 3)
     network, announcement = only_announced(cast)
     first, second, _ = body_of(announcement).terms.computes
     bad = with_computes(cast, announcement, (first, second, first))
@@ -112,7 +112,7 @@ def test_attack_35_one_compute_node_standing_for_two() -> None:
 
 
 def test_attack_35_a_round_without_one_of_the_federations_nodes_is_declined() -> None:
-    cast = Cast(4, 3)
+    cast = TestFederation(4, 3)
     network, announcement = only_announced(cast)
     fewer = with_computes(cast, announcement, body_of(announcement).terms.computes[:2])
     network.handle(cast.clients[0], Received(cast.trainer_identity.id, fewer))
@@ -121,7 +121,7 @@ def test_attack_35_a_round_without_one_of_the_federations_nodes_is_declined() ->
 
 
 def test_forged_announcements_are_dropped() -> None:
-    cast = Cast(4, 3)
+    cast = TestFederation(4, 3)
     network, announcement = only_announced(cast)
     victim, trainer, body = cast.clients[0], cast.trainer_identity, body_of(announcement)
     for signer in (stranger(), cast.compute_identities[0], cast.client_identities[1], cast.authority):
@@ -136,7 +136,7 @@ def test_forged_announcements_are_dropped() -> None:
 
 def test_attack_37_declines_forged_in_others_names() -> None:
     """Else a trainer would expect fewer, and close early."""
-    cast = Cast(4, 3)
+    cast = TestFederation(4, 3)
     network, _ = only_announced(cast)
     opened = announced(network, cast)
     body = Decline(opened.body.round_id, opened.hash, cast.certificate(0), "busy", "", "")
@@ -158,7 +158,7 @@ def test_attack_37_declines_forged_in_others_names() -> None:
 # Invitations
 
 
-def invited_round(numbers: tuple[int, ...] = (0, 1, 2, 3)) -> tuple[Cast, Network]:
+def invited_round(numbers: tuple[int, ...] = (0, 1, 2, 3)) -> tuple[TestFederation, Network]:
     """A mini-batch of which nobody has heard."""
     cast = exact_cast(7, 3)
     network = cast.network()
@@ -315,7 +315,7 @@ def test_attack_52_a_trainer_that_targets_one_client_meets_the_floors() -> None:
 
 
 def test_deadlines_far_ahead_are_refused() -> None:
-    cast = Cast(4, 3)
+    cast = TestFederation(4, 3)
     network, announcement = only_announced(cast)
     for change in (
         {"commit_by_ms": network.now_ms + 365 * DAY_MS},
@@ -327,7 +327,7 @@ def test_deadlines_far_ahead_are_refused() -> None:
 
 
 def test_a_reply_key_of_low_order_is_refused() -> None:
-    cast = Cast(4, 3)
+    cast = TestFederation(4, 3)
     network, announcement = only_announced(cast)
     bad = resigned(cast, cast.trainer_identity, announcement, reply_key=bytes(KEY_BYTES))
     for actor in (cast.clients[0], cast.computes[0]):
@@ -335,7 +335,7 @@ def test_a_reply_key_of_low_order_is_refused() -> None:
 
 
 def test_a_root_of_another_length_is_refused() -> None:
-    cast = Cast(4, 3)
+    cast = TestFederation(4, 3)
     network, announcement = only_announced(cast)
     bad = resigned(cast, cast.trainer_identity, announcement, invited=bytes(16))
     refused(network, cast.clients[0], cast.trainer_identity.id, bad, "invited")
@@ -345,7 +345,7 @@ def test_a_root_of_another_length_is_refused() -> None:
 def test_a_compute_nodes_epoch_never_goes_back(back: int, over: bool, refusal: str | None) -> None:
     """A node restored from an old copy, or its old key replayed, is refused by whoever saw a newer one. Only the epoch
     before is good, in its time of grace: a round announced at its end may come after one of the new epoch."""
-    cast = Cast(4, 3)
+    cast = TestFederation(4, 3)
     network, announcement = only_announced(cast)
     node, trainer = cast.compute_identities[0], cast.trainer_identity
     keys = body_of(announcement).terms.computes
@@ -375,7 +375,7 @@ def test_a_compute_nodes_epoch_never_goes_back(back: int, over: bool, refusal: s
 # 26: servers that lie or are silent
 
 
-def lying(cast: Cast, network: Network, **changes: Any) -> None:
+def lying(cast: TestFederation, network: Network, **changes: Any) -> None:
     """Node 1 releases something else."""
     liar = cast.compute_identities[1]
 

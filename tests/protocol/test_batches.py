@@ -49,7 +49,7 @@ from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.ledger import Cost, worst
 from dca_proto.privacy.price import Price, total
 from dca_proto.privacy.rounding import at_least, at_most
-from dca_proto.testing import Cast, Network, NoNoise, seeded
+from dca_proto.testing import Network, NoNoise, TestFederation, seeded
 
 
 def ids(count: int) -> tuple[bytes, ...]:
@@ -127,7 +127,7 @@ def test_the_terms_of_a_batch_expect_the_batch() -> None:
 # Who is told, and who is heard
 
 
-def invite(cast: Cast, numbers: Iterable[int], network: Network | None = None, **changes: object):
+def invite(cast: TestFederation, numbers: Iterable[int], network: Network | None = None, **changes: object):
     invited = tuple(cast.clients[number] for number in numbers)
     return begin(cast, network, invited=invited, **{"clients_expected": 0, **changes})
 
@@ -276,7 +276,7 @@ def epoch_lab() -> tuple[Lab, Network]:
     return cast, network
 
 
-def refusal(cast: Cast, network: Network, numbers: Iterable[int], **changes: object) -> str | None:
+def refusal(cast: TestFederation, network: Network, numbers: Iterable[int], **changes: object) -> str | None:
     invited = tuple(cast.clients[number] for number in numbers)
     request = cast.request(invited=invited, clients_expected=0, **changes)
     try:

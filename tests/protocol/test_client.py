@@ -34,7 +34,7 @@ from dca_proto.core.facts import Acknowledged, Declined, Missed
 from dca_proto.core.messages import AbortWanted, Announcement, ChargeReused, Close, Contribution, Receipt, Sealed
 from dca_proto.privacy.ledger import TABLE as LEDGER
 from dca_proto.privacy.policy import Policy
-from dca_proto.testing import Cast
+from dca_proto.testing import TestFederation
 
 PHASES = ("new", "declined", "sent", "kept", "missed", "returned")
 EVENTS = {
@@ -51,7 +51,7 @@ class Scene:
     """Client 0 of four, brought to a phase; the rest of the round goes on as far as it can."""
 
     def __init__(self, phase: str) -> None:
-        self.cast = Cast(4, 3, policy=Policy(computes_min=9) if phase == "declined" else None)
+        self.cast = TestFederation(4, 3, policy=Policy(computes_min=9) if phase == "declined" else None)
         self.client = self.cast.clients[0]
         self.network = self.cast.network()
         self.network.tamper = losing(*{"sent": (Receipt, Close), "kept": (Close,)}.get(phase, ()))

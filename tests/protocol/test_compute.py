@@ -47,7 +47,7 @@ from dca_proto.core.messages import (
 )
 from dca_proto.core.params import Timing
 from dca_proto.crypto.masks import ENTRY_BYTES, contribution_keys
-from dca_proto.testing import Cast, Envelope, seeded
+from dca_proto.testing import Envelope, TestFederation, seeded
 
 PHASES = ("new", "collecting", "frozen", "answered", "released", "aborted")
 EVENTS = {
@@ -396,7 +396,7 @@ def test_a_silent_peer_means_an_abort_that_names_it(silent: int) -> None:
 
 
 def test_a_new_epoch_publishes_a_new_key_and_deletes_the_old_one() -> None:
-    cast = Cast(4, 2)
+    cast = TestFederation(4, 2)
     network = cast.network()
     first = body_of(sent(network, EpochKey, cast.computes[0])[0].payload)
     network.advance(first.expires_ms + GRACE_MS)
@@ -411,7 +411,7 @@ def test_a_new_epoch_publishes_a_new_key_and_deletes_the_old_one() -> None:
 
 def test_randomness_is_an_argument() -> None:
     """Two nodes of one stream write the same bytes."""
-    cast = Cast(4, 2)
+    cast = TestFederation(4, 2)
     nodes = [ComputeActor(cast.compute_identities[0], cast.federation, random=seeded("same")) for _ in range(2)]
     first, second = (node.handle(Started(), 10**12) for node in nodes)
     assert first == second

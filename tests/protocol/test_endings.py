@@ -16,7 +16,7 @@ from dca_proto.core.messages import Announcement, Close, Contribution, Receipt, 
 from dca_proto.core.records import decoded
 from dca_proto.federation import Federation
 from dca_proto.statistics import base
-from dca_proto.testing import Cast, Envelope, Network
+from dca_proto.testing import Envelope, Network, TestFederation
 
 MINUTE_MS = 60_000
 
@@ -24,7 +24,7 @@ MINUTE_MS = 60_000
 class Missing:
     """Something that a node's next start lacks, and that is there again at a later one."""
 
-    def __init__(self, cast: Cast, what: str) -> None:
+    def __init__(self, cast: TestFederation, what: str) -> None:
         self._cast = cast
         self._what = what
         self._kept = cast.federation
@@ -44,10 +44,10 @@ class Missing:
 
 
 @pytest.fixture(params=["federation file", "statistic"])
-def missing(request: pytest.FixtureRequest) -> Iterator[Callable[[Cast], Missing]]:
+def missing(request: pytest.FixtureRequest) -> Iterator[Callable[[TestFederation], Missing]]:
     made: list[Missing] = []
 
-    def make(cast: Cast) -> Missing:
+    def make(cast: TestFederation) -> Missing:
         made.append(Missing(cast, request.param))
         return made[0]
 
@@ -67,7 +67,7 @@ def partial_sums(net: Network, node: bytes) -> set[bytes]:
     return {payload for payload in own if payload[1] == 2}  # the tag of `Sealed`
 
 
-def replay(net: Network, cast: Cast, leaving_out: bytes) -> None:
+def replay(net: Network, cast: TestFederation, leaving_out: bytes) -> None:
     """The broker hands the recorded announcement and contributions to a node once more, without one client's."""
     node = cast.computes[0]
     for one in [*sent(net, Announcement, to=node), *sent(net, Contribution, to=node)]:
@@ -79,9 +79,9 @@ def replay(net: Network, cast: Cast, leaving_out: bytes) -> None:
 
 @pytest.mark.parametrize("ending", ["released", "aborted", "collecting"])
 def test_no_second_release_after_a_start_that_could_not_read_the_round(
-    ending: str, missing: Callable[[Cast], Missing]
+    ending: str, missing: Callable[[TestFederation], Missing]
 ) -> None:
-    cast = Cast(6, 2)
+    cast = TestFederation(6, 2)
     net, node, left_out = cast.network(), cast.computes[0], cast.clients[5]
     silent = set(cast.clients[: {"released": 0, "aborted": 3, "collecting": 3}[ending]])
     net.tamper = lambda e: () if e.sender in silent and e.to.channel is Channel.COMPUTE else (e,)
@@ -107,7 +107,7 @@ def test_no_second_release_after_a_start_that_could_not_read_the_round(
 
 def test_a_receipt_that_was_lost_with_the_process_comes_when_the_contribution_is_sent_again() -> None:
     """The contribution was stored, and the power failed before its receipt left; then the round was released."""
-    cast = Cast(6, 2)
+    cast = TestFederation(6, 2)
     net, client = cast.network(), cast.clients[0]
     net.tamper = losing(Receipt, to=client)
     request = cast.request()
@@ -124,10 +124,10 @@ def test_a_receipt_that_was_lost_with_the_process_comes_when_the_contribution_is
 
 
 def test_contributions_sent_again_to_a_node_that_cannot_read_its_released_round(
-    missing: Callable[[Cast], Missing],
+    missing: Callable[[TestFederation], Missing],
 ) -> None:
     """They are dropped, one by one, and the round is what it was."""
-    cast = Cast(6, 2)
+    cast = TestFederation(6, 2)
     net, node = cast.network(), cast.computes[0]
     request = cast.request()
     net.command(cast.trainer_identity.id, request)
@@ -164,7 +164,7 @@ def test_a_trainer_that_is_away_from_the_release_until_after_commit_by_gets_its_
 @pytest.mark.parametrize("start", ["none", "before the end", "after the end"])
 def test_a_released_round_lets_go_of_its_sum_an_hour_after_its_end(start: str) -> None:
     """Whether or not the node was started again in between; what is left is the fact of the round."""
-    cast = Cast(6, 2)
+    cast = TestFederation(6, 2)
     net = cast.network()
     request = cast.request()
     net.command(cast.trainer_identity.id, request)
@@ -195,7 +195,7 @@ def test_a_released_round_lets_go_of_its_sum_an_hour_after_its_end(start: str) -
 
 def test_records_may_come_from_anything_that_can_be_read_once() -> None:
     """A reader that had used them up would leave a node without its rounds, as a lost store does."""
-    cast = Cast(6, 2)
+    cast = TestFederation(6, 2)
     net = cast.network()
     request = cast.request()
     net.command(cast.trainer_identity.id, request)
@@ -208,7 +208,7 @@ def test_records_may_come_from_anything_that_can_be_read_once() -> None:
 
 def test_an_abort_stored_before_a_crash_is_broadcast_by_the_next_start() -> None:
     """Else clients that have their receipt would never get their charge back."""
-    cast = Cast(6, 2)
+    cast = TestFederation(6, 2)
     net = cast.network()
     silent = set(cast.clients[:3])
 
@@ -230,7 +230,7 @@ def test_an_abort_stored_before_a_crash_is_broadcast_by_the_next_start() -> None
 
 
 def test_an_announcement_that_was_lost_is_sent_again_while_clients_may_contribute() -> None:
-    cast = Cast(6, 2)
+    cast = TestFederation(6, 2)
     net = cast.network()
     net.tamper = losing(Announcement)
     net.command(cast.trainer_identity.id, cast.request())
@@ -243,7 +243,7 @@ def test_an_announcement_that_was_lost_is_sent_again_while_clients_may_contribut
 
 
 def test_a_lost_partial_sum_is_asked_for_again_when_all_windows_were_used_up() -> None:
-    cast = Cast(6, 2)
+    cast = TestFederation(6, 2)
     net = cast.network()
     lost: list[Envelope] = []
 
@@ -264,7 +264,7 @@ def test_a_lost_partial_sum_is_asked_for_again_when_all_windows_were_used_up() -
 
 def test_lists_that_never_come_are_told_by_the_node_that_misses_them() -> None:
     """And not as the silence of the nodes that waited."""
-    cast = Cast(6, 3)
+    cast = TestFederation(6, 3)
     net, mute = cast.network(), cast.computes[2]
     net.tamper = lambda e: () if e.sender == mute and e.to.channel in (Channel.COMPUTE, Channel.ABORT) else (e,)
     net.command(cast.trainer_identity.id, cast.request())
@@ -274,7 +274,7 @@ def test_lists_that_never_come_are_told_by_the_node_that_misses_them() -> None:
 
 
 def test_a_broker_that_forgot_its_retained_keys_gets_them_again() -> None:
-    cast = Cast(6, 2)
+    cast = TestFederation(6, 2)
     net = cast.network()
     net.restart(cast.trainer_identity.id)
     net._retained.clear()
@@ -288,7 +288,7 @@ def test_a_broker_that_forgot_its_retained_keys_gets_them_again() -> None:
 
 
 def test_data_that_cannot_be_read_count_as_zero() -> None:
-    cast = Cast(6, 2)
+    cast = TestFederation(6, 2)
     net = cast.network()
 
     def broken(columns: tuple[str, ...]) -> None:
@@ -306,7 +306,7 @@ def test_data_that_cannot_be_read_count_as_zero() -> None:
 
 def test_by_default_no_compute_node_of_the_federation_may_be_left_out() -> None:
     """Else a trainer could hold a round with only those nodes that collude with it."""
-    cast = Cast(6, 3)
+    cast = TestFederation(6, 3)
     net = cast.network()
     net.command(cast.trainer_identity.id, cast.request(computes=cast.computes[:2]))
     net.deliver()
@@ -315,7 +315,7 @@ def test_by_default_no_compute_node_of_the_federation_may_be_left_out() -> None:
 
 
 def test_a_trainer_starts_without_the_statistic_of_a_past_round() -> None:
-    cast = Cast(6, 2)
+    cast = TestFederation(6, 2)
     net, trainer = cast.network(), cast.trainer_identity.id
     first = cast.request()
     net.command(trainer, first)
@@ -332,7 +332,7 @@ def test_a_trainer_starts_without_the_statistic_of_a_past_round() -> None:
 
 
 def test_a_trainers_round_is_forgotten_at_its_time_however_often_it_starts() -> None:
-    cast = Cast(6, 2)
+    cast = TestFederation(6, 2)
     net, trainer = cast.network(), cast.trainer_identity.id
     net.command(trainer, cast.request())
     net.advance(net.now_ms + 100)
@@ -344,7 +344,7 @@ def test_a_trainers_round_is_forgotten_at_its_time_however_often_it_starts() -> 
 
 
 def test_a_released_sum_is_kept_an_hour_and_no_longer() -> None:
-    cast = Cast(6, 2)
+    cast = TestFederation(6, 2)
     net, node = cast.network(), cast.computes[0]
     request = cast.request()
     net.command(cast.trainer_identity.id, request)

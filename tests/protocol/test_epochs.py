@@ -7,19 +7,19 @@ from dca_proto.core.effects import Channel
 from dca_proto.core.params import Timing
 from dca_proto.crypto.sealing import Identity
 from dca_proto.federation import Federation
-from dca_proto.testing import Cast, Envelope, Network
+from dca_proto.testing import Envelope, Network, TestFederation
 
 EPOCH_MS, GRACE_MS = 10_000_000, 100_000
 TIMING = Timing(epoch_ms=EPOCH_MS, epoch_grace_ms=GRACE_MS, abort_grace_ms=1000, hello_spread_ms=0)
 TURN_MS = 170_001 * EPOCH_MS
 
 
-def network(cast: Cast, before_turn_ms: int) -> Network:
+def network(cast: TestFederation, before_turn_ms: int) -> Network:
     return cast.network(Network(TURN_MS - before_turn_ms))
 
 
 def test_a_round_announced_just_before_the_turn_ends_with_a_result() -> None:
-    cast = Cast(5, 2, timing=TIMING)
+    cast = TestFederation(5, 2, timing=TIMING)
     net = network(cast, before_turn_ms=10_000)
     silent = cast.clients[0]
     net.tamper = lambda e: () if e.sender == silent else (e,)  # so that the round waits for it
@@ -30,7 +30,7 @@ def test_a_round_announced_just_before_the_turn_ends_with_a_result() -> None:
 
 
 def test_a_round_that_would_outlast_the_grace_waits_for_the_next_key() -> None:
-    cast = Cast(5, 2, timing=TIMING)
+    cast = TestFederation(5, 2, timing=TIMING)
     net = network(cast, before_turn_ms=10_000)
     net.command(cast.trainer_identity.id, cast.request(collect_window_ms=GRACE_MS + 20_000))
     net.deliver()
@@ -40,7 +40,7 @@ def test_a_round_that_would_outlast_the_grace_waits_for_the_next_key() -> None:
 
 
 def test_a_key_is_gone_when_its_grace_is_over() -> None:
-    cast = Cast(5, 2, timing=TIMING)
+    cast = TestFederation(5, 2, timing=TIMING)
     net = network(cast, before_turn_ms=10_000)
     net.command(cast.trainer_identity.id, cast.request())
     net.advance(TURN_MS + GRACE_MS - 1)
@@ -52,7 +52,7 @@ def test_a_key_is_gone_when_its_grace_is_over() -> None:
 
 
 def test_a_contribution_after_the_abort_is_answered_with_it_and_brings_the_charge_back() -> None:
-    cast = Cast(6, 2)
+    cast = TestFederation(6, 2)
     net = cast.network()
     dropped, cut_off = set(cast.clients[:3]), cast.clients[5]
 
@@ -69,14 +69,14 @@ def test_a_contribution_after_the_abort_is_answered_with_it_and_brings_the_charg
     assert net.actors[cut_off].phase(request.round_id) == "returned"
 
 
-def replaced(cast: Cast) -> Federation:
+def replaced(cast: TestFederation) -> Federation:
     """A federation of the same members with another enrolment key: another federation."""
     old, cast.authority = cast.federation, Identity(bytes(range(32)))
     return Federation(old.name, cast.authority.public_key, old.computes, old.trainers)
 
 
 def test_a_client_forgets_rounds_of_a_replaced_federation_file_but_not_its_ledger() -> None:
-    cast = Cast(5, 2)
+    cast = TestFederation(5, 2)
     net = cast.network()
     net.tamper = lambda e: () if e.sender in cast.computes and e.to.channel is Channel.CLIENT else (e,)
     request = cast.request()
@@ -91,7 +91,7 @@ def test_a_client_forgets_rounds_of_a_replaced_federation_file_but_not_its_ledge
 
 
 def test_a_trainer_goes_on_when_its_old_federation_file_is_back() -> None:
-    cast = Cast(5, 2)
+    cast = TestFederation(5, 2)
     net = cast.network()
     request = cast.request()
     net.command(cast.trainer_identity.id, request)

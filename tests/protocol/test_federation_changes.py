@@ -30,7 +30,7 @@ from dca_proto.core.messages import Answer, Contribution
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.crypto.sealing import Identity
 from dca_proto.federation import Federation, Member, newest_file, sign_federation
-from dca_proto.testing import Cast, Network
+from dca_proto.testing import Network, TestFederation
 
 # --- what is no newer file --------------------------------------------------------------------------------------------
 
@@ -52,7 +52,7 @@ def test_old_files_are_ignored_also_after_a_restart_with_an_old_copy() -> None:
             assert network.restart(member).federation == third
 
 
-def forgeries(cast: Cast) -> Iterable[tuple[str, Federation]]:
+def forgeries(cast: TestFederation) -> Iterable[tuple[str, Federation]]:
     """What a member may be sent, and why it takes none of it."""
     next_file = without(cast, 3)
     bad = bytes(64)
@@ -122,7 +122,7 @@ def test_a_member_that_moves_to_another_federation_leaves_the_old_file_behind() 
 # --- Compute nodes and trainers come and go ---------------------------------------------------------------------------
 
 
-def members_with(cast: Cast, network: Network, node: Identity, replaced: int | None = None) -> Federation:
+def members_with(cast: TestFederation, network: Network, node: Identity, replaced: int | None = None) -> Federation:
     """The next file, with a new node (in the place of another one), which has an empty store."""
     kept = [one for index, one in enumerate(cast.federation.computes) if index != replaced]
     gone = () if replaced is None else (cast.computes[replaced],)

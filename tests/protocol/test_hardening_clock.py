@@ -16,14 +16,14 @@ from dca_proto.core.messages import Announcement, EpochKey, Hello
 from dca_proto.core.params import Timing
 from dca_proto.core.sessions import SESSIONS
 from dca_proto.crypto.keyring import SEEN
-from dca_proto.testing import Cast, Network
+from dca_proto.testing import Network, TestFederation
 
 DAY_MS = Timing().epoch_ms
 NOW_MS = 1_700_000_000_000
 EPOCH = NOW_MS // DAY_MS
 
 
-def to_nobody(cast: Cast) -> tuple[Network, bytes]:
+def to_nobody(cast: TestFederation) -> tuple[Network, bytes]:
     """A round that the nodes have heard of and no client, and its announcement."""
     network = cast.network()
     network.tamper = losing(Announcement, to=b"")
@@ -37,7 +37,7 @@ def told(effects: Any, kind: type) -> list[Any]:
 
 def test_hardening_4_a_client_whose_clock_is_behind_declines_in_words_and_the_trainer_hears_it() -> None:
     """It dropped the announcement, and nobody heard why it never took part."""
-    cast = Cast(4, 2)
+    cast = TestFederation(4, 2)
     network, payload = to_nobody(cast)
     actor, at_ms = cast.client(0), NOW_MS - 3 * DAY_MS
     effects = actor.handle(Received(cast.trainer_identity.id, payload), at_ms)
@@ -53,7 +53,7 @@ def test_hardening_4_a_client_whose_clock_is_behind_declines_in_words_and_the_tr
 
 def test_hardening_4_a_client_that_has_seen_a_later_epoch_declines_in_words() -> None:
     """The node shows an old key, as one that was restored from a copy does."""
-    cast = Cast(4, 2)
+    cast = TestFederation(4, 2)
     network, _ = to_nobody(cast)
     opened, node = announced(network, cast), cast.compute_identities[1]
     old = msgspec.structs.replace(opened.epochs[1], epoch=EPOCH - 1)
@@ -68,7 +68,7 @@ def test_hardening_4_a_client_that_has_seen_a_later_epoch_declines_in_words() ->
 
 def test_hardening_4_an_epoch_that_a_clock_ahead_has_left_behind_is_replaced() -> None:
     """Of a client that once ran years ahead; its record then is the present epoch's again, and guards it."""
-    cast = Cast(4, 2)
+    cast = TestFederation(4, 2)
     _, payload = to_nobody(cast)
     actor = cast.client(0, [(SEEN, one, (EPOCH + 3000).to_bytes(4, "big")) for one in cast.computes])
     effects = actor.handle(Received(cast.trainer_identity.id, payload), NOW_MS)
@@ -79,7 +79,7 @@ def test_hardening_4_an_epoch_that_a_clock_ahead_has_left_behind_is_replaced() -
 
 def test_hardening_4_sessions_of_clocks_that_ran_ahead_lock_no_client_out() -> None:
     """A client and a node were both years ahead, as on one host; both are right again, and go on at once."""
-    cast = Cast(4, 2)
+    cast = TestFederation(4, 2)
     network = cast.network(Network(NOW_MS + 3000 * DAY_MS))
     network.deliver()
     assert {table for table, _ in network.stores[cast.computes[0]]} >= {SESSIONS}
@@ -97,7 +97,7 @@ def test_hardening_4_sessions_of_clocks_that_ran_ahead_lock_no_client_out() -> N
 @pytest.mark.parametrize("who", ["clients", "computes", "trainer"])
 def test_hardening_4_a_clock_that_is_set_back_while_an_actor_runs_costs_no_restart(who: str) -> None:
     """The runner has it start up anew: keys of the far epoch are replaced, and the timers are of the present."""
-    cast = Cast(4, 2)
+    cast = TestFederation(4, 2)
     network = cast.network()
     network.deliver()
     wrong = {"clients": cast.clients, "computes": cast.computes, "trainer": (cast.trainer_identity.id,)}[who]
@@ -116,7 +116,7 @@ def test_hardening_4_a_clock_that_is_set_back_while_an_actor_runs_costs_no_resta
 
 
 def test_hardening_4_a_trainer_believes_no_key_far_ahead_and_says_which_node_shows_it() -> None:
-    cast = Cast(4, 2)
+    cast = TestFederation(4, 2)
     network = Network()
     network.add(Channel.COMPUTE, lambda records: cast.compute(0, records))
     network.add(Channel.TRAINER, cast.trainer)
@@ -138,7 +138,7 @@ def test_hardening_4_a_trainer_believes_no_key_far_ahead_and_says_which_node_sho
 
 
 def test_hardening_4_a_hello_and_an_announcement_far_ahead_are_refused_by_a_node() -> None:
-    cast = Cast(4, 2)
+    cast = TestFederation(4, 2)
     network, payload = to_nobody(cast)
     actor = cast.client(0)
     greeting = sends(actor.handle(Started(), NOW_MS + 3 * DAY_MS))[0].payload

@@ -16,10 +16,10 @@ from dca_proto.core.messages import Abort, AbortWanted, Close, Contribution, Hel
 from dca_proto.core.params import PACED_MAX
 from dca_proto.crypto import sealing
 from dca_proto.crypto.masks import ask_tag
-from dca_proto.testing import Cast, Network
+from dca_proto.testing import Network, TestFederation
 
 
-def aborted() -> tuple[Cast, Network, bytes]:
+def aborted() -> tuple[TestFederation, Network, bytes]:
     """A round that all three nodes aborted, before its `commit_by`, and its id."""
     cast = exact_cast(4, 3)
     network = cast.network()

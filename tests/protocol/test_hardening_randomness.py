@@ -20,11 +20,11 @@ from dca_proto.crypto.sealing import AgreementKey, Identity, open_sealed, seal_t
 from dca_proto.privacy.ledger import TABLE as LEDGER
 from dca_proto.privacy.ledger import Charge
 from dca_proto.privacy.mechanism import LOCAL_MECHANISMS
-from dca_proto.testing import Cast
+from dca_proto.testing import TestFederation
 
 NOW_MS = 1_700_000_000_000
-CASTS: dict[str, Callable[[], Cast]] = {
-    "secure sum": lambda: Cast(4, 3),
+CASTS: dict[str, Callable[[], TestFederation]] = {
+    "secure sum": lambda: TestFederation(4, 3),
     "node release": lambda: Hospitals(2),
     **{name: lambda name=name: Reporters(name, [1, 2]) for name in LOCAL_MECHANISMS},
 }
@@ -44,7 +44,7 @@ def earlier(number: int) -> tuple[str, bytes, bytes]:
 class Snapshot:
     """Client 0 started again and again from one copy of a machine; what it drew and what it sent, by what differed."""
 
-    def __init__(self, cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, cast: TestFederation, monkeypatch: pytest.MonkeyPatch) -> None:
         self.drawn: list[tuple[bytes, bytes]] = []
         self.sent: list[bytes] = []
         self._cast = cast

@@ -17,7 +17,7 @@ from dca_proto.core.messages import EpochKey
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.crypto.sealing import KEY_BYTES, Identity
 from dca_proto.federation import Federation, sign_federation
-from dca_proto.testing import Cast, Envelope, Network, seeded
+from dca_proto.testing import Envelope, Network, TestFederation, seeded
 
 GARBAGE = b"\xc1 no message"
 
@@ -34,7 +34,7 @@ def spoilt(node: bytes, *, answers: bool = True) -> Callable[[Envelope], list[En
     return tamper
 
 
-def under(cast: Cast, tamper: Callable[[Envelope], list[Envelope]]) -> Network:
+def under(cast: TestFederation, tamper: Callable[[Envelope], list[Envelope]]) -> Network:
     """A federation whose trainer starts last, under a broker that tampers from the beginning."""
     network = Network()
     network.tamper = tamper
@@ -50,7 +50,7 @@ def under(cast: Cast, tamper: Callable[[Envelope], list[Envelope]]) -> Network:
 
 def test_hardening_7_retained_garbage_on_an_epoch_topic_stops_no_round() -> None:
     """The trainer asks each node whose key it does not have; the answer comes to its own inbox."""
-    cast = Cast(4, 3)
+    cast = TestFederation(4, 3)
     network = under(cast, spoilt(cast.computes[1]))
     begin(cast, network)
     until_the_end(network)
@@ -58,7 +58,7 @@ def test_hardening_7_retained_garbage_on_an_epoch_topic_stops_no_round() -> None
 
 
 def test_hardening_7_a_key_that_is_spoilt_is_told_apart_from_a_node_that_is_down() -> None:
-    cast = Cast(4, 3)
+    cast = TestFederation(4, 3)
     network = under(cast, spoilt(cast.computes[1], answers=False))
     begin(cast, network)
     until_the_end(network)
@@ -67,9 +67,9 @@ def test_hardening_7_a_key_that_is_spoilt_is_told_apart_from_a_node_that_is_down
     assert failure.reason.startswith(expected)
 
 
-def with_another_file(cast: Cast, role: Channel, index: int) -> tuple[Network, Federation]:
+def with_another_file(cast: TestFederation, role: Channel, index: int) -> tuple[Network, Federation]:
     """A federation of which one member has the file of another `dca federation init`, of the same name and members."""
-    plain = Cast(len(cast.clients), len(cast.computes))
+    plain = TestFederation(len(cast.clients), len(cast.computes))
     plain.authority = Identity(seeded("another authority")(KEY_BYTES))
     unsigned = msgspec.structs.replace(cast.federation, enrolment_key=plain.authority.public_key)
     plain.federation = sign_federation(plain.authority, unsigned)
@@ -93,7 +93,7 @@ def dropped(network: Network, at: bytes, of: bytes) -> Sequence[Dropped]:
 
 
 def test_hardening_8_a_node_with_another_file_and_the_trainer_name_each_others() -> None:
-    cast = Cast(4, 3)
+    cast = TestFederation(4, 3)
     node, trainer = cast.computes[1], cast.trainer_identity.id
     network, other = with_another_file(cast, Channel.COMPUTE, 1)
     begin(cast, network)
@@ -110,7 +110,7 @@ def test_hardening_8_a_node_with_another_file_and_the_trainer_name_each_others()
 
 
 def test_hardening_8_a_client_with_another_file_is_named_by_the_nodes_and_names_the_trainers() -> None:
-    cast = Cast(5, 3)
+    cast = TestFederation(5, 3)
     client, trainer = cast.clients[1], cast.trainer_identity.id
     network, other = with_another_file(cast, Channel.CLIENT, 1)
     begin(cast, network, tolerated=1)
@@ -124,7 +124,7 @@ def test_hardening_8_a_client_with_another_file_is_named_by_the_nodes_and_names_
 
 def test_hardening_8_two_files_of_one_number_are_told_apart_where_their_signatures_would_hold() -> None:
     """The owner has signed two files of number 1: their id is one, and so every signature holds."""
-    cast = Cast(4, 3)
+    cast = TestFederation(4, 3)
     fewer = sign_federation(
         cast.authority, msgspec.structs.replace(cast.federation, computes=cast.federation.computes[:2])
     )

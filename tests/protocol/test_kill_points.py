@@ -31,7 +31,7 @@ from dca_proto.core.messages import Answer, Contribution, Sealed
 from dca_proto.privacy import accounting
 from dca_proto.privacy.ledger import TABLE as LEDGER
 from dca_proto.privacy.policy import Policy
-from dca_proto.testing import Cast, Network
+from dca_proto.testing import Network, TestFederation
 
 KILLS = 1000
 ROUNDS_HELD, CLIENTS, COMPUTES = 4, 4, 2
@@ -42,7 +42,7 @@ MU = accounting.mu_of(EPSILON, DELTA)
 SECOND_MS, HOUR_MS = 1000, 3600 * 1000
 
 
-def played(seed: int) -> tuple[Cast, PowerCuts]:
+def played(seed: int) -> tuple[TestFederation, PowerCuts]:
     """Concurrent rounds of one small swarm under power cuts; at the end all are up, and every round has ended."""
     generator = random.Random(seed)
     cast = exact_cast(CLIENTS, COMPUTES, policy=POLICY)
@@ -66,7 +66,7 @@ def played(seed: int) -> tuple[Cast, PowerCuts]:
     return cast, network
 
 
-def check(cast: Cast, network: PowerCuts) -> None:
+def check(cast: TestFederation, network: PowerCuts) -> None:
     """What must hold of every client, from what was on the wire and what is in its store."""
     aborts, released = defaultdict(set), set()
     for who, fact in network.facts:
@@ -146,7 +146,7 @@ class KilledAt(Network):
         super()._post(sender, send)
 
 
-def killed_round(role: str, at: int, how: str, lost: bool) -> tuple[Cast, KilledAt]:
+def killed_round(role: str, at: int, how: str, lost: bool) -> tuple[TestFederation, KilledAt]:
     """One round, and one after it; the victim starts again a second after it was killed.
 
     Args:
@@ -185,7 +185,7 @@ def said(network: KilledAt, kind: type) -> dict[tuple[bytes, bytes], set[bytes]]
     return found
 
 
-def check_nodes(cast: Cast, network: KilledAt) -> set[bytes]:
+def check_nodes(cast: TestFederation, network: KilledAt) -> set[bytes]:
     """Nobody says two things, and every round has ended; the rounds of which something was released."""
     released = {key for key in said(network, Sealed) if key[0] in cast.computes}
     aborted = {(who, fact.round_id) for who, fact in network.facts if isinstance(fact, NodeAborted)}
@@ -197,7 +197,7 @@ def check_nodes(cast: Cast, network: KilledAt) -> set[bytes]:
     return {round_id for _, round_id in released}
 
 
-def check_round(cast: Cast, network: KilledAt) -> None:
+def check_round(cast: TestFederation, network: KilledAt) -> None:
     """The invariants that every schedule keeps."""
     released, left = check_nodes(cast, network), said(network, Contribution)
     for client in cast.clients:

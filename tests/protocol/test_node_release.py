@@ -45,14 +45,14 @@ from dca_proto.privacy.ledger import TABLE as LEDGER
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 from dca_proto.privacy.policy import Allowance, Policy
 from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW
-from dca_proto.testing import Cast, Network
+from dca_proto.testing import Network, TestFederation
 
 NOW_MS = 1_700_000_000_000
 COLUMNS = tuple(f"x{index}" for index in range(300))
 WIDE = {"columns": list(COLUMNS), "centre": [0.0] * 300, "scale": [1.0] * 300, "bound": [1.0] * 300}
 
 
-def trainer_of(cast: Cast, network: Network) -> TrainerActor:
+def trainer_of(cast: TestFederation, network: Network) -> TrainerActor:
     actor = network.actors[cast.trainer_identity.id]
     assert isinstance(actor, TrainerActor)
     return actor
@@ -172,7 +172,7 @@ def test_the_trainers_account_is_charged_before_the_announcement_leaves() -> Non
 def test_releases_and_sums_draw_on_one_budget() -> None:
     policy = msgspec.structs.replace(OPEN, clients_min=1, honest_min=1, epsilon_per_period_max=1.6, delta_max=1e-6)
     rows = [np.full((2, 1), 0.25)] * 4
-    cast = Cast(4, 2, rows=rows, policy=policy)
+    cast = TestFederation(4, 2, rows=rows, policy=policy)
     alone = {"ask": AskNodeRelease(), "rows_max": 8}
     network, _ = begin(cast, **alone)
     begin(cast, network)
@@ -406,7 +406,7 @@ def test_a_node_release_that_cannot_be_is_refused_with_words(changes: dict[str, 
 
 
 def test_a_node_release_names_no_compute_nodes_and_is_bound_by_no_key_of_theirs() -> None:
-    cast = Cast(1, 2, policy=OPEN)
+    cast = TestFederation(1, 2, policy=OPEN)
     network = cast.network()
     longer_ms = Timing().epoch_ms + Timing().epoch_grace_ms
     begin(cast, network, ask=AskNodeRelease(), rows_max=8, collect_window_ms=longer_ms)
@@ -415,7 +415,7 @@ def test_a_node_release_names_no_compute_nodes_and_is_bound_by_no_key_of_theirs(
 
 def test_hardening_who_releases_after_the_end_is_told_and_goes_on() -> None:
     """Else it would count the release among its open rounds, and decline all others once 64 charges lie between."""
-    cast = Cast(3, 0, policy=OPEN)
+    cast = TestFederation(3, 0, policy=OPEN)
     network = cast.network()
     late = cast.clients[0]
     network.tamper = losing(Sealed, sender=late)

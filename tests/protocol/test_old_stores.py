@@ -14,7 +14,7 @@ from dca_proto.privacy.accounting import mu_of
 from dca_proto.privacy.ledger import TABLE as LEDGER
 from dca_proto.privacy.policy import Policy
 from dca_proto.privacy.price import Price
-from dca_proto.testing import Cast
+from dca_proto.testing import TestFederation
 
 Records = list[tuple[str, bytes, bytes]]
 CANNOT = (
@@ -25,7 +25,7 @@ CANNOT = (
 
 def records(role: str) -> tuple[Callable[[Records], object], Records]:
     """An actor's builder, and what its store holds in the middle of a round, or after a declined one."""
-    cast = Cast(4, 2)
+    cast = TestFederation(4, 2)
     if role == "declining client":
         cast.policy = Policy()
     network = cast.network()
@@ -59,7 +59,7 @@ BEFORE_REPORTS = (
 
 def test_a_ledger_from_before_there_were_reports_is_read_as_gaussian_rounds() -> None:
     records = [(LEDGER, bytes([number]), bytes.fromhex(text)) for number, text in enumerate(BEFORE_REPORTS)]
-    spent = Cast(4, 2).trainer(records).ledger.spent()
+    spent = TestFederation(4, 2).trainer(records).ledger.spent()
     assert spent == Price(gaussian=mu_of(1.0, 1e-6) ** 2 + mu_of(0.5, 1e-6) ** 2)
     assert spent.mu == 0.2672663466514906, "what that version said"
 

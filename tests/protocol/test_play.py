@@ -19,27 +19,27 @@ from dca_proto.core.play import play, play_releases
 from dca_proto.core.request import AskLdpReport, AskNodeRelease, OpenRound
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 from dca_proto.privacy.policy import Floors, Policy
-from dca_proto.testing import Cast, Network, NoNoise
+from dca_proto.testing import Network, NoNoise, TestFederation
 
 NOW_MS = 1_700_000_000_000
 
 
-def played(cast: Cast, **changes: Any) -> NoisyAggregate:
+def played(cast: TestFederation, **changes: Any) -> NoisyAggregate:
     computes = [cast.compute(index) for index in range(len(cast.computes))]
     clients = [cast.client(index) for index in range(len(cast.clients))]
     return play(cast.trainer(), computes, clients, cast.request(**changes), NOW_MS)
 
 
-def one_hot(size: int, **changes: Any) -> tuple[Cast, dict[str, Any]]:
+def one_hot(size: int, **changes: Any) -> tuple[TestFederation, dict[str, Any]]:
     """Each client sets one coordinate of its own."""
     columns = tuple(f"x{index}" for index in range(size))
     rows = [np.eye(size)[index : index + 1] for index in range(size)]
     flat = {"columns": columns, "centre": [0.0] * size, "scale": [1.0] * size, "bound": [1.0] * size}
-    return Cast(size, 3, columns=columns, rows=rows, **changes), {"parameters": flat}
+    return TestFederation(size, 3, columns=columns, rows=rows, **changes), {"parameters": flat}
 
 
 def test_a_round_gives_the_noisy_sum_with_all_that_inference_needs() -> None:
-    cast = Cast(30, 3)
+    cast = TestFederation(30, 3)
     result = played(cast, tolerated=4, colluders=1)
     assert (result.contributors, result.clients, result.fewest, result.colluders) == (30, 30, 27, 1)
     assert (result.epsilon, result.delta, result.relation) == (1.0, 1e-6, "replace-one-client")
@@ -116,9 +116,9 @@ def test_the_core_has_the_one_private_mechanism_only() -> None:
 
 
 @pytest.fixture
-def mixed() -> tuple[Network, Cast]:
+def mixed() -> tuple[Network, TestFederation]:
     """A trainer of no noise among production Compute nodes and clients, all of one federation."""
-    unsafe, production, network = exact_cast(4), Cast(4, 3), Network()
+    unsafe, production, network = exact_cast(4), TestFederation(4, 3), Network()
     for index in range(3):
         network.add(Channel.COMPUTE, functools.partial(production.compute, index))
     for index in range(4):
@@ -127,7 +127,7 @@ def mixed() -> tuple[Network, Cast]:
     return network, unsafe
 
 
-def test_a_production_client_declines_a_round_without_noise(mixed: tuple[Network, Cast]) -> None:
+def test_a_production_client_declines_a_round_without_noise(mixed: tuple[Network, TestFederation]) -> None:
     network, unsafe = mixed
     begin(unsafe, network)
     for client in unsafe.clients[1:]:
@@ -137,7 +137,7 @@ def test_a_production_client_declines_a_round_without_noise(mixed: tuple[Network
         assert network.actors[client].ledger.charges == ()
 
 
-def test_production_compute_nodes_abort_a_round_without_noise(mixed: tuple[Network, Cast]) -> None:
+def test_production_compute_nodes_abort_a_round_without_noise(mixed: tuple[Network, TestFederation]) -> None:
     network, unsafe = mixed
     begin(unsafe, network)
     aborted = network.reported(NodeAborted)
@@ -150,7 +150,7 @@ def test_production_compute_nodes_abort_a_round_without_noise(mixed: tuple[Netwo
 @pytest.mark.parametrize("mechanism", [NoNoise.name, DistributedDiscreteGaussian.name])
 def test_no_request_to_a_trainer_chooses_a_mechanism_but_one_of_reports(mechanism: str) -> None:
     """Not even to a trainer that offers it."""
-    for cast in (exact_cast(4, 3), Cast(4, 3)):
+    for cast in (exact_cast(4, 3), TestFederation(4, 3)):
         network = cast.network()
         with pytest.raises(UsageError, match=f"mechanism '{mechanism}' makes no reports; use one of analytic-"):
             network.command(cast.trainer_identity.id, cast.request(ask=AskLdpReport(mechanism=mechanism), rows_max=1))

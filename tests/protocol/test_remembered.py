@@ -17,7 +17,7 @@ from dca_proto.core.events import Received
 from dca_proto.core.messages import Announcement, Close, EpochKey, Hello, Receipt, Signed
 from dca_proto.core.params import CERTIFICATES_KNOWN_MAX, EPOCH_KEYS_KNOWN_MAX, Limits, Timing
 from dca_proto.federation import certified_client
-from dca_proto.testing import Cast, Network
+from dca_proto.testing import Network, TestFederation
 
 LIMITS = Limits()
 
@@ -55,7 +55,7 @@ def test_a_second_round_of_an_epoch_verifies_no_certificate_and_no_epoch_key_aga
 
 
 def test_a_certificate_that_is_remembered_expires() -> None:
-    cast = Cast(1, 2)
+    cast = TestFederation(1, 2)
     certificate = cast.certificate(0, expires_ms=1000)
     assert cast.federation.check_certificate(certificate, 999) == cast.clients[0]
     with pytest.raises(PeerError, match="certificate: found expired"):
@@ -65,7 +65,7 @@ def test_a_certificate_that_is_remembered_expires() -> None:
 
 @pytest.mark.parametrize("field", ["client_key", "expires_ms", "signature"])
 def test_one_bit_of_a_remembered_certificate_makes_another_one(field: str) -> None:
-    cast = Cast(2, 2)
+    cast = TestFederation(2, 2)
     certificate = cast.certificate(0)
     cast.federation.check_certificate(certificate, 0)
     value = getattr(certificate, field)
@@ -76,7 +76,7 @@ def test_one_bit_of_a_remembered_certificate_makes_another_one(field: str) -> No
 
 
 def test_a_certificate_that_one_federation_remembers_is_no_other_ones() -> None:
-    cast = Cast(1, 2)
+    cast = TestFederation(1, 2)
     certificate = cast.certificate(0)
     cast.federation.check_certificate(certificate, 0)
     for change in ({"name": "another"}, {"enrolment_key": cast.client_identities[0].public_key}):
@@ -85,7 +85,7 @@ def test_a_certificate_that_one_federation_remembers_is_no_other_ones() -> None:
 
 
 def test_what_fails_is_not_remembered_and_what_holds_only_up_to_the_limit() -> None:
-    cast = Cast(1, 2)
+    cast = TestFederation(1, 2)
     certificate = cast.certificate(0)
     for signature in (bytes(64), certificate.signature[::-1]):
         with pytest.raises(PeerError):
@@ -183,7 +183,7 @@ def test_a_copy_that_others_hold_lets_no_unsigned_one_through() -> None:
     frame = decode_frame(sent(network, Announcement)[-1].payload)
     with pytest.raises(PeerError, match="signature"):
         open_announcement(broken(frame), cast.federation, LIMITS)
-    other = Cast(4, 3, name="elsewhere")
+    other = TestFederation(4, 3, name="elsewhere")
     with pytest.raises(PeerError, match="unknown-trainer"):
         open_announcement(frame, other.federation, LIMITS)
 
@@ -293,6 +293,6 @@ def test_rounds_that_have_ended_leave_room_at_a_compute_node() -> None:
     assert network.actors[node.id]._open == set()
 
 
-def third_announcement(cast: Cast, network: Network) -> bytes:
+def third_announcement(cast: TestFederation, network: Network) -> bytes:
     """Another round's."""
     return resigned(cast, cast.trainer_identity, sent(network, Announcement)[-1].payload, round_id=bytes(16))

@@ -41,7 +41,7 @@ from dca_proto.privacy.mechanism import (
 )
 from dca_proto.privacy.policy import Allowance, Policy
 from dca_proto.statistics import REPLACE_ONE_CLIENT
-from dca_proto.testing import Cast, Network, NoNoise
+from dca_proto.testing import Network, NoNoise, TestFederation
 
 NOW_MS = 1_700_000_000_000
 CATEGORICAL = (RANDOMISED_RESPONSE, UNARY_ENCODING)
@@ -50,7 +50,7 @@ HELD = (0, 1, 2, 3, 4, 1, None, math.nan)
 """Values of eight clients, of which one has no row and one a missing value."""
 
 
-def by_id(cast: Cast) -> list[int]:
+def by_id(cast: TestFederation) -> list[int]:
     return sorted(range(len(cast.clients)), key=lambda index: cast.clients[index])
 
 
@@ -124,7 +124,7 @@ def test_the_result_in_words_and_as_json() -> None:
     assert np.array(plain["reports"]["values"]).tolist() == result.reports.values.astype(int).tolist()
     assert (plain["reports"]["probabilities"], plain["nodes"]) == (list(result.reports.probabilities), [])
     assert [one.noise_std for one in estimates(result)] == [pytest.approx(result.noise_variance**0.5)] * 5
-    summed = Cast(4, 2, rows=[np.full((1, 1), 0.5)] * 4)
+    summed = TestFederation(4, 2, rows=[np.full((1, 1), 0.5)] * 4)
     assert outcome(results(begin(summed)[0])[0])["reports"] is None
 
 
@@ -172,7 +172,7 @@ def test_pure_reports_add_up_in_epsilon_and_end_with_the_budget() -> None:
 def test_reports_and_sums_draw_on_one_budget_of_one_relation() -> None:
     """A report of epsilon 1 and a sum of epsilon 1 do not fit into 1.5 together; the first one asked for does."""
     policy = Policy(clients_min=1, honest_min=1, epsilon_per_period_max=1.5, delta_max=1e-6)
-    cast = Cast(4, 2, rows=[np.full((1, 1), 0.25)] * 4, policy=policy)
+    cast = TestFederation(4, 2, rows=[np.full((1, 1), 0.25)] * 4, policy=policy)
     alone = {"ask": AskLdpReport(mechanism=GRID_LAPLACE), "delta": 0.0}
     network, _ = begin(cast, **alone)
     begin(cast, network)

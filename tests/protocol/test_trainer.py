@@ -48,7 +48,7 @@ from dca_proto.core.messages import (
 )
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.core.trainer_round import TABLE
-from dca_proto.testing import Cast, Network
+from dca_proto.testing import Network, TestFederation
 
 PHASES = ("new", "collecting", "committing", "done", "failed")
 EVENTS = {
@@ -64,7 +64,7 @@ class Scene:
     """The trainer of a round with four clients and three Compute nodes, brought to a phase."""
 
     def __init__(self, phase: str) -> None:
-        self.cast = Cast(4, 3)
+        self.cast = TestFederation(4, 3)
         self.id = self.cast.trainer_identity.id
         self.network = self.cast.network()
         lost = {"collecting": (Contribution,), "committing": (Close,), "failed": (Contribution, Abort)}.get(phase, ())
@@ -188,7 +188,7 @@ def test_an_announcement_too_large_to_be_read_is_the_callers_error() -> None:
 
 
 def test_whole_numbers_for_epsilon_are_taken_as_such() -> None:
-    network, _ = begin(Cast(4, 3), epsilon=1)
+    network, _ = begin(TestFederation(4, 3), epsilon=1)
     assert [result.epsilon for result in results(network)] == [1.0]
 
 
@@ -225,7 +225,7 @@ def test_the_id_of_a_round_that_cannot_be_read_now_is_not_used_again() -> None:
 
 
 def test_a_round_waits_for_the_compute_nodes_keys_and_says_which_is_missing() -> None:
-    cast = Cast(4, 3)
+    cast = TestFederation(4, 3)
     network = Network()
     network.tamper = losing(EpochKey, sender=cast.computes[1])
     for index in (0, 2):

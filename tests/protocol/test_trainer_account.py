@@ -25,10 +25,10 @@ from dca_proto.privacy.ledger import TABLE as LEDGER
 from dca_proto.privacy.policy import DAY_MS, Policy
 from dca_proto.privacy.price import Price
 from dca_proto.privacy.rounding import at_least, at_most
-from dca_proto.testing import Cast, Network, NoNoise
+from dca_proto.testing import Network, NoNoise, TestFederation
 
 
-def refusal(cast: Cast, network: Network, **changes: object) -> str:
+def refusal(cast: TestFederation, network: Network, **changes: object) -> str:
     """What the caller reads; where the actor is asked all the same, nothing leaves, and nothing is stored."""
     trainer, request = cast.trainer_identity.id, cast.request(**changes)
     with pytest.raises(AccountError) as caught:
@@ -200,7 +200,9 @@ def test_a_job_stops_in_its_middle_when_another_has_used_up_the_account() -> Non
 # Reports
 
 
-def tell(cast: Cast, network: Network, numbers: Sequence[int] = (), epsilon: float = 0.8, **changes: object) -> str:
+def tell(
+    cast: TestFederation, network: Network, numbers: Sequence[int] = (), epsilon: float = 0.8, **changes: object
+) -> str:
     """Hold a round of ε-private reports, of everybody or of a mini-batch; why it is not held, or nothing."""
     invited = tuple(cast.clients[number] for number in numbers)
     terms = {"ask": AskLdpReport(mechanism="grid-laplace"), "delta": 0.0}

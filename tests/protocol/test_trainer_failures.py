@@ -26,12 +26,12 @@ from dca_proto.core.messages import (
 from dca_proto.core.params import Timing
 from dca_proto.privacy.account import AccountError
 from dca_proto.privacy.policy import DAY_MS, Allowance
-from dca_proto.testing import Cast, Envelope, Network
+from dca_proto.testing import Envelope, Network, TestFederation
 
 SETTLE_MS = Timing().settle_ms
 
 
-def asked_after_an_abort(cast: Cast, network: Network) -> list[bytes]:
+def asked_after_an_abort(cast: TestFederation, network: Network) -> list[bytes]:
     """Whom the trainer has asked since the first abort left."""
     first = next(at for at, one in enumerate(network.sent) if kind_of(one) is Abort)
     trainer = cast.trainer_identity.id
@@ -189,7 +189,7 @@ def test_silent_nodes_hold_the_failure_up_for_some_seconds_and_the_charge_until_
     assert trainer_of(cast, network).ledger.spent().mu == 0
 
 
-def with_a_partial_sum(cast: Cast, network: Network, round_id: bytes) -> None:
+def with_a_partial_sum(cast: TestFederation, network: Network, round_id: bytes) -> None:
     """The first node releases."""
     opened = trainer_of(cast, network)._rounds[round_id].opened
     body = PartialSum(round_id, opened.hash, bytes(32), 4, (bytes(32),) * 3, bytes(64), bytes(8))
@@ -230,7 +230,7 @@ def test_a_node_that_has_released_settles_that_the_charge_stays(released_first: 
 # However late
 
 
-def aborted_by_one() -> tuple[Cast, Network, bytes, int]:
+def aborted_by_one() -> tuple[TestFederation, Network, bytes, int]:
     """A round in which no share comes and all aborts but the first are lost; with its id and its close."""
     cast, network = lab()
     first = cast.computes[0]

@@ -9,14 +9,14 @@ import pytest
 from scene import begin, results
 
 from dca_proto.core.effects import Channel
-from dca_proto.testing import Cast, Envelope, Network
+from dca_proto.testing import Envelope, Network, TestFederation
 
 EDGES = [float(edge) for edge in range(10_001)]  # d = 10,000
 
 
-def held(clients: int, computes: int, dimension: int) -> tuple[Cast, Network, list[Envelope]]:
+def held(clients: int, computes: int, dimension: int) -> tuple[TestFederation, Network, list[Envelope]]:
     """A round that comes to its end, and all messages of it."""
-    cast = Cast(clients, computes)
+    cast = TestFederation(clients, computes)
     network = cast.network()
     network.deliver()
     before = len(network.sent)

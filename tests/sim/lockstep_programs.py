@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from dca_proto.core import facts
-from dca_proto.testing import Cast
+from dca_proto.testing import TestFederation
 from emulator.sim.link import IDEAL
 from emulator.sim.lockstep import Region, assign
 from emulator.sim.simulator import START_MS, Simulator
@@ -29,7 +29,7 @@ LARGE = 1 << 20  # bytes, far more than a pipe holds
 
 def world_of(name: str, team: Team, *, always_regional: bool = False) -> World:
     rows = [np.array([[index % DIMENSION + 0.5]]) for index in range(CLIENTS)]
-    cast = Cast(CLIENTS, COMPUTES, rows=rows, name=name)
+    cast = TestFederation(CLIENTS, COMPUTES, rows=rows, name=name)
     if team.count == 1 and not always_regional:
         return World(cast, Simulator(name, federation=name, link=IDEAL))
     return World(cast, Region(name, team, assign(cast, team.count), federation=name, link=IDEAL))

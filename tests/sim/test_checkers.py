@@ -16,7 +16,7 @@ from dca_proto.core.client import ClientActor
 from dca_proto.core.compute import ComputeActor
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.privacy.policy import Allowance, Policy
-from dca_proto.testing import Cast
+from dca_proto.testing import TestFederation
 from emulator.sim.process import KillPoint, Process
 from emulator.sim.simulator import Simulator
 from emulator.sim.streams import Streams
@@ -31,7 +31,7 @@ TIGHT = Policy(clients_min=1, honest_min=1, epsilon_per_round_max=20, epsilon_pe
 """Room for two rounds at epsilon 1."""
 
 
-class PlantedCast(Cast):
+class PlantedFederation(TestFederation):
     """A cast in which all actors of one role are faulty copies."""
 
     plant: type | None = None
@@ -75,7 +75,7 @@ class Stage(World):
 def stage(plant: type | None = None, seed: int = 0) -> Stage:
     generator = np.random.default_rng(seed)
     rows = [generator.uniform(-1, 1, (2, 1)) for _ in range(CLIENTS)]
-    cast = PlantedCast(CLIENTS, COMPUTES, rows=rows, name=f"checkers-{seed}", policy=TIGHT)
+    cast = PlantedFederation(CLIENTS, COMPUTES, rows=rows, name=f"checkers-{seed}", policy=TIGHT)
     cast.plant = plant
     return Stage(cast, Simulator(seed, federation=cast.federation.name, raise_crashes=False))
 

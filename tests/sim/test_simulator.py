@@ -15,7 +15,7 @@ from dca_proto.core.effects import Address, CancelTimer, Channel, Persist, Repor
 from dca_proto.core.errors import UsageError
 from dca_proto.core.events import Event, Timer, TimerFired
 from dca_proto.core.facts import RoundCompleted, RoundFailed
-from dca_proto.testing import Cast, NoNoise
+from dca_proto.testing import NoNoise, TestFederation
 from emulator.sim.disk import Disk
 from emulator.sim.events import Crashed, Happened, Killed, Observer, Refused
 from emulator.sim.link import LinkOptions
@@ -33,7 +33,9 @@ PLACES = {"columns": ["x", "y", "z"], "centre": [0.0] * 3, "scale": [1.0] * 3, "
 
 def world(seed: int = 1, **options: object) -> World:
     """Client i holds one in column i and zero elsewhere; without noise the sum counts each contribution."""
-    cast = Cast(CLIENTS, COMPUTES, columns=("x", "y", "z"), rows=list(np.eye(3)[:, None]), mechanism=NoNoise())
+    cast = TestFederation(
+        CLIENTS, COMPUTES, columns=("x", "y", "z"), rows=list(np.eye(3)[:, None]), mechanism=NoNoise()
+    )
     return World(cast, Simulator(seed, **options))  # type: ignore[arg-type]
 
 
@@ -53,13 +55,13 @@ def ends(one: World) -> list[object]:
 # --- the same seed, the same run -------------------------------------------------------------------------------------
 
 DIGEST = """
-from dca_proto.testing import Cast
+from dca_proto.testing import TestFederation
 from emulator.sim.link import LinkOptions
 from emulator.sim.process import KillPoint
 from emulator.sim.simulator import Simulator
 from emulator.sim.world import World
 import sys
-world = World(Cast(4, 3), Simulator(int(sys.argv[1]), link=LinkOptions(loss=0.1)))
+world = World(TestFederation(4, 3), Simulator(int(sys.argv[1]), link=LinkOptions(loss=0.1)))
 simulator = world.simulator
 world.computes[1].plan_kill(KillPoint(3, "between"))
 simulator.after(7000, world.computes[1].restart)
@@ -102,13 +104,13 @@ def test_streams_are_apart_and_the_same_again() -> None:
 
 def test_a_restart_of_one_actor_changes_no_other_actors_randomness() -> None:
     def random_of_client_2(restarts: int) -> bytes:
-        cast = Cast(3, 2)
+        cast = TestFederation(3, 2)
         for _ in range(restarts):
             cast.client(1)
         return cast.client(2)._random(8)
 
     assert random_of_client_2(0) == random_of_client_2(3)
-    cast = Cast(3, 2)
+    cast = TestFederation(3, 2)
     assert cast.client(0)._random(8) != cast.client(0)._random(8), "a start has no randomness of an earlier one"
 
 

@@ -13,7 +13,7 @@ from dca_proto.core.play import play
 from dca_proto.learning.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
-from dca_proto.testing import Cast, seeded
+from dca_proto.testing import TestFederation, seeded
 from emulator.ideal import IdealSwarm, noisy_sum
 from inference.bounds import Interval
 from inference.models.coefficients import Coefficients
@@ -41,7 +41,7 @@ class Recording(DistributedDiscreteGaussian):
 class Protocol:
     """Rounds of production actors, which stay the same from round to round."""
 
-    def __init__(self, cast: Cast) -> None:
+    def __init__(self, cast: TestFederation) -> None:
         self._random = seeded(f"rounds of {cast.federation.name}")
         self._terms = terms(cast)
         self._trainer = cast.trainer()
@@ -56,7 +56,7 @@ class Protocol:
 class Replayed:
     """The ideal functionality with the noise that a protocol drew, round by round."""
 
-    def __init__(self, cast: Cast, keys: Sequence[bytes]) -> None:
+    def __init__(self, cast: TestFederation, keys: Sequence[bytes]) -> None:
         self._cast, self._keys, self._random = cast, list(keys), seeded("replayed")
 
     def hold(self, request: RoundRequest) -> NoisyAggregate:
@@ -65,12 +65,12 @@ class Replayed:
         return noisy_sum(opened, self._cast.rows, self._cast.columns, frozenset(), keys=keys)
 
 
-def cast_of(name: str, mechanism: DistributedDiscreteGaussian | None = None) -> Cast:
+def cast_of(name: str, mechanism: DistributedDiscreteGaussian | None = None) -> TestFederation:
     rows = [row[None] for row in ROWS]
-    return Cast(CLIENTS, COMPUTES, columns=SCHEMA.columns, rows=rows, name=name, mechanism=mechanism)
+    return TestFederation(CLIENTS, COMPUTES, columns=SCHEMA.columns, rows=rows, name=name, mechanism=mechanism)
 
 
-def terms(cast: Cast) -> JobTerms:
+def terms(cast: TestFederation) -> JobTerms:
     return JobTerms(budget=Budget(4.0, 1e-6), clients=CLIENTS, tolerated=1, computes=cast.computes)
 
 

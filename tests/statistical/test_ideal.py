@@ -25,7 +25,7 @@ from dca_proto.privacy.policy import Policy
 from dca_proto.statistics import resolve
 from dca_proto.statistics.contribution import contribution
 from dca_proto.statistics.sensitivity import REPLACE_ONE_ROW
-from dca_proto.testing import Cast, NoNoise, seeded
+from dca_proto.testing import NoNoise, TestFederation, seeded
 from emulator import ideal
 from emulator.ideal import Clients, IdealSwarm, noisy_sum
 from emulator.inexact import RoundedGaussian
@@ -34,24 +34,24 @@ CLIENTS, COMPUTES = 6, 2
 BY_ROUND = {"value", "round_id", "announcement_hash", "contributors_hash"}
 
 
-def request(cast: Cast, **changes: Any) -> OpenRound:
+def request(cast: TestFederation, **changes: Any) -> OpenRound:
     return cast.request(**{"tolerated": 1, "epsilon": 1.0, "delta": 1e-6, **changes})
 
 
-def by_protocol(cast: Cast, **changes: Any) -> NoisyAggregate:
+def by_protocol(cast: TestFederation, **changes: Any) -> NoisyAggregate:
     """A round of a cast's actors, started afresh: its id and all keys are new."""
     computes = [cast.compute(index) for index in range(COMPUTES)]
     clients = [cast.client(index) for index in range(CLIENTS)]
     return play(cast.trainer(), computes, clients, request(cast, **changes), 1_700_000_000_000)
 
 
-def by_ideal(cast: Cast, **changes: Any) -> NoisyAggregate:
+def by_ideal(cast: TestFederation, **changes: Any) -> NoisyAggregate:
     asked = request(cast, **changes)
     return noisy_sum(asked, cast.rows, cast.columns, frozenset(), seeded(f"noise/{asked.round_id.hex()}"))
 
 
 def test_what_is_known_of_the_sum_is_the_same() -> None:
-    protocol, direct = (draw(Cast(CLIENTS, COMPUTES)) for draw in (by_protocol, by_ideal))
+    protocol, direct = (draw(TestFederation(CLIENTS, COMPUTES)) for draw in (by_protocol, by_ideal))
     for field in fields(NoisyAggregate):
         if field.name not in BY_ROUND:
             assert getattr(protocol, field.name) == getattr(direct, field.name), field.name
@@ -73,7 +73,7 @@ class Recording(DistributedDiscreteGaussian):
 
 def test_the_protocols_sum_is_exactly_the_statistics_and_one_share_of_noise_of_each() -> None:
     mechanism = Recording()
-    cast = Cast(CLIENTS, COMPUTES, mechanism=mechanism)
+    cast = TestFederation(CLIENTS, COMPUTES, mechanism=mechanism)
     asked = request(cast)
     computes = [cast.compute(index) for index in range(COMPUTES)]
     clients = [cast.client(index) for index in range(CLIENTS)]
@@ -91,7 +91,7 @@ def test_the_noise_is_the_same() -> None:
     columns, rounds = tuple(f"x{index}" for index in range(100)), 20
     parameters = box(*columns) | {"centre": [0.0] * 100, "scale": [1.0] * 100}
     for draw in (by_protocol, by_ideal):
-        cast = Cast(CLIENTS, COMPUTES, name="ideal", columns=columns)
+        cast = TestFederation(CLIENTS, COMPUTES, name="ideal", columns=columns)
         results = [draw(cast, statistic="sum", parameters=parameters) for _ in range(rounds)]
         values = np.array([one.value for one in results])
         assert len(set(values.ravel().tolist())) == values.size
@@ -155,7 +155,7 @@ def test_wide_rows_are_computed_in_one_order() -> None:
 
 
 def test_the_protocols_sum_without_noise_is_the_ideal_one() -> None:
-    cast = Cast(CLIENTS, COMPUTES, mechanism=NoNoise())
+    cast = TestFederation(CLIENTS, COMPUTES, mechanism=NoNoise())
     computes = [cast.compute(index) for index in range(COMPUTES)]
     clients = [cast.client(index) for index in range(CLIENTS)]
     asked = request(cast)
@@ -169,7 +169,7 @@ def test_the_protocols_sum_without_noise_is_the_ideal_one() -> None:
 
 def test_the_protocols_keys_give_the_protocols_sum() -> None:
     mechanism = Recording()
-    cast = Cast(CLIENTS, COMPUTES, mechanism=mechanism)
+    cast = TestFederation(CLIENTS, COMPUTES, mechanism=mechanism)
     computes = [cast.compute(index) for index in range(COMPUTES)]
     clients = [cast.client(index) for index in range(CLIENTS)]
     asked = request(cast)
@@ -318,13 +318,13 @@ def test_who_is_absent_must_be_one_of_the_clients(batch: int) -> None:
             swarm_of(10, np.ones((10, 2)), absent=[frozenset({1, index})]).hold(
                 SecureSumRequest("sum", box("a"), batch=batch)
             )
-    cast = Cast(CLIENTS, COMPUTES)
+    cast = TestFederation(CLIENTS, COMPUTES)
     with pytest.raises(UsageError, match="client 6 is said to be absent; the clients are 0 to 5"):
         noisy_sum(request(cast), cast.rows, cast.columns, frozenset({6}))
 
 
 def test_a_trusted_aggregator_takes_no_keys_of_shares() -> None:
-    cast = Cast(CLIENTS, COMPUTES)
+    cast = TestFederation(CLIENTS, COMPUTES)
     with pytest.raises(UsageError, match="a trusted aggregator needs none; leave them out"):
         noisy_sum(request(cast), cast.rows, cast.columns, frozenset(), keys=[bytes(32)] * CLIENTS, trusted=True)
 
@@ -390,7 +390,7 @@ def test_each_data_node_adds_the_whole_noise_of_one_rows_replacement() -> None:
 def test_the_keys_of_the_data_nodes_give_the_protocols_releases() -> None:
     """Bit for bit, with all that is known of each and of the sum; the protocol has them in the order of their ids."""
     mechanism, policy = Recording(), Policy(rows_of_many=True)
-    cast = Cast(CLIENTS, COMPUTES, rows=[np.full((n + 1, 1), n / 9) for n in range(CLIENTS)], policy=policy)
+    cast = TestFederation(CLIENTS, COMPUTES, rows=[np.full((n + 1, 1), n / 9) for n in range(CLIENTS)], policy=policy)
     cast.mechanism = mechanism
     asked = request(cast, ask=AskNodeRelease(), rows_max=4)
     clients = [cast.client(index) for index in range(CLIENTS)]

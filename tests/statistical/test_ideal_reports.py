@@ -27,7 +27,7 @@ from dca_proto.privacy.mechanism import (
 )
 from dca_proto.statistics import resolve
 from dca_proto.statistics.contribution import client_sensitivity, contribution
-from dca_proto.testing import Cast, seeded
+from dca_proto.testing import TestFederation, seeded
 from emulator.ideal import Clients, IdealSwarm, noisy_sum
 
 EPSILON, DELTA = 1.0, 1e-6
@@ -68,7 +68,7 @@ def told(aggregate: NoisyAggregate) -> LocalReports:
 # --- beside the protocol --------------------------------------------------------------------------------------------
 
 
-def report_round(cast: Cast, by: str) -> OpenRound:
+def report_round(cast: TestFederation, by: str) -> OpenRound:
     asked, pure = question(by), by in PURE_MECHANISMS
     changes = {"ask": AskLdpReport(mechanism=by), "delta": 0.0 if pure else DELTA}
     return cast.request(statistic=asked.statistic, parameters=asked.parameters, rows_max=asked.rows_max, **changes)
@@ -85,7 +85,7 @@ def test_the_keys_of_the_clients_give_the_protocols_reports(by: str, monkeypatch
         return release(self, value, rows, key)
 
     monkeypatch.setattr(Reporting, "release", recorded)
-    cast = Cast(len(ROWS), 0, rows=ROWS)
+    cast = TestFederation(len(ROWS), 0, rows=ROWS)
     asked = report_round(cast, by)
     clients = [cast.client(index) for index in range(len(ROWS))]
     protocol = play_releases(cast.trainer(), clients, asked, 1_700_000_000_000)

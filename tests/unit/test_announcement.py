@@ -30,17 +30,17 @@ from dca_proto.core.kinds import NodeRelease, SecureSum
 from dca_proto.core.messages import Announcement, EpochKey, Invitation, Query, Signed
 from dca_proto.core.params import Limits, Timing
 from dca_proto.crypto.sealing import AgreementKey, Identity
-from dca_proto.testing import Cast, seeded
+from dca_proto.testing import TestFederation, seeded
 
 NOW_MS = 1_700_000_000_000
 TIMING = Timing()
-CAST = Cast(4, 3)
-OTHER = Cast(4, 3, name="other")
+CAST = TestFederation(4, 3)
+OTHER = TestFederation(4, 3, name="other")
 REPLY = AgreementKey(bytes(range(32)))
 QUESTION = {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0]}
 
 
-def epoch_key(index: int, cast: Cast = CAST, **changes: Any) -> Signed:
+def epoch_key(index: int, cast: TestFederation = CAST, **changes: Any) -> Signed:
     public = AgreementKey(bytes((index + 1,)) * 32).public
     plain = EpochKey(cast.computes[index], 9, public, NOW_MS + 10_000_000, cast.federation.stamp)
     signer = changes.pop("signer", cast.compute_identities[index])
@@ -57,7 +57,7 @@ def announcement(**changes: Any) -> Announcement:
     return msgspec.structs.replace(plain, **changes)
 
 
-def signed(body: Any = None, signer: Identity | None = None, cast: Cast = CAST) -> Signed:
+def signed(body: Any = None, signer: Identity | None = None, cast: TestFederation = CAST) -> Signed:
     return sign(signer or CAST.trainer_identity, cast.federation.id, announcement() if body is None else body)
 
 

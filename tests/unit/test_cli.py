@@ -32,7 +32,7 @@ from dca_proto.crypto.keyring import TABLE as EPOCHS
 from dca_proto.keyfile import read_certificate, read_federation, read_identity
 from dca_proto.net.parts import split
 from dca_proto.net.store import SqliteStore
-from dca_proto.testing import Cast, Network
+from dca_proto.testing import Network, TestFederation
 from dca_proto.wording import to_install
 
 Run = Callable[..., tuple[int, str, str]]
@@ -320,7 +320,7 @@ def test_a_trainer_without_the_command_line_needs_a_round_and_tells_an_abort(
 
 def test_only_a_trainer_holds_and_resumes_rounds(demo: Path) -> None:
     client = device.load(demo / "client-1.toml")
-    request = Cast(3, 2, name="unused").request()
+    request = TestFederation(3, 2, name="unused").request()
     for work in (client.hold(request), client.resume()):
         with pytest.raises(UsageError, match="only a trainer"):
             device.complete(work)
@@ -377,9 +377,9 @@ def test_a_brokers_mistakes_are_named(run: Run, demo: Path, given: tuple[str, ..
 
 
 @pytest.fixture(scope="module")
-def played() -> tuple[Cast, Network]:
+def played() -> tuple[TestFederation, Network]:
     """A network after a round, with a second one in its middle: every kind of record and message is there."""
-    cast = Cast(3, 2, name="inspected")
+    cast = TestFederation(3, 2, name="inspected")
     network = cast.network()
     network.command(cast.trainer_identity.id, cast.request())
     network.advance(network.now_ms + 1000)
@@ -414,7 +414,7 @@ def secrets_of(network: Network) -> set[str]:
     return {value.hex() for value in found if value}  # a node may hold nobody
 
 
-def test_a_store_is_shown_without_its_secrets(run: Run, tmp_path: Path, played: tuple[Cast, Network]) -> None:
+def test_a_store_is_shown_without_its_secrets(run: Run, tmp_path: Path, played: tuple[TestFederation, Network]) -> None:
     _, network = played
     secret = secrets_of(network)
     assert len(secret) > 8
@@ -442,7 +442,7 @@ async def _write_store(path: Path, actor_id: bytes, records: dict[tuple[str, byt
         await store.close()
 
 
-def test_every_message_is_shown_without_its_secrets(played: tuple[Cast, Network]) -> None:
+def test_every_message_is_shown_without_its_secrets(played: tuple[TestFederation, Network]) -> None:
     _, network = played
     secret = secrets_of(network)
     kinds = set()

@@ -26,7 +26,7 @@ from dca_proto.privacy.ledger import Charge
 from dca_proto.privacy.policy import Policy
 from dca_proto.privacy.price import Price
 from dca_proto.privacy.rounding import at_least, at_most
-from dca_proto.testing import Cast, Network
+from dca_proto.testing import Network, TestFederation
 
 Run = Callable[..., tuple[int, str, str]]
 LIMITS = """
@@ -67,13 +67,13 @@ async def save(path: Path, records: dict[tuple[str, bytes], bytes], owner: bytes
 
 
 @pytest.fixture(scope="module")
-def played() -> tuple[Cast, Network]:
+def played() -> tuple[TestFederation, Network]:
     """Two rounds with a result, one aborted, three that the clients declined, and one that nobody has heard of."""
     policy = Policy(
         clients_min=1, honest_min=1, epsilon_per_round_max=1, epsilon_per_period_max=2, delta_max=1e-6,
         period_days=36500, bounds={"x": (-1.0, 1.0)},
     )  # fmt: skip
-    cast = Cast(4, 2, name="booked", policy=policy)
+    cast = TestFederation(4, 2, name="booked", policy=policy)
     network = cast.network()
 
     def hold(**changes: object) -> None:
@@ -95,7 +95,7 @@ def played() -> tuple[Cast, Network]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, played: tuple[Cast, Network]) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, played: tuple[TestFederation, Network]) -> Path:
     """A client's, a trainer's and a Compute node's files and stores."""
     cast, network = played
     monkeypatch.chdir(tmp_path)
@@ -169,7 +169,7 @@ def test_the_json_says_the_same_to_programs(run: Run, folder: Path) -> None:
     assert json.loads((folder / "out.json").read_text()) == plain
 
 
-def test_what_is_left_is_what_the_policy_lets_through(folder: Path, played: tuple[Cast, Network]) -> None:
+def test_what_is_left_is_what_the_policy_lets_through(folder: Path, played: tuple[TestFederation, Network]) -> None:
     book, now_ms = read_book(folder / "client.toml"), played[1].now_ms
     assert book.allowance is not None
     left = as_plain(book, 1e-6, now_ms)["epsilon_left"]
@@ -178,7 +178,7 @@ def test_what_is_left_is_what_the_policy_lets_through(folder: Path, played: tupl
 
 
 def test_rounds_of_reports_are_told_at_delta_0_and_what_is_left_of_either_kind(
-    run: Run, folder: Path, played: tuple[Cast, Network], monkeypatch: pytest.MonkeyPatch
+    run: Run, folder: Path, played: tuple[TestFederation, Network], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two Gaussian rounds and a report of ε = 0.125, of a limit of 2."""
     at(monkeypatch, played[1].now_ms)
@@ -219,7 +219,7 @@ def at(monkeypatch: pytest.MonkeyPatch, now_ms: int) -> None:
 
 
 def test_a_trainers_account_counts_every_announced_round(
-    run: Run, played: tuple[Cast, Network], monkeypatch: pytest.MonkeyPatch
+    run: Run, played: tuple[TestFederation, Network], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two with a result and one that goes on; those without contributions came back, signed by all Compute nodes."""
     at(monkeypatch, played[1].now_ms)
@@ -266,7 +266,7 @@ def test_no_store_and_an_empty_one_hold_nothing(run: Run, folder: Path) -> None:
         assert "epsilon 0 at delta" in told
 
 
-def test_what_is_no_ledger_is_named(run: Run, folder: Path, played: tuple[Cast, Network]) -> None:
+def test_what_is_no_ledger_is_named(run: Run, folder: Path, played: tuple[TestFederation, Network]) -> None:
     assert "cannot read nowhere.toml: No such file or directory" in refused(run, "nowhere.toml")
     assert "found [compute] of the actors' sections, expected one: [client] or [trainer]" in refused(
         run, "compute.toml"
@@ -300,7 +300,9 @@ def test_a_running_actor_keeps_its_store_to_itself(run: Run, folder: Path) -> No
     assert "client.db is in use: stop its actor first" in asyncio.run(while_in_use())
 
 
-def test_a_ledger_that_looks_like_an_old_copy_warns(run: Run, folder: Path, played: tuple[Cast, Network]) -> None:
+def test_a_ledger_that_looks_like_an_old_copy_warns(
+    run: Run, folder: Path, played: tuple[TestFederation, Network]
+) -> None:
     records = dict(played[1].stores[played[0].clients[0]])
     charges = {key: msgspec.msgpack.decode(value, type=Charge) for key, value in records.items() if key[0] == LEDGER}
     (second,) = [key for key, charge in charges.items() if charge.number == 2]
@@ -371,7 +373,7 @@ def test_a_charge_of_an_immense_number_takes_no_immense_time(run: Run, folder: P
     assert f"{(1 << 60) - 1} of the charges 1 to {1 << 60} are not there, the first of them 1: more was" in told
 
 
-def test_no_secret_is_told(run: Run, played: tuple[Cast, Network]) -> None:
+def test_no_secret_is_told(run: Run, played: tuple[TestFederation, Network]) -> None:
     cast, network = played
     hidden = {value.hex() for (table, _), value in network.stores[cast.clients[0]].items() if table == "epoch"}
     hidden |= {one.seed.hex() for one in (cast.client_identities[0], cast.trainer_identity)}

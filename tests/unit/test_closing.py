@@ -13,7 +13,7 @@ from dca_proto.core.effects import Channel
 from dca_proto.core.facts import Arrived, Closed, Declined, RoundCompleted
 from dca_proto.core.params import Timing
 from dca_proto.privacy.policy import Policy
-from dca_proto.testing import Cast, Envelope
+from dca_proto.testing import Envelope, TestFederation
 
 TIMING = Timing()
 ANNOUNCED_MS = 1_000_000
@@ -92,8 +92,8 @@ def test_counts_never_shrink_and_only_news_restarts_the_clock() -> None:
 class Swarm:
     """Ten clients; each one's contribution comes so many milliseconds after the announcement, or never (None)."""
 
-    def __init__(self, delays: Iterable[int | None], cast: Cast | None = None, **changes: object) -> None:
-        self.cast = cast or Cast(10, 3)
+    def __init__(self, delays: Iterable[int | None], cast: TestFederation | None = None, **changes: object) -> None:
+        self.cast = cast or TestFederation(10, 3)
         self.network = self.cast.network()
         self.network.deliver()
         self.held: list[Envelope] = []
@@ -153,7 +153,7 @@ def test_all_come_and_the_round_closes_with_the_next_progress() -> None:
 
 
 def test_those_who_decline_are_not_waited_for() -> None:
-    class TwoRefuse(Cast):
+    class TwoRefuse(TestFederation):
         def client(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> ClientActor:
             self.policy = Policy() if index < 2 else Policy(clients_min=1, honest_min=1)
             return super().client(index, records)

@@ -20,7 +20,7 @@ from dca_proto.core.messages import Contribution
 from dca_proto.core.params import Limits
 from dca_proto.crypto.sealing import Identity
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian, Mechanism
-from dca_proto.testing import Cast, NoNoise, seeded
+from dca_proto.testing import NoNoise, TestFederation, seeded
 
 CLIENT, OTHER = Identity(bytes(range(32))), Identity(bytes(range(1, 33)))
 FRESH, HELLO, AH = (bytes((byte,)) * 32 for byte in b"fha")
@@ -34,7 +34,7 @@ def made(
     """A contribution of which all but what is changed stays the same, randomness too."""
     value = np.arange(3, dtype=np.int64) if value is None else value
     mechanism = mechanism or DistributedDiscreteGaussian()
-    cast = Cast(6, 2, mechanism=mechanism)
+    cast = TestFederation(6, 2, mechanism=mechanism)
     parameters = {"columns": ["x"], "edges": [float(edge) for edge in range(value.size + 1)]}
     request = cast.request(statistic="histogram", parameters=parameters)
     _, validated = request.draft(mechanism, Limits())
@@ -120,7 +120,9 @@ def test_the_noise_is_that_of_the_roots_key_and_the_masks_cancel_it_not() -> Non
     assert kept.tags == b"".join(pad[:8] for pad in pads)
     key, contribution = hedged_root(CLIENT, FRESH, HELLO, AH, 7, np.arange(3, dtype=np.int64))
     assert contribution == kept.contribution
-    request = Cast(6, 2).request(statistic="histogram", parameters={"columns": ["x"], "edges": [0.0, 1.0, 2.0, 3.0]})
+    request = TestFederation(6, 2).request(
+        statistic="histogram", parameters={"columns": ["x"], "edges": [0.0, 1.0, 2.0, 3.0]}
+    )
     _, validated = request.draft(DistributedDiscreteGaussian(), Limits())
     noise = DistributedDiscreteGaussian().sample(validated.noise_variance, 3, key).tolist()
     back = [sum(column) % 2**64 for column in zip(words_of(kept.y), *(words_of(pad[8:]) for pad in pads), strict=True)]

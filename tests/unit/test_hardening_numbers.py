@@ -25,7 +25,7 @@ from dca_proto.privacy.price import Price
 from dca_proto.request import RoundSettings, open_round
 from dca_proto.statistics import resolve
 from dca_proto.table import read_csv
-from dca_proto.testing import Cast
+from dca_proto.testing import TestFederation
 from inference.bounds import parse_bounds
 from inference.errors import DataError
 
@@ -33,7 +33,7 @@ NUMBERS = (
     math.nan, math.inf, -math.inf, 1e308, -1e308, 1e-320, 5e-324, -1.0, 0.0, -1, 0, 2**31, 2**63, 10**30, -(10**30),
 )  # fmt: skip
 NOW_MS = 1_700_000_000_000
-CAST = Cast(4, 2)
+CAST = TestFederation(4, 2)
 ROUND = {
     "statistic": "mean", "columns": ["x"], "bounds": {"x": [0, 10]}, "epsilon": 1.0, "delta": 1e-6, "tolerate": 1,
     "clients": 20,

@@ -33,7 +33,7 @@ from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian, Mechanism
 from dca_proto.privacy.policy import Policy
 from dca_proto.request import RoundSettings, open_round
-from dca_proto.testing import Cast, Network, NoNoise, seeded
+from dca_proto.testing import Network, NoNoise, TestFederation, seeded
 from emulator.ideal import IdealSwarm, noisy_sum
 from emulator.inexact import RoundedGaussian
 from inference.datasets import diabetes
@@ -45,7 +45,7 @@ CLAIM = re.compile(r"(epsilon|delta|\bmu\b|ε|δ|μ)\W{0,4}[\d.]", re.IGNORECASE
 
 
 def ideal(mechanism: Mechanism, name: str = "ideal", clients: int = 20, **changes: Any) -> NoisyAggregate:
-    cast = Cast(clients, 3, name=name)
+    cast = TestFederation(clients, 3, name=name)
     asked = cast.request(**{"epsilon": 1.25, "delta": 1e-6, **changes})
     return noisy_sum(asked, cast.rows, cast.columns, frozenset(), seeded(f"{name}/noise"), mechanism)
 
@@ -118,7 +118,7 @@ def test_a_job_made_with_it_is_not_private() -> None:
 
 
 def test_the_protocol_takes_it_where_all_actors_were_made_with_it() -> None:
-    cast = Cast(20, 3, mechanism=RoundedGaussian())
+    cast = TestFederation(20, 3, mechanism=RoundedGaussian())
     computes, clients = [cast.compute(index) for index in range(3)], [cast.client(index) for index in range(20)]
     result = play(cast.trainer(), computes, clients, cast.request(), NOW_MS)
     assert (result.private, result.epsilon, result.delta, result.mu) == (False, None, None, None)
@@ -163,7 +163,7 @@ def test_people_are_told_that_nothing_is_claimed(capsys: pytest.CaptureFixture[s
 
 def test_a_trainer_and_its_nodes_tell_no_figure() -> None:
     """Every fact of a whole round, as sentences and as they print. (A client tells what its own ledger was charged.)"""
-    cast, printed = Cast(20, 3, mechanism=RoundedGaussian()), io.StringIO()
+    cast, printed = TestFederation(20, 3, mechanism=RoundedGaussian()), io.StringIO()
     network = cast.network()
     network.command(cast.trainer_identity.id, cast.request(epsilon=1.25))
     network.advance(network.now_ms + 200_000)
@@ -181,7 +181,7 @@ def test_a_trainer_and_its_nodes_tell_no_figure() -> None:
 
 
 def test_a_real_client_declines_it_by_its_name() -> None:
-    fast, production, network = Cast(4, 3, mechanism=RoundedGaussian()), Cast(4, 3), Network()
+    fast, production, network = TestFederation(4, 3, mechanism=RoundedGaussian()), TestFederation(4, 3), Network()
     for index in range(3):
         network.add(Channel.COMPUTE, lambda records, index=index: production.compute(index, records))
     for index in range(4):
@@ -197,7 +197,7 @@ def test_a_real_client_declines_it_by_its_name() -> None:
 
 
 def test_an_exact_actors_plan_refuses_it_and_the_other_way_round() -> None:
-    cast = Cast(4, 3)
+    cast = TestFederation(4, 3)
     for offered, asked in ((DistributedDiscreteGaussian(), RoundedGaussian()), (RoundedGaussian(), NoNoise())):
         announcement = cast.request().announcement(bytes(16), (1, bytes(32)), asked.name, (), bytes(32), 0)
         with pytest.raises(UsageError, match=f"{asked.name}' is not offered here; use '{offered.name}'"):
@@ -225,4 +225,4 @@ def test_no_configuration_can_choose_it() -> None:
     for inexact in (RoundedGaussian.name, NoNoise.name):
         settings = RoundSettings(statistic="mean", columns=("x",), bounds={"x": (0, 1)}, epsilon=1, mechanism=inexact)
         with pytest.raises(UsageError, match="is of reports"):
-            open_round(settings, Cast(2, 2).federation)
+            open_round(settings, TestFederation(2, 2).federation)

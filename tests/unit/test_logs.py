@@ -14,7 +14,7 @@ from dca_proto.cli.narrator import Narrator
 from dca_proto.core import facts
 from dca_proto.logs import FactLog, configure_logs
 from dca_proto.net.transport import Connected, Disconnected
-from dca_proto.testing import Cast
+from dca_proto.testing import TestFederation
 
 
 def test_a_program_of_ones_own_sees_warnings_only_and_not_on_stdout() -> None:
@@ -58,7 +58,7 @@ def test_hardening_9_a_loss_is_a_warning_and_a_return_says_how_long_it_took(caps
     configure_logs(json=True)
     terminal = io.StringIO()
     told = (Disconnected("mqtt://h", "cannot reach it"), Connected("mqtt://h", 12.345), Connected("mqtt://h"))
-    for tell in (FactLog(), Narrator(Console(file=terminal, width=200), Cast(3, 2).federation)):
+    for tell in (FactLog(), Narrator(Console(file=terminal, width=200), TestFederation(3, 2).federation)):
         for fact in told:
             tell(fact)
     logged = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
@@ -75,7 +75,7 @@ def test_hardening_9_a_loss_is_a_warning_and_a_return_says_how_long_it_took(caps
 
 
 def test_facts_are_told_in_sentences() -> None:
-    cast = Cast(3, 2, name="narrated")
+    cast = TestFederation(3, 2, name="narrated")
     network = cast.network()
     network.deliver()
     network.command(cast.trainer_identity.id, cast.request())

@@ -17,7 +17,7 @@ from dca_proto.learning.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from dca_proto.statistics import Gradient, ModelGradient, base, model_gradient, register, resolve
 from dca_proto.statistics.contribution import client_sensitivity, contribution
-from dca_proto.testing import Cast, NoNoise
+from dca_proto.testing import NoNoise, TestFederation
 from emulator.ideal import IdealSwarm
 
 F = 24
@@ -205,7 +205,7 @@ def test_a_client_whose_model_fails_takes_part_all_the_same(monkeypatch: pytest.
     monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))
     register(Failing)
     rows = [np.array([[-0.25 if index == 2 else 0.5]]) for index in range(5)]
-    cast = Cast(5, 2, rows=rows, mechanism=NoNoise())
+    cast = TestFederation(5, 2, rows=rows, mechanism=NoNoise())
     parameters = {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0], "theta": [0.0], "clip": 1.0}
     network = cast.network()
     network.command(cast.trainer_identity.id, cast.request(statistic=Failing.name, parameters=parameters))
@@ -241,7 +241,7 @@ def test_a_client_without_jax_declines_and_the_others_need_none(monkeypatch: pyt
     register(Poisson)
     parameters = {**BOX, "theta": THETA, "clip": 1.0}
     parameters = {key: list(value) if isinstance(value, tuple) else value for key, value in parameters.items()}
-    cast = Cast(3, 2, columns=BOX["columns"], mechanism=NoNoise())
+    cast = TestFederation(3, 2, columns=BOX["columns"], mechanism=NoNoise())
     for name, more, declined in ((Student.name, {"degrees": 3.0}, 3), (Poisson.name, {}, 0)):
         network = cast.network()
         opened = cast.request(statistic=name, parameters=parameters | more)

@@ -23,9 +23,9 @@ from dca_proto.keyfile import read_federation
 from dca_proto.outcome import outcome
 from dca_proto.privacy.policy import Policy
 from dca_proto.request import RoundSettings, open_round
-from dca_proto.testing import Cast
+from dca_proto.testing import TestFederation
 
-ALONE = Cast(2, 0, policy=Policy(rows_of_many=True))
+ALONE = TestFederation(2, 0, policy=Policy(rows_of_many=True))
 PLAIN = {"statistic": "mean", "columns": ["x"], "bounds": {"x": [-1, 1]}, "epsilon": 1.0, "delta": 1e-6,
          "kind": "node-release", "rows_max": 100}  # fmt: skip
 
@@ -39,14 +39,14 @@ def result() -> NoisyAggregate:
     return play_releases(ALONE.trainer(), [ALONE.client(0), ALONE.client(1)], request, 1_700_000_000_000)
 
 
-@pytest.mark.parametrize("federation", [ALONE.federation, Cast(2, 3).federation])
+@pytest.mark.parametrize("federation", [ALONE.federation, TestFederation(2, 3).federation])
 def test_a_node_release_is_asked_for_by_two_words(federation: Federation) -> None:
     request = open_round(settings(), federation)
     assert (request.ask, request.rows_max) == (AskNodeRelease(), 100)
 
 
 def test_a_secure_sum_is_what_is_asked_for_by_default() -> None:
-    cast = Cast(2, 3)
+    cast = TestFederation(2, 3)
     plain = {"statistic": "mean", "columns": ["x"], "bounds": {"x": [-1, 1]}, "epsilon": 1.0, "delta": 1e-6}
     request = open_round(convert("[round]", {**plain, "tolerate": 3, "colluders": 1}, RoundSettings), cast.federation)
     assert request.ask == AskSecureSum(computes=cast.computes, tolerated=3, colluders=1)
@@ -101,7 +101,7 @@ def reports(**changes: Any) -> RoundSettings:
     return convert("[round]", {**REPORTS, **changes}, RoundSettings)
 
 
-@pytest.mark.parametrize("federation", [ALONE.federation, Cast(2, 3).federation])
+@pytest.mark.parametrize("federation", [ALONE.federation, TestFederation(2, 3).federation])
 def test_reports_are_asked_for_by_a_mechanisms_name(federation: Federation) -> None:
     request = open_round(reports(), federation)
     assert request.ask == AskLdpReport(mechanism="unary-encoding")
@@ -171,7 +171,7 @@ def test_a_file_and_options_ask_for_the_same(tmp_path: Path, monkeypatch: pytest
 
 def test_the_result_tells_how_many_reported_and_by_what() -> None:
     policy = Policy()
-    cast = Cast(3, 0, rows=[np.array([[0.5]]), np.array([[2.5]]), np.zeros((0, 1))], policy=policy)
+    cast = TestFederation(3, 0, rows=[np.array([[0.5]]), np.array([[2.5]]), np.zeros((0, 1))], policy=policy)
     request = msgspec.structs.replace(open_round(reports(), cast.federation), clients_expected=3)
     found = play_releases(cast.trainer(), [cast.client(index) for index in range(3)], request, 1_700_000_000_000)
     plain = json.loads(json.dumps(outcome(found)))

@@ -35,7 +35,7 @@ from dca_proto.privacy.ledger import Charge, Ledger
 from dca_proto.privacy.policy import Allowance
 from dca_proto.privacy.price import Price
 from dca_proto.privacy.rounding import at_least, at_most
-from dca_proto.testing import Cast, seeded
+from dca_proto.testing import TestFederation, seeded
 from emulator.audit import picture
 from emulator.ideal import noisy_sum
 from emulator.swarm import learn as swarm_learn
@@ -79,7 +79,7 @@ def text_of(page: str) -> str:
 
 @cache
 def a_sum() -> NoisyAggregate:
-    cast = Cast(20, 3, name="rounding")
+    cast = TestFederation(20, 3, name="rounding")
     return noisy_sum(cast.request(), cast.rows, cast.columns, frozenset(), seeded("rounding"))
 
 

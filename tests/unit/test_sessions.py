@@ -20,12 +20,12 @@ from dca_proto.core.sessions import HELLO, SESSIONS, OwnSession, Sessions
 from dca_proto.crypto.keyring import Keyring
 from dca_proto.crypto.sealing import Identity
 from dca_proto.federation import enrol
-from dca_proto.testing import Cast, seeded
+from dca_proto.testing import TestFederation, seeded
 
 EPOCH_MS, GRACE_MS = 1_000_000, 200_000
 NOW_MS = 50 * EPOCH_MS + 500_000
 TIMING = Timing(epoch_ms=EPOCH_MS, epoch_grace_ms=GRACE_MS, hello_spread_ms=1000)
-CAST = Cast(4, 3, timing=TIMING)
+CAST = TestFederation(4, 3, timing=TIMING)
 
 
 def own(index: int = 0, records: Any = (), *, name: str = "own", expires_ms: int = 1 << 52) -> OwnSession:
