@@ -43,13 +43,14 @@ class Chart(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """An axis; without ends it holds all that is drawn. `say` puts a tick into words."""
+    """An axis; without ends it holds all that is drawn. `say` puts a tick into words; of numbers, ticks are `whole`."""
 
     label: str
     log: bool = False
     low: float | None = None
     high: float | None = None
     say: Say = short
+    whole: bool = False
 
 
 class Series(NamedTuple):
@@ -132,19 +133,22 @@ def intervals(
     Args:
         groups: the axis's label, and rows, each with a label and an estimate of each of `names`.
     """
-    count, each = sum(len(rows) for _, rows in groups), 10 + 13 * len(names)
+    each = 10 + 13 * len(names)
 
     def draw(figure: Any, width: float) -> None:
-        sizes = [len(rows) * each + _AXIS_PX for _, rows in groups]
+        sizes = [_panel_px(unit, len(rows) * each, width) for unit, rows in groups]
         panels = figure.subplots(len(groups), 1, squeeze=False, height_ratios=sizes)[:, 0]
         for axes, (unit, rows) in zip(panels, groups, strict=True):
             _forest(axes, rows, names)
-            axes.set_xlabel(textwrap.fill(plain(unit), int(width / _LETTER_PX)), loc="right")
+            axes.set_xlabel(_wrapped(unit, width), loc="right")
             axes.xaxis.set_major_locator(_linear(width))
             axes.xaxis.set_major_formatter(lambda value, _: short(value))
         _legend(figure, panels[0].get_legend_handles_labels(), width)
 
-    return Chart(caption, lambda width: count * each + len(groups) * _AXIS_PX + _legend_px(names, width), draw)
+    def height(width: float) -> float:
+        return sum(_panel_px(unit, len(rows) * each, width) for unit, rows in groups) + _legend_px(names, width)
+
+    return Chart(caption, height, draw)
 
 
 def timeline(lanes: Sequence[Lane], low_s: float, high_s: float, legend: Mapping[str, int], *, caption: str) -> Chart:
@@ -256,7 +260,7 @@ def _scaled(axes: Any, axis: Any, found: Axis, along: str) -> None:
         ends(low, high)
         axis.set_ticks(log_ticks(low, high))
     else:
-        axis.set_major_locator(_linear(width))
+        axis.set_major_locator(_linear(width, whole=found.whole))
     if found.low is not None or found.high is not None:
         ends(found.low, found.high)
     axis.set_major_formatter(lambda value, _: found.say(value))
@@ -278,10 +282,10 @@ def log_ticks(low: float, high: float) -> list[float]:
     return found[:: max(1, math.ceil(len(found) / TICKS_MAX))]
 
 
-def _linear(width: float) -> Any:
+def _linear(width: float, *, whole: bool = False) -> Any:
     from matplotlib.ticker import MaxNLocator
 
-    return MaxNLocator(nbins=TICKS_MAX if width > PHONE_PX else 4, min_n_ticks=2)
+    return MaxNLocator(nbins=TICKS_MAX if width > PHONE_PX else 4, min_n_ticks=2, integer=whole)
 
 
 def _null() -> Any:
@@ -324,6 +328,15 @@ def _forest(axes: Any, rows: Sequence[tuple[str, Sequence[Estimate | None]]], na
     axes.spines[["left"]].set_visible(False)
     axes.grid(axis="x", color=_GRID, linewidth=0.8)
     axes.set_axisbelow(True)
+
+
+def _wrapped(unit: str, width: float) -> str:
+    return textwrap.fill(plain(unit), int(width / _LETTER_PX))
+
+
+def _panel_px(unit: str, rows_px: float, width: float) -> float:
+    """A panel with rows, ticks and its unit, which may take several lines."""
+    return rows_px + _AXIS_PX + 1.3 * _TEXT_PX * _wrapped(unit, width).count("\n")
 
 
 def _columns(names: Collection[str], width: float) -> int:

@@ -16,6 +16,7 @@ from emulator.results import Amount, Count, Node, Real, Reports
 ROWS_MAX, _PANELS_MAX = 60, 8
 Interval = tuple[Real, Real]
 INTERCEPT = "intercept"
+_POINTS = "Points, of which this job gives no intervals."
 UNCOVERED = "not covered by epsilon"
 WITHOUT_PRIVACY = f"without privacy, {UNCOVERED}"
 
@@ -245,7 +246,8 @@ def _estimates(found: Learned) -> list[Block]:
     every, kinds = found.every_estimate, found.kinds
     if not kinds:
         return []
-    caption = "Posterior means, with 95\u00a0% intervals in brackets."
+    has_intervals = any(one.of(kind)[1] is not None for one in every for kind in kinds)
+    caption = "Posterior means, with 95\u00a0% intervals in brackets." if has_intervals else _POINTS
     if any(one.contraction is not None for one in every):
         caption += " Contraction is the part of the prior's variance that the data took away; 0\u00a0% is the prior."
     caption += f" Of the intervals, {found.interval_note}." if found.interval_note else ""
@@ -258,7 +260,7 @@ def _estimates(found: Learned) -> list[Block]:
     if 0 < len(panels) <= _PANELS_MAX:
         groups = [(unit, [(one.name, [one.on_axis(kind) for kind in kinds]) for one in rows])
                   for unit, rows in panels.items()]  # fmt: skip
-        told = "Lines reach over 95 % intervals; the dotted line is zero."
+        told = "Lines reach over 95\u00a0% intervals; the dotted line is zero." if has_intervals else _POINTS
         drawn.append(intervals(groups, list(kinds.values()), caption=told))
     contracted = [""] if any(one.contraction is not None for one in every) else []
     rows: list[list[str | Cell]] = [
@@ -311,7 +313,7 @@ def _course(iterations: Sequence[Iteration], test: HeldOut | None) -> list[Block
     series += [Series(WITHOUT_PRIVACY, [(at, level) for at in ends], 1, "--") for level in levels]
     caption = "How well the parameters of each iteration do; each has cost one round."
     caption += f" Scores on held-out rows are {UNCOVERED}." if test else ""
-    return [lines(series, Axis("iteration"), Axis(name), caption=caption)]
+    return [lines(series, Axis("iteration", whole=True), Axis(name), caption=caption)]
 
 
 def _draws(sampling: Sampling | None) -> list[Block]:

@@ -248,7 +248,7 @@ def _signal(one: Round) -> Block:
     level = one.noise_sd or 0.0
     series.append(Series("sd of the noise", [(0.5, level), (len(shown) + 0.5, level)], 1, "--"))
     caption = f"{one.name}: values far above the line stand out of the noise, those near it do not."
-    x = Axis("value of the sum, by its place", say=lambda tick: f"{tick:.0f}")
+    x = Axis("value of the sum, by its place", whole=True)
     return lines(series, x, Axis("size, in the sum's units", log=True), caption=caption)
 
 

@@ -112,7 +112,7 @@ def scaling(
     received and received_bytes; peak_rss_mb (of an emulation: summed over its processes), compute_memory_bytes (one
     node, as it freezes its list), compute_memory_least_bytes, compute_memory_after_bytes, memory_bytes; success_rate,
     success_expected, contributors, noise_sd, noise_sd_ideal; paper_s, ratio (ours to the paper's). Beside the cells:
-    fits (exponents), calibration (figure, role, term: its cost), held_out (measured,
+    warnings, fits (exponents), calibration (figure, role, term: its cost), held_out (measured,
     predicted, error), prediction. What does not apply is null.
     """
     _check_outputs(plot, json_to, resume)
