@@ -11,6 +11,7 @@ General layout, in reading order (DESIGN.md beside this file says why):
     mcmc                    sampling: runs, kernels, posteriors, diagnostics
     variational             doubly stochastic variational inference for any clipped gradient
     posterior               what jobs and estimators learn: table, summary, refit under another prior
+    laplace                 the mode and curvature of a posterior given a noisy sum
     draws                   a posterior's draws for ArviZ, the one module that imports it
     jobs                    learning jobs by name; what they share (`dca swarm --job`, `dca learn`)
     estimators              the same with the interface of scikit-learn
