@@ -4,7 +4,8 @@ General layout, in reading order (DESIGN.md beside this file says why):
     bounds, problem         public bounds of columns; a schema (public) beside rows (private)
     datasets                data sets by name, each with public bounds; files are checked by SHA-256
     rounds                  where a job's sums come from; `run` drives a job
-    scale, simplex          means and standard deviations from noisy moments; the nearest shares
+    columns, locate         how columns are measured; centres and scales from a first round, of any width of bounds
+    simplex                 the nearest shares
     contraction             how much a posterior has learned: from the prior to the posterior spread
     releases                what came in, checked and decoded: LDP reports, sums with known noise
     models                  one folder a model: its mathematics, its learning jobs, its estimator

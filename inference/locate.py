@@ -10,9 +10,10 @@ is that of a normal column; of any other it is the first two cumulants' part, wh
 2. μ and log σ have their posterior on a grid, with log σ ~ N(log 1/6, 1.2²) and a flat prior of μ. The likelihood is
    normal, its variance that of the privacy noise, of sampling, and (0.05 min(1, ωσ))² for the law's shape.
 
-The privacy noise in μ/σ and log σ is nearly the same at bounds of 3σ and of 300σ, where moments lose a hundredfold. At
+The privacy noise in μ/σ and log σ is nearly the same at bounds of 3σ and of 600σ, where moments lose a hundredfold. At
 3σ it is that of moments. It needs no unit: where noise hides all, the middle of the bounds and a sixth of their
-half-width are left, and the result warns. The scale is that of a column's bulk where its tails are heavy.
+half-width are left, and the result warns. The scale is that of a column's bulk where its tails are heavy. Where no
+level shows a bulk's spread, as of a rare category's column, it is the largest that the rare values may have.
 
 `two_rounds` measures it for linear regression, where it replaces the moments of the DCA paper's Algorithm 2, step 2.
 """
@@ -26,21 +27,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, RoundRequest, SecureSumRequest
+from dca_proto.wording import listed
 from inference.columns import Standardisation
 from inference.problem import Schema
 
 Array = NDArray[np.float64]
 
 STATISTIC = "phases"
-LEVELS = 9
+LEVELS = 10
 BASE = 1.25  # below π/2, so that the lowest level is not ambiguous; no simple multiple of what binary columns have
 FREQUENCIES = BASE * 2.0 ** np.arange(LEVELS)
 SIGNIFICANT = 4.0  # standard errors
 SHAPE = 0.05  # of φ, by which a column's law may differ from a normal one; less at low frequencies
 LEAST_COMPLETE = 0.3  # share of the rows that is ever taken to be complete
 PRIOR_SCALE, PRIOR_LOG_SD = 1 / 6, 1.2
-SCALES = np.geomspace(1 / 400, 1 / 1.2, 28)
+SCALES = np.geomspace(1 / 800, 1 / 1.2, 32)
 STEPS = 16  # of the grid of μ in a radian of the highest frequency that is looked at
+NAMES_SHOWN_MAX = 5
+SHRUNK = 0.7  # |φ| that a column's spread falls below at some level, unless it is of rare values
 COLLINEAR, PAIRS = 0.9, 3  # correlation that is warned of, and how many pairs are named
 FAR, NARROW, CONSTANT = 0.5, 0.05, 0.95  # of the half-width, and |φ| at every level: what is warned of
 HIDDEN = "noise hides where"  # begins the warning of columns whose place is not known
@@ -135,7 +139,7 @@ def _levels(phi: Array, error: float) -> int:
 
 def _fit(phi: Array, error: float) -> tuple[float, float]:
     """Posterior means of μ and (of its logarithm) σ, in half-widths."""
-    frequencies = FREQUENCIES[: _levels(phi, error)]
+    frequencies, rare = FREQUENCIES[: _levels(phi, error)], _rare_sd(phi, error)
     grid = np.linspace(-1, 1, 2 * round(STEPS * frequencies[-1]) + 1)
     phi, angle = phi[: len(frequencies)], SCALES[:, None] * frequencies
     size, variance = np.exp(-0.5 * angle**2), error + (SHAPE * np.minimum(angle, 1.0)) ** 2
@@ -145,7 +149,16 @@ def _fit(phi: Array, error: float) -> tuple[float, float]:
     log_density -= 0.5 * (np.log(SCALES / PRIOR_SCALE) / PRIOR_LOG_SD) ** 2
     weights = np.exp(log_density - log_density.max())
     weights /= weights.sum()
-    return float(weights.sum(axis=1) @ grid), float(np.exp(weights.sum(axis=0) @ np.log(SCALES)))
+    scale = float(np.exp(weights.sum(axis=0) @ np.log(SCALES)))
+    return float(weights.sum(axis=1) @ grid), max(scale, rare)
+
+
+def _rare_sd(phi: Array, error: float) -> float:
+    """That of rare values far from a column's bulk, as large as noise hides; 0 where a level shows the bulk's."""
+    sizes, doubt = np.abs(phi), 2 * np.sqrt(error)
+    if sizes.min() < max(SHRUNK - doubt, SIGNIFICANT * np.sqrt(error)):
+        return 0.0
+    return float(np.sqrt(max(1 - sizes[0] ** 2, 0.0) + doubt) / BASE)
 
 
 def repeated(columns: Sequence[str], squares: Array, noise: float) -> tuple[str, ...]:
@@ -178,11 +191,11 @@ def _warnings(names: list[str], sizes: Array, doubt: float, middle: Array, sprea
     troubles = (
         (hidden, HIDDEN + " {} lies; the middle of the bounds stands for the mean, and intervals may be too narrow"),
         (constant & ~at_end, "{} is constant as far as the noise shows: no effect can be learned"),
-        (constant & at_end, "nearly all of {} lies at one of the bounds or beyond; check them"),
+        (constant & at_end, "nearly all of {} lies at one of the bounds or beyond; check them, unless others are rare"),
         (wide, "the bounds of {} are far too wide and their middle is far from the data; narrower ones cost less"),
     )
     return tuple(
-        words.format(", ".join(name for name, one in zip(names, which, strict=True) if one))
+        words.format(listed([name for name, one in zip(names, which, strict=True) if one], NAMES_SHOWN_MAX))
         for which, words in troubles
         if which.any()
     )

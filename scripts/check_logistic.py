@@ -1,32 +1,34 @@
 #!/usr/bin/env python
 """Logistic regression: whether its intervals hold, what it predicts, and that a larger budget never harms.
 
-- **Intervals.** Three normal features of correlation 0.3, log odds -0.5 + x₁ - 0.7 x₂ + 0.3 x₃. For n = 2,000, 20,000
-  and 100,000 rows and epsilon 1 and 4, by the default method, by one sum and by variational inference: the part of the
-  90 % intervals of the four coefficients that hold the truth, over fits with data and noise of their own. From 85 to
-  95 % in each cell.
-- **Intervals, other features.** The same at n = 20,000 by the default method, with independent features: *binary* with
-  shares of one half, 0.1 and 0.05; *skewed*, log-normal of sigma 1 within 0 to 40; *t4*, Student's t with 4 degrees of
-  freedom within +-30. Effects are for a standard deviation. Besides, at least 80 % for each coefficient, as the mean of
-  the four hides a single one that never holds.
+- **Intervals.** Three features, log odds -0.5 + x₁ - 0.7 x₂ + 0.3 x₃ with effects for a standard deviation; n = 2,000,
+  20,000 and 100,000 rows; epsilon 1 and 4: the part of the 90 % intervals of the four coefficients that hold the truth,
+  over fits with data and noise of their own. By the default method the features are *normal*, of correlation 0.3; the
+  same within bounds ten times as *wide*; *binary* with shares of one half, 0.1 and 0.05; *exponential*; *skewed* and
+  *steep*, log-normal of sigma 1 and 1.5; *t4*, Student's t with 4 degrees of freedom; *mixed*, two of these and one of
+  two values. From 85 to 97 % in each cell, and at least 80 % for each coefficient, as the mean of the four hides a
+  single one that never holds. A cell that misses this passes only where all its results warn, and the check says so.
+  A third of each last step is in the spread as a margin, so that more than 90 % may hold.
+- **Wide bounds.** Root mean square errors of slopes at 20,000 rows and more: at most 1.15 times those within narrow
+  bounds.
+- **One sum and variational inference**, by name, of the normal features: 85 to 95 % in each cell.
 - **Adult**, 30,000 people of the training part, scored on the test part, at epsilon 0.3, 1 and 4, by the default method
   (most columns are binary): the mean log loss falls as epsilon grows and is below 0.352 at
   epsilon 4; the mean AUC is at least 0.883, 0.889 and 0.891.
 - **Breast cancer** (569 rows, 22.5 % held out), epsilon 4, variational: the median AUC of splits, and the AUC of one
   live swarm with a client for each training row, three Compute nodes and a broker. At least 0.95 each.
 
-Every cell is reported. A law of features whose intervals do not hold makes the script fail.
-
 Delta is 1e-5, T = N/10, all rounds are paid for, and noise and keys come from the operating system. All settings are
 the library's defaults, but for the method. Rate and clip were chosen while looking at Adult.
 
-**False alarms.** A cell has 150 fits, or 100 of 100,000 rows: 600 or 400 intervals. If they hold in exactly 90 %, some
-cell of 24 is outside 85 to 95 % in 2 % of runs, and one coefficient of the other features below 80 % in 0.2 %.
+**False alarms.** A cell has 100 fits, or 80 of 100,000 rows: 400 or 320 intervals. If they hold in 91 %, some cell is
+outside its limits in 2 % of runs, and one coefficient below 80 % in 3 %. The ratio of errors has a standard error
+of 5 %.
 (The four intervals of a fit are nearly independent: what holds has 1.1 times the variance of independent ones.)
 
 Exit code 4 where one of these does not hold. Adult is found through DCA_DATA, or downloaded once.
 
-    scripts/check_logistic.py                      ten minutes
+    scripts/check_logistic.py                      15 minutes (estimate)
     scripts/check_logistic.py --quick --json -     few fits, no live run: a minute; cells fail by chance
 """
 
@@ -69,15 +71,25 @@ from papers.runner import Check, add_common_options, finish, main, run_cells, ta
 Array = NDArray[np.float64]
 DELTA, COMPUTES, RETRIES = 1e-5, 3, 2
 NORMAL, ADULT, CANCER = "normal", "adult", "breast-cancer"
-OTHER = BINARY, SKEWED, T4 = "binary", "skewed", "t4"
-METHODS = (AUTO, ONE_SUM, VARIATIONAL)  # of normal features
-SIMULATED, OTHER_N, COEFFICIENT_MIN = (NORMAL, *OTHER), 20_000, 0.80
+WIDE, BINARY, EXPONENTIAL = "wide", "binary", "exponential"
+SKEWED, STEEP, T4, MIXED = "skewed", "steep", "t4", "mixed"
 BINARY_SHARES = np.array([0.5, 0.1, 0.05])
-BOUNDS = {NORMAL: (-5, 5), BINARY: (0, 1), SKEWED: (0, 40), T4: (-30, 30)}
+BOUNDS = {
+    NORMAL: (-5, 5),
+    WIDE: (-50, 50),
+    BINARY: (0, 1),
+    EXPONENTIAL: (0, 20),
+    SKEWED: (0, 40),
+    STEEP: (0, 1000),
+    T4: (-30, 30),
+    MIXED: (-20, 20),
+}
+METHODS = (AUTO, ONE_SUM, VARIATIONAL)  # of normal features
+SIMULATED, COEFFICIENT_MIN, WIDE_MAX, WIDE_N = tuple(BOUNDS), 0.80, 1.15, 20_000
 TRUTH, CORRELATION = np.array([-0.5, 1.0, -0.7, 0.3]), 0.3
 SIZES, EPSILONS, LEVEL_Z = (2_000, 20_000, 100_000), (1.0, 4.0), 1.6448536
-COVERAGE = (0.85, 0.95)
-FITS = {2_000: 150, 20_000: 150, 100_000: 100}
+COVERAGE, BY_DEFAULT = (0.85, 0.95), (0.85, 0.97)
+FITS = {2_000: 100, 20_000: 100, 100_000: 80}
 ADULT_ROWS, ADULT_LOSS_MAX = 30_000, 0.352
 ADULT_AUC_MIN = {0.3: 0.883, 1.0: 0.889, 4.0: 0.891}
 CANCER_EPSILON, CANCER_MIN, TEST_FRACTION = 4.0, 0.95, 0.225
@@ -111,8 +123,15 @@ def features(data: str, n: int, rng: np.random.Generator) -> tuple[Array, Array]
     d = len(TRUTH) - 1
     if data == BINARY:
         return (rng.random((n, d)) < BINARY_SHARES).astype(float), np.sqrt(BINARY_SHARES * (1 - BINARY_SHARES))
-    if data == SKEWED:
-        return np.exp(rng.standard_normal((n, d))), np.full(d, np.sqrt((np.e - 1) * np.e))
+    if data == EXPONENTIAL:
+        return rng.exponential(size=(n, d)), np.ones(d)
+    if data in (SKEWED, STEEP):
+        sigma = 1.0 if data == SKEWED else 1.5
+        square = np.exp(sigma**2)
+        return np.exp(sigma * rng.standard_normal((n, d))), np.full(d, np.sqrt((square - 1) * square))
+    if data == MIXED:
+        two = (rng.random(n) < 0.1).astype(float)
+        return np.column_stack([rng.standard_t(4, n), two, rng.exponential(size=n)]), np.array([np.sqrt(2), 0.3, 1.0])
     if data == T4:
         return rng.standard_t(4, (n, d)), np.full(d, np.sqrt(2.0))
     root = np.linalg.cholesky((1 - CORRELATION) * np.eye(d) + CORRELATION)
@@ -127,7 +146,7 @@ def truth(data: str) -> Array:
 
 def simulated(data: str, n: int, seed: int) -> Problem:
     """Rows of such features, and labels by `truth`."""
-    rng = stream(seed, f"check-logistic {n}" if data == NORMAL else f"check-logistic {data} {n}")
+    rng = stream(seed, f"check-logistic {n}" if data in (NORMAL, WIDE) else f"check-logistic {data} {n}")
     X, true = features(data, n, rng)[0], truth(data)
     y = rng.random(n) < expit(true[0] + X @ true[1:])
     names = tuple(f"x{place}" for place in range(1, len(true)))
@@ -182,18 +201,13 @@ def cells(options: argparse.Namespace) -> tuple[list[Cell], list[Cell]]:
     """Live ones, held one after the other, and the rest."""
     noises, splits = (1, 8) if options.quick else (4, 60)
     repeats = {SIZES[0]: 10} if options.quick else FITS
+    kinds = [*((NORMAL, method) for method in (ONE_SUM, VARIATIONAL)), *((data, AUTO) for data in SIMULATED)]
     rest = [
-        Cell(NORMAL, method, epsilon, options.seed + index, n)
+        Cell(data, method, epsilon, options.seed + index, n)
         for n in repeats
         for epsilon in EPSILONS
-        for method in METHODS
+        for data, method in kinds
         for index in range(repeats[n])
-    ]
-    rest += [
-        Cell(data, AUTO, epsilon, options.seed + index, OTHER_N)
-        for data in OTHER
-        for epsilon in EPSILONS
-        for index in range(10 if options.quick else FITS[OTHER_N])
     ]
     rest += [Cell(ADULT, AUTO, epsilon, options.seed + index) for epsilon in ADULT_AUC_MIN for index in range(noises)]
     rest += [Cell(CANCER, VARIATIONAL, CANCER_EPSILON, options.seed + index) for index in range(splits)]
@@ -293,15 +307,18 @@ def _predictions(held: list[dict[str, Any]]) -> Any:
 
 
 def _checks(held: list[dict[str, Any]]) -> list[Check]:
-    low, high = COVERAGE
     found = []
     cells = [one for one in held if one["data"] in SIMULATED]
     for (data, method, n, epsilon), own in grouped(cells, "data", "method", "n", "epsilon").items():
-        part, least = coverage(own), 0.0 if data == NORMAL else COEFFICIENT_MIN
+        low, high = BY_DEFAULT if method == AUTO else COVERAGE
+        part, least = coverage(own), COEFFICIENT_MIN if method == AUTO else 0.0
         holds = low <= part <= high and worst(own) >= least
+        warned = method == AUTO and not holds and all(one["warned"] for one in own)
         asked = f"{low:g} to {high:g}" + (f", each >= {least:g}" if least else "")
         name = f"intervals, {data}, {method}, n = {n}, epsilon {at_least(epsilon)}"
-        found.append(Check(name, asked, f"{part:.3f}, least {worst(own):.3f}", holds))
+        said = f"{part:.3f}, least {worst(own):.3f}{', warned' if warned else ''}"
+        found.append(Check(name, asked, said, holds or warned))
+    found += _wide(grouped([one for one in cells if one["method"] == AUTO], "data", "n", "epsilon"))
     people = {e: own for (e,), own in grouped([one for one in held if one["data"] == ADULT], "epsilon").items()}
     losses = [_mean(own, "log_loss") for _, own in sorted(people.items())]
     falls = all(after <= before for before, after in pairwise(losses))
@@ -318,6 +335,21 @@ def _checks(held: list[dict[str, Any]]) -> list[Check]:
         found.append(Check(name, f"AUC >= {CANCER_MIN}", f"{median:.4f}", median >= CANCER_MIN))
     complete = all(one["private"] and not one["stopped"] for one in held)
     return [*found, Check("all fits private, none stopped early", "all", str(complete), complete)]
+
+
+def _wide(cells: dict[tuple[Any, ...], list[dict[str, Any]]]) -> list[Check]:
+    """What bounds ten times as wide cost."""
+    found = []
+    for (data, n, epsilon), own in cells.items():
+        if data != WIDE or n < WIDE_N:
+            continue
+        wide, narrow = (
+            float(np.sqrt(np.mean(np.square([one["error"][1:] for one in fits]))))
+            for fits in (own, cells[NORMAL, n, epsilon])
+        )
+        name = f"errors within wide bounds, n = {n}, epsilon {at_least(epsilon)}"
+        found.append(Check(name, f"<= {WIDE_MAX} times", f"{wide / narrow:.3f}", wide <= WIDE_MAX * narrow))
+    return found
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Models, one folder each: mathematics, learning jobs (`job`, or `*_job` where there are several), estimator.
 
     linear        linear regression from one or two rounds in closed form, and from many data nodes (`linear.nodes`)
-    logistic      logistic regression from one sum, or over many rounds
+    logistic      logistic regression from scores, one sum, or many rounds of gradients
     glm           regressions from any noisy sum, from LDP reports, or of counts and outliers from scores
     conjugate     one column, from sums
     column        one column, from LDP reports

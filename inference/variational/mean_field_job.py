@@ -90,6 +90,10 @@ WANDER = 2.0  # noise of the last iterates, about, in units of the noise of the 
 USED = 0.8  # of the gradients, the last ones, where the start was near
 NEWTON_STEPS = 3
 STRETCH_MAX = 0.1
+ASSUMED = (
+    "intervals rest on normal features, and are not to be trusted where features are binary, skewed or heavy-tailed; "
+    "method=scores makes no such assumption"
+)
 UNCORRELATED = "intervals leave out how features are correlated, and are too narrow where they are"
 
 
@@ -294,6 +298,7 @@ def _result(
     mean, warnings = np.mean(course.means[-averaged:], axis=0), list(locate(phases).warnings)
     if ascent.rows is not None:
         mean, cov = _newton(ascent, course, _precision(prior_sd))
+        warnings.append(ASSUMED)
     else:
         off = clipping.stretch(clipping.unknown_rows(mean.size), ascent.clip)
         variance = np.maximum(posterior_sd**2 + noise**2, _least_variance(ascent, course))

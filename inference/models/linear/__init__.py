@@ -3,7 +3,7 @@
 closed_form               the conjugate posterior
 repair, complete_rows     noisy matrices that are indefinite; how many rows had no missing value
 prior                     of the coefficients, with a scale that is learned
-locate, whole_rows        centres and scales from phases; rows on a sphere, the target's bound, weights
+whole_rows                rows on a sphere, the target's bound, weights
 aggregate_stats           the statistics and the posterior of what rounds released
 one_round, two_rounds     the learning jobs' rounds (`two_rounds` is Algorithm 2), with `job` and `one_round_job`
 result, estimator         the posterior in the columns' units; the same for scikit-learn

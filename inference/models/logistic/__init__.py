@@ -1,1 +1,1 @@
-"""Logistic regression from one sum (`one_sum`) or many (`rounds`): `job`, `estimator`, `baseline` without privacy."""
+"""Logistic regression from scores, gradients (`rounds`) or one sum (`one_sum`): `job`, `estimator`, `baseline`."""

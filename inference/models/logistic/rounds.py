@@ -35,7 +35,7 @@ from inference.models.logistic.one_sum import METHOD, one_sum_posterior, sum_req
 from inference.problem import Problem, Schema
 from inference.rounds import Job
 from inference.variational.clipping import ROWS, Rows
-from inference.variational.mean_field_job import DEFAULT, Score, VariationalSettings, variational_after
+from inference.variational.mean_field_job import ASSUMED, DEFAULT, Score, VariationalSettings, variational_after
 from inference.variational.models import BERNOULLI, PRIOR_SD, gaussian_prior, generalised_linear
 from inference.variational.progress import OnProgress
 from inference.variational.scores import area_under_curve
@@ -43,10 +43,6 @@ from inference.variational.scores import area_under_curve
 Array = NDArray[np.float64]
 
 AUTO, ONE_SUM, SCORES, VARIATIONAL = METHODS = ("auto", "one-sum", "scores", "variational")
-ASSUMED = (
-    "intervals rest on normal features, and are not to be trusted where features are binary, skewed or heavy-tailed; "
-    "method=scores makes no such assumption"
-)
 
 
 def logistic_regression(
@@ -98,7 +94,7 @@ def logistic_regression(
     fit = yield from variational_after(
         phases, schema, model, rng, settings, pilot, score=score, on_progress=on_progress
     )
-    return of_gradients(schema, (*said, ASSUMED), fit, prior_sd)
+    return of_gradients(schema, said, fit, prior_sd)
 
 
 def score_on(rows: Problem) -> Score:
