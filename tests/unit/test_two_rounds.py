@@ -88,6 +88,27 @@ def test_a_third_of_the_rows_missing_changes_neither() -> None:
     np.testing.assert_allclose(found.scale, 1.0, rtol=0.35)
 
 
+@pytest.mark.parametrize("half_width", [4.0, 60.0, 300.0])
+def test_missing_rows_are_not_taken_for_spread_at_any_width_of_bounds(half_width: float) -> None:
+    """A fifth of 400 rows; in all of ten releases, at a budget that hides little."""
+    for seed in range(10):
+        rows = np.random.default_rng(seed).normal([1.0, -2.0, 0.0], 1.0, (400, 3))
+        rows[:80, 0] = np.nan
+        np.testing.assert_allclose(located(rows, half_width, 200.0).scale, 1.0, rtol=0.7)
+
+
+def test_rare_categories_keep_the_scale_of_their_rare_values() -> None:
+    """Shares of 0.002 to 0.08, beside columns of a bulk far narrower than its bounds, which keep theirs."""
+    rng = np.random.default_rng(6)
+    shares = np.array([0.002, 0.02, 0.08])
+    rows = np.column_stack([(rng.random((20_000, 3)) < shares) * 2.0 - 1, rng.normal(0.3, 1 / 300, (20_000, 2))])
+    sds = 2 * np.sqrt(shares * (1 - shares))
+    found = located(rows, 1.0, 1.0).scale
+    assert np.all(found[:3] > 0.4 * sds)
+    assert np.all(found[1:3] < 2.5 * sds[1:])
+    np.testing.assert_allclose(found[3:], 1 / 300, rtol=0.5)
+
+
 def test_noise_that_hides_all_leaves_the_bounds_and_is_warned_of() -> None:
     found = located(np.random.default_rng(4).normal(size=(100, 2)), 3.0, 0.01)
     assert np.abs(found.centre).max() < 2
