@@ -179,6 +179,7 @@ class Host:
         self._shared = SharedConnection(self._connect_shared) if options.connections == CONNECTIONS[1] else None
         self._add_computes()
         self._add_clients()
+        self._numbers = {client: number for number, client in enumerate(self.client_ids, orders.first)}
 
     async def run(self) -> None:
         """Run all actors until this is cancelled. Raises what an actor failed of."""
@@ -209,14 +210,13 @@ class Host:
         for role, runner, lost in self._runners:
             messages[role] += runner.traffic.messages_sent - lost.swallowed_messages
             size[role] += runner.traffic.bytes_sent - lost.swallowed_bytes
-        numbers = {client: number for number, client in enumerate(self.client_ids, self._orders.first)}
         return Totals(
             messages=dict(messages),
             bytes=dict(size),
             core_s=usage.core_s(),
             peak_rss_bytes=usage.peak_rss_bytes() or 0,
             facts=dict(self._facts),
-            late=tuple(Late(numbers[client], now_s - at_s) for client, at_s in self._late),
+            late=tuple(Late(self._numbers[client], now_s - at_s) for client, at_s in self._late),
         )
 
     def charges(self) -> tuple[dict[bytes, int], float]:

@@ -54,7 +54,7 @@ from emulator.swarm.timeline import RELEASE_PHASES, SUM_PHASES, TRAINER, RoundLo
 R = TypeVar("R")
 T = TypeVar("T")
 _SETTLING_S = 10.0
-_LOOK_S = 0.05
+_LOOK_S, _LOOK_LATER_S = 0.05, 1.0
 
 
 class Watcher(Protocol):
@@ -324,7 +324,7 @@ class Swarm:
         while True:
             self._states[name] = await self._hosts[name].call("state")
             self._look()
-            await asyncio.sleep(_LOOK_S if not self._all_known.is_set() else 10 * _LOOK_S)
+            await asyncio.sleep(_LOOK_S if not self._all_known.is_set() else _LOOK_LATER_S)
 
     def _look_here(self) -> None:
         here = self._hosts["all"]
