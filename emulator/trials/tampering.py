@@ -191,18 +191,25 @@ class Forge(_Injecting):
         self._forger = Forger(self.stream, known)
         super().begin()
 
+    def draw(self) -> Packet | None:
+        """Half of them are answers to an announcement that has passed."""
+        asked = [one for one in self.world.router.passed if isinstance(body_of_packet(one), Announcement)]
+        if not asked or self.stream.random() < 0.5:
+            return super().draw()
+        payload = self.stream.choice(asked).payload or b""
+        body = body_of(payload)
+        assert isinstance(body, Announcement), "it was chosen so"
+        words = self._word if body.terms.is_summed and self.stream.random() < 0.5 else self._sealed
+        return words(announcement_hash(payload), body)
+
     def change(self, passed: Packet) -> Packet | None:
         payload = passed.payload or b""
         body = body_of(payload)
         if body is None:
             return None
-        own_words = self.stream.random() < 0.5
-        if isinstance(body, Contribution) and own_words:
+        if isinstance(body, Contribution) and self.stream.random() < 0.5:
             receipt = Receipt(body.round_id, body.contribution, self.stream.randbytes(16))
             return Packet(passed.to.id, Address(Channel.CLIENT, passed.sender), body.round_id, encode(receipt))
-        if isinstance(body, Announcement) and own_words:
-            words = self._word if self.stream.random() < 0.5 else self._sealed
-            return words(announcement_hash(payload), body)
         made = self._forger.forge(payload) if self.stream.random() < 0.5 else self._resigned(payload, body)
         return msgspec.structs.replace(passed, payload=made)
 
@@ -223,12 +230,10 @@ class Forge(_Injecting):
         about, vector = (asked.round_id, hashed), bytes(8 * cast.statistic.dimension)
         client, node = actor_id(certificate.client_key), self.stream.choice(cast.computes)
         known = self.stream.randbytes(KEY_BYTES)
-        words: list[tuple[bytes, Body]] = [
-            (client, Decline(*about, certificate, "budget", "nothing", "more")),
-            (client, Release(*about, certificate, 1, known[:ID_BYTES], known, vector)),
-            (node, PartialSum(*about, known, 1, (), b"", vector)),
-        ]
-        sender, said = self.stream.choice(words)
+        partial = (node, PartialSum(*about, known, 1, (), b"", vector))
+        release = (client, Release(*about, certificate, 1, known[:ID_BYTES], known, vector))
+        decline = (client, Decline(*about, certificate, "budget", "nothing", "more"))
+        sender, said = self.stream.choice((decline, partial if asked.terms.is_summed else release))
         sealed = seal_to(asked.reply_key, self._signed(said), hashed, self.stream.randbytes)
         return Packet(sender, Address(Channel.TRAINER, asked.trainer), b"", encode(Sealed(asked.round_id, *sealed)))
 

@@ -75,9 +75,6 @@ class EnoughContributors(Checker):
         told = set_hash(asked.hash, b"".join(entry.encoded for entry in chosen))
         same = (told, len(chosen)) == (release.partial.set_hash, release.partial.count)
         self.expect(same, f"{who} over another set than lists and answers say")
-        floors, honest = self.world.cast.floors, asked.terms.fewest - 1 - asked.terms.colluders
-        let = asked.terms.fewest >= floors.clients_min and honest >= max(1, floors.honest_min)
-        self.expect(let, f"{who} with floors below its own")
         fewest, most, count = asked.terms.fewest, asked.terms.most, len(chosen)
         self.expect(fewest <= count <= most, f"{who} over {count} contributions, where {fewest} to {most} are needed")
         clients = [entry.client for entry in chosen]
@@ -108,7 +105,7 @@ class EnoughContributors(Checker):
             if write.table == SESSIONS:
                 self._check_session(process, write)
             elif write.table == ANNOUNCEMENTS and process.role is Channel.COMPUTE:
-                self._check_invited(process, write.key)
+                self._check_begun(process, write.key)
             elif write.table == ROUNDS and process.role is Channel.COMPUTE:
                 self._check_objections(process, (process.id, write.key))
             elif write.table == RELEASES:
@@ -116,9 +113,13 @@ class EnoughContributors(Checker):
             elif write.table == CONTRIBUTIONS:
                 self._check_kept(process, write)
 
-    def _check_invited(self, node: Process, round_id: bytes) -> None:
-        """A node knows exactly those whom the trainer has invited."""
-        told = self.witness.asked[node.id, round_id].invited or frozenset()
+    def _check_begun(self, node: Process, round_id: bytes) -> None:
+        """A node takes part where its floors hold, and knows exactly those whom the trainer has invited."""
+        asked, floors = self.witness.asked[node.id, round_id], self.world.cast.floors
+        fewest, honest = asked.terms.fewest, asked.terms.fewest - 1 - asked.terms.colluders
+        let = fewest >= floors.clients_min and honest >= max(1, floors.honest_min)
+        self.expect(let, f"{node.name} takes part in round {round_id.hex()[:8]}, which its floors forbid")
+        told = asked.invited or frozenset()
         invited = frozenset(self.witness.requests[round_id].invited)
         self.expect(told == invited, f"{node.name} takes others for invited to round {round_id.hex()[:8]}")
 
