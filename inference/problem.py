@@ -66,11 +66,6 @@ class Schema:
         """Whether all bounds are public; else no epsilon may be claimed."""
         return not self.read_columns
 
-    def slope_unit(self, feature: str) -> str:
-        """Of a coefficient, such as "points per kg/m²"; a column without a unit gives its name."""
-        target = self.units.get(self.target, self.target)
-        return f"{target} per {self.units.get(feature, f'unit of {feature}')}"
-
     @property
     def centres(self) -> Array:
         """Midpoint of each column's bounds, shape ``(d + 1,)``."""

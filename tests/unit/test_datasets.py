@@ -73,12 +73,6 @@ def test_given_bounds_are_a_file_where_there_is_one_else_a_list(
         given_bounds("nowhere.toml")
 
 
-def test_a_slope_has_units_or_names() -> None:
-    schema = Schema(("age", "weight"), "risk", {**BOUNDS, "risk": Interval(0, 1)}, {"age": "a"})
-    assert schema.slope_unit("age") == "risk per a"
-    assert schema.slope_unit("weight") == "risk per unit of weight"
-
-
 def test_bounds_from_data_are_the_extremes() -> None:
     assert bounds_from_data(["a"], np.array([[3.0], [1.0]]))["a"].lower == 1.0
     with pytest.raises(DataError, match="'a' holds one value only"):

@@ -23,7 +23,7 @@ from inference.models.linear.aggregate_stats import statistics_of
 from inference.models.linear.baselines import nonprivate_regression
 from inference.models.linear.closed_form import SufficientStatistics, posterior
 from inference.models.linear.nodes.observed import nodes_of
-from inference.models.linear.prior import SCALES, WIDE, fitted_to, posterior_over_scales
+from inference.models.linear.prior import SCALES, WIDE, fitted_to
 from inference.models.linear.two_rounds import parameters, regression_with_projection
 from inference.models.linear.whole_rows import about_columns, sensitivity, target_bound, weighted
 from inference.problem import Problem, Schema
@@ -231,7 +231,7 @@ def test_the_priors_scale_follows_large_effects_and_small_ones() -> None:
     base = np.full(4, 8.0)
     for scale, wanted in ((0.02, 0.25), (1.5, 16.0)):
         statistics, _ = made(scale)
-        over = posterior_over_scales(statistics, base, slopes=4)
+        over = fitted_to(statistics, 4, base=base)
         fixed = {one: posterior(statistics, base / one).mean for one in SCALES}
         nearest = min(fixed, key=lambda one: float(np.abs(fixed[one] - over.mean).sum()))
         assert abs(np.log(nearest / wanted)) <= np.log(4) + 1e-9

@@ -57,45 +57,27 @@ def fitted_to(
     repair: str = REPAIR,
     base: ArrayLike | None = None,
 ) -> Posterior:
-    """The posterior under a given prior, or else over scales.
+    """The posterior under a given prior, or else under unknown scales, with the spread of the wide ones.
 
     Args:
         statistics: of the rows. features: d, without the constant. residual_variance, repair: as for
             `closed_form.posterior`.
-        given: λ₀ of each slope, broadcastable to ``(d,)``; None: unknown but for what `posterior_over_scales` says.
+        given: λ₀ of each slope, broadcastable to ``(d,)``; None: its scale is unknown.
         base: λ₀ of all m coefficients at g = 1; None: columns have a standard deviation of 1.
 
     Raises:
         DataError: ``given`` is negative, not finite, or does not fit to d slopes.
     """
-    whole = np.array(prior_precision(features)[-statistics.xy.shape[-1] :] if base is None else base)
-    if given is None:
-        return posterior_over_scales(statistics, whole, residual_variance, slopes=features, repair=repair)
-    slopes = np.asarray(given, float)
-    if slopes.shape not in ((), (features,)) or not np.all(np.isfinite(slopes) & (slopes >= 0)):
-        raise DataError(
-            f"prior_precision is {given}; expected a number of at least 0, or one for each of {features} features"
-        )
-    whole[-features:] = slopes
-    return posterior(statistics, whole, residual_variance, repair=repair)
-
-
-def posterior_over_scales(
-    statistics: SufficientStatistics,
-    precision: ArrayLike,
-    residual_variance: ArrayLike | None = None,
-    *,
-    slopes: int,
-    repair: str = REPAIR,
-) -> Posterior:
-    """The posterior with the slopes' prior scale unknown, as a normal law whose spread is that of wide scales.
-
-    Args:
-        statistics: of the rows. precision: λ₀ at g = 1, broadcastable to ``(m,)``. slopes: d, the last of the m.
-        residual_variance, repair: as for `closed_form.posterior`.
-    """
-    base = np.broadcast_to(np.asarray(precision, float), statistics.xy.shape[-1:])
-    precisions = [np.r_[base[: len(base) - slopes], base[len(base) - slopes :] / scale] for scale in SCALES]
+    precision = np.array(prior_precision(features)[-statistics.xy.shape[-1] :] if base is None else base)
+    if given is not None:
+        slopes = np.asarray(given, float)
+        if slopes.shape not in ((), (features,)) or not np.all(np.isfinite(slopes) & (slopes >= 0)):
+            raise DataError(
+                f"prior_precision is {given}; expected a number of at least 0, or one for each of {features} features"
+            )
+        precision[-features:] = slopes
+        return posterior(statistics, precision, residual_variance, repair=repair)
+    precisions = [np.r_[precision[:-features], precision[-features:] / scale] for scale in SCALES]
     both = [posterior_with_evidence(statistics, one, residual_variance, repair=repair) for one in precisions]
     fits, evidence = [fit for fit, _ in both], np.array([log for _, log in both])
     weights, wide = softmax(evidence), softmax(evidence[WIDE])
@@ -104,5 +86,4 @@ def posterior_over_scales(
     off = means[WIDE] - mean
     cov = np.tensordot(wide, np.array([fit.cov for fit in fits[WIDE]]), 1) + off.T @ (wide[:, None] * off)
     residual = weights @ np.array([fit.residual_variance for fit in fits])
-    before = np.mean([1 / one for one in precisions[WIDE]], axis=0)
-    return Posterior(mean, cov, np.asarray(residual), before)
+    return Posterior(mean, cov, np.asarray(residual), np.mean([1 / one for one in precisions[WIDE]], axis=0))
