@@ -79,7 +79,7 @@ def test_texts_stay_texts(name: str) -> None:
 def poisoned_values(run: dict[str, Any]) -> dict[str, Any]:
     """Attacks in all texts; as names only where names are free, which are dicts of figures or of plain data."""
     bad = {key: poisoned_texts(value) for key, value in run.items()}
-    for key in ("options", "setting", "operating_point", "machine", "versions", "calibration"):
+    for key in ("options", "setting", "operating_point", "machine", "versions"):
         if key in run:
             bad[key] = poisoned(run[key])
     for key in ("traffic", "roles", "coverage"):
