@@ -10,7 +10,7 @@
     url = "mqtts://broker.example"
 
     [policy] of a client, [floors] of a Compute node     see `dca_proto.privacy.policy`; the defaults are safe
-    [account] of a trainer                               what its rounds may cost in all; see `Allowance` there
+    [account] of a trainer                               what its rounds may cost in all; see `BudgetLimit` there
     [round] of a trainer                                 what it asks; see `dca_proto.request`
     [job] of a trainer                                   what it learns; see `dca_proto.cli.job_settings`
 
@@ -35,7 +35,7 @@ from dca_proto.core.errors import InputError, UsageError
 from dca_proto.federation import Federation, Member
 from dca_proto.keyfile import read_federation
 from dca_proto.net.settings import BrokerSettings, parse_broker
-from dca_proto.privacy.policy import Allowance, Floors, Policy
+from dca_proto.privacy.policy import BudgetLimit, Floors, Policy
 from dca_proto.request import RoundSettings
 from dca_proto.statistics import registered
 from dca_proto.wording import in_words, nearest
@@ -92,7 +92,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     broker: BrokerSettings
     policy: Policy = Policy()
     floors: Floors = Floors()
-    account: Allowance = Allowance()
+    account: BudgetLimit = BudgetLimit()
     round: RoundSettings | None = None
     job: dict[str, Any] | None = None
 
@@ -156,7 +156,7 @@ def _config(role: str, tables: Mapping[str, Any], directory: Path) -> Config:
         broker=parse_broker(tables["broker"], directory),
         policy=_own_policy(files, tables, federation),
         floors=_floors(tables.get("floors", {}), federation),
-        account=convert("[account]", tables.get("account", {}), Allowance),
+        account=convert("[account]", tables.get("account", {}), BudgetLimit),
         round=convert("[round]", tables["round"], RoundSettings) if "round" in tables else None,
         job=tables.get("job"),
     )

@@ -22,7 +22,7 @@ PROTOCOL = {
     "dca_proto.wording",
 }  # fmt: skip
 CORE = {"numpy", "nacl", "msgspec", *PROTOCOL, "dca_proto.statistics", "dca_proto.aggregate"}
-FIGURES = {"dca_proto.wording", *(f"dca_proto.privacy.{name}" for name in ("accounting", "price", "rounding"))}
+FIGURES = {"dca_proto.wording", *(f"dca_proto.privacy.{name}" for name in ("accounting", "cost", "rounding"))}
 JOBS = {f"dca_proto.learning.{name}" for name in ("batches", "forecast", "job")}
 NOT_ON_A_DEVICE = (
     "typer",

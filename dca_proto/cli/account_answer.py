@@ -14,7 +14,7 @@ from dca_proto.core.request import OpenRound
 from dca_proto.learning.forecast import forecast
 from dca_proto.privacy import accounting
 from dca_proto.privacy.budget import Budget
-from dca_proto.privacy.price import Price, total
+from dca_proto.privacy.cost import PrivacyCost, total
 from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.statistics import AveragedRegression, Mixture, ModelGradient, Statistic, resolve
 from dca_proto.statistics.contribution import client_sensitivity
@@ -136,6 +136,7 @@ def _charged_with_also(
         apart: where a part of the budget is kept for those.
     """
     charged = [
-        Price.of_mu(one.mu) if isinstance(one, privacy_loss.Gaussian) else Price.of_pure(one.epsilon) for one in also
+        PrivacyCost.of_mu(one.mu) if isinstance(one, privacy_loss.Gaussian) else PrivacyCost.of_pure(one.epsilon)
+        for one in also
     ]
-    return total([Price.of_mu(mu), *charged]).epsilon(delta, apart=apart) if also else None
+    return total([PrivacyCost.of_mu(mu), *charged]).epsilon(delta, apart=apart) if also else None

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.cli.book import as_plain, book_of
-from dca_proto.cli.narrator import Narrator
+from dca_proto.cli.ledger_view import as_plain, ledger_view_of
 from dca_proto.cli.options import parse_bounds, parse_names, parse_parameter
 from dca_proto.cli.output import STDOUT, require_json_target, write_json
+from dca_proto.cli.reporter import Reporter
 from dca_proto.config import convert
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.facts import RoundCompleted, RoundFailed
@@ -126,11 +126,11 @@ def _serve(actor: Device, json_logs: bool) -> None:
         complete(actor.run(FactLog()))
         return
     configure_logs(level=logging.WARNING)
-    with Narrator(Console(stderr=True), actor.config.federation) as narrator:
-        narrator.say(f"{actor.role} {actor.id.hex()} of federation {actor.config.federation.name}")
-        narrator.waiting("waiting for rounds; Ctrl-C stops")
-        complete(actor.run(narrator))
-        narrator.say("stopped")
+    with Reporter(Console(stderr=True), actor.config.federation) as reporter:
+        reporter.say(f"{actor.role} {actor.id.hex()} of federation {actor.config.federation.name}")
+        reporter.waiting("waiting for rounds; Ctrl-C stops")
+        complete(actor.run(reporter))
+        reporter.say("stopped")
 
 
 def trainer(
@@ -213,10 +213,10 @@ def _as_table(settings: RoundSettings) -> dict[str, Any]:
 def _hold(actor: Device, settings: RoundSettings, json_to: str | None) -> None:
     request = open_round(settings, actor.config.federation)
     console = Console(stderr=True)
-    with Narrator(console, actor.config.federation, settings.clients) as narrator:
-        narrator.waiting(f"connecting to {actor.config.broker.url}")
+    with Reporter(console, actor.config.federation, settings.clients) as reporter:
+        reporter.waiting(f"connecting to {actor.config.broker.url}")
         try:
-            aggregate = complete(actor.hold(request, narrator))
+            aggregate = complete(actor.hold(request, reporter))
         except RoundAborted as error:
             write_json(_failure(error), json_to)
             raise
@@ -231,15 +231,15 @@ def _hold(actor: Device, settings: RoundSettings, json_to: str | None) -> None:
 def _account_line(actor: Device) -> str:
     """What the account has left now that the round is over."""
     account = actor.config.account
-    plain = as_plain(book_of(actor.config), account.delta, time.time_ns() // 1_000_000)
+    plain = as_plain(ledger_view_of(actor.config), account.delta, time.time_ns() // 1_000_000)
     left = f"epsilon {at_most(plain['epsilon_left'])} is left in one more round, of {at_least(account.epsilon)} in all"
     return f"account    {left}, at delta {at_least(account.delta)} in {account.period_days:g} days"
 
 
 def _resume(actor: Device, json_to: str | None) -> None:
-    with Narrator(Console(stderr=True), actor.config.federation) as narrator:
-        narrator.waiting("resuming")
-        ended = complete(actor.resume(narrator))
+    with Reporter(Console(stderr=True), actor.config.federation) as reporter:
+        reporter.waiting("resuming")
+        ended = complete(actor.resume(reporter))
     if ended is None:
         raise typer.Exit(143)
     if not ended:

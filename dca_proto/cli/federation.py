@@ -33,7 +33,7 @@ from dca_proto.keyfile import (
 )
 from dca_proto.net.private import write_private
 from dca_proto.net.settings import check_url
-from dca_proto.privacy.policy import Allowance, Floors, Policy
+from dca_proto.privacy.policy import BudgetLimit, Floors, Policy
 from dca_proto.privacy.rounding import at_least
 
 _GROUP = """Examples:
@@ -241,7 +241,7 @@ def _actor_text(one: _Made, url: str) -> str:
 
 def _limits_text(role: str) -> str:
     """A comment: which of the actor's own limits hold where its file says nothing of them."""
-    policy, floors, account = Policy(), Floors(), Allowance()
+    policy, floors, account = Policy(), Floors(), BudgetLimit()
     section, limits = {
         "client": (
             "policy",

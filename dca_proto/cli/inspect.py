@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dca_proto.cli.anatomy import describe_message, describe_store, is_store
+from dca_proto.cli.message_dump import describe_message, describe_store, is_store
 from dca_proto.cli.output import STDOUT, require_json_target, write_json
 from dca_proto.core.errors import UsageError
 

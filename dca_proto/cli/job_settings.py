@@ -34,10 +34,10 @@ from dca_proto.federation import Federation
 from dca_proto.learning.forecast import EXACT
 from dca_proto.learning.job import FRACTION_BITS, JobTerms
 from dca_proto.privacy.budget import Budget
+from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.ledger import Ledger
 from dca_proto.privacy.mechanism import PURE_MECHANISMS, Mechanism
 from dca_proto.privacy.policy import Policy
-from dca_proto.privacy.price import Price
 from dca_proto.request import KINDS, check_kind, check_windows, compute_ids, require_without_computes
 from dca_proto.statistics import resolve
 from dca_proto.statistics.regression import Regression
@@ -121,10 +121,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         return 0.0 if self.reports in PURE_MECHANISMS else self.terms.budget.delta
 
     @property
-    def price(self) -> Price:
+    def price(self) -> PrivacyCost:
         """What all rounds together cost each participant."""
         budget = self.terms.budget
-        return Price.of_pure(budget.epsilon) if self.reports in PURE_MECHANISMS else budget.price
+        return PrivacyCost.of_pure(budget.epsilon) if self.reports in PURE_MECHANISMS else budget.price
 
     @property
     def free(self) -> tuple[str, ...]:
@@ -275,7 +275,7 @@ def check_plan(
     return drafts
 
 
-def beyond_default_limits(drafts: Sequence[Draft], price: Price) -> list[str]:
+def beyond_default_limits(drafts: Sequence[Draft], price: PrivacyCost) -> list[str]:
     """Why a client with the default limits would decline: known before anything is asked or charged.
 
     Args:

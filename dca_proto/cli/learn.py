@@ -13,7 +13,6 @@ from rich.console import Console
 
 from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest, SecureSumRequest
 from dca_proto.categories import parse_categories
-from dca_proto.cli.book import as_plain, book_of
 from dca_proto.cli.job_settings import Draft, Task, best_weights, beyond_default_limits, check_plan, task_of
 from dca_proto.cli.learn_view import (
     LearnSummary,
@@ -24,6 +23,7 @@ from dca_proto.cli.learn_view import (
     round_row,
     show,
 )
+from dca_proto.cli.ledger_view import as_plain, ledger_view_of
 from dca_proto.cli.options import parse_bounds, parse_names
 from dca_proto.cli.output import (
     STDOUT,
@@ -46,7 +46,7 @@ from dca_proto.learning.runner import learn as learn_over
 from dca_proto.logs import configure_logs
 from dca_proto.net.live import LiveTrainer
 from dca_proto.outcome import abort_line
-from dca_proto.privacy.account import AccountError
+from dca_proto.privacy.federation_budget import BudgetError
 from dca_proto.privacy.rounding import at_least, at_most, claim_words
 from inference.datasets import from_csv
 from inference.jobs import NAMES
@@ -311,11 +311,11 @@ class _Run:
         """Before the first round costs anything: whether the account has room for all of them.
 
         Raises:
-            AccountError: it has not, and the job cannot do without the last ones.
+            BudgetError: it has not, and the job cannot do without the last ones.
         """
         try:
             trainer.check_job([self._task.price], _now_ms())
-        except AccountError as refusal:
+        except BudgetError as refusal:
             if not self._task.job.iterative:
                 raise
             say(Console(stderr=True), "account", f"this job will have to stop early: {refusal}")
@@ -433,7 +433,7 @@ class _Run:
     def _say_account(self) -> None:
         """What the trainer's account has left."""
         account = self._actor.config.account
-        plain = as_plain(book_of(self._actor.config), account.delta, _now_ms())
+        plain = as_plain(ledger_view_of(self._actor.config), account.delta, _now_ms())
         left = (
             f"epsilon {at_most(plain['epsilon_left'])} is left in one more round, of {at_least(account.epsilon)} in all"
         )

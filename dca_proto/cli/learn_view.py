@@ -18,8 +18,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 
 from dca_proto.aggregate import LocalReports, NoisyAggregate
-from dca_proto.cli.narrator import Narrator
 from dca_proto.cli.output import say
+from dca_proto.cli.reporter import Reporter
 from dca_proto.core import facts
 from dca_proto.core.errors import UsageError
 from dca_proto.federation import Federation
@@ -40,13 +40,13 @@ _BINS = 30
 _PHASES = (facts.Announced, facts.Closed)
 
 
-class ProgressReporter(Narrator):
+class ProgressReporter(Reporter):
     """Tells a trainer's facts, and how far the job has come; a job of many rounds gets a line for each.
 
     On a terminal, a bar shows how many iterations are done, with the score after the last one, in place of their lines.
 
     Args:
-        console, federation, expected: as of `Narrator`. stages: of the job.
+        console, federation, expected: as of `Reporter`. stages: of the job.
     """
 
     def __init__(self, console: Console, federation: Federation, expected: int, stages: Sequence[Stage]) -> None:

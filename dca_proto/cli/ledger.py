@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from dca_proto.cli.book import Book, Plain, as_plain, read_book
+from dca_proto.cli.ledger_view import LedgerView, Plain, as_plain, read_ledger_view
 from dca_proto.cli.options import DELTA
 from dca_proto.cli.output import STDOUT, require_json_target, write_json
 from dca_proto.core.errors import UsageError
@@ -61,19 +61,19 @@ def ledger(
     protects one row, and a total with such a charge in it does no more.
     """
     require_json_target(json_to)
-    book = read_book(file)
-    if delta is not None and book.allowance is not None:
+    book = read_ledger_view(file)
+    if delta is not None and book.budget_limit is not None:
         raise UsageError(
-            f"--delta goes with a store; the limits in {file} are at delta {at_least(book.allowance.delta)}"
+            f"--delta goes with a store; the limits in {file} are at delta {at_least(book.budget_limit.delta)}"
         )
-    stated = delta if delta is not None else DELTA if book.allowance is None else book.allowance.delta
+    stated = delta if delta is not None else DELTA if book.budget_limit is None else book.budget_limit.delta
     accounting.epsilon_of(0.0, stated)  # a delta out of range is the caller's mistake
     plain = as_plain(book, stated, time.time_ns() // 1_000_000)
     _show(Console(stderr=json_to == STDOUT), book, plain)
     write_json(plain, json_to)
 
 
-def _show(console: Console, book: Book, plain: Plain) -> None:
+def _show(console: Console, book: LedgerView, plain: Plain) -> None:
     of = f" of federation {plain['federation']}" if plain["federation"] else ""
     _say(console, f"{book.role or 'ledger'}{of}, {plain['store']}\n")
     if plain["charges"]:
@@ -132,7 +132,7 @@ def _what(one: Plain) -> tuple[Text, ...]:
     return Text(when), Text(one["statistic"]), Text(one["trainer_name"] or one["trainer"][:8])
 
 
-def _totals(book: Book, plain: Plain) -> list[tuple[str, str]]:
+def _totals(book: LedgerView, plain: Plain) -> list[tuple[str, str]]:
     """What was spent and what is left, a label and a line each."""
     counted = sum(one["counts"] for one in plain["charges"])
     worst = ", of the worst-off client" if any(one["invited"] for one in plain["charges"]) else ""
@@ -144,12 +144,12 @@ def _totals(book: Book, plain: Plain) -> list[tuple[str, str]]:
         of += f" {at_least(plain['pure_spent'])} {'at delta 0' if kept else 'in all'}"
     of += worst
     spent, at = f"epsilon {at_least(plain['epsilon_spent'])}", f"at delta {at_least(plain['delta'])}"
-    if book.allowance is None:
+    if book.budget_limit is None:
         return [("spent", f"{spent} {at} in all ({of}); its TOML file tells what is left")]
-    period = f"in the last {book.allowance.period_days:g} days"
+    period = f"in the last {book.budget_limit.period_days:g} days"
     lines = [("spent", f"{spent} {at} {period} ({of})")]
     left = f"epsilon {at_most(plain['epsilon_left'])} {at} in one more round"
-    of = f", of {at_least(book.allowance.epsilon)} in all"
+    of = f", of {at_least(book.budget_limit.epsilon)} in all"
     reports = f", {'and' if kept else 'or'} {at_most(plain['pure_left'])} at delta 0" if pure else ""
     left += f"{reports}{of}, {at_least(kept)} of it for reports of delta 0" if kept else of + reports
     limit = f"; at most {at_least(book.per_round)} in each round" if book.per_round is not None else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.privacy.price import Price
+from dca_proto.privacy.cost import PrivacyCost
 
 
 class _Fact(msgspec.Struct, frozen=True, gc=False):
@@ -101,9 +101,9 @@ class Contributed(_Fact, frozen=True):
     pure: float = 0.0
 
     @property
-    def price(self) -> Price:
+    def price(self) -> PrivacyCost:
         """What it was charged."""
-        return Price.of_pure(self.pure) if self.pure else Price.of_mu(self.mu)
+        return PrivacyCost.of_pure(self.pure) if self.pure else PrivacyCost.of_mu(self.mu)
 
 
 class DataFailed(_Fact, frozen=True):

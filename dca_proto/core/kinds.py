@@ -20,8 +20,8 @@ from msgspec import Meta
 from dca_proto.core.errors import UsageError
 from dca_proto.core.wire import COMPUTES_MAX, Count, Signed, Wire
 from dca_proto.privacy import accounting
+from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.mechanism import LOCAL_MECHANISMS, PURE_MECHANISMS, LocalMechanism, Mechanism
-from dca_proto.privacy.price import Price
 from dca_proto.privacy.rounding import at_least
 from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW, Sensitivity, Statistic
 from dca_proto.statistics.contribution import client_sensitivity, row_sensitivity
@@ -46,10 +46,10 @@ class _Kind(Wire, frozen=True, array_like=True):
         """How many clients' noises must suffice, at least."""
         return 1
 
-    def price(self, asked: Announcement) -> Price:
+    def price(self, asked: Announcement) -> PrivacyCost:
         """What a round of that kind costs whoever takes part: its μ. Raises `UsageError` for a μ that is not quoted."""
         check_mu(asked.mu, asked.epsilon, asked.delta)
-        return Price.of_mu(asked.mu)
+        return PrivacyCost.of_mu(asked.mu)
 
     def sensitivity(self, statistic: Statistic, rows_max: int, fraction_bits: int) -> Sensitivity:
         """How far what is protected can move a contribution, in grid units. Raises `UsageError`."""
@@ -134,10 +134,10 @@ class NodeRelease(_Kind, frozen=True, array_like=True, tag=2):
 class LdpReport(_Kind, frozen=True, array_like=True, tag=3):
     """§5.2: each client reports by itself, by the announcement's mechanism."""
 
-    def price(self, asked: Announcement) -> Price:
+    def price(self, asked: Announcement) -> PrivacyCost:
         if asked.mechanism not in PURE_MECHANISMS:
             return super().price(asked)
-        price = Price.of_pure(asked.epsilon)
+        price = PrivacyCost.of_pure(asked.epsilon)
         if asked.delta != 0 or asked.mu != price.mu:
             raise UsageError(
                 f"mechanism {asked.mechanism!r} is private by epsilon alone: found delta {at_least(asked.delta)} and "

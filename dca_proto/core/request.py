@@ -16,9 +16,9 @@ from dca_proto.core.params import Limits, Timing
 from dca_proto.core.validated import ValidatedRound, validate_announcement
 from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES
 from dca_proto.federation import Federation
+from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.ledger import Charge, Cost
 from dca_proto.privacy.mechanism import LOCAL_MECHANISMS, Mechanism
-from dca_proto.privacy.price import Price
 from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW
 
 _EPOCH_KEY_BYTES_MAX = 128
@@ -133,9 +133,9 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
         return Cost(self.price, frozenset(self.invited))
 
     @property
-    def price(self) -> Price:
+    def price(self) -> PrivacyCost:
         """What the round costs a client. Raises `UsageError` for values out of range."""
-        return Price.of_mu(self.mu) if self.mu and self.delta else Price.of(self.epsilon, self.delta)
+        return PrivacyCost.of_mu(self.mu) if self.mu and self.delta else PrivacyCost.of(self.epsilon, self.delta)
 
     def charge(self, trainer: bytes, number: int, now_ms: int) -> Charge:
         """The entry of this round in the trainer's account."""

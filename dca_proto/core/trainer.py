@@ -46,12 +46,12 @@ from dca_proto.core.trainer_round import (
 from dca_proto.core.trainer_waiting import Waiting
 from dca_proto.crypto.sealing import KEY_BYTES, AgreementKey, Identity, Random
 from dca_proto.federation import Federation, newest_file
-from dca_proto.privacy.account import Account, AccountError
+from dca_proto.privacy.cost import PrivacyCost
+from dca_proto.privacy.federation_budget import BudgetError, FederationBudget
 from dca_proto.privacy.ledger import TABLE as LEDGER
 from dca_proto.privacy.ledger import Charge
 from dca_proto.privacy.mechanism import Mechanism
-from dca_proto.privacy.policy import Allowance
-from dca_proto.privacy.price import Price
+from dca_proto.privacy.policy import BudgetLimit
 
 KEYS = "keys"
 
@@ -78,7 +78,7 @@ class TrainerActor(Actor):
         *,
         random: Random,
         mechanism: Mechanism | None = None,
-        account: Allowance | None = None,
+        account: BudgetLimit | None = None,
         limits: Limits | None = None,
         timing: Timing | None = None,
         records: Iterable[tuple[str, bytes, bytes]] = (),
@@ -90,7 +90,7 @@ class TrainerActor(Actor):
         self._last_dropped: dict[bytes, str] = {}  # by Compute node or trainer
         self._rounds: dict[bytes, Round]
         self._rounds, self._unreadable = restored_rounds(records, federation, self._mechanism, self._limits)
-        self._account = Account(account, loaded(records, LEDGER, Charge).values())
+        self._account = FederationBudget(account, loaded(records, LEDGER, Charge).values())
         self.ledger = self._account.ledger
         self._failures = Failures(self.ledger, federation, self._timing, random, self._query)
         self._answers = Answers(federation, self._mechanism, self._limits, self._failures.on_late_release)
@@ -192,7 +192,7 @@ class TrainerActor(Actor):
 
         Raises:
             UsageError: the round cannot be held.
-            AccountError: it cannot be held now.
+            BudgetError: it cannot be held now.
         """
         self._check_terms(request)
         self.check_job([request.price], now_ms, beside, invited=request.invited)
@@ -205,25 +205,30 @@ class TrainerActor(Actor):
         request.check(self._federation, self._mechanism, self._limits, self._timing)
 
     def check_job(
-        self, prices: Iterable[Price], now_ms: int, beside: Iterable[OpenRound] = (), *, invited: Collection[bytes] = ()
+        self,
+        costs: Iterable[PrivacyCost],
+        now_ms: int,
+        beside: Iterable[OpenRound] = (),
+        *,
+        invited: Iterable[bytes] = (),
     ) -> None:
         """Refuse a job of several rounds that would exceed the account, before its first.
 
         Args:
-            prices: of the rounds. beside: as for `check_request`. invited: to each of the rounds; empty: everybody.
+            costs: of the rounds. beside: as for `check_request`. invited: to each of the rounds; empty: everybody.
 
         Raises:
-            AccountError: with what it would come to, what is allowed and what is left.
+            BudgetError: with what it would come to, what is allowed and what is left.
         """
         unannounced = [request for request in beside if request.round_id not in self._rounds]
         reserved, failed = self._waiting.reserved(unannounced), len(self._awaiting(now_ms))
-        self._account.require(prices, now_ms, invited=invited, reserved=reserved, failed=failed)
+        self._account.require(costs, now_ms, invited=tuple(invited), reserved=reserved, failed=failed)
 
     def _on_open(self, request: OpenRound, now_ms: int) -> list[Effect]:
         self._check_terms(request)
         try:
             self.check_job([request.price], now_ms, invited=request.invited)
-        except AccountError as refusal:  # it was let through before: other rounds go on
+        except BudgetError as refusal:  # it was let through before: other rounds go on
             return [Report(facts.RoundFailed(request.round_id, str(refusal), None, None))]
         if not request.answers_expected:
             self._waiting.sessions.clear()

@@ -15,8 +15,8 @@ import msgspec
 from dca_proto.core.errors import UsageError
 from dca_proto.core.kinds import Terms
 from dca_proto.core.params import Limits
+from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.mechanism import LocalMechanism, Mechanism
-from dca_proto.privacy.price import Price
 from dca_proto.statistics import Sensitivity, Statistic, resolve
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class ValidatedRound(msgspec.Struct, frozen=True):
     terms: Terms
     statistic: Statistic
     sensitivity: Sensitivity
-    price: Price
+    price: PrivacyCost
     noise_variance: int
     unit: float
     report: LocalMechanism | None = None

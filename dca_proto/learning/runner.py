@@ -27,9 +27,9 @@ from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.learning.batches import Batches
 from dca_proto.learning.job import JobTerms
 from dca_proto.learning.journal import Entry, Failed, GivenUp, Journal, Opened, Recalled, Summed
-from dca_proto.privacy.account import AccountError
+from dca_proto.privacy.cost import PrivacyCost
+from dca_proto.privacy.federation_budget import BudgetError
 from dca_proto.privacy.ledger import Cost, worst
-from dca_proto.privacy.price import Price
 
 R = TypeVar("R")
 E = TypeVar("E", bound=Entry)
@@ -42,10 +42,10 @@ class Trainer(Protocol):
     """What a job needs of a trainer; `dca_proto.net.live.LiveTrainer` is one."""
 
     async def check(self, request: OpenRound) -> None:
-        """Raise what is wrong with a round that is to be held: `UsageError`, `AccountError`."""
+        """Raise what is wrong with a round that is to be held: `UsageError`, `BudgetError`."""
 
     async def hold(self, request: OpenRound) -> NoisyAggregate:
-        """Hold a fresh round. Raises `RoundAborted`, `AccountError`."""
+        """Hold a fresh round. Raises `RoundAborted`, `BudgetError`."""
 
     async def rejoin(self, request: OpenRound) -> NoisyAggregate:
         """Finish a round that an earlier process was to hold, from wherever that left it; raises as `hold`."""
@@ -151,7 +151,7 @@ class JobRounds:
         self._unheard: GivenUp | None = None  # the last request, if it has no sum
 
     @property
-    def spent(self) -> Price:
+    def spent(self) -> PrivacyCost:
         """What the rounds so far cost the client that they cost most; also those that failed at that price.
 
         A round without a sum counts as long as the account charges it, until all Compute nodes have signed its abort.
@@ -217,7 +217,7 @@ class JobRounds:
         self._require_budget(opened)
         try:
             await self._trainer.check(opened)
-        except AccountError as refusal:
+        except BudgetError as refusal:
             raise RoundAborted(str(refusal), remedy=_ROOM) from None
         self._record(Opened(self._number, opened))
         end = await self._end_of(opened, self._trainer.hold(opened))
@@ -254,7 +254,7 @@ class JobRounds:
             charged = self._trainer.is_charged(opened.round_id)
             figures = (aborted.contributors, aborted.needed, charged, aborted.remedy)
             return self._record(Failed(opened.round_id, aborted.reason, *figures))
-        except AccountError as refusal:  # another round was charged since it was checked
+        except BudgetError as refusal:  # another round was charged since it was checked
             return self._record(Failed(opened.round_id, str(refusal), None, None, False, _ROOM))
         contributors = () if opened.invited else self._trainer.contributors(opened.round_id)
         return self._record(Summed(opened.round_id, aggregate, contributors))

@@ -19,7 +19,7 @@ from dca_proto.core.errors import UsageError
 from dca_proto.learning.job import JobTerms
 from dca_proto.learning.journal import Journal
 from dca_proto.learning.runner import RETRIES, JobRounds
-from dca_proto.privacy.price import Price
+from dca_proto.privacy.cost import PrivacyCost
 
 T = TypeVar("T")
 
@@ -92,7 +92,7 @@ class TrainerRounds:
             started.set_exception(error)
 
     @property
-    def spent(self) -> Price:
+    def spent(self) -> PrivacyCost:
         """What the rounds so far cost the client that they cost most (`JobRounds.spent`)."""
         return self._running.spent
 

@@ -26,7 +26,7 @@ from dca_proto.net.clock import SystemClock
 from dca_proto.net.runner import Runner
 from dca_proto.net.store import Store
 from dca_proto.net.transport import Transport
-from dca_proto.privacy.account import AccountError
+from dca_proto.privacy.federation_budget import BudgetError
 
 _FAREWELL_S = 5.0
 POLICIES = "once the clients' [policy] allows it, the same command asks again; to ask for less, name another journal"
@@ -76,7 +76,7 @@ class LiveTrainer:
         """Raise what is wrong with a round that is to be held, once it is settled what earlier ones cost.
 
         Raises:
-            UsageError: the request cannot be held. AccountError: it exceeds the trainer's account now.
+            UsageError: the request cannot be held. BudgetError: it exceeds the trainer's account now.
         """
         await self._check(request)
 
@@ -143,7 +143,7 @@ class LiveTrainer:
             try:
                 self._actor.check_request(request, self._clock.now_ms(), self._asked.values())
                 return
-            except AccountError:
+            except BudgetError:
                 if not self._actor.is_settling(self._clock.now_ms()):
                     raise
             self._failed.clear()

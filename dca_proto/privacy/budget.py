@@ -18,7 +18,7 @@ import msgspec
 
 from dca_proto.core.errors import UsageError
 from dca_proto.privacy import accounting
-from dca_proto.privacy.price import Price
+from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.rounding import at_least
 
 _ROUNDING = 1 - 2.0**-40  # each round stays this much below its share, so that floats never add up to too much
@@ -53,9 +53,9 @@ class Budget(msgspec.Struct, frozen=True):
         return accounting.mu_of(self.epsilon, self.delta)
 
     @property
-    def price(self) -> Price:
+    def price(self) -> PrivacyCost:
         """What Gaussian rounds that take all of it cost. Raises `UsageError` for values out of range."""
-        return Price.of_mu(self.mu)
+        return PrivacyCost.of_mu(self.mu)
 
     def share(self, part: float) -> RoundCost:
         """What a Gaussian round costs that gets `part` of μ²; the budget's own (ε, δ) for a part of 1.
@@ -89,7 +89,7 @@ class Budget(msgspec.Struct, frozen=True):
         epsilon = self.epsilon if part >= 1 else self.epsilon * part * _ROUNDING
         return RoundCost(accounting.mu_of_pure(epsilon), epsilon, 0.0)
 
-    def covers(self, price: Price) -> bool:
+    def covers(self, price: PrivacyCost) -> bool:
         """Whether rounds of that price fit into the budget together, rounding of their shares aside.
 
         Rounds that are ε-private alone spend no δ: their ε have to add up to no more than the budget's, whatever its δ.

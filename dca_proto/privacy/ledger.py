@@ -1,9 +1,9 @@
 """A record of what was spent: written before a message leaves, returned only against aborts (DESIGN §4.4, §4.8).
 
 A client keeps one for itself, and a trainer one for its federation (`account`).
-What is spent is a `Price`: Σμ² of Gaussian rounds, which compose exactly in Gaussian DP, and Σε and Σμ(ε)² of rounds of
-ε-private reports, which in a mixture count as Gaussian ones that tell more. A charge with delta = 0 is of the second
-kind; a ledger from before there were such rounds has none.
+What is spent is a `PrivacyCost`: Σμ² of Gaussian rounds, which compose exactly in Gaussian DP, and Σε and Σμ(ε)² of
+rounds of ε-private reports, which in a mixture count as Gaussian ones that tell more. A charge with delta = 0 is of
+the second kind; a ledger from before there were such rounds has none.
 A trainer's charge may be of some clients only, those that it invited. What is spent is then, sum by sum, what it comes
 to for the client for which it comes to most: no less than what any single client has spent, and more where one client
 leads in Gaussian rounds and another one in reports.
@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable
 import msgspec
 
 from dca_proto.core.effects import Persist
-from dca_proto.privacy.price import Price, total
+from dca_proto.privacy.cost import PrivacyCost, total
 from dca_proto.statistics import REPLACE_ONE_CLIENT
 
 TABLE = "ledger"
@@ -51,19 +51,19 @@ class Charge(msgspec.Struct, frozen=True):
     relation: str = REPLACE_ONE_CLIENT
 
     @property
-    def price(self) -> Price:
+    def price(self) -> PrivacyCost:
         """What it cost."""
-        return Price.of_mu(self.mu) if self.delta else Price.of_pure(self.epsilon)
+        return PrivacyCost.of_mu(self.mu) if self.delta else PrivacyCost.of_pure(self.epsilon)
 
 
 class Cost(msgspec.Struct, frozen=True, gc=False):
     """What a round costs, and the ids of the clients whom alone it costs that; empty: everybody."""
 
-    price: Price
+    price: PrivacyCost
     clients: frozenset[bytes] = frozenset()
 
 
-def worst(costs: Iterable[Cost], of: Collection[bytes] = ()) -> Price:
+def worst(costs: Iterable[Cost], of: Collection[bytes] = ()) -> PrivacyCost:
     """What the costs come to for the client that they cost most; where they are of two kinds, in each sum the largest.
 
     Args:
@@ -73,7 +73,7 @@ def worst(costs: Iterable[Cost], of: Collection[bytes] = ()) -> Price:
     if not any(cost.clients for cost in borne):
         return total(cost.price for cost in borne)
     among = frozenset(of)
-    return Price(
+    return PrivacyCost(
         _largest([(cost.price.gaussian, cost.clients) for cost in borne], among),
         _largest([(cost.price.pure, cost.clients) for cost in borne], among),
         _largest([(cost.price.converted, cost.clients) for cost in borne], among),
@@ -103,7 +103,7 @@ class Ledger:
         self._highest = max((charge.number for charge in self._charges.values()), default=0)
         # When and what, of the charges that count: all that is looked at for every announcement.
         self._counting = {c.round_id: (c.at_ms, _cost(c)) for c in self._charges.values() if not c.returned}
-        self._total: Price | None = None  # of all of these, and when the oldest was charged
+        self._total: PrivacyCost | None = None  # of all of these, and when the oldest was charged
         self._oldest_ms = 0
 
     def __contains__(self, round_id: bytes) -> bool:
@@ -126,7 +126,7 @@ class Ledger:
         """Whether a round has a charge that was not returned."""
         return round_id in self._counting
 
-    def spent(self, since_ms: int = 0, *, of: Collection[bytes] = (), beside: Iterable[Cost] = ()) -> Price:
+    def spent(self, since_ms: int = 0, *, of: Collection[bytes] = (), beside: Iterable[Cost] = ()) -> PrivacyCost:
         """All charges made at or after `since_ms` and not returned, as `worst` has it.
 
         Args:

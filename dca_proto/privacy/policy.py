@@ -28,8 +28,8 @@ from dca_proto.core.params import Limits
 from dca_proto.core.validated import ValidatedRound
 from dca_proto.federation import Federation
 from dca_proto.privacy import accounting
+from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.ledger import Cost, Ledger
-from dca_proto.privacy.price import Price
 from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.statistics import Statistic
 
@@ -46,7 +46,7 @@ class Refusal(msgspec.Struct, frozen=True):
     expected: str
 
 
-class Allowance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class BudgetLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What may be spent in any `period_days`: of one client's budget, or of a trainer's account of its federation.
 
     Attributes:
@@ -77,7 +77,7 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def check(
         self,
-        price: Price,
+        price: PrivacyCost,
         ledger: Ledger,
         now_ms: int,
         *,
@@ -109,11 +109,11 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             )
         return Refusal("budget", found, allowed)
 
-    def epsilon_of(self, spent: Price) -> float:
+    def epsilon_of(self, spent: PrivacyCost) -> float:
         """What rounds come to at `delta`, as this budget counts them."""
         return spent.epsilon(self.delta, apart=bool(self.epsilon_for_reports))
 
-    def _left(self, spent: Price, pure: bool) -> float:
+    def _left(self, spent: PrivacyCost, pure: bool) -> float:
         return (spent.left_pure if pure else spent.left)(self.epsilon, self.delta, self.epsilon_for_reports)
 
     def left(self, ledger: Ledger, now_ms: int, reserved: Collection[Cost] = (), *, pure: bool = False) -> float:
@@ -134,7 +134,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         delta_max: largest δ: no round may be announced with a larger one, and it is the δ of both limits above. A round
             with a smaller δ is held against them by its μ, one of δ = 0 by its ε, or by its μ if that fits. One figure
             serves both: see the head of this file.
-        epsilon_for_reports: as in `Allowance`, a part of epsilon_per_period_max.
+        epsilon_for_reports: as in `BudgetLimit`, a part of epsilon_per_period_max.
         clients_min: smallest n_min, the fewest contributions that a released sum may hold. honest_min: smallest
             n_min - 1 - c. colluders_min: smallest c. colluders_part_min: smallest c as a part of n_min.
         computes_min: smallest M.
@@ -182,9 +182,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 raise UsageError(f"policy: bounds of {column!r} are [{low:g}, {high:g}]; give finite LOW < HIGH")
 
     @cached_property
-    def allowance(self) -> Allowance:
+    def budget_limit(self) -> BudgetLimit:
         """What may be spent in any period."""
-        return Allowance(
+        return BudgetLimit(
             epsilon=self.epsilon_per_period_max,
             delta=self.delta_max,
             period_days=self.period_days,
@@ -260,9 +260,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 return Refusal("bounds", f"{column} within {asked_low:.9g} to {asked_high:.9g}", expected)
         return None
 
-    def check_budget(self, price: Price, ledger: Ledger, now_ms: int) -> Refusal | None:
+    def check_budget(self, price: PrivacyCost, ledger: Ledger, now_ms: int) -> Refusal | None:
         """Whether a further round of that price fits into what is left of the period's budget."""
-        return self.allowance.check(price, ledger, now_ms, remedy=", or raise epsilon_per_period_max")
+        return self.budget_limit.check(price, ledger, now_ms, remedy=", or raise epsilon_per_period_max")
 
 
 class Floors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

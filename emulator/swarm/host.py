@@ -42,7 +42,7 @@ from dca_proto.net.shared import SharedConnection
 from dca_proto.net.store import SqliteStore
 from dca_proto.net.topics import subscriptions
 from dca_proto.net.transport import Transport
-from dca_proto.privacy.price import Price, total
+from dca_proto.privacy.cost import PrivacyCost, total
 from emulator.swarm import usage
 from emulator.swarm.dropout import SwarmTransport, Vanished
 from emulator.swarm.options import CONNECTIONS, SwarmOptions, certificate_expiry_ms
@@ -120,7 +120,7 @@ class Charges:
 
     def __init__(self) -> None:
         self.sent: Counter[bytes] = Counter()
-        self._prices: dict[tuple[bytes, bytes], Price] = {}
+        self._prices: dict[tuple[bytes, bytes], PrivacyCost] = {}
 
     def note(self, client: bytes, fact: object, *, is_lost: bool = False) -> None:
         """Take in a client's fact; what it contributes may be lost."""
@@ -136,7 +136,7 @@ class Charges:
 
         Whoever was charged has spent, with or without a result, until M signed aborts give it back.
         """
-        by_client: dict[bytes, list[Price]] = defaultdict(list)
+        by_client: dict[bytes, list[PrivacyCost]] = defaultdict(list)
         for (client, _), price in self._prices.items():
             by_client[client].append(price)
         alike = {tuple(one) for one in by_client.values()}  # most clients spend the same

@@ -43,7 +43,7 @@ from dca_proto.net.live import LiveTrainer
 from dca_proto.net.mqtt import require_broker
 from dca_proto.net.store import SqliteStore
 from dca_proto.net.topics import subscriptions
-from dca_proto.privacy.policy import Allowance
+from dca_proto.privacy.policy import BudgetLimit
 from emulator.engine import Engine, Worker, open_engine
 from emulator.swarm import usage
 from emulator.swarm.dropout import Dropouts
@@ -307,7 +307,7 @@ class Swarm:
         actor = TrainerActor(
             identity,
             self._keys.federation,
-            account=Allowance(epsilon=budget.epsilon, delta=budget.delta),
+            account=BudgetLimit(epsilon=budget.epsilon, delta=budget.delta),
             random=os.urandom,
             mechanism=self.options.mechanism,
             timing=self.options.timing(),

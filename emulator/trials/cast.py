@@ -16,7 +16,7 @@ from dca_proto.core.params import Limits
 from dca_proto.core.request import Ask, AskLdpReport, AskNodeRelease, AskSecureSum, OpenRound, tolerated_of
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.crypto.sealing import KEY_BYTES, Identity
-from dca_proto.privacy.policy import Allowance, Floors, Policy
+from dca_proto.privacy.policy import BudgetLimit, Floors, Policy
 from dca_proto.statistics import resolve
 from dca_proto.testing import NoNoise, TestFederation, seeded
 from emulator.sim.streams import Streams
@@ -60,7 +60,9 @@ class TrialFederation(TestFederation):
             for index in range(sum(HOSTILE[one.kind].is_stranger for one in scenario.adversaries))
         ]
         self._adversaries = {one.actor: one for one in scenario.adversaries}
-        self.account = Allowance(epsilon=limits.account_epsilon, delta=rounds.delta) if limits.account_epsilon else None
+        self.account = (
+            BudgetLimit(epsilon=limits.account_epsilon, delta=rounds.delta) if limits.account_epsilon else None
+        )
         super().__init__(
             population.clients,
             population.computes,

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from dca_proto.core.params import Timing
+from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.mechanism import PURE_MECHANISMS
-from dca_proto.privacy.price import Price
 from emulator.sim.broker import BrokerOptions
 from emulator.sim.link import LinkOptions
 
@@ -84,9 +84,9 @@ class Rounds(_Part, frozen=True, kw_only=True):
         return 0.0 if self.mechanism in PURE_MECHANISMS else self.delta
 
     @property
-    def price(self) -> Price:
+    def price(self) -> PrivacyCost:
         """What each round costs whoever takes part. Raises `UsageError` for an ε or δ out of range."""
-        return Price.of(self.epsilon, self.announced_delta)
+        return PrivacyCost.of(self.epsilon, self.announced_delta)
 
     @property
     def longest_ms(self) -> int:

@@ -164,8 +164,8 @@ def _not_due(world: TrialWorld, able: int, tolerated: int) -> str:
         return f"{able} honest clients have budget left, too few for the limits of the scenario"
     trainer = world.trainer.actor
     if isinstance(trainer, TrainerActor) and world.scenario.limits.account_epsilon:
-        allowance, price = world.cast.account, world.scenario.rounds.price
-        if allowance is not None and allowance.check(price, trainer.ledger, world.simulator.now_ms) is not None:
+        budget_limit, price = world.cast.account, world.scenario.rounds.price
+        if budget_limit is not None and budget_limit.check(price, trainer.ledger, world.simulator.now_ms) is not None:
             return "the trainer's account is used up"
     return ""
 

@@ -21,7 +21,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
-from dca_proto.privacy.price import Price, total
+from dca_proto.privacy.cost import PrivacyCost, total
 from inference.errors import DataError
 from inference.problem import Schema
 from inference.rounds import CostedRounds, Rounds
@@ -199,7 +199,7 @@ def composed(aggregates: Sequence[NoisyAggregate]) -> tuple[float, float] | None
     return total(known).epsilon(delta), delta
 
 
-def _price(mu: float | None, epsilon: float | None, delta: float | None) -> Price | None:
+def _price(mu: float | None, epsilon: float | None, delta: float | None) -> PrivacyCost | None:
     if mu is None or epsilon is None:
         return None
-    return Price.of_mu(mu) if delta else Price.of_pure(epsilon)
+    return PrivacyCost.of_mu(mu) if delta else PrivacyCost.of_pure(epsilon)

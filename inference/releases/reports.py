@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import LocalReports, NoisyAggregate
-from dca_proto.privacy.price import Price
+from dca_proto.privacy.cost import PrivacyCost
 from inference.bounds import Interval
 from inference.draws import attributes
 from inference.errors import DataError
@@ -283,7 +283,7 @@ def _binned(aggregate: NoisyAggregate, categories: int) -> str:
 def _both(features: Mapping[str, object], labels: Mapping[str, object]) -> dict[str, object]:
     """What draws from two reports of each client rest on: ε adds up, as who asks for both does so beforehand."""
     claims = features["epsilon"], labels["epsilon"]
-    together = None if None in claims else Price(pure=sum(map(float, claims))).pure_epsilon  # type: ignore[arg-type]
+    together = None if None in claims else PrivacyCost(pure=sum(map(float, claims))).pure_epsilon  # type: ignore[arg-type]
     apart = {"features_epsilon": claims[0], **{f"label_{name}": value for name, value in labels.items()}}
     return {**features, **apart, "epsilon": together}
 

@@ -26,7 +26,7 @@ from dca_proto.net.runner import Runner
 from dca_proto.net.store import MemoryStore
 from dca_proto.net.topics import subscriptions
 from dca_proto.privacy.budget import Budget
-from dca_proto.privacy.policy import Allowance
+from dca_proto.privacy.policy import BudgetLimit
 from dca_proto.testing import NoNoise, TestFederation
 
 CLIENTS, COMPUTES = 4, 2
@@ -103,7 +103,7 @@ class Swarm:
     """
 
     def __init__(
-        self, account: Allowance | None = None, cast: TestFederation | None = None, loses: type = Contribution
+        self, account: BudgetLimit | None = None, cast: TestFederation | None = None, loses: type = Contribution
     ) -> None:
         self.cast = cast or TestFederation(CLIENTS, COMPUTES, rows=ROWS, mechanism=NoNoise())
         self.store = PoweredStore()

@@ -41,7 +41,7 @@ from dca_proto.learning.runner import HeldRound, JobRounds, learn
 from dca_proto.learning.sync import TrainerRounds
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.ledger import TABLE as LEDGER
-from dca_proto.privacy.policy import Allowance
+from dca_proto.privacy.policy import BudgetLimit
 
 
 @pytest.fixture
@@ -287,7 +287,7 @@ def test_a_job_that_asks_on_without_a_sum_is_told_the_same_again(path: Path) -> 
 @pytest.mark.parametrize("why", ["aborts", "account"])
 def test_a_request_that_ended_the_job_is_tried_again_by_the_next_process(path: Path, why: str) -> None:
     """The job could not do without its sum; so what it is told is not settled, as long as it does not go on."""
-    swarm, told = Swarm(Allowance(epsilon=1e-3, delta=1e-6) if why == "account" else None), []
+    swarm, told = Swarm(BudgetLimit(epsilon=1e-3, delta=1e-6) if why == "account" else None), []
     swarm.mute(lambda: why == "aborts")
     for _ in range(2):
         with pytest.raises(RoundAborted, match="too-few" if why == "aborts" else "the federation's account"):
@@ -301,7 +301,7 @@ def test_a_request_that_ended_the_job_is_tried_again_by_the_next_process(path: P
 
 def test_an_account_that_is_spent_ends_the_job_with_what_it_has(path: Path) -> None:
     """Room for the round of everybody and one epoch of batches, of which each is a quarter of the square."""
-    swarm = Swarm(Allowance(epsilon=2.0, delta=1e-6))
+    swarm = Swarm(BudgetLimit(epsilon=2.0, delta=1e-6))
     room = (swarm.account.mu / Budget(4.0, 1e-6).mu) ** 2  # type: ignore[union-attr]
     share = room / 2.5
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dca_proto.cli.anatomy import read_store
+from dca_proto.cli.message_dump import read_store
 from dca_proto.core.effects import Forget, Persist
 from dca_proto.core.errors import UsageError
 from dca_proto.net.store import MemoryStore, Record, SqliteStore

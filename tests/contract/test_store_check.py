@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dca_proto.cli.anatomy import describe_store, read_store
+from dca_proto.cli.message_dump import describe_store, read_store
 from dca_proto.core.compute_round import CONTRIBUTIONS
 from dca_proto.core.effects import Forget, Persist, Write
 from dca_proto.core.errors import UsageError

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from dca_proto.cli.anatomy import read_store
+from dca_proto.cli.message_dump import read_store
 from dca_proto.core.effects import Channel
 from dca_proto.core.machine import Actor
 from dca_proto.net.backoff import Backoff

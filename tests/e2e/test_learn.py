@@ -19,8 +19,8 @@ from rich.console import Console
 from dca_proto import device
 from dca_proto.aggregate import SecureSumRequest
 from dca_proto.cli import main
-from dca_proto.cli.book import read_book
 from dca_proto.cli.learn_view import ProgressReporter, iteration_row, show
+from dca_proto.cli.ledger_view import read_ledger_view
 from dca_proto.core import facts
 from dca_proto.learning.runner import HeldRound
 from dca_proto.net.broker import Broker
@@ -163,13 +163,13 @@ def test_a_round_that_is_aborted_is_told_with_what_is_kept(learn: Learn, folder:
 
 
 def test_what_the_account_has_no_room_for_is_refused_before_it_costs_anything(learn: Learn, folder: Path) -> None:
-    before = len(read_book(folder / "trainer.toml").ledger.charges)
+    before = len(read_ledger_view(folder / "trainer.toml").ledger.charges)
     # the first of the two rounds, a tenth of the squared budget, would fit
     done = learn("--job", "regression", "--epsilon", "150", "--journal", "large.journal")
     assert done.returncode in (2, 5, 6, 7, 8)
     assert "the federation's account: found a total of epsilon" in done.stderr
     assert "announced" not in done.stderr
-    assert len(read_book(folder / "trainer.toml").ledger.charges) == before
+    assert len(read_ledger_view(folder / "trainer.toml").ledger.charges) == before
     smaller = learn("--job", "regression", "--epsilon", "20", "--journal", "large.journal")
     assert smaller.returncode == 0, "nothing was held under the other settings"
     alone = ("--clients", "9", "--tolerate", "0", "--set", "collect_s=0.3", "--set", "retries=0")

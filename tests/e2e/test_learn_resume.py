@@ -17,7 +17,7 @@ from test_learn import LET_THROUGH, WIDE, Actors
 from dca_proto import device
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from dca_proto.cli import main
-from dca_proto.cli.book import read_book
+from dca_proto.cli.ledger_view import read_ledger_view
 from dca_proto.core.errors import UsageError
 from dca_proto.learning.job import JobTerms
 from dca_proto.learning.journal import Journal, journal_path
@@ -103,9 +103,9 @@ def test_a_job_survives_kill_9_at_every_stage_and_nobody_pays_twice(folder: Path
     noise = (whole.noise_variance + first.noise_variance + second.noise_variance) ** 0.5
     # false alarm: three noises beyond 7 standard deviations, below 1e-11
     assert abs(float(whole.value[0] - first.value[0] - second.value[0])) < 7 * noise
-    clients = [read_book(folder / f"client-{index}.toml") for index in range(1, CLIENTS + 1)]
+    clients = [read_ledger_view(folder / f"client-{index}.toml") for index in range(1, CLIENTS + 1)]
     assert [len(client.ledger.charges) for client in clients] == [2] * CLIENTS
-    assert [len(charge.clients) for charge in read_book(file).ledger.charges] == [0, 3, 3]
+    assert [len(charge.clients) for charge in read_ledger_view(file).ledger.charges] == [0, 3, 3]
 
 
 if __name__ == "__main__":

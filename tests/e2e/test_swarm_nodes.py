@@ -18,7 +18,7 @@ from test_learn import Actors
 
 from dca_proto.aggregate import NodeReleaseRequest
 from dca_proto.cli import main
-from dca_proto.cli.book import read_book
+from dca_proto.cli.ledger_view import read_ledger_view
 from dca_proto.core.effects import Address, Channel
 from dca_proto.core.errors import RoundAborted
 from dca_proto.core.request import OpenRound
@@ -280,7 +280,7 @@ def test_a_trainer_learns_from_two_hospitals_and_pays_once(
     capsys.readouterr()
     assert main(["learn", "trainer.toml", "--set", "group=3"]) in (2, 5, 8)
     assert "is the journal of a job with another group" in words(capsys.readouterr().err)
-    assert len(read_book(tmp_path / "trainer.toml").ledger.charges) == 1
+    assert len(read_ledger_view(tmp_path / "trainer.toml").ledger.charges) == 1
     assert main(["report", "l.json"]) == 0
     assert "Learned from 1,500 rows of 2 data nodes" in (tmp_path / "l.html").read_text()
 
@@ -307,7 +307,9 @@ def test_hardening_10_two_hospitals_decline_their_policies_are_widened_and_the_s
     remedy = "once the clients' [policy] allows it, the same command asks again; to ask for less, name another journal"
     assert f"trainer.regression-mcmc.journal; {remedy}" in said
     assert json.loads((tmp_path / "l.json").read_text())["remedy"] == remedy
-    assert [one.returned for one in read_book(trainer).ledger.charges] == [True], "asked once, and not again at once"
+    assert [one.returned for one in read_ledger_view(trainer).ledger.charges] == [True], (
+        "asked once, and not again at once"
+    )
     assert main(["ledger", "trainer.toml"]) == 0
     assert "spent epsilon 0 at delta 1e-05" in words(capsys.readouterr().out)
     for path, text in zip(policies, wide, strict=True):
@@ -319,7 +321,7 @@ def test_hardening_10_two_hospitals_decline_their_policies_are_widened_and_the_s
         60,
         90,
     ]
-    assert [one.returned for one in read_book(trainer).ledger.charges] == [True, False]
+    assert [one.returned for one in read_ledger_view(trainer).ledger.charges] == [True, False]
 
 
 @pytest.mark.skipif(find_spec("jax") is None or find_spec("arviz") is None, reason="without the extra samplers")
@@ -346,7 +348,7 @@ def test_hospitals_that_are_too_small_for_a_method_are_learnt_from_by_another_at
     assert "No result: the largest of 2 data nodes" in (tmp_path / "failed.html").read_text()
     assert main(["learn", "trainer.toml", "--set", "method=fast", "--json", "done.json"]) == 0
     assert json.loads((tmp_path / "done.json").read_text())["rounds"][0]["value"] == one["value"]
-    assert len(read_book(tmp_path / "trainer.toml").ledger.charges) == 1
+    assert len(read_ledger_view(tmp_path / "trainer.toml").ledger.charges) == 1
 
 
 def test_only_some_jobs_are_for_data_nodes() -> None:

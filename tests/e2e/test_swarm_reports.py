@@ -24,7 +24,7 @@ from scipy.stats import binom
 from test_learn import Actors
 
 from dca_proto.cli import main
-from dca_proto.cli.book import read_book
+from dca_proto.cli.ledger_view import read_ledger_view
 from dca_proto.core.errors import RoundAborted
 from dca_proto.core.request import OpenRound
 from dca_proto.net.broker import Broker
@@ -368,7 +368,7 @@ def test_a_trainer_learns_from_reports_and_pays_once(
     assert json.loads(Path("more.json").read_text())["sampling"]["draws"] == 50
     assert main(["learn", "trainer.toml", "--set", "bins=2"]) in (2, 5, 8)
     assert "is the journal of a job with another bins" in words(capsys.readouterr().err)
-    (charge,) = read_book(tmp_path / "trainer.toml").ledger.charges
+    (charge,) = read_ledger_view(tmp_path / "trainer.toml").ledger.charges
     assert (charge.epsilon, charge.delta) == (1.0, 0.0)
     assert main(["learn", "trainer.toml", "--epsilon", "1.5", "--journal", "other.journal"]) in (2, 5, 8)
     assert "the federation's account: found a total of epsilon 2.5 with this round" in words(capsys.readouterr().err)
@@ -394,5 +394,5 @@ def test_a_trainer_asks_groups_of_clients_whose_certificates_it_has(
     result = json.loads(Path("s.json").read_text())
     assert [one["contributors"] for one in result["rounds"]] == [3, 3]
     assert [one["name"] for one in result["iterations"]] == ["log likelihood gained"] * 2
-    invited = [set(charge.clients) for charge in read_book(tmp_path / "trainer.toml").ledger.charges]
+    invited = [set(charge.clients) for charge in read_ledger_view(tmp_path / "trainer.toml").ledger.charges]
     assert len(invited[0] | invited[1]) == CLIENTS, "each of them once"

@@ -13,7 +13,7 @@ from dca_proto.core.messages import Release, Sealed
 from dca_proto.core.request import AskNodeRelease, OpenRound
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.privacy import accounting
-from dca_proto.privacy.policy import Allowance, Policy
+from dca_proto.privacy.policy import BudgetLimit, Policy
 from dca_proto.testing import Envelope, Network, NoNoise, TestFederation
 
 MU = accounting.mu_of(1.0, 1e-6)
@@ -28,7 +28,7 @@ class Hospitals(TestFederation):
         count: J. changes: as for `TestFederation`.
     """
 
-    account: Allowance | None = None
+    account: BudgetLimit | None = None
 
     def __init__(self, count: int = 3, **changes: Any) -> None:
         rows = [np.full((index + 2, 1), (index + 1) / 16) for index in range(count)]

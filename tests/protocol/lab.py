@@ -10,10 +10,10 @@ from scene import announced, begin, forged, losing
 from dca_proto.core.messages import Abort, Contribution
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.privacy import accounting
-from dca_proto.privacy.policy import Allowance
+from dca_proto.privacy.policy import BudgetLimit
 from dca_proto.testing import Network, NoNoise, TestFederation
 
-TWO_ROUNDS = Allowance(epsilon=1.6, delta=1e-6)
+TWO_ROUNDS = BudgetLimit(epsilon=1.6, delta=1e-6)
 """Room for two rounds at (1, 1e-6), and not for three."""
 MU = accounting.mu_of(1.0, 1e-6)
 
@@ -21,7 +21,7 @@ MU = accounting.mu_of(1.0, 1e-6)
 class Lab(TestFederation):
     """A cast whose trainer has an account."""
 
-    account: Allowance | None = TWO_ROUNDS
+    account: BudgetLimit | None = TWO_ROUNDS
 
     def trainer(self, records: Iterable[tuple[str, bytes, bytes]] = ()) -> TrainerActor:
         return TrainerActor(
@@ -32,7 +32,7 @@ class Lab(TestFederation):
         )
 
 
-def lab(account: Allowance | None = TWO_ROUNDS) -> tuple[Lab, Network]:
+def lab(account: BudgetLimit | None = TWO_ROUNDS) -> tuple[Lab, Network]:
     cast = Lab(4, 3, mechanism=NoNoise())
     cast.account = account
     return cast, cast.network()

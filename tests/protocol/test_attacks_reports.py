@@ -37,6 +37,7 @@ from dca_proto.core.kinds import NodeRelease, SecureSum
 from dca_proto.core.messages import Announcement, Receipt, Release
 from dca_proto.core.params import Limits
 from dca_proto.logs import FactLog, configure_logs
+from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.mechanism import (
     ANALYTIC_GAUSSIAN,
     GRID_LAPLACE,
@@ -46,7 +47,6 @@ from dca_proto.privacy.mechanism import (
     UNARY_ENCODING,
 )
 from dca_proto.privacy.policy import Policy
-from dca_proto.privacy.price import Price
 from dca_proto.statistics import ADD_OR_REMOVE_ONE_CLIENT
 from dca_proto.statistics.sum import Sum
 from dca_proto.testing import Network, SeededRandom
@@ -287,7 +287,7 @@ def test_attack_16_weaker_terms_are_declined_with_words(
     asked = {"mechanism": by, "epsilon": 1.0, "delta": body_of(genuine).delta, **changes}
     with contextlib.suppress(UsageError):  # a hostile trainer announces the μ that fits
         pure = asked["mechanism"] in PURE_MECHANISMS
-        price = Price.of_pure(asked["epsilon"]) if pure else Price.of(asked["epsilon"], asked["delta"])
+        price = PrivacyCost.of_pure(asked["epsilon"]) if pure else PrivacyCost.of(asked["epsilon"], asked["delta"])
         changes = {"mu": price.mu, **changes}
     payload = resigned(cast, cast.trainer_identity, genuine, round_id=bytes(16), **changes)
     network.handle(cast.clients[0], Received(cast.trainer_identity.id, payload))

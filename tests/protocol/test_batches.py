@@ -44,10 +44,10 @@ from dca_proto.learning.batches import Batches
 from dca_proto.learning.job import JobTerms
 from dca_proto.net.store import SqliteStore
 from dca_proto.privacy import accounting
-from dca_proto.privacy.account import AccountError
 from dca_proto.privacy.budget import Budget
+from dca_proto.privacy.cost import PrivacyCost, total
+from dca_proto.privacy.federation_budget import BudgetError
 from dca_proto.privacy.ledger import Cost, worst
-from dca_proto.privacy.price import Price, total
 from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.testing import Network, NoNoise, TestFederation, seeded
 
@@ -252,7 +252,7 @@ def test_what_cannot_be_an_invitation_is_the_callers_mistake() -> None:
 # What it costs whom
 
 
-prices = st.builds(Price, *[st.just(0.0) | st.floats(1e-6, 4.0)] * 3)
+prices = st.builds(PrivacyCost, *[st.just(0.0) | st.floats(1e-6, 4.0)] * 3)
 costs = st.lists(st.builds(Cost, prices, st.frozensets(st.sampled_from(ids(4)), max_size=4)), max_size=8)
 
 
@@ -281,7 +281,7 @@ def refusal(cast: TestFederation, network: Network, numbers: Iterable[int], **ch
     request = cast.request(invited=invited, clients_expected=0, **changes)
     try:
         trainer_of(cast, network).check_request(request, network.now_ms)
-    except AccountError as error:
+    except BudgetError as error:
         return str(error)
     return None
 
@@ -303,11 +303,11 @@ def test_epochs_cost_each_client_its_own_rounds_and_no_more_are_let_through() ->
         f"expected <= 1.6 at delta 1e-06 in 365 days; "
         f"at most {at_most(left)} is left; ask for less, wait, or raise epsilon of [account]"
     ), "client 0 was in two rounds"
-    with pytest.raises(AccountError):
+    with pytest.raises(BudgetError):
         trainer_of(cast, network).check_request(cast.request(), network.now_ms)
-    trainer_of(cast, network).check_job([Price.of_mu(MU)], network.now_ms, invited=[cast.clients[5]])
-    with pytest.raises(AccountError):
-        trainer_of(cast, network).check_job([Price.of_mu(MU)] * 2, network.now_ms, invited=[cast.clients[5]])
+    trainer_of(cast, network).check_job([PrivacyCost.of_mu(MU)], network.now_ms, invited=[cast.clients[5]])
+    with pytest.raises(BudgetError):
+        trainer_of(cast, network).check_job([PrivacyCost.of_mu(MU)] * 2, network.now_ms, invited=[cast.clients[5]])
 
 
 def test_a_round_of_everybody_counts_for_all_of_a_batch() -> None:

@@ -14,7 +14,7 @@ from dca_proto.core import facts
 from dca_proto.core.events import Received
 from dca_proto.core.messages import Sealed
 from dca_proto.core.request import OpenRound
-from dca_proto.privacy.policy import Allowance
+from dca_proto.privacy.policy import BudgetLimit
 from dca_proto.testing import Envelope, Network
 
 NARROW = msgspec.structs.replace(OPEN, epsilon_per_round_max=0.5)
@@ -45,7 +45,7 @@ def test_hardening_10_where_all_decline_the_account_gets_its_charge_back(everybo
 
 def test_hardening_10_a_policy_that_is_widened_lets_the_next_round_through() -> None:
     cast = Hospitals(2, policy=NARROW)
-    cast.account = Allowance(epsilon=1.0, delta=1e-6)  # room for one round
+    cast.account = BudgetLimit(epsilon=1.0, delta=1e-6)  # room for one round
     network, _ = begin(cast)
     cast.policy = OPEN
     for client in cast.clients:

@@ -43,7 +43,7 @@ from dca_proto.learning.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.ledger import TABLE as LEDGER
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
-from dca_proto.privacy.policy import Allowance, Policy
+from dca_proto.privacy.policy import BudgetLimit, Policy
 from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW
 from dca_proto.testing import Network, TestFederation
 
@@ -155,7 +155,7 @@ def test_the_budget_is_charged_before_a_release_leaves_and_once() -> None:
 
 def test_the_trainers_account_is_charged_before_the_announcement_leaves() -> None:
     cast = Hospitals(3)
-    cast.account = Allowance(epsilon=1.6, delta=1e-6)
+    cast.account = BudgetLimit(epsilon=1.6, delta=1e-6)
     network = cast.network()
     trainer, told = cast.trainer_identity.id, []
     network.tamper = lambda one: told.append(dict(network.stores[trainer])) or [one]

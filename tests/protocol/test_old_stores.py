@@ -11,9 +11,9 @@ from scene import announced, begin, losing
 from dca_proto.core.errors import UsageError
 from dca_proto.core.messages import Answer, Close, Contribution, Receipt
 from dca_proto.privacy.accounting import mu_of
+from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.ledger import TABLE as LEDGER
 from dca_proto.privacy.policy import Policy
-from dca_proto.privacy.price import Price
 from dca_proto.testing import TestFederation
 
 Records = list[tuple[str, bytes, bytes]]
@@ -60,7 +60,7 @@ BEFORE_REPORTS = (
 def test_a_ledger_from_before_there_were_reports_is_read_as_gaussian_rounds() -> None:
     records = [(LEDGER, bytes([number]), bytes.fromhex(text)) for number, text in enumerate(BEFORE_REPORTS)]
     spent = TestFederation(4, 2).trainer(records).ledger.spent()
-    assert spent == Price(gaussian=mu_of(1.0, 1e-6) ** 2 + mu_of(0.5, 1e-6) ** 2)
+    assert spent == PrivacyCost(gaussian=mu_of(1.0, 1e-6) ** 2 + mu_of(0.5, 1e-6) ** 2)
     assert spent.mu == 0.2672663466514906, "what that version said"
 
 

@@ -39,7 +39,7 @@ from dca_proto.privacy.mechanism import (
     RANDOMISED_RESPONSE,
     UNARY_ENCODING,
 )
-from dca_proto.privacy.policy import Allowance, Policy
+from dca_proto.privacy.policy import BudgetLimit, Policy
 from dca_proto.statistics import REPLACE_ONE_CLIENT
 from dca_proto.testing import Network, NoNoise, TestFederation
 
@@ -185,7 +185,10 @@ def test_the_trainers_account_is_charged_before_the_announcement_leaves_and_refu
     cast = Reporters(GRID_LAPLACE, [0, 1])
     common = cast._common
     cast.trainer = lambda records=(): TrainerActor(  # type: ignore[method-assign]
-        cast.trainer_identity, cast.federation, account=Allowance(epsilon=1.5, delta=1e-6), **common(records, "trainer")
+        cast.trainer_identity,
+        cast.federation,
+        account=BudgetLimit(epsilon=1.5, delta=1e-6),
+        **common(records, "trainer"),
     )
     network, told = cast.network(), []
     network.tamper = lambda one: told.append(dict(network.stores[cast.trainer_identity.id])) or [one]

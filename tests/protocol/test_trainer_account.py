@@ -20,10 +20,10 @@ from dca_proto.core.messages import Announcement, Contribution, EpochKey
 from dca_proto.core.request import AskLdpReport
 from dca_proto.core.trainer_round import ROUNDS
 from dca_proto.privacy import accounting
-from dca_proto.privacy.account import AccountError
+from dca_proto.privacy.cost import PrivacyCost
+from dca_proto.privacy.federation_budget import BudgetError
 from dca_proto.privacy.ledger import TABLE as LEDGER
 from dca_proto.privacy.policy import DAY_MS, Policy
-from dca_proto.privacy.price import Price
 from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.testing import Network, NoNoise, TestFederation
 
@@ -31,7 +31,7 @@ from dca_proto.testing import Network, NoNoise, TestFederation
 def refusal(cast: TestFederation, network: Network, **changes: object) -> str:
     """What the caller reads; where the actor is asked all the same, nothing leaves, and nothing is stored."""
     trainer, request = cast.trainer_identity.id, cast.request(**changes)
-    with pytest.raises(AccountError) as caught:
+    with pytest.raises(BudgetError) as caught:
         trainer_of(cast, network).check_request(request, network.now_ms)
     stored, count, said = dict(network.stores[trainer]), len(network.sent), str(caught.value)
     network.command(trainer, request)
@@ -180,17 +180,17 @@ def test_an_account_that_refuses_what_it_let_through_before_ends_that_round_alon
 def test_a_job_that_would_not_fit_is_refused_before_its_first_round() -> None:
     cast, network = lab()
     trainer = trainer_of(cast, network)
-    trainer.check_job([Price.of_mu(MU)] * 2, network.now_ms)
+    trainer.check_job([PrivacyCost.of_mu(MU)] * 2, network.now_ms)
     with pytest.raises(UsageError, match=r"found a total of epsilon .* expected <= 1.6 at delta 1e-06"):
-        trainer.check_job([Price.of_mu(MU)] * 3, network.now_ms)
+        trainer.check_job([PrivacyCost.of_mu(MU)] * 3, network.now_ms)
     begin(cast, network)
     with pytest.raises(UsageError, match="the federation's account"):
-        trainer.check_job([Price.of_mu(MU)] * 2, network.now_ms)
+        trainer.check_job([PrivacyCost.of_mu(MU)] * 2, network.now_ms)
 
 
 def test_a_job_stops_in_its_middle_when_another_has_used_up_the_account() -> None:
     cast, network = lab()
-    trainer_of(cast, network).check_job([Price.of_mu(MU)] * 2, network.now_ms)
+    trainer_of(cast, network).check_job([PrivacyCost.of_mu(MU)] * 2, network.now_ms)
     begin(cast, network)  # the job's first round
     begin(cast, network)  # another job
     assert "expected <= 1.6" in refusal(cast, network)
@@ -209,7 +209,7 @@ def tell(
     request = cast.request(**{**terms, "epsilon": epsilon, "invited": invited, "clients_expected": 0, **changes})
     try:
         trainer_of(cast, network).check_request(request, network.now_ms)
-    except AccountError as error:
+    except BudgetError as error:
         return str(error)
     network.command(cast.trainer_identity.id, request)
     network.deliver()
@@ -221,7 +221,7 @@ def test_reports_of_everybody_add_up_to_the_account_and_no_further() -> None:
     cast, network = lab()
     assert tell(cast, network) == tell(cast, network) == ""
     assert len(results(network)) == 2
-    assert trainer_of(cast, network).ledger.spent() == Price.of_pure(0.8) + Price.of_pure(0.8)
+    assert trainer_of(cast, network).ledger.spent() == PrivacyCost.of_pure(0.8) + PrivacyCost.of_pure(0.8)
     assert all(network.actors[one].ledger.spent().pure == 1.6 for one in cast.clients)
     assert tell(cast, network, epsilon=0.01) == (
         "the federation's account: found a total of epsilon 1.61 with this round; expected <= 1.6 at delta 1e-06 in "
@@ -259,10 +259,10 @@ def test_mini_batches_of_reports_cost_each_client_its_own_and_are_weighed_by_the
     network.command(cast.trainer_identity.id, request)
     network.deliver()
     trainer, ledger = trainer_of(cast, network), trainer_of(cast, network).ledger
-    assert ledger.spent(of=cast.clients[:2]) == Price.of_pure(0.8)
-    assert ledger.spent(of=cast.clients[2:4]) == Price.of_mu(MU)
-    assert ledger.spent() == ledger.spent(of=cast.clients[1:3]) == Price.of_pure(0.8) + Price.of_mu(MU)
-    both = (ledger.spent() + Price.of_pure(0.8)).epsilon(1e-6)
+    assert ledger.spent(of=cast.clients[:2]) == PrivacyCost.of_pure(0.8)
+    assert ledger.spent(of=cast.clients[2:4]) == PrivacyCost.of_mu(MU)
+    assert ledger.spent() == ledger.spent(of=cast.clients[1:3]) == PrivacyCost.of_pure(0.8) + PrivacyCost.of_mu(MU)
+    both = (ledger.spent() + PrivacyCost.of_pure(0.8)).epsilon(1e-6)
     assert tell(cast, network, (1, 2)) == (
         f"the federation's account: found a total of epsilon {at_least(both)} with this round; "
         "expected <= 1.6 at delta 1e-06 in 365 days; at most 0 is left; reports of delta 0 and Gaussian rounds cost "

@@ -24,8 +24,8 @@ from dca_proto.core.messages import (
     Sealed,
 )
 from dca_proto.core.params import Timing
-from dca_proto.privacy.account import AccountError
-from dca_proto.privacy.policy import DAY_MS, Allowance
+from dca_proto.privacy.federation_budget import BudgetError
+from dca_proto.privacy.policy import DAY_MS, BudgetLimit
 from dca_proto.testing import Envelope, Network, TestFederation
 
 SETTLE_MS = Timing().settle_ms
@@ -69,7 +69,7 @@ def test_what_came_back_can_be_spent_again() -> None:
     for _ in range(2):
         begin(cast, network)
     assert len(results(network)) == 2
-    with pytest.raises(AccountError):
+    with pytest.raises(BudgetError):
         trainer_of(cast, network).check_request(cast.request(), network.now_ms)
 
 
@@ -323,9 +323,9 @@ def test_a_node_that_has_not_heard_of_the_end_says_so_and_is_asked_again() -> No
 
 def test_an_account_that_refuses_names_the_charges_that_may_come_back() -> None:
     cast, network, *_ = aborted_by_one()
-    cast.account = Allowance(epsilon=1.2, delta=1e-6)
+    cast.account = BudgetLimit(epsilon=1.2, delta=1e-6)
     network.restart(cast.trainer_identity.id)
     with pytest.raises(
-        AccountError, match="`dca trainer FILE --resume` may bring back the charge of 1 round that failed"
+        BudgetError, match="`dca trainer FILE --resume` may bring back the charge of 1 round that failed"
     ):
         trainer_of(cast, network).check_request(cast.request(), network.now_ms)

@@ -28,13 +28,13 @@ from dca_proto.net.memory import MemoryBroker, MemoryTransport
 from dca_proto.net.runner import Runner
 from dca_proto.net.store import MemoryStore
 from dca_proto.net.topics import subscriptions
-from dca_proto.privacy.account import AccountError
+from dca_proto.privacy.federation_budget import BudgetError
 from dca_proto.privacy.ledger import TABLE as LEDGER
 from dca_proto.privacy.ledger import Charge
-from dca_proto.privacy.policy import Allowance
+from dca_proto.privacy.policy import BudgetLimit
 from dca_proto.testing import Envelope, Network, NoNoise
 
-ONE_ROUND = Allowance(epsilon=1.2, delta=1e-6)
+ONE_ROUND = BudgetLimit(epsilon=1.2, delta=1e-6)
 MINUTE_MS = 60_000
 
 
@@ -179,7 +179,7 @@ def test_a_round_that_the_account_refuses_waits_for_charges_of_earlier_ones(node
             held.cancel()
             await held
 
-    with pytest.raises(asyncio.CancelledError if nodes_are_up else AccountError):
+    with pytest.raises(asyncio.CancelledError if nodes_are_up else BudgetError):
         asyncio.run(play())
     assert len([fact for fact in told if isinstance(fact, RoundFailed)]) == 1
     assert len([fact for fact in told if isinstance(fact, ChargeReturned)]) == nodes_are_up

@@ -21,9 +21,9 @@ from dca_proto.core.trainer_round import Round as TrainerRound
 from dca_proto.core.validated import ValidatedRound
 from dca_proto.local.gaussian import AnalyticGaussian
 from dca_proto.privacy import accounting
+from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.ledger import Charge
 from dca_proto.privacy.policy import Refusal
-from dca_proto.privacy.price import Price
 from dca_proto.statistics.sensitivity import REPLACE_ONE_ROW
 from emulator.trials.scenario import Adversary
 
@@ -106,7 +106,7 @@ class ChargesTheOtherKind(AltersCharges):
 
     def _other(self, charge: Charge) -> Charge:
         if charge.delta:
-            return msgspec.structs.replace(charge, mu=Price.of_pure(charge.epsilon).mu, delta=0.0)
+            return msgspec.structs.replace(charge, mu=PrivacyCost.of_pure(charge.epsilon).mu, delta=0.0)
         return msgspec.structs.replace(charge, mu=accounting.mu_of(charge.epsilon, 1e-6), delta=1e-6)
 
 

@@ -15,7 +15,7 @@ import dca_proto
 from dca_proto.core.client import ClientActor
 from dca_proto.core.compute import ComputeActor
 from dca_proto.core.trainer import TrainerActor
-from dca_proto.privacy.policy import Allowance, Policy
+from dca_proto.privacy.policy import BudgetLimit, Policy
 from dca_proto.testing import TestFederation
 from emulator.sim.process import KillPoint, Process
 from emulator.sim.simulator import Simulator
@@ -35,7 +35,7 @@ class PlantedFederation(TestFederation):
     """A cast in which all actors of one role are faulty copies."""
 
     plant: type | None = None
-    account: Allowance | None = None
+    account: BudgetLimit | None = None
 
     def client(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> ClientActor:
         return self._planted(super().client(index, records))

@@ -12,7 +12,7 @@ from dca_proto.core.errors import UsageError
 from dca_proto.core.kinds import check_mu
 from dca_proto.privacy.accounting import compose, mu_of_pure
 from dca_proto.privacy.budget import Budget, RoundCost, best_shares, quoted
-from dca_proto.privacy.price import Price, total
+from dca_proto.privacy.cost import PrivacyCost, total
 
 
 def test_a_tenth_for_the_first_round_leaves_the_second_half_of_the_published_noise() -> None:
@@ -106,12 +106,14 @@ def test_rounds_of_reports_divide_epsilon() -> None:
     rounds = [one.epsilon for one in shares]
     assert rounds == pytest.approx([0.2, 0.4, 1.4], rel=1e-5)
     assert [(one.mu, one.delta) for one in shares] == [(mu_of_pure(epsilon), 0.0) for epsilon in rounds]
-    assert budget.covers(total(map(Price.of_pure, rounds)))
-    assert budget.covers(Price.of_pure(2.0))
+    assert budget.covers(total(map(PrivacyCost.of_pure, rounds)))
+    assert budget.covers(PrivacyCost.of_pure(2.0))
     assert budget.covers(budget.price)
-    assert not budget.covers(Price.of_pure(2.0) + Price.of_pure(1e-3))
-    assert not budget.covers(Price.of_pure(2.0) + Price.of_mu(1e-3))
-    assert not budget.covers(Price.of_pure(1.0) + Price.of(1.0, 1e-6)), "beside a Gaussian round ε does not add up"
+    assert not budget.covers(PrivacyCost.of_pure(2.0) + PrivacyCost.of_pure(1e-3))
+    assert not budget.covers(PrivacyCost.of_pure(2.0) + PrivacyCost.of_mu(1e-3))
+    assert not budget.covers(PrivacyCost.of_pure(1.0) + PrivacyCost.of(1.0, 1e-6)), (
+        "beside a Gaussian round ε does not add up"
+    )
     for share in (0.0, -0.1, 1.1, math.nan):
         with pytest.raises(UsageError, match=r"^a round's share of the budget is .*, expected above 0 and at most 1$"):
             budget.pure_share(share)

@@ -18,7 +18,7 @@ import typer
 
 from dca_proto import cli, device
 from dca_proto.cli import main
-from dca_proto.cli.anatomy import describe_message
+from dca_proto.cli.message_dump import describe_message
 from dca_proto.core.client_round import StoredRound as ClientRound
 from dca_proto.core.codec import decode_body, decode_frame, encode
 from dca_proto.core.compute_round import StoredList

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from dca_proto.cli import main
-from dca_proto.cli.book import as_plain, read_book
+from dca_proto.cli.ledger_view import as_plain, read_ledger_view
 from dca_proto.core.client_round import ROUNDS
 from dca_proto.core.declines import TABLE as DECLINED
 from dca_proto.core.declines import DeclinedRound
@@ -21,10 +21,10 @@ from dca_proto.core.effects import Channel, Persist
 from dca_proto.keyfile import read_identity, write_identity
 from dca_proto.net.store import SqliteStore
 from dca_proto.privacy import accounting
+from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.ledger import TABLE as LEDGER
 from dca_proto.privacy.ledger import Charge
 from dca_proto.privacy.policy import Policy
-from dca_proto.privacy.price import Price
 from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.testing import Network, TestFederation
 
@@ -170,11 +170,11 @@ def test_the_json_says_the_same_to_programs(run: Run, folder: Path) -> None:
 
 
 def test_what_is_left_is_what_the_policy_lets_through(folder: Path, played: tuple[TestFederation, Network]) -> None:
-    book, now_ms = read_book(folder / "client.toml"), played[1].now_ms
-    assert book.allowance is not None
+    book, now_ms = read_ledger_view(folder / "client.toml"), played[1].now_ms
+    assert book.budget_limit is not None
     left = as_plain(book, 1e-6, now_ms)["epsilon_left"]
-    assert book.allowance.check(Price.of(left, 1e-6), book.ledger, now_ms) is None
-    assert book.allowance.check(Price.of(left * 1.0001, 1e-6), book.ledger, now_ms) is not None
+    assert book.budget_limit.check(PrivacyCost.of(left, 1e-6), book.ledger, now_ms) is None
+    assert book.budget_limit.check(PrivacyCost.of(left * 1.0001, 1e-6), book.ledger, now_ms) is not None
 
 
 def test_rounds_of_reports_are_told_at_delta_0_and_what_is_left_of_either_kind(

@@ -21,7 +21,7 @@ from dca_proto.device import _data, load
 from dca_proto.federation import Federation, Member, enrol, sign_federation
 from dca_proto.keyfile import write_certificate, write_identity
 from dca_proto.net.inbox import CLIENT_LIMITS, InboxLimits
-from dca_proto.privacy.policy import Allowance, Policy
+from dca_proto.privacy.policy import BudgetLimit, Policy
 from dca_proto.request import RoundSettings, open_round
 from dca_proto.table import Table, read_csv
 
@@ -223,10 +223,10 @@ def test_a_shared_policy_may_bound_columns_that_a_device_lacks(folder: Path) -> 
 
 
 def test_a_trainers_account_has_defaults_and_is_given_to_its_actor(folder: Path) -> None:
-    assert load(folder / "trainer.toml").config.account == Allowance(epsilon=4.0, delta=1e-5, period_days=365.0)
+    assert load(folder / "trainer.toml").config.account == BudgetLimit(epsilon=4.0, delta=1e-5, period_days=365.0)
     (folder / "trainer.toml").write_text(f"{TRAINER_TEXT}[account]\nepsilon = 0.5\ndelta = 1e-6\nperiod_days = 7\n")
     device = load(folder / "trainer.toml")
-    assert device.config.account == Allowance(epsilon=0.5, delta=1e-6, period_days=7.0)
+    assert device.config.account == BudgetLimit(epsilon=0.5, delta=1e-6, period_days=7.0)
     request = open_round(RoundSettings(**{**PLAIN, "epsilon": 0.6}), FEDERATION)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"the federation's account: found a total of epsilon .* expected <= 0.5"):
         asyncio.run(device.hold(request))
@@ -245,7 +245,9 @@ def test_mistakes_in_an_account_are_named(folder: Path, text: str, message: str)
     assert message in refusal(folder, f"{TRAINER_TEXT}[account]\n{text}\n", "trainer.toml")
 
 
-@pytest.mark.parametrize(("role", "section", "kind"), [("client", "policy", Policy), ("trainer", "account", Allowance)])
+@pytest.mark.parametrize(
+    ("role", "section", "kind"), [("client", "policy", Policy), ("trainer", "account", BudgetLimit)]
+)
 def test_the_examples_of_the_help_are_valid(role: str, section: str, kind: type) -> None:
     shown = EXAMPLES[role].partition(f"[{section}]")[2].partition("\n\n")[0]
     convert(f"[{section}]", tomllib.loads(shown.partition("\n")[2]), kind)

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.stats import norm
 
+from dca_proto.privacy.cost import PrivacyCost, total
 from dca_proto.privacy.ledger import Charge, Ledger
-from dca_proto.privacy.policy import Allowance, Policy
-from dca_proto.privacy.price import Price, total
+from dca_proto.privacy.policy import BudgetLimit, Policy
 
 Array = NDArray[np.float64]
 DELTA = 1e-5
@@ -59,20 +59,20 @@ def test_hardening_13_a_report_of_1_and_a_sum_of_1_cost_2_and_exactly_that() -> 
     mu = mu_of(1.0)
     exact = float(brentq(lambda epsilon: mixed_delta(epsilon, 1.0, mu) - DELTA, 0.5, 4))
     spent = ledger_of([mu], [1.0])
-    counted = BOTH.allowance.epsilon_of(spent.spent())
+    counted = BOTH.budget_limit.epsilon_of(spent.spent())
     assert 0.95 * counted <= exact <= counted == pytest.approx(2.0, rel=1e-8)
-    without = msgspec.structs.replace(BOTH, epsilon_for_reports=0.0).allowance
+    without = msgspec.structs.replace(BOTH, epsilon_for_reports=0.0).budget_limit
     assert without.epsilon_of(spent.spent()) > 5.6, "what it is counted at where nothing is kept for reports"
-    assert BOTH.check_budget(Price.of_mu(mu), ledger_of([], [1.0]), 0) is None
-    assert BOTH.check_budget(Price.of_pure(1.0), ledger_of([mu], []), 0) is None
-    for further in (Price.of_mu(0.01), Price.of_pure(1e-6)):
+    assert BOTH.check_budget(PrivacyCost.of_mu(mu), ledger_of([], [1.0]), 0) is None
+    assert BOTH.check_budget(PrivacyCost.of_pure(1.0), ledger_of([mu], []), 0) is None
+    for further in (PrivacyCost.of_mu(0.01), PrivacyCost.of_pure(1e-6)):
         assert BOTH.check_budget(further, spent, 0) is not None
         assert without.check(further, spent, 0) is not None
 
 
 def test_each_kind_has_its_part_and_no_more() -> None:
     """Σε <= ε₁ and √Σμ² <= μ(ε - ε₁, δ), also where the other kind has spent nothing."""
-    allowance = Allowance(epsilon=3.0, delta=DELTA, epsilon_for_reports=1.0)
+    budget_limit = BudgetLimit(epsilon=3.0, delta=DELTA, epsilon_for_reports=1.0)
     whole = mu_of(2.0)
     for mus, reports, fits in [
         ([whole], [1.0], True),
@@ -82,14 +82,14 @@ def test_each_kind_has_its_part_and_no_more() -> None:
         ([], [1.0 + 1e-9], False),
         ([], [0.1] * 11, False),
     ]:
-        assert (allowance.check(Price(), ledger_of(mus, reports), 0) is None) == fits, (mus, reports)
-    assert allowance.left(ledger_of([], [0.25]), 0, pure=True) == 0.75
-    assert allowance.left(Ledger(), 0) == 2.0
-    assert allowance.left(ledger_of([], [0.25]), 0) == 2.0, "reports take nothing of the others' part"
+        assert (budget_limit.check(PrivacyCost(), ledger_of(mus, reports), 0) is None) == fits, (mus, reports)
+    assert budget_limit.left(ledger_of([], [0.25]), 0, pure=True) == 0.75
+    assert budget_limit.left(Ledger(), 0) == 2.0
+    assert budget_limit.left(ledger_of([], [0.25]), 0) == 2.0, "reports take nothing of the others' part"
 
 
 def test_the_refusal_names_both_parts() -> None:
-    refused = BOTH.check_budget(Price.of_pure(0.5), ledger_of([], [0.75]), 0)
+    refused = BOTH.check_budget(PrivacyCost.of_pure(0.5), ledger_of([], [0.75]), 0)
     assert refused is not None
     assert refused.found == "a total of epsilon 1.25 with this round, 1.25 of it for reports of delta 0"
     expected = "<= 2 at delta 1e-05 in 365 days, 1 of it kept for these; at most 0.25 is left"
@@ -141,7 +141,7 @@ def let_through(policy: Policy, step: float, report: float) -> Callable[[int, in
 
     @functools.cache
     def fits(sums: int, reports: int) -> bool:
-        price = total([Price.of_mu(step)] * sums + [Price.of_pure(report)] * reports)
+        price = total([PrivacyCost.of_mu(step)] * sums + [PrivacyCost.of_pure(report)] * reports)
         return policy.check_budget(price, Ledger(), 0) is None
 
     return fits

@@ -19,7 +19,7 @@ from dca_proto.aggregate import NoisyAggregate, RoundRequest, SecureSumRequest
 from dca_proto.learning.job import JobTerms
 from dca_proto.privacy.accounting import epsilon_of, mu_of
 from dca_proto.privacy.budget import Budget
-from dca_proto.privacy.price import Price
+from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.testing import seeded
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
@@ -161,7 +161,7 @@ class Costly:
 
     def __init__(self, rounds: IdealSwarm) -> None:
         self.hold = rounds.hold
-        self.spent = Price.of_mu(np.sqrt(2) * mu_of(2.0, 1e-5))
+        self.spent = PrivacyCost.of_mu(np.sqrt(2) * mu_of(2.0, 1e-5))
 
 
 def test_what_an_aborted_round_cost_counts_where_the_rounds_know_it() -> None:

@@ -18,10 +18,10 @@ from dca_proto.core.errors import UsageError
 from dca_proto.core.params import Limits
 from dca_proto.federation import Federation, Member
 from dca_proto.net.settings import BrokerSettings
+from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.ledger import Ledger
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
-from dca_proto.privacy.policy import Allowance, Floors, Policy
-from dca_proto.privacy.price import Price
+from dca_proto.privacy.policy import BudgetLimit, Floors, Policy
 from dca_proto.request import RoundSettings, open_round
 from dca_proto.statistics import resolve
 from dca_proto.table import read_csv
@@ -49,13 +49,13 @@ def numeric(kind: type[msgspec.Struct]) -> list[str]:
 
 
 def use_policy(policy: Policy) -> None:
-    use_allowance(policy.allowance)
+    use_allowance(policy.budget_limit)
 
 
-def use_allowance(allowance: Allowance) -> None:
-    assert allowance.since_ms(NOW_MS) < NOW_MS, "a charge of the last moment counts"
-    assert allowance.left(Ledger(), NOW_MS) >= 0
-    refusal = allowance.check(Price.of(100.0, 1e-6), Ledger(), NOW_MS)
+def use_allowance(budget_limit: BudgetLimit) -> None:
+    assert budget_limit.since_ms(NOW_MS) < NOW_MS, "a charge of the last moment counts"
+    assert budget_limit.left(Ledger(), NOW_MS) >= 0
+    refusal = budget_limit.check(PrivacyCost.of(100.0, 1e-6), Ledger(), NOW_MS)
     assert refusal is None or refusal.reason == "budget"
 
 
@@ -78,7 +78,7 @@ def line_of(work: Callable[[], object]) -> str:
 KINDS: dict[str, tuple[type[msgspec.Struct], dict[str, Any], Any]] = {
     "policy": (Policy, {}, use_policy),
     "floors": (Floors, {}, lambda floors: None),
-    "account": (Allowance, {}, use_allowance),
+    "account": (BudgetLimit, {}, use_allowance),
     "broker": (BrokerSettings, {"url": "mqtt://localhost"}, lambda settings: settings.port),
     "round": (RoundSettings, ROUND, use_round),
     "report": (RoundSettings, REPORT, use_round),
@@ -100,7 +100,7 @@ def test_hardening_7_no_number_of_a_file_is_more_than_a_line(name: str) -> None:
 @pytest.mark.parametrize("days", [1e308, 1e300, math.inf, math.nan, 1e-320, 0.0, -1.0])
 def test_hardening_7_a_period_that_is_none_is_refused(days: float) -> None:
     """1e308 raised an OverflowError with the first announcement; 1e-320 counted no charge at all."""
-    for make in (lambda: Allowance(period_days=days), lambda: Policy(period_days=days)):
+    for make in (lambda: BudgetLimit(period_days=days), lambda: Policy(period_days=days)):
         with pytest.raises(UsageError, match=r"period_days is .*; give a number of days from 0.01 to 36600, such as"):
             make()
 

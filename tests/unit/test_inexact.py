@@ -20,7 +20,7 @@ from scipy import stats
 from dca_proto import config
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.cli import actors
-from dca_proto.cli.narrator import Narrator
+from dca_proto.cli.reporter import Reporter
 from dca_proto.core import facts
 from dca_proto.core.effects import Channel
 from dca_proto.core.errors import UsageError
@@ -169,9 +169,9 @@ def test_a_trainer_and_its_nodes_tell_no_figure() -> None:
     network.advance(network.now_ms + 200_000)
     told = [fact for actor, fact in network.facts if actor not in cast.clients]
     assert any(isinstance(fact, facts.RoundCompleted) for fact in told)
-    with Narrator(Console(file=printed, width=200), cast.federation) as narrator:
+    with Reporter(Console(file=printed, width=200), cast.federation) as reporter:
         for fact in told:
-            narrator(fact)
+            reporter(fact)
     assert "closed with 20 contributions" in printed.getvalue()
     assert not CLAIM.search(printed.getvalue())
     assert not any(CLAIM.search(repr(fact)) for fact in told)

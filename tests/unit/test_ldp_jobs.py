@@ -21,8 +21,8 @@ from dca_proto.cli.job_settings import best_weights, check_plan
 from dca_proto.core.request import AskLdpReport
 from dca_proto.learning.job import JobTerms
 from dca_proto.privacy.budget import Budget
+from dca_proto.privacy.cost import PrivacyCost, total
 from dca_proto.privacy.mechanism import LOCAL_MECHANISMS, PURE_MECHANISMS
-from dca_proto.privacy.price import Price, total
 from dca_proto.statistics import resolve
 from dca_proto.statistics.weights import best_regression_weights
 from emulator.ideal import IdealSwarm
@@ -248,9 +248,10 @@ def test_features_and_labels_of_a_client_cost_it_its_budget_together(epsilon: fl
     assert (features.statistic, features.parameters["columns"]) == ("sum", ["a", "b"])
     assert (labels.statistic, labels.parameters["columns"]) == ("histogram", ["y"])
     assert len(labels.parameters["edges"]) == 3
-    prices = [Price.of(one.epsilon, one.delta) for one in (terms.open(each, bytes(16)) for each in (features, labels))]
+    opened = [terms.open(each, bytes(16)) for each in (features, labels)]
+    prices = [PrivacyCost.of(one.epsilon, one.delta) for one in opened]
     assert total(prices).within(epsilon, 1e-5)
-    assert not total([*prices, Price.of_mu(0.05 * budget.mu)]).within(epsilon, 1e-5)
+    assert not total([*prices, PrivacyCost.of_mu(0.05 * budget.mu)]).within(epsilon, 1e-5)
     assert prices[1].converted / budget.mu**2 == pytest.approx(share, rel=1e-5)
 
 

@@ -21,7 +21,7 @@ from dca_proto.cli.job_settings import DELTA, Task, task_of
 from dca_proto.cli.learn_view import reports_row, show
 from dca_proto.core.errors import UsageError
 from dca_proto.privacy.budget import Budget
-from dca_proto.privacy.price import Price
+from dca_proto.privacy.cost import PrivacyCost
 from emulator.swarm.live import fresh_keys
 from inference.bounds import Interval
 from inference.datasets import load
@@ -123,7 +123,7 @@ def task(name: str = "ldp-histogram", nodes: int = 2, **given: Any) -> Task:
 def test_a_job_on_pure_reports_needs_no_delta_and_spends_none() -> None:
     for found in (task(), task(delta=1e-3), task("ldp-mean", delta=0)):
         assert (found.delta, found.table["delta"], found.terms.budget) == (0.0, 0.0, Budget(2, DELTA))
-        assert found.price == Price.of_pure(2.0)
+        assert found.price == PrivacyCost.of_pure(2.0)
         assert (found.kind, found.terms.computes, found.terms.tolerated) == (LdpReportRequest, (), 0)
     assert task(delta=1e-3).identity == task().identity, "a journal is gone on with, whatever is said of delta"
     with pytest.raises(UsageError, match="nothing says its delta; give them in"):

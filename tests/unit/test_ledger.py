@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dca_proto.privacy import accounting
+from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.ledger import TABLE, Charge, Cost, Ledger, worst
-from dca_proto.privacy.price import Price
 
 
 def charge(number: int, mu: float = 0.5, at_ms: int = 0) -> Charge:
@@ -36,9 +36,9 @@ def report(number: int, epsilon: float, clients: tuple[bytes, ...] = ()) -> Char
 def test_reports_add_up_in_epsilon_beside_gaussian_rounds() -> None:
     ledger = Ledger([charge(1, 3.0), report(2, 0.5), charge(3, 4.0), report(4, 1.5)])
     converted = accounting.mu_of_pure(0.5) ** 2 + accounting.mu_of_pure(1.5) ** 2
-    assert ledger.spent() == Price(25.0, 2.0, pytest.approx(converted))
+    assert ledger.spent() == PrivacyCost(25.0, 2.0, pytest.approx(converted))
     ledger.give_back(report(4, 1.5).round_id)
-    assert ledger.spent() == Price.of_pure(0.5) + Price.of_mu(5.0)
+    assert ledger.spent() == PrivacyCost.of_pure(0.5) + PrivacyCost.of_mu(5.0)
     assert Ledger([report(1, 0.1), report(2, 0.2)]).spent().within(0.3, 1e-6)
 
 
@@ -133,7 +133,7 @@ def test_what_is_spent_is_what_a_ledger_that_adds_up_afresh_says(done: list[tupl
             assert_same(ledger.spent(since_ms), worst(Cost(one.price, frozenset(one.clients)) for one in counted))
 
 
-def assert_same(found: Price, expected: Price) -> None:
+def assert_same(found: PrivacyCost, expected: PrivacyCost) -> None:
     for part in ("gaussian", "pure", "converted"):
         assert getattr(found, part) == pytest.approx(getattr(expected, part), rel=1e-12, abs=1e-15)
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from dca_proto.cli.narrator import Narrator
+from dca_proto.cli.reporter import Reporter
 from dca_proto.core import facts
 from dca_proto.logs import FactLog, configure_logs
 from dca_proto.net.transport import Connected, Disconnected
@@ -58,7 +58,7 @@ def test_hardening_9_a_loss_is_a_warning_and_a_return_says_how_long_it_took(caps
     configure_logs(json=True)
     terminal = io.StringIO()
     told = (Disconnected("mqtt://h", "cannot reach it"), Connected("mqtt://h", 12.345), Connected("mqtt://h"))
-    for tell in (FactLog(), Narrator(Console(file=terminal, width=200), TestFederation(3, 2).federation)):
+    for tell in (FactLog(), Reporter(Console(file=terminal, width=200), TestFederation(3, 2).federation)):
         for fact in told:
             tell(fact)
     logged = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
@@ -81,13 +81,13 @@ def test_facts_are_told_in_sentences() -> None:
     network.command(cast.trainer_identity.id, cast.request())
     network.advance(network.now_ms + 1000)
     console = Console(record=True, width=200, file=io.StringIO())
-    with Narrator(console, cast.federation) as narrator:
+    with Reporter(console, cast.federation) as reporter:
         for _, fact in network.facts:
-            narrator(fact)
-        narrator(facts.Declined(bytes(16), bytes(16), "epsilon", "[red]\x1b[2J", "<= 1"))
-        narrator(facts.LedgerReused(bytes(16), cast.computes[0], 3, 7))
-        narrator(facts.NodeAborted(bytes(16), cast.computes[0], "too-few", "2 of 3"))
-        narrator(facts.Contributed(bytes(16), "histogram", 1.232, 1.0))
+            reporter(fact)
+        reporter(facts.Declined(bytes(16), bytes(16), "epsilon", "[red]\x1b[2J", "<= 1"))
+        reporter(facts.LedgerReused(bytes(16), cast.computes[0], 3, 7))
+        reporter(facts.NodeAborted(bytes(16), cast.computes[0], "too-few", "2 of 3"))
+        reporter(facts.Contributed(bytes(16), "histogram", 1.232, 1.0))
         told = console.export_text()
     for sentence in ("announced sum (1 number)", "contributed to sum", "released the partial sum over 3", "mu = "):
         assert sentence in told

@@ -13,10 +13,10 @@ from dca_proto.core.messages import Announcement, Signed
 from dca_proto.core.params import Limits
 from dca_proto.core.validated import validate_announcement
 from dca_proto.privacy import accounting
+from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.ledger import Charge, Cost, Ledger
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
-from dca_proto.privacy.policy import DAY_MS, Allowance, Floors, Policy, Refusal
-from dca_proto.privacy.price import Price
+from dca_proto.privacy.policy import DAY_MS, BudgetLimit, Floors, Policy, Refusal
 from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.statistics import Statistic
 
@@ -115,7 +115,7 @@ def test_a_budget_refusal_says_what_it_would_come_to_what_is_allowed_and_what_is
     allowed, round_mu = accounting.mu_of(4.0, 1e-5), accounting.mu_of(1.0, 1e-5)
     ledger = spent(math.sqrt(allowed**2 - (round_mu / 2) ** 2), 1)
     total = accounting.epsilon_of(math.sqrt(allowed**2 + 0.75 * round_mu**2), 1e-5)
-    left = Policy().allowance.left(ledger, NOW_MS)
+    left = Policy().budget_limit.left(ledger, NOW_MS)
     assert 0 < left < 1
     assert found(Policy(), ledger) == Refusal(
         "budget",
@@ -127,31 +127,31 @@ def test_a_budget_refusal_says_what_it_would_come_to_what_is_allowed_and_what_is
 @pytest.mark.parametrize("share", [0.0, 1e-6, 0.1, 0.9, 1 - 1e-6, 1 - 1e-12, 1.0, 2.0])
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.01, 1e-10), (1.0, 1e-6), (4.0, 1e-5), (40.0, 1e-3)])
 def test_what_is_left_is_let_through_and_no_more(share: float, epsilon: float, delta: float) -> None:
-    allowance = Allowance(epsilon=epsilon, delta=delta)
-    ledger = spent(allowance.mu * share, 1) if share else Ledger()
-    left = allowance.left(ledger, NOW_MS)
+    budget_limit = BudgetLimit(epsilon=epsilon, delta=delta)
+    ledger = spent(budget_limit.mu * share, 1) if share else Ledger()
+    left = budget_limit.left(ledger, NOW_MS)
     if left:
-        assert allowance.check(Price.of(left, delta), ledger, NOW_MS) is None
+        assert budget_limit.check(PrivacyCost.of(left, delta), ledger, NOW_MS) is None
     more = max(left * (1 + 1e-5), 2e-4 * epsilon)
-    assert allowance.check(Price.of(more, delta), ledger, NOW_MS) is not None
-    assert allowance.left(ledger, NOW_MS, [Cost(Price.of_mu(allowance.mu))]) == 0.0, "all of it is promised"
+    assert budget_limit.check(PrivacyCost.of(more, delta), ledger, NOW_MS) is not None
+    assert budget_limit.left(ledger, NOW_MS, [Cost(PrivacyCost.of_mu(budget_limit.mu))]) == 0.0, "all of it is promised"
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
 def test_all_of_a_budget_can_be_spent_in_one_round_and_then_nothing(epsilon: float) -> None:
-    allowance = Allowance(epsilon=epsilon, delta=1e-5)
-    assert allowance.left(Ledger(), NOW_MS) == epsilon
-    assert allowance.check(Price.of_mu(allowance.mu), Ledger(), NOW_MS) is None
-    assert allowance.check(Price.of_mu(allowance.mu * (1 + 1e-12)), Ledger(), NOW_MS) is not None
-    assert allowance.check(Price.of_mu(1e-6 * allowance.mu), spent(allowance.mu, 1), NOW_MS) is not None
+    budget_limit = BudgetLimit(epsilon=epsilon, delta=1e-5)
+    assert budget_limit.left(Ledger(), NOW_MS) == epsilon
+    assert budget_limit.check(PrivacyCost.of_mu(budget_limit.mu), Ledger(), NOW_MS) is None
+    assert budget_limit.check(PrivacyCost.of_mu(budget_limit.mu * (1 + 1e-12)), Ledger(), NOW_MS) is not None
+    assert budget_limit.check(PrivacyCost.of_mu(1e-6 * budget_limit.mu), spent(budget_limit.mu, 1), NOW_MS) is not None
     only = Policy(epsilon_per_round_max=epsilon, epsilon_per_period_max=epsilon)
     assert refusal(only, epsilon=epsilon, delta=1e-5) is None
 
 
 def test_left_over_a_period_comes_back() -> None:
-    allowance = Allowance(epsilon=2.0, delta=1e-6, period_days=7.0)
-    assert allowance.left(spent(allowance.mu, 6.9), NOW_MS) == 0.0
-    assert allowance.left(spent(allowance.mu, 7.1), NOW_MS) == pytest.approx(2.0, rel=1e-6)
+    budget_limit = BudgetLimit(epsilon=2.0, delta=1e-6, period_days=7.0)
+    assert budget_limit.left(spent(budget_limit.mu, 6.9), NOW_MS) == 0.0
+    assert budget_limit.left(spent(budget_limit.mu, 7.1), NOW_MS) == pytest.approx(2.0, rel=1e-6)
 
 
 def test_one_delta_serves_for_a_round_and_for_the_total() -> None:
@@ -201,9 +201,9 @@ def test_reports_add_up_to_the_budget_and_no_further() -> None:
     assert found(Policy(), reported(1.0, 1.0, 1.0, 0.5), **REPORTS) == Refusal(
         "budget", "a total of epsilon 4.5 with this round", "<= 4 at delta 1e-05 in 365 days; at most 0.5 is left"
     )
-    allowance = Policy().allowance
-    assert allowance.left(reported(3.5), NOW_MS, pure=True) == 0.5
-    assert allowance.left(reported(4.0), NOW_MS, pure=True) == allowance.left(reported(4.0), NOW_MS) == 0.0
+    budget_limit = Policy().budget_limit
+    assert budget_limit.left(reported(3.5), NOW_MS, pure=True) == 0.5
+    assert budget_limit.left(reported(4.0), NOW_MS, pure=True) == budget_limit.left(reported(4.0), NOW_MS) == 0.0
 
 
 def test_a_report_beside_a_gaussian_round_has_to_fit_as_one() -> None:
@@ -213,8 +213,8 @@ def test_a_report_beside_a_gaussian_round_has_to_fit_as_one() -> None:
         "or set epsilon_for_reports before the first"
     )
     ledger = spent(accounting.mu_of(0.5, 1e-5), 1)
-    total = (ledger.spent() + Price.of_pure(1.0)).epsilon(1e-5)
-    left = Policy().allowance.left(ledger, NOW_MS, pure=True)
+    total = (ledger.spent() + PrivacyCost.of_pure(1.0)).epsilon(1e-5)
+    left = Policy().budget_limit.left(ledger, NOW_MS, pure=True)
     assert total > accounting.epsilon_of(accounting.mu_of_pure(1.0), 1e-5) > 5.5
     assert 0.7 < left < 0.75
     assert found(Policy(), ledger, **REPORTS) == Refusal(
@@ -378,7 +378,7 @@ def test_a_policy_that_would_protect_nobody_is_the_callers_error(fields: dict) -
 def test_an_account_that_can_hold_nothing_is_the_callers_error(fields: dict) -> None:
     (name,) = fields
     with pytest.raises(UsageError, match=rf"^account: {name} is .*; give "):
-        Allowance(**fields)
+        BudgetLimit(**fields)
 
 
 def test_floors_below_one_client_are_the_callers_error() -> None:
@@ -389,6 +389,6 @@ def test_floors_below_one_client_are_the_callers_error() -> None:
 
 
 def test_an_unknown_field_is_an_error() -> None:
-    for kind in (Policy, Floors, Allowance):
+    for kind in (Policy, Floors, BudgetLimit):
         with pytest.raises(msgspec.ValidationError, match="unknown field"):
             msgspec.convert({"clients_mim": 3}, kind)

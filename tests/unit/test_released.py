@@ -13,7 +13,7 @@ from sklearn.linear_model import Ridge
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.privacy import accounting
-from dca_proto.privacy.price import Price, total
+from dca_proto.privacy.cost import PrivacyCost, total
 from dca_proto.statistics import resolve
 from inference.bounds import Interval
 from inference.errors import DataError
@@ -293,10 +293,10 @@ def test_epsilon_of_several_rounds_is_that_of_their_joint_mu() -> None:
 
 
 def test_rounds_of_reports_add_up_in_epsilon_and_beside_gaussian_ones_in_mu_as_a_ledger_has_it() -> None:
-    one, report = aggregate(rows_of(10)), Price.of_pure(0.5)
+    one, report = aggregate(rows_of(10)), PrivacyCost.of_pure(0.5)
     told = replace(one, epsilon=0.5, delta=0.0, mu=report.mu)
     assert composed([told]) == (0.5, 0.0)
     assert composed([told, told]) == (1.0, 0.0)
     for count in (1, 40):
-        expected = total([Price.of_mu(one.mu), *[report] * count]).epsilon(1e-5)
+        expected = total([PrivacyCost.of_mu(one.mu), *[report] * count]).epsilon(1e-5)
         assert composed([one, *[told] * count]) == (pytest.approx(expected, rel=1e-6), 1e-5)

@@ -25,15 +25,15 @@ from pages import text_of as page_text
 from rich.console import Console
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.cli import account_answer, account_view, actors, book, learn_view, ledger
+from dca_proto.cli import account_answer, account_view, actors, learn_view, ledger, ledger_view
 from dca_proto.cli.account_enquiry import Enquiry
 from dca_proto.cli.account_question import Columns, question
 from dca_proto.outcome import outcome
 from dca_proto.privacy import accounting
 from dca_proto.privacy.budget import Budget
+from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.ledger import Charge, Ledger
-from dca_proto.privacy.policy import Allowance
-from dca_proto.privacy.price import Price
+from dca_proto.privacy.policy import BudgetLimit
 from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.testing import TestFederation, seeded
 from emulator.audit import picture
@@ -113,7 +113,7 @@ def test_what_was_given_is_printed_as_it_was_given(epsilon: float, delta: float)
 
 
 def test_sums_of_decimals_are_told_as_decimals() -> None:
-    price = Price.of_pure(0.1) + Price.of_pure(0.2)
+    price = PrivacyCost.of_pure(0.1) + PrivacyCost.of_pure(0.2)
     assert (price.pure, price.epsilon(0), price.epsilon(1e-12)) == (0.30000000000000004, 0.3, 0.3)
 
 
@@ -242,17 +242,21 @@ def test_a_ledger_rounds_what_is_spent_up_and_what_is_left_down(
         Charge(bytes([n]) * 16, "sum", bytes(16), accounting.mu_of(one, delta), one, delta, 0, n)
         for n, one in enumerate(epsilons, 1)
     ]
-    allowance = Allowance(epsilon=limit, delta=delta, period_days=36500)
-    kept = book.Book(store=Path("x"), role="client", ledger=Ledger(charges), declined=(), allowance=allowance)
-    plain = book.as_plain(kept, delta, 1)
+    budget_limit = BudgetLimit(epsilon=limit, delta=delta, period_days=36500)
+    kept = ledger_view.LedgerView(
+        store=Path("x"), role="client", ledger=Ledger(charges), declined=(), budget_limit=budget_limit
+    )
+    plain = ledger_view.as_plain(kept, delta, 1)
     (_, spent), (_, left) = ledger._totals(kept, plain)
     (spent_epsilon,) = printed(spent, "epsilon")
     assert plain["epsilon_spent"] <= spent_epsilon <= plain["epsilon_spent"] * (1 + CLOSE)
     assert accounting.delta_of(plain["epsilon_spent"], plain["mu_spent"]) <= delta * (1 + 1e-12)
     (left_epsilon,) = printed(left, "epsilon")
     assert plain["epsilon_left"] * (1 - CLOSE) <= left_epsilon <= plain["epsilon_left"]
-    assert kept.ledger.spent(0) + Price.of(left_epsilon, delta) != Price()
-    assert (kept.ledger.spent(0) + Price.of(left_epsilon, delta)).within(limit, delta), "who asks for it is let in"
+    assert kept.ledger.spent(0) + PrivacyCost.of(left_epsilon, delta) != PrivacyCost()
+    assert (kept.ledger.spent(0) + PrivacyCost.of(left_epsilon, delta)).within(limit, delta), (
+        "who asks for it is let in"
+    )
     console = Console(file=io.StringIO(), width=300)
     console.print(ledger._charges(plain))
     rows = [line.split() for line in console.file.getvalue().splitlines() if line.strip()[:1].isdigit()]  # type: ignore[attr-defined]
@@ -265,19 +269,19 @@ def test_a_ledger_rounds_what_is_spent_up_and_what_is_left_down(
 @given(st.floats(0.5, 3), DELTAS)
 def test_a_refusal_for_the_budget(epsilon: float, delta: float) -> None:
     """What was asked for is rounded up; what would be let in is rounded down."""
-    allowance = Allowance(epsilon=epsilon, delta=delta, period_days=1)
+    budget_limit = BudgetLimit(epsilon=epsilon, delta=delta, period_days=1)
     half = epsilon / 2
     spent = Ledger([Charge(bytes(16), "sum", bytes(16), accounting.mu_of(half, delta), half, delta, 0, 1)])
-    refusal = allowance.check(Price.of(epsilon, delta), spent, 1)
+    refusal = budget_limit.check(PrivacyCost.of(epsilon, delta), spent, 1)
     assert refusal is not None
     (found,) = printed(refusal.found, "epsilon")
-    together = spent.spent(0) + Price.of(epsilon, delta)
+    together = spent.spent(0) + PrivacyCost.of(epsilon, delta)
     assert together.epsilon(delta) <= found <= together.epsilon(delta) * (1 + CLOSE)
     limit, left = re.search(rf"<= {NUMBER}", refusal.expected), re.search(rf"at most {NUMBER} is", refusal.expected)
     assert limit
     assert left
     assert parsed(limit[1]) <= epsilon
-    assert (spent.spent(0) + Price.of(parsed(left[1]), delta)).within(epsilon, delta)
+    assert (spent.spent(0) + PrivacyCost.of(parsed(left[1]), delta)).within(epsilon, delta)
 
 
 # None beside the formatter.

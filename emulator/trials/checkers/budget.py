@@ -29,10 +29,10 @@ from dca_proto.core.sessions import SESSIONS, StoredSession
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.privacy import accounting
+from dca_proto.privacy.cost import PrivacyCost, total
 from dca_proto.privacy.ledger import TABLE as LEDGER
 from dca_proto.privacy.ledger import Charge
 from dca_proto.privacy.mechanism import PURE_MECHANISMS
-from dca_proto.privacy.price import Price, total
 from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW
 from emulator.sim.process import Process
@@ -146,16 +146,16 @@ class Budget(Checker):
     def _check_total(self, process: Process) -> None:
         """All that counts in the period together, within the client's own policy, or the trainer's account."""
         cast = self.world.cast
-        allowance = cast.policy.allowance if process.role is Channel.CLIENT else cast.account
-        if allowance is None or (process.role is Channel.TRAINER and self.world.has_batches):
+        budget_limit = cast.policy.budget_limit if process.role is Channel.CLIENT else cast.account
+        if budget_limit is None or (process.role is Channel.TRAINER and self.world.has_batches):
             return  # of mini-batches the account is each client's own, which its ledger holds
-        since_ms = allowance.since_ms(process.now_ms)
+        since_ms = budget_limit.since_ms(process.now_ms)
         kept = [one for one in self._charges[process.id].values() if not one.returned and one.at_ms >= since_ms]
         spent = total(one.price for one in kept)
         self.expect(
-            spent.within(allowance.epsilon * (1 + _ROUNDING), allowance.delta, allowance.epsilon_for_reports),
-            f"{process.name} has spent epsilon {at_least(spent.epsilon(allowance.delta))}, where "
-            f"{at_most(allowance.epsilon)} is allowed at delta {at_least(allowance.delta)}",
+            spent.within(budget_limit.epsilon * (1 + _ROUNDING), budget_limit.delta, budget_limit.epsilon_for_reports),
+            f"{process.name} has spent epsilon {at_least(spent.epsilon(budget_limit.delta))}, where "
+            f"{at_most(budget_limit.epsilon)} is allowed at delta {at_least(budget_limit.delta)}",
         )
 
     # --- charge numbers at Compute nodes -----------------------------------------------------------------------------
@@ -262,9 +262,9 @@ def _signed_in(payload: bytes) -> object:
     return decode_body(frame.body) if isinstance(frame, Signed) else None
 
 
-def _price_of(asked: Announcement) -> Price:
+def _price_of(asked: Announcement) -> PrivacyCost:
     """What an announcement costs, by the mechanism's name."""
-    return Price.of_pure(asked.epsilon) if asked.mechanism in PURE_MECHANISMS else Price.of_mu(asked.mu)
+    return PrivacyCost.of_pure(asked.epsilon) if asked.mechanism in PURE_MECHANISMS else PrivacyCost.of_mu(asked.mu)
 
 
 def _numbers_at(node: Process, client: bytes) -> set[int]:

@@ -6,7 +6,7 @@ that may tell more, and the products of noise are then in the model.
 
 **Rows of a logistic regression** take two reports of each client, in two rounds: its features with Gaussian noise, and
 its label by randomised response. ``label_share`` = c splits the budget: μ² into (1 - c)μ² and cμ², of which the latter
-buys the label the largest ε for which whatever is ε-private is √c μ-private (`dca_proto.privacy.price`). The paper
+buys the label the largest ε for which whatever is ε-private is √c μ-private (`dca_proto.privacy.cost`). The paper
 (section 12.2) splits ε itself into (1 - c)ε and cε and adds up; by that rule a mixture is not private where releases
 are chosen in view of results, so clients do not go by it.
 """

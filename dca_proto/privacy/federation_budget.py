@@ -19,29 +19,34 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from dca_proto.core.errors import UsageError
+from dca_proto.privacy.cost import PrivacyCost, total
 from dca_proto.privacy.ledger import Charge, Cost, Ledger
-from dca_proto.privacy.policy import Allowance, Refusal
-from dca_proto.privacy.price import Price, total
+from dca_proto.privacy.policy import BudgetLimit, Refusal
 
 
-class AccountError(UsageError):
+class BudgetError(UsageError):
     """Rounds that do not fit into the account now; later they may."""
 
 
-class Account:
+class FederationBudget:
     """The charges of a federation, and their limit.
 
     Args:
-        allowance: what all rounds of a period together may cost; None sets no limit, but everything is recorded.
+        budget_limit: what all rounds of a period together may cost; None sets no limit, but everything is recorded.
         charges: all stored entries.
     """
 
-    def __init__(self, allowance: Allowance | None, charges: Iterable[Charge]) -> None:
+    def __init__(self, budget_limit: BudgetLimit | None, charges: Iterable[Charge]) -> None:
         self.ledger = Ledger(charges)
-        self._allowance = allowance
+        self._allowance = budget_limit
 
     def check(
-        self, prices: Iterable[Price], now_ms: int, *, invited: Collection[bytes] = (), reserved: Collection[Cost] = ()
+        self,
+        prices: Iterable[PrivacyCost],
+        now_ms: int,
+        *,
+        invited: Collection[bytes] = (),
+        reserved: Collection[Cost] = (),
     ) -> Refusal | None:
         """Whether further rounds fit together beside what is spent.
 
@@ -55,7 +60,7 @@ class Account:
 
     def require(
         self,
-        prices: Iterable[Price],
+        prices: Iterable[PrivacyCost],
         now_ms: int,
         *,
         invited: Collection[bytes] = (),
@@ -68,7 +73,7 @@ class Account:
             invited, reserved: as for `check`. failed: how many charges may still come back.
 
         Raises:
-            AccountError: what they come to, what is allowed, what is left and what to do.
+            BudgetError: what they come to, what is allowed, what is left and what to do.
         """
         refusal = self.check(prices, now_ms, invited=invited, reserved=reserved)
         if refusal is None:
@@ -77,7 +82,7 @@ class Account:
         open_ends = [f"finishes {_rounds(len(reserved))}"] * bool(reserved)
         open_ends += [f"may bring back the charge of {_rounds(failed)} that failed"] * bool(failed)
         resume = f"`dca trainer FILE --resume` {' and '.join(open_ends)}; " if open_ends else ""
-        raise AccountError(
+        raise BudgetError(
             f"the federation's account: found {refusal.found}{under_way}; expected {refusal.expected}; "
             f"{resume}ask for less, wait, or raise epsilon of [account]"
         )

@@ -1,8 +1,8 @@
 """What releases of two kinds cost a client: Gaussian ones a μ, ε-private ones an ε, and what all of them come to.
 
 Gaussian releases compose exactly in Gaussian DP: μ² adds up (`accounting`). A report by Laplace noise, randomised
-response or unary encoding is ε-private, δ being 0. A `Price` keeps Σμ² of the former, Σε and Σμ(ε)² of the latter,
-where μ(ε) = 2 Φ⁻¹(e^ε/(1 + e^ε)). They are `within` (ε, δ) where one of these holds:
+response or unary encoding is ε-private, δ being 0. A `PrivacyCost` keeps Σμ² of Gaussian releases, and Σε and Σμ(ε)² of
+ε-private ones, with μ(ε) = 2 Φ⁻¹(e^ε/(1 + e^ε)). They are `within` (ε, δ) where one of these holds:
 
     (1)  none is Gaussian, and Σε_r <= ε,        (2)  √(Σμ_r² + Σμ(ε_r)²) <= μ(ε, δ),
 
@@ -65,7 +65,7 @@ _SQUARE_MAX = 1e150
 _SHAVED, _SLACK = 1 - 1e-9, 2.0**-48  # so that what is called left is let through, although ε and μ are rounded
 
 
-class Price(msgspec.Struct, frozen=True, gc=False):
+class PrivacyCost(msgspec.Struct, frozen=True, gc=False):
     """What releases on the same data cost; the default is nothing.
 
     Attributes:
@@ -77,17 +77,17 @@ class Price(msgspec.Struct, frozen=True, gc=False):
     converted: float = 0.0
 
     @classmethod
-    def of_mu(cls, mu: float) -> Price:
+    def of_mu(cls, mu: float) -> PrivacyCost:
         """Of one Gaussian release; infinite for one that no round can be planned with."""
         return cls(gaussian=mu**2 if mu < _SQUARE_MAX else math.inf)
 
     @classmethod
-    def of_pure(cls, epsilon: float) -> Price:
+    def of_pure(cls, epsilon: float) -> PrivacyCost:
         """Of one ε-private release. Raises `UsageError` for an ε outside (0, 500]."""
         return cls(pure=float(epsilon), converted=accounting.mu_of_pure(epsilon) ** 2)
 
     @classmethod
-    def of(cls, epsilon: float, delta: float) -> Price:
+    def of(cls, epsilon: float, delta: float) -> PrivacyCost:
         """Of one release as it is announced: ε-private where δ = 0, and otherwise Gaussian with the μ of (ε, δ).
 
         Raises:
@@ -105,9 +105,9 @@ class Price(msgspec.Struct, frozen=True, gc=False):
         """Whether there are ε-private releases, and no others."""
         return self.pure > 0 and not self.gaussian
 
-    def __add__(self, other: Price) -> Price:
+    def __add__(self, other: PrivacyCost) -> PrivacyCost:
         pure, converted = self.pure + other.pure, self.converted + other.converted
-        return Price(self.gaussian + other.gaussian, pure, converted)
+        return PrivacyCost(self.gaussian + other.gaussian, pure, converted)
 
     def epsilon(self, delta: float, *, apart: bool = False) -> float:
         """The least ε that is known for which the releases together are (ε, δ)-private; infinite for a Gaussian at 0.
@@ -121,7 +121,7 @@ class Price(msgspec.Struct, frozen=True, gc=False):
             UsageError: δ outside [0, 1).
         """
         if apart:
-            return self.pure_epsilon + Price(self.gaussian).epsilon(delta)
+            return self.pure_epsilon + PrivacyCost(self.gaussian).epsilon(delta)
         if delta == 0:
             return math.inf if self.gaussian else self.pure_epsilon
         together = accounting.epsilon_of(self.mu, delta)
@@ -141,7 +141,7 @@ class Price(msgspec.Struct, frozen=True, gc=False):
             for_reports: ε₁ < ε, kept for the ε-private ones: then whether (3) holds; 0 where nothing is kept.
         """
         if for_reports:
-            others = Price(self.gaussian).within(epsilon - for_reports, delta)
+            others = PrivacyCost(self.gaussian).within(epsilon - for_reports, delta)
             return others and self.pure <= for_reports * (1 + _ROUNDING)
         if not self.gaussian and self.pure <= epsilon * (1 + _ROUNDING):
             return True
@@ -150,8 +150,8 @@ class Price(msgspec.Struct, frozen=True, gc=False):
     def left(self, epsilon: float, delta: float, for_reports: float = 0.0) -> float:
         """The ε at δ of the largest further Gaussian release that fits (as `within`); 0.0 where none does."""
         if for_reports:
-            return Price(self.gaussian).left(epsilon - for_reports, delta)
-        return epsilon if self == Price() else accounting.epsilon_of(self._rest(epsilon, delta), delta)
+            return PrivacyCost(self.gaussian).left(epsilon - for_reports, delta)
+        return epsilon if self == PrivacyCost() else accounting.epsilon_of(self._rest(epsilon, delta), delta)
 
     def left_pure(self, epsilon: float, delta: float, for_reports: float = 0.0) -> float:
         """The ε of the largest further ε-private release that fits (as `within`); 0.0 where none does."""
@@ -172,12 +172,12 @@ def _decimal(value: float) -> float:
     return short if abs(short - value) <= _ROUNDING * abs(value) else value
 
 
-def total(prices: Iterable[Price]) -> Price:
+def total(prices: Iterable[PrivacyCost]) -> PrivacyCost:
     """The price of all together."""
     parts = tuple(prices)
     if len(parts) <= 1:
-        return parts[0] if parts else Price()
-    return Price(
+        return parts[0] if parts else PrivacyCost()
+    return PrivacyCost(
         math.fsum(one.gaussian for one in parts),
         math.fsum(one.pure for one in parts),
         math.fsum(one.converted for one in parts),

@@ -28,7 +28,7 @@ _PLAIN = {
 }
 
 
-class Narrator:
+class Reporter:
     """Tells the facts of one actor; call it with each, inside its context.
 
     Args:
@@ -44,7 +44,7 @@ class Narrator:
         self._dropped: Counter[str] = Counter()
         self._status = Status("", console=console)
 
-    def __enter__(self) -> Narrator:
+    def __enter__(self) -> Reporter:
         self._status.start()
         return self
 

@@ -20,7 +20,7 @@ from scipy.stats import norm
 from dca_proto.core.errors import UsageError
 from dca_proto.privacy import accounting
 from dca_proto.privacy.accounting import mu_of, mu_of_pure, pure_of_mu
-from dca_proto.privacy.price import Price, total
+from dca_proto.privacy.cost import PrivacyCost, total
 from dca_proto.privacy_loss import Gaussian, Laplace, PureDP, RandomisedResponse, Release, UnaryEncoding, epsilon_of
 
 Array = NDArray[np.float64]
@@ -107,7 +107,7 @@ def test_the_curves_of_all_mechanisms_of_reports_lie_above(epsilon: float) -> No
 def bound(releases: Sequence[Release], delta: float) -> float:
     """What a ledger says."""
     return total(
-        Price.of_mu(one.mu) if isinstance(one, Gaussian) else Price.of_pure(one.epsilon) for one in releases
+        PrivacyCost.of_mu(one.mu) if isinstance(one, Gaussian) else PrivacyCost.of_pure(one.epsilon) for one in releases
     ).epsilon(delta)
 
 
@@ -152,37 +152,39 @@ def test_a_mixture_is_never_said_to_cost_less_than_it_does(reports: list[Release
 
 
 def test_the_lower_of_the_two_counts_and_beside_a_gaussian_release_the_second() -> None:
-    few, many = Price.of_pure(1.0), total([Price.of_pure(0.1)] * 30)
+    few, many = PrivacyCost.of_pure(1.0), total([PrivacyCost.of_pure(0.1)] * 30)
     assert few.epsilon(1e-5) == 1.0 < accounting.epsilon_of(few.mu, 1e-5)
     assert many.epsilon(1e-5) == accounting.epsilon_of(many.mu, 1e-5) < 2.9 < 3.0 == pytest.approx(many.pure)
     for reports in (few, many):
         for mu in (1e-9, 0.5):
-            both = Price.of_mu(mu) + reports
+            both = PrivacyCost.of_mu(mu) + reports
             assert both.epsilon(1e-5) == accounting.epsilon_of(math.hypot(mu, reports.mu), 1e-5)
-    assert (Price.of_mu(1e-9) + few).epsilon(1e-5) > 5.5, "what is promised in view of results costs more than 1"
+    assert (PrivacyCost.of_mu(1e-9) + few).epsilon(1e-5) > 5.5, "what is promised in view of results costs more than 1"
 
 
 def test_without_delta_epsilons_add_up_and_nothing_gaussian_is_private() -> None:
-    both = Price.of_pure(0.25) + Price.of_pure(0.5)
+    both = PrivacyCost.of_pure(0.25) + PrivacyCost.of_pure(0.5)
     assert both.epsilon(0.0) == 0.75
     assert both.within(0.75, 0.0)
     assert not both.within(0.7499, 0.0)
-    assert (both + Price.of_mu(1e-9)).epsilon(0.0) == math.inf
-    assert not (both + Price.of_mu(1e-9)).within(100.0, 0.0)
-    assert Price().epsilon(0.0) == Price().epsilon(1e-6) == 0.0
+    assert (both + PrivacyCost.of_mu(1e-9)).epsilon(0.0) == math.inf
+    assert not (both + PrivacyCost.of_mu(1e-9)).within(100.0, 0.0)
+    assert PrivacyCost().epsilon(0.0) == PrivacyCost().epsilon(1e-6) == 0.0
 
 
 def test_a_release_is_priced_as_it_is_announced() -> None:
-    assert Price.of(1.0, 1e-6) == Price.of_mu(mu_of(1.0, 1e-6)) == Price(gaussian=mu_of(1.0, 1e-6) ** 2)
-    assert Price.of(1, 0) == Price.of_pure(1.0) == Price(pure=1.0, converted=mu_of_pure(1.0) ** 2)
-    assert Price.of(1.0, 0.0).mu == mu_of_pure(1.0)
-    assert Price.of_pure(1.0).is_pure
-    assert not Price().is_pure
-    assert not (Price.of_pure(1.0) + Price.of_mu(0.1)).is_pure
+    assert (
+        PrivacyCost.of(1.0, 1e-6) == PrivacyCost.of_mu(mu_of(1.0, 1e-6)) == PrivacyCost(gaussian=mu_of(1.0, 1e-6) ** 2)
+    )
+    assert PrivacyCost.of(1, 0) == PrivacyCost.of_pure(1.0) == PrivacyCost(pure=1.0, converted=mu_of_pure(1.0) ** 2)
+    assert PrivacyCost.of(1.0, 0.0).mu == mu_of_pure(1.0)
+    assert PrivacyCost.of_pure(1.0).is_pure
+    assert not PrivacyCost().is_pure
+    assert not (PrivacyCost.of_pure(1.0) + PrivacyCost.of_mu(0.1)).is_pure
     for epsilon, delta in ((0.0, 0.0), (-1.0, 0.0), (math.nan, 0.0), (501.0, 0.0), (math.inf, 0.0), (1.0, -1e-9),
                            (1.0, 1.0), (1.0, math.nan)):  # fmt: skip
         with pytest.raises(UsageError, match=r"^(epsilon|delta) is "):
-            Price.of(epsilon, delta)
+            PrivacyCost.of(epsilon, delta)
 
 
 # --- what fits --------------------------------------------------------------------------------------------------------
@@ -192,51 +194,51 @@ PAIRS = [(0.1, 1e-9), (1.0, 1e-5), (4.0, 1e-5), (20.0, 1e-3)]
 
 @pytest.mark.parametrize(("epsilon", "delta"), PAIRS)
 def test_all_can_be_spent_at_once_in_either_kind_and_then_nothing_is_left(epsilon: float, delta: float) -> None:
-    for price in (Price.of(epsilon, delta), Price.of(epsilon, 0.0)):
+    for price in (PrivacyCost.of(epsilon, delta), PrivacyCost.of(epsilon, 0.0)):
         assert price.within(epsilon, delta)
         assert not price.within(epsilon * (1 - 1e-9), delta)
         assert price.left(epsilon, delta) == pytest.approx(0.0, abs=1e-6 * epsilon)
         assert price.left_pure(epsilon, delta) == pytest.approx(0.0, abs=1e-6 * epsilon)
-        for further in (Price.of(1e-3 * epsilon, delta), Price.of(1e-3 * epsilon, 0.0)):
+        for further in (PrivacyCost.of(1e-3 * epsilon, delta), PrivacyCost.of(1e-3 * epsilon, 0.0)):
             assert not (price + further).within(epsilon, delta)
-    assert Price().left(epsilon, delta) == Price().left_pure(epsilon, delta) == epsilon
+    assert PrivacyCost().left(epsilon, delta) == PrivacyCost().left_pure(epsilon, delta) == epsilon
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), PAIRS)
 def test_two_reports_add_up_and_beside_a_gaussian_release_they_count_as_one(epsilon: float, delta: float) -> None:
-    half = Price.of(epsilon / 2, 0.0)
+    half = PrivacyCost.of(epsilon / 2, 0.0)
     assert (half + half).within(epsilon, delta)
-    assert not (half + half + Price.of(epsilon / 100, 0.0)).within(epsilon, delta)
+    assert not (half + half + PrivacyCost.of(epsilon / 100, 0.0)).within(epsilon, delta)
     mu = 0.6 * mu_of(epsilon, delta)
-    reports = total([Price.of_pure(pure_of_mu(0.4 * mu))] * 11)
+    reports = total([PrivacyCost.of_pure(pure_of_mu(0.4 * mu))] * 11)
     rest = math.sqrt(mu_of(epsilon, delta) ** 2 - reports.mu**2)
-    assert (reports + Price.of_mu(rest * (1 - 1e-9))).within(epsilon, delta)
-    assert not (reports + Price.of_mu(rest * (1 + 1e-9))).within(epsilon, delta)
-    assert (reports + Price.of_mu(rest)).epsilon(delta) == pytest.approx(epsilon, rel=1e-6)
+    assert (reports + PrivacyCost.of_mu(rest * (1 - 1e-9))).within(epsilon, delta)
+    assert not (reports + PrivacyCost.of_mu(rest * (1 + 1e-9))).within(epsilon, delta)
+    assert (reports + PrivacyCost.of_mu(rest)).epsilon(delta) == pytest.approx(epsilon, rel=1e-6)
 
 
 def test_beside_a_gaussian_release_a_report_has_to_fit_as_one() -> None:
     """At the default limits, (4, 1e-5): a report of 1 is as good as a Gaussian release of more than 5."""
-    beside = Price.of_mu(1e-3)
-    assert Price.of_pure(4.0).within(4.0, 1e-5)
-    assert not (Price.of_pure(1.0) + beside).within(4.0, 1e-5)
-    assert Price.of_pure(1.0).left(4.0, 1e-5) == 0.0
-    assert Price.of_pure(1.0).left_pure(4.0, 1e-5) == 3.0
+    beside = PrivacyCost.of_mu(1e-3)
+    assert PrivacyCost.of_pure(4.0).within(4.0, 1e-5)
+    assert not (PrivacyCost.of_pure(1.0) + beside).within(4.0, 1e-5)
+    assert PrivacyCost.of_pure(1.0).left(4.0, 1e-5) == 0.0
+    assert PrivacyCost.of_pure(1.0).left_pure(4.0, 1e-5) == 3.0
     assert beside.left_pure(4.0, 1e-5) == pytest.approx(0.745, abs=1e-3)
-    assert (Price.of_pure(0.5) + beside).within(4.0, 1e-5)
+    assert (PrivacyCost.of_pure(0.5) + beside).within(4.0, 1e-5)
 
 
 def test_decimals_that_add_up_to_an_allowance_fit_although_floats_do_not() -> None:
     assert 0.1 + 0.2 > 0.3
-    both = Price.of_pure(0.1) + Price.of_pure(0.2)
+    both = PrivacyCost.of_pure(0.1) + PrivacyCost.of_pure(0.2)
     assert both.within(0.3, 1e-5)
     assert both.within(0.3, 0.0)
     assert not both.within(0.3 * (1 - 1e-14), 1e-5)
-    assert total([Price.of_pure(0.1)] * 10).within(1.0, 1e-12)
+    assert total([PrivacyCost.of_pure(0.1)] * 10).within(1.0, 1e-12)
 
 
 prices = st.builds(
-    lambda mus, epsilons: total([*map(Price.of_mu, mus), *map(Price.of_pure, epsilons)]),
+    lambda mus, epsilons: total([*map(PrivacyCost.of_mu, mus), *map(PrivacyCost.of_pure, epsilons)]),
     st.lists(st.floats(1e-3, 2.0), max_size=3),
     st.lists(st.floats(1e-3, 3.0), max_size=3),
 )
@@ -245,7 +247,7 @@ deltas = st.floats(-10, -1).map(lambda power: 10**power)
 
 @settings(max_examples=80, deadline=None)
 @given(prices, prices, deltas)
-def test_more_never_costs_less(one: Price, other: Price, delta: float) -> None:
+def test_more_never_costs_less(one: PrivacyCost, other: PrivacyCost, delta: float) -> None:
     both = one + other
     assert both == other + one
     assert both.epsilon(delta) * (1 + 1e-9) + 1e-12 >= max(one.epsilon(delta), other.epsilon(delta))
@@ -254,7 +256,9 @@ def test_more_never_costs_less(one: Price, other: Price, delta: float) -> None:
 
 @settings(max_examples=80, deadline=None)
 @given(prices, prices, st.floats(0.01, 20.0), deltas)
-def test_what_fits_goes_with_what_it_is_said_to_cost(one: Price, other: Price, epsilon: float, delta: float) -> None:
+def test_what_fits_goes_with_what_it_is_said_to_cost(
+    one: PrivacyCost, other: PrivacyCost, epsilon: float, delta: float
+) -> None:
     both = one + other
     if both.within(epsilon, delta):
         assert one.within(epsilon, delta)
@@ -267,14 +271,14 @@ def test_what_fits_goes_with_what_it_is_said_to_cost(one: Price, other: Price, e
 
 @settings(max_examples=80, deadline=None)
 @given(prices, st.floats(0.1, 20.0), deltas)
-def test_what_is_left_fits_and_no_more(spent: Price, epsilon: float, delta: float) -> None:
+def test_what_is_left_fits_and_no_more(spent: PrivacyCost, epsilon: float, delta: float) -> None:
     left, pure = spent.left(epsilon, delta), spent.left_pure(epsilon, delta)
-    assert left == 0 or (spent + Price.of(left, delta)).within(epsilon, delta)
-    assert pure < 1e-9 or (spent + Price.of_pure(pure)).within(epsilon, delta)
+    assert left == 0 or (spent + PrivacyCost.of(left, delta)).within(epsilon, delta)
+    assert pure < 1e-9 or (spent + PrivacyCost.of_pure(pure)).within(epsilon, delta)
     more = max(left * (1 + 1e-4), 0.01 * epsilon)
     free = mu_of(0.01 * epsilon, delta) ** 2 > 1e-6 * mu_of(epsilon, delta) ** 2  # else δ pays for what is tiny
-    assert not free or not (spent + Price.of(more, delta)).within(epsilon, delta)
-    assert not (spent + Price.of_pure(pure * (1 + 1e-4) + 1e-6 * epsilon + 10 * delta)).within(epsilon, delta)
+    assert not free or not (spent + PrivacyCost.of(more, delta)).within(epsilon, delta)
+    assert not (spent + PrivacyCost.of_pure(pure * (1 + 1e-4) + 1e-6 * epsilon + 10 * delta)).within(epsilon, delta)
 
 
 # --- in view of results -----------------------------------------------------------------------------------------------
@@ -287,7 +291,11 @@ def told(value: Callable[[Array], Array], loss: Array, report: float) -> Array:
 
 
 def gained(
-    epsilon: float, delta: float, report: float, fits: Callable[[Price], bool], left: Callable[[Price], float]
+    epsilon: float,
+    delta: float,
+    report: float,
+    fits: Callable[[PrivacyCost], bool],
+    left: Callable[[PrivacyCost], float],
 ) -> float:
     """The δ at ε of whoever takes, each time in view of all results: a Gaussian release of a 150th of all μ², a report
     of the given ε, all that is left in one last report, or nothing more. So reports may come first, between and last.
@@ -314,7 +322,7 @@ def gained(
     for reports in range(int(epsilon / report) + 50, -1, -1):
         here: dict[int, Array] = {}
         for count in range(steps, -1, -1):
-            price = Price.of_mu(mu * math.sqrt(count / steps)) + total([Price.of_pure(report)] * reports)
+            price = PrivacyCost.of_mu(mu * math.sqrt(count / steps)) + total([PrivacyCost.of_pure(report)] * reports)
             if not fits(price):
                 continue
             options = [known(loss), told(known, loss, left(price))]
@@ -349,7 +357,7 @@ def test_basic_composition_of_mixtures_would_not_hold_in_view_of_results() -> No
     they happen to have told much, gains 10.8 times δ."""
     epsilon, delta = 4.0, 1e-5
 
-    def rest(so_far: Price) -> float:
+    def rest(so_far: PrivacyCost) -> float:
         return epsilon - so_far.pure - accounting.epsilon_of(math.sqrt(so_far.gaussian), delta)
 
     found = gained(

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dca_proto.cli.anatomy import YEAR_10000_MS, is_store, read_store
+from dca_proto.cli.message_dump import YEAR_10000_MS, is_store, read_store
 from dca_proto.config import Config, read_config
 from dca_proto.core import charges, compute_round, declines, sessions, trainer_round
 from dca_proto.core.errors import InputError, UsageError
@@ -21,7 +21,7 @@ from dca_proto.keyfile import read_identity
 from dca_proto.logs import printable
 from dca_proto.privacy import accounting, ledger
 from dca_proto.privacy.ledger import Charge, Ledger
-from dca_proto.privacy.policy import Allowance
+from dca_proto.privacy.policy import BudgetLimit
 
 SPENDERS = ("client", "trainer")
 _LARGEST = {"mu": accounting.MU_MAX, "epsilon": 1e6, "delta": 1.0}
@@ -32,13 +32,13 @@ Plain = dict[str, Any]
 Dated = TypeVar("Dated", Charge, declines.DeclinedRound)
 
 
-class Book(msgspec.Struct, frozen=True, kw_only=True):
+class LedgerView(msgspec.Struct, frozen=True, kw_only=True):
     """One actor's ledger, and what is known beside it.
 
     Attributes:
         store: its database. role: ``client`` or ``trainer``; empty where a store alone does not tell.
         ledger: the charges. declined: a client's newest declines, in their order.
-        allowance: what may be spent in a period, and per_round: the largest ε of one round of a client; from its file.
+        budget_limit: what may be spent in a period, per_round: the largest ε of a client's round; both from its file.
         federation: from its file.
     """
 
@@ -46,12 +46,12 @@ class Book(msgspec.Struct, frozen=True, kw_only=True):
     role: str
     ledger: Ledger
     declined: tuple[declines.DeclinedRound, ...]
-    allowance: Allowance | None = None
+    budget_limit: BudgetLimit | None = None
     per_round: float | None = None
     federation: Federation | None = None
 
 
-def read_book(file: Path) -> Book:
+def read_ledger_view(file: Path) -> LedgerView:
     """The ledger that a TOML file or a store belongs to. A store that was not made yet holds nothing.
 
     Raises:
@@ -63,16 +63,16 @@ def read_book(file: Path) -> Book:
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror}; check the path and its rights") from None
     if is_store(head):
-        return _book(file, None)
-    return book_of(read_config(file, SPENDERS))
+        return _ledger_view(file, None)
+    return ledger_view_of(read_config(file, SPENDERS))
 
 
-def book_of(config: Config) -> Book:
-    """The ledger of a client or a trainer that was configured so. Raises `UsageError` as `read_book`."""
-    return _book(config.files.store, config)
+def ledger_view_of(config: Config) -> LedgerView:
+    """The ledger of a client or a trainer that was configured so. Raises `UsageError` as `read_ledger_view`."""
+    return _ledger_view(config.files.store, config)
 
 
-def _book(store: Path, config: Config | None) -> Book:
+def _ledger_view(store: Path, config: Config | None) -> LedgerView:
     key = None if config is None else read_identity(config.files.identity, config.role).store_key
     rows = read_store(store, key) if store.exists() else []
     if len({owner for owner, *_ in rows}) > 1:
@@ -87,14 +87,14 @@ def _book(store: Path, config: Config | None) -> Book:
     except UsageError as error:
         raise InputError(f"store {store}: {error}") from None
     if config is None:
-        return Book(store=store, role=_role(kinds), ledger=spent, declined=told)
+        return LedgerView(store=store, role=_role(kinds), ledger=spent, declined=told)
     is_client = config.role == "client"
-    return Book(
+    return LedgerView(
         store=store,
         role=config.role,
         ledger=spent,
         declined=told,
-        allowance=config.policy.allowance if is_client else config.account,
+        budget_limit=config.policy.budget_limit if is_client else config.account,
         per_round=config.policy.epsilon_per_round_max if is_client else None,
         federation=config.federation,
     )
@@ -134,30 +134,30 @@ def _role(kinds: set[str]) -> str:
 # --- plain values -----------------------------------------------------------------------------------------------------
 
 
-def as_plain(book: Book, delta: float, now_ms: int) -> Plain:
+def as_plain(book: LedgerView, delta: float, now_ms: int) -> Plain:
     """Everything for tables and JSON; the fields are documented at the command.
 
     Args:
         delta: the δ at which totals are stated.
     """
-    allowance = book.allowance
-    since_ms = 0 if allowance is None else allowance.since_ms(now_ms)
+    budget_limit = book.budget_limit
+    since_ms = 0 if budget_limit is None else budget_limit.since_ms(now_ms)
     spent = book.ledger.spent(since_ms)
-    kept = allowance.epsilon_for_reports if allowance else 0.0
+    kept = budget_limit.epsilon_for_reports if budget_limit else 0.0
     names = {} if book.federation is None else {one.id: one.name for one in book.federation.trainers}
     return {
         "role": book.role or None,
         "store": str(book.store),
         "federation": None if book.federation is None else book.federation.name,
         "delta": delta,
-        "period_days": None if allowance is None else allowance.period_days,
+        "period_days": None if budget_limit is None else budget_limit.period_days,
         "mu_spent": math.sqrt(spent.gaussian) if kept else spent.mu,
         "pure_spent": spent.pure_epsilon,
         "epsilon_spent": spent.epsilon(delta, apart=bool(kept)),
-        "epsilon_allowed": None if allowance is None else allowance.epsilon,
+        "epsilon_allowed": None if budget_limit is None else budget_limit.epsilon,
         "epsilon_for_reports": kept or None,
-        "epsilon_left": None if allowance is None else allowance.left(book.ledger, now_ms),
-        "pure_left": None if allowance is None else allowance.left(book.ledger, now_ms, pure=True),
+        "epsilon_left": None if budget_limit is None else budget_limit.left(book.ledger, now_ms),
+        "pure_left": None if budget_limit is None else budget_limit.left(book.ledger, now_ms, pure=True),
         "epsilon_per_round_max": book.per_round,
         "charges": [_charge(one, names, since_ms) for one in book.ledger.charges],
         "declined": [_declined(one, names) for one in book.declined],
@@ -198,9 +198,9 @@ def _time(at_ms: int) -> str:
     return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def _warnings(book: Book) -> Iterable[str]:
+def _warnings(book: LedgerView) -> Iterable[str]:
     """What makes the ledger look like an old copy of itself, and that nobody has looked whether it is damaged."""
-    if book.allowance is None and book.ledger.charges:
+    if book.budget_limit is None and book.ledger.charges:
         yield "the records were not authenticated, for the key is the actor's: name its TOML file in place of the store"
     held = {charge.number for charge in book.ledger.charges}
     missing = max(held, default=0) - len(held)
