@@ -53,6 +53,7 @@ from dca_proto.privacy.ledger import Charge
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.privacy.policy import BudgetLimit
 
+Ids = Collection[bytes]
 KEYS = "keys"
 
 
@@ -205,12 +206,7 @@ class TrainerActor(Actor):
         request.check(self._federation, self._mechanism, self._limits, self._timing)
 
     def check_job(
-        self,
-        costs: Iterable[PrivacyCost],
-        now_ms: int,
-        beside: Iterable[OpenRound] = (),
-        *,
-        invited: Iterable[bytes] = (),
+        self, costs: Iterable[PrivacyCost], now_ms: int, beside: Iterable[OpenRound] = (), *, invited: Ids = ()
     ) -> None:
         """Refuse a job of several rounds that would exceed the account, before its first.
 
@@ -222,7 +218,7 @@ class TrainerActor(Actor):
         """
         unannounced = [request for request in beside if request.round_id not in self._rounds]
         reserved, failed = self._waiting.reserved(unannounced), len(self._awaiting(now_ms))
-        self._account.require(costs, now_ms, invited=tuple(invited), reserved=reserved, failed=failed)
+        self._account.require(costs, now_ms, invited=invited, reserved=reserved, failed=failed)
 
     def _on_open(self, request: OpenRound, now_ms: int) -> list[Effect]:
         self._check_terms(request)
@@ -241,7 +237,7 @@ class TrainerActor(Actor):
         timer = SetTimer(Timer(KEYS, request.round_id), now_ms + request.collect_window_ms)
         return [*asked, timer, *([Report(facts.WaitingForKeys(request.round_id, missing))] if missing else [])]
 
-    def _ask(self, computes: Iterable[bytes], keyless: Collection[bytes] = ()) -> list[Effect]:
+    def _ask(self, computes: Iterable[bytes], keyless: Ids = ()) -> list[Effect]:
         """Ask Compute nodes how many clients have a session, and those without a key for theirs."""
         return [
             Send(Address(Channel.COMPUTE, one), b"", encode(self._sign(self._waiting.question(one in keyless))))

@@ -290,7 +290,7 @@ PRIVATE = re.compile(
     r"(?:^|[^a-z])(?:epsilon|delta|mu|eps|pure|per_round)(?:$|[^a-z])|claimed|meant|[εδμ]", re.IGNORECASE
 )
 LIKELY = re.compile("epsilon|delta|[εδμ]|claimed|meant", re.IGNORECASE)
-NO_FIGURE = ("scale * told.epsilon", "minutes(", "'epsilon, ")
+NO_FIGURE = ("scale * reports.epsilon", "minutes(", "'epsilon, ")
 """A width, a time, heads of columns."""
 
 
