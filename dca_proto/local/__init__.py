@@ -21,7 +21,7 @@ sum (`summed`, `told`). By themselves, for any named statistic at f fraction bit
 
 Each has `randomise(values, key)` for clients and `estimate(reports)` for whoever collects. All randomness is a ChaCha20
 stream of a key of 32 bytes, fresh from the operating system for every call: the same key with another value gives the
-two away. Decisions are exact, in integers. A client that reports twice spends twice: `privacy.price` says what. Nothing
+two away. Decisions are exact, in integers. A client that reports twice spends twice: `privacy.cost` says what. Nothing
 here is charged to a ledger; in a report round the client's is.
 """
 

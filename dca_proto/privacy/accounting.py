@@ -105,7 +105,7 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 @functools.lru_cache(maxsize=1024)
 def mu_of_pure(epsilon: float) -> float:
-    """The smallest μ for which whatever is ε-private is μ-private: 2 Φ⁻¹(e^ε/(1 + e^ε)), rounded up (`privacy.price`).
+    """The smallest μ for which whatever is ε-private is μ-private: 2 Φ⁻¹(e^ε/(1 + e^ε)), rounded up (`privacy.cost`).
 
     Raises:
         UsageError: ε not positive, or above 500.
