@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -13,7 +12,8 @@ from rich.console import Console
 
 from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest, SecureSumRequest
 from dca_proto.categories import parse_categories
-from dca_proto.cli.job_settings import Draft, Task, best_weights, beyond_default_limits, check_plan, task_of
+from dca_proto.cli.job_run import JobRun
+from dca_proto.cli.job_settings import Draft, Task, beyond_default_limits, task_of
 from dca_proto.cli.learn_view import (
     LearnSummary,
     ProgressReporter,
@@ -34,7 +34,6 @@ from dca_proto.cli.output import (
     whole_file,
     write_json,
 )
-from dca_proto.cli.progress import SamplingBar
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.crypto.sealing import actor_id
@@ -50,13 +49,10 @@ from dca_proto.privacy.federation_budget import BudgetError
 from dca_proto.privacy.rounding import at_least, at_most, claim_words
 from inference.datasets import from_csv
 from inference.jobs import NAMES
-from inference.jobs.base import Conditions, Stage, plan_words, uses
+from inference.jobs.base import Stage, plan_words, uses
 from inference.jobs.estimates import claim, separated
-from inference.jobs.picture import plot_estimates
 from inference.jobs.settings import parse_words
 from inference.problem import Problem, stream
-from inference.rounds import Job
-from inference.variational.progress import Iteration
 
 TERMINATED = 143
 SAME_COMMAND = "the same command goes on from there"
@@ -231,11 +227,19 @@ class _Run:
         self._actor = actor
         self._invite = invite
         self._task = task
-        self._test = test
         self._outputs = outputs
         self._console = Console(stderr=outputs.json_to == STDOUT)
         self._path = journal
-        self._iterations: list[Iteration] = []
+        self._run = JobRun(
+            task.job,
+            task.own,
+            task.schema,
+            task.terms,
+            kind=task.kind,
+            seed=task.settings.seed,
+            test=test,
+            on_iteration=lambda one: self._reporter.iterated(one),
+        )
         self._held: list[HeldRound] = []
         self._drafts: list[Draft] = []
 
@@ -281,7 +285,7 @@ class _Run:
             live = LiveTrainer(parts.actor, parts.transport, parts.store, federation=name, on_report=self._reporter)
             async with live as trainer:
                 return await learn_over(
-                    self._job(),
+                    self._run.make(),
                     trainer,
                     self._task.terms,
                     journal,
@@ -293,12 +297,10 @@ class _Run:
     def _finished(self, learned: Any) -> Any:
         """What a job makes of its rounds, where it has work left to do, once nobody is connected any more."""
         job = self._task.job
-        if learned is None or job.finish is None:
-            return learned
+        if learned is None:
+            return None
         try:
-            with SamplingBar(Console(stderr=True)) as bar:
-                known = replace(self._conditions(), on_sampling=bar)
-                return job.finish(learned, self._task.schema, self._task.own, known)
+            return self._run.finish(learned, Console(stderr=True))
         except Exception as error:  # the rounds are paid for, whatever it is
             other = f", at no price, with another {', '.join(job.changeable)}" if job.changeable else ""
             remedy = f"{SAME_COMMAND}{other}"
@@ -323,9 +325,7 @@ class _Run:
     def _stages(self) -> list[Stage]:
         """The plan; a round for each share of the budget is planned as its participants will."""
         task = self._task
-        stages = list(task.job.plan(task.schema, task.own, self._conditions()))
-        said = f"job: {claim_words(task.settings.epsilon, task.delta)}"
-        self._drafts = check_plan(self._job(), stages, task.terms, said)
+        stages, self._drafts = self._run.plan(f"job: {claim_words(task.settings.epsilon, task.delta)}")
         if stages[0].batch and task.settings.clients > len(self._invite):
             raise UsageError(
                 f"job {task.job.name!r} asks {task.settings.clients} clients by groups, and knows {len(self._invite)}; "
@@ -333,30 +333,9 @@ class _Run:
             )
         return stages
 
-    def _job(self) -> Job[Any]:
-        return self._task.job.make(self._task.schema, self._task.own, self._conditions())
-
-    def _conditions(self) -> Conditions:
-        task = self._task
-        return Conditions(
-            clients=task.settings.clients,
-            tolerated=task.settings.tolerate,
-            mu=task.terms.budget.mu,
-            rng=stream(task.settings.seed, "auxiliary"),
-            on_iteration=self._iterated,
-            held_out=self._test,
-            kind=task.kind,
-            epsilon=task.settings.epsilon,
-            weights=best_weights,
-        )
-
     def _ended(self, held: HeldRound) -> None:
         self._held.append(held)
         self._reporter.ended(held)
-
-    def _iterated(self, iteration: Iteration) -> None:
-        self._iterations.append(iteration)
-        self._reporter.iterated(iteration)
 
     # --- what is told ---------------------------------------------------------------------------------------------
 
@@ -402,19 +381,17 @@ class _Run:
             "epsilon": task.settings.epsilon if private else None,
             "delta": task.delta if private else None,
             "rounds": [round_row(one) for one in self._held],
-            "iterations": [iteration_row(one) for one in self._iterations],
+            "iterations": [iteration_row(one) for one in self._run.iterations],
         }
 
     def _finish(self, result: Any) -> None:
         """Files first, for they are paid for; then tables."""
         task, outputs = self._task, self._outputs
-        learned = task.job.summarise(result, None, None, self._test, task.schema)
+        learned = self._run.summarise(result)
         summary: LearnSummary = {"kind": "learn", "ok": True, "error": None, **self._about(), **learned}
         write_json(separated(summary), outputs.json_to)
         if outputs.plot is not None:
-            with whole_file(outputs.plot) as place:
-                title = task.job.picture_title(task.schema)
-                plot_estimates(summary, place, title=title, private=summary["private"], caption=self._caption(summary))
+            self._run.draw(summary, outputs.plot, private=summary["private"], caption=self._caption(summary))
         if outputs.draws is not None and task.job.draws is not None:
             drawn = task.job.draws(result, stream(task.settings.seed, "draws"))
             with whole_file(outputs.draws) as place:

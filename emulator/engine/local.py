@@ -195,13 +195,17 @@ class _LocalWorker(Worker):
         super().__init__(name, advice)
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(os.getpid(), theirs, make))
+        self._process = context.Process(target=_serve, args=(os.getpid(), theirs))
+        self._make: Callable[[], object] | None = make  # sent with the first call: to send much waits for the process
         with deaf():
             self._process.start()
         theirs.close()
 
     def _call(self, method: str, arguments: tuple[Any, ...]) -> tuple[int, Any]:
         try:
+            if self._make is not None:
+                self._pipe.send(self._make)
+                self._make = None
             self._pipe.send((method, arguments))
             answer: tuple[int, Any] = self._pipe.recv()
         except (EOFError, OSError):
@@ -220,16 +224,18 @@ class _LocalWorker(Worker):
         self._pipe.close()
 
 
-def _serve(parent: int, pipe: Connection, make: Callable[[], object]) -> None:
+def _serve(parent: int, pipe: Connection) -> None:
     """A local worker's life."""
     global _is_at_work
     _is_at_work = True
     _begin(parent)
-    host = Host(make)
     with contextlib.suppress(EOFError, OSError):  # the parent has what it wanted
-        while True:
-            pipe.send(host.call(*pipe.recv()))
-    host.close()
+        host = Host(pipe.recv())
+        try:
+            while True:
+                pipe.send(host.call(*pipe.recv()))
+        finally:
+            host.close()
 
 
 def _ending(code: int | None, advice: str) -> str:

@@ -228,14 +228,17 @@ class Host:
     def _add_clients(self) -> None:
         """Clients with fresh keys from the operating system, each of which is enrolled."""
         orders = self._orders
+        if not orders.rows:
+            return
         accepted, expires_ms = orders.options.policy(), certificate_expiry_ms()
+        authority = Identity(orders.authority)
         place = {column: index for index, column in enumerate(orders.columns)}
         for rows in orders.rows:
             identity = Identity(os.urandom(KEY_BYTES))
             self.client_ids.append(identity.id)
             actor = ClientActor(
                 identity,
-                enrol(Identity(orders.authority), self._federation, identity.public_key, expires_ms),
+                enrol(authority, self._federation, identity.public_key, expires_ms),
                 self._federation,
                 columns=place,
                 rows=partial(_columns_of, rows, place),

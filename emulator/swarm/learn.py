@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -14,18 +14,15 @@ import msgspec
 from rich.console import Console
 
 from dca_proto.aggregate import LdpReportRequest, NoAggregate, NodeReleaseRequest
-from dca_proto.cli.job_settings import best_weights, check_plan
-from dca_proto.cli.learn_view import iteration_row
+from dca_proto.cli.job_run import JobRun
 from dca_proto.cli.output import (
     STDOUT,
     require_json_target,
     require_matplotlib,
     require_writable,
     say,
-    whole_file,
     write_json,
 )
-from dca_proto.cli.progress import SamplingBar
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.device import complete
@@ -50,12 +47,10 @@ from emulator.swarm.view import (
     scores_table,
     times_table,
 )
-from inference.jobs.base import Conditions, LearningJob, Stage, plan_words, uses
+from inference.jobs.base import LearningJob, plan_words, uses
 from inference.jobs.estimates import separated
-from inference.jobs.picture import plot_estimates
 from inference.jobs.summary import Summary
-from inference.problem import Problem, stream
-from inference.variational.progress import Iteration
+from inference.problem import Problem
 
 TERMINATED = 143
 _DRAWING = "matplotlib.backends.backend_agg"  # imported while rounds wait for their clients
@@ -138,7 +133,16 @@ class _Learning:
         self._console = console
         self._rows = assign(lesson.train.rows, lesson.clients)
         self._doubts = doubts(lesson.train.schema.read_columns, options.mechanism)
-        self._iterations: list[Iteration] = []
+        self._run = JobRun(
+            lesson.job,
+            lesson.settings,
+            lesson.train.schema,
+            options.terms(tuple(place.to_bytes(ID_BYTES, "big") for place in range(options.computes))),
+            kind=options.kind,
+            seed=options.seed,
+            test=lesson.test,
+            on_iteration=lambda one: self._view.iterated(one) if self._view is not None else None,
+        )
         self._view: View | None = None
         self._result: Any = None
         self._failure: Failure | None = None
@@ -159,7 +163,8 @@ class _Learning:
         else:
             self._check_sums()
         options.check("lower --data-nodes" if options.kind is NodeReleaseRequest else "lower --clients")
-        self._stages = self._planned()
+        said = f"--epsilon {at_least(options.budget.epsilon)} --delta {at_least(options.delta)}"
+        self._stages, _ = self._run.plan(said, options.mechanism)
         if options.reports:  # how many are asked at a time follows from the plan
             self._options = msgspec.structs.replace(options, batch=self._stages[0].batch)
         reference = lesson.job.reference(
@@ -178,31 +183,6 @@ class _Learning:
         check_counts(lesson.clients, options.computes, options.tolerated, options.colluders, options.dropped)
         fewest, tolerated = options.smallest
         check_counts(fewest, options.computes, tolerated, options.colluders, options.dropped)
-
-    def _planned(self) -> list[Stage]:
-        """The job's plan; a round for each share of the budget is planned as its participants will."""
-        lesson, options = self._lesson, self._options
-        conditions = self._conditions()
-        stages = list(lesson.job.plan(lesson.train.schema, lesson.settings, conditions))
-        terms = options.terms(tuple(place.to_bytes(ID_BYTES, "big") for place in range(options.computes)))
-        said = f"--epsilon {at_least(options.budget.epsilon)} --delta {at_least(options.delta)}"
-        job = lesson.job.make(lesson.train.schema, lesson.settings, conditions)
-        check_plan(job, stages, terms, said, options.mechanism)
-        return stages
-
-    def _conditions(self) -> Conditions:
-        lesson, options = self._lesson, self._options
-        return Conditions(
-            clients=lesson.clients,
-            tolerated=options.tolerated,
-            mu=options.budget.mu,
-            rng=stream(options.seed, "auxiliary"),
-            on_iteration=self._iterated,
-            held_out=lesson.test,
-            kind=options.kind,
-            epsilon=options.budget.epsilon,
-            weights=best_weights,
-        )
 
     # --- playing --------------------------------------------------------------------------------------------------
 
@@ -242,11 +222,10 @@ class _Learning:
 
     async def _learn(self, live: Swarm) -> Failure | None:
         """None if the rounds gave what the job needs."""
-        lesson, options = self._lesson, self._options
+        options = self._options
         try:
-            job = lesson.job.make(lesson.train.schema, lesson.settings, self._conditions())
             retries = RETRIES if options.dropped <= options.room else 0  # where more drop, all would end alike
-            self._result = await live.learn(job, retries=retries)
+            self._result = await live.learn(self._run.make(), retries=retries)
         except RoundAborted as error:
             return Failure(error.reason, error.contributors, error.needed)
         except NoAggregate as ended:
@@ -255,25 +234,12 @@ class _Learning:
 
     def _finish(self) -> None:
         """Learn of what the rounds gave, sampled first where it is to be; or note why nothing could be."""
-        job, train = self._lesson.job, self._lesson.train
         try:
-            if job.finish is not None:
-                with SamplingBar(self._console) as bar:
-                    known = replace(self._conditions(), on_sampling=bar)
-                    self._result = job.finish(self._result, train.schema, self._lesson.settings, known)
-            learned = job.summarise(self._result, self._reference, train.complete, self._lesson.test, train.schema)
+            self._result = self._run.finish(self._result, self._console)
+            self._learned = self._run.summarise(self._result, self._reference, self._lesson.train.complete)
         except Exception as error:  # raised once what was released is written
             self.unfinished = error
             self._failure = Failure(str(error) or type(error).__name__)
-            return
-        self._learned = learned
-        if self._iterations:
-            self._learned["iterations"] = [iteration_row(one) for one in self._iterations]
-
-    def _iterated(self, iteration: Iteration) -> None:
-        self._iterations.append(iteration)
-        if self._view is not None:
-            self._view.iterated(iteration)
 
     # --- what is told ---------------------------------------------------------------------------------------------
 
@@ -363,9 +329,7 @@ class _Learning:
         write_json(written, str(output / RESULT))
         if not run.ok:
             return
-        title = self._lesson.job.picture_title(self._lesson.train.schema)
-        with whole_file(output / PICTURE) as place:
-            plot_estimates(self._summary(run), place, title=title, private=run.private, caption=caption(run))
+        self._run.draw(self._summary(run), output / PICTURE, private=run.private, caption=caption(run))
 
 
 def caption(run: Run) -> str:
