@@ -158,7 +158,8 @@ def _rare_sd(phi: Array, error: float) -> float:
     sizes, doubt = np.abs(phi), 2 * np.sqrt(error)
     if sizes.min() < max(SHRUNK - doubt, SIGNIFICANT * np.sqrt(error)):
         return 0.0
-    return float(np.sqrt(max(1 - sizes[0] ** 2, 0.0) + doubt) / BASE)
+    surely = (1 - sizes**2 - 3 * doubt) / FREQUENCIES**2  # 1 - |φ|² is at most ω²σ² at every level
+    return float(np.sqrt(surely.max())) if surely.max() > 0 else float(np.sqrt(doubt) / BASE)
 
 
 def repeated(columns: Sequence[str], squares: Array, noise: float) -> tuple[str, ...]:

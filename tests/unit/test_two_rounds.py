@@ -109,6 +109,12 @@ def test_rare_categories_keep_the_scale_of_their_rare_values() -> None:
     np.testing.assert_allclose(found[3:], 1 / 300, rtol=0.5)
 
 
+def test_a_binary_column_in_far_too_wide_bounds_has_a_scale_of_its_size() -> None:
+    """One in ten, in bounds forty times as wide as needed: 0.3, in place of what noise hides at the widest level."""
+    rows = (np.random.default_rng(7).random((20_000, 2)) < 0.1) * 1.0
+    np.testing.assert_allclose(located(rows, 20.0, 1.0).scale, 0.3, rtol=0.5)
+
+
 def test_noise_that_hides_all_leaves_the_bounds_and_is_warned_of() -> None:
     found = located(np.random.default_rng(4).normal(size=(100, 2)), 3.0, 0.01)
     assert np.abs(found.centre).max() < 2
