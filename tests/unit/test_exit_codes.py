@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -53,7 +54,7 @@ def test_what_a_user_does_wrong_ends_with_its_code(tmp_path: Path, capsys: pytes
 def completed(line: str) -> list[str]:
     """What bash is offered for a line whose cursor is at its end."""
     words = line.split(" ")
-    environment = {"_DCA_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    environment = os.environ | {"_DCA_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
     done = subprocess.run(DCA, env=environment, capture_output=True, text=True, timeout=60, check=True)
     return done.stdout.split()
 
