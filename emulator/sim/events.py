@@ -69,5 +69,8 @@ class Observer:
     def on_restart(self, process: Process) -> None:
         """A process runs again; its actor is made, but has not started yet."""
 
+    def on_restore(self, process: Process) -> None:
+        """An old copy of its disk has taken that one's place, while the process is down."""
+
     def on_crash(self, process: Process, error: Exception) -> None:
         """An actor raised what it may not raise."""

@@ -190,6 +190,13 @@ class Process:
             observer.on_restart(self)
         self.start()
 
+    def restore(self, copy: Disk) -> None:
+        """An old copy takes the place of what the disk holds. It is killed first, and does not start by itself."""
+        self.kill("its store is restored")
+        self.disk.restore(copy)
+        for observer in self._simulator.observers:
+            observer.on_restore(self)
+
     def plan_kill(self, point: KillPoint) -> None:
         """Have the power fail at a transaction to come."""
         self.kill_points = [*(self.kill_points or ()), point]

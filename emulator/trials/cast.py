@@ -24,6 +24,7 @@ from emulator.trials.hostile import HOSTILE, configured
 from emulator.trials.questions import STATISTICS
 from emulator.trials.scenario import LDP_REPORT, NODE_RELEASE, Scenario
 
+FOREVER_MS = 1 << 52
 Role = Literal["client", "compute", "trainer"]
 Stored = Iterable[tuple[str, bytes, bytes]]
 
@@ -43,6 +44,8 @@ class TrialFederation(TestFederation):
 
     Attributes:
         is_redeemed: whether hostile Compute nodes and trainers that are built from now on keep to the protocol.
+        ends_ms: client id -> when its certificate ends, Unix milliseconds, where that is soon.
+        failing: ids of clients whose data cannot be read. refusing: ids of Compute nodes whose floors no round meets.
         strangers: identities that nobody enrolled.
     """
 
@@ -52,6 +55,9 @@ class TrialFederation(TestFederation):
         self.parameters = STATISTICS[population.statistic](population.dimension)
         self.statistic = resolve(population.statistic, self.parameters)
         self.is_redeemed = False
+        self.ends_ms: dict[bytes, int] = {}
+        self.failing: set[bytes] = set()
+        self.refusing: set[bytes] = set()
         self._plant = plant
         columns = self.statistic.columns
         name = f"trial-{scenario.seed}"
@@ -82,12 +88,16 @@ class TrialFederation(TestFederation):
             mechanism=None if rounds.noise else NoNoise(),
             timing=scenario.timing,
         )
+        for fault in scenario.faults:
+            if fault.kind == "certificate-ends":
+                named = self.clients if fault.actor == "clients" else (self.clients[int(fault.actor.split(" ")[1])],)
+                self.ends_ms.update(dict.fromkeys(named, scenario.start_ms + fault.at_ms))
 
     def client(self, index: int, records: Stored = ()) -> ClientActor:
         """Client `index`, hostile where the scenario says so."""
         made: ClientActor = self._class_of("client", f"client {index}", ClientActor)(
             self.client_identities[index],
-            self.certificate(index),
+            self.certificate(index, self.ends_ms.get(self.clients[index], FOREVER_MS)),
             self.federation,
             columns=self.columns,
             rows=self._rows_of(index),
@@ -101,10 +111,15 @@ class TrialFederation(TestFederation):
         made: ComputeActor = self._class_of("compute", f"compute {index}", ComputeActor)(
             self.compute_identities[index],
             self.federation,
-            floors=self.floors,
+            floors=self.floors_of(self.computes[index]),
             **self._common(records, f"compute{index}"),
         )
         return made
+
+    def floors_of(self, compute: bytes) -> Floors:
+        """A Compute node's own limits, as it was started with or will be next."""
+        most = len(self.clients) + 1
+        return Floors(clients_min=most, honest_min=most) if compute in self.refusing else self.floors
 
     def trainer(self, records: Stored = ()) -> TrainerActor:
         """The trainer with its account, hostile where the scenario says so."""
@@ -118,7 +133,7 @@ class TrialFederation(TestFederation):
         identity = self.strangers[index]
         made: ClientActor = configured(HOSTILE["stranger"], amount)(
             identity,
-            Certificate(identity.public_key, 1 << 52, bytes(64)),
+            Certificate(identity.public_key, FOREVER_MS, bytes(64)),
             self.federation,
             columns=self.columns,
             rows=self._rows_of(0),
@@ -133,7 +148,7 @@ class TrialFederation(TestFederation):
         asked: dict[str, Any] = {
             "statistic": population.statistic,
             "parameters": self.parameters,
-            "clients_expected": population.clients if rounds.counted else 0,
+            "clients_expected": (rounds.expected or population.clients) if rounds.counted else 0,
             "delta": rounds.announced_delta,
             "ask": self.ask_of(rounds.tolerated, rounds.colluders),
         }
@@ -171,6 +186,8 @@ class TrialFederation(TestFederation):
 
     def _rows_of(self, index: int) -> Callable[[tuple[str, ...]], NDArray[np.float64]]:
         def rows(columns: tuple[str, ...]) -> NDArray[np.float64]:
+            if self.clients[index] in self.failing:
+                raise OSError("no data")
             places = [self.columns.index(column) for column in columns]
             return self.rows[index][:, places]
 

@@ -37,6 +37,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "rounds.count": (1, ROUNDS_MAX),
     "rounds.first_ms": (0, TIME_MS_MAX),
     "rounds.every_ms": (0, TIME_MS_MAX),
+    "rounds.expected": (0, CLIENTS_MAX),
     "rounds.tolerated": (0, CLIENTS_MAX),
     "rounds.colluders": (0, CLIENTS_MAX),
     "rounds.epsilon": (1e-6, 20),

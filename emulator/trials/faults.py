@@ -14,6 +14,7 @@ from emulator.trials.kills import (
     VanishBeforeSending,
     VanishSending,
 )
+from emulator.trials.life import CertificateEnds, DataFail, FloorsRaised, Restored
 from emulator.trials.outages import (
     BrokerKill,
     BrokerLoss,
@@ -90,6 +91,11 @@ FAULTS: dict[str, Kind] = {
     "reconnect-storm": Kind(does="half of the swarm reconnects at once", make=ReconnectStorm, roles=("client",),
                             heals=True),
     "twin": Kind(does="a copy of it runs, too", make=DuplicateInstance, roles=("client", "compute"), is_of_one=True),
+    "restore": Kind(does="an old copy of its store takes that one's place", make=Restored, roles=("client", "compute"),
+                    heals=True, is_of_one=True),
+    "certificate-ends": Kind(does="its certificate ends", make=CertificateEnds, roles=("client",)),
+    "floors": Kind(does="it raises its floors above every round", make=FloorsRaised, roles=("compute",)),
+    "data-fail": Kind(does="its data cannot be read", make=DataFail, roles=("client",)),
     "epoch-turn": Kind(does="an epoch ends", make=EpochTurn, roles=("broker",), heals=True),
     "swallow": Kind(does="its messages are acknowledged and lost", make=Swallow, roles=ACTORS, amount=_SHARE,
                     amounts=(0, 1)),

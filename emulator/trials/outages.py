@@ -206,7 +206,7 @@ class ReconnectStorm(Injection):
 
 
 class EpochTurn(Injection):
-    """The clocks were set so that an epoch ends at this time (`world.start_of`): all keys turn in mid-round."""
+    """The clocks were set so that an epoch ends at this time (`Scenario.start_ms`): all keys turn in mid-round."""
 
     def begin(self) -> None:
         self.reached(None, self.world.phase_of(self.world.trainer))

@@ -15,6 +15,7 @@ from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.mechanism import PURE_MECHANISMS
 from emulator.sim.broker import BrokerOptions
 from emulator.sim.link import LinkOptions
+from emulator.sim.simulator import START_MS
 
 SECURE_SUM, NODE_RELEASE, LDP_REPORT = KINDS = ("secure-sum", "node-release", "ldp-report")
 
@@ -50,6 +51,7 @@ class Rounds(_Part, frozen=True, kw_only=True):
         tolerated: T. colluders: c. epsilon, delta: of each round.
         batch: B clients are invited, others in each round; 0 asks everybody. T is of N, and B's part of it is used.
         counted: whether the trainer knows N; otherwise it asks the Compute nodes, or waits for the end.
+        expected: what it takes for N, where that is another number; 0 is N.
         fraction_bits, rows_max: as in a request. noise: false is the oracle of exactness, which is not private.
         mechanism: of an LDP report. One of categories needs a histogram and `rows_max` = 1. Where it is ε-private, δ is
             0 of the rounds, and `delta` of the limits alone.
@@ -66,6 +68,7 @@ class Rounds(_Part, frozen=True, kw_only=True):
     epsilon: float = 1.0
     delta: float = 1e-6
     counted: bool = True
+    expected: int = 0
     fraction_bits: int = 24
     rows_max: int = 0
     noise: bool = True
@@ -184,6 +187,13 @@ class Scenario(_Part, frozen=True, kw_only=True):
         scaled = {name: int(part * getattr(usual, name)) for name in lasting}
         publish_ms = min(usual.epoch_publish_ms, self.epoch_ms // 12)
         return msgspec.structs.replace(usual, epoch_ms=self.epoch_ms, epoch_publish_ms=publish_ms, **scaled)
+
+    @property
+    def start_ms(self) -> int:
+        """Unix milliseconds at which it begins: an epoch turns where a fault says so, else it is in mid-epoch."""
+        epoch_begins = START_MS // self.epoch_ms * self.epoch_ms
+        turns = [fault.at_ms for fault in self.faults if fault.kind == "epoch-turn"]
+        return epoch_begins + self.epoch_ms - turns[0] if turns else epoch_begins + self.epoch_ms // 3
 
     @property
     def healed_ms(self) -> int:

@@ -24,7 +24,7 @@ from dca_proto.crypto.sealing import ID_BYTES
 from emulator.sim.events import Observer, Refused
 from emulator.sim.packet import Packet
 from emulator.sim.process import Process
-from emulator.sim.simulator import START_MS, Simulator
+from emulator.sim.simulator import Simulator
 from emulator.sim.world import World
 from emulator.trials.cast import Plant, TrialFederation
 from emulator.trials.fault import FaultRecord, Injection
@@ -115,7 +115,9 @@ class TrialWorld(World):
         hostile: ids of clients, Compute nodes and trainers that do not keep to the protocol, ever.
         strangers: ids of clients that were never enrolled. enrolled: ids of those that were.
         altering: ids of Compute nodes that may spoil a result's value, as documented.
-        twinned: ids that a second process with a copy of the disk used, too: what that may break is documented.
+        twinned: ids that a second process with a copy of the disk used, too, and Compute nodes whose store was replaced
+            by an old copy: what that may break is documented.
+        restored: ids of clients whose store was replaced by an old copy.
         told_old: ids of clients that were told that their ledger is an old copy.
         killed_ms: id -> when it was last killed. faults: what became of each fault, in the scenario's order.
     """
@@ -128,7 +130,7 @@ class TrialWorld(World):
         simulator = Simulator(
             scenario.seed,
             federation=cast.federation.name,
-            start_ms=start_of(scenario),
+            start_ms=scenario.start_ms,
             link=scenario.network,
             broker=scenario.broker,
             keep_facts_max=FACTS_KEPT,
@@ -139,6 +141,7 @@ class TrialWorld(World):
         self.rounds: list[RoundLog] = []
         self.further: RoundLog | None = None
         self.twinned: set[bytes] = set()
+        self.restored: set[bytes] = set()
         self.told_old: set[bytes] = set()
         self.killed_ms: dict[bytes, int] = {}
         super().__init__(cast, simulator)
@@ -313,7 +316,7 @@ class TrialWorld(World):
         is_hostile = process.id in self.hostile
         if process.id in self.strangers or (is_hostile and process.role is Channel.CLIENT):
             process.kill("removed")
-        elif process.id in self.twinned and process.role is Channel.CLIENT:
+        elif process.id in self.twinned | self.restored and process.role is Channel.CLIENT:
             process.kill("to be enrolled anew")
         elif is_hostile:
             process.kill("to keep to the protocol")
@@ -341,13 +344,3 @@ def phase_at(process: Process, round_id: bytes) -> str:
         return DOWN
     assert isinstance(actor, ClientActor | ComputeActor | TrainerActor), "every actor has a role"
     return actor.phase(round_id)
-
-
-def start_of(scenario: Scenario) -> int:
-    """Unix milliseconds at which a trial begins: an epoch turns where the scenario says, else it is in mid-epoch."""
-    epoch_ms = scenario.epoch_ms
-    epoch_begins = START_MS // epoch_ms * epoch_ms
-    for fault in scenario.faults:
-        if fault.kind == "epoch-turn":
-            return epoch_begins + epoch_ms - fault.at_ms
-    return epoch_begins + epoch_ms // 3

@@ -15,7 +15,8 @@ from emulator.trials.cast import Plant
 from emulator.trials.draw import DrawLimits, draw_scenario
 from emulator.trials.scenario import Adversary, Fault
 from emulator.trials.trial import run_trial
-from emulator.trials.world import START_MS, TrialWorld, start_of
+from emulator.sim.simulator import START_MS
+from emulator.trials.world import TrialWorld
 
 LIMITS = DrawLimits(clients_max=6, computes_max=3)
 
@@ -149,9 +150,9 @@ def test_the_owner_asks_a_trainer_once_for_each_of_its_starts() -> None:
 
 def test_where_a_trial_begins() -> None:
     day_ms = 24 * 3600 * 1000
-    assert start_of(small()) % day_ms == day_ms // 3
-    assert start_of(small(Fault(kind="epoch-turn", actor="broker", at_ms=777))) % day_ms == day_ms - 777
-    assert start_of(small()) // day_ms == START_MS // day_ms
+    assert small().start_ms % day_ms == day_ms // 3
+    assert small(Fault(kind="epoch-turn", actor="broker", at_ms=777)).start_ms % day_ms == day_ms - 777
+    assert small().start_ms // day_ms == START_MS // day_ms
 
 
 def test_the_world_knows_who_is_who() -> None:

@@ -3,6 +3,9 @@
 A charge is of the announced price: μ, or ε of a report that is ε-private (δ = 0). It pays for one contribution, which
 never changes and has a number, which no Compute node takes twice or forgets. Only a client that is asked pays. What
 comes back has the signed aborts of all M Compute nodes behind it, each of which is durable at its node.
+
+A client whose store was replaced by an old copy spends no number twice in released sums. A node that remembers tells it,
+and then it takes part in no further round until it starts anew.
 """
 
 from __future__ import annotations
@@ -17,13 +20,17 @@ from msgspec.structs import astuple
 from dca_proto.core.charges import PAGE, WINDOW
 from dca_proto.core.charges import TABLE as SEEN_CHARGES
 from dca_proto.core.client import ClientActor
+from dca_proto.core.client_round import KEPT, MISSED, SENT
+from dca_proto.core.client_round import ROUNDS as CLIENT_ROUNDS
+from dca_proto.core.client_round import StoredRound as ClientRound
 from dca_proto.core.codec import decode_body, decode_frame, verify_signed
 from dca_proto.core.compute_round import ABORTED, CONTRIBUTIONS, ROUNDS, StoredRound
 from dca_proto.core.contribution import Kept, Outbound
 from dca_proto.core.effects import Channel, Persist, Send, Write
 from dca_proto.core.errors import PeerError
+from dca_proto.core.facts import LedgerReused
 from dca_proto.core.kinds import NodeRelease, SecureSum
-from dca_proto.core.messages import Abort, Announcement, Contribution, Signed
+from dca_proto.core.messages import Abort, Announcement, ChargeReused, Contribution, Signed
 from dca_proto.core.records import decoded
 from dca_proto.core.sessions import SESSIONS, StoredSession
 from dca_proto.core.trainer import TrainerActor
@@ -37,7 +44,7 @@ from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
-from emulator.trials.checkers.witness import Of, Witness, contributions_in
+from emulator.trials.checkers.witness import Of, Release, Witness, contributions_in
 from emulator.trials.wire import body_of
 
 if TYPE_CHECKING:
@@ -59,6 +66,11 @@ class Budget(Checker):
         self._numbers: defaultdict[Of, set[int]] = defaultdict(set)  # by node and client
         self._aborts: defaultdict[tuple[bytes, bytes], set[bytes]] = defaultdict(set)  # by receiver and announcement
         self._genuine: dict[bytes, bool] = {}  # by payload
+        self._paid: defaultdict[tuple[bytes, bytes], set[int]] = defaultdict(set)  # by client and round, ever
+        self._spent: dict[tuple[bytes, int], bytes] = {}  # round, by client and charge number in a released sum
+        self._to_tell: set[bytes] = set()  # clients that were told of a number used twice, and not yet their owner
+        self._warned: dict[bytes, int] = {}  # in which start a client has told its owner
+        witness.on_release.append(self._released)
 
     # --- what becomes durable ----------------------------------------------------------------------------------------
 
@@ -87,9 +99,12 @@ class Budget(Checker):
         before = charges.get(charge.round_id)
         highest = max((one.number for one in charges.values()), default=0)
         charges[charge.round_id] = charge
+        self._paid[process.id, charge.round_id].add(charge.number)
         if before is None:
             self.expect(not charge.returned, f"{who}: a charge is returned before it was made")
             self.expect(charge.number == highest + 1, f"{who}: charge {charge.number} behind {highest}")
+            warned = self._warned.get(process.id) == process.starts
+            self.expect(not warned, f"{who}: it pays, though its ledger was said to be an old copy")
             self._check_price(process, who, charge)
             self._check_total(process)
             if process.role is Channel.CLIENT:
@@ -173,10 +188,17 @@ class Budget(Checker):
     def _check_number(self, node: Process, write: Persist) -> None:
         """What a holder keeps of an honest client has the number of the charge that paid for it."""
         client, kept = write.key[ID_BYTES:], Kept(write.value)
-        charge = self._charges[client].get(write.key[:ID_BYTES])
         if client not in self.witness.dishonest:
             who = f"{node.name} keeps a contribution of {client.hex()[:8]}"
-            self.expect(charge is not None and charge.number == kept.charge, f"{who} with another number than it paid")
+            paid = self._paid[client, write.key[:ID_BYTES]]
+            self.expect(kept.charge in paid, f"{who} with another number than it paid")
+
+    def _released(self, release: Release) -> None:
+        """No number pays for two sums, whatever a client's ledger has forgotten."""
+        for entry in self.witness.agreed(release) or ():
+            first = self._spent.setdefault((entry.client, entry.charge), release.round_id)
+            what = f"charge {entry.charge} of client {entry.client.hex()[:8]}"
+            self.expect(first == release.round_id, f"{what} pays for a second sum, in round {release.round_id.hex()[:8]}")
 
     def _check_answer(self, node: Process, of: Of) -> None:
         """With its answer a node has remembered the numbers of all entries that it lets through, each of them new."""
@@ -201,23 +223,50 @@ class Budget(Checker):
     # --- what leaves, what arrives, and what a start finds -----------------------------------------------------------
 
     def on_deliver(self, process: Process, sender: bytes, payload: bytes) -> None:
-        """Aborts that nodes have really signed."""
+        """Aborts that nodes have really signed, and their word that a number was used before."""
         if process.role is Channel.COMPUTE:
             return
         body = body_of(payload)
+        if isinstance(body, ChargeReused) and self._concerns(process, body) and self._is_genuine(payload, sender):
+            self._to_tell.add(process.id)
         if isinstance(body, Abort) and self._is_genuine(payload, body.compute):
             self._aborts[process.id, body.announcement_hash].add(body.compute)
 
     def _is_genuine(self, payload: bytes, compute: bytes) -> bool:
         if payload not in self._genuine:
             federation, frame = self.world.cast.federation, decode_frame(payload)
-            assert isinstance(frame, Signed), "an abort is signed"
+            assert isinstance(frame, Signed), "a body was in it"
             try:
                 verify_signed(frame, federation.compute(compute).key, federation.id)
                 self._genuine[payload] = True
             except PeerError:
                 self._genuine[payload] = False
         return self._genuine[payload]
+
+    def _concerns(self, client: Process, body: ChargeReused) -> bool:
+        """Whether a client of which one copy runs has that round open, and paid for it with that number."""
+        stored = client.disk.records.get((CLIENT_ROUNDS, body.round_id))
+        if stored is None or body.client != client.id or not self.is_honest(client) or client.options.work_ms:
+            return False
+        is_open = decoded(CLIENT_ROUNDS, stored, ClientRound).phase in (SENT, KEPT, MISSED)
+        charge = self._charges[client.id].get(body.round_id)
+        is_known = body.announcement_hash == self.witness.announced_hash(body.round_id)
+        return is_open and is_known and charge is not None and charge.number == body.charge
+
+    def on_fact(self, process: Process, fact: object) -> None:
+        """A client tells its owner that its ledger is an old copy."""
+        if isinstance(fact, LedgerReused):
+            self._warned[process.id] = process.starts
+            self._to_tell.discard(process.id)
+
+    def on_kill(self, process: Process) -> None:
+        """Whoever was told just now has forgotten it."""
+        self._to_tell.discard(process.id)
+
+    def finish(self) -> None:
+        """What nodes have said of old copies has reached their owners."""
+        names = ", ".join(client.hex()[:8] for client in self._to_tell if self._warned.get(client) is None)
+        self.expect(not names, f"no word to the owner of {names}, whose charge number was used before")
 
     def on_send(self, process: Process, send: Send) -> None:
         """No contribution, release, report or announcement leaves without a durable charge, and only as stored."""
@@ -245,6 +294,14 @@ class Budget(Checker):
                 return "an announcement" if isinstance(_signed_in(send.payload), Announcement) else ""
             case _:
                 return ""
+
+    def on_restore(self, process: Process) -> None:
+        """An old copy: what it has forgotten was paid for, and what it sends now is paid for again."""
+        records = process.disk.records.items()
+        charges = [decoded(LEDGER, value, Charge) for (table, _), value in records if table == LEDGER]
+        self._charges[process.id] = {charge.round_id: charge for charge in charges}
+        known = self._charges[process.id]
+        self._made = {of: made for of, made in self._made.items() if of[0] != process.id or of[1] in known}
 
     def on_restart(self, process: Process) -> None:
         """A start finds every charge that was ever durable."""

@@ -14,6 +14,7 @@ from dca_proto.core.sessions import SESSIONS, StoredSession
 from dca_proto.core.trainer_round import RELEASES
 from dca_proto.crypto.sealing import ID_BYTES
 from emulator.sim.process import Process
+from emulator.trials.cast import FOREVER_MS
 from emulator.trials.checkers.base import Checker
 from emulator.trials.checkers.witness import Asked, Entry, Of, Release, Released, Witness, places_of
 
@@ -36,7 +37,8 @@ class OneRelease(Checker):
 
     def _released_alone(self, release: Released) -> None:
         who, round_id = release.client.hex()[:8], release.round_id.hex()[:8]
-        self.expect(release.number == 0, f"client {who} releases or reports twice in round {round_id}")
+        once = release.number == 0 or release.client in self.world.restored  # which nothing notices (DESIGN §10)
+        self.expect(once, f"client {who} releases or reports twice in round {round_id}")
 
     def _released(self, release: Release) -> None:
         node, round_id = release.node.hex()[:8], release.round_id.hex()[:8]
@@ -109,13 +111,13 @@ class EnoughContributors(Checker):
             elif write.table == ROUNDS and process.role is Channel.COMPUTE:
                 self._check_objections(process, (process.id, write.key))
             elif write.table == RELEASES:
-                self._check_release(write)
+                self._check_release(process, write)
             elif write.table == CONTRIBUTIONS:
                 self._check_kept(process, write)
 
     def _check_begun(self, node: Process, round_id: bytes) -> None:
         """A node takes part where its floors hold, and knows exactly those whom the trainer has invited."""
-        asked, floors = self.witness.asked[node.id, round_id], self.world.cast.floors
+        asked, floors = self.witness.asked[node.id, round_id], self.world.cast.floors_of(node.id)
         fewest, honest = asked.terms.fewest, asked.terms.fewest - 1 - asked.terms.colluders
         let = fewest >= floors.clients_min and honest >= max(1, floors.honest_min)
         self.expect(let, f"{node.name} takes part in round {round_id.hex()[:8]}, which its floors forbid")
@@ -124,14 +126,20 @@ class EnoughContributors(Checker):
         self.expect(told == invited, f"{node.name} takes others for invited to round {round_id.hex()[:8]}")
 
     def _check_objections(self, node: Process, of: Of) -> None:
-        """A node objects to no honest client's entry in an honest holder's list whose tag its own session gives."""
+        """A node objects to everybody whose certificate has ended, and to no other honest client's entry in an honest
+        holder's list whose tag its own session gives.
+        """
         answer = self.witness.answers.get(of)
         if answer is None or of in self._answered:
             return
         self._answered.add(of)
-        asked, union = self.witness.asked[of], self.witness.union(of) or []
+        objected, union = places_of(answer.objections), self.witness.union(of) or []
+        let_in = [entry for place, entry in enumerate(union) if place not in objected]
+        ended = [one.client.hex()[:8] for one in let_in if self._has_ended(one.client, node)]
+        self.expect(not ended, f"{node.name} lets in {', '.join(ended)}, whose certificate has ended")
+        asked = self.witness.asked[of]
         own = asked.epochs[asked.computes.index(node.id)]
-        for entry in (union[place] for place in places_of(answer.objections)):
+        for entry in (union[place] for place in objected):
             record = node.disk.records.get((SESSIONS, entry.client))
             if record is None or not self.witness.dishonest.isdisjoint((entry.client, entry.holder)):
                 continue
@@ -147,6 +155,10 @@ class EnoughContributors(Checker):
             wrong = found is not None and found[1] in alive
             self.expect(not wrong, f"{node.name} objects to {entry.client.hex()[:8]} without a reason")
 
+    def _has_ended(self, client: bytes, judge: Process) -> bool:
+        """Whether a client's certificate has ended, by the clock of whoever has to judge."""
+        return self.world.cast.ends_ms.get(client, FOREVER_MS) <= judge.now_ms
+
     def _check_session(self, node: Process, write: Persist) -> None:
         """The key is one that the client has made, and later than those before."""
         session, who = decoded(SESSIONS, write.value, StoredSession).current, f"{node.name}, {write.key.hex()[:8]}"
@@ -158,10 +170,11 @@ class EnoughContributors(Checker):
         self._ranks[node.id, write.key] = session.rank
         self.expect(before <= session.rank, f"{who} has an older session than before")
 
-    def _check_release(self, write: Persist) -> None:
+    def _check_release(self, trainer: Process, write: Persist) -> None:
         round_id, client = write.key[:ID_BYTES], write.key[ID_BYTES:]
         who = f"round {round_id.hex()[:8]}: what {client.hex()[:8]} releases"
         self.expect(not self._is_strange(client), f"{who} is kept, who is not enrolled")
+        self.expect(not self._has_ended(client, trainer), f"{who} is kept, whose certificate has ended")
         invited = self.witness.requests[round_id].invited
         self.expect(not invited or client in invited, f"{who} is kept, who is not invited")
         again = (round_id, client) in self._gathered

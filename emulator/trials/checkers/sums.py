@@ -97,7 +97,8 @@ class ExactSum(Checker):
         """What a release without Compute nodes must say: how many rows, and the noisy sum or the report."""
         report, value = self._validated(asked).report, self._value(client, asked)
         if report is None:
-            rows = len(self.world.cast.rows[self.world.client_number(client)])
+            failing = client in self.world.cast.failing
+            rows = 0 if failing else len(self.world.cast.rows[self.world.client_number(client)])
             counted = min(rows, asked.body.rows_max)
             return counted, ring_to_bytes(to_ring(value + drawn))
         (own,) = report.randomise(report.held(value[np.newaxis]), self.recording.key)
@@ -106,6 +107,8 @@ class ExactSum(Checker):
     def _value(self, client: bytes, asked: Asked) -> NDArray[np.int64]:
         body, cast = asked.body, self.world.cast
         statistic = self._validated(asked).statistic
+        if client in cast.failing:
+            return np.zeros(statistic.dimension, dtype=np.int64)
         places = [cast.columns.index(column) for column in statistic.columns]
         rows = cast.rows[self.world.client_number(client)][:, places]
         return contribution(statistic, rows, body.rows_max, body.fraction_bits)

@@ -370,6 +370,7 @@ def entries_of(data: bytes, holder: bytes) -> list[Entry]:
 
 
 def places_of(objections: bytes) -> list[int]:
+    """The places in U that an answer objects to."""
     return [int.from_bytes(objections[at : at + 4], "little") for at in range(0, len(objections), 4)]
 
 
