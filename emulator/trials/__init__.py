@@ -9,10 +9,10 @@ hostile     clients and Compute nodes that do not keep to the protocol, and what
 cast        the federation of a scenario, hostile actors and planted mistakes among it
 world       the federation in virtual time, with what was asked and what went wrong
 trial       safety under faults, then healing, then liveness
-checkers    the ten invariants, each as an observer of a trial; wire: what messages say to those who look on
+checkers    the eleven invariants, each as an observer of a trial; wire: what messages say to those who look on
 transitions which entries of the actors' tables it took
 outcome     what came of it
-examination one scenario against all ten, compared with itself and with a neighbour where that is asked for
+examination one scenario against all eleven, compared with itself and with a neighbour where that is asked for
 shrink      a failing scenario made smaller
 sweep       many seeds, over the processes of workers
 display, command: what a person sees

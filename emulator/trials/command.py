@@ -1,4 +1,4 @@
-"""Try the protocol in virtual time: faults, adversaries, ten invariants, collusion.
+"""Try the protocol in virtual time: faults, adversaries, eleven invariants, collusion.
 
 Real actors and real cryptography, no waiting: the same seed gives the same run, byte for byte.
 """
@@ -47,7 +47,7 @@ _RUN = """Examples:
 """
 _REPLAY = """Examples:
 
-  dca emulate replay 17                   the scenario of seed 17, held against all ten invariants
+  dca emulate replay 17                   the scenario of seed 17, held against all eleven invariants
 
   dca emulate replay 17 --json -          digest, outcome, invariants, faults, options
 """

@@ -96,7 +96,7 @@ def show_sweep(console: Console, found: Sweep) -> None:
         console.print(coverage_table(found))
     rounds = ", ".join(f"{count} {result}" for result, count in sorted(found.rounds.items()))
     say(console, "rounds", rounds or "none")
-    say(console, "checked", f"{sum(found.checked.values()):,} facts against ten invariants")
+    say(console, "checked", f"{sum(found.checked.values()):,} facts against eleven invariants")
     if found.run and (never := found.never_reached):
         all_of = len(found.coverage) + len(found.transitions)
         say(console, "not reached", f"{len(never)} of {all_of} kinds and transitions: {'; '.join(never)}")

@@ -35,6 +35,7 @@ def draw_scenario(seed: int, limits: DrawLimits | None = None) -> Scenario:
     population = _population(streams("draw/population"), limits)
     rounds = _or_node_release(streams("draw/local"), population, _rounds(streams("draw/rounds"), population, limits))
     population, rounds = _or_reports(streams("draw/reports"), population, rounds, limits)
+    rounds, together = _together(streams("draw/together"), population, rounds)
     windows_ms = rounds.end_ms
     scenario = Scenario(
         seed=seed,
@@ -45,7 +46,7 @@ def draw_scenario(seed: int, limits: DrawLimits | None = None) -> Scenario:
         limits=_limits(streams("draw/limits"), population, rounds),
         network=_network(streams("draw/network")),
         broker=_broker(streams("draw/broker")),
-        faults=_faults(streams("draw/faults"), population, rounds, limits.faults_max),
+        faults=(*_faults(streams("draw/faults"), population, rounds, limits.faults_max), *together),
         adversaries=(
             *_adversaries(streams("draw/adversaries"), population, rounds, limits.adversaries_max),
             *_hostile_trainer(streams("draw/trainer"), limits.adversaries_max),
@@ -160,15 +161,60 @@ def _faults(stream: random.Random, population: Population, rounds: Rounds, most:
     for _ in range(count):
         relays = rounds.batch and stream.random() < 0.1  # of no use elsewhere
         fault = _fault(stream, "relay" if relays else stream.choice(list(FAULTS)), population, rounds)
-        once = fault.kind in ("epoch-turn", "twin") and any(one.kind == fault.kind for one in drawn)
+        once = fault.kind in ("epoch-turn", "twin", "restore") and any(one.kind == fault.kind for one in drawn)
         if not once:
             drawn.append(fault)
     return tuple(drawn)
 
 
+def _together(stream: random.Random, population: Population, rounds: Rounds) -> tuple[Rounds, tuple[Fault, ...]]:
+    """In one trial of three, faults that meet seldom by chance; together they reach what none does alone."""
+    if stream.random() >= 0.35:
+        return rounds, ()
+    at_ms, client = rounds.first_ms, f"client {stream.randrange(population.clients)}"
+    meet = stream.choice([_late, _restored] if rounds.is_summed else [_unheard, _empty, _uncertified])
+    return meet(rounds, client, at_ms)
+
+
+def _late(rounds: Rounds, client: str, at_ms: int) -> tuple[Rounds, tuple[Fault, ...]]:
+    """Arrivals have not gone quiet when the round closes, which the nodes' clocks say before the trainer's does."""
+    return rounds, (
+        Fault(kind="clogged", actor="clients", amount=rounds.collect_window_ms // 3),
+        Fault(kind="clock-behind", actor="trainer", amount=3_000),
+        Fault(kind="lossy", actor="trainer", amount=0.1),
+        Fault(kind="vanish-before-sending", actor=client),
+    )
+
+
+def _restored(rounds: Rounds, client: str, at_ms: int) -> tuple[Rounds, tuple[Fault, ...]]:
+    """An old copy pays again with its numbers, is late with that, and hears again that they were used."""
+    return msgspec.structs.replace(rounds, count=3, every_ms=15_000), (
+        Fault(kind="restore", actor=client, at_ms=at_ms, for_ms=10_000),
+        Fault(kind="replay", actor="computes", at_ms=at_ms + 23_000, amount=60),
+    )
+
+
+def _unheard(rounds: Rounds, client: str, at_ms: int) -> tuple[Rounds, tuple[Fault, ...]]:
+    """Nobody is heard until the round is over."""
+    return rounds, (Fault(kind="partition-up", actor="clients", at_ms=at_ms, for_ms=rounds.longest_ms + 1_000),)
+
+
+def _empty(rounds: Rounds, client: str, at_ms: int) -> tuple[Rounds, tuple[Fault, ...]]:
+    """Nobody has data."""
+    return rounds, (Fault(kind="data-fail", actor="clients"), Fault(kind="lossy", actor="clients", amount=0.2))
+
+
+def _uncertified(rounds: Rounds, client: str, at_ms: int) -> tuple[Rounds, tuple[Fault, ...]]:
+    """All who are there decline, as many as are expected; one comes later, with a new certificate."""
+    return msgspec.structs.replace(rounds, counted=True, expected=1, batch=0), (
+        Fault(kind="crash", actor=client),
+        Fault(kind="certificate-ends", actor="clients", at_ms=at_ms + 5_000, for_ms=1_000),
+    )
+
+
 def _moment_ms(stream: random.Random, name: str, rounds: Rounds, *, waits: bool) -> int:
     """When a fault begins, or begins to wait for its moment."""
-    if waits or name == "relay":
+    if waits or name in ("relay", "mix-parts"):
         return stream.choice([0, 0, rounds.end_ms // 3])
     return _soon_ms(stream, rounds)
 

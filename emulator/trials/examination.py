@@ -1,4 +1,4 @@
-"""A scenario held against all ten invariants: one trial, or three where it is compared with itself and a neighbour."""
+"""A scenario held against all eleven invariants: one trial, or three where it is compared with two other runs."""
 
 from __future__ import annotations
 

@@ -64,6 +64,8 @@ class Injection(Observer):
         self.record = FaultRecord(kind=fault.kind, actor=fault.actor, role=fault.actor.split(" ")[0].removesuffix("s"))
         self.is_over = False
         self.is_on = False
+        self.began_ms: int | None = None  # when it began, or began to wait, and when it was over
+        self.ended_ms: int | None = None
 
     def arm(self) -> None:
         """Have it begin when the scenario says."""
@@ -75,6 +77,7 @@ class Injection(Observer):
         if self.is_over:
             return
         self.is_on = True
+        self.began_ms = self.simulator.now_ms
         self.begin()
         if self.fault.for_ms and not self.watches:
             self.simulator.after(self.fault.for_ms, self.stop)
@@ -88,6 +91,7 @@ class Injection(Observer):
     def stop(self) -> None:
         """It is over: at its time, or because everything is mended."""
         if self.is_on and not self.is_over:
+            self.ended_ms = self.simulator.now_ms
             self.end()
             if self.record.reached and self.record.until_ms is None:
                 self.record.until_ms = self.simulator.now_ms

@@ -1,4 +1,4 @@
-"""What the tests of trials share: small scenarios, and a trial with its world to look at, all ten checkers on."""
+"""What the tests of trials share: small scenarios, and a trial with its world to look at, all eleven checkers on."""
 
 from __future__ import annotations
 

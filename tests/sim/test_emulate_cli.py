@@ -70,7 +70,7 @@ def test_replay_tells_people_and_programs_the_same(run: Run) -> None:
     assert code == 0
     assert (result["kind"], result["ok"], result["seed"]) == ("emulation", True, 4)
     assert {"digest", "outcome", "invariants", "faults", "options", "traffic", "last_facts"} <= result.keys()
-    assert [one["number"] for one in result["invariants"]] == list(range(1, 11))
+    assert [one["number"] for one in result["invariants"]] == list(range(1, 12))
     assert result["replay"] == "dca emulate replay 4"
     assert result["digest"] in error
     for name in ("exact sum", "budget", "same seed, same run", "live after healing"):

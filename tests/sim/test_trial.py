@@ -11,11 +11,11 @@ from stage import contributors, held, results, run, small, with_limits
 from dca_proto.core.effects import Channel, Effect, Send
 from dca_proto.core.errors import UsageError
 from dca_proto.core.events import Event
+from emulator.sim.simulator import START_MS
 from emulator.trials.cast import Plant
 from emulator.trials.draw import DrawLimits, draw_scenario
 from emulator.trials.scenario import Adversary, Fault
 from emulator.trials.trial import run_trial
-from emulator.sim.simulator import START_MS
 from emulator.trials.world import TrialWorld
 
 LIMITS = DrawLimits(clients_max=6, computes_max=3)
@@ -28,7 +28,7 @@ def test_a_quiet_trial_completes_and_one_round_more() -> None:
     assert outcome.live
     assert contributors(world) == 5
     assert not outcome.drops
-    assert {one.number for one in outcome.invariants} == set(range(1, 11))
+    assert {one.number for one in outcome.invariants} == set(range(1, 12))
 
 
 def test_another_seed_is_another_run() -> None:

@@ -1,4 +1,4 @@
-"""The ten invariants of the protocol, each as an observer of a running trial.
+"""The eleven invariants of the protocol, each as an observer of a running trial.
 
 base        what all checkers are        witness     what all need, decoded once; pairs     keys, worked out again
 releases    1 one partial sum, one release or report of a client; 2 over one set of enough enrolled clients
@@ -6,7 +6,7 @@ sums        3 the exact ring sum         budget      4 charges
 view        5 independent of the data    inputs      6 hostile input, and secrets in facts
 endings     7 every round ends           kills       8 kills lose and double nothing
 repetition  9 the same seed, the same run
-noise       10 enough noise
+noise       10 enough noise                completion  11 a round within the promise completes
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from emulator.trials.checkers.base import Checker
 from emulator.trials.checkers.budget import Budget
+from emulator.trials.checkers.completion import Completion
 from emulator.trials.checkers.endings import Endings
 from emulator.trials.checkers.inputs import Inputs
 from emulator.trials.checkers.kills import Kills
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 def checkers_of(
     world: TrialWorld, *, neighbour: tuple[Transcript, bytes] | None = None, digest: str | None = None
 ) -> list[Checker]:
-    """All ten for one trial; to be made before anything is asked for. The first looks at draws before they are used.
+    """All eleven for one trial; to be made before anything is asked for. The first looks at draws before they are used.
 
     Args:
         neighbour: of the run of the same seed on neighbouring data, and the id of whose data they are.
@@ -52,4 +53,5 @@ def checkers_of(
         Endings(world, witness),
         Kills(world, witness),
         Repetition(world, witness, digest),
+        Completion(world, witness),
     ]

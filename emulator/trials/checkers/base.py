@@ -16,7 +16,7 @@ BROKEN_KEPT_MAX = 8
 
 
 class Checker(Observer):
-    """One of the ten invariants, held against everything that happens in a trial.
+    """One of the eleven invariants, held against everything that happens in a trial.
 
     Args:
         world: whose actors are looked at. witness: what has been decoded for all checkers; it looks on first.

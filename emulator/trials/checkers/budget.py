@@ -4,8 +4,8 @@ A charge is of the announced price: μ, or ε of a report that is ε-private (δ
 never changes and has a number, which no Compute node takes twice or forgets. Only a client that is asked pays. What
 comes back has the signed aborts of all M Compute nodes behind it, each of which is durable at its node.
 
-A client whose store was replaced by an old copy spends no number twice in released sums. A node that remembers tells it,
-and then it takes part in no further round until it starts anew.
+A client whose store was replaced by an old copy spends no number twice in released sums. A node that remembers tells
+it, and then it takes part in no further round until it starts anew.
 """
 
 from __future__ import annotations
@@ -197,8 +197,8 @@ class Budget(Checker):
         """No number pays for two sums, whatever a client's ledger has forgotten."""
         for entry in self.witness.agreed(release) or ():
             first = self._spent.setdefault((entry.client, entry.charge), release.round_id)
-            what = f"charge {entry.charge} of client {entry.client.hex()[:8]}"
-            self.expect(first == release.round_id, f"{what} pays for a second sum, in round {release.round_id.hex()[:8]}")
+            what = f"round {release.round_id.hex()[:8]}: charge {entry.charge} of {entry.client.hex()[:8]}"
+            self.expect(first == release.round_id, f"{what} pays for a second sum")
 
     def _check_answer(self, node: Process, of: Of) -> None:
         """With its answer a node has remembered the numbers of all entries that it lets through, each of them new."""
@@ -250,7 +250,8 @@ class Budget(Checker):
             return False
         is_open = decoded(CLIENT_ROUNDS, stored, ClientRound).phase in (SENT, KEPT, MISSED)
         charge = self._charges[client.id].get(body.round_id)
-        is_known = body.announcement_hash == self.witness.announced_hash(body.round_id)
+        asked = self.witness.asked.get((client.id, body.round_id))
+        is_known = asked is not None and asked.hash == body.announcement_hash
         return is_open and is_known and charge is not None and charge.number == body.charge
 
     def on_fact(self, process: Process, fact: object) -> None:

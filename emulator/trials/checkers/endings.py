@@ -1,4 +1,7 @@
-"""Invariant 7: a round never hangs. It ends with a result, or with an abort that names its reason."""
+"""Invariant 7: a round never hangs. It ends with a result, or with an abort that names its reason.
+
+After its retention nothing is left of it but charges, and of an epoch no secret after its grace (DESIGN §2.2, §4.8).
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,14 @@ from typing import TYPE_CHECKING
 from dca_proto.core.compute_round import ANNOUNCEMENTS, COLLECTING, ENDS
 from dca_proto.core.compute_round import ROUNDS as NODE_ROUNDS
 from dca_proto.core.compute_round import StoredRound as NodeRound
+from dca_proto.core.declines import TABLE as DECLINED
 from dca_proto.core.effects import Channel, Persist, Write
 from dca_proto.core.facts import Declined, NodeAborted, RoundCompleted, RoundFailed
 from dca_proto.core.records import decoded
 from dca_proto.core.trainer_round import FAILED, RETURNED, ROUNDS, StoredRound
+from dca_proto.crypto.keyring import TABLE as EPOCHS
+from dca_proto.crypto.sealing import ID_BYTES
+from dca_proto.privacy.ledger import TABLE as LEDGER
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
 from emulator.trials.checkers.witness import Of, Witness
@@ -92,6 +99,9 @@ class Endings(Checker):
         for node in self.world.computes:
             if self.is_honest(node):
                 self._check_node(node)
+        for process in self.world.simulator.processes.values():
+            if process.is_up and self.is_honest(process):
+                self._check_forgotten(process)
 
     def _check_trainer(self, round_id: bytes) -> None:
         name, trainer = round_id.hex()[:8], self.world.trainer
@@ -117,6 +127,25 @@ class Endings(Checker):
             if compute == node.id and node.now_ms > over_ms + self.world.tardiness_ms(node):
                 phase = self.witness.ends.get((compute, round_id), "open")
                 self.expect(phase in ENDS, f"{node.name} has not ended round {round_id.hex()[:8]}")
+
+    def _check_forgotten(self, process: Process) -> None:
+        """What is over has left the disk, once its time to be asked for is over."""
+        timing, name = self.world.cast.timing, process.name
+        slack_ms = _SLACK_MS + self.world.tardiness_ms(process)
+        kept_ms = {
+            Channel.CLIENT: timing.abort_grace_ms,
+            Channel.COMPUTE: max(timing.retention_ms, 2 * timing.epoch_ms + timing.epoch_grace_ms),
+            Channel.TRAINER: timing.retention_ms,
+        }[process.role]
+        for round_id, announced in self.witness.announcements.items():
+            over_ms = max(announced.commit_by_ms + kept_ms, self._up_ms.get(process.id, 0)) + slack_ms
+            if process.now_ms > over_ms:
+                left = {table for table, key in process.disk.records if key[:ID_BYTES] == round_id} - {LEDGER, DECLINED}
+                self.expect(not left, f"{name} keeps {', '.join(sorted(left))} of round {round_id.hex()[:8]}")
+        late_ms = slack_ms + (timing.hello_spread_ms if process.role is Channel.CLIENT else 0)
+        epochs = [int.from_bytes(key, "big") for table, key in process.disk.records if table == EPOCHS]
+        over = [one for one in epochs if (one + 1) * timing.epoch_ms + timing.epoch_grace_ms + late_ms < process.now_ms]
+        self.expect(not over, f"{name} keeps the secret of epochs {over}, which are over")
 
     def expect_up(self, process: Process) -> bool:
         """After healing everybody runs; whoever crashes is invariant 6's."""
