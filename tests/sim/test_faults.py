@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from stage import FAST, contributors, dropped, held, results, small
+from stage import FAST, contributors, dropped, held, reported, results, small
 
 from dca_proto.core.effects import Send
+from dca_proto.core.facts import DataFailed, RoundFailed
 from dca_proto.core.messages import Abort, Hello
 from emulator.sim.events import Observer
 from emulator.sim.process import Process, usual_options
@@ -77,6 +78,10 @@ BITES: dict[str, tuple[Fault, Callable[[TrialWorld], bool]]] = {
     ),
     "reconnect-storm": (fault("reconnect-storm", "clients", at_ms=1_010), late),
     "twin": (fault("twin", "client 0", at_ms=1_050), lambda world: len(world.simulator.machines) == 8),
+    "restore": (fault("restore", "client 0", at_ms=500, for_ms=3_000), restarted("client 0")),
+    "certificate-ends": (fault("certificate-ends", "client 0", at_ms=1_500), n_contributed(3)),
+    "floors": (fault("floors", "compute 0", at_ms=500), lambda world: isinstance(world.rounds[0].ended, RoundFailed)),
+    "data-fail": (fault("data-fail", "client 0"), lambda world: bool(reported(world, DataFailed))),
     "epoch-turn": (
         fault("epoch-turn", "broker", at_ms=1_020),
         lambda world: len([key for key in world.computes[0].disk.records if key[0] == "epoch"]) == 2,
@@ -141,8 +146,8 @@ def test_each_kind_happens_bites_and_is_undone(kind: str) -> None:
     assert BITES[kind][1](world), (results(outcome), outcome.rounds)
     if FAULTS[kind].heals:
         assert record.until_ms is None or record.until_ms < healed_ms(world), "over by itself"
-    honest = world.twinned | world.strangers
-    assert all(one.is_up for one in world.simulator.processes.values() if one.id not in honest)
+    gone = world.twinned | world.restored | world.strangers
+    assert all(one.is_up for one in world.simulator.processes.values() if one.id not in gone)
     assert not any(one.disk.is_full or one.link.is_cut for one in world.simulator.machines)
     assert all(one.options == usual_options(one.role) for one in world.simulator.machines)
 
