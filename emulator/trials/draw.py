@@ -37,6 +37,10 @@ def draw_scenario(seed: int, limits: DrawLimits | None = None) -> Scenario:
     population, rounds = _or_reports(streams("draw/reports"), population, rounds, limits)
     rounds, together = _together(streams("draw/together"), population, rounds)
     windows_ms = rounds.end_ms
+    faults = (*_faults(streams("draw/faults"), population, rounds, limits.faults_max), *together)
+    broker = _broker(streams("draw/broker"))
+    if any(fault.kind == "mix-parts" for fault in faults):
+        broker = msgspec.structs.replace(broker, part_bytes_max=300)  # most messages have parts
     scenario = Scenario(
         seed=seed,
         heal_ms=_heal_ms(streams("draw/heal"), windows_ms),
@@ -45,8 +49,8 @@ def draw_scenario(seed: int, limits: DrawLimits | None = None) -> Scenario:
         rounds=rounds,
         limits=_limits(streams("draw/limits"), population, rounds),
         network=_network(streams("draw/network")),
-        broker=_broker(streams("draw/broker")),
-        faults=(*_faults(streams("draw/faults"), population, rounds, limits.faults_max), *together),
+        broker=broker,
+        faults=faults,
         adversaries=(
             *_adversaries(streams("draw/adversaries"), population, rounds, limits.adversaries_max),
             *_hostile_trainer(streams("draw/trainer"), limits.adversaries_max),

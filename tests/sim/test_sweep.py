@@ -116,7 +116,7 @@ def test_a_sweep_says_which_transitions_it_never_took() -> None:
     seen = sweep(0, 3, processes=1)
     assert set(seen.transitions) == set(TRANSITIONS)
     assert seen.transitions["client: new, announcement"] >= 3
-    assert "client: missed, charge reused" in seen.never_reached
+    assert "trainer: collecting, repeated partial" in seen.never_reached
     assert "client: new, announcement" not in seen.never_reached
     assert client_round.Round.table is client_round.TABLE, "it is put back"
 
