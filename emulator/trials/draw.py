@@ -35,7 +35,9 @@ def draw_scenario(seed: int, limits: DrawLimits | None = None) -> Scenario:
     population = _population(streams("draw/population"), limits)
     rounds = _or_node_release(streams("draw/local"), population, _rounds(streams("draw/rounds"), population, limits))
     population, rounds = _or_reports(streams("draw/reports"), population, rounds, limits)
-    rounds, together = _together(streams("draw/together"), population, rounds)
+    together: tuple[Fault, ...] = ()
+    if limits == DrawLimits():
+        rounds, together = _together(streams("draw/together"), population, rounds)
     windows_ms = rounds.end_ms
     faults = (*_faults(streams("draw/faults"), population, rounds, limits.faults_max), *together)
     broker = _broker(streams("draw/broker"))

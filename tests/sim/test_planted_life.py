@@ -5,11 +5,15 @@ from __future__ import annotations
 import functools
 import re
 
+import msgspec
 import planted_life
 import pytest
+from stage import held, run, small
 from test_planted import QUICK_MAX, SEEDS_MAX, faulty, seeds_until_broken
 
+from emulator.sim.broker import BrokerOptions
 from emulator.trials.cast import Plant
+from emulator.trials.examination import broken_in
 from emulator.trials.sweep import sweep
 
 ROWS = re.findall(r"^\| (.+?) \| (.+?) \| (\d+) \| (\d+) \|$", planted_life.__doc__ or "", re.MULTILINE)
@@ -28,6 +32,19 @@ def test_a_sweep_finds_a_planted_fault(name: str, invariant: int) -> None:
 
 def test_the_table_names_every_fault() -> None:
     assert [row[0] for row in ROWS] == list(planted_life.PLANTS)
+
+
+@pytest.mark.parametrize("name", planted_life.HANGS)
+def test_a_round_within_the_promise_completes_unless_somebody_never_repeats_himself(name: str) -> None:
+    role, make, strikes = planted_life.HANGS[name]
+    scenario = small(strikes, tolerated=0, collect_window_ms=60_000, commit_window_ms=60_000)
+    scenario = msgspec.structs.replace(scenario, broker=BrokerOptions(persistent_sessions=False))
+    world, outcome = held(scenario)
+    assert world.faults[0].reached
+    (promised,) = [one.checked for one in outcome.invariants if one.number == 11]
+    assert promised >= 1
+    _, outcome = run(scenario, plant=Plant(role, functools.partial(faulty, make)))  # type: ignore[arg-type]
+    assert 11 in broken_in(outcome.to_json())
 
 
 @pytest.mark.long
