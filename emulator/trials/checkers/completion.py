@@ -15,7 +15,7 @@ from dca_proto.core.effects import Channel, Send
 from dca_proto.core.facts import RoundCompleted
 from dca_proto.core.kinds import SecureSum
 from dca_proto.core.messages import Announcement, Close, Hello, Invitation, InvitedRound, Sealed
-from dca_proto.privacy.price import total
+from dca_proto.privacy.cost import total
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
 from emulator.trials.checkers.witness import Witness
