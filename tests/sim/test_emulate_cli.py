@@ -177,7 +177,7 @@ def test_sweep_prints_coverage_and_writes_figures(run: Run, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("work", "code", "words"),
     [
-        (faulty_work.breaks_the_third, 4, ["FAILED", "seed 1: invariant 3: two sums", "dca emulate replay 1"]),
+        (faulty_work.breaks_the_third, 4, ["FAILED", "seed 1: invariant 3 (three): two sums", "dca emulate replay 1"]),
         (faulty_work.always_dies, 4, ["FAILED", "seed 1: no result", "(exit code 9)", "dca emulate replay 1"]),
     ],
 )
