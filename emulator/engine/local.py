@@ -228,6 +228,7 @@ def _serve(parent: int, pipe: Connection) -> None:
     """A local worker's life."""
     global _is_at_work
     _is_at_work = True
+    os.setsid()  # Linux shares cores out by sessions first: on a busy machine one of its own is not the last in turn
     _begin(parent)
     with contextlib.suppress(EOFError, OSError):  # the parent has what it wanted
         host = Host(pipe.recv())
