@@ -89,7 +89,7 @@ def faults() -> list[Fault]:
 def plant(fault: Fault, seeds: int = SEEDS_MAX) -> Found:
     """Plant a fault in a process of its own, and sweep until it is caught."""
     began_s = time.monotonic()
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_sweep, args=(fault, seeds, sender))
     process.start()

@@ -22,6 +22,24 @@ Answer = tuple[Any, str]
 """A result and what went wrong, of which one is empty."""
 
 
+class Refused(str):
+    """What a `DcaError` said, with the exit code of a command that ends with it."""
+
+    exit_code: int = UsageError.exit_code
+
+    def error(self, whose: str = "") -> UsageError:
+        """The error again, in the process that asked for the work."""
+        error = UsageError(f"{whose}{self}")
+        error.exit_code = self.exit_code
+        return error
+
+
+def _refused(error: DcaError) -> Refused:
+    said = Refused(error)
+    said.exit_code = error.exit_code
+    return said
+
+
 class Done(NamedTuple, Generic[T, R]):
     """What became of an item: its result, or why there is none: what was raised, or that its process died over it."""
 
@@ -30,7 +48,9 @@ class Done(NamedTuple, Generic[T, R]):
     trouble: str = ""
 
     def value(self) -> R:
-        """The result. Raises `RuntimeError`, with the cause, where there is none."""
+        """The result. Raises `UsageError` where the work raised a `DcaError`, else `RuntimeError` with the cause."""
+        if isinstance(self.trouble, Refused):
+            raise self.trouble.error()
         if self.trouble:
             raise RuntimeError(f"{self.item}: {self.trouble}")
         return cast(R, self.result)
@@ -77,9 +97,7 @@ class Worker(ABC):
             return value
         if kind == FAILED:
             raise RuntimeError(f"{self.name}: {value}")
-        error = UsageError(f"{self.name}: {value[0]}")
-        error.exit_code = value[1]
-        raise error
+        raise value.error(f"{self.name}: ")
 
     @abstractmethod
     def _call(self, method: str, arguments: tuple[Any, ...]) -> tuple[int, Any]: ...
@@ -144,6 +162,8 @@ def attempt(work: Callable[[Any], Any], item: Any) -> Answer:
     """An item's result; in the process that works."""
     try:
         return work(item), ""
+    except DcaError as error:
+        return None, _refused(error)
     except Exception:  # told where the results are; the next item may be better
         return None, traceback.format_exc(limit=-4)
 
@@ -162,7 +182,7 @@ class Host:
                 self._object = self._make()
             return RESULT, getattr(self._object, method)(*arguments)
         except DcaError as error:
-            return REFUSED, (str(error), error.exit_code)
+            return REFUSED, _refused(error)
         except Exception:
             return FAILED, traceback.format_exc(limit=-4)
 

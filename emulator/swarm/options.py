@@ -120,8 +120,9 @@ class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def smallest(self) -> tuple[int, int]:
         """N and T of the smallest round."""
-        fewest = self.batch or self.clients
-        return fewest, tolerated_of(fewest, self.clients, self.tolerated, self.colluders)
+        if not self.batch:
+            return self.clients, self.tolerated
+        return self.batch, tolerated_of(self.batch, self.clients, self.tolerated, self.colluders)
 
     @property
     def room(self) -> int:

@@ -28,6 +28,9 @@ EXPERIMENTS = {
 }
 
 
+_SAMPLERS = ("jax", "numpyro", "arviz")
+
+
 def main(arguments: list[str]) -> int:
     """Run the named experiment with the rest of the arguments; returns the exit code."""
     name = arguments[0] if arguments else ""
@@ -36,7 +39,13 @@ def main(arguments: list[str]) -> int:
         return 2
     module, _, experiment = EXPERIMENTS[name].partition(":")
     sys.argv = [name, *arguments[1:]]
-    code: int = getattr(import_module(f"papers.{module}"), experiment).main(name)
+    try:
+        code: int = getattr(import_module(f"papers.{module}"), experiment).main(name)
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] not in _SAMPLERS:
+            raise
+        print(f"{name} needs {error.name}, which is not installed: pip install -e '.[samplers]'", file=sys.stderr)
+        return 2
     return code
 
 

@@ -375,7 +375,7 @@ def test_fast_noise_claims_nothing(
         captions.append(caption)
         path.touch()
 
-    monkeypatch.setattr("emulator.swarm.learn.plot_estimates", plot)
+    monkeypatch.setattr("dca_proto.cli.job_run.plot_estimates", plot)
     done = dca(*own(table, "--broker", embedded_broker.url, "--drop", "0", "--fast-noise", "--json", "-"))
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)

@@ -99,7 +99,11 @@ def test_data_nodes_release_by_themselves_and_there_is_nobody_else(
     assert main(["report", "run/result.json"]) == 0
     capsys.readouterr()
     page = (tmp_path / "run" / "result.html").read_text()
-    for text in ("Learned from 1,550 rows of 3 data nodes", "epsilon spent per row", "one row moves the sum by at most"):
+    for text in (
+        "Learned from 1,550 rows of 3 data nodes",
+        "epsilon spent per row",
+        "one row moves the sum by at most",
+    ):
         assert text in page
     assert "Compute nodes (M)" not in page
 

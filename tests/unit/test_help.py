@@ -16,7 +16,12 @@ from dca_proto import __version__
 from dca_proto.cli import GROUP, main
 
 ROOT = Path(__file__).parent.parent.parent
-SCRIPTS = sorted(path for path in (ROOT / "scripts").iterdir() if path.is_file() and path.name != "environment")
+NO_SCRIPTS = ("environment", "site_pages.py")  # read by others
+SCRIPTS = sorted(
+    path
+    for path in (ROOT / "scripts").iterdir()
+    if path.suffix in ("", ".py") and path.is_file() and path.name not in NO_SCRIPTS
+)
 WITHOUT_EXTRAS = (
     "import importlib.machinery, sys\n"
     "hidden = {'typer', 'rich', 'click', 'scipy', 'sklearn', 'matplotlib', 'amqtt'}\n"
@@ -119,7 +124,7 @@ def test_without_the_extra_cli(arguments: list[str], code: int, line: str) -> No
         (["--help"], 0, "python -m dca_proto client.toml"),
         (["-h"], 0, "python -m dca_proto client.toml"),
         ([], 2, "dca: the following arguments are required: config; see `python -m dca_proto --help`\n"),
-        (["nowhere.toml"], 2, "dca: cannot read configuration nowhere.toml"),
+        (["nowhere.toml"], 5, "dca: cannot read configuration nowhere.toml"),
         (["client.toml", "--jsno"], 2, "dca: unrecognized arguments: --jsno; see"),
     ],
 )

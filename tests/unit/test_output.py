@@ -77,6 +77,6 @@ def test_a_full_device_is_one_line(tmp_path: Path) -> None:
     assert link.is_symlink()
     assert explain(OSError(28, os.strerror(28))) == (
         "cannot write the output: No space left on device; free space or name another place",
-        2,
+        8,
     )
     assert explain(OSError(9, os.strerror(9))) is None, "a bug of ours"
