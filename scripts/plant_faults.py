@@ -36,7 +36,8 @@ from rich.table import Table
 from dca_proto.cli.progress import PatientBar
 
 TABLE = Path(__file__).with_name("planted_faults.toml")
-SEEDS_MAX, EXIT_SURVIVED, CAUGHT_PART = 300, 4, 0.9
+SEEDS_MAX, EXIT_FAILED, EXIT_SURVIVED, CAUGHT_PART = 300, 2, 4, 0.9
+ACCIDENT = -2  # in place of an invariant: the fault was not tried
 KINDS = ("noise", "forgery", "agreement", "budget", "life cycle", "completion", "durability")
 _OURS = ("dca_proto", "emulator", "inference")
 
@@ -78,7 +79,12 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_caught(self) -> bool:
-        return bool(self.broken)
+        return bool(self.broken) and not self.has_failed
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the fault could not be tried: its patch fits no more, or its process ended."""
+        return ACCIDENT in self.broken
 
 
 def faults() -> list[Fault]:
@@ -97,7 +103,7 @@ def plant(fault: Fault, seeds: int = SEEDS_MAX) -> Found:
     try:
         ran, broken = receiver.recv()
     except EOFError:
-        ran, broken = 0, {-1: "the process ended without a word"}
+        ran, broken = 0, {ACCIDENT: "the process ended without a word"}
     process.join()
     why = "" if broken else fault.why
     seconds = time.monotonic() - began_s
@@ -109,7 +115,7 @@ def _sweep(fault: Fault, seeds: int, sender: Connection) -> None:
     try:
         sender.send(_first_broken(fault, seeds))
     except BaseException as error:
-        sender.send((0, {-1: f"{type(error).__name__}: {error}"}))
+        sender.send((0, {ACCIDENT: f"{type(error).__name__}: {error}"}))
 
 
 def _first_broken(fault: Fault, seeds: int) -> tuple[int, dict[int, str]]:
@@ -156,9 +162,12 @@ def patched(path: str, patches: list[tuple[str, str, str]]) -> str:
 
 def run(chosen: list[Fault], seeds: int, processes: int) -> Iterator[Found]:
     """Plant all, as many at once as there are processes; each as it is done."""
-    with ThreadPoolExecutor(processes) as pool:
+    pool = ThreadPoolExecutor(processes)
+    try:
         for done in as_completed([pool.submit(plant, one, seeds) for one in chosen]):
             yield done.result()
+    finally:  # also after Ctrl-C, which ends the children that run: no further one begins
+        pool.shutdown(cancel_futures=True)
 
 
 def table(found: list[Found]) -> Table:
@@ -174,7 +183,7 @@ def table(found: list[Found]) -> Table:
 def _by(found: Found) -> str:
     """What has caught a fault."""
     by = ", ".join({0: "liveness", -1: "an error"}.get(number, str(number)) for number in found.broken)
-    return by or f"SURVIVED: {found.why}"
+    return f"FAILED: {found.broken[ACCIDENT]}" if found.has_failed else by or f"SURVIVED: {found.why}"
 
 
 def main() -> int:
@@ -202,6 +211,8 @@ def main() -> int:
         plain = {"kind": "planted-faults", "caught": caught, "faults": msgspec.to_builtins(found, str_keys=True)}
         text = json.dumps(plain, indent=1)
         print(text) if asked.json == Path("-") else asked.json.write_text(text, encoding="utf-8")
+    if any(one.has_failed for one in found):
+        return EXIT_FAILED
     return 0 if caught >= CAUGHT_PART * len(found) else EXIT_SURVIVED
 
 

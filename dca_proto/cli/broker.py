@@ -18,7 +18,7 @@ import msgspec
 import typer
 
 from dca_proto.core.effects import Channel
-from dca_proto.core.errors import UsageError
+from dca_proto.core.errors import StorageError, UsageError
 from dca_proto.crypto.sealing import actor_id
 from dca_proto.device import complete
 from dca_proto.federation import Federation
@@ -162,7 +162,7 @@ def _access(federation: Path | None, passwords: Path | None, certificates: Path 
     try:
         passwords.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"cannot make folder {passwords}: {error.strerror}") from None
+        raise StorageError(f"cannot make folder {passwords}: {error.strerror}") from None
     return Access(
         found.name,
         tuple(Member(role, member, _password(passwords / f"{name}.password")) for role, name, member in members),

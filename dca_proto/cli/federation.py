@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dca_proto.cli import trial, verbatim
-from dca_proto.core.errors import UsageError
+from dca_proto.core.errors import StorageError, UsageError
 from dca_proto.crypto.sealing import Identity, actor_id
 from dca_proto.federation import Federation, Member, enrol, sign_federation
 from dca_proto.keyfile import (
@@ -228,7 +228,7 @@ def _make_folder(directory: Path) -> None:
     try:
         directory.mkdir(mode=0o700, parents=True)
     except OSError as error:
-        raise UsageError(f"cannot make folder {directory}: {error.strerror}") from None
+        raise StorageError(f"cannot make folder {directory}: {error.strerror}") from None
 
 
 def _actor_text(one: _Made, url: str) -> str:

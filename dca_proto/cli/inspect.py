@@ -14,7 +14,7 @@ from rich.text import Text
 
 from dca_proto.cli.message_dump import describe_message, describe_store, is_store
 from dca_proto.cli.output import STDOUT, require_json_target, write_json
-from dca_proto.core.errors import UsageError
+from dca_proto.core.errors import InputError, UsageError
 
 EXAMPLES = """Examples:
 
@@ -57,7 +57,7 @@ def _described(file: Path) -> Any:
             head = opened.read(_HEAD_BYTES)
             data = b"" if is_store(head) else head + opened.read(_FILE_BYTES_MAX)
     except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}; check the path and its rights") from None
+        raise InputError(f"cannot read {file}: {error.strerror}; check the path and its rights") from None
     if is_store(head):
         return describe_store(file)
     if data.strip().startswith((b"role = ", b"# Identity")):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dca_proto.core.errors import UsageError
+from dca_proto.core.errors import StorageError
 from dca_proto.keyfile import ROLES, new_identity, write_identity
 
 EXAMPLES = """Examples:
@@ -24,7 +24,7 @@ def keygen(
 ) -> None:
     """Make an identity in a file that only its owner can read, and print its public key and id."""
     if not file.absolute().parent.is_dir():
-        raise UsageError(f"folder {file.parent} does not exist; make it first")
+        raise StorageError(f"folder {file.parent} does not exist; make it first")
     identity = new_identity()
     write_identity(file, role, identity)
     print(f"role        {role}")

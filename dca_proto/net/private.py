@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from dca_proto.core.errors import InputError, UsageError
+from dca_proto.core.errors import InputError, StorageError, UsageError
 
 _OWNER_ONLY = 0o600
 _BYTES_MAX = 1 << 16
@@ -17,9 +17,9 @@ def write_private(path: Path, text: str) -> None:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
     except FileExistsError:
-        raise InputError(f"{path} exists already and is not replaced; name another file, or move it away") from None
+        raise StorageError(f"{path} exists already and is not replaced; name another file, or move it away") from None
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
+        raise StorageError(f"cannot write {path}: {error.strerror}") from None
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
@@ -27,7 +27,7 @@ def write_private(path: Path, text: str) -> None:
             os.fsync(descriptor)
     except OSError as error:
         path.unlink()
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
+        raise StorageError(f"cannot write {path}: {error.strerror}") from None
 
 
 def read_private(path: Path) -> str:

@@ -56,8 +56,10 @@ class Done(NamedTuple, Generic[T, R]):
         return cast(R, self.result)
 
 
-class WorkerDiedError(UsageError):
-    """A worker's process ended before it was told to."""
+class WorkerDiedError(DcaError):
+    """A worker's process ended before it was told to, or too many did."""
+
+    exit_code = 9
 
 
 def cores() -> int:

@@ -42,12 +42,14 @@ class LocalEngine(Engine):
         self, work: Callable[[T], R], numbered: Iterator[tuple[int, T]], processes: int | None
     ) -> Iterator[tuple[tuple[int, T], Answer]]:
         count, deaths = processes or cores(), 0
-        while deaths < DEATHS_MAX:
+        while True:
             lost: list[tuple[int, T]] = []
             with _pool(count) as submit:
                 yield from _crowd(submit, work, numbered, count, lost)
             if not lost:
                 return
+            if deaths >= DEATHS_MAX:
+                raise WorkerDiedError(f"{deaths} worker processes have died; see what ends them, then start again")
             for pair in lost:  # each alone, so that the one that kills its process is known
                 with _pool(1) as submit:
                     try:

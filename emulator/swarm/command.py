@@ -138,7 +138,8 @@ def swarm(
     check_clients(clients or 0)
     check_clients(nodes or 0, "--data-nodes")
     mechanism = RoundedGaussian() if fast_noise else EXACT
-    learning = {"job": job, "nodes": nodes, "set": sets, "dataset": dataset, "data-folder": data_folder, "csv": csv,
+    learning = {"job": job, "data-nodes": nodes, "set": sets, "dataset": dataset, "csv": csv,
+                "data-folder": data_folder,
                 "target": target, "bounds": bounds, "bounds-from-data": bounds_from_data or None,
                 "categories": categories or None, "missing": missing,
                 "features": features, "no-reference": no_reference or None, "output": output}  # fmt: skip

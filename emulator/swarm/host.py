@@ -373,11 +373,17 @@ class HostProcess:
         answer: Future[T] = Future()
         _first_of(self._ready, self._ended)
         if not self._ended.done():
-            self._loop.call_soon_threadsafe(lambda: answer.set_result(do(self._ready.result())))
+            self._loop.call_soon_threadsafe(self._answer, answer, do)
             _first_of(answer, self._ended)
         if not answer.done():
             self._ended.result()
         return answer.result()
+
+    def _answer(self, answer: Future[T], do: Callable[[Host], T]) -> None:
+        try:
+            answer.set_result(do(self._ready.result()))
+        except Exception as error:
+            answer.set_exception(error)
 
     def _live(self, orders: Orders) -> None:
         with contextlib.suppress(asyncio.CancelledError):

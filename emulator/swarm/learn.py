@@ -23,7 +23,7 @@ from dca_proto.cli.output import (
     say,
     write_json,
 )
-from dca_proto.core.errors import RoundAborted, UsageError
+from dca_proto.core.errors import RoundAborted, StorageError, UsageError
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.device import complete
 from dca_proto.learning.runner import RETRIES
@@ -325,7 +325,7 @@ class _Learning:
         try:
             output.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UsageError(f"cannot make folder {output}: {error.strerror}") from None
+            raise StorageError(f"cannot make folder {output}: {error.strerror}") from None
         write_json(written, str(output / RESULT))
         if not run.ok:
             return

@@ -141,6 +141,8 @@ def sweep(
                 on_done(found)
     except KeyboardInterrupt:
         found.interrupted = True
+    except engines.WorkerDiedError:
+        assert found.failed, "the seeds over which processes have died are told"
     return found
 
 

@@ -28,6 +28,7 @@ from dca_proto.net import mqtt
 from dca_proto.net.broker import Broker
 from dca_proto.net.live import LiveTrainer
 from dca_proto.privacy.budget import Budget
+from emulator.engine import WorkerDiedError
 from emulator.inexact import RoundedGaussian
 from emulator.swarm import usage
 from emulator.swarm.options import SwarmOptions
@@ -177,7 +178,9 @@ def test_a_killed_worker_is_named(mosquitto_broker: Broker) -> None:
             workers()[0].kill()
 
     name = "(clients 0 to 19|clients 20 to 39|the Compute nodes)"
-    with pytest.raises(UsageError, match=rf"^the process of {name} was killed \(by the system, .* fewer --clients\)"):
+    with pytest.raises(
+        WorkerDiedError, match=rf"^the process of {name} was killed \(by the system, .* fewer --clients\)"
+    ):
         run_rounds(changed(broker=mosquitto_broker.url, dropped=2), kill)
 
 

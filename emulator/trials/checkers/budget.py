@@ -42,6 +42,7 @@ from dca_proto.privacy.ledger import Charge
 from dca_proto.privacy.mechanism import PURE_MECHANISMS
 from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW
+from emulator import reference
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
 from emulator.trials.checkers.witness import Of, Release, Witness, contributions_in
@@ -50,6 +51,7 @@ from emulator.trials.wire import body_of
 if TYPE_CHECKING:
     from emulator.trials.world import TrialWorld
 
+_DAY_MS = 86_400_000
 _ROUNDING = 1e-9
 
 
@@ -164,8 +166,11 @@ class Budget(Checker):
         budget_limit = cast.policy.budget_limit if process.role is Channel.CLIENT else cast.account
         if budget_limit is None or (process.role is Channel.TRAINER and self.world.has_batches):
             return  # of mini-batches the account is each client's own, which its ledger holds
-        since_ms = budget_limit.since_ms(process.now_ms)
+        since_ms = process.now_ms - budget_limit.period_days * _DAY_MS
         kept = [one for one in self._charges[process.id].values() if not one.returned and one.at_ms >= since_ms]
+        gaussian = math.sqrt(sum(one.mu**2 for one in kept if one.delta))
+        most = reference.mu_of(budget_limit.epsilon * (1 + _ROUNDING), budget_limit.delta)
+        self.expect(gaussian <= most, f"{process.name} has spent mu {gaussian:.6g}, where {most:.6g} is allowed")
         spent = total(one.price for one in kept)
         self.expect(
             spent.within(budget_limit.epsilon * (1 + _ROUNDING), budget_limit.delta, budget_limit.epsilon_for_reports),
