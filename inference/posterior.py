@@ -14,16 +14,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from inference.errors import DataError
+from inference.errors import DataError, unknown
 from inference.jobs.estimates import Figure, figures, named, with_naive
 from inference.jobs.summary import HeldOut, Place, Row, Standard, Summary
 from inference.problem import Problem, Schema
 
 COEFFICIENTS, ESTIMATES, INTERCEPT = "coefficients", "estimates", "intercept"
 """The tables of a summary."""
+REPAIR, PRIOR = "repair", "prior_"  # names of what a refit may change, or how they begin
 
 
 class Estimate(NamedTuple):
@@ -78,10 +80,16 @@ class Posterior(ABC):
             prior: by the names of the job's settings.
 
         Raises:
-            DataError: nothing is kept to learn from, as of raw rows; or a number is out of range.
+            DataError: nothing is kept to learn from, as of raw rows; a name is unknown; a number is out of range.
         """
         if self.again is None:
             raise DataError("this posterior keeps no aggregates to learn from; fit the rows again with the other prior")
+        takes = signature(self.again).parameters
+        if all(one.kind is not Parameter.VAR_KEYWORD for one in takes.values()):  # else it checks names by itself
+            known = [name for name in takes if name == REPAIR or name.startswith(PRIOR)]
+            for name in prior:
+                if name not in known:
+                    raise unknown("setting", name, "what a refit changes", known)
         found: Self = self.again(**prior)
         return found
 

@@ -4,7 +4,6 @@
     settings                reading a job's settings from a table or from words
     summary, estimates      the typed table of a summary; its rows, private beside non-private
     picture                 these, drawn
-    coefficients            rows of the regressions' coefficients, in units of their own and on one axis
     variational             what the jobs of many rounds share
     reports                 what those share that learn from LDP reports
 
@@ -68,9 +67,12 @@ def refit(name: str, aggregates: Sequence[NoisyAggregate], schema: Schema, *, se
         settings: of the job, those that shaped its rounds and the new ones.
 
     Raises:
-        DataError: an aggregate is not of the round that the job asks for, or a setting is out of range.
+        DataError: none is given, one is not of the round that the job asks for, or a setting is out of range.
     """
-    job, first = find(name), aggregates[0]
+    job = find(name)
+    if not aggregates:
+        raise DataError(f"no aggregates are given; expected those of all rounds of job {name!r}, in their order")
+    first = aggregates[0]
     own = settings_from(job.settings, settings, name)
     of_nodes = NodeReleaseRequest if first.nodes else SecureSumRequest
     known = Conditions(

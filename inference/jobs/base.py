@@ -17,7 +17,7 @@ from dca_proto.aggregate import RoundRequest, SecureSumRequest
 from dca_proto.wording import listed
 from inference.contraction import about_contraction
 from inference.draws import InferenceData
-from inference.errors import unknown
+from inference.errors import DataError, unknown
 from inference.jobs.estimates import rows_of
 from inference.jobs.summary import Summary
 from inference.problem import Problem, Schema
@@ -138,7 +138,7 @@ class LearningJob:
 
     def __post_init__(self) -> None:
         if self.finish is not None:
-            object.__setattr__(self, "finish", partial(_refittable, self.finish))
+            object.__setattr__(self, "finish", partial(_refittable, self.finish, self.changeable))
 
     def picture_title(self, schema: Schema) -> str:
         """What the estimates are."""
@@ -155,9 +155,14 @@ class LearningJob:
 
 
 def _refittable(
-    finish: Callable[[Any, Schema, Any, Conditions], Any], gave: Any, schema: Schema, settings: Any, known: Conditions
+    finish: Callable[[Any, Schema, Any, Conditions], Any],
+    changeable: tuple[str, ...],
+    gave: Any,
+    schema: Schema,
+    settings: Any,
+    known: Conditions,
 ) -> Any:
-    """What `finish` makes of what the rounds gave, with ``refit`` by the settings that it reads."""
+    """What `finish` makes of what the rounds gave, with ``refit`` by the settings that it alone reads."""
     drawn = deepcopy(known.rng)
     found = finish(gave, schema, settings, known)
 
@@ -165,8 +170,13 @@ def _refittable(
         for name in changed:
             if name not in (names := [one.name for one in fields(settings)]):
                 raise unknown("setting", name, None, names)
+            if name not in changeable:
+                raise DataError(
+                    f"setting {name!r} shaped the rounds that were held; refit changes {listed(changeable)} alone, so "
+                    "hold new rounds for another one"
+                )
         own = replace(settings, **changed)
-        return _refittable(finish, gave, schema, own, replace(known, rng=deepcopy(drawn)))
+        return _refittable(finish, changeable, gave, schema, own, replace(known, rng=deepcopy(drawn)))
 
     if found.again is None:
         object.__setattr__(found, "again", again)

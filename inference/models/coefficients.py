@@ -12,18 +12,19 @@ brought into a ball where there is a radius, as clients bring them:
 A coefficient in the user's units is the slope inside the bounds. At a row η is normal with mean m and variance v, and
 
     E[1/(1 + exp(-η))] ≈ 1/(1 + exp(-m/√(1 + πv/8)))          (MacKay 1992, eq. 10, exact to 0.02)
-    count: mean M = exp(m + v/2), variance M + (1 + κ) exp(2m + 2v) - M²
+    count: mean M = E[λ], variance M + (1 + κ) E[λ²] - M², of λ = min(exp(η), u) with u the count's public bound
+    E[λ^k] = exp(km + k²v/2) Φ((ln u - m - kv)/√v) + u^k Φ((m - ln u)/√v)
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
+from math import inf, log
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import expit
+from scipy.special import expit, log_ndtr
 
 from dca_proto.aggregate import NoisyAggregate
 from inference.columns import Standardisation, into_ball
@@ -39,6 +40,7 @@ Array = NDArray[np.float64]
 
 IDENTITY, LOGIT, LOG = LINKS = ("identity", "logit", "log")
 LOG_ODDS = "log odds"
+LOG_MOST = 40.0  # of a mean count without a public bound; a limit of arithmetic
 DISPERSION, RESIDUAL_SCALE = "dispersion", "residual scale"
 
 
@@ -257,9 +259,14 @@ class Coefficients(NormalPosterior):
         if self.link == LOGIT:
             p = probability(mean, variance)
             return p, np.sqrt(np.maximum(probability_square(mean, variance) - p**2, 0.0))
-        rate = np.exp(mean + variance / 2)
-        second = (1 + self._dispersion) * np.exp(2 * (mean + variance))
+        rate = limited(mean, variance, self._log_most)
+        second = (1 + self._dispersion) * limited(mean, variance, self._log_most, power=2)
         return rate, np.sqrt(rate + np.maximum(second - rate**2, 0.0))
+
+    @property
+    def _log_most(self) -> float:
+        """ln u: a count's public bound, where rounds had one."""
+        return log(float(self.columns.bound[-1])) if self.aggregates else LOG_MOST
 
     @property
     def _dispersion(self) -> float:
@@ -307,7 +314,9 @@ class Coefficients(NormalPosterior):
             return np.asarray(rng.random(eta.shape) < expit(eta), float)
         if self.link == LOG:
             k = max(self._dispersion, 1e-9)
-            return np.asarray(rng.poisson(np.exp(eta) * k * rng.standard_gamma(1 / k, eta.shape)), float)
+            return np.asarray(
+                rng.poisson(np.exp(np.minimum(eta, self._log_most)) * k * rng.standard_gamma(1 / k, eta.shape)), float
+            )
         centre, unit = self._target
         residual = np.sqrt(self.residual_variance) * rng.standard_normal(eta.shape)
         return np.asarray(centre + unit * (eta + residual))
@@ -417,6 +426,13 @@ def is_positive(rows: Problem) -> NDArray[np.bool_]:
 def rmse(predicted: Array, y: Array) -> float:
     """Root mean squared error, in target units."""
     return float(np.sqrt(np.mean((y - predicted) ** 2)))
+
+
+def limited(mean: Array, variance: Array, log_most: float, power: int = 1) -> Array:
+    """E[min(exp(η), u)^power] of η ~ N(mean, variance), as at the head. Args: log_most: ln u."""
+    sd = np.sqrt(np.maximum(variance, 1e-12))
+    below = power * mean + power**2 * variance / 2 + log_ndtr((log_most - mean - power * variance) / sd)
+    return np.asarray(np.exp(below) + np.exp(power * log_most + log_ndtr((mean - log_most) / sd)))
 
 
 def probability(mean: Array, variance: Array) -> Array:

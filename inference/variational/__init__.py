@@ -11,7 +11,6 @@ General layout, in reading order:
     models                   what is learnt: generalised linear models, and a user's own log density
     mean_field_job           its learning job
     mean_field_fit           its result
-    generalised_linear_fit   that result as coefficients and predictions of a generalised linear model
 
 Jobs are deterministic: the same settings, random generator and aggregates give the same requests and the same result,
 so a trainer that was killed goes on from its record of aggregates.

@@ -14,10 +14,12 @@ from dca_proto.testing import seeded
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.columns import Standardisation
+from inference.errors import DataError
 from inference.estimators import PrivateLogisticRegression
+from inference.jobs import find
 from inference.models.coefficients import Coefficients
 from inference.models.logistic.one_sum import one_sum_posterior, sum_request
-from inference.models.logistic.rounds import logistic_regression
+from inference.models.logistic.rounds import METHODS, logistic_regression, method_of
 from inference.problem import Schema
 from inference.rounds import run
 from inference.variational import clipping
@@ -225,3 +227,41 @@ def test_one_sum_agrees_with_the_sampler_of_the_same_model() -> None:
     sd = np.sqrt(np.diag(ours.cov))[1:]
     assert np.all(np.abs(theirs.mean["coefficients"] - ours.mean[1:]) < 0.3 * sd)
     np.testing.assert_allclose(theirs.sd["coefficients"], sd, rtol=0.15)
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "chosen"),
+    [
+        ("auto", {}, "auto"),
+        ("auto", {"std_share": 0.2}, "auto"),
+        ("auto", {"clip": 0.01}, "variational"),
+        ("auto", {"rate": 1e-6}, "variational"),
+        ("auto", {"bound": 3.0}, "variational"),
+        ("auto", {"averaged": 0.01}, "variational"),
+        ("auto", {"epochs": 3}, "variational"),
+        ("variational", {"epochs": 3, "bound": 3.0}, "variational"),
+        ("one-sum", {"bound": 3.0}, "one-sum"),
+        ("one-sum", {"bound": 3.0, "clip": 1.0, "epochs": 3}, "epochs, clip"),
+        ("scores", {"epochs": 60}, "epochs"),
+        ("scores", {"bound": 3.0}, "bound"),
+    ],
+)
+def test_no_setting_is_ignored(method: str, given: dict[str, float], chosen: str) -> None:
+    """A setting of gradients means variational inference, and a method refuses what it does not read."""
+    settings = VariationalSettings(**given)
+    if chosen in METHODS:
+        assert method_of(method, settings) == chosen
+        return
+    with pytest.raises(DataError, match=f"method '{method}' does not read {chosen};"):
+        next(logistic_regression(schema(), rng=np.random.default_rng(1), method=method, settings=settings))
+    with pytest.raises(DataError, match="does not read"):
+        find("logistic").settings(method=method, **given)
+
+
+def test_a_warning_of_a_far_result_names_settings_that_the_job_has() -> None:
+    """Noise moves the last step: the job has no setting of rounds."""
+    X = np.random.default_rng(2).normal(size=(300, 3))
+    said = fitted(np.column_stack([X, X @ [5, -4, 0] > 0]), 1.0, 2, method="scores").warnings
+    words = [one for one in said if "too far for a linear approximation" in one]
+    assert words
+    assert all(one.endswith("; raise epsilon") for one in words)

@@ -151,3 +151,57 @@ def test_aggregates_of_other_rounds_are_refused() -> None:
         refit("regression", aggregates, other)
     with pytest.raises(DataError, match="prior_precision"):
         refit("regression", aggregates, schema, prior_precision=-1.0)
+
+
+@pytest.mark.parametrize(("job", "kind", "asked", "names"), [
+    ("regression", "number", {}, "prior_precision"),
+    ("logistic", "class", {"method": "scores"}, "prior_sd"),
+    ("logistic", "class", {"method": "one-sum"}, "prior_sd"),
+    ("poisson-regression", "count", {}, "prior_sd"),
+    ("mixture", "number", {"components": 2, "epochs": 4}, "prior_alpha"),
+    ("gaussian", "number", {}, "prior_kappa"),
+    ("survival", "trial", {"intervals": 4}, "prior_rows"),
+])  # fmt: skip
+def test_a_refit_refuses_an_unknown_name(job: str, kind: str, asked: dict[str, Any], names: str) -> None:
+    found, _ = learned(job, kind, asked)
+    with pytest.raises(DataError, match=f"'priors'.*{names}"):
+        found.refit(priors=1.0)
+
+
+def test_a_refit_refuses_settings_that_shaped_the_rounds() -> None:
+    for name, shaped, changeable in (
+        ("ldp-mean", {"lower": -1.0, "upper": 1.0}, "prior_mean"),
+        ("ldp-histogram", {"bins": 3}, "concentration"),
+        ("ldp-histogram", {"mechanism": "randomised-response"}, "concentration"),
+        ("ldp-histogram", {"column": "a"}, "concentration"),
+    ):
+        job, asked = find(name), []
+
+        class Gave(Posterior):
+            def estimates(self, schema: Schema | None = None) -> list[Any]:
+                return []
+
+        def finish(gave: Any, schema: Schema, settings: Any, known: Conditions, asked: list[Any] = asked) -> Posterior:
+            asked.append(settings)
+            return Gave()
+
+        settings = job.settings()
+        learns = replace(job, finish=finish)
+        fit = learns.finish("reports", data("number")[1], settings, Conditions(1, 0, 1.0, stream(0, "auxiliary")))
+        with pytest.raises(DataError, match=f"'{next(iter(shaped))}' shaped the rounds.*{changeable}"):
+            fit.refit(**shaped)
+        fit.refit(**{changeable: 3.0})
+        assert [getattr(one, changeable) for one in asked[1:]] == [3.0]
+
+
+def test_a_refit_needs_aggregates() -> None:
+    with pytest.raises(DataError, match="no aggregates are given; expected those of all rounds of job 'regression'"):
+        refit("regression", [], data("number")[1])
+
+
+def test_survival_curves_of_raw_rows_have_the_prior_that_was_given() -> None:
+    rows = TRIAL_ROWS[:, [2, 0]]
+    weak, strong = (PrivateKaplanMeier(times=(6, 12, 24), prior_rows=a, random_state=1).fit(rows) for a in (1, 5000))
+    assert np.abs(weak.survival_ - strong.survival_).max() > 0.1
+    with pytest.raises(DataError, match="prior_rows is -1"):
+        PrivateKaplanMeier(times=(6, 12, 24), prior_rows=-1).fit(rows)

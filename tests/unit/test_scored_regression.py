@@ -21,6 +21,7 @@ from inference.estimators import PrivatePoissonRegression, PrivateRobustRegressi
 from inference.jobs import find
 from inference.jobs.base import Conditions
 from inference.jobs.settings import settings_from
+from inference.models.coefficients import LOG_MOST, limited
 from inference.models.glm.families import Family, Poisson, StudentT, poisson_quantile
 from inference.models.glm.scored_fit import exact_fit, fit_of
 from inference.models.glm.scored_rounds import scored_regression, shares
@@ -235,6 +236,30 @@ def test_another_prior_is_one_call_on_what_was_released(estimator: Any) -> None:
         model.fit_.refit(prior_sd=0.0)
 
 
+@pytest.mark.parametrize(("mean", "variance"), [(1.0, 0.3), (3.5, 4.0), (-2.0, 60.0)])
+def test_a_predicted_count_is_that_of_a_rate_within_the_public_bound(mean: float, variance: float) -> None:
+    """Against integration, and where the bound is far, the log-normal law's moments."""
+    law = stats.norm(mean, variance**0.5)
+    for power in (1, 2):
+        low, high = mean - 12 * variance**0.5, mean + 12 * variance**0.5
+        eta = np.linspace(low, high, 400_001)
+        expected = np.trapezoid(np.minimum(np.exp(eta), 50.0) ** power * law.pdf(eta), eta)
+        found = limited(np.array([mean]), np.array([variance]), np.log(50.0), power)
+        assert found == pytest.approx(expected, rel=1e-6)
+    free = limited(np.array([mean]), np.array([0.3]), LOG_MOST, 2)
+    assert free == pytest.approx(np.exp(2 * mean + 2 * 0.3))
+
+
+def test_few_people_predict_no_count_above_the_public_bound() -> None:
+    rows = problem(Poisson(), 60)
+    most = rows.schema.bounds["y"].upper
+    fit = run(scored_regression(rows.schema, Poisson()), NoisyRounds(rows.rows, 0.2))
+    mean, sd = fit.predict(rows.X)
+    assert fit.linear_predictor(rows.X)[1].max() > 10, "noise hides nearly all"
+    assert 0 < mean.min() < mean.max() <= most
+    assert np.isfinite(sd).all()
+
+
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda one: one.name)
 def test_a_rare_binary_feature_is_not_cut_inside_its_bounds(family: Family) -> None:
     """One row in fifty is 1, seven standard deviations out. Within 4 posterior sds: false alarm 3e-4 in all."""
@@ -253,7 +278,9 @@ def test_aggregates_of_another_kind_are_refused() -> None:
     rows = problem(Poisson(), 500)
     rounds = NoisyRounds(rows.rows, 1.0)
     fit = run(scored_regression(rows.schema, Poisson()), rounds)
-    with pytest.raises(DataError, match="no aggregate is of the statistic 'gradient'"):
+    with pytest.raises(
+        DataError, match=r"no aggregate is of the statistic 'gradient'.*'robust-regression' or 'logistic'"
+    ):
         fit_of(fit.aggregates[:1])
     with pytest.raises(DataError, match="take the other estimator"):
         PrivateRobustRegression().fit(list(fit.aggregates))

@@ -87,7 +87,8 @@ def _warnings(aggregates: Sequence[NoisyAggregate], phi: Normal) -> list[str]:
     """What speaks against the posterior, a sentence each."""
     found = [word for one in aggregates if one.statistic == PHASES for word in locate(one).warnings]
     rounds = _rounds(aggregates)
-    first = _score(rounds[0], family_of(rounds[0]))
+    family = family_of(rounds[0])
+    first, logistic = _score(rounds[0], family), isinstance(family, Bernoulli)  # whose job has no setting of rounds
     squares, noise = symmetric(first.curved)[1:, 1:], float(np.sqrt(first.noise_variance))
     found += repeated(rounds[0].parameters["columns"], squares, noise)
     asked = np.array(rounds[-1].parameters["theta"])[1:]
@@ -95,7 +96,7 @@ def _warnings(aggregates: Sequence[NoisyAggregate], phi: Normal) -> list[str]:
     if away > AWAY_MAX:
         found.append(
             f"the last round asked {away:.2g} from the result in one standardised parameter, too far for a linear "
-            "approximation; ask for more rounds, or raise epsilon"
+            f"approximation; {'' if logistic else 'ask for more rounds, or '}raise epsilon"
         )
     return found
 
@@ -133,8 +134,8 @@ def _rounds(aggregates: Sequence[NoisyAggregate]) -> list[NoisyAggregate]:
     found = [one for one in aggregates if one.statistic == STATISTIC and one.parameters.get("information")]
     if not found:
         raise DataError(
-            "no aggregate is of the statistic 'gradient' with its information; give those of a job "
-            "'poisson-regression' or 'robust-regression'"
+            "no aggregate is of the statistic 'gradient' with its information; give those of all rounds of a job "
+            "'poisson-regression', 'robust-regression' or 'logistic'"
         )
     return found
 
@@ -180,9 +181,7 @@ def family_of(aggregate: NoisyAggregate) -> Family:
         return Bernoulli()
     if given["family"] == StudentT.name:
         return StudentT(given["degrees"])
-    raise DataError(
-        f"an aggregate is of the family {given['family']!r}; expected {Poisson.name!r} or {StudentT.name!r}"
-    )
+    raise DataError(f"an aggregate is of the family {given['family']!r}; expected one of: {', '.join(LINK)}")
 
 
 def _score(aggregate: NoisyAggregate, family: Family) -> Score:

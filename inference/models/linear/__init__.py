@@ -5,8 +5,8 @@ repair, complete_rows     noisy matrices that are indefinite; how many rows had 
 prior                     of the coefficients, with a scale that is learned
 whole_rows                rows on a sphere, the target's bound, weights
 aggregate_stats           the statistics and the posterior of what rounds released
-one_round, two_rounds     the learning jobs' rounds (`two_rounds` is Algorithm 2), with `job` and `one_round_job`
-result, estimator         the posterior in the columns' units; the same for scikit-learn
+one_round, two_rounds     the learning jobs' rounds (`two_rounds` is Algorithm 2), with `job`
+estimator                 the same for scikit-learn
 baselines                 what a private regression is held against
 nodes                     regression from many data nodes, by Markov chains with the noise in the model
 """

@@ -44,8 +44,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         schema: names and public bounds of features and target; needed over rounds alone. The class above the middle of
             the target's bounds is the second one.
         method: "scores", "one-sum", "variational", or "auto", which takes scores where noise and the number of features
-            allow (`inference.models.logistic.rounds`); with epochs or batch it is variational.
-        epochs, batch, clip, rate: of variational inference (`VariationalSettings`).
+            allow (`inference.models.logistic.rounds`); with a setting of variational inference it is that.
+        epochs, batch, clip, rate: of variational inference alone (`VariationalSettings`).
         random_state: seed of the Monte Carlo draws, or a numpy `Generator`. No noise comes from it. With rounds that a
             journal records, give a seed: a resumed job must ask the same.
 

@@ -16,7 +16,7 @@ from inference.models.glm.scored_job import stages_of
 from inference.models.glm.scored_rounds import ROUNDS
 from inference.models.logistic.baseline import laplace
 from inference.models.logistic.one_sum import too_noisy
-from inference.models.logistic.rounds import AUTO, METHODS, ONE_SUM, SCORES, logistic_regression
+from inference.models.logistic.rounds import AUTO, METHODS, ONE_SUM, SCORES, logistic_regression, method_of
 from inference.problem import Problem, Schema
 from inference.rounds import Job
 from inference.variational.mean_field_job import VariationalSettings
@@ -37,6 +37,7 @@ class Settings(VariationalSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_choice("method", self.method, METHODS)
+        method_of(self.method, self)  # refuses what the method does not read
         require_positive("prior_sd", self.prior_sd)
 
 
@@ -65,10 +66,10 @@ def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Sta
     first, d = settings.std_share, len(schema.features)
     n = conditions.clients
     noise = sqrt(n / max(1, n - conditions.tolerated - 1)) / conditions.mu
-    if settings.method == ONE_SUM:
+    method = method_of(settings.method, settings)
+    if method == ONE_SUM:
         return [Stage(1, first, "on scales"), Stage(1, 1 - first, "on one sum")]
-    by_gradients = settings.epochs is not None or settings.batch or too_noisy(d, noise / sqrt(1 - first), n)
-    if settings.method == SCORES or (settings.method == AUTO and not by_gradients):
+    if method == SCORES or (method == AUTO and not too_noisy(d, noise / sqrt(1 - first), n)):
         return stages_of(ROUNDS, first)
     pilot = [] if too_noisy(d, noise / sqrt(first), n) else [Stage(1, first, "on a first fit")]
     most = PILOTED_MAX if pilot else ITERATIONS_MAX

@@ -94,7 +94,7 @@ class Counts:
         statistic: whose cells they are. mean: of each group's cells, shape ``(G, m)``.
         root: of the noise's covariance, shape ``(G·m, k)``: covariance = root rootᵀ. n: how many rows they are of.
         surplus: how many more rows the release says than there are, in standard deviations of the noise; nan where it
-            does not say. prior_rows: a.
+            does not say. prior_rows: a, above 0, else `DataError`.
     """
 
     statistic: Survival
@@ -103,6 +103,10 @@ class Counts:
     n: int
     surplus: float = float("nan")
     prior_rows: float = PRIOR_ROWS
+
+    def __post_init__(self) -> None:
+        if not 0 < self.prior_rows < np.inf:
+            raise DataError(f"prior_rows is {self.prior_rows:g}; expected a number above 0")
 
     @property
     def rows_missing(self) -> bool:
@@ -123,8 +127,6 @@ def counts_of(sums: NoisySums, statistic: Survival, prior_rows: float = PRIOR_RO
     Raises:
         DataError: the sum does not fit the statistic, or ``prior_rows`` is not above 0.
     """
-    if not 0 < prior_rows < np.inf:
-        raise DataError(f"prior_rows is {prior_rows:g}; expected a number above 0")
     words = statistic.words.T.astype(float)
     if sums.value.shape != (len(words),):
         raise DataError(f"the sum has {sums.value.size} coordinates; expected {len(words)} of these times and groups")
@@ -152,11 +154,13 @@ def _surplus(words: Array, value: Array, n: int, sd: float) -> float:
     return float((total @ value - n) / (sd * np.linalg.norm(total))) if sd > 0 else 0.0
 
 
-def exact_counts(statistic: Survival, rows: Array) -> Counts:
+def exact_counts(statistic: Survival, rows: Array, prior_rows: float = PRIOR_ROWS) -> Counts:
     """The counts of rows at hand, without noise, shape of the rows ``(n, columns)``."""
     rows = rows[np.isfinite(rows).all(axis=1)]
     mean = np.bincount(statistic.cells_of(rows), minlength=statistic.cells).astype(float)
-    return Counts(statistic, mean.reshape(statistic.groups, -1), np.zeros((statistic.cells, 1)), len(rows))
+    return Counts(
+        statistic, mean.reshape(statistic.groups, -1), np.zeros((statistic.cells, 1)), len(rows), prior_rows=prior_rows
+    )
 
 
 def curves(counts: Counts, draws: int, rng: np.random.Generator) -> Array:

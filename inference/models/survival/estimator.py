@@ -45,7 +45,7 @@ class PrivateKaplanMeier(PrivateEstimator):
     Args:
         times: t_1 < ... < t_K, public, in units of the duration.
         duration, event: names of the columns. group: of groups 0, 1, ..., G - 1, or None. groups: G.
-        prior_rows: how many rows the prior of the shares of events is worth.
+        prior_rows: how many rows the prior of the shares of events is worth, above 0.
         random_state: seed of the posterior's draws, or a numpy `Generator`. No noise comes from it.
 
     Attributes:
@@ -100,7 +100,7 @@ class PrivateKaplanMeier(PrivateEstimator):
         bounds = dict.fromkeys(columns.names, Interval(0, max((*columns.times, 1.0))))
         schema = Schema(columns.names[1:], columns.duration, bounds)
         problem = Problem("rows", schema, rows[:, 1:], rows[:, 0])
-        self._keep(exact_curves(problem, columns, np.random.default_rng(self.random_state)))
+        self._keep(exact_curves(problem, columns, np.random.default_rng(self.random_state), self.prior_rows))
 
     def _fit_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> None:
         if len(aggregates) > 1:

@@ -192,10 +192,13 @@ def curves_from(
     return SurvivalFit(columns, counts, seed, private, {**sums.attrs, **_unclaimed(private)}, again)
 
 
-def exact_curves(rows: Problem, columns: Columns, rng: np.random.Generator) -> SurvivalFit:
+def exact_curves(
+    rows: Problem, columns: Columns, rng: np.random.Generator, prior_rows: float = PRIOR_ROWS
+) -> SurvivalFit:
     """The same from rows at hand, without noise."""
     table = rows.rows[:, [rows.schema.columns.index(name) for name in columns.names[: 2 + (columns.groups > 1)]]]
-    return SurvivalFit(columns, exact_counts(curves_statistic(columns), table), int(rng.integers(2**63)), False)
+    counts = exact_counts(curves_statistic(columns), table, prior_rows)
+    return SurvivalFit(columns, counts, int(rng.integers(2**63)), False)
 
 
 def _unclaimed(private: bool) -> dict[str, object]:
