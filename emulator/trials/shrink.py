@@ -77,7 +77,7 @@ def shrink(
     """The smallest scenario found in which the invariant of that number breaks, too.
 
     Args:
-        number: 1 to 10, or 0 for liveness. seconds, trials_max: when to stop looking.
+        number: 1 to 11, or 0 for liveness. seconds, trials_max: when to stop looking.
         breaks: what tells it; by default a trial with all checkers.
     """
     found: dict[Scenario, tuple[str, tuple[str, ...]]] = {}

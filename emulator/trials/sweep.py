@@ -32,7 +32,7 @@ class Failure(msgspec.Struct, kw_only=True):
     """A seed that failed.
 
     Attributes:
-        seed: whose scenario. invariant: 1 to 10, 0 for liveness, None where there is no result. name: of the invariant.
+        seed: whose scenario. invariant: 1 to 11, 0 for liveness, None where there is no result. name: of the invariant.
         detail, facts: what was broken, and what was told before of that round; in the shrunk run if there is one.
         options: the scenario as plain data. replay: the command that repeats it.
         shrunk: a smaller scenario in which the same invariant breaks, as plain data; None where there was no time.
