@@ -172,8 +172,8 @@ def _refittable(
                 raise unknown("setting", name, None, names)
             if name not in changeable:
                 raise DataError(
-                    f"setting {name!r} shaped the rounds that were held; refit changes {listed(changeable)} alone, so "
-                    "hold new rounds for another one"
+                    f"setting {name!r} shaped the rounds that were held; hold new rounds for another value. A refit "
+                    f"changes only: {', '.join(changeable)}"
                 )
         own = replace(settings, **changed)
         return _refittable(finish, changeable, gave, schema, own, replace(known, rng=deepcopy(drawn)))

@@ -265,3 +265,9 @@ def test_a_warning_of_a_far_result_names_settings_that_the_job_has() -> None:
     words = [one for one in said if "too far for a linear approximation" in one]
     assert words
     assert all(one.endswith("; raise epsilon") for one in words)
+
+
+def test_a_part_of_the_rounds_is_no_fit() -> None:
+    fit = fitted(normal_rows(300, 1), 4.0, 1, method="one-sum")
+    with pytest.raises(DataError, match="phases alone; expected all rounds of a job 'logistic'"):
+        PrivateLogisticRegression().fit(fit.aggregates[:1])

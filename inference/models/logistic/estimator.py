@@ -21,6 +21,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from inference.errors import DataError
+from inference.locate import STATISTIC as PHASES
 from inference.models.coefficients import Coefficients, probability
 from inference.models.estimator import PrivateEstimator, composed, required
 from inference.models.glm.scored_fit import STATISTIC as SCORES
@@ -109,6 +110,10 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         self._keep(laplace(X, second, self.prior_sd))
 
     def _fit_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> None:
+        if {one.statistic for one in aggregates} == {PHASES}:
+            raise DataError(
+                "found the round of phases alone; expected all rounds of a job 'logistic', or a sum 'regression'"
+            )
         scored = any(one.statistic == SCORES for one in aggregates)
         fit = scores_fit_of(aggregates, self.prior_sd) if scored else fit_of(aggregates, self.prior_sd)
         centre, scale, bound = (float(row[-1]) for row in (fit.columns.centre, fit.columns.scale, fit.columns.bound))
