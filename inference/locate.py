@@ -46,7 +46,7 @@ STEPS = 16  # of the grid of μ in a radian of the highest frequency that is loo
 NAMES_SHOWN_MAX = 5
 SHRUNK = 0.7  # |φ| that a column's spread falls below at some level, unless it is of rare values
 COLLINEAR, PAIRS = 0.9, 3  # correlation that is warned of, and how many pairs are named
-FAR, THIN, NEAR, CONSTANT = 0.5, 0.01, 0.05, 0.95  # of the half-width, and |φ| at every level: what is warned of
+FAR, THIN, NEAR, CONSTANT = 0.5, 0.01, 0.05, 0.95  # of the half-width, and the mean of |φ|: what is warned of
 HIDDEN = "noise hides where"  # begins the warning of columns whose place is not known
 
 
@@ -186,7 +186,8 @@ def _warnings(names: list[str], sizes: Array, doubt: float, middle: Array, sprea
         sizes: |φ|, shape ``(D, K)``. doubt: standard deviation of its real and imaginary parts. middle, spread: found.
     """
     hidden = sizes[:, 0] < SIGNIFICANT * doubt
-    constant = sizes.min(axis=1) > max(CONSTANT, SIGNIFICANT * doubt)
+    constant = sizes.min(axis=1) > max(CONSTANT - SIGNIFICANT * doubt, SIGNIFICANT * doubt)  # noise lowers the least
+    constant &= sizes.mean(axis=1) > CONSTANT
     at_end = np.abs(middle) >= 1 - NEAR
     wide = (np.abs(middle) > FAR) & (spread < THIN) & ~hidden & ~constant
     troubles = (

@@ -6,15 +6,17 @@
   over fits with data and noise of their own. By the default method the features are *normal*, of correlation 0.3; the
   same within bounds ten times as *wide*; *binary* with shares of one half, 0.1 and 0.05; *exponential*; *skewed* and
   *steep*, log-normal of sigma 1 and 1.5; *t4*, Student's t with 4 degrees of freedom; *mixed*, two of these and one of
-  two values. From 85 to 97 % in each cell, and at least 80 % for each coefficient, as the mean of the four hides a
-  single one that never holds. A cell that misses this passes only where all its results warn, and the check says so.
-  A third of each last step is in the spread as a margin, so that more than 90 % may hold.
+  two values. Two more have normal features: *strong*, slopes 2.4, -1.8 and 0; and *rare*, 2 % positives, log odds
+  -4.1 + 0.6 x₁ - 0.4 x₂, from 20,000 rows on. From 85 to 97 % in each cell (of these two, at least 85 %), and at least
+  80 % for each coefficient, as the mean of the four hides a single one that never holds. A cell that misses this passes
+  only where all its results warn, and the check says so. A third of each round's distance from the result is in the
+  spread as a margin, so that more than 90 % may hold.
 - **Wide bounds.** Root mean square errors of slopes at 20,000 rows and more: at most 1.15 times those within narrow
   bounds.
 - **One sum and variational inference**, by name, of the normal features: 85 to 95 % in each cell.
 - **Adult**, 30,000 people of the training part, scored on the test part, at epsilon 0.3, 1 and 4, by the default method
-  (most columns are binary): the mean log loss falls as epsilon grows and is below 0.352 at
-  epsilon 4; the mean AUC is at least 0.883, 0.889 and 0.891.
+  (most columns are binary): the mean log loss rises by at most 0.002 from one epsilon to the next, falls from
+  the least to the largest, and is below 0.352 at epsilon 4; the mean AUC is at least 0.883, 0.889 and 0.891.
 - **Breast cancer** (569 rows, 22.5 % held out), epsilon 4, variational: the median AUC of splits, and the AUC of one
   live swarm with a client for each training row, three Compute nodes and a broker. At least 0.95 each.
 
@@ -73,6 +75,7 @@ DELTA, COMPUTES, RETRIES = 1e-5, 3, 2
 NORMAL, ADULT, CANCER = "normal", "adult", "breast-cancer"
 WIDE, BINARY, EXPONENTIAL = "wide", "binary", "exponential"
 SKEWED, STEEP, T4, MIXED = "skewed", "steep", "t4", "mixed"
+STRONG, RARE = "strong", "rare"
 BINARY_SHARES = np.array([0.5, 0.1, 0.05])
 BOUNDS = {
     NORMAL: (-5, 5),
@@ -83,14 +86,19 @@ BOUNDS = {
     STEEP: (0, 1000),
     T4: (-30, 30),
     MIXED: (-20, 20),
+    STRONG: (-5, 5),
+    RARE: (-5, 5),
 }
 METHODS = (AUTO, ONE_SUM, VARIATIONAL)  # of normal features
 SIMULATED, COEFFICIENT_MIN, WIDE_MAX, WIDE_N = tuple(BOUNDS), 0.80, 1.15, 20_000
 TRUTH, CORRELATION = np.array([-0.5, 1.0, -0.7, 0.3]), 0.3
+TRUTHS = {STRONG: np.array([0.0, 2.4, -1.8, 0.0]), RARE: np.array([-4.1, 0.6, -0.4, 0.0])}  # `TRUTH` of all others
+RARE_N = 20_000  # the fewest rows of which 2 % tell much
 SIZES, EPSILONS, LEVEL_Z = (2_000, 20_000, 100_000), (1.0, 4.0), 1.6448536
 COVERAGE, BY_DEFAULT = (0.85, 0.95), (0.85, 0.97)
 FITS = {2_000: 100, 20_000: 100, 100_000: 80}
 ADULT_ROWS, ADULT_LOSS_MAX = 30_000, 0.352
+RISE_MAX = 0.002  # of the mean log loss of 4 fits: at epsilon 1 and 4 it is the same but for noise
 ADULT_AUC_MIN = {0.3: 0.883, 1.0: 0.889, 4.0: 0.891}
 CANCER_EPSILON, CANCER_MIN, TEST_FRACTION = 4.0, 0.95, 0.225
 
@@ -139,9 +147,10 @@ def features(data: str, n: int, rng: np.random.Generator) -> tuple[Array, Array]
 
 
 def truth(data: str) -> Array:
-    """Intercept and slopes in the features' own units: `TRUTH` is for standard deviations."""
-    slopes = TRUTH[1:] / features(data, 1, stream(0, "deviation"))[1]
-    return np.concatenate([TRUTH[:1], slopes])
+    """Intercept and slopes in the features' own units: `TRUTH` and `TRUTHS` are for standard deviations."""
+    standardised = TRUTHS.get(data, TRUTH)
+    slopes = standardised[1:] / features(data, 1, stream(0, "deviation"))[1]
+    return np.concatenate([standardised[:1], slopes])
 
 
 def simulated(data: str, n: int, seed: int) -> Problem:
@@ -208,6 +217,7 @@ def cells(options: argparse.Namespace) -> tuple[list[Cell], list[Cell]]:
         for epsilon in EPSILONS
         for data, method in kinds
         for index in range(repeats[n])
+        if data != RARE or n >= RARE_N
     ]
     rest += [Cell(ADULT, AUTO, epsilon, options.seed + index) for epsilon in ADULT_AUC_MIN for index in range(noises)]
     rest += [Cell(CANCER, VARIATIONAL, CANCER_EPSILON, options.seed + index) for index in range(splits)]
@@ -311,6 +321,7 @@ def _checks(held: list[dict[str, Any]]) -> list[Check]:
     cells = [one for one in held if one["data"] in SIMULATED]
     for (data, method, n, epsilon), own in grouped(cells, "data", "method", "n", "epsilon").items():
         low, high = BY_DEFAULT if method == AUTO else COVERAGE
+        high = 1.0 if data in TRUTHS else high
         part, least = coverage(own), COEFFICIENT_MIN if method == AUTO else 0.0
         holds = low <= part <= high and worst(own) >= least
         warned = method == AUTO and not holds and all(one["warned"] for one in own)
@@ -321,8 +332,9 @@ def _checks(held: list[dict[str, Any]]) -> list[Check]:
     found += _wide(grouped([one for one in cells if one["method"] == AUTO], "data", "n", "epsilon"))
     people = {e: own for (e,), own in grouped([one for one in held if one["data"] == ADULT], "epsilon").items()}
     losses = [_mean(own, "log_loss") for _, own in sorted(people.items())]
-    falls = all(after <= before for before, after in pairwise(losses))
-    found.append(Check("Adult, log loss over epsilon", "falls", ", ".join(f"{one:.4f}" for one in losses), falls))
+    falls = losses[-1] < losses[0] and all(after <= before + RISE_MAX for before, after in pairwise(losses))
+    asked = f"falls, each step <= +{RISE_MAX:g}"
+    found.append(Check("Adult, log loss over epsilon", asked, ", ".join(f"{one:.4f}" for one in losses), falls))
     found.append(
         Check("Adult, log loss at epsilon 4", f"< {ADULT_LOSS_MAX}", f"{losses[-1]:.4f}", losses[-1] < ADULT_LOSS_MAX)
     )

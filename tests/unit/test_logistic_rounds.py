@@ -133,6 +133,21 @@ def test_intervals_cover_whatever_the_law_of_the_features_is(
     assert covered.min() >= 7
 
 
+@pytest.mark.parametrize("truth", [[0.0, 2.4, -1.8, 0.0], [0.0, 4.0, -3.0, 0.0], [-4.1, 0.6, -0.4, 0.0]])
+def test_intervals_cover_strong_effects_and_a_rare_class(truth: list[float]) -> None:
+    """8 fits, 4 intervals of 90 % each: fewer than 22 of 32 cover by chance with 2e-4, or 3 of 8 of one with 1e-4."""
+    covered = np.zeros(4)
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        X = rng.standard_normal((20_000, 3))
+        y = rng.random(len(X)) < expit(truth[0] + X @ truth[1:])
+        fit = fitted(np.column_stack([X, y]), 4.0, seed)
+        error = np.r_[fit.intercept, fit.coefficients] - truth
+        covered += np.abs(error) < 1.645 * np.r_[fit.intercept_sd, fit.coefficient_sd]
+    assert covered.sum() >= 22
+    assert covered.min() >= 3
+
+
 @pytest.mark.parametrize("method", ["scores", "one-sum", "variational"])
 def test_bounds_ten_times_too_wide_cost_nothing(method: str) -> None:
     """Root mean square errors of 4 fits; their ratio is above 2.7 by chance with 1e-3 (an F variable of 12 degrees)."""

@@ -204,6 +204,34 @@ def test_what_the_first_round_says_against_columns_is_in_the_warnings() -> None:
     assert any("a and b nearly repeat each other" in one for one in words)
 
 
+def test_many_degrees_of_freedom_cost_little() -> None:
+    sds = []
+    for degrees in (4.0, 30.0, 100.0):
+        rows = problem(StudentT(4.0), 5000)
+        fit = run(scored_regression(rows.schema, StudentT(degrees)), NoisyRounds(rows.rows, 1.0))
+        assert np.abs(fit.coefficients - SLOPES).max() < 5 * fit.coefficient_sd.max()
+        sds.append(fit.coefficient_sd.max())
+    assert max(sds) < 1.5 * sds[0]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_constant_column_leaves_the_others_as_they_are(family: Family) -> None:
+    """6 fits, 2 intervals of 90 % each: fewer than 7 of 12 cover by chance with 6e-4."""
+    covered, slopes = 0, [0.6, -0.4]
+    top = Interval(0, 100) if family.disperses else Interval(-50, 50)
+    schema = Schema(("a", "b", "c"), "y", {**dict.fromkeys("abc", Interval(-5, 5)), "y": top})
+    n, epsilon = (5000, 1.0) if family.disperses else (20_000, 4.0)
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        X = np.column_stack([rng.standard_normal((n, 2)), np.ones(n)])
+        eta = X[:, :2] @ slopes
+        y = rng.poisson(np.exp(0.5 + eta)) if family.disperses else eta + rng.standard_t(4, n)
+        fit = run(scored_regression(schema, family), NoisyRounds(np.column_stack([X, y]), epsilon, seed))
+        covered += int((np.abs(fit.coefficients[:2] - slopes) < 1.645 * fit.coefficient_sd[:2]).sum())
+        assert fit.coefficient_sd[:2].max() < 0.1
+    assert covered >= 7
+
+
 def test_outliers_hardly_move_a_robust_regression() -> None:
     rows = problem(StudentT(), 10_000)
     y = rows.y.copy()
@@ -309,7 +337,7 @@ def test_the_job_says_what_it_found(name: str) -> None:
     assert [row["nonprivate"] for row in found["coefficients"]] == pytest.approx(SLOPES, abs=0.05)
     assert all(row["contraction"] > 0.9 for row in found["coefficients"])
     (score,) = found["test"]["scores"]
-    assert score["nonprivate"] <= score["private"] < score["constant"]
+    assert score["nonprivate"] - 1e-3 <= score["private"] < score["constant"]
     data = result.inference_data(np.random.default_rng(0))
     assert data.posterior["coefficients"].shape == (4, 1000, 2)
 

@@ -43,6 +43,7 @@ Array = NDArray[np.float64]
 POISSON, STUDENT, BERNOULLI = "poisson", "student", "bernoulli"
 PREDICTOR_MAX = 30.0  # of a log rate: beyond, only an iterate that went astray is
 DISPERSION_MIN = 1e-4  # below, counts are drawn as Poisson's
+DEGREES_MAX = 5.0  # of Student-t: beyond, a residual's bound is far above most, and the clip is in the model instead
 LARGE = 100.0  # rate, from which on quantiles are Cornish and Fisher's
 
 
@@ -53,14 +54,18 @@ class Family(ABC):
     Attributes:
         name: of the family in the statistic "gradient". own_units: whether the target is left in its own units.
         disperses: whether the last of φ is κ. tells: whether clients can send a term of it.
-        bounded: whether residuals are, so that rows are shortened by their features alone.
+        bounded: whether residuals are, and so narrowly that rows are best shortened by their features alone.
     """
 
     name: ClassVar[str]
     own_units: ClassVar[bool]
     disperses: ClassVar[bool]
     tells: ClassVar[bool] = False
-    bounded: ClassVar[bool] = True
+
+    @property
+    def bounded(self) -> bool:
+        """As above."""
+        return True
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -108,7 +113,10 @@ class Poisson(Family):
     own_units: ClassVar[bool] = True
     disperses: ClassVar[bool] = True
     tells: ClassVar[bool] = True
-    bounded: ClassVar[bool] = False
+
+    @property
+    def bounded(self) -> bool:
+        return False
 
     def score(self, phi: Array, x: Array, y: Array) -> Array:
         return np.column_stack([(y - rate(phi, x))[:, None] * x, np.zeros(len(x))])
@@ -177,6 +185,10 @@ class StudentT(Family):
     own_units: ClassVar[bool] = False
     disperses: ClassVar[bool] = False
     degrees: float = 4.0
+
+    @property
+    def bounded(self) -> bool:
+        return self.degrees <= DEGREES_MAX
 
     @property
     def parameters(self) -> dict[str, Any]:

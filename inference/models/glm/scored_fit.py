@@ -38,7 +38,7 @@ Array = NDArray[np.float64]
 
 STATISTIC = "gradient"
 PRIOR_SD = 1.0
-AWAY_MAX = 0.3  # of a standardised slope, or of ln σ, from where the last round asked
+AWAY_MAX = 0.3  # of a standardised coefficient, or of ln σ, from where the last round asked
 LINK = {Poisson.name: LOG, Bernoulli.name: LOGIT, StudentT.name: IDENTITY}
 STEPS, CONVERGED = 100, 1e-10  # of Fisher's scoring on rows, and its last step
 
@@ -91,12 +91,12 @@ def _warnings(aggregates: Sequence[NoisyAggregate], phi: Normal) -> list[str]:
     first, logistic = _score(rounds[0], family), isinstance(family, Bernoulli)  # whose job has no setting of rounds
     squares, noise = symmetric(first.curved)[1:, 1:], float(np.sqrt(first.noise_variance))
     found += repeated(rounds[0].parameters["columns"], squares, noise)
-    asked = np.array(rounds[-1].parameters["theta"])[1:]
-    away = float(np.abs(phi.mean[1 : 1 + asked.size] - asked).max())
+    asked = np.array(rounds[-1].parameters["theta"])
+    away = float(np.abs(phi.mean[: asked.size] - asked).max())
     if away > AWAY_MAX:
         found.append(
             f"the last round asked {away:.2g} from the result in one standardised parameter, too far for a linear "
-            f"approximation; {'' if logistic else 'ask for more rounds, or '}raise epsilon"
+            f"approximation, and intervals may miss the truth; {'' if logistic else 'ask for more rounds, or '}raise epsilon"
         )
     return found
 

@@ -71,7 +71,7 @@ def scored_regression(
     phases = yield located_by(schema, std_share, schema.columns)
     columns, mean, sd = _columns(schema, phases, family)
 
-    def following(phi: Array, rows: Rows) -> Array:
+    def following(asked: Array, phi: Array, rows: Rows) -> Array:
         return _next(phi, rows, columns, mean, sd)
 
     start = _start(prior_of(family, columns, PRIOR_SD), family, mean, sd)
@@ -86,14 +86,15 @@ def scores(
     left: Sequence[float],
     std_share: float,
     phi: Array,
-    following: Callable[[Array, Rows], Array],
+    following: Callable[[Array, Array, Rows], Array],
     prior_sd: float = PRIOR_SD,
 ) -> Job[tuple[NoisyAggregate, ...]]:
     """The rounds of scores, after that of phases, which ask the same whatever prior is meant in the end.
 
     Args:
         left: each round's share. phi: where the first one asks, with slopes of 0.
-        following: where the next one does, given the posterior mean.
+        following: where the next one does, given where the last one did and
+            the posterior mean.
 
     Returns:
         The aggregates of all rounds.
@@ -108,7 +109,7 @@ def scores(
         aggregates.append((yield _request(columns, family, terms, share)))
         if not last:
             rows = simulated(aggregates)
-            phi = following(phi_of(aggregates, prior_sd).mean, rows)
+            phi = following(phi, phi_of(aggregates, prior_sd).mean, rows)
     return tuple(aggregates)
 
 

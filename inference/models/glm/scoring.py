@@ -19,15 +19,15 @@ the solution, counts most.
 features. Each of its terms has noise of variance N_k/v², v being the term's weight. This noise is multiplied by the
 distance φ* - φ_k, and is part of e_k. f is 1, or the factor by which terms of q x xᵀ become the information.
 
-**Bounded residuals**, as of two classes and Student-t: clients shorten rows by their features alone, s̃ = w(x) s
-(`dca_proto.statistics.gradient`). A score has mean zero given x. So b = 0, and A_k, whose terms have the same weights,
-is D_k itself: whatever the law of the features is, nothing is distorted. Only K = E[w² s sᵀ] is from rows that the
-trainer simulates, normal ones with the moments that A_1 has (at θ = 0, where it is a multiple of Σ w x xᵀ), carried
-over to the clients' A as below.
+**Bounded residuals**, as of two classes and Student-t of up to 5 degrees: clients shorten rows by their features
+alone, s̃ = w(x) s (`dca_proto.statistics.gradient`). A score has mean zero given x. So b = 0, and A_k, whose terms have
+the same weights, is D_k itself: whatever the law of the features is, nothing is distorted. Only K = E[w² s sᵀ] is from
+rows that the trainer simulates, normal ones with the moments that A_1 has (at θ = 0, where it is a multiple of
+Σ w x xᵀ), carried over to the clients' A as below.
 
-**Counts** have no bound, and their clip is in the model. b_k, and the factors by which clipping changes D_k and K, come
-from simulated rows, with counts by the model at φ_k. With information I in the simulation, s unclipped, and l the
-likelihood's score there,
+**Counts** have no bound, and that of Student-t of more degrees is far above most residuals. Their clip is in the model.
+b_k, and the factors by which clipping changes D_k and K, come from simulated rows, with targets by the model at φ_k.
+With information I in the simulation, s unclipped, and l the likelihood's score there,
 
     b = E[s̃ - s]      D = I + E[(s̃ - s) lᵀ]      K = Cov[s̃]                                                       (2)
 
@@ -38,7 +38,9 @@ takes.
 **Margins.** That law is never exactly normal, and (1) never exactly linear. So the posterior allows for an error in M_k
 of a third of m_k, its largest coordinate. Every coordinate gets the same margin, because far from the solution the step
 of one coordinate also moves the scores of the others. The step of the last parameter (κ or ln σ) enters only its own
-margin, because θ's scores are orthogonal to it. The distance φ* - φ_k in e_k is the round's own step.
+margin, because θ's scores are orthogonal to it. In e_k, φ* is an estimate: first the last round's own target, then the
+posterior mean until it stays. A round's own step would not do: far from strong effects it falls short itself. What
+Newton's method neglects grows with the distance squared, so beyond a distance of 1 the margin does, too.
 
 **The clip** minimises V + (h/3)², summed over φ. V is the posterior's variance at that clip, and h the bias that it
 would cause if it were not in the model.
@@ -63,7 +65,7 @@ Array = NDArray[np.float64]
 
 SIMULATED_LOG2 = 12  # of the rows
 WRONG = 1 / 3  # of M, as at the head
-PASSES, CONVERGED = 8, 0.01  # over the simulation, as it depends on κ; the last change of that
+PASSES, CONVERGED = 8, 0.01  # over what depends on φ*: margins, and the simulation by κ; the last change of φ
 DIFFERENCE = 0.1  # of κ
 QUANTILES = (0.3, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1.0)  # of norms, to choose a clip from
 INFORMATION, DISPERSION = 1.0, 0.5  # typical norms of the information and of κ's largest term, against the score's
@@ -255,11 +257,16 @@ def posterior(rounds: Sequence[Score], rows: Rows, n: float, prior: Prior) -> No
         rounds: at least one. n: how many rows the sums are over.
     """
     last, centred = float(rounds[-1].terms.phi[-1]), _centred(rows.family, rounds[-1].score.size)
+    near = None
     for _ in range(PASSES):
-        found = _regressed(rounds, [_carried_over(one, rows, n, last) for one in rounds], n, prior, centred)
-        if not rows.family.disperses or abs(found.mean[-1] - last) < CONVERGED:
+        parts = [_carried_over(one, rows, n, last) for one in rounds]
+        before = _newton(rounds[-1], parts[-1], n, prior) if near is None else near
+        found = _regressed(rounds, parts, n, prior, centred, before)
+        near = found.mean
+        if np.abs(near - before).max() < CONVERGED:
             break
-        last = max(float(found.mean[-1]), 0.0)
+        if rows.family.disperses:
+            last = max(float(near[-1]), 0.0)
     return found
 
 
@@ -294,30 +301,38 @@ def _root(matrix: Array, power: float) -> Array:
     return found
 
 
-def _regressed(rounds: Sequence[Score], parts: Sequence[_Part], n: float, prior: Prior, centred: Array) -> Normal:
-    """Equation (1) as a linear regression of (φ, ζ), ζ integrated out."""
+def _newton(one: Score, part: _Part, n: float, prior: Prior) -> Array:
+    """The round's own target, with privacy noise alone."""
+    weighted = n * part.slope.T * (one.observed / (one.noise_variance + FLOOR * n * float(np.trace(part.cov))))
+    pull = weighted @ (one.score - n * part.shift + n * part.slope @ part.phi) + prior.precision * prior.mean
+    return np.asarray(np.linalg.solve(weighted @ (n * part.slope) + np.diag(prior.precision), pull))
+
+
+def _regressed(
+    rounds: Sequence[Score], parts: Sequence[_Part], n: float, prior: Prior, centred: Array, near: Array
+) -> Normal:
+    """Equation (1) as a linear regression of (φ, ζ), ζ integrated out. Args: near: an estimate of φ*, for margins."""
     p, last = parts[-1].phi.size, parts[-1]
     precision, pull = np.zeros((2 * p, 2 * p)), np.zeros(2 * p)
     precision[:p, :p], pull[:p] = np.diag(prior.precision), prior.precision * prior.mean
     precision[p:, p:] = n * last.slope.T @ np.linalg.solve(positive(last.cov), last.slope) + TINY * np.eye(p)
     for one, part in zip(rounds, parts, strict=True):
         design = np.hstack([n * part.slope, n * part.slope])
-        weighted = design.T * (one.observed / _variances(one, part, n, centred))
+        weighted = design.T * (one.observed / _variances(one, part, n, centred, near))
         precision += weighted @ design
         pull += weighted @ (one.score - n * part.shift + n * part.slope @ part.phi)
     cov = np.asarray(np.linalg.inv(precision), float)
     return Normal((cov @ pull)[:p], cov[:p, :p])
 
 
-def _variances(one: Score, part: _Part, n: float, centred: Array) -> Array:
-    """Of e_k, shape ``(p,)``: the distance φ* - φ_k is the round's own step, squared, less what noise adds to that."""
-    inverse = np.linalg.inv(part.slope + np.diag(1e-6 + 1.0 * ~one.observed))
-    step = inverse @ (one.observed * (one.score / n - part.shift))
-    noise = one.noise_variance / n**2
-    apart = np.maximum(step**2 - np.diag(inverse @ (part.cov / n + noise * np.eye(step.size)) @ inverse.T), 0.0)
-    squares = (centred * part.shift) ** 2 + part.slope**2 @ np.r_[apart[:-1], 0.0]  # of θ's step
-    squares = np.r_[np.full(step.size - 1, squares[:-1].max()), max(squares.max(), part.slope[-1, -1] ** 2 * apart[-1])]
-    in_slope = (part.factor / one.terms.information) ** 2 * float(apart[:-1].sum())
+def _variances(one: Score, part: _Part, n: float, centred: Array, near: Array) -> Array:
+    """Of e_k, shape ``(p,)``. Args: near: an estimate of φ*."""
+    apart = (near - part.phi) ** 2
+    far = float(apart[:-1].sum())
+    squares = (centred * part.shift) ** 2 + max(1.0, far) * (part.slope**2 @ np.r_[apart[:-1], 0.0])  # of θ's step
+    own = part.slope[-1, -1] ** 2 * apart[-1]
+    squares = np.r_[np.full(apart.size - 1, squares[:-1].max()), max(squares.max(), own)]
+    in_slope = (part.factor / one.terms.information) ** 2 * far
     floor = FLOOR * n * float(np.trace(part.cov))
     variances: Array = np.asarray(one.noise_variance * (1 + in_slope) + floor + (WRONG * n) ** 2 * squares)
     return variances
