@@ -283,7 +283,7 @@ def test_few_people_predict_no_count_above_the_public_bound() -> None:
     most = rows.schema.bounds["y"].upper
     fit = run(scored_regression(rows.schema, Poisson()), NoisyRounds(rows.rows, 0.2))
     mean, sd = fit.predict(rows.X)
-    assert fit.linear_predictor(rows.X)[1].max() > 10, "noise hides nearly all"
+    assert fit.linear_predictor(rows.X)[1].max() > 5, "noise hides nearly all"
     assert 0 < mean.min() < mean.max() <= most
     assert np.isfinite(sd).all()
 

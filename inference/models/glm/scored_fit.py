@@ -96,7 +96,7 @@ def _warnings(aggregates: Sequence[NoisyAggregate], phi: Normal) -> list[str]:
     if away > AWAY_MAX:
         found.append(
             f"the last round asked {away:.2g} from the result in one standardised parameter, too far for a linear "
-            f"approximation, and intervals may miss the truth; {'' if logistic else 'ask for more rounds, or '}raise epsilon"
+            f"approximation; intervals may fail; {'' if logistic else 'ask for more rounds, or '}raise epsilon"
         )
     return found
 
