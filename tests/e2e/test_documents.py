@@ -122,7 +122,7 @@ class Shell:
 
     def follow(self, block: Block) -> None:
         """Save a file under the name in its first line, or type a console block's commands one by one."""
-        name = re.match(r"# ([a-z]+\.(?:py|toml))\n", block.text)
+        name = re.match(r"# ([a-z_]+\.(?:py|toml))\n", block.text)
         if name:
             (self._folder / name[1]).write_text(block.text)
         for command, lines in block.commands:

@@ -91,7 +91,14 @@ COMMANDS = {
     "accounting": ["dca account --clients 500 --also laplace:0.1 --plot account.png"],
     "full": ["dca swarm --broker embedded --output run", "dca report run/result.json"],
 }
-PROGRAMS = {"": DEVICE, "broker": BROKER, "inference": INFERENCE, "samplers": SAMPLERS}
+PROGRAMS = {
+    "": DEVICE,
+    "cluster": "import ray; import emulator.engine.cluster",
+    "docs": "import mkdocs, mkdocstrings",
+    "broker": BROKER,
+    "inference": INFERENCE,
+    "samplers": SAMPLERS,
+}
 FILES = {
     "cli": ["ward/federation.toml"],
     "audit": ["audit.png", "audit.html"],

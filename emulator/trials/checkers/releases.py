@@ -139,9 +139,10 @@ class EnoughContributors(Checker):
         self.expect(not ended, f"{node.name} lets in {', '.join(ended)}, whose certificate has ended")
         asked = self.witness.asked[of]
         own = asked.epochs[asked.computes.index(node.id)]
+        repeating = self.world.restored | self.world.twinned  # they may use a charge's number twice
         for entry in (union[place] for place in objected):
             record = node.disk.records.get((SESSIONS, entry.client))
-            if record is None or not self.witness.dishonest.isdisjoint((entry.client, entry.holder)):
+            if record is None or not (self.witness.dishonest | repeating).isdisjoint((entry.client, entry.holder)):
                 continue
             tag = self.witness.tags[of].get(entry.encoded, b"")
             found = self.witness.pairs.public_of(own, entry.client, tag, asked.hash, entry.encoded)
