@@ -170,7 +170,9 @@ class Budget(Checker):
         kept = [one for one in self._charges[process.id].values() if not one.returned and one.at_ms >= since_ms]
         gaussian = math.sqrt(sum(one.mu**2 for one in kept if one.delta))
         most = reference.mu_of(budget_limit.epsilon * (1 + _ROUNDING), budget_limit.delta)
-        self.expect(gaussian <= most, f"{process.name} has spent mu {gaussian:.6g}, where {most:.6g} is allowed")
+        self.expect(
+            gaussian <= most, f"{process.name} has spent mu {at_least(gaussian)}, where {at_most(most)} is allowed"
+        )
         spent = total(one.price for one in kept)
         self.expect(
             spent.within(budget_limit.epsilon * (1 + _ROUNDING), budget_limit.delta, budget_limit.epsilon_for_reports),
