@@ -79,7 +79,7 @@ def test_two_rounds_of_reports_from_files(
     with clients_of(folder, rounds=2):
         assert main(["trainer", trainer, "--json", "categories.json"]) == 0
         shown = capsys.readouterr()
-        assert main(["trainer", trainer, "--delta", "1e-6"]) in (2, 5, 8)
+        assert main(["trainer", trainer, "--delta", "1e-6"]) == 2
         assert "mechanism 'unary-encoding' is private by epsilon alone: found delta 1e-06" in capsys.readouterr().err
         (folder / "trainer.toml").write_text((folder / "trainer.toml").read_text().partition("[round]")[0])
         means = ("--statistic", "mean", "--columns", "x", "--bounds", "x=0:2")

@@ -256,22 +256,23 @@ def test_a_round_in_which_nothing_came_is_an_abort_with_advice(
     assert "no report came in time: lower --clients or --drop" in words(done.stderr)
 
 
-@pytest.mark.parametrize(("options", "said"), [
-    (["--computes", "3"], "--computes goes with sums over many clients; in job 'ldp-sgd' each client reports"),
-    (["--tolerate", "3", "--colluders", "1"], "--tolerate, --colluders go with sums"),
-    (["--fast-noise"], "--fast-noise goes with sums over many clients; in job 'ldp-sgd' each client reports"),
-    (["--data-nodes", "3"], "job 'ldp-sgd' learns from LDP reports of single clients; these learn from releases of"),
-    (["--clients", "70"], "--clients 70: each reports one of the 46 training rows, so give 1 to 46"),
-    (["--clients", "9", "--drop", "9"], "--drop 9: 0 to 8 of 9 clients may drop, for at least one has to report"),
-    (["--job", "ldp-histogram", "--set", "edges=3"], "setting 'edges' is 3, expected a list of numbers, such as"),
-    (["--job", "ldp-mean", "--set", "family=poisson"], "family 'poisson' describes numbers from 0 on, and y is"),
-    (["--job", "ldp-mean", "--epsilon", "1e-9"], "--epsilon 1e-09 --delta 0: no round can be held with 100 % of that"),
-    (["--job", "ldp-histogram", "--clients", "3", "--set", "bins=6"], "3 clients are too few: a histogram of 6"),
+@pytest.mark.parametrize(("options", "said", "code"), [
+    (["--computes", "3"], "--computes goes with sums over many clients; in job 'ldp-sgd' each client reports", 2),
+    (["--tolerate", "3", "--colluders", "1"], "--tolerate, --colluders go with sums", 2),
+    (["--fast-noise"], "--fast-noise goes with sums over many clients; in job 'ldp-sgd' each client reports", 2),
+    (["--data-nodes", "3"], "job 'ldp-sgd' learns from LDP reports of single clients; these learn from releases of", 5),
+    (["--clients", "70"], "--clients 70: each reports one of the 46 training rows, so give 1 to 46", 2),
+    (["--clients", "9", "--drop", "9"], "--drop 9: 0 to 8 of 9 clients may drop, for at least one has to report", 2),
+    (["--job", "ldp-histogram", "--set", "edges=3"], "setting 'edges' is 3, expected a list of numbers, such as", 5),
+    (["--job", "ldp-mean", "--set", "family=poisson"], "family 'poisson' describes numbers from 0 on, and y is", 5),
+    (["--job", "ldp-mean", "--epsilon", "1e-9"],
+     "--epsilon 1e-09 --delta 0: no round can be held with 100 % of that", 2),
+    (["--job", "ldp-histogram", "--clients", "3", "--set", "bins=6"], "3 clients are too few: a histogram of 6", 5),
 ])  # fmt: skip
-def test_what_reports_cannot_do_is_one_line(options: list[str], said: str, dca: Dca, table: Path) -> None:
+def test_what_reports_cannot_do_is_one_line(options: list[str], said: str, dca: Dca, table: Path, code: int) -> None:
     job = () if "--job" in options else ("--job", "ldp-sgd")
     done = dca(*own(table, "mqtt://127.0.0.1:1", "y", *job, *options))
-    assert done.returncode in (2, 5, 6, 7, 8)
+    assert done.returncode == code
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not Path("run").exists()
@@ -301,7 +302,7 @@ def test_without_numpyro_nothing_is_started(
 ) -> None:
     monkeypatch.setitem(sys.modules, "numpyro", None)
     done = dca(*own(table, embedded_broker.url, "y", "--job", job))
-    assert done.returncode in (2, 5, 6, 7, 8)
+    assert done.returncode == 5
     assert "missing here: NumPyro; pip install -e '.[samplers]'" in done.stderr
     assert done.stdout == ""
 
@@ -350,7 +351,7 @@ def test_a_trainer_learns_from_reports_and_pays_once(
     with Actors(tmp_path):
         assert main(["learn", "trainer.toml", "--json", "l.json", "--plot", "l.png", "--draws", "l.nc"]) == 0
         told = words(capsys.readouterr().out)
-        assert main(["learn", "trainer.toml", "--job", "ldp-sgd", "--delta", "1e-5", "--target", "x"]) in (2, 5, 8)
+        assert main(["learn", "trainer.toml", "--job", "ldp-sgd", "--delta", "1e-5", "--target", "x"]) == 2
         said = words(capsys.readouterr().err)
         assert "job 'ldp-sgd' asks 6 clients by groups, and knows 0; name a folder of the clients' certificates" in said
     assert "epsilon 1, delta 0 in one round" in told
@@ -366,11 +367,11 @@ def test_a_trainer_learns_from_reports_and_pays_once(
     more = ("--set", "concentration=2", "--set", "draws=50", "--set", "seed=7", "--delta", "1e-6")
     assert main(["learn", "trainer.toml", "--json", "more.json", *more]) == 0, "nobody is there, and nobody is asked"
     assert json.loads(Path("more.json").read_text())["sampling"]["draws"] == 50
-    assert main(["learn", "trainer.toml", "--set", "bins=2"]) in (2, 5, 8)
+    assert main(["learn", "trainer.toml", "--set", "bins=2"]) == 8
     assert "is the journal of a job with another bins" in words(capsys.readouterr().err)
     (charge,) = read_ledger_view(tmp_path / "trainer.toml").ledger.charges
     assert (charge.epsilon, charge.delta) == (1.0, 0.0)
-    assert main(["learn", "trainer.toml", "--epsilon", "1.5", "--journal", "other.journal"]) in (2, 5, 8)
+    assert main(["learn", "trainer.toml", "--epsilon", "1.5", "--journal", "other.journal"]) == 2
     assert "the federation's account: found a total of epsilon 2.5 with this round" in words(capsys.readouterr().err)
     assert main(["report", "l.json"]) == 0
     page = Path("l.html").read_text()
@@ -385,9 +386,9 @@ def test_a_trainer_asks_groups_of_clients_whose_certificates_it_has(
     monkeypatch.chdir(tmp_path)
     job = ["learn", "trainer.toml", "--job", "ldp-sgd", "--target", "x", "--delta", "1e-5", "--set", "group=3"]
     capsys.readouterr()
-    assert main([*job, "--set", "invite=nowhere"]) in (2, 5, 8)
+    assert main([*job, "--set", "invite=nowhere"]) == 2
     assert "job: invite names nowhere, where there is no certificate of a client (*.cert)" in capsys.readouterr().err
-    assert main([*job, "--set", "invite=.", "--draws", "d.nc"]) in (2, 5, 8)
+    assert main([*job, "--set", "invite=.", "--draws", "d.nc"]) == 2
     assert "--draws d.nc: job 'ldp-sgd' gives a point and no posterior; leave it out" in capsys.readouterr().err
     with Actors(tmp_path):
         assert main([*job, "--set", "invite=.", "--json", "s.json"]) == 0

@@ -153,11 +153,16 @@ def without(effects: list[Effect], table: str) -> list[Effect]:
 
 
 class Planted(msgspec.Struct, frozen=True):
-    """A mistake: in which role, what it breaks, and what of a scenario makes it show."""
+    """A mistake: in which role, what it breaks, and what of a scenario makes it show.
+
+    Attributes:
+        stalls: by which mechanisms of reports it keeps a round from its end, too (11).
+    """
 
     role: str
     broken: set[int]
     changes: dict[str, Any] = {}
+    stalls: tuple[str, ...] = ()
 
 
 PLANTS: dict[type, Planted] = {
@@ -171,7 +176,7 @@ PLANTS: dict[type, Planted] = {
     KeepsTheLatest: Planted("trainer", {2, 3}, {"adversaries": (Adversary(kind="two-faced", actor="client 1"),)}),
     LeavesOneOut: Planted("trainer", {3}),
     KeepsInMemory: Planted("trainer", {3, 8}, {"faults": (Fault(kind="crash", actor="trainer", at_ms=60_000),)}),
-    GivesUp: Planted("trainer", {8}),
+    GivesUp: Planted("trainer", {8, 11}),
     AcceptsAnybody: Planted("trainer", {2}, {"adversaries": (Adversary(kind="stranger", actor="stranger 0"),)}),
-    NeverTells: Planted("trainer", {7}),
+    NeverTells: Planted("trainer", {7, 11}),
 }

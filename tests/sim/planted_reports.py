@@ -23,6 +23,7 @@ from dca_proto.local.gaussian import AnalyticGaussian
 from dca_proto.privacy import accounting
 from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.ledger import Charge
+from dca_proto.privacy.mechanism import ANALYTIC_GAUSSIAN, UNARY_ENCODING
 from dca_proto.privacy.policy import Refusal
 from dca_proto.statistics.sensitivity import REPLACE_ONE_ROW
 from emulator.trials.scenario import Adversary
@@ -144,12 +145,12 @@ class LosesReports(TrainerActor):
 
 
 PLANTS: dict[type, Planted] = {
-    AltersReleases: Planted("client", {3}),
-    CountsItsRows: Planted("client", {3}),
+    AltersReleases: Planted("client", {3}, stalls=(UNARY_ENCODING,)),
+    CountsItsRows: Planted("client", {3, 11}),
     PadsReports: Planted("client", {3, 5}),
     RandomisesTooLittle: Planted("client", {3}),
     ReleasesWithOneKey: Planted("client", {5, 10}),
-    ChargesTheOtherKind: Planted("client", {4}),
+    ChargesTheOtherKind: Planted("client", {4}, stalls=(ANALYTIC_GAUSSIAN,)),
     ChargesHalf: Planted("client", {4}),
     ChargesForOneRow: Planted("client", {4}),
     Talkative: Planted("client", {6}),
