@@ -12,6 +12,7 @@ Neighbours differ in all rows of one client; in a node release, in one row.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from math import e, erfc, exp, log, sqrt
 
 ALARM = 1e-9
@@ -24,6 +25,7 @@ def delta_of(epsilon: float, mu: float) -> float:
     return (erfc((epsilon / mu - mu / 2) / sqrt(2)) - (exp(epsilon + log(far)) if far else 0.0)) / 2
 
 
+@cache
 def mu_of(epsilon: float, delta: float) -> float:
     """The largest μ that is (ε, δ)-private."""
     return _largest(lambda mu: delta_of(epsilon, mu) <= delta)

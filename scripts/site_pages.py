@@ -17,7 +17,7 @@ from typing import Any
 import typer
 from mkdocs.structure.files import File, Files
 
-from dca_proto.cli import GROUP
+from dca_proto.cli import GROUP, examples_of
 from emulator.collusion import command as collusion
 
 ROOT = Path(__file__).parents[1]
@@ -62,9 +62,7 @@ def commands_page() -> str:
     for entry in sorted(entry_points(group=GROUP), key=lambda one: one.name):
         found = entry.load()
         if not isinstance(found, typer.Typer):
-            examples = getattr(importlib.import_module(entry.module), "EXAMPLES", "")
-            text = examples[entry.name] if isinstance(examples, dict) else examples
-            parts.append(_function(f"dca {entry.name}", found, text, "##"))
+            parts.append(_function(f"dca {entry.name}", found, examples_of(entry), "##"))
             continue
         group: Any = typer.main.get_command(found)
         parts.append(f"## dca {entry.name}\n\n{inspect.cleandoc(group.help or '')}\n")

@@ -181,11 +181,15 @@ def _app(entry: EntryPoint, function: Any) -> Any:
     """A typer application of one function, whose help ends with its module's examples."""
     import typer
 
-    examples = getattr(sys.modules[entry.module], "EXAMPLES", "")
-    text = examples[entry.name] if isinstance(examples, dict) else examples
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command(entry.name, epilog=verbatim(text))(function)
+    app.command(entry.name, epilog=verbatim(examples_of(entry)))(function)
     return app
+
+
+def examples_of(entry: EntryPoint) -> str:
+    """The text that a command's help ends with; its module is imported already."""
+    examples = getattr(sys.modules[entry.module], "EXAMPLES", "")
+    return str(examples[entry.name] if isinstance(examples, dict) else examples)
 
 
 def verbatim(text: str) -> str:

@@ -11,7 +11,8 @@ by 300 MB. `ray` maps by Ray's tasks, and its workers are Ray's actors.
     cluster   Ray
 
 Mapped work must be pure: a result depends on its item alone. So it is the same on every engine, and work whose process
-died is tried a second time, alone. Work that dies twice is named, and the other items go on. A worker has a state, so
+died is tried a second time, alone. Work that dies twice is named, and the other items go on, until five have died:
+then `map` raises `WorkerDiedError`. A worker has a state, so
 nothing of it is tried again: its next call raises `WorkerDiedError`, which names it.
 
 A process ends with the one that started it, however that ends. Ctrl-C is for that one to answer: the others do not

@@ -62,6 +62,11 @@ class WorkerDiedError(DcaError):
     exit_code = 9
 
 
+def too_many_died() -> WorkerDiedError:
+    """Why no more items are taken."""
+    return WorkerDiedError(f"{DEATHS_MAX} worker processes have died; see what ends them, then start again")
+
+
 def cores() -> int:
     """How many this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

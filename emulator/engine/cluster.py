@@ -26,6 +26,7 @@ from emulator.engine.base import (
     Worker,
     WorkerDiedError,
     attempt,
+    too_many_died,
 )
 
 T = TypeVar("T")
@@ -74,8 +75,8 @@ class RayEngine(Engine):
             while True:
                 while len(running) < count and deaths < DEATHS_MAX and (pair := next(numbered, None)) is not None:
                     running[remote.remote(sealed, pair[1])] = pair
-                if not running and deaths >= DEATHS_MAX:
-                    raise WorkerDiedError(f"{deaths} worker processes have died; see what ends them, then start again")
+                if not running and next(numbered, None) is not None:  # as on this machine, items are left
+                    raise too_many_died()
                 if not running:
                     return
                 ray.wait(list(running))

@@ -27,6 +27,7 @@ from emulator.engine.base import (
     WorkerDiedError,
     attempt,
     cores,
+    too_many_died,
 )
 
 T = TypeVar("T")
@@ -49,7 +50,7 @@ class LocalEngine(Engine):
             if not lost:
                 return
             if deaths >= DEATHS_MAX:
-                raise WorkerDiedError(f"{deaths} worker processes have died; see what ends them, then start again")
+                raise too_many_died()
             for pair in lost:  # each alone, so that the one that kills its process is known
                 with _pool(1) as submit:
                     try:

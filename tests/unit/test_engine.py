@@ -128,6 +128,13 @@ def test_processes_have_one_thread_each() -> None:
     assert done.value() == "1"
 
 
+def test_a_map_whose_processes_die_again_and_again_says_so() -> None:
+    done: list[int] = []
+    with pytest.raises(WorkerDiedError, match=r"^5 worker processes have died"):
+        done.extend(one.item for one in open_engine().map(os._exit, range(1, 40), processes=1))
+    assert done == [1, 2, 3, 4, 5]
+
+
 def test_work_that_died_is_tried_once_more(tmp_path: Path) -> None:
     found = {done.item: done.value() for done in open_engine().map(dies_once, [str(tmp_path / "a")], processes=2)}
     assert found == {str(tmp_path / "a"): 7}
