@@ -61,24 +61,24 @@ def ledger(
     protects one row, and a total with such a charge in it does no more.
     """
     require_json_target(json_to)
-    book = read_ledger_view(file)
-    if delta is not None and book.budget_limit is not None:
+    view = read_ledger_view(file)
+    if delta is not None and view.budget_limit is not None:
         raise UsageError(
-            f"--delta goes with a store; the limits in {file} are at delta {at_least(book.budget_limit.delta)}"
+            f"--delta goes with a store; the limits in {file} are at delta {at_least(view.budget_limit.delta)}"
         )
-    stated = delta if delta is not None else DELTA if book.budget_limit is None else book.budget_limit.delta
+    stated = delta if delta is not None else DELTA if view.budget_limit is None else view.budget_limit.delta
     accounting.epsilon_of(0.0, stated)  # a delta out of range is the caller's mistake
-    plain = as_plain(book, stated, time.time_ns() // 1_000_000)
-    _show(Console(stderr=json_to == STDOUT), book, plain)
+    plain = as_plain(view, stated, time.time_ns() // 1_000_000)
+    _show(Console(stderr=json_to == STDOUT), view, plain)
     write_json(plain, json_to)
 
 
-def _show(console: Console, book: LedgerView, plain: Plain) -> None:
+def _show(console: Console, view: LedgerView, plain: Plain) -> None:
     of = f" of federation {plain['federation']}" if plain["federation"] else ""
-    _say(console, f"{book.role or 'ledger'}{of}, {plain['store']}\n")
+    _say(console, f"{view.role or 'ledger'}{of}, {plain['store']}\n")
     if plain["charges"]:
         console.print(_charges(plain))
-    for label, line in _totals(book, plain):
+    for label, line in _totals(view, plain):
         _say(console, f"{label:<10}{line}")
     if plain["declined"]:
         console.print()
@@ -132,7 +132,7 @@ def _what(one: Plain) -> tuple[Text, ...]:
     return Text(when), Text(one["statistic"]), Text(one["trainer_name"] or one["trainer"][:8])
 
 
-def _totals(book: LedgerView, plain: Plain) -> list[tuple[str, str]]:
+def _totals(view: LedgerView, plain: Plain) -> list[tuple[str, str]]:
     """What was spent and what is left, a label and a line each."""
     counted = sum(one["counts"] for one in plain["charges"])
     worst = ", of the worst-off client" if any(one["invited"] for one in plain["charges"]) else ""
@@ -144,13 +144,13 @@ def _totals(book: LedgerView, plain: Plain) -> list[tuple[str, str]]:
         of += f" {at_least(plain['pure_spent'])} {'at delta 0' if kept else 'in all'}"
     of += worst
     spent, at = f"epsilon {at_least(plain['epsilon_spent'])}", f"at delta {at_least(plain['delta'])}"
-    if book.budget_limit is None:
+    if view.budget_limit is None:
         return [("spent", f"{spent} {at} in all ({of}); its TOML file tells what is left")]
-    period = f"in the last {book.budget_limit.period_days:g} days"
+    period = f"in the last {view.budget_limit.period_days:g} days"
     lines = [("spent", f"{spent} {at} {period} ({of})")]
     left = f"epsilon {at_most(plain['epsilon_left'])} {at} in one more round"
-    of = f", of {at_least(book.budget_limit.epsilon)} in all"
+    of = f", of {at_least(view.budget_limit.epsilon)} in all"
     reports = f", {'and' if kept else 'or'} {at_most(plain['pure_left'])} at delta 0" if pure else ""
     left += f"{reports}{of}, {at_least(kept)} of it for reports of delta 0" if kept else of + reports
-    limit = f"; at most {at_least(book.per_round)} in each round" if book.per_round is not None else ""
+    limit = f"; at most {at_least(view.per_round)} in each round" if view.per_round is not None else ""
     return [*lines, ("left", left + limit)]

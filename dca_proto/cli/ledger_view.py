@@ -134,21 +134,21 @@ def _role(kinds: set[str]) -> str:
 # --- plain values -----------------------------------------------------------------------------------------------------
 
 
-def as_plain(book: LedgerView, delta: float, now_ms: int) -> Plain:
+def as_plain(view: LedgerView, delta: float, now_ms: int) -> Plain:
     """Everything for tables and JSON; the fields are documented at the command.
 
     Args:
         delta: the δ at which totals are stated.
     """
-    budget_limit = book.budget_limit
+    budget_limit = view.budget_limit
     since_ms = 0 if budget_limit is None else budget_limit.since_ms(now_ms)
-    spent = book.ledger.spent(since_ms)
+    spent = view.ledger.spent(since_ms)
     kept = budget_limit.epsilon_for_reports if budget_limit else 0.0
-    names = {} if book.federation is None else {one.id: one.name for one in book.federation.trainers}
+    names = {} if view.federation is None else {one.id: one.name for one in view.federation.trainers}
     return {
-        "role": book.role or None,
-        "store": str(book.store),
-        "federation": None if book.federation is None else book.federation.name,
+        "role": view.role or None,
+        "store": str(view.store),
+        "federation": None if view.federation is None else view.federation.name,
         "delta": delta,
         "period_days": None if budget_limit is None else budget_limit.period_days,
         "mu_spent": math.sqrt(spent.gaussian) if kept else spent.mu,
@@ -156,12 +156,12 @@ def as_plain(book: LedgerView, delta: float, now_ms: int) -> Plain:
         "epsilon_spent": spent.epsilon(delta, apart=bool(kept)),
         "epsilon_allowed": None if budget_limit is None else budget_limit.epsilon,
         "epsilon_for_reports": kept or None,
-        "epsilon_left": None if budget_limit is None else budget_limit.left(book.ledger, now_ms),
-        "pure_left": None if budget_limit is None else budget_limit.left(book.ledger, now_ms, pure=True),
-        "epsilon_per_round_max": book.per_round,
-        "charges": [_charge(one, names, since_ms) for one in book.ledger.charges],
-        "declined": [_declined(one, names) for one in book.declined],
-        "warnings": list(_warnings(book)),
+        "epsilon_left": None if budget_limit is None else budget_limit.left(view.ledger, now_ms),
+        "pure_left": None if budget_limit is None else budget_limit.left(view.ledger, now_ms, pure=True),
+        "epsilon_per_round_max": view.per_round,
+        "charges": [_charge(one, names, since_ms) for one in view.ledger.charges],
+        "declined": [_declined(one, names) for one in view.declined],
+        "warnings": list(_warnings(view)),
     }
 
 
@@ -198,11 +198,11 @@ def _time(at_ms: int) -> str:
     return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def _warnings(book: LedgerView) -> Iterable[str]:
+def _warnings(view: LedgerView) -> Iterable[str]:
     """What makes the ledger look like an old copy of itself, and that nobody has looked whether it is damaged."""
-    if book.budget_limit is None and book.ledger.charges:
+    if view.budget_limit is None and view.ledger.charges:
         yield "the records were not authenticated, for the key is the actor's: name its TOML file in place of the store"
-    held = {charge.number for charge in book.ledger.charges}
+    held = {charge.number for charge in view.ledger.charges}
     missing = max(held, default=0) - len(held)
     if missing:
         first = next(number for number in itertools.count(1) if number not in held)
@@ -210,7 +210,7 @@ def _warnings(book: LedgerView) -> Iterable[str]:
             f"{missing} of the charges 1 to {max(held)} are not there, the first of them {first}: more was spent than "
             "is shown"
         )
-    behind = [one for one in book.declined if one.reason == "ledger"]
+    behind = [one for one in view.declined if one.reason == "ledger"]
     if behind:
         last = behind[-1]
         yield (

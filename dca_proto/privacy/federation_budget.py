@@ -38,7 +38,7 @@ class FederationBudget:
 
     def __init__(self, budget_limit: BudgetLimit | None, charges: Iterable[Charge]) -> None:
         self.ledger = Ledger(charges)
-        self._allowance = budget_limit
+        self._limit = budget_limit
 
     def check(
         self,
@@ -54,9 +54,9 @@ class FederationBudget:
             invited: the clients of these rounds; empty: everybody.
             reserved: of each round under way that is not charged yet.
         """
-        if self._allowance is None:
+        if self._limit is None:
             return None
-        return self._allowance.check(total(prices), self.ledger, now_ms, of=invited, reserved=reserved)
+        return self._limit.check(total(prices), self.ledger, now_ms, of=invited, reserved=reserved)
 
     def require(
         self,
