@@ -13,14 +13,14 @@ import pytest
 import plant_faults
 from plant_faults import KINDS, Fault
 
-QUICK_MAX, QUICK_OF_KIND, LONG_MAX = 6, 5, 6
+QUICK_MAX, QUICK_OF_KIND, LONG_MAX = 6, 5, 20
 FAULTS = plant_faults.faults()
 CAUGHT = sorted((one for one in FAULTS if one.caught is not None), key=lambda one: one.caught.seeds)  # type: ignore[union-attr]
 QUICK = {one.name for kind in KINDS for one in [one for one in CAUGHT if one.kind == kind][:QUICK_OF_KIND]}
 
 
 def marked(fault: Fault) -> pytest.ParameterSet:
-    """The first of each kind run always. What takes more than six scenarios, `scripts/plant_faults.py` runs."""
+    """The first of each kind run always. What takes more than 20 scenarios, `scripts/plant_faults.py` runs."""
     assert fault.caught is not None
     is_quick = fault.name in QUICK and fault.caught.seeds <= QUICK_MAX
     return pytest.param(fault, id=fault.name, marks=[] if is_quick else [pytest.mark.long])
