@@ -296,7 +296,7 @@ def test_epochs_cost_each_client_its_own_rounds_and_no_more_are_let_through() ->
     ledger = trainer_of(cast, network).ledger
     assert ledger.spent().mu == pytest.approx(MU * 2**0.5)
     assert ledger.spent(of=[cast.clients[5]]).mu == pytest.approx(MU)
-    left = trainer_of(cast, network)._account._allowance.left(ledger, network.now_ms)
+    left = trainer_of(cast, network)._account._limit.left(ledger, network.now_ms)
     assert refusal(cast, network, (0, 5), tolerated=0) == (
         "the federation's account: found a total of epsilon "
         f"{at_least(accounting.epsilon_of(MU * 3**0.5, 1e-6))} with this round; "
