@@ -1,34 +1,106 @@
-"""Differentially private sums on swarms of devices: the Distributed Compute Algorithm over MQTT."""
+"""Differentially private sums on swarms of devices: the Distributed Compute Algorithm over MQTT.
 
-# General layout
+A program that embeds an actor needs the names of this module only. Each is loaded when it is first used.
+"""
+
+# General layout, from the bottom to the top. Each package imports those above its line, and no other.
 #
-#   core/        the protocol as pure state machines; start with core/play.py, then client, compute, trainer
-#   privacy/     what a round costs, how much noise it needs, and what each actor allows: ledger, policy, account
-#   crypto/      keys, seals, masks, and the ring that masks add up in
-#   statistics/  what a client can compute from its rows, by name
-#   local/       mechanisms that make each report private by itself, for collecting without Compute nodes
-#   learning/    a learning job at a running trainer: retried, recorded, resumed
-#   net/         thin shells around the machines: transports, durable store, asyncio runner, broker launcher
+#   errors.py    the kinds of failure; wording.py: what their texts have in common
 #   aggregate.py what a round gives, what a learning job asks; shared with the inference
-#   federation.py who belongs to a federation; privacy_loss.py: what releases of several kinds cost together
-#   device.py    one actor from a TOML file: `python -m dca_proto CONFIG`; config, keyfile, table and request read
-#                files, logs and outcome say what happened, wording what errors have in common
+#   crypto/      seals, masks, and the ring that masks add up in
+#   statistics/  what a client can compute from its rows, by name
+#   privacy/     what a release costs, and how much noise it needs; local/: mechanisms of single reports
+#   protocol/    the protocol as pure state machines; start with protocol/play.py, then client/, compute/, trainer/
+#   runtime/     thin shells around the machines: files, transports, durable store, asyncio runner, broker launcher
+#   jobs/        a learning job at a running trainer: retried, recorded, resumed
 #   cli/         the `dca` command
+#
 #   testing.py   helpers for tests of actors, also of yours
 #   DESIGN.md    the protocol, numbered; the code cites its sections
+#   PRIVACY.md   the guarantees and their proofs
 
-from dca_proto.aggregate import NoisyAggregate, RoundRequest
-from dca_proto.core.errors import DcaError, PeerError, RoundAborted, TransportError, UsageError
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dca_proto.aggregate import NoisyAggregate, RoundRequest, SecureSumRequest
+    from dca_proto.errors import DcaError, PeerError, RoundAborted, TransportError, UsageError
+    from dca_proto.jobs.job import JobTerms
+    from dca_proto.jobs.sync import TrainerRounds
+    from dca_proto.privacy.budget import Budget
+    from dca_proto.protocol.client.actor import Client
+    from dca_proto.protocol.compute.actor import ComputeNode
+    from dca_proto.protocol.federation import Federation
+    from dca_proto.protocol.policy import Floors, Policy
+    from dca_proto.protocol.trainer.actor import Trainer
+    from dca_proto.runtime import device
+    from dca_proto.runtime.outcome import estimates
+    from dca_proto.runtime.request import RoundSettings, open_round
+    from dca_proto.runtime.table import Table
+    from dca_proto.statistics import ModelGradient
+    from dca_proto.statistics.base import Statistic, register
+    from dca_proto.statistics.sensitivity import Sensitivity
 
 __version__ = "0.1.0"
 
+_MODULES = {
+    "aggregate": "NoisyAggregate RoundRequest SecureSumRequest",
+    "errors": "DcaError PeerError RoundAborted TransportError UsageError",
+    "jobs.job": "JobTerms",
+    "jobs.sync": "TrainerRounds",
+    "privacy.budget": "Budget",
+    "protocol.client.actor": "Client",
+    "protocol.compute.actor": "ComputeNode",
+    "protocol.federation": "Federation",
+    "protocol.policy": "Floors Policy",
+    "protocol.trainer.actor": "Trainer",
+    "runtime": "device",
+    "runtime.outcome": "estimates",
+    "runtime.request": "RoundSettings open_round",
+    "runtime.table": "Table",
+    "statistics": "ModelGradient",
+    "statistics.base": "Statistic register",
+    "statistics.sensitivity": "Sensitivity",
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
+
 __all__ = [
+    "Budget",
+    "Client",
+    "ComputeNode",
     "DcaError",
+    "Federation",
+    "Floors",
+    "JobTerms",
+    "ModelGradient",
     "NoisyAggregate",
     "PeerError",
+    "Policy",
     "RoundAborted",
     "RoundRequest",
+    "RoundSettings",
+    "SecureSumRequest",
+    "Sensitivity",
+    "Statistic",
+    "Table",
+    "Trainer",
+    "TrainerRounds",
     "TransportError",
     "UsageError",
     "__version__",
+    "device",
+    "estimates",
+    "open_round",
+    "register",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = f"{__name__}.{_HOMES[name]}"
+    return import_module(f"{home}.{name}") if name == "device" else getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from dca_proto import __version__
-from dca_proto.core.errors import DcaError
+from dca_proto.errors import DcaError
 
 _DESCRIPTION = "Run one actor - a client, a Compute node or a trainer - from its TOML file."
 _EXAMPLES = """examples:
@@ -39,7 +39,7 @@ def main() -> int:
     parser.add_argument("--debug", action="store_true", help="show a traceback with an error")
     parser.add_argument("--version", action="version", version=f"dca {__version__}")
     given = parser.parse_args()
-    from dca_proto import device  # after the arguments: --help needs none of it
+    from dca_proto.runtime import device  # after the arguments: --help needs none of it
 
     try:
         return device.run(given.config, json_logs=given.log_json, verbose=given.verbose)

@@ -155,7 +155,7 @@ class LdpReportRequest(RoundRequest):
     The aggregate has `reports`. The share of a budget is of ε where the mechanism is ε-private.
 
     Attributes:
-        mechanism: a local mechanism's name (`dca_proto.local`).
+        mechanism: a local mechanism's name (`dca_proto.privacy.local`).
     """
 
     mechanism: str = ""

@@ -16,19 +16,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.core.client import ClientActor
-from dca_proto.core.compute import ComputeActor
-from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer
-from dca_proto.core.events import Command, Event, Received, Started, Timer, TimerFired
-from dca_proto.core.machine import Actor
-from dca_proto.core.messages import Certificate
-from dca_proto.core.params import Timing
-from dca_proto.core.request import AskSecureSum, OpenRound
-from dca_proto.core.trainer import TrainerActor
 from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, Identity, Random, digest, expand
-from dca_proto.federation import Federation, Member, enrol, sign_federation
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian, Mechanism
-from dca_proto.privacy.policy import Floors, Policy
+from dca_proto.protocol.actor import Actor
+from dca_proto.protocol.client.actor import Client
+from dca_proto.protocol.compute.actor import ComputeNode
+from dca_proto.protocol.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer
+from dca_proto.protocol.events import Command, Event, Received, Started, Timer, TimerFired
+from dca_proto.protocol.federation import Federation, Member, enrol, sign_federation
+from dca_proto.protocol.params import Timing
+from dca_proto.protocol.policy import Floors, Policy
+from dca_proto.protocol.trainer.actor import Trainer
+from dca_proto.protocol.trainer.request import AskSecureSum, OpenRound
+from dca_proto.protocol.wire.messages import Certificate
 
 Records = dict[tuple[str, bytes], bytes]
 Build = Callable[[Iterable[tuple[str, bytes, bytes]]], Actor]
@@ -274,14 +274,14 @@ class TestFederation:
         """What the enrolment key says of a client."""
         return enrol(self.authority, self.federation, self.client_identities[index].public_key, expires_ms)
 
-    def client(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> ClientActor:
+    def client(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> Client:
         """Client `index`, from the records of its store."""
 
         def rows(columns: tuple[str, ...]) -> NDArray[np.float64]:
             table = self.rows[index]
             return table if columns == self.columns else table[:, [self._column[column] for column in columns]]
 
-        return ClientActor(
+        return Client(
             self.client_identities[index],
             self.certificate(index),
             self.federation,
@@ -291,18 +291,18 @@ class TestFederation:
             **self._common(records, f"client{index}"),
         )
 
-    def compute(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> ComputeActor:
+    def compute(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> ComputeNode:
         """Compute node `index`, from the records of its store."""
-        return ComputeActor(
+        return ComputeNode(
             self.compute_identities[index],
             self.federation,
             floors=self.floors,
             **self._common(records, f"compute{index}"),
         )
 
-    def trainer(self, records: Iterable[tuple[str, bytes, bytes]] = ()) -> TrainerActor:
+    def trainer(self, records: Iterable[tuple[str, bytes, bytes]] = ()) -> Trainer:
         """The trainer, from the records of its store."""
-        return TrainerActor(self.trainer_identity, self.federation, **self._common(records, "trainer"))
+        return Trainer(self.trainer_identity, self.federation, **self._common(records, "trainer"))
 
     def network(self, network: Network | None = None) -> Network:
         """All actors, started, on one network."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dca_proto.core.errors import UsageError
-from dca_proto.core.params import Limits
-from dca_proto.core.wire import COMPUTES_MAX
+from dca_proto.errors import UsageError
+from dca_proto.protocol.params import Limits
+from dca_proto.protocol.wire.fields import COMPUTES_MAX
 
 
 def check_nodes(nodes: int, rows: int, dropped: int, least: int = 1) -> None:

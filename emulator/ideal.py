@@ -33,20 +33,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
-from dca_proto.core.combine import Hashes, aggregate_of, merge_reports, release_of, sum_releases
-from dca_proto.core.errors import RoundAborted, UsageError
-from dca_proto.core.kinds import LdpReport, NodeRelease, SecureSum
-from dca_proto.core.messages import Announcement
-from dca_proto.core.params import Limits
-from dca_proto.core.request import OpenRound
-from dca_proto.core.validated import ValidatedRound
 from dca_proto.crypto.fixedpoint import to_ring
 from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, Random
-from dca_proto.learning.batches import Batches
-from dca_proto.learning.forecast import EXACT
-from dca_proto.learning.job import JobTerms
+from dca_proto.errors import RoundAborted, UsageError
+from dca_proto.jobs.batches import Batches
+from dca_proto.jobs.forecast import EXACT
+from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.mechanism import LocalMechanism, Mechanism
 from dca_proto.privacy.noise import MAX_VARIANCE
+from dca_proto.protocol.kinds import LdpReport, NodeRelease, SecureSum
+from dca_proto.protocol.params import Limits
+from dca_proto.protocol.trainer.combine import Hashes, aggregate_of, merge_reports, release_of, sum_releases
+from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.protocol.validated import ValidatedRound
+from dca_proto.protocol.wire.messages import Announcement
 from dca_proto.statistics import Statistic
 from dca_proto.statistics.contribution import contributions, counted_rows, joint_contribution
 
@@ -301,7 +301,7 @@ class _Noise(msgspec.Struct, frozen=True):
 
     def of_reports(self, mechanism: LocalMechanism, contributions: NDArray[np.int64]) -> NDArray[Any]:
         """The report of each client that is present, one for each row."""
-        values = mechanism.held(contributions)
+        values = mechanism.to_inputs(contributions)
         if self.keys is None:
             return mechanism.randomise(values, self.random(KEY_BYTES))
         self._check_keys(self.keys, len(values))

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from dca_proto.request import LDP_REPORT, NODE_RELEASE, SECURE_SUM
+from dca_proto.runtime.request import LDP_REPORT, NODE_RELEASE, SECURE_SUM
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Whole = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]

@@ -45,15 +45,15 @@ import msgspec
 import nacl
 import numpy as np
 
-from dca_proto.core.compute_commit import PROGRESS
-from dca_proto.core.effects import Effect, Report, Send
-from dca_proto.core.events import Command, Event, Received, Started, Timer, TimerFired
-from dca_proto.core.facts import RoundCompleted
-from dca_proto.core.machine import Actor
-from dca_proto.core.params import Limits
 from dca_proto.crypto.sealing import AgreementKey
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
-from dca_proto.privacy.policy import Policy
+from dca_proto.protocol.actor import Actor
+from dca_proto.protocol.compute.commit import PROGRESS
+from dca_proto.protocol.effects import Effect, Report, Send
+from dca_proto.protocol.events import Command, Event, Received, Started, Timer, TimerFired
+from dca_proto.protocol.facts import RoundCompleted
+from dca_proto.protocol.params import Limits
+from dca_proto.protocol.policy import Policy
 from dca_proto.testing import TestFederation
 from emulator.scaling.floor import floor_us, timed_us
 

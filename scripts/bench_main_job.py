@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from dca_proto.net.broker import find_mosquitto
+from dca_proto.runtime.broker import find_mosquitto
 
 ASKED_S = {"embedded": 5.0, "mosquitto": 4.0}
 

@@ -51,10 +51,10 @@ from numpy.typing import NDArray
 from rich.console import Console
 from scipy.special import expit
 
-from dca_proto.learning.job import JobTerms
-from dca_proto.logs import configure_logs
+from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least
+from dca_proto.runtime.logs import configure_logs
 from emulator.ideal import IdealSwarm
 from emulator.swarm.data import assign
 from emulator.swarm.live import Swarm

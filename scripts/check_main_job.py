@@ -20,7 +20,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from dca_proto.learning.job import JobTerms
+from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from emulator import engine as engines
 from emulator.ideal import IdealSwarm

@@ -42,7 +42,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from dca_proto.learning.job import JobTerms
+from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.accounting import mu_of
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least

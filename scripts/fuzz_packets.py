@@ -35,23 +35,23 @@ import numpy as np
 from rich.console import Console
 
 from dca_proto.cli.progress import PatientBar
-from dca_proto.core.announcement import open_announcement, open_answer
-from dca_proto.core.codec import decode_frame, encode
-from dca_proto.core.effects import Channel
-from dca_proto.core.facts import RoundCompleted, RoundFailed
-from dca_proto.core.kinds import SecureSum
-from dca_proto.core.messages import Sealed
-from dca_proto.core.params import Limits
-from dca_proto.core.request import AskLdpReport, AskNodeRelease
-from dca_proto.logs import configure_logs
-from dca_proto.net.backoff import Backoff
-from dca_proto.net.mqtt import MqttTransport
-from dca_proto.net.runner import Runner
-from dca_proto.net.settings import BrokerSettings
-from dca_proto.net.store import MemoryStore
-from dca_proto.net.topics import subscriptions
 from dca_proto.privacy.mechanism import GRID_LAPLACE
-from dca_proto.privacy.policy import Policy
+from dca_proto.protocol.announcement import open_announcement, open_answer
+from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.facts import RoundCompleted, RoundFailed
+from dca_proto.protocol.kinds import SecureSum
+from dca_proto.protocol.params import Limits
+from dca_proto.protocol.policy import Policy
+from dca_proto.protocol.trainer.request import AskLdpReport, AskNodeRelease
+from dca_proto.protocol.wire.codec import decode_frame, encode
+from dca_proto.protocol.wire.messages import Sealed
+from dca_proto.protocol.wire.topics import subscriptions
+from dca_proto.runtime.backoff import Backoff
+from dca_proto.runtime.logs import configure_logs
+from dca_proto.runtime.mqtt import MqttTransport
+from dca_proto.runtime.runner import Runner
+from dca_proto.runtime.settings import BrokerSettings
+from dca_proto.runtime.store import MemoryStore
 from dca_proto.testing import NoNoise, TestFederation
 from emulator.fuzz.forger import Forger, Known, Sealable, Secret
 from emulator.fuzz.mqtt import PATIENCE_S, Broker

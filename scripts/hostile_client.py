@@ -28,13 +28,16 @@ from typing import Any
 
 import msgspec
 
-from dca_proto.config import read_config
-from dca_proto.core.announcement import OpenedAnnouncement, open_announcement, seal_answer
-from dca_proto.core.codec import decode_frame, encode, sign
-from dca_proto.core.effects import Address, Channel
-from dca_proto.core.errors import PeerError
-from dca_proto.core.kinds import SecureSum
-from dca_proto.core.messages import (
+from dca_proto.crypto.masks import ask_tag
+from dca_proto.crypto.sealing import AgreementKey
+from dca_proto.errors import PeerError
+from dca_proto.protocol.announcement import OpenedAnnouncement, open_announcement, seal_answer
+from dca_proto.protocol.effects import Address, Channel
+from dca_proto.protocol.kinds import SecureSum
+from dca_proto.protocol.params import Limits, Timing
+from dca_proto.protocol.sessions import pair_key
+from dca_proto.protocol.wire.codec import decode_frame, encode, sign
+from dca_proto.protocol.wire.messages import (
     Abort,
     AbortWanted,
     Announcement,
@@ -51,12 +54,9 @@ from dca_proto.core.messages import (
     Query,
     SessionsWanted,
 )
-from dca_proto.core.params import Limits, Timing
-from dca_proto.core.sessions import pair_key
-from dca_proto.crypto.masks import ask_tag
-from dca_proto.crypto.sealing import AgreementKey
-from dca_proto.keyfile import certificate_path, read_certificate, read_identity
-from dca_proto.net.topics import subscriptions, topic_of
+from dca_proto.protocol.wire.topics import subscriptions, topic_of
+from dca_proto.runtime.config import read_config
+from dca_proto.runtime.keyfile import certificate_path, read_certificate, read_identity
 from emulator.fuzz.forger import Forger, Known, Sealable
 from emulator.fuzz.mqtt import packet, publish
 

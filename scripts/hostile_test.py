@@ -39,13 +39,13 @@ from typing import Any, TextIO
 import msgspec
 from rich.console import Console
 
-from dca_proto import device
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.cli.progress import PatientBar
-from dca_proto.core.errors import RoundAborted
-from dca_proto.keyfile import read_identity
-from dca_proto.outcome import estimates
-from dca_proto.request import RoundSettings, open_round
+from dca_proto.errors import RoundAborted
+from dca_proto.runtime import device
+from dca_proto.runtime.keyfile import read_identity
+from dca_proto.runtime.outcome import estimates
+from dca_proto.runtime.request import RoundSettings, open_round
 
 CLIENTS, COMPUTES = 25, 3
 HOSTILE, TWINS = f"client-{CLIENTS + 1}", f"client-{CLIENTS + 2}"

@@ -14,8 +14,10 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from dca_proto.core import client_round, compute_round, trainer_round
-from dca_proto.core.machine import Table
+from dca_proto.protocol.actor import Table
+from dca_proto.protocol.client import round as client_round
+from dca_proto.protocol.compute import round as compute_round
+from dca_proto.protocol.trainer import round as trainer_round
 
 DESIGN = Path(__file__).parent.parent / "dca_proto" / "DESIGN.md"
 BEGIN, END = "<!-- diagrams -->", "<!-- /diagrams -->"

@@ -20,13 +20,19 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dca_proto.core import messages
-from dca_proto.core.announcement import announcement_hash, invitation_root, invitations
-from dca_proto.core.codec import decode_body, decode_frame, encode, sign
-from dca_proto.core.contribution import hedged_root, make_contribution
-from dca_proto.core.kinds import LdpReport, NodeRelease
-from dca_proto.core.lists import answer_hash, encode_places, list_hash, set_hash
-from dca_proto.core.messages import (
+from dca_proto.crypto.masks import ask_tag, contribution_keys, entry_of, holder_index, tag_and_mask
+from dca_proto.crypto.sealing import AgreementKey, Identity, derive, digest, encrypt, seal_to
+from dca_proto.privacy.local import MISSING, AnalyticGaussian, GridLaplace, RandomisedResponse, UnaryEncoding
+from dca_proto.privacy.mechanism import UNARY_ENCODING, DistributedDiscreteGaussian, LocalMechanism
+from dca_proto.protocol.announcement import announcement_hash, invitation_root, invitations
+from dca_proto.protocol.contribution import hedged_root, make_contribution
+from dca_proto.protocol.kinds import LdpReport, NodeRelease
+from dca_proto.protocol.lists import answer_hash, encode_places, list_hash, set_hash
+from dca_proto.protocol.params import PROTOCOL_VERSION, Limits
+from dca_proto.protocol.sessions import hello_hash, pair_key
+from dca_proto.protocol.wire import messages
+from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode, sign
+from dca_proto.protocol.wire.messages import (
     Abort,
     AbortWanted,
     ChargeReused,
@@ -41,12 +47,6 @@ from dca_proto.core.messages import (
     Sealed,
     Signed,
 )
-from dca_proto.core.params import PROTOCOL_VERSION, Limits
-from dca_proto.core.sessions import hello_hash, pair_key
-from dca_proto.crypto.masks import ask_tag, contribution_keys, entry_of, holder_index, tag_and_mask
-from dca_proto.crypto.sealing import AgreementKey, Identity, derive, digest, encrypt, seal_to
-from dca_proto.local import MISSING, AnalyticGaussian, GridLaplace, RandomisedResponse, UnaryEncoding
-from dca_proto.privacy.mechanism import UNARY_ENCODING, DistributedDiscreteGaussian, LocalMechanism
 from dca_proto.statistics import Sensitivity
 from dca_proto.testing import Network, TestFederation
 

@@ -23,13 +23,13 @@ from typing import Any
 
 import psutil
 
-from dca_proto.federation import Federation, Member, enrol, sign_federation
-from dca_proto.keyfile import new_identity, write_certificate, write_identity
-from dca_proto.net.broker import BrokerOptions, launch_broker
+from dca_proto.protocol.federation import Federation, Member, enrol, sign_federation
+from dca_proto.runtime.broker import BrokerOptions, launch_broker
+from dca_proto.runtime.keyfile import new_identity, write_certificate, write_identity
 
 IMPORT_S_MAX, MEMORY_MB_MAX = 0.5, 80.0
 _IMPORT = """import time; began = time.perf_counter()
-import dca_proto.device, dca_proto.core.client, dca_proto.table
+import dca_proto.runtime.device, dca_proto.protocol.client.actor, dca_proto.runtime.table
 print(time.perf_counter() - began)"""
 _DAY_MS = 24 * 3600 * 1000
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dca_proto.net.broker import Broker, BrokerOptions, find_mosquitto, launch_broker
+from dca_proto.runtime.broker import Broker, BrokerOptions, find_mosquitto, launch_broker
 
 # Tests send Ctrl-C to commands. A shell that starts the suite in the background has it ignored, and so would they.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -17,13 +17,15 @@ PACKAGES = ("dca_proto", "emulator", "inference")
 FUNCTION_LINES_MAX, FILE_LINES_MAX, TEST_LINES_MAX = 60, 450, 500
 STDLIB = set(sys.stdlib_module_names)
 DEVICE = {"numpy", "nacl", "msgspec", "structlog"}
-PROTOCOL = {
-    "dca_proto.core", "dca_proto.privacy", "dca_proto.crypto", "dca_proto.federation", "dca_proto.net.topics",
-    "dca_proto.wording",
-}  # fmt: skip
-CORE = {"numpy", "nacl", "msgspec", *PROTOCOL, "dca_proto.statistics", "dca_proto.aggregate"}
+BASE = {"numpy", "msgspec", "dca_proto.aggregate", "dca_proto.errors", "dca_proto.wording"}
+CRYPTO = BASE | {"nacl", "dca_proto.crypto"}
+STATISTICS = BASE | {"dca_proto.crypto.fixedpoint", "dca_proto.statistics"}
+PRIVACY = CRYPTO | STATISTICS | {"dca_proto.privacy"}
+PROTOCOL = PRIVACY | {"dca_proto.protocol"}
+RUNTIME = PROTOCOL | {"structlog", "dca_proto.runtime"}
+"""The packages of `dca_proto`, from the bottom to the top: each may import those before it, and no other."""
 FIGURES = {"dca_proto.wording", *(f"dca_proto.privacy.{name}" for name in ("accounting", "cost", "rounding"))}
-JOBS = {f"dca_proto.learning.{name}" for name in ("batches", "forecast", "job")}
+JOBS = {f"dca_proto.jobs.{name}" for name in ("batches", "forecast", "job")}
 NOT_ON_A_DEVICE = (
     "typer",
     "rich",
@@ -40,32 +42,26 @@ NUMPYRO = {"numpy", "scipy", "sklearn", "matplotlib", "jax", "numpyro", "dca_pro
 
 # Which modules may import what, by their longest prefix here. The standard library is open to all.
 LAYERS = {
-    "dca_proto": DEVICE | {"dca_proto"},
+    "dca_proto": RUNTIME | {"dca_proto"},
     "dca_proto.aggregate": {"numpy"},
-    "dca_proto.core": CORE,
-    "dca_proto.privacy": CORE,
-    "dca_proto.crypto": CORE,
+    "dca_proto.errors": {"dca_proto.aggregate"},
     "dca_proto.wording": {"msgspec"},
-    "dca_proto.federation": CORE,
-    "dca_proto.net.topics": CORE,
-    "dca_proto.statistics": {"numpy", "msgspec", "dca_proto.statistics", "dca_proto.core.errors",
-                             "dca_proto.crypto.fixedpoint", "dca_proto.wording"},
-    "dca_proto.statistics.model_gradient": {"numpy", "msgspec", "jax", "dca_proto.statistics",
-                                            "dca_proto.core.errors", "dca_proto.wording"},
-    "dca_proto.testing": CORE,
-    "dca_proto.privacy.mechanism": CORE | {"dca_proto.local"},  # types of what it describes
-    "dca_proto.core.kinds": CORE | {"dca_proto.local"},  # its one door, opened with the first round of reports
-    "dca_proto.local": {"numpy", "msgspec", *PROTOCOL, "dca_proto.statistics", "dca_proto.aggregate",
-                        "dca_proto.local"},
-    "dca_proto.learning": CORE | {"dca_proto.learning", "dca_proto.device"},
-    "dca_proto.net": DEVICE | {*PROTOCOL, "dca_proto.aggregate", "dca_proto.net"},
-    "dca_proto.net.embedded": {"amqtt", *PROTOCOL, "dca_proto.net"},
+    "dca_proto.crypto": CRYPTO,
+    "dca_proto.statistics": STATISTICS,
+    "dca_proto.statistics.model_gradient": STATISTICS | {"jax"},
+    "dca_proto.privacy": PRIVACY,
+    "dca_proto.privacy.composition": PRIVACY | {"dp_accounting"},
+    "dca_proto.protocol": PROTOCOL,
+    "dca_proto.testing": PROTOCOL,
+    "dca_proto.runtime": RUNTIME,
+    "dca_proto.runtime.embedded": RUNTIME | {"amqtt"},
+    "dca_proto.jobs": PROTOCOL | {"dca_proto.jobs"},
+    "dca_proto.jobs.sync": RUNTIME | {"dca_proto.jobs"},
     "dca_proto.cli": DEVICE | {"dca_proto", "typer", "rich", "emulator", "inference"},
     "dca_proto.cli.account_plot": {"numpy", "matplotlib", "dca_proto"},
-    "dca_proto.privacy_loss": {"msgspec", "dp_accounting", *PROTOCOL},
     "inference": {"numpy", "scipy", "sklearn", "matplotlib", "pooch", "arviz", "jax", "dca_proto.aggregate",
                   *FIGURES, "inference"},
-    "inference.datasets": {"numpy", "sklearn", "pooch", "dca_proto.categories", *FIGURES, "inference"},
+    "inference.datasets": {"numpy", "sklearn", "pooch", "dca_proto.statistics.categories", *FIGURES, "inference"},
     "inference.mcmc": NUMPYRO,
     "inference.models": NUMPYRO,
     "inference.models.survival": NUMPYRO | {"dca_proto.statistics"},  # their public codes
@@ -74,20 +70,20 @@ LAYERS = {
 }  # fmt: skip
 LIVE = DEVICE | {"dca_proto", "emulator", "inference", "typer", "rich"}
 """The live swarm runs real actors over real connections, and its command shows them."""
-LAYERS["emulator.results"] = {"msgspec", "dca_proto.request"}
+LAYERS["emulator.results"] = {"msgspec", "dca_proto.runtime.request"}
 LAYERS["emulator.swarm"] = LIVE
-LAYERS["emulator.engine"] = {"dca_proto.core.errors", "emulator.engine"}
+LAYERS["emulator.engine"] = {"dca_proto.errors", "emulator.engine"}
 LAYERS["emulator.engine.local"] = {"joblib", "emulator.engine"}
-LAYERS["emulator.engine.cluster"] = {"ray", "dca_proto.core.errors", "dca_proto.wording", "emulator.engine"}
-LAYERS["emulator.fuzz"] = CORE | {"dca_proto.net", "emulator.fuzz"}
+LAYERS["emulator.engine.cluster"] = {"ray", "dca_proto.errors", "dca_proto.wording", "emulator.engine"}
+LAYERS["emulator.fuzz"] = PROTOCOL | {"dca_proto.runtime", "emulator.fuzz"}
 LAYERS["emulator.sim"] = {
     "numpy",
     "msgspec",
     "emulator.sim",
     *PROTOCOL,
     "dca_proto.testing",
-    "dca_proto.net.filters",
-    "dca_proto.net.parts",
+    "dca_proto.runtime.filters",
+    "dca_proto.runtime.parts",
     "emulator.engine.local",
 }  # pure: filters and the split into packets
 AUDIT = {"numpy", "msgspec", "scipy", "emulator", *JOBS, *PROTOCOL, "dca_proto.statistics", "dca_proto.testing"}
@@ -107,11 +103,11 @@ TRIALS = {"numpy", "msgspec", "emulator", *JOBS, "dca_proto.aggregate", *PROTOCO
 LAYERS |= {
     "emulator.trials": TRIALS,
     "emulator.trials.checkers.pairs": TRIALS | {"nacl"},  # a checker does not use the code under test
-    "emulator.trials.router": TRIALS | {"dca_proto.net.parts"},
+    "emulator.trials.router": TRIALS | {"dca_proto.runtime.parts"},
     "emulator.trials.display": TRIALS | {"rich", "dca_proto.cli.output"},
     "emulator.trials.command": TRIALS | {"typer", "rich", "dca_proto.cli"},
 }
-PAGE = {"msgspec", "emulator.report", "emulator.results", "dca_proto.core.errors", "dca_proto.privacy.rounding",
+PAGE = {"msgspec", "emulator.report", "emulator.results", "dca_proto.errors", "dca_proto.privacy.rounding",
         "dca_proto.wording", "emulator.trials", "emulator.audit", "emulator.collusion", "emulator.scaling"}  # fmt: skip
 """Pages show the records that the commands of each kind write."""
 LAYERS |= {
@@ -128,15 +124,15 @@ LAYERS |= {
     "emulator.scaling.floor": SCALING | {"nacl"},
     "emulator.scaling.picture": SCALING | {"matplotlib"},
     "emulator.scaling.view": SCALING | {"rich"},
-    "emulator.scaling.command": SCALING | {"typer", "rich", "dca_proto.net.broker"},
+    "emulator.scaling.command": SCALING | {"typer", "rich", "dca_proto.runtime.broker"},
 }
 
 ENTRY_POINTS = {
     "inference.estimators",
     "dca_proto.testing",
-    "dca_proto.net.memory",
-    "dca_proto.core.play",
-    "dca_proto.learning.sync",
+    "dca_proto.runtime.memory",
+    "dca_proto.protocol.play",
+    "dca_proto.jobs.sync",
 }
 """For users of the library."""
 BANNED_IN_CORE = {
@@ -233,7 +229,7 @@ def test_imports_point_one_way(path: Path) -> None:
     assert not {module for module in foreign if not allows(LAYERS[layer], module)}, layer
 
 
-PURE = [path for name in ("core", "privacy", "crypto") for path in sorted((ROOT / "dca_proto" / name).rglob("*.py"))]
+PURE = [path for path in files() if path.parts[len(ROOT.parts) + 1] in ("protocol", "privacy", "crypto", "statistics")]
 
 
 @pytest.mark.parametrize("path", PURE, ids=show)
@@ -265,7 +261,7 @@ def test_no_file_that_nothing_imports() -> None:
     assert sorted(own - used - ENTRY_POINTS) == []
 
 
-@pytest.mark.parametrize("package", ["emulator", "inference"])
+@pytest.mark.parametrize("package", PACKAGES)
 def test_no_module_needs_itself(package: str) -> None:
     """Nor by way of others, also where a function imports late; imports for types alone are no need."""
     needs = {name_of(path): needed_by(path) for path in files() if path.is_relative_to(ROOT / package)}
@@ -289,8 +285,7 @@ def needed_by(path: Path) -> set[str]:
 
 def test_a_device_needs_nothing_that_a_device_has_not() -> None:
     """One actor starts where the command line's, the inference's and the embedded broker's packages are missing."""
-    module = "dca_proto.device" if (ROOT / "dca_proto" / "device.py").exists() else "dca_proto.core.client"
-    probe = f"import sys; sys.modules.update(dict.fromkeys({NOT_ON_A_DEVICE!r})); import {module}"
+    probe = f"import sys; sys.modules.update(dict.fromkeys({NOT_ON_A_DEVICE!r})); import dca_proto.runtime.device"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -199,8 +199,8 @@ def verbatim(text: str) -> str:
 
 def explain(error: Exception) -> tuple[str, int] | None:
     """The line and the exit code of an error that is the caller's or the round's; None for a bug of ours."""
-    from dca_proto.core.errors import DcaError, InputError, RoundAborted, StorageError
-    from dca_proto.outcome import abort_line
+    from dca_proto.errors import DcaError, InputError, RoundAborted, StorageError
+    from dca_proto.runtime.outcome import abort_line
     from inference.errors import DataError
 
     if isinstance(error, RoundAborted):

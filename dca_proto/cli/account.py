@@ -22,7 +22,7 @@ from dca_proto.cli.output import (
     whole_file,
     write_json,
 )
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import claim_words
 

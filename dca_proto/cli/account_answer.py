@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dca_proto import privacy_loss
 from dca_proto.cli.account_enquiry import Enquiry, total_mu
-from dca_proto.core.request import OpenRound
-from dca_proto.learning.forecast import forecast
+from dca_proto.jobs.forecast import forecast
 from dca_proto.privacy import accounting
+from dca_proto.privacy import composition as privacy_loss
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.cost import PrivacyCost, total
 from dca_proto.privacy.rounding import at_least, at_most
+from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.statistics import AveragedRegression, Mixture, ModelGradient, Statistic, resolve
 from dca_proto.statistics.contribution import client_sensitivity
 from dca_proto.statistics.regression import Regression

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dca_proto import privacy_loss
 from dca_proto.cli.account_question import Question
-from dca_proto.core.errors import UsageError
-from dca_proto.core.params import Limits
-from dca_proto.core.request import AskSecureSum, OpenRound
 from dca_proto.crypto.sealing import ID_BYTES
-from dca_proto.learning.forecast import EXACT
+from dca_proto.errors import UsageError
+from dca_proto.jobs.forecast import EXACT
 from dca_proto.privacy import accounting
+from dca_proto.privacy import composition as privacy_loss
 from dca_proto.privacy.budget import Budget, RoundCost, best_shares
 from dca_proto.privacy.rounding import at_least
+from dca_proto.protocol.params import Limits
+from dca_proto.protocol.trainer.request import AskSecureSum, OpenRound
 from dca_proto.statistics import resolve
 from dca_proto.statistics.contribution import client_sensitivity
 from dca_proto.wording import nearest

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dca_proto.cli.account_enquiry import asked_otherwise
-from dca_proto.core.errors import UsageError
-from dca_proto.core.request import AskSecureSum, OpenRound
-from dca_proto.learning.forecast import forecast
+from dca_proto.errors import UsageError
+from dca_proto.jobs.forecast import forecast
+from dca_proto.protocol.trainer.request import AskSecureSum, OpenRound
 
 _STYLES = (("#0072B2", "-"), ("#E69F00", "--"), ("#009E73", "-."), ("#CC79A7", ":"), ("#000000", "-"))
 _POINTS = 80

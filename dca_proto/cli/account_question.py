@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from dca_proto.cli.options import parse_parameter, require_known
-from dca_proto.core.errors import UsageError
-from dca_proto.request import parameters_of
+from dca_proto.errors import UsageError
+from dca_proto.runtime.request import parameters_of
 from dca_proto.statistics import registered
 from dca_proto.statistics.base import COLUMNS_MAX, parameter_names
 from dca_proto.statistics.histogram import BINS_MAX

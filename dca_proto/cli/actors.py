@@ -16,15 +16,15 @@ from dca_proto.cli.ledger_view import as_plain, ledger_view_of
 from dca_proto.cli.options import parse_bounds, parse_names, parse_parameter
 from dca_proto.cli.output import STDOUT, require_json_target, write_json
 from dca_proto.cli.reporter import Reporter
-from dca_proto.config import convert
-from dca_proto.core.errors import RoundAborted, UsageError
-from dca_proto.core.facts import RoundCompleted, RoundFailed
-from dca_proto.device import Device, complete, load
-from dca_proto.logs import FactLog, configure_logs
-from dca_proto.outcome import abort_line, estimates, outcome
+from dca_proto.errors import RoundAborted, UsageError
 from dca_proto.privacy.mechanism import LOCAL_MECHANISMS
 from dca_proto.privacy.rounding import at_least, at_most, claim_words
-from dca_proto.request import KINDS, RoundSettings, open_round
+from dca_proto.protocol.facts import RoundCompleted, RoundFailed
+from dca_proto.runtime.config import convert
+from dca_proto.runtime.device import Device, complete, load
+from dca_proto.runtime.logs import FactLog, configure_logs
+from dca_proto.runtime.outcome import abort_line, estimates, outcome
+from dca_proto.runtime.request import KINDS, RoundSettings, open_round
 
 _CONFIG = """  [{role}]
   identity = "{role}.key"            # made by `dca keygen`, mode 0600

@@ -17,15 +17,15 @@ from typing import Annotated, get_args
 import msgspec
 import typer
 
-from dca_proto.core.effects import Channel
-from dca_proto.core.errors import StorageError, UsageError
 from dca_proto.crypto.sealing import actor_id
-from dca_proto.device import complete
-from dca_proto.federation import Federation
-from dca_proto.keyfile import read_certificate, read_federation
-from dca_proto.net.access import Access, Member
-from dca_proto.net.broker import LOG_NAME, BrokerOptions, Kind, TlsFiles, launch_broker
-from dca_proto.net.private import check_private, read_password, write_private
+from dca_proto.errors import StorageError, UsageError
+from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.federation import Federation
+from dca_proto.runtime.access import Access, Member
+from dca_proto.runtime.broker import LOG_NAME, BrokerOptions, Kind, TlsFiles, launch_broker
+from dca_proto.runtime.device import complete
+from dca_proto.runtime.keyfile import read_certificate, read_federation
+from dca_proto.runtime.private import check_private, read_password, write_private
 
 EXAMPLES = """Examples:
 

@@ -17,10 +17,12 @@ from rich.console import Console
 from rich.table import Table
 
 from dca_proto.cli import trial, verbatim
-from dca_proto.core.errors import StorageError, UsageError
 from dca_proto.crypto.sealing import Identity, actor_id
-from dca_proto.federation import Federation, Member, enrol, sign_federation
-from dca_proto.keyfile import (
+from dca_proto.errors import StorageError, UsageError
+from dca_proto.privacy.rounding import at_least
+from dca_proto.protocol.federation import Federation, Member, enrol, sign_federation
+from dca_proto.protocol.policy import BudgetLimit, Floors, Policy
+from dca_proto.runtime.keyfile import (
     certificate_path,
     certified_id,
     new_identity,
@@ -31,10 +33,8 @@ from dca_proto.keyfile import (
     write_certificate,
     write_identity,
 )
-from dca_proto.net.private import write_private
-from dca_proto.net.settings import check_url
-from dca_proto.privacy.policy import BudgetLimit, Floors, Policy
-from dca_proto.privacy.rounding import at_least
+from dca_proto.runtime.private import write_private
+from dca_proto.runtime.settings import check_url
 
 _GROUP = """Examples:
 

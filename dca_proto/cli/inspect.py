@@ -14,7 +14,7 @@ from rich.text import Text
 
 from dca_proto.cli.message_dump import describe_message, describe_store, is_store
 from dca_proto.cli.output import STDOUT, require_json_target, write_json
-from dca_proto.core.errors import InputError, UsageError
+from dca_proto.errors import InputError, UsageError
 
 EXAMPLES = """Examples:
 

@@ -14,8 +14,8 @@ from dca_proto.cli.job_settings import Draft, best_weights, check_plan
 from dca_proto.cli.learn_view import iteration_row
 from dca_proto.cli.output import whole_file
 from dca_proto.cli.progress import SamplingBar
-from dca_proto.learning.forecast import EXACT
-from dca_proto.learning.job import JobTerms
+from dca_proto.jobs.forecast import EXACT
+from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.mechanism import Mechanism
 from inference.jobs.base import Conditions, LearningJob, Stage
 from inference.jobs.picture import plot_estimates

@@ -23,22 +23,22 @@ from msgspec.structs import asdict
 
 from dca_proto.aggregate import NodeReleaseRequest, RoundRequest, SecureSumRequest
 from dca_proto.cli.options import DELTA
-from dca_proto.config import convert
-from dca_proto.core.errors import UsageError
-from dca_proto.core.messages import Announcement
-from dca_proto.core.params import Limits
-from dca_proto.core.request import tolerated_of
-from dca_proto.core.validated import ValidatedRound
 from dca_proto.crypto.sealing import ID_BYTES
-from dca_proto.federation import Federation
-from dca_proto.learning.forecast import EXACT
-from dca_proto.learning.job import FRACTION_BITS, JobTerms
+from dca_proto.errors import UsageError
+from dca_proto.jobs.forecast import EXACT
+from dca_proto.jobs.job import FRACTION_BITS, JobTerms
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.cost import PrivacyCost
-from dca_proto.privacy.ledger import Ledger
 from dca_proto.privacy.mechanism import PURE_MECHANISMS, Mechanism
-from dca_proto.privacy.policy import Policy
-from dca_proto.request import KINDS, check_kind, check_windows, compute_ids, require_without_computes
+from dca_proto.protocol.federation import Federation
+from dca_proto.protocol.ledger import Ledger
+from dca_proto.protocol.params import Limits
+from dca_proto.protocol.policy import Policy
+from dca_proto.protocol.trainer.request import tolerated_of
+from dca_proto.protocol.validated import ValidatedRound
+from dca_proto.protocol.wire.messages import Announcement
+from dca_proto.runtime.config import convert
+from dca_proto.runtime.request import KINDS, check_kind, check_windows, compute_ids, require_without_computes
 from dca_proto.statistics import resolve
 from dca_proto.statistics.regression import Regression
 from dca_proto.statistics.weights import best_regression_weights

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from dca_proto.core.errors import StorageError
-from dca_proto.keyfile import ROLES, new_identity, write_identity
+from dca_proto.errors import StorageError
+from dca_proto.runtime.keyfile import ROLES, new_identity, write_identity
 
 EXAMPLES = """Examples:
 

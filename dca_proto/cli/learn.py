@@ -11,7 +11,6 @@ import typer
 from rich.console import Console
 
 from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest, SecureSumRequest
-from dca_proto.categories import parse_categories
 from dca_proto.cli.job_run import JobRun
 from dca_proto.cli.job_settings import Draft, Task, beyond_default_limits, task_of
 from dca_proto.cli.learn_view import (
@@ -34,19 +33,20 @@ from dca_proto.cli.output import (
     whole_file,
     write_json,
 )
-from dca_proto.core.errors import RoundAborted, UsageError
-from dca_proto.core.trainer import TrainerActor
 from dca_proto.crypto.sealing import actor_id
-from dca_proto.device import Device, complete, load
-from dca_proto.keyfile import certified_id, read_certificate
-from dca_proto.learning.journal import Journal, journal_path
-from dca_proto.learning.runner import HeldRound
-from dca_proto.learning.runner import learn as learn_over
-from dca_proto.logs import configure_logs
-from dca_proto.net.live import LiveTrainer
-from dca_proto.outcome import abort_line
-from dca_proto.privacy.federation_budget import BudgetError
+from dca_proto.errors import RoundAborted, UsageError
+from dca_proto.jobs.journal import Journal, journal_path
+from dca_proto.jobs.runner import HeldRound
+from dca_proto.jobs.runner import learn as learn_over
 from dca_proto.privacy.rounding import at_least, at_most, claim_words
+from dca_proto.protocol.trainer.actor import Trainer
+from dca_proto.protocol.trainer.federation_budget import BudgetError
+from dca_proto.runtime.device import Device, complete, load
+from dca_proto.runtime.keyfile import certified_id, read_certificate
+from dca_proto.runtime.live import LiveTrainer
+from dca_proto.runtime.logs import configure_logs
+from dca_proto.runtime.outcome import abort_line
+from dca_proto.statistics.categories import parse_categories
 from inference.datasets import from_csv
 from inference.jobs import NAMES
 from inference.jobs.base import Stage, plan_words, uses
@@ -278,7 +278,7 @@ class _Run:
 
     async def _learn(self, journal: Journal) -> Any:
         async with self._actor.open(self._reporter) as parts:
-            assert isinstance(parts.actor, TrainerActor), "the file is a trainer's"
+            assert isinstance(parts.actor, Trainer), "the file is a trainer's"
             name = self._actor.config.federation.name
             if journal.is_new:
                 self._check_account(parts.actor)
@@ -309,7 +309,7 @@ class _Run:
             self._say_held(remedy)
             raise
 
-    def _check_account(self, trainer: TrainerActor) -> None:
+    def _check_account(self, trainer: Trainer) -> None:
         """Before the first round costs anything: whether the account has room for all of them.
 
         Raises:

@@ -20,12 +20,12 @@ from rich.table import Table
 from dca_proto.aggregate import LocalReports, NoisyAggregate
 from dca_proto.cli.output import say
 from dca_proto.cli.reporter import Reporter
-from dca_proto.core import facts
-from dca_proto.core.errors import UsageError
-from dca_proto.federation import Federation
-from dca_proto.learning.runner import HeldRound
-from dca_proto.outcome import plain_reports
-from dca_proto.request import NODE_RELEASE
+from dca_proto.errors import UsageError
+from dca_proto.jobs.runner import HeldRound
+from dca_proto.protocol import facts
+from dca_proto.protocol.federation import Federation
+from dca_proto.runtime.outcome import plain_reports
+from dca_proto.runtime.request import NODE_RELEASE
 from dca_proto.wording import to_install
 from inference.jobs.base import Stage
 from inference.jobs.estimates import UNCOVERED, claim, learned_lines, rounded, rows_of, sampling_words, table_of

@@ -16,7 +16,7 @@ from rich.text import Text
 from dca_proto.cli.ledger_view import LedgerView, Plain, as_plain, read_ledger_view
 from dca_proto.cli.options import DELTA
 from dca_proto.cli.output import STDOUT, require_json_target, write_json
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from dca_proto.privacy import accounting
 from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.statistics import REPLACE_ONE_ROW

@@ -12,16 +12,19 @@ from typing import Any, TypeVar
 import msgspec
 
 from dca_proto.cli.message_dump import YEAR_10000_MS, is_store, read_store
-from dca_proto.config import Config, read_config
-from dca_proto.core import charges, compute_round, declines, sessions, trainer_round
-from dca_proto.core.errors import InputError, UsageError
-from dca_proto.core.records import decoded
-from dca_proto.federation import Federation
-from dca_proto.keyfile import read_identity
-from dca_proto.logs import printable
-from dca_proto.privacy import accounting, ledger
-from dca_proto.privacy.ledger import Charge, Ledger
-from dca_proto.privacy.policy import BudgetLimit
+from dca_proto.errors import InputError, UsageError
+from dca_proto.privacy import accounting
+from dca_proto.protocol import charges, ledger, sessions
+from dca_proto.protocol.client import declines
+from dca_proto.protocol.compute import round as compute_round
+from dca_proto.protocol.federation import Federation
+from dca_proto.protocol.ledger import Charge, Ledger
+from dca_proto.protocol.policy import BudgetLimit
+from dca_proto.protocol.records import decoded
+from dca_proto.protocol.trainer import round as trainer_round
+from dca_proto.runtime.config import Config, read_config
+from dca_proto.runtime.keyfile import read_identity
+from dca_proto.runtime.logs import printable
 
 SPENDERS = ("client", "trainer")
 _LARGEST = {"mu": accounting.MU_MAX, "epsilon": 1e6, "delta": 1.0}

@@ -15,20 +15,21 @@ from typing import Any
 
 import msgspec
 
-from dca_proto import federation
-from dca_proto.core import charges, client_round, compute_round, contribution, declines, sessions, trainer_round
-from dca_proto.core.codec import decode_body, decode_frame
-from dca_proto.core.errors import InputError, PeerError, UsageError
-from dca_proto.core.kinds import LdpReport, NodeRelease, SecureSum
-from dca_proto.core.messages import Certificate, InvitedRound
-from dca_proto.core.wire import Signed
-from dca_proto.crypto import keyring
 from dca_proto.crypto.masks import ENTRY_BYTES
 from dca_proto.crypto.sealing import ID_BYTES, actor_id
-from dca_proto.logs import printable
-from dca_proto.net.parts import Assembler
-from dca_proto.net.store_check import Row, Tags, check_log, damaged, read_rows
-from dca_proto.privacy import ledger
+from dca_proto.errors import InputError, PeerError, UsageError
+from dca_proto.protocol import charges, contribution, federation, keyring, ledger, sessions
+from dca_proto.protocol.client import declines
+from dca_proto.protocol.client import round as client_round
+from dca_proto.protocol.compute import round as compute_round
+from dca_proto.protocol.kinds import LdpReport, NodeRelease, SecureSum
+from dca_proto.protocol.trainer import round as trainer_round
+from dca_proto.protocol.wire.codec import decode_body, decode_frame
+from dca_proto.protocol.wire.fields import Signed
+from dca_proto.protocol.wire.messages import Certificate, InvitedRound
+from dca_proto.runtime.logs import printable
+from dca_proto.runtime.parts import Assembler
+from dca_proto.runtime.store_check import Row, Tags, check_log, damaged, read_rows
 
 # fmt: off
 _PUBLIC = frozenset({

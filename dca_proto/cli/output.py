@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dca_proto.core.errors import StorageError, UsageError
+from dca_proto.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console

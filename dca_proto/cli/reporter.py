@@ -10,11 +10,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-from dca_proto.core import closing, facts
-from dca_proto.federation import Federation
-from dca_proto.logs import printable
-from dca_proto.net.transport import Connected, Disconnected
 from dca_proto.privacy.rounding import at_least
+from dca_proto.protocol import facts
+from dca_proto.protocol.federation import Federation
+from dca_proto.protocol.trainer import closing
+from dca_proto.runtime.logs import printable
+from dca_proto.runtime.transport import Connected, Disconnected
 
 _WHY_CLOSED = {
     closing.ALL: "all that were expected have come",

@@ -12,12 +12,12 @@ from typing import Annotated
 
 import typer
 
-from dca_proto.config import ClientFiles, read_config
-from dca_proto.core.errors import UsageError
-from dca_proto.device import Device, complete, load
-from dca_proto.logs import FactLog, configure_logs
-from dca_proto.net.broker import BrokerOptions, launch_broker
-from dca_proto.net.settings import BrokerSettings
+from dca_proto.errors import UsageError
+from dca_proto.runtime.broker import BrokerOptions, launch_broker
+from dca_proto.runtime.config import ClientFiles, read_config
+from dca_proto.runtime.device import Device, complete, load
+from dca_proto.runtime.logs import FactLog, configure_logs
+from dca_proto.runtime.settings import BrokerSettings
 
 
 def run(

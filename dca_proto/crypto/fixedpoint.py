@@ -19,7 +19,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dca_proto.core.errors import PeerError, UsageError
+from dca_proto.errors import PeerError, UsageError
 
 FRACTION_BITS_MAX = 40
 INTEGER_LIMIT = 2**53  # every integer below it in absolute value is a float64

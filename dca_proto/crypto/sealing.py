@@ -23,7 +23,7 @@ from nacl import bindings
 from nacl._sodium import ffi, lib
 from nacl.exceptions import CryptoError
 
-from dca_proto.core.errors import PeerError, UsageError
+from dca_proto.errors import PeerError, UsageError
 
 Random = Callable[[int], bytes]
 """Returns that many random bytes."""

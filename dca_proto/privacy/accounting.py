@@ -30,14 +30,15 @@ import math
 from collections.abc import Callable, Iterable
 from fractions import Fraction
 
-from dca_proto.core.errors import UsageError
-from dca_proto.core.params import Limits
+from dca_proto.errors import UsageError
 from dca_proto.privacy.noise import MAX_VARIANCE, MIN_VARIANCE
 from dca_proto.privacy.rounding import at_least, at_most
 
 _LOG_ERROR = 1e-12
 _SMOOTHING = 9  # s² of the lemma, s = 3
 _WIDENING = Fraction(1, 10**9)  # ω
+CLIENTS_MAX = 1_000_000
+"""Most clients of a federation."""
 MU_MAX = 20.0
 """Largest μ of a release, ε = 294 at δ = 1e-6. A larger one protects nobody, and the proof above ends here."""
 _MU_MIN = 1e-40
@@ -185,7 +186,7 @@ def _coarser(variance: int, total: Fraction) -> str:
     excess = math.log2(variance / MAX_VARIANCE) / 2
     enough = math.ceil(total / MAX_VARIANCE)
     remedy = f"use at least {_even(math.ceil(excess))} fewer fraction bits"
-    return f"{remedy}, or N - T - 1 of at least {enough}" if enough < Limits().clients_max else remedy
+    return f"{remedy}, or N - T - 1 of at least {enough}" if enough < CLIENTS_MAX else remedy
 
 
 def _even(bits: int) -> int:
@@ -294,3 +295,20 @@ def _bisect(holds: Callable[[float], bool]) -> tuple[float, float]:
 def _require(name: str, found: float, fits: bool, expected: str) -> None:
     if not fits:
         raise UsageError(f"{name} is {found}, expected {expected}")
+
+
+def check_mu(mu: float, epsilon: float, delta: float) -> None:
+    """Refuse a μ that is not (ε, δ)-private, or that no round can be planned with.
+
+    Raises:
+        UsageError: with the largest μ that may be announced.
+    """
+    largest, quoted = mu_of(epsilon, delta), f"epsilon {at_least(epsilon)} at delta {at_least(delta)}"
+    if not 0 < mu <= largest and not min(mu, largest) > MU_MAX:
+        raise UsageError(f"mu is {mu!r}, expected above 0 and at most {largest!r}, which is {quoted}")
+    if mu > MU_MAX:
+        most = math.floor(epsilon_of(MU_MAX, delta))
+        raise UsageError(
+            f"{quoted} is more than can be planned with, {most}; that protects nobody "
+            "either: lower epsilon to 10 at most, better to 1"
+        )

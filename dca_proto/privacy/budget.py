@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from dca_proto.privacy import accounting
 from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.rounding import at_least

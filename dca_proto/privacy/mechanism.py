@@ -2,7 +2,7 @@
 
 An actor is constructed with the mechanism that it offers for sums, and for what data nodes release; any other name is
 refused. A device offers the distributed discrete Gaussian and nothing else there. For reports (DESIGN §5.2) every actor
-offers the four *local mechanisms* of `dca_proto.local`. All that a file can choose among are these four.
+offers the four *local mechanisms* of `dca_proto.privacy.local`. All that a file can choose among are these four.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dca_proto.privacy.noise import discrete_gaussian
 
 if TYPE_CHECKING:  # what is loaded with the first report round
     from dca_proto.aggregate import LocalReports
-    from dca_proto.local.estimate import LocalEstimate
+    from dca_proto.privacy.local.estimate import LocalEstimate
 
 ANALYTIC_GAUSSIAN, GRID_LAPLACE = "analytic-gaussian", "grid-laplace"
 RANDOMISED_RESPONSE, UNARY_ENCODING = "randomised-response", "unary-encoding"
@@ -61,8 +61,8 @@ class DistributedDiscreteGaussian:
 class LocalMechanism(Protocol):
     """A local randomiser (Kasiviswanathan et al. 2008): each client's report is private by itself.
 
-    It works on *values*, one for each client: what `held` makes of contributions. All of it is public but the values
-    and the key. Its fields are its parameters.
+    It works on *values*, one for each client, which `to_inputs` makes of contributions. Only the values and the key are
+    secret. Its fields are its parameters.
     """
 
     @property
@@ -77,7 +77,7 @@ class LocalMechanism(Protocol):
     def delta(self) -> float:
         """δ of each single report; 0 where the mechanism is purely ε-private."""
 
-    def held(self, contributions: NDArray[np.int64]) -> NDArray[np.int64]:
+    def to_inputs(self, contributions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The values of clients whose contributions, in grid units, are the rows of an ``(n, dimension)`` table."""
 
     def randomise(self, values: ArrayLike, key: bytes) -> NDArray[Any]:
@@ -102,5 +102,5 @@ class LocalMechanism(Protocol):
             reports: one or more. unit: the size of a grid unit in the statistic's units, here and below.
         """
 
-    def told(self, reports: NDArray[Any], unit: float) -> LocalReports:
+    def decode_reports(self, reports: NDArray[Any], unit: float) -> LocalReports:
         """Reports with all that is known of how they were made."""

@@ -49,8 +49,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.core.errors import UsageError
 from dca_proto.crypto.sealing import KEY_BYTES, expand
+from dca_proto.errors import UsageError
 
 MIN_VARIANCE = 64
 """Least variance S of a share: below √S = 8 the lattice shows through (see accounting.share_variance)."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from dca_proto.statistics.averaged_sensitivity import group_sensitivity, row_in_group_sensitivity
 from dca_proto.statistics.ball import ball_limit, check_radius, into_ball
 from dca_proto.statistics.base import register

@@ -26,8 +26,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.core.errors import UsageError
 from dca_proto.crypto.fixedpoint import INTEGER_LIMIT
+from dca_proto.errors import UsageError
 
 
 def check_radius(name: str, radius: float | None) -> None:

@@ -42,7 +42,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from dca_proto.statistics.sensitivity import Sensitivity
 from dca_proto.wording import in_words, nearest
 

@@ -30,8 +30,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.core.errors import UsageError
 from dca_proto.crypto.fixedpoint import FRACTION_BITS_MAX, INTEGER_LIMIT
+from dca_proto.errors import UsageError
 from dca_proto.statistics.base import Statistic
 from dca_proto.statistics.sensitivity import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW, Sensitivity
 

@@ -37,7 +37,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from dca_proto.statistics.base import register
 from dca_proto.statistics.model_gradient import GRADIENT_MAX, ModelGradient
 

@@ -50,7 +50,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from dca_proto.statistics.base import register
 from dca_proto.statistics.moments import widest_squared
 from dca_proto.statistics.regression import WEIGHT_MAX

@@ -4,7 +4,7 @@ For one row z the gradient ∇ = ∂ log_density(θ, z)/∂θ is brought into th
 (`ball`), so its integers G have |G| <= C = floor(clip·2^f) exactly, whatever the model is and whatever its floats did:
 two rows are at most Δ2 = 2C apart, and a missing row is zero, the ball's middle. In L1 they are at most 2·floor(√d·C)
 apart (Cauchy and Schwarz). A gradient that is NaN or infinite somewhere counts as zero. A row on which a model raises
-an exception counts as zero, too, and its client says so (`contribution`, `dca_proto.core.client`): it takes part all
+an exception counts as zero, too, and its client reports it (`contribution`, `protocol.client.actor`): it takes part all
 the same. A client that lacks JAX where the gradient is to be derived declines instead, which depends on no row.
 
 Like every statistic, a model is a class that all participants have imported; a round carries its name and parameters:
@@ -43,7 +43,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from dca_proto.statistics.ball import ball_limit, check_radius, into_ball
 from dca_proto.statistics.scaled import ScaledColumns
 from dca_proto.statistics.sensitivity import Sensitivity

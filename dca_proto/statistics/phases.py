@@ -29,7 +29,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from dca_proto.statistics.base import register
 from dca_proto.statistics.scaled import ScaledColumns, half_bits
 from dca_proto.statistics.sensitivity import Sensitivity

@@ -20,7 +20,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from dca_proto.statistics.ball import ball_limit, check_radius, into_ball
 from dca_proto.statistics.base import register
 from dca_proto.statistics.regression_sensitivity import Limits, Weights, regression_sensitivity

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.core.errors import UsageError
 from dca_proto.crypto.fixedpoint import INTEGER_LIMIT, round_to_grid
+from dca_proto.errors import UsageError
 from dca_proto.statistics.base import Statistic
 
 MAGNITUDE_MIN, MAGNITUDE_MAX = 1e-50, 1e50

@@ -12,7 +12,7 @@ import math
 
 import msgspec
 
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 
 REPLACE_ONE_CLIENT = "replace-one-client"
 ADD_OR_REMOVE_ONE_CLIENT = "add-or-remove-one-client"

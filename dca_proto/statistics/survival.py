@@ -34,7 +34,7 @@ from math import isqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from dca_proto.statistics.ball import ball_limit, check_radius, into_ball
 from dca_proto.statistics.base import Statistic, register
 from dca_proto.statistics.scaled import half_bits

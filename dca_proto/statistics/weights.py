@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from dca_proto.statistics.regression import WEIGHT_MAX, Regression
 from dca_proto.statistics.regression_sensitivity import Weights
 

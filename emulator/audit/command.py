@@ -14,8 +14,8 @@ from rich.console import Console
 from dca_proto.cli.options import DELTA
 from dca_proto.cli.output import STDOUT, require_json_target, require_plot_target, say, whole_file, write_json
 from dca_proto.cli.progress import PatientBar
-from dca_proto.core.errors import UsageError
 from dca_proto.crypto.sealing import Random
+from dca_proto.errors import UsageError
 from dca_proto.privacy.rounding import claim_words
 from dca_proto.testing import seeded
 from emulator import engine as engines

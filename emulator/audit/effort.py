@@ -6,7 +6,7 @@ Measured on one core: 10 to 20 million exact noise draws a second, one for each 
 
 from __future__ import annotations
 
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from emulator.audit.adversary import survey_runs
 
 RUNS, RUNS_PROTOCOL = (1000, 20_000_000), (100, 100_000)

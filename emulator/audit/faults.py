@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.core.errors import UsageError
 from dca_proto.crypto.sealing import Random
+from dca_proto.errors import UsageError
 from dca_proto.privacy import accounting
 from dca_proto.statistics.contribution import contribution
 from dca_proto.wording import nearest

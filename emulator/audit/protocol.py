@@ -13,12 +13,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.core.client import ClientActor
-from dca_proto.core.effects import Channel
-from dca_proto.core.errors import UsageError
-from dca_proto.core.facts import Declined, RoundCompleted, RoundFailed
 from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, Random
+from dca_proto.errors import UsageError
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
+from dca_proto.protocol.client.actor import Client
+from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.facts import Declined, RoundCompleted, RoundFailed
 from dca_proto.testing import Envelope, Network, TestFederation, seeded
 from emulator.audit.programme import Seen
 from emulator.audit.worlds import Setting, World
@@ -98,7 +98,7 @@ class _Federation:
         def passes(envelope: Envelope) -> tuple[Envelope, ...]:
             return () if envelope.sender in lost and envelope.to.channel is Channel.COMPUTE else (envelope,)
 
-        def client(index: int, records: Records) -> ClientActor:
+        def client(index: int, records: Records) -> Client:
             cast.mechanism = spy if index in world.coalition else DistributedDiscreteGaussian()
             return cast.client(index, records)
 

@@ -5,7 +5,7 @@ have each coordinate at a bound or at zero, x and x' are the two whose statistic
 it are the coalition's, the last ones drop out, those between are honest.
 
 Encodings, noise variance, thresholds and the ring are those that every participant of the protocol works out from the
-announcement (`dca_proto.core.validated`): what is audited is what runs.
+announcement (`dca_proto.protocol.validated`): what is audited is what runs.
 
 Of node releases, one data node's is audited (`of_release`): the victim is a row of that node, whoever attacks sees the
 release and knows all the other rows, and the node's own noise is the only one.
@@ -21,14 +21,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.core.errors import UsageError
-from dca_proto.core.params import Limits
-from dca_proto.core.request import Ask, AskNodeRelease, AskSecureSum, OpenRound
-from dca_proto.core.validated import ValidatedRound
 from dca_proto.crypto.sealing import ID_BYTES
-from dca_proto.learning.forecast import EXACT
-from dca_proto.learning.job import FRACTION_BITS
+from dca_proto.errors import UsageError
+from dca_proto.jobs.forecast import EXACT
+from dca_proto.jobs.job import FRACTION_BITS
 from dca_proto.privacy.budget import Budget
+from dca_proto.protocol.params import Limits
+from dca_proto.protocol.trainer.request import Ask, AskNodeRelease, AskSecureSum, OpenRound
+from dca_proto.protocol.validated import ValidatedRound
 from dca_proto.statistics.contribution import contribution
 from dca_proto.wording import nearest
 from emulator.counts import check_clients, check_counts

@@ -17,13 +17,13 @@ from typing import Any
 
 import msgspec
 
-from dca_proto.core.errors import UsageError
-from dca_proto.core.params import Limits
-from dca_proto.core.request import AskSecureSum, OpenRound
-from dca_proto.core.validated import ValidatedRound
 from dca_proto.crypto.sealing import ID_BYTES
-from dca_proto.learning.job import FRACTION_BITS
+from dca_proto.errors import UsageError
+from dca_proto.jobs.job import FRACTION_BITS
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
+from dca_proto.protocol.params import Limits
+from dca_proto.protocol.trainer.request import AskSecureSum, OpenRound
+from dca_proto.protocol.validated import ValidatedRound
 from emulator import reference
 from emulator.counts import check_counts
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from dca_proto.cli.options import DELTA
 from dca_proto.cli.output import STDOUT, require_json_target, say, write_json
 from dca_proto.cli.progress import PatientBar
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from emulator.collusion.coalition import Case, Coalition, Setting, worst_revealing
 from emulator.collusion.finding import REFUTED, investigate, least_runs, require_runs
 from emulator.collusion.report import case_lines, figures_table, result, seen_lines, sentence

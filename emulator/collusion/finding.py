@@ -14,7 +14,7 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from emulator.collusion.coalition import Case, Setting
 from emulator.collusion.dependence import ALARM, WORDS_MIN, Dependence, Tally, joint_p_value, same_traffic
 from emulator.collusion.observations import observations

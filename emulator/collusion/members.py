@@ -13,12 +13,12 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.core.client import ClientActor
-from dca_proto.core.compute import ComputeActor
-from dca_proto.core.effects import Channel, Effect, Send
-from dca_proto.core.events import Event, Received
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian, Mechanism
-from dca_proto.privacy.policy import Policy
+from dca_proto.protocol.client.actor import Client
+from dca_proto.protocol.compute.actor import ComputeNode
+from dca_proto.protocol.effects import Channel, Effect, Send
+from dca_proto.protocol.events import Event, Received
+from dca_proto.protocol.policy import Policy
 from dca_proto.testing import TestFederation, seeded
 from emulator.audit.protocol import Recording
 from emulator.collusion.coalition import Case
@@ -33,14 +33,14 @@ class Omitting(DistributedDiscreteGaussian):
         return np.zeros(dimension, dtype=np.int64)
 
 
-class Withholding(ClientActor):
+class Withholding(Client):
     """A client that takes part up to its contribution, which it keeps."""
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         return [effect for effect in super().handle(event, now_ms) if not _is_contribution(effect)]
 
 
-class Deaf(ComputeActor):
+class Deaf(ComputeNode):
     """A Compute node that does not hear some clients."""
 
     ignored: frozenset[bytes] = frozenset()
@@ -81,7 +81,7 @@ class Party(TestFederation):
         self.spy = Recording()
         self._case = case
 
-    def client(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> ClientActor:
+    def client(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> Client:
         """Client `index`: the production actor, or what its place in the coalition makes of it."""
         self.mechanism = self._mechanism_of(index)
         if index not in self._case.silent:
@@ -98,7 +98,7 @@ class Party(TestFederation):
             records=records,
         )
 
-    def compute(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> ComputeActor:
+    def compute(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> ComputeNode:
         """Compute node `index`: the production actor, or a deaf one."""
         if index >= self._case.coalition.nodes or not self._case.left_out:
             return super().compute(index, records)

@@ -10,12 +10,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.core.errors import UsageError
-from dca_proto.core.facts import Declined, RoundCompleted, RoundFailed
 from dca_proto.crypto.fixedpoint import from_ring, quantise
 from dca_proto.crypto.masks import RingVector
 from dca_proto.crypto.sealing import digest
-from dca_proto.learning.job import FRACTION_BITS
+from dca_proto.errors import UsageError
+from dca_proto.jobs.job import FRACTION_BITS
+from dca_proto.protocol.facts import Declined, RoundCompleted, RoundFailed
 from emulator.collusion.coalition import BOUND, VICTIM, Case
 from emulator.collusion.members import Party
 from emulator.collusion.view import Holdings, Traffic, View

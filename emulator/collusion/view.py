@@ -13,19 +13,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dca_proto.core.codec import decode_body
-from dca_proto.core.compute_round import ANNOUNCEMENTS, CONTRIBUTIONS, LISTS, StoredList
-from dca_proto.core.contribution import Kept
-from dca_proto.core.effects import Persist, Send, Write
-from dca_proto.core.lists import clients_of
-from dca_proto.core.messages import Answer, PartialSum, Sealed
-from dca_proto.core.records import decoded
-from dca_proto.core.trainer_round import ROUNDS as TRAINER_ROUNDS
-from dca_proto.core.trainer_round import StoredRound
 from dca_proto.crypto.fixedpoint import ring_from_bytes
 from dca_proto.crypto.masks import RingVector
 from dca_proto.crypto.sealing import ID_BYTES
-from dca_proto.federation import Federation
+from dca_proto.protocol.compute.round import ANNOUNCEMENTS, CONTRIBUTIONS, LISTS, StoredList
+from dca_proto.protocol.contribution import Kept
+from dca_proto.protocol.effects import Persist, Send, Write
+from dca_proto.protocol.federation import Federation
+from dca_proto.protocol.lists import clients_of
+from dca_proto.protocol.records import decoded
+from dca_proto.protocol.trainer.round import ROUNDS as TRAINER_ROUNDS
+from dca_proto.protocol.trainer.round import StoredRound
+from dca_proto.protocol.wire.codec import decode_body
+from dca_proto.protocol.wire.messages import Answer, PartialSum, Sealed
 from emulator.sim.events import Observer
 from emulator.sim.process import Process
 from emulator.sim.simulator import US, Simulator

@@ -21,7 +21,7 @@ receive it, and get SIGTERM, which unwinds what they do.
 
 from __future__ import annotations
 
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from emulator.engine.base import HELP, LOCAL, RAY, Done, Engine, Worker, WorkerDiedError, cores
 from emulator.engine.local import LocalEngine, one_thread_each
 

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
-from dca_proto.core.errors import DcaError, UsageError
+from dca_proto.errors import DcaError, UsageError
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from dca_proto.core.codec import decode_frame, encode, sign
-from dca_proto.core.messages import Contribution, Sealed, Signed
 from dca_proto.crypto.masks import contribution_keys
 from dca_proto.crypto.sealing import SINGLE_USE_NONCE, Identity, encrypt, seal_to
-from dca_proto.net.parts import split
+from dca_proto.protocol.wire.codec import decode_frame, encode, sign
+from dca_proto.protocol.wire.messages import Contribution, Sealed, Signed
+from dca_proto.runtime.parts import split
 from emulator.fuzz.mqtt import packet, publish
 
 EDGES: tuple[Any, ...] = (

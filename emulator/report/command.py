@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from dca_proto.cli.output import STDOUT, require_json_target, require_writable, say, whole_file, write_json
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 
 EXAMPLES = """Examples:
 

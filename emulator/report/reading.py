@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
 
-from dca_proto.core.errors import InputError
+from dca_proto.errors import InputError
 from dca_proto.wording import in_words, nearest
 from emulator.report.figures import plain
 from emulator.report.page import Page

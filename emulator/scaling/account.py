@@ -13,7 +13,7 @@ from typing import ClassVar
 import msgspec
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.core import facts
+from dca_proto.protocol import facts
 from emulator.scaling.held import PHASES, Held
 from emulator.scaling.meter import ROLES, Tally
 

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from emulator.scaling.cell import EMULATED
 from emulator.scaling.held import Figures
 

@@ -12,8 +12,8 @@ import typer
 from rich.console import Console
 
 from dca_proto.cli.output import STDOUT, require_json_target, require_plot_target, say, whole_file, write_json
-from dca_proto.core.errors import UsageError
-from dca_proto.net.broker import find_mosquitto
+from dca_proto.errors import UsageError
+from dca_proto.runtime.broker import find_mosquitto
 from dca_proto.wording import in_words
 from emulator import engine as engines
 from emulator.scaling import calibration, view

@@ -29,9 +29,9 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 
-from dca_proto.core import facts
-from dca_proto.core.machine import Actor
-from dca_proto.core.params import Timing
+from dca_proto.protocol import facts
+from dca_proto.protocol.actor import Actor
+from dca_proto.protocol.params import Timing
 from dca_proto.testing import TestFederation
 from emulator.scaling.account import Account, Clock, held_of, outcome_of
 from emulator.scaling.cell import Cell

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from emulator.engine import Engine
 from emulator.scaling.cell import MOSQUITTO, Cell
 from emulator.scaling.emulated import hold_emulated

@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from dca_proto.core.effects import Effect, Report
-from dca_proto.core.events import Event
-from dca_proto.core.machine import Actor
+from dca_proto.protocol.actor import Actor
+from dca_proto.protocol.effects import Effect, Report
+from dca_proto.protocol.events import Event
 from emulator.sim.process import Traffic
 
 ROLES = ("client", "compute", "trainer")

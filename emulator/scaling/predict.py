@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from dca_proto.core.errors import UsageError
-from dca_proto.core.params import Limits
-from dca_proto.core.wire import COMPUTES_MAX
+from dca_proto.errors import UsageError
+from dca_proto.protocol.params import Limits
+from dca_proto.protocol.wire.fields import COMPUTES_MAX
 from dca_proto.statistics.histogram import BINS_MAX
 from dca_proto.wording import nearest
 from emulator.scaling.calibration import Calibration, Size

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from dca_proto.cli.output import require_writable, write_json
-from dca_proto.core.errors import InputError
+from dca_proto.errors import InputError
 from emulator import provenance
 from emulator.scaling.cell import Cell
 from emulator.scaling.held import Figures

@@ -16,7 +16,7 @@
 The same seed gives the same run, byte for byte in its trace. Cryptography is real; randomness comes in named streams
 of the seed, and each start of each actor has a stream of its own.
 
-What the model is. Between the actor and the wire stand the same parts as in `dca_proto.net`: one transaction before the
+What the model is. Between actor and wire stand the same parts as in `dca_proto.runtime`: one transaction before the
 messages that depend on it, packets of limited size, windows of packets in flight, topics, subscriptions. QoS 1 keeps
 each packet until it is acknowledged over the same link; a connection that ends puts back what was not, in order, so
 that things come twice or late, and never in vain while both memories live. A machine whose power fails loses what had

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dca_proto.core.effects import Address, Channel, Send
-from dca_proto.core.errors import PeerError
-from dca_proto.net.parts import PART_BYTES_DEFAULT, split
-from dca_proto.net.topics import subscriptions
+from dca_proto.errors import PeerError
+from dca_proto.protocol.effects import Address, Channel, Send
+from dca_proto.protocol.wire.topics import subscriptions
+from dca_proto.runtime.parts import PART_BYTES_DEFAULT, split
 from emulator.sim.packet import Packet, packet_on
 from emulator.sim.session import Session, Uplink
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dca_proto.core.effects import Persist, Write
+from dca_proto.protocol.effects import Persist, Write
 from dca_proto.testing import Records
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dca_proto.core.effects import Effect, Send, Write
-from dca_proto.core.events import Event
+from dca_proto.protocol.effects import Effect, Send, Write
+from dca_proto.protocol.events import Event
 
 if TYPE_CHECKING:
     from emulator.sim.process import Process

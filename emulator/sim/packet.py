@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import msgspec
 
-from dca_proto.core.effects import Address, Channel
-from dca_proto.core.errors import PeerError
-from dca_proto.net.topics import sender_of
+from dca_proto.errors import PeerError
+from dca_proto.protocol.effects import Address, Channel
+from dca_proto.protocol.wire.topics import sender_of
 
 
 class Packet(msgspec.Struct, frozen=True, gc=False):

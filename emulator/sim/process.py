@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from dca_proto.core.effects import CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer, Write
-from dca_proto.core.errors import UsageError
-from dca_proto.core.events import Command, Event, Received, Started, Timer, TimerFired
-from dca_proto.core.machine import Actor
+from dca_proto.errors import UsageError
+from dca_proto.protocol.actor import Actor
+from dca_proto.protocol.effects import CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer, Write
+from dca_proto.protocol.events import Command, Event, Received, Started, Timer, TimerFired
 from dca_proto.testing import Build
 from emulator.sim.disk import Disk, DiskFullError
 from emulator.sim.events import Crashed, Killed, Refused, Restarted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dca_proto.net.parts import Assembler
+from dca_proto.runtime.parts import Assembler
 from emulator.sim.lane import Lane
 from emulator.sim.link import Link
 from emulator.sim.packet import Packet

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from dca_proto.core.effects import Channel
-from dca_proto.core.events import Command
+from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.events import Command
 from dca_proto.testing import Build
 from emulator.sim.broker import Broker, BrokerOptions
 from emulator.sim.disk import Disk

@@ -6,9 +6,9 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dca_proto.core.effects import Channel
-from dca_proto.core.machine import Actor
-from dca_proto.core.request import OpenRound
+from dca_proto.protocol.actor import Actor
+from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.testing import TestFederation
 from emulator.sim.process import Process
 from emulator.sim.simulator import Simulator

@@ -11,11 +11,11 @@ import typer
 
 from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest, SecureSumRequest
 from dca_proto.cli.options import DELTA, parse_names
-from dca_proto.core.errors import UsageError
-from dca_proto.learning.forecast import EXACT
-from dca_proto.logs import configure_logs
+from dca_proto.errors import UsageError
+from dca_proto.jobs.forecast import EXACT
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.mechanism import PURE_MECHANISMS
+from dca_proto.runtime.logs import configure_logs
 from emulator import engine as engines
 from emulator.counts import check_clients
 from emulator.inexact import RoundedGaussian

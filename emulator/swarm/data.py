@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.categories import parse_categories
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
+from dca_proto.statistics.categories import parse_categories
 from inference.bounds import MissingBoundsError, given_bounds
 from inference.datasets import from_csv, load
 from inference.datasets.csv_file import MISSING, REFUSE

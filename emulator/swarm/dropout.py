@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
-from dca_proto.core.effects import Channel
-from dca_proto.net.transport import Transport
+from dca_proto.protocol.effects import Channel
+from dca_proto.runtime.transport import Transport
 from inference.datasets import stream
 
 

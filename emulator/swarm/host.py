@@ -26,23 +26,23 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.core import facts
-from dca_proto.core.client import ClientActor
-from dca_proto.core.compute import ComputeActor
-from dca_proto.core.effects import Channel
-from dca_proto.core.machine import Actor
 from dca_proto.crypto.sealing import KEY_BYTES, Identity
-from dca_proto.federation import Federation, enrol
-from dca_proto.logs import configure_logs
-from dca_proto.net.inbox import CLIENT_LIMITS, InboxLimits
-from dca_proto.net.mqtt import MqttTransport
-from dca_proto.net.runner import Runner
-from dca_proto.net.settings import BrokerSettings
-from dca_proto.net.shared import SharedConnection
-from dca_proto.net.store import SqliteStore
-from dca_proto.net.topics import subscriptions
-from dca_proto.net.transport import Transport
 from dca_proto.privacy.cost import PrivacyCost, total
+from dca_proto.protocol import facts
+from dca_proto.protocol.actor import Actor
+from dca_proto.protocol.client.actor import Client
+from dca_proto.protocol.compute.actor import ComputeNode
+from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.federation import Federation, enrol
+from dca_proto.protocol.wire.topics import subscriptions
+from dca_proto.runtime.inbox import CLIENT_LIMITS, InboxLimits
+from dca_proto.runtime.logs import configure_logs
+from dca_proto.runtime.mqtt import MqttTransport
+from dca_proto.runtime.runner import Runner
+from dca_proto.runtime.settings import BrokerSettings
+from dca_proto.runtime.shared import SharedConnection
+from dca_proto.runtime.store import SqliteStore
+from dca_proto.runtime.transport import Transport
 from emulator.swarm import usage
 from emulator.swarm.dropout import SwarmTransport, Vanished
 from emulator.swarm.options import CONNECTIONS, SwarmOptions, certificate_expiry_ms
@@ -236,7 +236,7 @@ class Host:
         for rows in orders.rows:
             identity = Identity(os.urandom(KEY_BYTES))
             self.client_ids.append(identity.id)
-            actor = ClientActor(
+            actor = Client(
                 identity,
                 enrol(authority, self._federation, identity.public_key, expires_ms),
                 self._federation,
@@ -250,7 +250,7 @@ class Host:
     def _add_computes(self) -> None:
         for key in self._orders.nodes:
             floors = self._orders.options.floors
-            self._add(ComputeActor(Identity(key), self._federation, floors=floors, **self._means), Channel.COMPUTE)
+            self._add(ComputeNode(Identity(key), self._federation, floors=floors, **self._means), Channel.COMPUTE)
 
     def _add(self, actor: Actor, role: Channel) -> None:
         filters = subscriptions(self._federation.name, role, actor.id)

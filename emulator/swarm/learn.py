@@ -23,11 +23,11 @@ from dca_proto.cli.output import (
     say,
     write_json,
 )
-from dca_proto.core.errors import RoundAborted, StorageError, UsageError
 from dca_proto.crypto.sealing import ID_BYTES
-from dca_proto.device import complete
-from dca_proto.learning.runner import RETRIES
+from dca_proto.errors import RoundAborted, StorageError, UsageError
+from dca_proto.jobs.runner import RETRIES
 from dca_proto.privacy.rounding import at_least, claim_words
+from dca_proto.runtime.device import complete
 from emulator.counts import check_counts, check_nodes, check_reporters
 from emulator.results import Run
 from emulator.swarm.data import assign

@@ -31,19 +31,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import Job, NoAggregate, NoisyAggregate
-from dca_proto.core.effects import Channel
-from dca_proto.core.errors import RoundAborted, UsageError
-from dca_proto.core.request import OpenRound
-from dca_proto.core.trainer import TrainerActor
 from dca_proto.crypto.sealing import KEY_BYTES, Identity
-from dca_proto.federation import Federation, Member, sign_federation
-from dca_proto.learning.runner import learn
-from dca_proto.net.broker import Broker, BrokerOptions, Kind, launch_broker
-from dca_proto.net.live import LiveTrainer
-from dca_proto.net.mqtt import require_broker
-from dca_proto.net.store import SqliteStore
-from dca_proto.net.topics import subscriptions
-from dca_proto.privacy.policy import BudgetLimit
+from dca_proto.errors import RoundAborted, UsageError
+from dca_proto.jobs.runner import learn
+from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.federation import Federation, Member, sign_federation
+from dca_proto.protocol.policy import BudgetLimit
+from dca_proto.protocol.trainer.actor import Trainer
+from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.protocol.wire.topics import subscriptions
+from dca_proto.runtime.broker import Broker, BrokerOptions, Kind, launch_broker
+from dca_proto.runtime.live import LiveTrainer
+from dca_proto.runtime.mqtt import require_broker
+from dca_proto.runtime.store import SqliteStore
 from emulator.engine import Engine, Worker, open_engine
 from emulator.swarm import usage
 from emulator.swarm.dropout import Dropouts
@@ -304,7 +304,7 @@ class Swarm:
 
     def _live_trainer(self, store: SqliteStore) -> LiveTrainer:
         identity, name, budget = self._keys.trainer, self._keys.federation.name, self.options.budget
-        actor = TrainerActor(
+        actor = Trainer(
             identity,
             self._keys.federation,
             account=BudgetLimit(epsilon=budget.epsilon, delta=budget.delta),

@@ -13,15 +13,15 @@ from itertools import accumulate
 import msgspec
 
 from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest, RoundRequest, SecureSumRequest
-from dca_proto.core.errors import UsageError
-from dca_proto.core.params import Timing
-from dca_proto.core.request import tolerated_of
-from dca_proto.learning.forecast import EXACT
-from dca_proto.learning.job import JobTerms
-from dca_proto.net.settings import check_url
+from dca_proto.errors import UsageError
+from dca_proto.jobs.forecast import EXACT
+from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.mechanism import PURE_MECHANISMS, Mechanism
-from dca_proto.privacy.policy import Floors, Policy
+from dca_proto.protocol.params import Timing
+from dca_proto.protocol.policy import Floors, Policy
+from dca_proto.protocol.trainer.request import tolerated_of
+from dca_proto.runtime.settings import check_url
 from emulator.engine import LOCAL
 from emulator.swarm import usage
 

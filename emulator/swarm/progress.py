@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from dca_proto.cli.learn_view import score_words
 from dca_proto.cli.output import say
-from dca_proto.core import closing
+from dca_proto.protocol.trainer import closing
 from emulator.swarm.timeline import RoundLog
 from inference.variational.progress import Iteration
 

@@ -14,7 +14,7 @@ import msgspec
 from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate
 from dca_proto.cli.learn_view import reports_row
 from dca_proto.privacy.mechanism import Mechanism
-from dca_proto.request import KINDS
+from dca_proto.runtime.request import KINDS
 from dca_proto.wording import listed
 from emulator.results import Node, Reports, Round, Run, Sessions, Slow, Traffic
 from emulator.swarm.host import SLOWEST_MAX

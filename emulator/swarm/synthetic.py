@@ -20,11 +20,11 @@ from rich.console import Console
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from dca_proto.cli.output import STDOUT, require_json_target, say, write_json
-from dca_proto.core.errors import RoundAborted, UsageError
-from dca_proto.core.params import Limits
 from dca_proto.crypto.sealing import ID_BYTES
-from dca_proto.device import complete
+from dca_proto.errors import RoundAborted, UsageError
 from dca_proto.privacy.rounding import claim_words
+from dca_proto.protocol.params import Limits
+from dca_proto.runtime.device import complete
 from dca_proto.statistics.histogram import BINS_MAX
 from emulator.counts import check_counts
 from emulator.results import Run

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.core import facts
+from dca_proto.protocol import facts
 from emulator.results import Traffic
 from emulator.swarm.host import Totals
 

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 
 _SPARE_FILES = 64  # beside connections: stores, pipes, libraries
 _PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")

@@ -9,14 +9,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.core.client import ClientActor
-from dca_proto.core.compute import ComputeActor
-from dca_proto.core.messages import Certificate
-from dca_proto.core.params import Limits
-from dca_proto.core.request import Ask, AskLdpReport, AskNodeRelease, AskSecureSum, OpenRound, tolerated_of
-from dca_proto.core.trainer import TrainerActor
 from dca_proto.crypto.sealing import KEY_BYTES, Identity
-from dca_proto.privacy.policy import BudgetLimit, Floors, Policy
+from dca_proto.protocol.client.actor import Client
+from dca_proto.protocol.compute.actor import ComputeNode
+from dca_proto.protocol.params import Limits
+from dca_proto.protocol.policy import BudgetLimit, Floors, Policy
+from dca_proto.protocol.trainer.actor import Trainer
+from dca_proto.protocol.trainer.request import Ask, AskLdpReport, AskNodeRelease, AskSecureSum, OpenRound, tolerated_of
+from dca_proto.protocol.wire.messages import Certificate
 from dca_proto.statistics import resolve
 from dca_proto.testing import NoNoise, TestFederation, seeded
 from emulator.sim.streams import Streams
@@ -93,9 +93,9 @@ class TrialFederation(TestFederation):
                 named = self.clients if fault.actor == "clients" else (self.clients[int(fault.actor.split(" ")[1])],)
                 self.ends_ms.update(dict.fromkeys(named, scenario.start_ms + fault.at_ms))
 
-    def client(self, index: int, records: Stored = ()) -> ClientActor:
+    def client(self, index: int, records: Stored = ()) -> Client:
         """Client `index`, hostile where the scenario says so."""
-        made: ClientActor = self._class_of("client", f"client {index}", ClientActor)(
+        made: Client = self._class_of("client", f"client {index}", Client)(
             self.client_identities[index],
             self.certificate(index, self.ends_ms.get(self.clients[index], FOREVER_MS)),
             self.federation,
@@ -106,9 +106,9 @@ class TrialFederation(TestFederation):
         )
         return made
 
-    def compute(self, index: int, records: Stored = ()) -> ComputeActor:
+    def compute(self, index: int, records: Stored = ()) -> ComputeNode:
         """Compute node `index`, hostile where the scenario says so."""
-        made: ComputeActor = self._class_of("compute", f"compute {index}", ComputeActor)(
+        made: ComputeNode = self._class_of("compute", f"compute {index}", ComputeNode)(
             self.compute_identities[index],
             self.federation,
             floors=self.floors_of(self.computes[index]),
@@ -121,17 +121,17 @@ class TrialFederation(TestFederation):
         most = len(self.clients) + 1
         return Floors(clients_min=most, honest_min=most) if compute in self.refusing else self.floors
 
-    def trainer(self, records: Stored = ()) -> TrainerActor:
+    def trainer(self, records: Stored = ()) -> Trainer:
         """The trainer with its account, hostile where the scenario says so."""
-        made: TrainerActor = self._class_of("trainer", "trainer", TrainerActor)(
+        made: Trainer = self._class_of("trainer", "trainer", Trainer)(
             self.trainer_identity, self.federation, account=self.account, **self._common(records, "trainer")
         )
         return made
 
-    def stranger(self, index: int, amount: int, records: Stored = ()) -> ClientActor:
+    def stranger(self, index: int, amount: int, records: Stored = ()) -> Client:
         """A client whose certificate it made itself."""
         identity = self.strangers[index]
-        made: ClientActor = configured(HOSTILE["stranger"], amount)(
+        made: Client = configured(HOSTILE["stranger"], amount)(
             identity,
             Certificate(identity.public_key, FOREVER_MS, bytes(64)),
             self.federation,

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from dca_proto.privacy.mechanism import LOCAL_MECHANISMS
 from dca_proto.wording import nearest
 from emulator.trials.faults import FAULTS

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, Tex
 from dca_proto.cli import INTERRUPTED, run_command, verbatim
 from dca_proto.cli.output import STDOUT, require_json_target, require_writable, say, whole_file, write_json
 from dca_proto.cli.progress import PatientBar
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from emulator import engine as engines
 from emulator.sim.events import Observer
 from emulator.trials.display import show_failure, show_sweep, show_trial

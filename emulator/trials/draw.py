@@ -6,8 +6,8 @@ import random
 
 import msgspec
 
-from dca_proto.core.params import Timing
 from dca_proto.privacy.mechanism import LOCAL_MECHANISMS
+from dca_proto.protocol.params import Timing
 from emulator.sim.broker import BrokerOptions
 from emulator.sim.link import LinkOptions
 from emulator.sim.streams import Streams

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
-from dca_proto.core import client_round, compute_round, trainer_round
+from dca_proto.protocol.client import round as client_round
+from dca_proto.protocol.compute import round as compute_round
+from dca_proto.protocol.trainer import round as trainer_round
 from emulator.sim.events import Observer
 from emulator.sim.process import Process
 

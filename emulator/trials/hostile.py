@@ -16,22 +16,25 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.core.announcement import OpenedAnnouncement
-from dca_proto.core.client import ClientActor
-from dca_proto.core.client_round import Round as ClientRound
-from dca_proto.core.codec import encode
-from dca_proto.core.compose import Composer
-from dca_proto.core.compute import ComputeActor
-from dca_proto.core.compute_round import FROZEN
-from dca_proto.core.compute_round import Round as NodeRound
-from dca_proto.core.contribution import Kept, Outbound
-from dca_proto.core.effects import Address, Channel, Effect, Report, Send, SetTimer
-from dca_proto.core.events import Event, Timer
-from dca_proto.core.facts import Released
-from dca_proto.core.kinds import LdpReport
-from dca_proto.core.lists import list_hash
-from dca_proto.core.machine import Actor
-from dca_proto.core.messages import (
+from dca_proto.crypto.masks import CHARGE_BYTES, ENTRY_BYTES, TAG_BYTES, WORD_BYTES
+from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES
+from dca_proto.protocol.actor import Actor
+from dca_proto.protocol.announcement import OpenedAnnouncement
+from dca_proto.protocol.client.actor import Client
+from dca_proto.protocol.client.compose import Composer
+from dca_proto.protocol.client.round import Round as ClientRound
+from dca_proto.protocol.compute.actor import ComputeNode
+from dca_proto.protocol.compute.round import FROZEN
+from dca_proto.protocol.compute.round import Round as NodeRound
+from dca_proto.protocol.contribution import Kept, Outbound
+from dca_proto.protocol.effects import Address, Channel, Effect, Report, Send, SetTimer
+from dca_proto.protocol.events import Event, Timer
+from dca_proto.protocol.facts import Released
+from dca_proto.protocol.kinds import LdpReport
+from dca_proto.protocol.lists import list_hash
+from dca_proto.protocol.validated import ValidatedRound
+from dca_proto.protocol.wire.codec import encode
+from dca_proto.protocol.wire.messages import (
     Abort,
     Announcement,
     Answer,
@@ -44,9 +47,6 @@ from dca_proto.core.messages import (
     Sealed,
     Signed,
 )
-from dca_proto.core.validated import ValidatedRound
-from dca_proto.crypto.masks import CHARGE_BYTES, ENTRY_BYTES, TAG_BYTES, WORD_BYTES
-from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES
 from emulator.trials import hostile_trainer
 from emulator.trials.wire import body_of
 
@@ -78,7 +78,7 @@ class Hostile(msgspec.Struct, frozen=True, kw_only=True):
 # --- clients ----------------------------------------------------------------------------------------------------------
 
 
-class HostileClient(ClientActor):
+class HostileClient(Client):
     """A client that does not keep to the protocol. `amount`: its size. `composes`: how it makes what it sends."""
 
     amount = 0
@@ -227,7 +227,7 @@ class Flooding(HostileClient):
 # --- Compute nodes ----------------------------------------------------------------------------------------------------
 
 
-class HostileCompute(ComputeActor):
+class HostileCompute(ComputeNode):
     """A Compute node that does not keep to the protocol. `amount`: its size."""
 
     amount = 0

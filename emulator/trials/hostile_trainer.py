@@ -10,12 +10,17 @@ from typing import Any
 
 import msgspec
 
-from dca_proto.core.codec import decode_frame, encode
-from dca_proto.core.effects import Address, Channel, Effect, Send, SetTimer
-from dca_proto.core.errors import UsageError
-from dca_proto.core.events import Event, Timer
-from dca_proto.core.kinds import SecureSum
-from dca_proto.core.messages import (
+from dca_proto.crypto.sealing import ID_BYTES, digest
+from dca_proto.errors import UsageError
+from dca_proto.privacy import accounting
+from dca_proto.protocol.effects import Address, Channel, Effect, Send, SetTimer
+from dca_proto.protocol.events import Event, Timer
+from dca_proto.protocol.kinds import SecureSum
+from dca_proto.protocol.trainer.actor import Trainer
+from dca_proto.protocol.trainer.request import AskSecureSum, OpenRound
+from dca_proto.protocol.trainer.round import Round
+from dca_proto.protocol.wire.codec import decode_frame, encode
+from dca_proto.protocol.wire.messages import (
     Abort,
     Announcement,
     Answer,
@@ -28,17 +33,12 @@ from dca_proto.core.messages import (
     ListHeader,
     Signed,
 )
-from dca_proto.core.request import AskSecureSum, OpenRound
-from dca_proto.core.trainer import TrainerActor
-from dca_proto.core.trainer_round import Round
-from dca_proto.crypto.sealing import ID_BYTES, digest
-from dca_proto.privacy import accounting
 from emulator.trials.wire import body_of
 
 MEDDLE, MEDDLES_MAX = "meddle", 3
 
 
-class HostileTrainer(TrainerActor):
+class HostileTrainer(Trainer):
     """A trainer that does not keep to the protocol.
 
     `amount`: its size. `clients`: ids of those that it has heard of, sorted.

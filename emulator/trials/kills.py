@@ -7,18 +7,18 @@ from typing import ClassVar
 
 import msgspec
 
-from dca_proto.core.client_round import ROUNDS as CLIENT_ROUNDS
-from dca_proto.core.client_round import StoredRound as ClientRound
-from dca_proto.core.compute_round import COLLECTING, CONTRIBUTIONS
-from dca_proto.core.compute_round import ROUNDS as NODE_ROUNDS
-from dca_proto.core.compute_round import StoredRound as NodeRound
-from dca_proto.core.effects import Effect, Persist
-from dca_proto.core.events import Event
-from dca_proto.core.facts import Acknowledged
-from dca_proto.core.messages import Announcement, Invitation
-from dca_proto.core.trainer_round import RELEASES
-from dca_proto.core.trainer_round import ROUNDS as TRAINER_ROUNDS
-from dca_proto.core.trainer_round import StoredRound as TrainerRound
+from dca_proto.protocol.client.round import ROUNDS as CLIENT_ROUNDS
+from dca_proto.protocol.client.round import StoredRound as ClientRound
+from dca_proto.protocol.compute.round import COLLECTING, CONTRIBUTIONS
+from dca_proto.protocol.compute.round import ROUNDS as NODE_ROUNDS
+from dca_proto.protocol.compute.round import StoredRound as NodeRound
+from dca_proto.protocol.effects import Effect, Persist
+from dca_proto.protocol.events import Event
+from dca_proto.protocol.facts import Acknowledged
+from dca_proto.protocol.trainer.round import RELEASES
+from dca_proto.protocol.trainer.round import ROUNDS as TRAINER_ROUNDS
+from dca_proto.protocol.trainer.round import StoredRound as TrainerRound
+from dca_proto.protocol.wire.messages import Announcement, Invitation
 from emulator.sim.process import KillPoint, Process, Where
 from emulator.trials.checkers.witness import contributions_in
 from emulator.trials.fault import Injection

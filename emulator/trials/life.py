@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dca_proto.core.effects import Channel
+from dca_proto.protocol.effects import Channel
 from emulator.trials.fault import Injection
 
 RESTORED_AFTER_MS = 5_000

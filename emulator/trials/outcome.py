@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.core.facts import RoundCompleted
+from dca_proto.protocol.facts import RoundCompleted
 from emulator.sim.trace import Entry
 from emulator.trials.scenario import to_plain
 from emulator.trials.world import RoundLog, TrialWorld

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from dca_proto.net.parts import split
-from dca_proto.net.topics import topic_of
+from dca_proto.protocol.wire.topics import topic_of
+from dca_proto.runtime.parts import split
 from emulator.sim.broker import Broker, BrokerOptions
 from emulator.sim.packet import Packet
 from emulator.sim.session import Uplink

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from dca_proto.core.params import Timing
 from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.mechanism import PURE_MECHANISMS
+from dca_proto.protocol.params import Timing
 from emulator.sim.broker import BrokerOptions
 from emulator.sim.link import LinkOptions
 from emulator.sim.simulator import START_MS

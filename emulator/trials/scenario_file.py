@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from dca_proto.core.errors import InputError
+from dca_proto.errors import InputError
 from dca_proto.wording import in_words, nearest
 from emulator.trials.checks import check
 from emulator.trials.scenario import Scenario, to_plain

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from emulator.sim.broker import BrokerOptions
 from emulator.sim.link import IDEAL
 from emulator.trials.examination import COMPARED, broken_in, examine, facts_before

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dca_proto.core.announcement import announcement_hash
-from dca_proto.core.codec import decode_body, decode_frame, encode, sign
-from dca_proto.core.effects import Address, Channel
-from dca_proto.core.messages import (
+from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, AgreementKey, Identity, actor_id, seal_to
+from dca_proto.protocol.announcement import announcement_hash
+from dca_proto.protocol.effects import Address, Channel
+from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode, sign
+from dca_proto.protocol.wire.messages import (
     AbortWanted,
     Announcement,
     Body,
@@ -26,7 +27,6 @@ from dca_proto.core.messages import (
     Release,
     Sealed,
 )
-from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, AgreementKey, Identity, actor_id, seal_to
 from emulator.fuzz.forger import Forger, Known
 from emulator.sim.packet import Packet
 from emulator.trials.fault import Injection
@@ -38,7 +38,7 @@ BURST = 5
 SPREAD_MS, TRIES = 2_000, 10
 LATER_MS = (10_000, 60_000, 2_000_000, 4_000_000)
 PART, HEAD_BYTES = 1, 21
-"""How a packet with a part of a message begins (`dca_proto.net.parts`)."""
+"""How a packet with a part of a message begins (`dca_proto.runtime.parts`)."""
 
 
 class _Altering(Injection):

@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from dca_proto.core import client_round, compute_round, trainer_round
-from dca_proto.core.machine import ActorRound, Table
+from dca_proto.protocol.actor import ActorRound, Table
+from dca_proto.protocol.client import round as client_round
+from dca_proto.protocol.compute import round as compute_round
+from dca_proto.protocol.trainer import round as trainer_round
 
 _ROUNDS: dict[str, type[ActorRound[Any]]] = {
     "client": client_round.Round,

@@ -13,11 +13,11 @@ from typing import Protocol
 
 import msgspec
 
-from dca_proto.core.client import ClientActor
-from dca_proto.core.facts import RoundCompleted
-from dca_proto.core.lists import TOO_FEW
-from dca_proto.core.params import Timing
-from dca_proto.core.trainer import TrainerActor
+from dca_proto.protocol.client.actor import Client
+from dca_proto.protocol.facts import RoundCompleted
+from dca_proto.protocol.lists import TOO_FEW
+from dca_proto.protocol.params import Timing
+from dca_proto.protocol.trainer.actor import Trainer
 from emulator.sim.events import Observer
 from emulator.sim.trace import Entry
 from emulator.trials.cast import Plant
@@ -149,11 +149,11 @@ def _further_round(world: TrialWorld) -> str:
 def _able(world: TrialWorld) -> list[bytes]:
     """The clients that are up and have budget for one more round."""
     price, policy = world.scenario.rounds.price, world.cast.policy
-    up = [process for process in world.clients if isinstance(process.actor, ClientActor)]
+    up = [process for process in world.clients if isinstance(process.actor, Client)]
     return [
         process.id
         for process in up
-        if isinstance(process.actor, ClientActor)
+        if isinstance(process.actor, Client)
         and policy.check_budget(price, process.actor.ledger, process.now_ms) is None
     ]
 
@@ -163,7 +163,7 @@ def _not_due(world: TrialWorld, able: int, tolerated: int) -> str:
     if not _are_enough(world.scenario, able, tolerated):
         return f"{able} honest clients have budget left, too few for the limits of the scenario"
     trainer = world.trainer.actor
-    if isinstance(trainer, TrainerActor) and world.scenario.limits.account_epsilon:
+    if isinstance(trainer, Trainer) and world.scenario.limits.account_epsilon:
         budget_limit, price = world.cast.account, world.scenario.rounds.price
         if budget_limit is not None and budget_limit.check(price, trainer.ledger, world.simulator.now_ms) is not None:
             return "the trainer's account is used up"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dca_proto.core.codec import decode_body, decode_frame
-from dca_proto.core.errors import PeerError
-from dca_proto.core.messages import Body, Frame, Signed
+from dca_proto.errors import PeerError
+from dca_proto.protocol.wire.codec import decode_body, decode_frame
+from dca_proto.protocol.wire.messages import Body, Frame, Signed
 
 
 def body_of(payload: bytes) -> Body | Frame | None:

@@ -7,20 +7,20 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dca_proto.core.client import ClientActor
-from dca_proto.core.compute import ComputeActor
-from dca_proto.core.compute_round import ANNOUNCEMENTS, CONTRIBUTIONS, LISTS, OPEN
-from dca_proto.core.compute_round import ROUNDS as NODE_ROUNDS
-from dca_proto.core.compute_round import StoredRound as NodeRound
-from dca_proto.core.effects import Channel
-from dca_proto.core.errors import UsageError
-from dca_proto.core.facts import Announced, Closed, LedgerReused, RoundCompleted, RoundFailed
-from dca_proto.core.machine import NEW
-from dca_proto.core.records import decoded
-from dca_proto.core.request import OpenRound
-from dca_proto.core.trainer import TrainerActor
-from dca_proto.core.trainer_round import CLOSED, ENDED, ROUNDS, StoredRound
 from dca_proto.crypto.sealing import ID_BYTES
+from dca_proto.errors import UsageError
+from dca_proto.protocol.actor import NEW
+from dca_proto.protocol.client.actor import Client
+from dca_proto.protocol.compute.actor import ComputeNode
+from dca_proto.protocol.compute.round import ANNOUNCEMENTS, CONTRIBUTIONS, LISTS, OPEN
+from dca_proto.protocol.compute.round import ROUNDS as NODE_ROUNDS
+from dca_proto.protocol.compute.round import StoredRound as NodeRound
+from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.facts import Announced, Closed, LedgerReused, RoundCompleted, RoundFailed
+from dca_proto.protocol.records import decoded
+from dca_proto.protocol.trainer.actor import Trainer
+from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.protocol.trainer.round import CLOSED, ENDED, ROUNDS, StoredRound
 from emulator.sim.events import Observer, Refused
 from emulator.sim.packet import Packet
 from emulator.sim.process import Process
@@ -93,7 +93,7 @@ class _Owner(Observer):
             case _ if log.ended is None:
                 log.ended_ms, log.ended = now_ms, fact
                 trainer = self.world.trainer.actor
-                log.contributors = trainer.contributors(log.id) if isinstance(trainer, TrainerActor) else ()
+                log.contributors = trainer.contributors(log.id) if isinstance(trainer, Trainer) else ()
 
     def on_kill(self, process: Process) -> None:
         self.world.killed_ms[process.id] = self.world.simulator.now_ms
@@ -342,5 +342,5 @@ def phase_at(process: Process, round_id: bytes) -> str:
     actor = process.actor
     if actor is None:
         return DOWN
-    assert isinstance(actor, ClientActor | ComputeActor | TrainerActor), "every actor has a role"
+    assert isinstance(actor, Client | ComputeNode | Trainer), "every actor has a role"
     return actor.phase(round_id)

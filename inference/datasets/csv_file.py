@@ -1,6 +1,6 @@
 """Problems from a CSV file of the user's: numbers, and texts whose categories are listed; what does not fit is named.
 
-A text column becomes the code and the indicators of its category, as on a device (`dca_proto.categories`). Features
+A text column becomes the code and the indicators of its category, as on a device (`statistics.categories`). Features
 are the indicators but the first; a target is the code. A row with a missing value is refused, or kept: its missing
 numbers are NaN, and it counts as zero in every sum, as in a federation.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dca_proto.categories import Categories, checked, indicators, numbered, numbers
+from dca_proto.statistics.categories import Categories, checked, indicators, numbered, numbers
 from inference.bounds import Interval, bounds_from_data, require
 from inference.errors import DataError, unknown
 from inference.problem import Array, Problem, Schema

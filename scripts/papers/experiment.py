@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from rich.table import Table
 from rich.text import Text
 
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from dca_proto.privacy.rounding import at_least
 from emulator.engine import LOCAL
 from papers.runner import Check, add_common_options, finish, main, run_cells, table

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dca_proto.cli.output import require_writable
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from emulator import provenance
 
 _KIND = "experiment-record"

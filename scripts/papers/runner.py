@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dca_proto.cli.output import STDOUT, require_json_target, require_plot_target, write_json
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from emulator import engine as engines
 from inference.errors import DataError
 from papers.record import Record, versions

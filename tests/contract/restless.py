@@ -11,22 +11,22 @@ from typing import Any
 import numpy as np
 
 from dca_proto.aggregate import NoAggregate, NoisyAggregate, RoundRequest, SecureSumRequest
-from dca_proto.core.codec import decode_frame
-from dca_proto.core.effects import Channel, Write
-from dca_proto.core.facts import Announced
-from dca_proto.core.machine import Actor
-from dca_proto.core.messages import Contribution
-from dca_proto.core.trainer import TrainerActor
-from dca_proto.learning.job import JobTerms
-from dca_proto.learning.journal import Entry, Failed, Journal, Opened, Summed
-from dca_proto.learning.runner import learn
-from dca_proto.net.live import LiveTrainer
-from dca_proto.net.memory import MemoryBroker, MemoryTransport
-from dca_proto.net.runner import Runner
-from dca_proto.net.store import MemoryStore
-from dca_proto.net.topics import subscriptions
+from dca_proto.jobs.job import JobTerms
+from dca_proto.jobs.journal import Entry, Failed, Journal, Opened, Summed
+from dca_proto.jobs.runner import learn
 from dca_proto.privacy.budget import Budget
-from dca_proto.privacy.policy import BudgetLimit
+from dca_proto.protocol.actor import Actor
+from dca_proto.protocol.effects import Channel, Write
+from dca_proto.protocol.facts import Announced
+from dca_proto.protocol.policy import BudgetLimit
+from dca_proto.protocol.trainer.actor import Trainer
+from dca_proto.protocol.wire.codec import decode_frame
+from dca_proto.protocol.wire.messages import Contribution
+from dca_proto.protocol.wire.topics import subscriptions
+from dca_proto.runtime.live import LiveTrainer
+from dca_proto.runtime.memory import MemoryBroker, MemoryTransport
+from dca_proto.runtime.runner import Runner
+from dca_proto.runtime.store import MemoryStore
 from dca_proto.testing import NoNoise, TestFederation
 
 CLIENTS, COMPUTES = 4, 2
@@ -150,7 +150,7 @@ class Swarm:
         cast = self.cast
         records = [(one.table, one.key, one.value) for one in self.store.load()]
         common = cast._common(records, "trainer")
-        actor = TrainerActor(cast.trainer_identity, cast.federation, account=self.account, **common)
+        actor = Trainer(cast.trainer_identity, cast.federation, account=self.account, **common)
         way = self.way(Channel.TRAINER, actor.id)
         async with LiveTrainer(actor, way, self.store, federation="test", on_report=self._note) as live:
             yield live

@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from dca_proto.core import compute
-from dca_proto.core.codec import decode_frame, verify_signed
-from dca_proto.core.effects import Channel
-from dca_proto.core.errors import PeerError
-from dca_proto.core.messages import Frame
+from dca_proto.errors import PeerError
+from dca_proto.protocol.compute import actor as compute
+from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.wire.codec import decode_frame, verify_signed
+from dca_proto.protocol.wire.messages import Frame
 from dca_proto.testing import TestFederation
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "fuzz_packets.py"

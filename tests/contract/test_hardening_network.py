@@ -12,18 +12,18 @@ import pytest
 from test_mqtt import QUICK, ScriptedBroker, Told, transport
 from test_runner import ECHO, FEDERATION, PEER, Stage, settle
 
-from dca_proto.core.effects import Address, Channel, Effect, Send
-from dca_proto.core.errors import TransportError, UsageError
-from dca_proto.core.events import Event, Received
-from dca_proto.logs import CHARS_MAX, printable
-from dca_proto.net.backoff import Backoff, Retries
-from dca_proto.net.broker import BrokerOptions, launch_broker
-from dca_proto.net.inbox import CLIENT_LIMITS, TOPIC_CHARS_MAX, Inbox, InboxLimits
-from dca_proto.net.mqtt import MqttTransport
-from dca_proto.net.parts import Assembler, PartLimits, split
-from dca_proto.net.settings import BrokerSettings
-from dca_proto.net.topics import topic_of
-from dca_proto.net.transport import Disconnected
+from dca_proto.errors import TransportError, UsageError
+from dca_proto.protocol.effects import Address, Channel, Effect, Send
+from dca_proto.protocol.events import Event, Received
+from dca_proto.protocol.wire.topics import topic_of
+from dca_proto.runtime.backoff import Backoff, Retries
+from dca_proto.runtime.broker import BrokerOptions, launch_broker
+from dca_proto.runtime.inbox import CLIENT_LIMITS, TOPIC_CHARS_MAX, Inbox, InboxLimits
+from dca_proto.runtime.logs import CHARS_MAX, printable
+from dca_proto.runtime.mqtt import MqttTransport
+from dca_proto.runtime.parts import Assembler, PartLimits, split
+from dca_proto.runtime.settings import BrokerSettings
+from dca_proto.runtime.transport import Disconnected
 from emulator.fuzz.forger import Forger, Known
 from emulator.fuzz.mqtt import packet
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dca_proto.core.errors import TransportError
-from dca_proto.net.filters import FilterTree
-from dca_proto.net.inbox import CLIENT_LIMITS, Inbox, InboxLimits
-from dca_proto.net.parts import split
-from dca_proto.net.transport import Message
+from dca_proto.errors import TransportError
+from dca_proto.runtime.filters import FilterTree
+from dca_proto.runtime.inbox import CLIENT_LIMITS, Inbox, InboxLimits
+from dca_proto.runtime.parts import split
+from dca_proto.runtime.transport import Message
 
 LEVELS = st.lists(st.sampled_from(["a", "b", "c", ""]), min_size=1, max_size=4)
 FILTERS = st.lists(st.sampled_from(["a", "b", "c", "", "+"]), min_size=1, max_size=4)

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from dca_proto.aggregate import NoAggregate, RoundRequest, SecureSumRequest
-from dca_proto.core.errors import RoundAborted, TransportError
-from dca_proto.core.request import OpenRound
-from dca_proto.learning.job import JobTerms
-from dca_proto.learning.runner import JobRounds, learn
+from dca_proto.errors import RoundAborted, TransportError
+from dca_proto.jobs.job import JobTerms
+from dca_proto.jobs.runner import JobRounds, learn
 from dca_proto.privacy.budget import Budget
+from dca_proto.protocol.trainer.request import OpenRound
 
 CLIENTS = tuple(bytes([index]) * 16 for index in range(6))
 TERMS = JobTerms(budget=Budget(1.0, 1e-6), clients=6, tolerated=1, computes=(b"a" * 16, b"b" * 16))

@@ -16,8 +16,8 @@ import pytest
 from restless import SETTINGS, Swarm, ask, held_of, job_of, means
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
-from dca_proto.core.errors import UsageError
-from dca_proto.learning.journal import Failed, Journal, Summed, _checksum, journal_path
+from dca_proto.errors import UsageError
+from dca_proto.jobs.journal import Failed, Journal, Summed, _checksum, journal_path
 
 
 @pytest.fixture

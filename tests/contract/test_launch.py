@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dca_proto.core.errors import UsageError
-from dca_proto.net import broker as launcher
-from dca_proto.net.broker import Broker, BrokerOptions, TlsFiles, launch_broker, mosquitto_configuration
+from dca_proto.errors import UsageError
+from dca_proto.runtime import broker as launcher
+from dca_proto.runtime.broker import Broker, BrokerOptions, TlsFiles, launch_broker, mosquitto_configuration
 
 
 def run(directory: Path, options: BrokerOptions) -> Broker:
@@ -123,7 +123,7 @@ def test_limits_are_mosquittos_own_on_request(tmp_path: Path) -> None:
 OWNER = """
 import asyncio, sys
 from pathlib import Path
-from dca_proto.net.broker import BrokerOptions, launch_broker
+from dca_proto.runtime.broker import BrokerOptions, launch_broker
 
 async def own():
     async with launch_broker(Path(sys.argv[1]), BrokerOptions(kind=sys.argv[2])) as broker:

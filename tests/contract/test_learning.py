@@ -34,14 +34,14 @@ from restless import (
 )
 
 from dca_proto.aggregate import NoAggregate, NoisyAggregate, RoundRequest, SecureSumRequest
-from dca_proto.core.errors import RoundAborted, UsageError
-from dca_proto.core.trainer_round import ROUNDS
-from dca_proto.learning.journal import Entry, Failed, Journal, Summed, journal_path
-from dca_proto.learning.runner import HeldRound, JobRounds, learn
-from dca_proto.learning.sync import TrainerRounds
+from dca_proto.errors import RoundAborted, UsageError
+from dca_proto.jobs.journal import Entry, Failed, Journal, Summed, journal_path
+from dca_proto.jobs.runner import HeldRound, JobRounds, learn
+from dca_proto.jobs.sync import TrainerRounds
 from dca_proto.privacy.budget import Budget
-from dca_proto.privacy.ledger import TABLE as LEDGER
-from dca_proto.privacy.policy import BudgetLimit
+from dca_proto.protocol.ledger import TABLE as LEDGER
+from dca_proto.protocol.policy import BudgetLimit
+from dca_proto.protocol.trainer.round import ROUNDS
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_what_a_job_has_cost_counts_a_round_that_failed_and_kept_its_charge(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     swarm = Swarm()
-    monkeypatch.setattr("dca_proto.learning.sync.device.load", lambda *given, **roles: LoadedTrainer(swarm))
+    monkeypatch.setattr("dca_proto.jobs.sync.device.load", lambda *given, **roles: LoadedTrainer(swarm))
 
     async def story() -> None:
         async with swarm.up():
@@ -386,7 +386,7 @@ def test_a_journal_that_cannot_be_written_at_the_end_ends_the_trainers_thread_al
 ) -> None:
     """The context of synchronous callers, whose thread would otherwise outlive it for ever."""
     swarm = Swarm()
-    monkeypatch.setattr("dca_proto.learning.sync.device.load", lambda *given, **roles: LoadedTrainer(swarm))
+    monkeypatch.setattr("dca_proto.jobs.sync.device.load", lambda *given, **roles: LoadedTrainer(swarm))
     with Journal(path, SETTINGS) as journal:
         rounds = TrainerRounds(path, swarm.terms(), journal, clients=swarm.cast.clients)
         with pytest.raises(UsageError, match="disk is full"), rounds:  # noqa: PT012

@@ -16,9 +16,9 @@ import pytest
 from restless import SETTINGS, Killed, LoadedTrainer, Power, PoweredJournal, Swarm
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
-from dca_proto.learning.journal import Journal, Summed
-from dca_proto.learning.runner import learn
-from dca_proto.learning.sync import TrainerRounds
+from dca_proto.jobs.journal import Journal, Summed
+from dca_proto.jobs.runner import learn
+from dca_proto.jobs.sync import TrainerRounds
 from dca_proto.testing import NoNoise, TestFederation
 from inference.bounds import Interval
 from inference.estimators import PrivateLinearRegression
@@ -43,7 +43,7 @@ def swarm_of(target: Callable[[np.ndarray], np.ndarray], **mechanism: Any) -> Sw
 
 def test_an_estimator_learns_over_a_running_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     swarm = swarm_of(lambda x: 2 * x)
-    monkeypatch.setattr("dca_proto.learning.sync.device.load", lambda *given, **roles: LoadedTrainer(swarm))
+    monkeypatch.setattr("dca_proto.jobs.sync.device.load", lambda *given, **roles: LoadedTrainer(swarm))
     schema = Schema(("x",), "y", {"x": Interval(-1, 1), "y": Interval(-2, 2)})
     with TrainerRounds(tmp_path / "trainer.toml", swarm.terms()) as rounds:
         fitted = PrivateLinearRegression(schema=schema, projection=False).fit(rounds)

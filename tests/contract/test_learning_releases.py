@@ -18,13 +18,13 @@ import pytest
 from restless import CLIENTS, COMPUTES, PARAMETERS, SETTINGS, Killed, Power, PoweredJournal, Swarm, held_of, job_of
 
 from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, RoundRequest, SecureSumRequest
-from dca_proto.core.errors import RoundAborted, UsageError
-from dca_proto.core.messages import Sealed
-from dca_proto.learning.journal import Failed, Journal, Summed, journal_path
-from dca_proto.learning.runner import JobRounds, learn
-from dca_proto.privacy.ledger import TABLE as LEDGER
+from dca_proto.errors import RoundAborted, UsageError
+from dca_proto.jobs.journal import Failed, Journal, Summed, journal_path
+from dca_proto.jobs.runner import JobRounds, learn
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
-from dca_proto.privacy.policy import Policy
+from dca_proto.protocol.ledger import TABLE as LEDGER
+from dca_proto.protocol.policy import Policy
+from dca_proto.protocol.wire.messages import Sealed
 from dca_proto.testing import NoNoise, TestFederation
 
 ROWS = [np.array([[(index + 1) / 16]] * (index + 2)) for index in range(CLIENTS)]

@@ -19,12 +19,10 @@ import pytest
 from restless import CLIENTS, PARAMETERS, SETTINGS, Killed, Power, PoweredJournal, Swarm, held_of, job_of
 
 from dca_proto.aggregate import LdpReportRequest, LocalReports, NoisyAggregate, RoundRequest
-from dca_proto.core.errors import RoundAborted, UsageError
-from dca_proto.core.messages import Sealed
-from dca_proto.learning.journal import Journal, Summed, _checksum, journal_path
-from dca_proto.learning.runner import JobRounds, learn
+from dca_proto.errors import RoundAborted, UsageError
+from dca_proto.jobs.journal import Journal, Summed, _checksum, journal_path
+from dca_proto.jobs.runner import JobRounds, learn
 from dca_proto.privacy.budget import Budget
-from dca_proto.privacy.ledger import TABLE as LEDGER
 from dca_proto.privacy.mechanism import (
     ANALYTIC_GAUSSIAN,
     GRID_LAPLACE,
@@ -32,7 +30,9 @@ from dca_proto.privacy.mechanism import (
     RANDOMISED_RESPONSE,
     UNARY_ENCODING,
 )
-from dca_proto.privacy.policy import Policy
+from dca_proto.protocol.ledger import TABLE as LEDGER
+from dca_proto.protocol.policy import Policy
+from dca_proto.protocol.wire.messages import Sealed
 from dca_proto.testing import TestFederation
 
 EDGES = {"columns": ["x"], "edges": [-0.5, 0.5, 1.5, 2.5]}

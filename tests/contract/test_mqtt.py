@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from dca_proto.core.errors import TransportError, UsageError
-from dca_proto.net.backoff import Backoff
-from dca_proto.net.broker import Broker, BrokerOptions, launch_broker
-from dca_proto.net.mqtt import MqttTransport
-from dca_proto.net.settings import BrokerSettings
-from dca_proto.net.transport import Connected, Disconnected
+from dca_proto.errors import TransportError, UsageError
+from dca_proto.runtime.backoff import Backoff
+from dca_proto.runtime.broker import Broker, BrokerOptions, launch_broker
+from dca_proto.runtime.mqtt import MqttTransport
+from dca_proto.runtime.settings import BrokerSettings
+from dca_proto.runtime.transport import Connected, Disconnected
 
 QUICK = Backoff(first_s=0.02, most_s=0.1)
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dca_proto.core.errors import UsageError
-from dca_proto.net.parts import Assembler, PartLimits, split
+from dca_proto.errors import UsageError
+from dca_proto.runtime.parts import Assembler, PartLimits, split
 
 SMALL = 1024
 

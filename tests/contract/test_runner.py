@@ -10,16 +10,27 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer, Write
-from dca_proto.core.errors import TransportError, UsageError
-from dca_proto.core.events import Command, Event, Received, Started, Timer, TimerFired
-from dca_proto.net.clock import SystemClock, Timers
-from dca_proto.net.inbox import Pending
-from dca_proto.net.memory import MemoryBroker, MemoryTransport
-from dca_proto.net.runner import Runner, RunnerLimits
-from dca_proto.net.store import MemoryStore, Record, SqliteStore, Store
-from dca_proto.net.topics import subscriptions, topic_of
-from dca_proto.net.transport import Message
+from dca_proto.errors import TransportError, UsageError
+from dca_proto.protocol.effects import (
+    Address,
+    CancelTimer,
+    Channel,
+    Effect,
+    Forget,
+    Persist,
+    Report,
+    Send,
+    SetTimer,
+    Write,
+)
+from dca_proto.protocol.events import Command, Event, Received, Started, Timer, TimerFired
+from dca_proto.protocol.wire.topics import subscriptions, topic_of
+from dca_proto.runtime.clock import SystemClock, Timers
+from dca_proto.runtime.inbox import Pending
+from dca_proto.runtime.memory import MemoryBroker, MemoryTransport
+from dca_proto.runtime.runner import Runner, RunnerLimits
+from dca_proto.runtime.store import MemoryStore, Record, SqliteStore, Store
+from dca_proto.runtime.transport import Message
 
 ECHO, PEER = bytes([1]) * 16, bytes([2]) * 16
 FEDERATION = "test"

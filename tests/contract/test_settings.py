@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dca_proto.core.errors import UsageError
-from dca_proto.net.settings import BrokerSettings, parse_broker
+from dca_proto.errors import UsageError
+from dca_proto.runtime.settings import BrokerSettings, parse_broker
 
 
 def test_a_full_table_is_understood() -> None:

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from dca_proto.cli.message_dump import read_store
-from dca_proto.core.effects import Forget, Persist
-from dca_proto.core.errors import UsageError
-from dca_proto.net.store import MemoryStore, Record, SqliteStore
+from dca_proto.errors import UsageError
+from dca_proto.protocol.effects import Forget, Persist
+from dca_proto.runtime.store import MemoryStore, Record, SqliteStore
 
 AnyStore = MemoryStore | SqliteStore
 KEY = bytes(32)
@@ -92,8 +92,8 @@ def test_a_cancelled_commit_harms_no_other(tmp_path: Path) -> None:
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from dca_proto.core.effects import Persist
-from dca_proto.net.store import SqliteStore
+from dca_proto.protocol.effects import Persist
+from dca_proto.runtime.store import SqliteStore
 
 async def write():
     store = SqliteStore(Path(sys.argv[1]), bytes(32))
@@ -179,7 +179,7 @@ def test_a_device_file_is_no_store() -> None:
 def test_a_store_killed_before_its_first_record_is_opened_again(tmp_path: Path) -> None:
     """The mark is in the file itself, not in a log that has yet to be merged."""
     path = tmp_path / "store.db"
-    opened = "import os, sys, pathlib; from dca_proto.net.store import SqliteStore"
+    opened = "import os, sys, pathlib; from dca_proto.runtime.store import SqliteStore"
     command = f"{opened}; SqliteStore(pathlib.Path(sys.argv[1]), bytes(32)); os._exit(9)"
     assert subprocess.run([sys.executable, "-c", command, str(path)], check=False).returncode == 9
     store = SqliteStore(path, KEY)

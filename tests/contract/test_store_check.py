@@ -20,13 +20,13 @@ import msgspec
 import pytest
 
 from dca_proto.cli.message_dump import describe_store, read_store
-from dca_proto.core.compute_round import CONTRIBUTIONS
-from dca_proto.core.effects import Forget, Persist, Write
-from dca_proto.core.errors import UsageError
 from dca_proto.crypto.sealing import Identity
-from dca_proto.net.store import Record, SqliteStore
-from dca_proto.privacy.ledger import TABLE as LEDGER
-from dca_proto.privacy.ledger import Charge
+from dca_proto.errors import UsageError
+from dca_proto.protocol.compute.round import CONTRIBUTIONS
+from dca_proto.protocol.effects import Forget, Persist, Write
+from dca_proto.protocol.ledger import TABLE as LEDGER
+from dca_proto.protocol.ledger import Charge
+from dca_proto.runtime.store import Record, SqliteStore
 
 KEY, OTHER = Identity(bytes(32)).store_key, Identity(b"\1" * 32).store_key
 ROUNDS = "client-round"

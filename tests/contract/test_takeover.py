@@ -12,11 +12,11 @@ import random
 import pytest
 from amqtt.session import Session
 
-from dca_proto.net.backoff import Backoff
-from dca_proto.net.broker import Broker
-from dca_proto.net.embedded import Embedded, configuration
-from dca_proto.net.mqtt import MqttTransport
-from dca_proto.net.settings import BrokerSettings
+from dca_proto.runtime.backoff import Backoff
+from dca_proto.runtime.broker import Broker
+from dca_proto.runtime.embedded import Embedded, configuration
+from dca_proto.runtime.mqtt import MqttTransport
+from dca_proto.runtime.settings import BrokerSettings
 
 CONNACK, PUBLISH, PUBACK, SUBACK = 0x20, 0x30, 0x40, 0x90
 PATIENCE_S = 8

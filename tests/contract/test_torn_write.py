@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from dca_proto.core.effects import Forget, Persist, Write
-from dca_proto.core.errors import UsageError
-from dca_proto.net.store import Record, SqliteStore
+from dca_proto.errors import UsageError
+from dca_proto.protocol.effects import Forget, Persist, Write
+from dca_proto.runtime.store import Record, SqliteStore
 
 EARLIER: list[list[Write]] = [
     [Persist("ledger", bytes([number]), bytes([number]) * 900) for number in range(6)],
@@ -127,9 +127,9 @@ def test_parts_of_the_tail_that_reached_the_disk_out_of_order_undo_it(scene: Sce
 FILLED = """
 import asyncio, resource, signal, sys
 from pathlib import Path
-from dca_proto.core.effects import Forget, Persist
-from dca_proto.core.errors import UsageError
-from dca_proto.net.store import SqliteStore
+from dca_proto.protocol.effects import Forget, Persist
+from dca_proto.errors import UsageError
+from dca_proto.runtime.store import SqliteStore
 
 async def fill():
     store = SqliteStore(Path(sys.argv[1]), bytes(32))

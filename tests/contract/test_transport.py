@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from dca_proto.core.errors import TransportError, UsageError
-from dca_proto.net.memory import MemoryBroker, MemoryTransport
-from dca_proto.net.mqtt import MqttTransport
-from dca_proto.net.settings import BrokerSettings
-from dca_proto.net.shared import SharedConnection
-from dca_proto.net.transport import Message, Transport
+from dca_proto.errors import TransportError, UsageError
+from dca_proto.runtime.memory import MemoryBroker, MemoryTransport
+from dca_proto.runtime.mqtt import MqttTransport
+from dca_proto.runtime.settings import BrokerSettings
+from dca_proto.runtime.shared import SharedConnection
+from dca_proto.runtime.transport import Message, Transport
 
 _NAMES = count()
 _PATIENCE_S = 20.0

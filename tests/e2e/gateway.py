@@ -15,12 +15,12 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 
-from dca_proto.core.client import ClientActor
-from dca_proto.core.client_round import ROUNDS, StoredRound
-from dca_proto.core.effects import CancelTimer, Channel, Effect, Persist, Send, SetTimer
-from dca_proto.core.events import Event, Received, Started, Timer, TimerFired
-from dca_proto.net.topics import sender_of, topic_of
-from dca_proto.net.transport import Transport
+from dca_proto.protocol.client.actor import Client
+from dca_proto.protocol.client.round import ROUNDS, StoredRound
+from dca_proto.protocol.effects import CancelTimer, Channel, Effect, Persist, Send, SetTimer
+from dca_proto.protocol.events import Event, Received, Started, Timer, TimerFired
+from dca_proto.protocol.wire.topics import sender_of, topic_of
+from dca_proto.runtime.transport import Transport
 
 _PUBLISHING_MAX = 16  # no more than mosquitto has in flight to a receiver, so that those who are there keep up
 _TICK_S = 0.05
@@ -42,7 +42,7 @@ class Gateway:
 
     def __init__(
         self,
-        clients: Iterable[ClientActor],
+        clients: Iterable[Client],
         transport: Transport,
         federation: str,
         on_change: Callable[[], None],
@@ -105,7 +105,7 @@ class Gateway:
                     del self._set[client_id, timer]
                     self._handle(self._clients[client_id], TimerFired(timer))
 
-    def _handle(self, client: ClientActor, event: Event) -> None:
+    def _handle(self, client: Client, event: Event) -> None:
         for effect in client.handle(event, self._now_ms()):
             self._carry_out(client.id, effect)
 

@@ -18,14 +18,14 @@ from typing import NamedTuple
 import msgspec
 
 from dca_proto.cli.message_dump import read_store
-from dca_proto.core.effects import Channel
-from dca_proto.core.machine import Actor
-from dca_proto.net.backoff import Backoff
-from dca_proto.net.mqtt import MqttTransport
-from dca_proto.net.runner import Runner
-from dca_proto.net.settings import BrokerSettings
-from dca_proto.net.store import SqliteStore
-from dca_proto.net.topics import subscriptions
+from dca_proto.protocol.actor import Actor
+from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.wire.topics import subscriptions
+from dca_proto.runtime.backoff import Backoff
+from dca_proto.runtime.mqtt import MqttTransport
+from dca_proto.runtime.runner import Runner
+from dca_proto.runtime.settings import BrokerSettings
+from dca_proto.runtime.store import SqliteStore
 from dca_proto.testing import Build, TestFederation
 
 QUICK = Backoff(first_s=0.02, most_s=0.2)

@@ -20,9 +20,9 @@ import pytest
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.cli import main
-from dca_proto.core.facts import RoundCompleted
-from dca_proto.device import Device
-from dca_proto.net.broker import Broker
+from dca_proto.protocol.facts import RoundCompleted
+from dca_proto.runtime.broker import Broker
+from dca_proto.runtime.device import Device
 from dca_proto.testing import TestFederation
 
 DEVICE = (sys.executable, "-m", "dca_proto")

@@ -13,14 +13,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dca_proto.core.effects import Address, Channel
-from dca_proto.core.errors import UsageError
-from dca_proto.net.access import Access, Member, access_lines
-from dca_proto.net.broker import Broker, BrokerOptions, TlsFiles, launch_broker
-from dca_proto.net.mqtt import MqttTransport
-from dca_proto.net.settings import BrokerSettings
-from dca_proto.net.topics import subscriptions, topic_of
-from dca_proto.net.transport import Connected, Disconnected
+from dca_proto.errors import UsageError
+from dca_proto.protocol.effects import Address, Channel
+from dca_proto.protocol.wire.topics import subscriptions, topic_of
+from dca_proto.runtime.access import Access, Member, access_lines
+from dca_proto.runtime.broker import Broker, BrokerOptions, TlsFiles, launch_broker
+from dca_proto.runtime.mqtt import MqttTransport
+from dca_proto.runtime.settings import BrokerSettings
+from dca_proto.runtime.transport import Connected, Disconnected
 
 FEDERATION = "ward"
 CLIENT, OTHER, COMPUTE, TRAINER = (

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dca_proto.net.broker import Broker
+from dca_proto.runtime.broker import Broker
 
 pytestmark = pytest.mark.long
 TESTS = Path(__file__).parents[1]
@@ -121,7 +121,7 @@ def test_a_cell_is_measured_on_the_cluster(cluster: Addresses, tmp_path: Path) -
 DEATHS = """
 import sys
 from cluster_work import dies_at_three, Holder
-from dca_proto.core.errors import DcaError
+from dca_proto.errors import DcaError
 from emulator.engine import open_engine
 with open_engine("ray") as engine:
     for done in engine.map(dies_at_three, range(6), ordered=True):

@@ -31,19 +31,19 @@ import numpy as np
 import pytest
 from harness import Connected, Left, LiveFederation
 
-from dca_proto.core import facts
-from dca_proto.core.client import ClientActor
-from dca_proto.core.codec import decode_body, decode_frame
-from dca_proto.core.compute import ComputeActor
-from dca_proto.core.effects import Channel, Persist, Send
-from dca_proto.core.events import Started
-from dca_proto.core.machine import Actor
-from dca_proto.core.messages import Announcement, EpochKey, Progress, Sessions, SessionsWanted, Signed
-from dca_proto.core.params import Timing
-from dca_proto.core.request import AskLdpReport, AskNodeRelease
-from dca_proto.net.broker import Broker
-from dca_proto.net.settings import BrokerSettings
-from dca_proto.net.topics import topic_of
+from dca_proto.protocol import facts
+from dca_proto.protocol.actor import Actor
+from dca_proto.protocol.client.actor import Client
+from dca_proto.protocol.compute.actor import ComputeNode
+from dca_proto.protocol.effects import Channel, Persist, Send
+from dca_proto.protocol.events import Started
+from dca_proto.protocol.params import Timing
+from dca_proto.protocol.trainer.request import AskLdpReport, AskNodeRelease
+from dca_proto.protocol.wire.codec import decode_body, decode_frame
+from dca_proto.protocol.wire.messages import Announcement, EpochKey, Progress, Sessions, SessionsWanted, Signed
+from dca_proto.protocol.wire.topics import topic_of
+from dca_proto.runtime.broker import Broker
+from dca_proto.runtime.settings import BrokerSettings
 from dca_proto.testing import TestFederation
 from emulator.sim.events import Observer
 from emulator.sim.link import LinkOptions
@@ -122,10 +122,10 @@ class Prepared(TestFederation):
         self._computes = [stored(super(Prepared, self).compute(index), now_ms) for index in range(COMPUTES)]
         self._clients = [stored(super(Prepared, self).client(index), now_ms) for index in range(CLIENTS)]
 
-    def compute(self, index: int, records: Any = ()) -> ComputeActor:
+    def compute(self, index: int, records: Any = ()) -> ComputeNode:
         return super().compute(index, records or self._computes[index])
 
-    def client(self, index: int, records: Any = ()) -> ClientActor:
+    def client(self, index: int, records: Any = ()) -> Client:
         return super().client(index, records or self._clients[index])
 
 

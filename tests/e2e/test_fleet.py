@@ -22,12 +22,12 @@ import pytest
 from commands import Dca
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.core.errors import RoundAborted, TransportError, UsageError
-from dca_proto.core.request import OpenRound
-from dca_proto.net import mqtt
-from dca_proto.net.broker import Broker
-from dca_proto.net.live import LiveTrainer
+from dca_proto.errors import RoundAborted, TransportError, UsageError
 from dca_proto.privacy.budget import Budget
+from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.runtime import mqtt
+from dca_proto.runtime.broker import Broker
+from dca_proto.runtime.live import LiveTrainer
 from emulator.engine import WorkerDiedError
 from emulator.inexact import RoundedGaussian
 from emulator.swarm import usage

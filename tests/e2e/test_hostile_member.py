@@ -14,13 +14,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dca_proto.core.effects import Address, Channel
-from dca_proto.core.errors import TransportError, UsageError
-from dca_proto.net.access import Access, Member, limit_lines
-from dca_proto.net.broker import Broker, BrokerOptions, launch_broker
-from dca_proto.net.mqtt import MqttTransport
-from dca_proto.net.settings import BrokerSettings
-from dca_proto.net.topics import subscriptions, topic_of
+from dca_proto.errors import TransportError, UsageError
+from dca_proto.protocol.effects import Address, Channel
+from dca_proto.protocol.wire.topics import subscriptions, topic_of
+from dca_proto.runtime.access import Access, Member, limit_lines
+from dca_proto.runtime.broker import Broker, BrokerOptions, launch_broker
+from dca_proto.runtime.mqtt import MqttTransport
+from dca_proto.runtime.settings import BrokerSettings
 
 FEDERATION = "ward"
 HOSTILE, HONEST, NODE, TRAINER = (

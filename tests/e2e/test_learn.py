@@ -16,15 +16,15 @@ import pytest
 from commands import Done
 from rich.console import Console
 
-from dca_proto import device
 from dca_proto.aggregate import SecureSumRequest
 from dca_proto.cli import main
 from dca_proto.cli.learn_view import ProgressReporter, iteration_row, show
 from dca_proto.cli.ledger_view import read_ledger_view
-from dca_proto.core import facts
-from dca_proto.learning.runner import HeldRound
-from dca_proto.net.broker import Broker
-from dca_proto.net.transport import Connected
+from dca_proto.jobs.runner import HeldRound
+from dca_proto.protocol import facts
+from dca_proto.runtime import device
+from dca_proto.runtime.broker import Broker
+from dca_proto.runtime.transport import Connected
 from dca_proto.testing import TestFederation
 from inference.jobs.base import Stage
 from inference.variational.progress import Iteration

@@ -14,16 +14,16 @@ from pathlib import Path
 import pytest
 from test_learn import LET_THROUGH, WIDE, Actors
 
-from dca_proto import device
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from dca_proto.cli import main
 from dca_proto.cli.ledger_view import read_ledger_view
-from dca_proto.core.errors import UsageError
-from dca_proto.learning.job import JobTerms
-from dca_proto.learning.journal import Journal, journal_path
-from dca_proto.learning.sync import TrainerRounds
-from dca_proto.net.broker import Broker
+from dca_proto.errors import UsageError
+from dca_proto.jobs.job import JobTerms
+from dca_proto.jobs.journal import Journal, journal_path
+from dca_proto.jobs.sync import TrainerRounds
 from dca_proto.privacy.budget import Budget
+from dca_proto.runtime import device
+from dca_proto.runtime.broker import Broker
 from inference.rounds import Job, run
 
 CLIENTS = 6
@@ -50,7 +50,7 @@ def process(file: Path, fact: str, count: int) -> None:
     import os
     import signal
 
-    from dca_proto.learning.runner import learn
+    from dca_proto.jobs.runner import learn
 
     seen: Counter[str] = Counter()
 

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from dca_proto import device
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.cli import main
-from dca_proto.core.effects import Channel
-from dca_proto.core.errors import RoundAborted
-from dca_proto.core.facts import Declined, Dropped, FederationChanged, SessionKept
-from dca_proto.keyfile import read_federation, read_identity
-from dca_proto.net.access import Access, Member
-from dca_proto.net.broker import BrokerOptions, Kind, launch_broker
-from dca_proto.request import RoundSettings, open_round
+from dca_proto.errors import RoundAborted
+from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.facts import Declined, Dropped, FederationChanged, SessionKept
+from dca_proto.runtime import device
+from dca_proto.runtime.access import Access, Member
+from dca_proto.runtime.broker import BrokerOptions, Kind, launch_broker
+from dca_proto.runtime.keyfile import read_federation, read_identity
+from dca_proto.runtime.request import RoundSettings, open_round
 
 CLIENTS, PATIENCE_S = 6, 20
 ROUND = RoundSettings(

@@ -23,7 +23,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PACKAGES = ("dca_proto", "emulator", "inference")
 
 DEVICE = """
-from dca_proto.core.facts import RoundCompleted
+from dca_proto.protocol.facts import RoundCompleted
 from dca_proto.testing import TestFederation
 cast = TestFederation(5, 3)
 network = cast.network()
@@ -36,9 +36,9 @@ assert done.aggregate.contributors == 5 and done.aggregate.private
 BROKER = """
 import asyncio, random
 from pathlib import Path
-from dca_proto.net.broker import BrokerOptions, launch_broker
-from dca_proto.net.mqtt import MqttTransport
-from dca_proto.net.settings import BrokerSettings
+from dca_proto.runtime.broker import BrokerOptions, launch_broker
+from dca_proto.runtime.mqtt import MqttTransport
+from dca_proto.runtime.settings import BrokerSettings
 async def main():
     async with launch_broker(Path("broker"), BrokerOptions(kind="embedded")) as broker:
         client = MqttTransport(BrokerSettings(url=broker.url), "client", ("ward",), rng=random.Random(1))
@@ -51,7 +51,7 @@ asyncio.run(asyncio.wait_for(main(), 60))
 INFERENCE = """
 import numpy as np
 from dca_proto.privacy.budget import Budget
-from dca_proto.learning.job import JobTerms
+from dca_proto.jobs.job import JobTerms
 from emulator.ideal import IdealSwarm
 from inference.datasets import load
 from inference.estimators import PrivateLinearRegression
@@ -66,7 +66,7 @@ SAMPLERS = """
 import arviz, numpy as np
 from dca_proto.aggregate import LdpReportRequest
 from dca_proto.privacy.budget import Budget
-from dca_proto.learning.job import JobTerms
+from dca_proto.jobs.job import JobTerms
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.models.fit import gaussian

@@ -14,13 +14,13 @@ import pytest
 from gateway import Gateway
 from harness import Connected, Left, LiveActor
 
-from dca_proto.core import facts
-from dca_proto.core.effects import Address, Channel
-from dca_proto.core.params import Timing
-from dca_proto.net.broker import BrokerOptions, launch_broker
-from dca_proto.net.mqtt import MqttTransport
-from dca_proto.net.settings import BrokerSettings
-from dca_proto.net.topics import subscriptions, topic_of
+from dca_proto.protocol import facts
+from dca_proto.protocol.effects import Address, Channel
+from dca_proto.protocol.params import Timing
+from dca_proto.protocol.wire.topics import subscriptions, topic_of
+from dca_proto.runtime.broker import BrokerOptions, launch_broker
+from dca_proto.runtime.mqtt import MqttTransport
+from dca_proto.runtime.settings import BrokerSettings
 from dca_proto.testing import Build, NoNoise, TestFederation
 
 CLIENTS = 3_000  # about half of them for each Compute node

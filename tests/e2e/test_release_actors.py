@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from dca_proto.cli import main
-from dca_proto.device import load
-from dca_proto.net.broker import Broker
-from dca_proto.request import open_round
+from dca_proto.runtime.broker import Broker
+from dca_proto.runtime.device import load
+from dca_proto.runtime.request import open_round
 
 ROUND = """
 [round]

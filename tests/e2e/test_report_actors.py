@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from dca_proto.cli import main
-from dca_proto.core.facts import Acknowledged
-from dca_proto.device import load
-from dca_proto.net.broker import Broker
 from dca_proto.privacy.mechanism import GRID_LAPLACE, UNARY_ENCODING
+from dca_proto.protocol.facts import Acknowledged
+from dca_proto.runtime.broker import Broker
+from dca_proto.runtime.device import load
 
 VALUES = ("0", "1", "2", "1", '""', "")
 """Each client's only line: of the last two, one has a missing value and one no row at all."""

@@ -19,16 +19,17 @@ import numpy as np
 import pytest
 from harness import Left, LiveActor, LiveFederation, Point, records
 
-from dca_proto.core import charges, client_round, compute_round, facts
-from dca_proto.core.codec import decode_frame
-from dca_proto.core.effects import Channel
-from dca_proto.core.messages import Sealed
-from dca_proto.core.params import Timing
-from dca_proto.keyfile import write_identity
-from dca_proto.net.broker import Broker
-from dca_proto.net.settings import BrokerSettings
-from dca_proto.privacy import ledger
-from dca_proto.privacy.ledger import Charge
+from dca_proto.protocol import charges, facts, ledger
+from dca_proto.protocol.client import round as client_round
+from dca_proto.protocol.compute import round as compute_round
+from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.ledger import Charge
+from dca_proto.protocol.params import Timing
+from dca_proto.protocol.wire.codec import decode_frame
+from dca_proto.protocol.wire.messages import Sealed
+from dca_proto.runtime.broker import Broker
+from dca_proto.runtime.keyfile import write_identity
+from dca_proto.runtime.settings import BrokerSettings
 from dca_proto.testing import NoNoise, TestFederation
 
 CLIENTS, COMPUTES = 24, 3  # so many that each node holds some: false alarm 1e-4, as it is drawn from a hash

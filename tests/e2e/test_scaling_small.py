@@ -14,9 +14,9 @@ import psutil
 import pytest
 from nacl import bindings
 
-from dca_proto.core.codec import encode
-from dca_proto.core.errors import UsageError
-from dca_proto.core.messages import Contribution, Receipt
+from dca_proto.errors import UsageError
+from dca_proto.protocol.wire.codec import encode
+from dca_proto.protocol.wire.messages import Contribution, Receipt
 from emulator.engine import WorkerDiedError, open_engine
 from emulator.scaling import emulated, measure
 from emulator.scaling.cell import Cell

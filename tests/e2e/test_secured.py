@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 from harness import Connected, Left, LiveFederation
 
-from dca_proto.core import facts
-from dca_proto.core.effects import Channel
-from dca_proto.core.params import Timing
-from dca_proto.net.access import Access, Member
-from dca_proto.net.broker import BrokerOptions, TlsFiles, launch_broker
-from dca_proto.net.settings import BrokerSettings
+from dca_proto.protocol import facts
+from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.params import Timing
+from dca_proto.runtime.access import Access, Member
+from dca_proto.runtime.broker import BrokerOptions, TlsFiles, launch_broker
+from dca_proto.runtime.settings import BrokerSettings
 from dca_proto.testing import NoNoise, TestFederation
 
 CLIENTS, COMPUTES = 8, 3

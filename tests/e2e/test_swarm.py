@@ -23,13 +23,13 @@ from commands import Dca, Done
 from rich.console import Console
 
 from dca_proto.cli import main
-from dca_proto.core import facts
-from dca_proto.core.effects import Address, Channel
-from dca_proto.core.errors import RoundAborted
-from dca_proto.learning.runner import RETRIES
-from dca_proto.net.broker import Broker
-from dca_proto.net.topics import topic_of
+from dca_proto.errors import RoundAborted
+from dca_proto.jobs.runner import RETRIES
 from dca_proto.privacy.accounting import epsilon_of, mu_of_pure
+from dca_proto.protocol import facts
+from dca_proto.protocol.effects import Address, Channel
+from dca_proto.protocol.wire.topics import topic_of
+from dca_proto.runtime.broker import Broker
 from emulator.results import Run
 from emulator.swarm.dropout import Dropouts, Vanished
 from emulator.swarm.host import Charges

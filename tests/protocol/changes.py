@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 from scene import results
 
-from dca_proto.core import facts
-from dca_proto.core.client import ClientActor
-from dca_proto.core.codec import encode
-from dca_proto.core.effects import Address, Channel
-from dca_proto.core.events import Received
 from dca_proto.crypto.sealing import Identity
-from dca_proto.federation import Federation, sign_federation
+from dca_proto.protocol import facts
+from dca_proto.protocol.client.actor import Client
+from dca_proto.protocol.effects import Address, Channel
+from dca_proto.protocol.events import Received
+from dca_proto.protocol.federation import Federation, sign_federation
+from dca_proto.protocol.wire.codec import encode
 from dca_proto.testing import Network, TestFederation
 
 NEW_NODE, NEW_TRAINER, THIEF = (Identity(bytes([index]) * 32) for index in (71, 72, 73))
@@ -29,7 +29,7 @@ class Withholding(Network):
         return [one for one in found if one not in self.kept_from] if to.channel is Channel.FEDERATION else found
 
 
-class PlaysOn(ClientActor):
+class PlaysOn(Client):
     """A client that takes part although it is revoked."""
 
     def _consider(self, opened: Any, now_ms: int) -> Any:

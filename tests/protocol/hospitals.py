@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 from scene import begin, body_of, unsealed
 
-from dca_proto.core.messages import Release, Sealed
-from dca_proto.core.request import AskNodeRelease, OpenRound
-from dca_proto.core.trainer import TrainerActor
 from dca_proto.privacy import accounting
-from dca_proto.privacy.policy import BudgetLimit, Policy
+from dca_proto.protocol.policy import BudgetLimit, Policy
+from dca_proto.protocol.trainer.actor import Trainer
+from dca_proto.protocol.trainer.request import AskNodeRelease, OpenRound
+from dca_proto.protocol.wire.messages import Release, Sealed
 from dca_proto.testing import Envelope, Network, NoNoise, TestFederation
 
 MU = accounting.mu_of(1.0, 1e-6)
@@ -34,9 +34,9 @@ class Hospitals(TestFederation):
         rows = [np.full((index + 2, 1), (index + 1) / 16) for index in range(count)]
         super().__init__(count, 0, **{"rows": rows, "policy": OPEN, "mechanism": NoNoise(), **changes})
 
-    def trainer(self, records: Iterable[tuple[str, bytes, bytes]] = ()) -> TrainerActor:
+    def trainer(self, records: Iterable[tuple[str, bytes, bytes]] = ()) -> Trainer:
         common = self._common(records, "trainer")
-        return TrainerActor(self.trainer_identity, self.federation, account=self.account, **common)
+        return Trainer(self.trainer_identity, self.federation, account=self.account, **common)
 
     def request(self, **changes: Any) -> OpenRound:
         plain = {"ask": AskNodeRelease(), "rows_max": 8}

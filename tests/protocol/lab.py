@@ -7,10 +7,10 @@ from collections.abc import Iterable
 import msgspec
 from scene import announced, begin, forged, losing
 
-from dca_proto.core.messages import Abort, Contribution
-from dca_proto.core.trainer import TrainerActor
 from dca_proto.privacy import accounting
-from dca_proto.privacy.policy import BudgetLimit
+from dca_proto.protocol.policy import BudgetLimit
+from dca_proto.protocol.trainer.actor import Trainer
+from dca_proto.protocol.wire.messages import Abort, Contribution
 from dca_proto.testing import Network, NoNoise, TestFederation
 
 TWO_ROUNDS = BudgetLimit(epsilon=1.6, delta=1e-6)
@@ -23,8 +23,8 @@ class Lab(TestFederation):
 
     account: BudgetLimit | None = TWO_ROUNDS
 
-    def trainer(self, records: Iterable[tuple[str, bytes, bytes]] = ()) -> TrainerActor:
-        return TrainerActor(
+    def trainer(self, records: Iterable[tuple[str, bytes, bytes]] = ()) -> Trainer:
+        return Trainer(
             self.trainer_identity,
             self.federation,
             account=self.account,
@@ -38,9 +38,9 @@ def lab(account: BudgetLimit | None = TWO_ROUNDS) -> tuple[Lab, Network]:
     return cast, cast.network()
 
 
-def trainer_of(cast: TestFederation, network: Network) -> TrainerActor:
+def trainer_of(cast: TestFederation, network: Network) -> Trainer:
     actor = network.actors[cast.trainer_identity.id]
-    assert isinstance(actor, TrainerActor)
+    assert isinstance(actor, Trainer)
     return actor
 
 

@@ -10,10 +10,10 @@ import numpy as np
 from hospitals import released
 from scene import begin, unsealed
 
-from dca_proto.core.messages import Release
-from dca_proto.core.request import AskLdpReport, OpenRound
 from dca_proto.privacy.mechanism import PURE_MECHANISMS, RANDOMISED_RESPONSE, UNARY_ENCODING
-from dca_proto.privacy.policy import Policy
+from dca_proto.protocol.policy import Policy
+from dca_proto.protocol.trainer.request import AskLdpReport, OpenRound
+from dca_proto.protocol.wire.messages import Release
 from dca_proto.testing import Network, TestFederation
 
 SCALED = {"columns": ["x"], "centre": [2.0], "scale": [2.0], "bound": [1.0]}

@@ -17,15 +17,23 @@ from numpy.typing import NDArray
 from wiretap import opened_contribution
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.core.announcement import OpenedAnnouncement, open_announcement, open_answer, seal_answer
-from dca_proto.core.client import ClientActor
-from dca_proto.core.codec import decode_body, decode_frame, encode, open_signed, sign
-from dca_proto.core.effects import Channel, Effect, Forget, Persist, Report, Send
-from dca_proto.core.errors import PeerError
-from dca_proto.core.events import Event, Received
-from dca_proto.core.facts import Dropped, RoundCompleted, RoundFailed
-from dca_proto.core.lists import list_hash
-from dca_proto.core.messages import (
+from dca_proto.crypto.masks import ENTRY_BYTES
+from dca_proto.crypto.sealing import AgreementKey, Identity, seal_to
+from dca_proto.errors import PeerError
+from dca_proto.protocol.announcement import OpenedAnnouncement, open_announcement, open_answer, seal_answer
+from dca_proto.protocol.client.actor import Client
+from dca_proto.protocol.effects import Channel, Effect, Forget, Persist, Report, Send
+from dca_proto.protocol.events import Event, Received
+from dca_proto.protocol.facts import Dropped, RoundCompleted, RoundFailed
+from dca_proto.protocol.federation import Federation
+from dca_proto.protocol.ledger import TABLE as LEDGER
+from dca_proto.protocol.ledger import Charge
+from dca_proto.protocol.lists import list_hash
+from dca_proto.protocol.params import Limits
+from dca_proto.protocol.policy import Policy
+from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode, open_signed, sign
+from dca_proto.protocol.wire.messages import (
     Announcement,
     Body,
     Contribution,
@@ -37,14 +45,6 @@ from dca_proto.core.messages import (
     Sealed,
     Signed,
 )
-from dca_proto.core.params import Limits
-from dca_proto.core.request import OpenRound
-from dca_proto.crypto.masks import ENTRY_BYTES
-from dca_proto.crypto.sealing import AgreementKey, Identity, seal_to
-from dca_proto.federation import Federation
-from dca_proto.privacy.ledger import TABLE as LEDGER
-from dca_proto.privacy.ledger import Charge
-from dca_proto.privacy.policy import Policy
 from dca_proto.testing import Envelope, Network, NoNoise, Records, TestFederation, seeded
 
 NOT_STATE = {
@@ -62,7 +62,7 @@ THREE_ROUNDS = msgspec.structs.replace(EASY, epsilon_per_period_max=2.0, delta_m
 class OneTight(TestFederation):
     """A cast whose client 0 has a budget of three rounds; the others have more than enough."""
 
-    def client(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> ClientActor:
+    def client(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> Client:
         usual = self.policy
         self.policy = THREE_ROUNDS if index == 0 else usual
         made = super().client(index, records)
@@ -244,7 +244,7 @@ class PowerCuts(Network):
         return {key: decode(value, type=Charge) for (table, key), value in stored if table == LEDGER}
 
 
-def recompose(client: ClientActor, **changes: Any) -> None:
+def recompose(client: Client, **changes: Any) -> None:
     """Give a client other rows or another random generator."""
     client._composer = msgspec.structs.replace(client._composer, **changes)
 

@@ -29,11 +29,15 @@ from scene import (
 )
 from wiretap import keys_of
 
-from dca_proto.core.codec import decode_frame, encode
-from dca_proto.core.effects import Channel, Persist
-from dca_proto.core.events import Received
-from dca_proto.core.facts import ChargeReturned, Contributed, Declined, NodeAborted, Released
-from dca_proto.core.messages import (
+from dca_proto.crypto.masks import ask_tag
+from dca_proto.privacy import accounting
+from dca_proto.protocol.effects import Channel, Persist
+from dca_proto.protocol.events import Received
+from dca_proto.protocol.facts import ChargeReturned, Contributed, Declined, NodeAborted, Released
+from dca_proto.protocol.params import Timing
+from dca_proto.protocol.policy import Policy
+from dca_proto.protocol.wire.codec import decode_frame, encode
+from dca_proto.protocol.wire.messages import (
     Abort,
     AbortWanted,
     Announcement,
@@ -44,10 +48,6 @@ from dca_proto.core.messages import (
     Receipt,
     Sealed,
 )
-from dca_proto.core.params import Timing
-from dca_proto.crypto.masks import ask_tag
-from dca_proto.privacy import accounting
-from dca_proto.privacy.policy import Policy
 from dca_proto.testing import Network, NoNoise, TestFederation
 
 TIGHT = Policy(clients_min=1, honest_min=1, epsilon_per_round_max=1.0, epsilon_per_period_max=2.0, delta_max=1e-5)

@@ -18,18 +18,18 @@ from numpy.typing import NDArray
 from scene import begin, failures, results, sent, until_the_end
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.core import contribution
-from dca_proto.core.client import ClientActor
-from dca_proto.core.effects import Channel
-from dca_proto.core.errors import PeerError
-from dca_proto.core.facts import Declined
-from dca_proto.core.messages import Contribution
 from dca_proto.crypto import masks as core_masks
 from dca_proto.crypto.fixedpoint import from_ring
 from dca_proto.crypto.masks import TAG_BYTES
+from dca_proto.errors import PeerError
 from dca_proto.privacy import accounting
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian, Mechanism
-from dca_proto.privacy.policy import Policy
+from dca_proto.protocol import contribution
+from dca_proto.protocol.client.actor import Client
+from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.facts import Declined
+from dca_proto.protocol.policy import Policy
+from dca_proto.protocol.wire.messages import Contribution
 from dca_proto.testing import Network, TestFederation
 from emulator.audit.protocol import Recording
 from emulator.audit.uniformity import byte_counts, byte_p_value
@@ -63,7 +63,7 @@ def network_of(cast: TestFederation, crooked: Mapping[int, Mechanism], lost: Ite
     """All actors, some clients with a mechanism of their own; the contributions of the `lost` ones never arrive."""
     network, silent = Network(), {cast.clients[index] for index in lost}
 
-    def client(index: int, records: Iterable[tuple[str, bytes, bytes]]) -> ClientActor:
+    def client(index: int, records: Iterable[tuple[str, bytes, bytes]]) -> Client:
         cast.mechanism = crooked.get(index, DistributedDiscreteGaussian())
         return cast.client(index, records)
 

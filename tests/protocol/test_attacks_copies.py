@@ -25,13 +25,13 @@ from scene import (
 )
 from wiretap import Recording, opened_contribution
 
-from dca_proto.core.codec import encode
-from dca_proto.core.contribution import hedged_root
-from dca_proto.core.effects import Send
-from dca_proto.core.events import Received, Started
-from dca_proto.core.facts import LedgerReused
-from dca_proto.core.messages import Announcement, Close, Contribution, Receipt
 from dca_proto.crypto.sealing import Identity
+from dca_proto.protocol.contribution import hedged_root
+from dca_proto.protocol.effects import Send
+from dca_proto.protocol.events import Received, Started
+from dca_proto.protocol.facts import LedgerReused
+from dca_proto.protocol.wire.codec import encode
+from dca_proto.protocol.wire.messages import Announcement, Close, Contribution, Receipt
 from dca_proto.testing import Network, TestFederation
 
 

@@ -29,12 +29,14 @@ from scene import (
 )
 from wiretap import keys_of
 
-from dca_proto.core.codec import decode_body, decode_frame, encode
-from dca_proto.core.effects import Channel, Report
-from dca_proto.core.errors import PeerError
-from dca_proto.core.events import Received
-from dca_proto.core.facts import Dropped
-from dca_proto.core.messages import (
+from dca_proto.crypto.masks import contribution_keys
+from dca_proto.crypto.sealing import SINGLE_USE_NONCE, encrypt
+from dca_proto.errors import PeerError
+from dca_proto.protocol.effects import Channel, Report
+from dca_proto.protocol.events import Received
+from dca_proto.protocol.facts import Dropped
+from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode
+from dca_proto.protocol.wire.messages import (
     Announcement,
     Answer,
     Close,
@@ -47,9 +49,7 @@ from dca_proto.core.messages import (
     Receipt,
     Signed,
 )
-from dca_proto.crypto.masks import contribution_keys
-from dca_proto.crypto.sealing import SINGLE_USE_NONCE, encrypt
-from dca_proto.net.topics import sender_of
+from dca_proto.protocol.wire.topics import sender_of
 from dca_proto.testing import Envelope, Network, TestFederation
 
 FUZZ = settings(

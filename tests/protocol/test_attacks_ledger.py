@@ -31,13 +31,13 @@ from scene import (
 )
 from wiretap import opened_contribution
 
-from dca_proto.core.charges import WINDOW, SeenCharges
-from dca_proto.core.codec import encode
-from dca_proto.core.effects import Send
-from dca_proto.core.events import Received
-from dca_proto.core.facts import Declined, LedgerReused, NodeAborted
-from dca_proto.core.messages import ChargeReused, Close, Contribution, Decline, Receipt, Sealed
-from dca_proto.privacy.ledger import TABLE as LEDGER
+from dca_proto.protocol.charges import WINDOW, SeenCharges
+from dca_proto.protocol.effects import Send
+from dca_proto.protocol.events import Received
+from dca_proto.protocol.facts import Declined, LedgerReused, NodeAborted
+from dca_proto.protocol.ledger import TABLE as LEDGER
+from dca_proto.protocol.wire.codec import encode
+from dca_proto.protocol.wire.messages import ChargeReused, Close, Contribution, Decline, Receipt, Sealed
 from dca_proto.testing import Envelope, Network, NoNoise, TestFederation
 
 # 17: ledgers restored from what they were

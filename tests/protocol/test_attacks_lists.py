@@ -35,12 +35,12 @@ from scene import (
     until_the_end,
 )
 
-from dca_proto.core.codec import decode_body, encode
-from dca_proto.core.contribution import Kept
-from dca_proto.core.facts import ChargeReturned, NodeAborted, Released
-from dca_proto.core.lists import encode_places
-from dca_proto.core.messages import Abort, Answer, Close, Contribution, FrozenList, ListHeader, PartialSum
 from dca_proto.crypto.masks import ENTRY_BYTES, TAG_BYTES, entry_of
+from dca_proto.protocol.contribution import Kept
+from dca_proto.protocol.facts import ChargeReturned, NodeAborted, Released
+from dca_proto.protocol.lists import encode_places
+from dca_proto.protocol.wire.codec import decode_body, encode
+from dca_proto.protocol.wire.messages import Abort, Answer, Close, Contribution, FrozenList, ListHeader, PartialSum
 from dca_proto.testing import Envelope, Network, TestFederation
 
 Change = Callable[[bytes, bytes], tuple[bytes, bytes]]

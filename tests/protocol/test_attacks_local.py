@@ -28,11 +28,16 @@ from scene import (
     until_the_end,
 )
 
-from dca_proto.core import facts
-from dca_proto.core.codec import encode
-from dca_proto.core.events import Received
-from dca_proto.core.kinds import LdpReport, SecureSum
-from dca_proto.core.messages import (
+from dca_proto.privacy.accounting import mu_of
+from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
+from dca_proto.protocol import facts
+from dca_proto.protocol.events import Received
+from dca_proto.protocol.kinds import LdpReport, SecureSum
+from dca_proto.protocol.params import Limits
+from dca_proto.protocol.trainer.request import AskNodeRelease
+from dca_proto.protocol.trainer.round import RELEASES
+from dca_proto.protocol.wire.codec import encode
+from dca_proto.protocol.wire.messages import (
     Abort,
     Announcement,
     Certificate,
@@ -46,11 +51,6 @@ from dca_proto.core.messages import (
     Release,
     Signed,
 )
-from dca_proto.core.params import Limits
-from dca_proto.core.request import AskNodeRelease
-from dca_proto.core.trainer_round import RELEASES
-from dca_proto.privacy.accounting import mu_of
-from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 from dca_proto.statistics import ADD_OR_REMOVE_ONE_CLIENT, Sensitivity
 from dca_proto.statistics.sum import Sum
 from dca_proto.testing import Network, NoNoise, TestFederation

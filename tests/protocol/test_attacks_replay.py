@@ -32,11 +32,11 @@ from scene import (
     until_the_end,
 )
 
-from dca_proto.core.codec import decode_frame, encode
-from dca_proto.core.events import Received, TimerFired
-from dca_proto.core.events import Timer as TimerName
-from dca_proto.core.facts import ListFrozen, Released, RoundCompleted
-from dca_proto.core.messages import (
+from dca_proto.protocol.events import Received, TimerFired
+from dca_proto.protocol.events import Timer as TimerName
+from dca_proto.protocol.facts import ListFrozen, Released, RoundCompleted
+from dca_proto.protocol.wire.codec import decode_frame, encode
+from dca_proto.protocol.wire.messages import (
     Abort,
     Announcement,
     Answer,

@@ -29,14 +29,7 @@ from scene import (
     until_the_end,
 )
 
-from dca_proto.core import facts
-from dca_proto.core.codec import encode
-from dca_proto.core.errors import UsageError
-from dca_proto.core.events import Received
-from dca_proto.core.kinds import NodeRelease, SecureSum
-from dca_proto.core.messages import Announcement, Receipt, Release
-from dca_proto.core.params import Limits
-from dca_proto.logs import FactLog, configure_logs
+from dca_proto.errors import UsageError
 from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.mechanism import (
     ANALYTIC_GAUSSIAN,
@@ -46,7 +39,14 @@ from dca_proto.privacy.mechanism import (
     RANDOMISED_RESPONSE,
     UNARY_ENCODING,
 )
-from dca_proto.privacy.policy import Policy
+from dca_proto.protocol import facts
+from dca_proto.protocol.events import Received
+from dca_proto.protocol.kinds import NodeRelease, SecureSum
+from dca_proto.protocol.params import Limits
+from dca_proto.protocol.policy import Policy
+from dca_proto.protocol.wire.codec import encode
+from dca_proto.protocol.wire.messages import Announcement, Receipt, Release
+from dca_proto.runtime.logs import FactLog, configure_logs
 from dca_proto.statistics import ADD_OR_REMOVE_ONE_CLIENT
 from dca_proto.statistics.sum import Sum
 from dca_proto.testing import Network, SeededRandom

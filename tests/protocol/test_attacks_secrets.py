@@ -13,12 +13,12 @@ from scene import announced, begin, body_of, flipped, sent, until_the_end
 from wiretap import keys_of
 
 from dca_proto import testing
-from dca_proto.core.effects import Effect, Persist, Report
-from dca_proto.core.events import Received
-from dca_proto.core.facts import Dropped
-from dca_proto.core.messages import Close, Contribution, FrozenList
 from dca_proto.crypto.masks import contribution_keys
 from dca_proto.crypto.sealing import KEY_BYTES, AgreementKey, Identity
+from dca_proto.protocol.effects import Effect, Persist, Report
+from dca_proto.protocol.events import Received
+from dca_proto.protocol.facts import Dropped
+from dca_proto.protocol.wire.messages import Close, Contribution, FrozenList
 from dca_proto.testing import Network, TestFederation
 
 

@@ -31,17 +31,17 @@ from scene import (
 )
 from wiretap import keys_of
 
-from dca_proto.core.codec import decode_frame, encode
-from dca_proto.core.effects import Address, Channel, Persist, Report, Send
-from dca_proto.core.errors import PeerError
-from dca_proto.core.events import Received, Started, Timer, TimerFired
-from dca_proto.core.facts import Declined, LedgerReused, NodeAborted
-from dca_proto.core.messages import Certificate, Close, Contribution, Hello, HelloWanted, Sessions
-from dca_proto.core.params import Timing
-from dca_proto.core.sessions import pair_key
-from dca_proto.crypto.keyring import SeenEpochs
 from dca_proto.crypto.sealing import KEY_BYTES, AgreementKey
-from dca_proto.federation import enrol
+from dca_proto.errors import PeerError
+from dca_proto.protocol.effects import Address, Channel, Persist, Report, Send
+from dca_proto.protocol.events import Received, Started, Timer, TimerFired
+from dca_proto.protocol.facts import Declined, LedgerReused, NodeAborted
+from dca_proto.protocol.federation import enrol
+from dca_proto.protocol.keyring import SeenEpochs
+from dca_proto.protocol.params import Timing
+from dca_proto.protocol.sessions import pair_key
+from dca_proto.protocol.wire.codec import decode_frame, encode
+from dca_proto.protocol.wire.messages import Certificate, Close, Contribution, Hello, HelloWanted, Sessions
 from dca_proto.testing import Envelope, TestFederation
 
 DAY_MS = 24 * 3600 * 1000

@@ -28,13 +28,13 @@ from scene import (
 )
 from wiretap import keys_of
 
-from dca_proto.core.codec import decode_frame, encode
-from dca_proto.core.events import Received
-from dca_proto.core.facts import ChargeReturned, Dropped, NodeAborted, Released, RoundCompleted
-from dca_proto.core.lists import list_hash, set_hash
-from dca_proto.core.messages import Abort, Announcement, Answer, Close, Contribution, FrozenList, Sealed
 from dca_proto.crypto.masks import contribution_keys, entry_of, masked
 from dca_proto.crypto.sealing import SINGLE_USE_NONCE, encrypt
+from dca_proto.protocol.events import Received
+from dca_proto.protocol.facts import ChargeReturned, Dropped, NodeAborted, Released, RoundCompleted
+from dca_proto.protocol.lists import list_hash, set_hash
+from dca_proto.protocol.wire.codec import decode_frame, encode
+from dca_proto.protocol.wire.messages import Abort, Announcement, Answer, Close, Contribution, FrozenList, Sealed
 from dca_proto.testing import Envelope, Network
 
 

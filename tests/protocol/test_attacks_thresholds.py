@@ -22,13 +22,13 @@ from scene import (
     until_the_end,
 )
 
-from dca_proto.core.errors import UsageError
-from dca_proto.core.events import Received
-from dca_proto.core.facts import Declined, NodeAborted, Released
-from dca_proto.core.kinds import SecureSum
-from dca_proto.core.messages import Announcement, Contribution
+from dca_proto.errors import UsageError
 from dca_proto.privacy import accounting
-from dca_proto.privacy.policy import Floors, Policy
+from dca_proto.protocol.events import Received
+from dca_proto.protocol.facts import Declined, NodeAborted, Released
+from dca_proto.protocol.kinds import SecureSum
+from dca_proto.protocol.policy import Floors, Policy
+from dca_proto.protocol.wire.messages import Announcement, Contribution
 from dca_proto.testing import Network, TestFederation
 
 

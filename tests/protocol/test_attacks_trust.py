@@ -29,13 +29,18 @@ from scene import (
     until_the_end,
 )
 
-from dca_proto.core import client as client_module
-from dca_proto.core.announcement import check_invitation, invitation_root, invitations
-from dca_proto.core.codec import decode_frame, encode, sign
-from dca_proto.core.errors import PeerError
-from dca_proto.core.events import Received
-from dca_proto.core.facts import Contributed, Declined, Released
-from dca_proto.core.messages import (
+from dca_proto.crypto.sealing import KEY_BYTES, Identity, actor_id
+from dca_proto.errors import PeerError
+from dca_proto.privacy import accounting
+from dca_proto.protocol.announcement import check_invitation, invitation_root, invitations
+from dca_proto.protocol.client import actor as client_module
+from dca_proto.protocol.events import Received
+from dca_proto.protocol.facts import Contributed, Declined, Released
+from dca_proto.protocol.federation import Member, enrol
+from dca_proto.protocol.params import Timing
+from dca_proto.protocol.policy import Policy
+from dca_proto.protocol.wire.codec import decode_frame, encode, sign
+from dca_proto.protocol.wire.messages import (
     Announcement,
     Contribution,
     Decline,
@@ -45,11 +50,6 @@ from dca_proto.core.messages import (
     PartialSum,
     Signed,
 )
-from dca_proto.core.params import Timing
-from dca_proto.crypto.sealing import KEY_BYTES, Identity, actor_id
-from dca_proto.federation import Member, enrol
-from dca_proto.privacy import accounting
-from dca_proto.privacy.policy import Policy
 from dca_proto.testing import Envelope, Network, TestFederation, seeded
 
 DAY_MS = 24 * 3600 * 1000

@@ -32,23 +32,23 @@ from scene import (
 
 from dca_proto.aggregate import SecureSumRequest
 from dca_proto.cli import main
-from dca_proto.core.codec import decode_frame
-from dca_proto.core.effects import Channel, Persist
-from dca_proto.core.errors import UsageError
-from dca_proto.core.events import Received
-from dca_proto.core.facts import Contributed, Declined
-from dca_proto.core.messages import Close, Contribution, Decline, Invitation, Progress
-from dca_proto.core.params import Limits
-from dca_proto.core.trainer_round import ROUNDS, StoredRound
-from dca_proto.learning.batches import Batches
-from dca_proto.learning.job import JobTerms
-from dca_proto.net.store import SqliteStore
+from dca_proto.errors import UsageError
+from dca_proto.jobs.batches import Batches
+from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy import accounting
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.cost import PrivacyCost, total
-from dca_proto.privacy.federation_budget import BudgetError
-from dca_proto.privacy.ledger import Cost, worst
 from dca_proto.privacy.rounding import at_least, at_most
+from dca_proto.protocol.effects import Channel, Persist
+from dca_proto.protocol.events import Received
+from dca_proto.protocol.facts import Contributed, Declined
+from dca_proto.protocol.ledger import Cost, worst
+from dca_proto.protocol.params import Limits
+from dca_proto.protocol.trainer.federation_budget import BudgetError
+from dca_proto.protocol.trainer.round import ROUNDS, StoredRound
+from dca_proto.protocol.wire.codec import decode_frame
+from dca_proto.protocol.wire.messages import Close, Contribution, Decline, Invitation, Progress
+from dca_proto.runtime.store import SqliteStore
 from dca_proto.testing import Network, NoNoise, TestFederation, seeded
 
 

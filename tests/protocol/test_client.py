@@ -24,16 +24,24 @@ from scene import (
     until_the_end,
 )
 
-from dca_proto.core.client import ClientActor
-from dca_proto.core.client_round import ROUNDS, TABLE, StoredRound
-from dca_proto.core.codec import encode
-from dca_proto.core.effects import Forget, Persist, SetTimer
-from dca_proto.core.errors import UsageError
-from dca_proto.core.events import Command, Received, Started, Timer, TimerFired
-from dca_proto.core.facts import Acknowledged, Declined, Missed
-from dca_proto.core.messages import AbortWanted, Announcement, ChargeReused, Close, Contribution, Receipt, Sealed
-from dca_proto.privacy.ledger import TABLE as LEDGER
-from dca_proto.privacy.policy import Policy
+from dca_proto.errors import UsageError
+from dca_proto.protocol.client.actor import Client
+from dca_proto.protocol.client.round import ROUNDS, TABLE, StoredRound
+from dca_proto.protocol.effects import Forget, Persist, SetTimer
+from dca_proto.protocol.events import Command, Received, Started, Timer, TimerFired
+from dca_proto.protocol.facts import Acknowledged, Declined, Missed
+from dca_proto.protocol.ledger import TABLE as LEDGER
+from dca_proto.protocol.policy import Policy
+from dca_proto.protocol.wire.codec import encode
+from dca_proto.protocol.wire.messages import (
+    AbortWanted,
+    Announcement,
+    ChargeReused,
+    Close,
+    Contribution,
+    Receipt,
+    Sealed,
+)
 from dca_proto.testing import TestFederation
 
 PHASES = ("new", "declined", "sent", "kept", "missed", "returned")
@@ -80,7 +88,7 @@ class Scene:
         return scene.network
 
     @property
-    def actor(self) -> ClientActor:
+    def actor(self) -> Client:
         return self.network.actors[self.client]
 
     @functools.cached_property

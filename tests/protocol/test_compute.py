@@ -23,15 +23,17 @@ from scene import (
 )
 from wiretap import keys_of
 
-from dca_proto.core import facts
-from dca_proto.core.codec import decode_body, encode
-from dca_proto.core.compute import ComputeActor
-from dca_proto.core.compute_round import TABLE
-from dca_proto.core.effects import Channel, Forget, Persist, Report, Send
-from dca_proto.core.errors import UsageError
-from dca_proto.core.events import Command, Received, Started, TimerFired
-from dca_proto.core.events import Timer as TimerName
-from dca_proto.core.messages import (
+from dca_proto.crypto.masks import ENTRY_BYTES, contribution_keys
+from dca_proto.errors import UsageError
+from dca_proto.protocol import facts
+from dca_proto.protocol.compute.actor import ComputeNode
+from dca_proto.protocol.compute.round import TABLE
+from dca_proto.protocol.effects import Channel, Forget, Persist, Report, Send
+from dca_proto.protocol.events import Command, Received, Started, TimerFired
+from dca_proto.protocol.events import Timer as TimerName
+from dca_proto.protocol.params import Timing
+from dca_proto.protocol.wire.codec import decode_body, encode
+from dca_proto.protocol.wire.messages import (
     Abort,
     Announcement,
     Answer,
@@ -45,8 +47,6 @@ from dca_proto.core.messages import (
     Query,
     Receipt,
 )
-from dca_proto.core.params import Timing
-from dca_proto.crypto.masks import ENTRY_BYTES, contribution_keys
 from dca_proto.testing import Envelope, TestFederation, seeded
 
 PHASES = ("new", "collecting", "frozen", "answered", "released", "aborted")
@@ -90,7 +90,7 @@ class Scene:
         return self.network.handle(self.node, TimerFired(TimerName(purpose, self.round_id)))
 
     @property
-    def actor(self) -> ComputeActor:
+    def actor(self) -> ComputeNode:
         return self.network.actors[self.node]
 
     def contribution(self) -> tuple[bytes, bytes]:
@@ -412,6 +412,6 @@ def test_a_new_epoch_publishes_a_new_key_and_deletes_the_old_one() -> None:
 def test_randomness_is_an_argument() -> None:
     """Two nodes of one stream write the same bytes."""
     cast = TestFederation(4, 2)
-    nodes = [ComputeActor(cast.compute_identities[0], cast.federation, random=seeded("same")) for _ in range(2)]
+    nodes = [ComputeNode(cast.compute_identities[0], cast.federation, random=seeded("same")) for _ in range(2)]
     first, second = (node.handle(Started(), 10**12) for node in nodes)
     assert first == second

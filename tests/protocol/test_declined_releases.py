@@ -10,11 +10,11 @@ from hospitals import OPEN, Hospitals, by_id
 from lab import trainer_of
 from scene import begin, body_of, failures, results, until_the_end
 
-from dca_proto.core import facts
-from dca_proto.core.events import Received
-from dca_proto.core.messages import Sealed
-from dca_proto.core.request import OpenRound
-from dca_proto.privacy.policy import BudgetLimit
+from dca_proto.protocol import facts
+from dca_proto.protocol.events import Received
+from dca_proto.protocol.policy import BudgetLimit
+from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.protocol.wire.messages import Sealed
 from dca_proto.testing import Envelope, Network
 
 NARROW = msgspec.structs.replace(OPEN, epsilon_per_round_max=0.5)

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 import pytest
 from scene import begin, exact_cast, exact_sum, kind_of, losing, passing, recompose, refused, sent, the_sum
 
-from dca_proto.core import facts
-from dca_proto.core.announcement import _held
-from dca_proto.core.compute_round import ROUNDS, StoredRound
-from dca_proto.core.effects import Channel
-from dca_proto.core.events import Received
-from dca_proto.core.messages import Announcement, Close, Contribution, Receipt, Sealed
-from dca_proto.core.records import decoded
-from dca_proto.federation import Federation
+from dca_proto.protocol import facts
+from dca_proto.protocol.announcement import _held
+from dca_proto.protocol.compute.round import ROUNDS, StoredRound
+from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.events import Received
+from dca_proto.protocol.federation import Federation
+from dca_proto.protocol.records import decoded
+from dca_proto.protocol.wire.messages import Announcement, Close, Contribution, Receipt, Sealed
 from dca_proto.statistics import base
 from dca_proto.testing import Envelope, Network, TestFederation
 

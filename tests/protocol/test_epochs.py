@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dca_proto.core import facts
-from dca_proto.core.effects import Channel
-from dca_proto.core.params import Timing
 from dca_proto.crypto.sealing import Identity
-from dca_proto.federation import Federation
+from dca_proto.protocol import facts
+from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.federation import Federation
+from dca_proto.protocol.params import Timing
 from dca_proto.testing import Envelope, Network, TestFederation
 
 EPOCH_MS, GRACE_MS = 10_000_000, 100_000

@@ -22,14 +22,14 @@ from changes import (
 )
 from scene import begin, body_of, exact_cast, exact_sum, failures, ignored, losing, refused, results, until_the_end
 
-from dca_proto.core import facts
-from dca_proto.core.codec import encode, sign
-from dca_proto.core.effects import Channel
-from dca_proto.core.errors import UsageError
-from dca_proto.core.messages import Answer, Contribution
-from dca_proto.core.trainer import TrainerActor
 from dca_proto.crypto.sealing import Identity
-from dca_proto.federation import Federation, Member, newest_file, sign_federation
+from dca_proto.errors import UsageError
+from dca_proto.protocol import facts
+from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.federation import Federation, Member, newest_file, sign_federation
+from dca_proto.protocol.trainer.actor import Trainer
+from dca_proto.protocol.wire.codec import encode, sign
+from dca_proto.protocol.wire.messages import Answer, Contribution
 from dca_proto.testing import Network, TestFederation
 
 # --- what is no newer file --------------------------------------------------------------------------------------------
@@ -215,8 +215,8 @@ def test_a_new_trainer_holds_a_round_that_all_take_part_in() -> None:
     until_the_end(network, 0.1)
     cast.federation = following(cast, trainers=(*cast.federation.trainers, Member("second", NEW_TRAINER.public_key)))
 
-    def newcomer(records: Iterable[tuple[str, bytes, bytes]] = ()) -> TrainerActor:
-        return TrainerActor(NEW_TRAINER, cast.federation, **cast._common(records, "second"))
+    def newcomer(records: Iterable[tuple[str, bytes, bytes]] = ()) -> Trainer:
+        return Trainer(NEW_TRAINER, cast.federation, **cast._common(records, "second"))
 
     network.add(Channel.TRAINER, newcomer)
     network.deliver()

@@ -8,14 +8,14 @@ import msgspec
 import pytest
 from scene import announced, begin, failures, forged, losing, refused, results, sends, until_the_end
 
-from dca_proto.core import facts
-from dca_proto.core.codec import decode_body, decode_frame, encode
-from dca_proto.core.effects import Channel, Persist
-from dca_proto.core.events import Received, Started
-from dca_proto.core.messages import Announcement, EpochKey, Hello
-from dca_proto.core.params import Timing
-from dca_proto.core.sessions import SESSIONS
-from dca_proto.crypto.keyring import SEEN
+from dca_proto.protocol import facts
+from dca_proto.protocol.effects import Channel, Persist
+from dca_proto.protocol.events import Received, Started
+from dca_proto.protocol.keyring import SEEN
+from dca_proto.protocol.params import Timing
+from dca_proto.protocol.sessions import SESSIONS
+from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode
+from dca_proto.protocol.wire.messages import Announcement, EpochKey, Hello
 from dca_proto.testing import Network, TestFederation
 
 DAY_MS = Timing().epoch_ms

@@ -6,16 +6,16 @@ import pytest
 from scene import announced, begin, body_of, exact_cast, losing, passing, sends, sent
 from wiretap import keys_of
 
-from dca_proto.core.codec import decode_frame, encode
-from dca_proto.core.early import Early
-from dca_proto.core.effects import Send
-from dca_proto.core.events import Received, TimerFired
-from dca_proto.core.events import Timer as TimerName
-from dca_proto.core.machine import Pace
-from dca_proto.core.messages import Abort, AbortWanted, Close, Contribution, HelloWanted, Receipt
-from dca_proto.core.params import PACED_MAX
 from dca_proto.crypto import sealing
 from dca_proto.crypto.masks import ask_tag
+from dca_proto.protocol.actor import Pace
+from dca_proto.protocol.compute.early import Early
+from dca_proto.protocol.effects import Send
+from dca_proto.protocol.events import Received, TimerFired
+from dca_proto.protocol.events import Timer as TimerName
+from dca_proto.protocol.params import PACED_MAX
+from dca_proto.protocol.wire.codec import decode_frame, encode
+from dca_proto.protocol.wire.messages import Abort, AbortWanted, Close, Contribution, HelloWanted, Receipt
 from dca_proto.testing import Network, TestFederation
 
 

@@ -12,14 +12,14 @@ from hospitals import Hospitals
 from reporters import Reporters
 from scene import announced, begin, body_of, losing, recompose, sends
 
-from dca_proto.core import contribution, release
-from dca_proto.core.codec import encode
-from dca_proto.core.events import Received
-from dca_proto.core.messages import Announcement, Contribution, Sealed
 from dca_proto.crypto.sealing import AgreementKey, Identity, open_sealed, seal_to
-from dca_proto.privacy.ledger import TABLE as LEDGER
-from dca_proto.privacy.ledger import Charge
 from dca_proto.privacy.mechanism import LOCAL_MECHANISMS
+from dca_proto.protocol import contribution, release
+from dca_proto.protocol.events import Received
+from dca_proto.protocol.ledger import TABLE as LEDGER
+from dca_proto.protocol.ledger import Charge
+from dca_proto.protocol.wire.codec import encode
+from dca_proto.protocol.wire.messages import Announcement, Contribution, Sealed
 from dca_proto.testing import TestFederation
 
 NOW_MS = 1_700_000_000_000

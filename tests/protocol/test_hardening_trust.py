@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 import msgspec
 from scene import begin, failures, losing, results, until_the_end
 
-from dca_proto.core.announcement import open_epoch_key
-from dca_proto.core.codec import encode
-from dca_proto.core.effects import Channel
-from dca_proto.core.events import Received
-from dca_proto.core.facts import Dropped
-from dca_proto.core.messages import EpochKey
-from dca_proto.core.trainer import TrainerActor
 from dca_proto.crypto.sealing import KEY_BYTES, Identity
-from dca_proto.federation import Federation, sign_federation
+from dca_proto.protocol.announcement import open_epoch_key
+from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.events import Received
+from dca_proto.protocol.facts import Dropped
+from dca_proto.protocol.federation import Federation, sign_federation
+from dca_proto.protocol.trainer.actor import Trainer
+from dca_proto.protocol.wire.codec import encode
+from dca_proto.protocol.wire.messages import EpochKey
 from dca_proto.testing import Envelope, Network, TestFederation, seeded
 
 GARBAGE = b"\xc1 no message"
@@ -131,7 +131,7 @@ def test_hardening_8_two_files_of_one_number_are_told_apart_where_their_signatur
     network = cast.network()
     key = network.actors[cast.computes[0]]._sign(network.actors[cast.computes[0]]._epoch_key())
     assert open_epoch_key(key, cast.federation).compute == cast.computes[0]
-    actor = TrainerActor(cast.trainer_identity, fewer, random=bytes)
+    actor = Trainer(cast.trainer_identity, fewer, random=bytes)
     (report,) = actor.handle(Received(cast.computes[0], encode(key)), network.now_ms)
     assert report.fact.code == "federation"
     assert title(fewer) in report.fact.detail

@@ -16,9 +16,10 @@ import msgspec
 import pytest
 from scene import PowerCuts, body_of, exact_cast, exact_sum, kind_of
 
-from dca_proto.core.effects import Effect, Forget, Persist, Send
-from dca_proto.core.events import Event
-from dca_proto.core.facts import (
+from dca_proto.privacy import accounting
+from dca_proto.protocol.effects import Effect, Forget, Persist, Send
+from dca_proto.protocol.events import Event
+from dca_proto.protocol.facts import (
     ChargeReturned,
     Contributed,
     Declined,
@@ -27,10 +28,9 @@ from dca_proto.core.facts import (
     Released,
     RoundCompleted,
 )
-from dca_proto.core.messages import Answer, Contribution, Sealed
-from dca_proto.privacy import accounting
-from dca_proto.privacy.ledger import TABLE as LEDGER
-from dca_proto.privacy.policy import Policy
+from dca_proto.protocol.ledger import TABLE as LEDGER
+from dca_proto.protocol.policy import Policy
+from dca_proto.protocol.wire.messages import Answer, Contribution, Sealed
 from dca_proto.testing import Network, TestFederation
 
 KILLS = 1000

@@ -8,8 +8,8 @@ import pytest
 from hospitals import Hospitals
 from scene import begin, results
 
-from dca_proto.core import facts
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
+from dca_proto.protocol import facts
 from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW, Sensitivity, base, resolve
 from dca_proto.statistics.contribution import client_sensitivity, contribution, row_sensitivity
 from dca_proto.statistics.sum import Sum

@@ -23,9 +23,9 @@ from scene import (
     without_hello,
 )
 
-from dca_proto.core.events import Received
-from dca_proto.core.messages import Answer, Close, Contribution, Receipt
 from dca_proto.crypto.sealing import AgreementKey
+from dca_proto.protocol.events import Received
+from dca_proto.protocol.wire.messages import Answer, Close, Contribution, Receipt
 
 
 def test_an_epoch_that_turns_in_mid_round_changes_nothing() -> None:

@@ -26,24 +26,24 @@ from scene import (
 )
 
 from dca_proto.aggregate import NodeReleaseRequest, SecureSumRequest
-from dca_proto.core import facts
-from dca_proto.core.client_round import TABLE as CLIENT_TABLE
-from dca_proto.core.effects import Address, Channel, Persist, Send
-from dca_proto.core.errors import UsageError
-from dca_proto.core.events import Received
-from dca_proto.core.facts import Missed
-from dca_proto.core.messages import Announcement, Decline, Receipt, Sealed
-from dca_proto.core.params import Timing
-from dca_proto.core.play import play_releases
-from dca_proto.core.request import AskNodeRelease, AskSecureSum
-from dca_proto.core.trainer import TrainerActor
-from dca_proto.core.trainer_round import RELEASES, ROUNDS
-from dca_proto.core.trainer_round import TABLE as TRAINER_TABLE
-from dca_proto.learning.job import JobTerms
+from dca_proto.errors import UsageError
+from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
-from dca_proto.privacy.ledger import TABLE as LEDGER
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
-from dca_proto.privacy.policy import BudgetLimit, Policy
+from dca_proto.protocol import facts
+from dca_proto.protocol.client.round import TABLE as CLIENT_TABLE
+from dca_proto.protocol.effects import Address, Channel, Persist, Send
+from dca_proto.protocol.events import Received
+from dca_proto.protocol.facts import Missed
+from dca_proto.protocol.ledger import TABLE as LEDGER
+from dca_proto.protocol.params import Timing
+from dca_proto.protocol.play import play_releases
+from dca_proto.protocol.policy import BudgetLimit, Policy
+from dca_proto.protocol.trainer.actor import Trainer
+from dca_proto.protocol.trainer.request import AskNodeRelease, AskSecureSum
+from dca_proto.protocol.trainer.round import RELEASES, ROUNDS
+from dca_proto.protocol.trainer.round import TABLE as TRAINER_TABLE
+from dca_proto.protocol.wire.messages import Announcement, Decline, Receipt, Sealed
 from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW
 from dca_proto.testing import Network, TestFederation
 
@@ -52,9 +52,9 @@ COLUMNS = tuple(f"x{index}" for index in range(300))
 WIDE = {"columns": list(COLUMNS), "centre": [0.0] * 300, "scale": [1.0] * 300, "bound": [1.0] * 300}
 
 
-def trainer_of(cast: TestFederation, network: Network) -> TrainerActor:
+def trainer_of(cast: TestFederation, network: Network) -> Trainer:
     actor = network.actors[cast.trainer_identity.id]
-    assert isinstance(actor, TrainerActor)
+    assert isinstance(actor, Trainer)
     return actor
 
 

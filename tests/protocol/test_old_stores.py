@@ -8,12 +8,12 @@ import msgspec
 import pytest
 from scene import announced, begin, losing
 
-from dca_proto.core.errors import UsageError
-from dca_proto.core.messages import Answer, Close, Contribution, Receipt
+from dca_proto.errors import UsageError
 from dca_proto.privacy.accounting import mu_of
 from dca_proto.privacy.cost import PrivacyCost
-from dca_proto.privacy.ledger import TABLE as LEDGER
-from dca_proto.privacy.policy import Policy
+from dca_proto.protocol.ledger import TABLE as LEDGER
+from dca_proto.protocol.policy import Policy
+from dca_proto.protocol.wire.messages import Answer, Close, Contribution, Receipt
 from dca_proto.testing import TestFederation
 
 Records = list[tuple[str, bytes, bytes]]

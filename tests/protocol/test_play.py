@@ -12,13 +12,13 @@ from scene import begin, exact_cast, exact_sum, failures, results, the_sum, unti
 
 import dca_proto.privacy.mechanism as mechanisms
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.core.effects import Channel
-from dca_proto.core.errors import UsageError
-from dca_proto.core.facts import Declined, NodeAborted
-from dca_proto.core.play import play, play_releases
-from dca_proto.core.request import AskLdpReport, AskNodeRelease, OpenRound
+from dca_proto.errors import UsageError
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
-from dca_proto.privacy.policy import Floors, Policy
+from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.facts import Declined, NodeAborted
+from dca_proto.protocol.play import play, play_releases
+from dca_proto.protocol.policy import Floors, Policy
+from dca_proto.protocol.trainer.request import AskLdpReport, AskNodeRelease, OpenRound
 from dca_proto.testing import Network, NoNoise, TestFederation
 
 NOW_MS = 1_700_000_000_000

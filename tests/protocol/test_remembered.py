@@ -9,14 +9,14 @@ import pytest
 from lab import abort_of
 from scene import announced, begin, exact_cast, forged, losing, passing, refused, resigned, sent, until_the_end
 
-from dca_proto.core import facts
-from dca_proto.core.announcement import _held, check_time, open_announcement, open_epoch_keys
-from dca_proto.core.codec import decode_body, decode_frame, encode, sign
-from dca_proto.core.errors import PeerError
-from dca_proto.core.events import Received
-from dca_proto.core.messages import Announcement, Close, EpochKey, Hello, Receipt, Signed
-from dca_proto.core.params import CERTIFICATES_KNOWN_MAX, EPOCH_KEYS_KNOWN_MAX, Limits, Timing
-from dca_proto.federation import certified_client
+from dca_proto.errors import PeerError
+from dca_proto.protocol import facts
+from dca_proto.protocol.announcement import _held, check_time, open_announcement, open_epoch_keys
+from dca_proto.protocol.events import Received
+from dca_proto.protocol.federation import certified_client
+from dca_proto.protocol.params import CERTIFICATES_KNOWN_MAX, EPOCH_KEYS_KNOWN_MAX, Limits, Timing
+from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode, sign
+from dca_proto.protocol.wire.messages import Announcement, Close, EpochKey, Hello, Receipt, Signed
 from dca_proto.testing import Network, TestFederation
 
 LIMITS = Limits()

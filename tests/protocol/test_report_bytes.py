@@ -17,11 +17,11 @@ from reporters import Reporters, reported
 from scene import results
 from scipy import stats
 
-from dca_proto.core.codec import body_of
-from dca_proto.core.messages import Release, Signed
-from dca_proto.core.trainer_round import RELEASES
-from dca_proto.local import RandomisedResponse, UnaryEncoding
+from dca_proto.privacy.local import RandomisedResponse, UnaryEncoding
 from dca_proto.privacy.mechanism import ANALYTIC_GAUSSIAN, GRID_LAPLACE, RANDOMISED_RESPONSE, UNARY_ENCODING
+from dca_proto.protocol.trainer.round import RELEASES
+from dca_proto.protocol.wire.codec import body_of
+from dca_proto.protocol.wire.messages import Release, Signed
 
 
 def bytes_told(mechanism: str, value: float | None, epsilon: float, categories: int, clients: int) -> Counter[bytes]:

@@ -16,21 +16,11 @@ from reporters import SCALED, Reporters, edges, report_of, reported
 from scene import PowerCuts, announced, begin, body_of, failures, losing, results, sent, until_the_end
 
 from dca_proto.aggregate import LdpReportRequest
-from dca_proto.core import facts
-from dca_proto.core.effects import Persist, Send
-from dca_proto.core.errors import UsageError
-from dca_proto.core.events import Received
-from dca_proto.core.messages import Announcement, Receipt, Sealed
-from dca_proto.core.play import play_releases
-from dca_proto.core.request import AskLdpReport, AskNodeRelease
-from dca_proto.core.trainer import TrainerActor
-from dca_proto.core.trainer_round import RELEASES, ROUNDS
-from dca_proto.learning.job import JobTerms
-from dca_proto.local import RandomisedResponse, UnaryEncoding
-from dca_proto.outcome import estimates, outcome
+from dca_proto.errors import UsageError
+from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy import accounting
 from dca_proto.privacy.budget import Budget
-from dca_proto.privacy.ledger import TABLE as LEDGER
+from dca_proto.privacy.local import RandomisedResponse, UnaryEncoding
 from dca_proto.privacy.mechanism import (
     ANALYTIC_GAUSSIAN,
     GRID_LAPLACE,
@@ -39,7 +29,17 @@ from dca_proto.privacy.mechanism import (
     RANDOMISED_RESPONSE,
     UNARY_ENCODING,
 )
-from dca_proto.privacy.policy import BudgetLimit, Policy
+from dca_proto.protocol import facts
+from dca_proto.protocol.effects import Persist, Send
+from dca_proto.protocol.events import Received
+from dca_proto.protocol.ledger import TABLE as LEDGER
+from dca_proto.protocol.play import play_releases
+from dca_proto.protocol.policy import BudgetLimit, Policy
+from dca_proto.protocol.trainer.actor import Trainer
+from dca_proto.protocol.trainer.request import AskLdpReport, AskNodeRelease
+from dca_proto.protocol.trainer.round import RELEASES, ROUNDS
+from dca_proto.protocol.wire.messages import Announcement, Receipt, Sealed
+from dca_proto.runtime.outcome import estimates, outcome
 from dca_proto.statistics import REPLACE_ONE_CLIENT
 from dca_proto.testing import Network, NoNoise, TestFederation
 
@@ -148,7 +148,7 @@ def test_the_budget_is_charged_before_a_report_leaves_and_once(mechanism: str) -
     assert (charge.epsilon, charge.delta, charge.relation) == (1.0, delta, REPLACE_ONE_CLIENT)
     assert charge.price == announced_price(cast)
     trainer = network.actors[cast.trainer_identity.id]
-    assert isinstance(trainer, TrainerActor)
+    assert isinstance(trainer, Trainer)
     assert [(one.relation, one.price) for one in trainer.ledger.charges] == [(REPLACE_ONE_CLIENT, charge.price)]
 
 
@@ -184,7 +184,7 @@ def test_reports_and_sums_draw_on_one_budget_of_one_relation() -> None:
 def test_the_trainers_account_is_charged_before_the_announcement_leaves_and_refuses_what_exceeds_it() -> None:
     cast = Reporters(GRID_LAPLACE, [0, 1])
     common = cast._common
-    cast.trainer = lambda records=(): TrainerActor(  # type: ignore[method-assign]
+    cast.trainer = lambda records=(): Trainer(  # type: ignore[method-assign]
         cast.trainer_identity,
         cast.federation,
         account=BudgetLimit(epsilon=1.5, delta=1e-6),
@@ -460,8 +460,8 @@ def test_a_report_of_a_statistic_of_ones_own_names_its_largest_coordinate(monkey
 
 def test_the_names_of_the_mechanisms_are_those_that_are_there() -> None:
     """They stand in the core, which loads the mechanisms with the first round of reports only."""
-    from dca_proto.local import registered
-    from dca_proto.local.registry import _KINDS
+    from dca_proto.privacy.local import registered
+    from dca_proto.privacy.local.registry import _KINDS
 
     assert tuple(sorted(LOCAL_MECHANISMS)) == registered()
     assert {name for name, kind in _KINDS.items() if "delta" not in kind.__struct_fields__} == set(PURE_MECHANISMS)

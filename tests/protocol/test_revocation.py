@@ -7,12 +7,12 @@ from changes import PlaysOn, codes, hand, hostile, last_sum, numbers, payload_of
 from reporters import Reporters
 from scene import begin, exact_cast, exact_sum, failures, losing, refused, results, until_the_end
 
-from dca_proto.core import facts
-from dca_proto.core.effects import Channel
-from dca_proto.core.events import Received
-from dca_proto.core.messages import Close
 from dca_proto.privacy.mechanism import ANALYTIC_GAUSSIAN
-from dca_proto.privacy.policy import Refusal
+from dca_proto.protocol import facts
+from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.events import Received
+from dca_proto.protocol.policy import Refusal
+from dca_proto.protocol.wire.messages import Close
 
 # --- a client is revoked ----------------------------------------------------------------------------------------------
 

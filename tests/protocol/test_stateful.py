@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from scene import exact_cast, exact_sum, kind_of
 
-from dca_proto.core.codec import decode_frame
-from dca_proto.core.effects import Forget, Persist, Send
-from dca_proto.core.events import Received
-from dca_proto.core.facts import LedgerReused, NodeAborted, Released, RoundCompleted
-from dca_proto.core.messages import Answer, Contribution, Sealed
 from dca_proto.privacy import accounting
-from dca_proto.privacy.policy import Policy
+from dca_proto.protocol.effects import Forget, Persist, Send
+from dca_proto.protocol.events import Received
+from dca_proto.protocol.facts import LedgerReused, NodeAborted, Released, RoundCompleted
+from dca_proto.protocol.policy import Policy
+from dca_proto.protocol.wire.codec import decode_frame
+from dca_proto.protocol.wire.messages import Answer, Contribution, Sealed
 from dca_proto.testing import Network
 
 POLICY = Policy(clients_min=1, honest_min=1, epsilon_per_round_max=1.0, epsilon_per_period_max=1.5)

@@ -28,11 +28,13 @@ from scene import (
     until_the_end,
 )
 
-from dca_proto.core.effects import Channel, SetTimer
-from dca_proto.core.errors import UsageError
-from dca_proto.core.events import Command, Received, Started, Timer, TimerFired
-from dca_proto.core.facts import Closed, Dropped
-from dca_proto.core.messages import (
+from dca_proto.errors import UsageError
+from dca_proto.protocol.effects import Channel, SetTimer
+from dca_proto.protocol.events import Command, Received, Started, Timer, TimerFired
+from dca_proto.protocol.facts import Closed, Dropped
+from dca_proto.protocol.trainer.actor import Trainer
+from dca_proto.protocol.trainer.round import TABLE
+from dca_proto.protocol.wire.messages import (
     Abort,
     Announcement,
     Close,
@@ -46,8 +48,6 @@ from dca_proto.core.messages import (
     Sessions,
     SessionsWanted,
 )
-from dca_proto.core.trainer import TrainerActor
-from dca_proto.core.trainer_round import TABLE
 from dca_proto.testing import Network, TestFederation
 
 PHASES = ("new", "collecting", "committing", "done", "failed")
@@ -77,7 +77,7 @@ class Scene:
         assert self.actor.phase(self.round_id) == phase
 
     @property
-    def actor(self) -> TrainerActor:
+    def actor(self) -> Trainer:
         return self.network.actors[self.id]
 
     def message(self, event: str, index: int = 0) -> tuple[bytes, bytes]:
@@ -215,7 +215,7 @@ def test_the_id_of_a_round_that_cannot_be_read_now_is_not_used_again() -> None:
     scene = Scene("collecting")
     records = [(table, key, value) for (table, key), value in scene.network.stores[scene.id].items()]
     other = msgspec.structs.replace(scene.cast.federation, name="other")
-    actor = TrainerActor(scene.cast.trainer_identity, other, random=bytes, records=records)
+    actor = Trainer(scene.cast.trainer_identity, other, random=bytes, records=records)
     assert actor.phase(scene.round_id) == "new"
     with pytest.raises(UsageError, match="known already"):
         actor.check_request(scene.cast.request(round_id=scene.round_id), scene.network.now_ms)

@@ -12,19 +12,19 @@ import pytest
 from lab import MU, TWO_ROUNDS, Lab, lab, trainer_of
 from scene import PowerCuts, begin, body_of, failures, losing, results, sent, until_the_end
 
-from dca_proto.core.effects import Channel, Persist, Send
-from dca_proto.core.errors import UsageError
-from dca_proto.core.events import Command, Received
-from dca_proto.core.facts import Declined, NodeAborted, Released, RoundFailed
-from dca_proto.core.messages import Announcement, Contribution, EpochKey
-from dca_proto.core.request import AskLdpReport
-from dca_proto.core.trainer_round import ROUNDS
+from dca_proto.errors import UsageError
 from dca_proto.privacy import accounting
 from dca_proto.privacy.cost import PrivacyCost
-from dca_proto.privacy.federation_budget import BudgetError
-from dca_proto.privacy.ledger import TABLE as LEDGER
-from dca_proto.privacy.policy import DAY_MS, Policy
 from dca_proto.privacy.rounding import at_least, at_most
+from dca_proto.protocol.effects import Channel, Persist, Send
+from dca_proto.protocol.events import Command, Received
+from dca_proto.protocol.facts import Declined, NodeAborted, Released, RoundFailed
+from dca_proto.protocol.ledger import TABLE as LEDGER
+from dca_proto.protocol.policy import DAY_MS, Policy
+from dca_proto.protocol.trainer.federation_budget import BudgetError
+from dca_proto.protocol.trainer.request import AskLdpReport
+from dca_proto.protocol.trainer.round import ROUNDS
+from dca_proto.protocol.wire.messages import Announcement, Contribution, EpochKey
 from dca_proto.testing import Network, NoNoise, TestFederation
 
 

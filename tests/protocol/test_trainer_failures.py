@@ -9,10 +9,13 @@ import pytest
 from lab import MU, abort_of, collecting, lab, trainer_of
 from scene import begin, body_of, failures, forged, kind_of, losing, refused, results, sealed_by, sent, until_the_end
 
-from dca_proto.core.effects import Channel
-from dca_proto.core.events import Received
-from dca_proto.core.facts import ChargeReturned, RoundFailed
-from dca_proto.core.messages import (
+from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.events import Received
+from dca_proto.protocol.facts import ChargeReturned, RoundFailed
+from dca_proto.protocol.params import Timing
+from dca_proto.protocol.policy import DAY_MS, BudgetLimit
+from dca_proto.protocol.trainer.federation_budget import BudgetError
+from dca_proto.protocol.wire.messages import (
     Abort,
     Announcement,
     Answer,
@@ -23,9 +26,6 @@ from dca_proto.core.messages import (
     Query,
     Sealed,
 )
-from dca_proto.core.params import Timing
-from dca_proto.privacy.federation_budget import BudgetError
-from dca_proto.privacy.policy import DAY_MS, BudgetLimit
 from dca_proto.testing import Envelope, Network, TestFederation
 
 SETTLE_MS = Timing().settle_ms

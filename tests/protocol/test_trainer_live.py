@@ -15,23 +15,23 @@ import pytest
 from lab import Lab
 from scene import begin, body_of
 
-from dca_proto.core.codec import decode_frame
-from dca_proto.core.effects import Channel, Persist, Write
-from dca_proto.core.errors import RoundAborted, UsageError
-from dca_proto.core.facts import Announced, ChargeReturned, RoundFailed
-from dca_proto.core.machine import Actor
-from dca_proto.core.messages import Abort, Contribution
-from dca_proto.core.params import Timing
-from dca_proto.core.trainer_round import ROUNDS, StoredRound
-from dca_proto.net.live import LiveTrainer
-from dca_proto.net.memory import MemoryBroker, MemoryTransport
-from dca_proto.net.runner import Runner
-from dca_proto.net.store import MemoryStore
-from dca_proto.net.topics import subscriptions
-from dca_proto.privacy.federation_budget import BudgetError
-from dca_proto.privacy.ledger import TABLE as LEDGER
-from dca_proto.privacy.ledger import Charge
-from dca_proto.privacy.policy import BudgetLimit
+from dca_proto.errors import RoundAborted, UsageError
+from dca_proto.protocol.actor import Actor
+from dca_proto.protocol.effects import Channel, Persist, Write
+from dca_proto.protocol.facts import Announced, ChargeReturned, RoundFailed
+from dca_proto.protocol.ledger import TABLE as LEDGER
+from dca_proto.protocol.ledger import Charge
+from dca_proto.protocol.params import Timing
+from dca_proto.protocol.policy import BudgetLimit
+from dca_proto.protocol.trainer.federation_budget import BudgetError
+from dca_proto.protocol.trainer.round import ROUNDS, StoredRound
+from dca_proto.protocol.wire.codec import decode_frame
+from dca_proto.protocol.wire.messages import Abort, Contribution
+from dca_proto.protocol.wire.topics import subscriptions
+from dca_proto.runtime.live import LiveTrainer
+from dca_proto.runtime.memory import MemoryBroker, MemoryTransport
+from dca_proto.runtime.runner import Runner
+from dca_proto.runtime.store import MemoryStore
 from dca_proto.testing import Envelope, Network, NoNoise
 
 ONE_ROUND = BudgetLimit(epsilon=1.2, delta=1e-6)

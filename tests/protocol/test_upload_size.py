@@ -8,7 +8,7 @@ import msgpack
 import pytest
 from scene import begin, results
 
-from dca_proto.core.effects import Channel
+from dca_proto.protocol.effects import Channel
 from dca_proto.testing import Envelope, Network, TestFederation
 
 EDGES = [float(edge) for edge in range(10_001)]  # d = 10,000

@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 from nacl import bindings
 
-from dca_proto.core import messages
-from dca_proto.core.codec import decode_body, decode_frame, encode
-from dca_proto.core.errors import PeerError
-from dca_proto.core.messages import Sealed
-from dca_proto.core.params import PROTOCOL_VERSION
 from dca_proto.crypto.sealing import AgreementKey, Identity, actor_id, decrypt, open_sealed, verify
-from dca_proto.federation import Federation
-from dca_proto.local import resolve
+from dca_proto.errors import PeerError
+from dca_proto.privacy.local import resolve
+from dca_proto.protocol.federation import Federation
+from dca_proto.protocol.params import PROTOCOL_VERSION
+from dca_proto.protocol.wire import messages
+from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode
+from dca_proto.protocol.wire.messages import Sealed
 from dca_proto.statistics import Sensitivity
 
 FILE = Path(__file__).parent / "vectors" / f"v{PROTOCOL_VERSION}.json"

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.core.announcement import OpenedAnnouncement
-from dca_proto.core.client import ClientActor
-from dca_proto.core.codec import decode_frame
-from dca_proto.core.contribution import Kept, open_contribution
-from dca_proto.core.effects import Send
-from dca_proto.core.errors import PeerError
-from dca_proto.core.messages import Contribution
-from dca_proto.core.sessions import pair_key
+from dca_proto.errors import PeerError
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
+from dca_proto.protocol.announcement import OpenedAnnouncement
+from dca_proto.protocol.client.actor import Client
+from dca_proto.protocol.contribution import Kept, open_contribution
+from dca_proto.protocol.effects import Send
+from dca_proto.protocol.sessions import pair_key
+from dca_proto.protocol.wire.codec import decode_frame
+from dca_proto.protocol.wire.messages import Contribution
 
 
 class Recording(DistributedDiscreteGaussian):
@@ -30,7 +30,7 @@ class Recording(DistributedDiscreteGaussian):
         return drawn
 
 
-def keys_of(client: ClientActor, opened: OpenedAnnouncement) -> list[list[bytes]]:
+def keys_of(client: Client, opened: OpenedAnnouncement) -> list[list[bytes]]:
     """The pair keys of a client with each node of a round, for each epoch of which it has a key, the newest first."""
     ring, federation = client._session._keys, client._session._federation
     return [
@@ -42,7 +42,7 @@ def keys_of(client: ClientActor, opened: OpenedAnnouncement) -> list[list[bytes]
     ]
 
 
-def opened_contribution(client: ClientActor, send: Send) -> Kept:
+def opened_contribution(client: Client, send: Send) -> Kept:
     """What a contribution hides, opened by the keys of the client that has made it."""
     opened, frame = client._rounds[send.round_id].opened, decode_frame(send.payload)
     assert isinstance(frame, Contribution)

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dca_proto.core import facts
+from dca_proto.protocol import facts
 from dca_proto.testing import TestFederation
 from emulator.sim.link import IDEAL
 from emulator.sim.lockstep import Region, assign

@@ -9,16 +9,16 @@ from typing import Any
 
 import msgspec
 
-from dca_proto.core.announcement import seal_answer
-from dca_proto.core.compute import ComputeActor
-from dca_proto.core.compute_round import Round
-from dca_proto.core.effects import Address, Channel, Effect, Report, Send
-from dca_proto.core.facts import Released, RoundCompleted
-from dca_proto.core.messages import Body, PartialSum, Signed
-from dca_proto.core.trainer import TrainerActor
+from dca_proto.protocol.announcement import seal_answer
+from dca_proto.protocol.compute.actor import ComputeNode
+from dca_proto.protocol.compute.round import Round
+from dca_proto.protocol.effects import Address, Channel, Effect, Report, Send
+from dca_proto.protocol.facts import Released, RoundCompleted
+from dca_proto.protocol.trainer.actor import Trainer
+from dca_proto.protocol.wire.messages import Body, PartialSum, Signed
 
 
-class SecondRelease(ComputeActor):
+class SecondRelease(ComputeNode):
     """Another partial sum follows the first, as one over a set with one client fewer would."""
 
     def _sign(self, body: Body) -> Signed:
@@ -35,7 +35,7 @@ class SecondRelease(ComputeActor):
         return [*effects, Send(Address(Channel.TRAINER, current.stored.trainer), current.id, word)]
 
 
-class AddsOne(ComputeActor):
+class AddsOne(ComputeNode):
     """One grid unit too much in the first coordinate."""
 
     def _sign(self, body: Body) -> Signed:
@@ -45,7 +45,7 @@ class AddsOne(ComputeActor):
         return super()._sign(body)
 
 
-class NeverTells(TrainerActor):
+class NeverTells(Trainer):
     """The result is stored, and nobody is told."""
 
     def _complete(self, *given: Any) -> list[Effect]:

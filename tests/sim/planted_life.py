@@ -19,16 +19,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from dca_proto.core.client import ClientActor
-from dca_proto.core.client_round import ANNOUNCEMENTS, ROUNDS
-from dca_proto.core.compute import ComputeActor
-from dca_proto.core.compute_round import RELEASED
-from dca_proto.core.effects import Effect, Forget
-from dca_proto.core.facts import LedgerReused
-from dca_proto.core.trainer import TrainerActor
-from dca_proto.core.trainer_round import RELEASES
-from dca_proto.crypto.keyring import TABLE as EPOCHS
-from dca_proto.privacy.policy import Floors
+from dca_proto.protocol.client.actor import Client
+from dca_proto.protocol.client.round import ANNOUNCEMENTS, ROUNDS
+from dca_proto.protocol.compute.actor import ComputeNode
+from dca_proto.protocol.compute.round import RELEASED
+from dca_proto.protocol.effects import Effect, Forget
+from dca_proto.protocol.facts import LedgerReused
+from dca_proto.protocol.keyring import TABLE as EPOCHS
+from dca_proto.protocol.policy import Floors
+from dca_proto.protocol.trainer.actor import Trainer
+from dca_proto.protocol.trainer.round import RELEASES
 from emulator.trials.scenario import Fault
 
 
@@ -47,21 +47,21 @@ def without(kind: type, *tables: str) -> Any:
     return Keeps
 
 
-class NeverForgets(ComputeActor):
+class NeverForgets(ComputeNode):
     """An ended round stays for ever."""
 
     def _forget_ms(self, current: Any) -> int:
         return super()._forget_ms(current) * 2
 
 
-class AnyFloor(ComputeActor):
+class AnyFloor(ComputeNode):
     """Whatever the owner's floors are."""
 
     def __init__(self, *given: Any, floors: Floors | None = None, **named: Any) -> None:
         super().__init__(*given, floors=Floors(clients_min=1, honest_min=1), **named)
 
 
-class BelievesOldLedger(ClientActor):
+class BelievesOldLedger(Client):
     """Pays on, though nodes have said that its ledger is an old copy."""
 
     def _on_reused(self, *given: Any) -> list[Effect]:
@@ -70,21 +70,21 @@ class BelievesOldLedger(ClientActor):
         return effects
 
 
-class SilentOnReuse(ClientActor):
+class SilentOnReuse(Client):
     """Does not tell its owner."""
 
     def _on_reused(self, *given: Any) -> list[Effect]:
         return [one for one in super()._on_reused(*given) if not isinstance(getattr(one, "fact", None), LedgerReused)]
 
 
-class ReleasesOnce(ComputeActor):
+class ReleasesOnce(ComputeNode):
     """A partial sum is sent once, and not when it is asked for."""
 
     def _words_for_trainer(self, current: Any) -> list[Effect]:
         return [] if current.phase == RELEASED else super()._words_for_trainer(current)
 
 
-class ListsOnce(ComputeActor):
+class ListsOnce(ComputeNode):
     """Lists and answers are sent once, and never asked for."""
 
     def _resend(self, current: Any, now_ms: int) -> list[Effect]:
@@ -93,9 +93,9 @@ class ListsOnce(ComputeActor):
 
 PLANTS: dict[str, tuple[str, type]] = {
     "round never forgotten": ("compute", NeverForgets),
-    "epoch key kept": ("compute", without(ComputeActor, EPOCHS)),
-    "releases outlive their round": ("trainer", without(TrainerActor, RELEASES)),
-    "round kept by its client": ("client", without(ClientActor, ROUNDS, ANNOUNCEMENTS)),
+    "epoch key kept": ("compute", without(ComputeNode, EPOCHS)),
+    "releases outlive their round": ("trainer", without(Trainer, RELEASES)),
+    "round kept by its client": ("client", without(Client, ROUNDS, ANNOUNCEMENTS)),
     "floors not asked about": ("compute", AnyFloor),
     "old ledger believed": ("client", BelievesOldLedger),
     "owner not told of an old ledger": ("client", SilentOnReuse),

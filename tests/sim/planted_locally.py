@@ -9,25 +9,25 @@ from typing import Any
 import msgspec
 from planted import NeverTells
 
-from dca_proto.core.announcement import OpenedAnnouncement, seal_answer
-from dca_proto.core.client import ClientActor
-from dca_proto.core.client_round import Round as ClientRound
-from dca_proto.core.codec import decode_body, encode
-from dca_proto.core.effects import Address, Channel, Effect, Persist, Send
-from dca_proto.core.facts import RoundCompleted
-from dca_proto.core.messages import Body, Release, Signed
-from dca_proto.core.request import OpenRound
-from dca_proto.core.trainer import TrainerActor
-from dca_proto.core.trainer_round import RELEASES
-from dca_proto.core.trainer_round import Round as TrainerRound
-from dca_proto.core.validated import ValidatedRound
 from dca_proto.crypto.sealing import KEY_BYTES, Identity
-from dca_proto.privacy.ledger import TABLE as LEDGER
-from dca_proto.privacy.policy import Refusal
+from dca_proto.protocol.announcement import OpenedAnnouncement, seal_answer
+from dca_proto.protocol.client.actor import Client
+from dca_proto.protocol.client.round import Round as ClientRound
+from dca_proto.protocol.effects import Address, Channel, Effect, Persist, Send
+from dca_proto.protocol.facts import RoundCompleted
+from dca_proto.protocol.ledger import TABLE as LEDGER
+from dca_proto.protocol.policy import Refusal
+from dca_proto.protocol.trainer.actor import Trainer
+from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.protocol.trainer.round import RELEASES
+from dca_proto.protocol.trainer.round import Round as TrainerRound
+from dca_proto.protocol.validated import ValidatedRound
+from dca_proto.protocol.wire.codec import decode_body, encode
+from dca_proto.protocol.wire.messages import Body, Release, Signed
 from emulator.trials.scenario import Adversary, Fault
 
 
-class AltersReleases(ClientActor):
+class AltersReleases(Client):
     """3: what is signed is not what was encoded."""
 
     def _sign(self, body: Body) -> Signed:
@@ -45,21 +45,21 @@ class Miscounts(AltersReleases):
         return msgspec.structs.replace(body, rows=body.rows - 1)
 
 
-class ReleasesForNothing(ClientActor):
+class ReleasesForNothing(Client):
     """4: the release leaves, the charge was never written."""
 
     def _contribute(self, *given: Any) -> list[Effect]:
         return without(super()._contribute(*given), LEDGER)
 
 
-class ReleasesBeyondItsBudget(ClientActor):
+class ReleasesBeyondItsBudget(Client):
     """4: the budget is never asked about."""
 
     def _consider(self, opened: OpenedAnnouncement, now_ms: int) -> ValidatedRound | Refusal:
         return self._consent.to_terms(opened, self._federation)
 
 
-class ReleasesAgain(ClientActor):
+class ReleasesAgain(Client):
     """1: another release follows the first, of which nothing was stored."""
 
     def _sign(self, body: Body) -> Signed:
@@ -87,7 +87,7 @@ class OtherRoot:
         return self._alter(self._identity.hedged(*given))
 
 
-class ReleasesWithOneKey(ClientActor):
+class ReleasesWithOneKey(Client):
     """5 and 10: everything is drawn from one key."""
 
     def __init__(self, *given: Any, **more: Any) -> None:
@@ -96,14 +96,14 @@ class ReleasesWithOneKey(ClientActor):
         self._composer = msgspec.structs.replace(self._composer, identity=fixed)
 
 
-class CallsForNothing(TrainerActor):
+class CallsForNothing(Trainer):
     """4: the round is announced, the account was never charged."""
 
     def _announce(self, request: OpenRound, now_ms: int) -> list[Effect]:
         return without(super()._announce(request, now_ms), LEDGER)
 
 
-class KeepsTheLatest(TrainerActor):
+class KeepsTheLatest(Trainer):
     """2 and 3: a second release takes the place of the first."""
 
     def _on_answer(self, sender: bytes, frame: Signed, current: TrainerRound, now_ms: int) -> list[Effect]:
@@ -112,7 +112,7 @@ class KeepsTheLatest(TrainerActor):
         return super()._on_answer(sender, frame, current, now_ms)
 
 
-class LeavesOneOut(TrainerActor):
+class LeavesOneOut(Trainer):
     """3: the first node is in the sum, and not in the list of nodes."""
 
     def _combined(self, current: TrainerRound) -> RoundCompleted:
@@ -121,21 +121,21 @@ class LeavesOneOut(TrainerActor):
         return RoundCompleted(told.round_id, short)
 
 
-class KeepsInMemory(TrainerActor):
+class KeepsInMemory(Trainer):
     """3 and 8: releases are acknowledged that only memory holds."""
 
     def _on_answer(self, *given: Any) -> list[Effect]:
         return without(super()._on_answer(*given), RELEASES)
 
 
-class GivesUp(TrainerActor):
+class GivesUp(Trainer):
     """8: a round that has all releases fails."""
 
     def _complete(self, current: TrainerRound, event: str, now_ms: int) -> list[Effect]:
         return self._failures.fail(current, "too few", now_ms)
 
 
-class AcceptsAnybody(TrainerActor):
+class AcceptsAnybody(Trainer):
     """2: whoever signs is taken for a data node."""
 
     def _on_answer(self, sender: bytes, frame: Signed, current: TrainerRound, now_ms: int) -> list[Effect]:

@@ -10,21 +10,21 @@ import msgspec
 import planted_locally
 from planted_locally import AltersReleases, KeepsTheLatest, Planted, ReleasesWithOneKey
 
-from dca_proto.core.announcement import OpenedAnnouncement
-from dca_proto.core.client import ClientActor
-from dca_proto.core.client_round import Round as ClientRound
-from dca_proto.core.effects import Effect, Report, Send
-from dca_proto.core.facts import DataFailed, RoundCompleted
-from dca_proto.core.messages import Release
-from dca_proto.core.trainer import TrainerActor
-from dca_proto.core.trainer_round import Round as TrainerRound
-from dca_proto.core.validated import ValidatedRound
-from dca_proto.local.gaussian import AnalyticGaussian
 from dca_proto.privacy import accounting
 from dca_proto.privacy.cost import PrivacyCost
-from dca_proto.privacy.ledger import Charge
+from dca_proto.privacy.local.gaussian import AnalyticGaussian
 from dca_proto.privacy.mechanism import ANALYTIC_GAUSSIAN, UNARY_ENCODING
-from dca_proto.privacy.policy import Refusal
+from dca_proto.protocol.announcement import OpenedAnnouncement
+from dca_proto.protocol.client.actor import Client
+from dca_proto.protocol.client.round import Round as ClientRound
+from dca_proto.protocol.effects import Effect, Report, Send
+from dca_proto.protocol.facts import DataFailed, RoundCompleted
+from dca_proto.protocol.ledger import Charge
+from dca_proto.protocol.policy import Refusal
+from dca_proto.protocol.trainer.actor import Trainer
+from dca_proto.protocol.trainer.round import Round as TrainerRound
+from dca_proto.protocol.validated import ValidatedRound
+from dca_proto.protocol.wire.messages import Release
 from dca_proto.statistics.sensitivity import REPLACE_ONE_ROW
 from emulator.trials.scenario import Adversary
 
@@ -43,7 +43,7 @@ class PadsReports(AltersReleases):
         return msgspec.structs.replace(body, vector=body.vector + bytes(self.id[0] % 3))
 
 
-class RandomisesTooLittle(ClientActor):
+class RandomisesTooLittle(Client):
     """3: reports are made with 20 times the announced epsilon."""
 
     def _contribute(self, current: ClientRound, validated: ValidatedRound, now_ms: int) -> list[Effect]:
@@ -55,7 +55,7 @@ class RandomisesTooLittle(ClientActor):
         return super()._contribute(current, msgspec.structs.replace(validated, report=weaker), now_ms)
 
 
-class Talkative(ClientActor):
+class Talkative(Client):
     """6: a fact tells the row."""
 
     def _contribute(self, current: ClientRound, *given: Any) -> list[Effect]:
@@ -63,7 +63,7 @@ class Talkative(ClientActor):
         return [*super()._contribute(current, *given), Report(told)]
 
 
-class TellsBySending(ClientActor):
+class TellsBySending(Client):
     """5, beside a neighbour: one more message where its first value is large."""
 
     def _contribute(self, *given: Any) -> list[Effect]:
@@ -72,7 +72,7 @@ class TellsBySending(ClientActor):
         return [*effects, *again] if _is_large(self) else effects
 
 
-class TellsByDeclining(ClientActor):
+class TellsByDeclining(Client):
     """5, beside a neighbour: it takes no part where its first value is large."""
 
     def _consider(self, opened: OpenedAnnouncement, now_ms: int) -> ValidatedRound | Refusal:
@@ -80,17 +80,17 @@ class TellsByDeclining(ClientActor):
         return refusal if _is_large(self) else super()._consider(opened, now_ms)
 
 
-def rows_of(client: ClientActor) -> Any:
+def rows_of(client: Client) -> Any:
     """A client's data, shape ``(m, columns)``."""
     return client._composer.rows(tuple(sorted(client._consent.columns)))
 
 
-def _is_large(client: ClientActor) -> bool:
+def _is_large(client: Client) -> bool:
     """No more true of both a value and its neighbour's (`view.neighbour`)."""
     return bool(rows_of(client)[0, 0] > 0.125)
 
 
-class AltersCharges(ClientActor):
+class AltersCharges(Client):
     """What is charged is not what the round costs."""
 
     def _restore(self, records: Sequence[tuple[str, bytes, bytes]]) -> None:
@@ -125,7 +125,7 @@ class ChargesForOneRow(AltersCharges):
         return msgspec.structs.replace(charge, relation=REPLACE_ONE_ROW)
 
 
-class Reorders(TrainerActor):
+class Reorders(Trainer):
     """3: reports are not in the order of the clients' ids."""
 
     def _combined(self, current: TrainerRound) -> RoundCompleted:
@@ -136,7 +136,7 @@ class Reorders(TrainerActor):
         return RoundCompleted(told.round_id, dataclasses.replace(told.aggregate, reports=turned))
 
 
-class LosesReports(TrainerActor):
+class LosesReports(Trainer):
     """3: only the sum is told."""
 
     def _combined(self, current: TrainerRound) -> RoundCompleted:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from dca_proto.core.effects import Address, Channel, Effect, Send
-from dca_proto.core.events import Command, Event, Received, Started, TimerFired
+from dca_proto.protocol.effects import Address, Channel, Effect, Send
+from dca_proto.protocol.events import Command, Event, Received, Started, TimerFired
 from emulator.sim.broker import BrokerOptions
 from emulator.sim.link import LinkOptions
 from emulator.sim.process import Process, ProcessOptions

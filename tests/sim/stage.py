@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dca_proto.core.facts import RoundCompleted
+from dca_proto.protocol.facts import RoundCompleted
 from emulator.sim.link import LinkOptions
 from emulator.trials.cast import Plant
 from emulator.trials.checkers import checkers_of

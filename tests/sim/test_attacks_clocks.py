@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from stage import contributors, dropped, held, results, small
 
-from dca_proto.core.compute_round import RELEASED
-from dca_proto.core.params import Timing
+from dca_proto.protocol.compute.round import RELEASED
+from dca_proto.protocol.params import Timing
 from emulator.trials.scenario import Fault
 from emulator.trials.world import TrialWorld
 

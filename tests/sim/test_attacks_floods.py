@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from stage import contributors, dropped, held, reported, results, small
 
-from dca_proto.core.compute_round import ROUNDS
-from dca_proto.core.facts import Declined, RoundFailed
-from dca_proto.core.params import Limits, Timing
+from dca_proto.protocol.compute.round import ROUNDS
+from dca_proto.protocol.facts import Declined, RoundFailed
+from dca_proto.protocol.params import Limits, Timing
 from emulator.trials.scenario import Adversary, Fault
 from emulator.trials.world import TrialWorld
 

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 from stage import contributors, dropped, held, results, small
 
-from dca_proto.core.compute_round import CONTRIBUTIONS
-from dca_proto.core.compute_round import ROUNDS as NODE_ROUNDS
-from dca_proto.core.effects import Write
-from dca_proto.core.errors import UsageError
-from dca_proto.core.facts import RoundFailed
-from dca_proto.core.trainer_round import ROUNDS as TRAINER_ROUNDS
+from dca_proto.errors import UsageError
+from dca_proto.protocol.compute.round import CONTRIBUTIONS
+from dca_proto.protocol.compute.round import ROUNDS as NODE_ROUNDS
+from dca_proto.protocol.effects import Write
+from dca_proto.protocol.facts import RoundFailed
+from dca_proto.protocol.trainer.round import ROUNDS as TRAINER_ROUNDS
 from emulator.sim.events import Observer
 from emulator.sim.process import KillPoint, Process
 from emulator.trials.scenario import Fault

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from stage import FAST, contributors, held, results, small
 
-from dca_proto.core.effects import Send
+from dca_proto.protocol.effects import Send
 from emulator.sim.broker import BrokerOptions
 from emulator.sim.events import Observer
 from emulator.sim.process import Process

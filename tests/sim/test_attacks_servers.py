@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from stage import contributors, held, reported, results, small
 
-from dca_proto.core.facts import Declined, LedgerReused, NodeAborted, RoundCompleted
+from dca_proto.protocol.facts import Declined, LedgerReused, NodeAborted, RoundCompleted
 from emulator.trials.hostile import HOSTILE
 from emulator.trials.scenario import Adversary, Scenario
 from emulator.trials.world import TrialWorld

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from stage import contributors, dropped, held, reported, results, small, with_limits
 
-from dca_proto.core.facts import Declined, ListFrozen
+from dca_proto.protocol.facts import Declined, ListFrozen
 from emulator.trials.hostile import HOSTILE
 from emulator.trials.scenario import NODE_RELEASE, Adversary, Scenario
 from emulator.trials.world import TrialWorld

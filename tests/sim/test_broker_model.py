@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from puppet import PLAIN, ROUND, Puppet, Stage, numbered
 
-from dca_proto.core.effects import Address, Channel, Send
-from dca_proto.net.parts import split
-from dca_proto.net.topics import topic_of
+from dca_proto.protocol.effects import Address, Channel, Send
+from dca_proto.protocol.wire.topics import topic_of
+from dca_proto.runtime.parts import split
 from emulator.sim.broker import BrokerOptions, Memory
 from emulator.sim.process import ProcessOptions
 

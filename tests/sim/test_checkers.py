@@ -13,10 +13,10 @@ import msgspec
 import numpy as np
 
 import dca_proto
-from dca_proto.core.client import ClientActor
-from dca_proto.core.compute import ComputeActor
-from dca_proto.core.trainer import TrainerActor
-from dca_proto.privacy.policy import BudgetLimit, Floors, Policy
+from dca_proto.protocol.client.actor import Client
+from dca_proto.protocol.compute.actor import ComputeNode
+from dca_proto.protocol.policy import BudgetLimit, Floors, Policy
+from dca_proto.protocol.trainer.actor import Trainer
 from dca_proto.testing import TestFederation
 from emulator.sim.process import KillPoint, Process
 from emulator.sim.simulator import Simulator
@@ -44,13 +44,13 @@ class PlantedFederation(TestFederation):
     def floors_of(self, compute: bytes) -> Floors:
         return self.floors
 
-    def client(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> ClientActor:
+    def client(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> Client:
         return self._planted(super().client(index, records))
 
-    def compute(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> ComputeActor:
+    def compute(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> ComputeNode:
         return self._planted(super().compute(index, records))
 
-    def trainer(self, records: Iterable[tuple[str, bytes, bytes]] = ()) -> TrainerActor:
+    def trainer(self, records: Iterable[tuple[str, bytes, bytes]] = ()) -> Trainer:
         return self._planted(super().trainer(records))
 
     def _planted(self, actor: Any) -> Any:

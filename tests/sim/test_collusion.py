@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dca_proto.core import contribution
-from dca_proto.core.errors import UsageError
 from dca_proto.crypto import masks
 from dca_proto.crypto.fixedpoint import from_ring
+from dca_proto.errors import UsageError
 from dca_proto.privacy import accounting
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
+from dca_proto.protocol import contribution
 from emulator.audit.uniformity import byte_counts
 from emulator.collusion import command, finding
 from emulator.collusion.coalition import VICTIM, Case, Coalition, Setting, worst_revealing

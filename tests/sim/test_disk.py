@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from puppet import ROUND, Stage
 
-from dca_proto.core.effects import Address, Channel, Forget, Persist, Report, Send
+from dca_proto.protocol.effects import Address, Channel, Forget, Persist, Report, Send
 from emulator.sim.disk import Disk, DiskFullError
 from emulator.sim.events import Killed, Restarted
 from emulator.sim.process import KillPoint, ProcessOptions, Where

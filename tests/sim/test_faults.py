@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from stage import FAST, contributors, dropped, held, reported, results, small
 
-from dca_proto.core.effects import Send
-from dca_proto.core.facts import DataFailed, RoundFailed
-from dca_proto.core.messages import Abort, Hello
+from dca_proto.protocol.effects import Send
+from dca_proto.protocol.facts import DataFailed, RoundFailed
+from dca_proto.protocol.wire.messages import Abort, Hello
 from emulator.sim.events import Observer
 from emulator.sim.process import Process, usual_options
 from emulator.trials.draw import DrawLimits, draw_scenario

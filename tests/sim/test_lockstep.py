@@ -12,7 +12,7 @@ import lockstep_programs as programs
 import psutil
 import pytest
 
-from dca_proto.core.effects import Address, Channel
+from dca_proto.protocol.effects import Address, Channel
 from emulator.sim.broker import BrokerOptions
 from emulator.sim.lockstep import PartitionLink
 from emulator.sim.packet import Packet

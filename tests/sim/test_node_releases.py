@@ -11,9 +11,9 @@ from planted_locally import PLANTS
 from stage import dropped, held, results, run, small, with_limits
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.core.errors import UsageError
-from dca_proto.core.facts import RoundCompleted
-from dca_proto.privacy.ledger import TABLE as LEDGER
+from dca_proto.errors import UsageError
+from dca_proto.protocol.facts import RoundCompleted
+from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.statistics.contribution import contribution
 from dca_proto.statistics.sensitivity import REPLACE_ONE_ROW
 from emulator.trials.cast import Plant

@@ -40,7 +40,7 @@ def test_the_same_scenarios_hold_without_one() -> None:
 
 
 def test_a_fault_that_nobody_notices_has_survived() -> None:
-    harmless = ("core/lists.py", 'TOO_FEW = "too-few"', 'TOO_FEW = "too-" + "few"')
+    harmless = ("protocol/lists.py", 'TOO_FEW = "too-few"', 'TOO_FEW = "too-" + "few"')
     found = plant_faults.plant(Fault(name="none", kind="noise", patch=(harmless,), why="it changes nothing"), 2)
     assert (found.seeds, found.broken, found.is_caught, found.why) == (2, {}, False, "it changes nothing")
 

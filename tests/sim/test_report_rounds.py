@@ -12,11 +12,7 @@ from planted_reports import BESIDE_A_NEIGHBOUR, PLANTS
 from stage import dropped, held, results, run, small, with_limits
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.core.errors import UsageError
-from dca_proto.core.facts import RoundCompleted
-from dca_proto.core.records import decoded
-from dca_proto.privacy.ledger import TABLE as LEDGER
-from dca_proto.privacy.ledger import Charge
+from dca_proto.errors import UsageError
 from dca_proto.privacy.mechanism import (
     ANALYTIC_GAUSSIAN,
     GRID_LAPLACE,
@@ -25,6 +21,10 @@ from dca_proto.privacy.mechanism import (
     RANDOMISED_RESPONSE,
     UNARY_ENCODING,
 )
+from dca_proto.protocol.facts import RoundCompleted
+from dca_proto.protocol.ledger import TABLE as LEDGER
+from dca_proto.protocol.ledger import Charge
+from dca_proto.protocol.records import decoded
 from dca_proto.statistics.sensitivity import REPLACE_ONE_CLIENT
 from emulator.trials.cast import Plant
 from emulator.trials.draw import draw_scenario

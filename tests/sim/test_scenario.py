@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from emulator.trials.draw import DrawLimits, draw_scenario
 from emulator.trials.faults import FAULTS
 from emulator.trials.hostile import HOSTILE

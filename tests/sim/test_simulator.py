@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from puppet import ROUND, Stage
 
-from dca_proto.core.effects import Address, CancelTimer, Channel, Persist, Report, Send, SetTimer
-from dca_proto.core.errors import UsageError
-from dca_proto.core.events import Event, Timer, TimerFired
-from dca_proto.core.facts import RoundCompleted, RoundFailed
+from dca_proto.errors import UsageError
+from dca_proto.protocol.effects import Address, CancelTimer, Channel, Persist, Report, Send, SetTimer
+from dca_proto.protocol.events import Event, Timer, TimerFired
+from dca_proto.protocol.facts import RoundCompleted, RoundFailed
 from dca_proto.testing import NoNoise, TestFederation
 from emulator.sim.disk import Disk
 from emulator.sim.events import Crashed, Happened, Killed, Observer, Refused

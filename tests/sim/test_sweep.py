@@ -7,7 +7,7 @@ import msgspec
 import planted
 import pytest
 
-from dca_proto.core import client_round
+from dca_proto.protocol.client import round as client_round
 from emulator.trials.cast import Plant
 from emulator.trials.checks import EPOCH_MS_MIN
 from emulator.trials.draw import draw_scenario

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from stage import contributors, held, results, run, small, with_limits
 
-from dca_proto.core.effects import Channel, Effect, Send
-from dca_proto.core.errors import UsageError
-from dca_proto.core.events import Event
+from dca_proto.errors import UsageError
+from dca_proto.protocol.effects import Channel, Effect, Send
+from dca_proto.protocol.events import Event
 from emulator.sim.simulator import START_MS
 from emulator.trials.cast import Plant
 from emulator.trials.draw import DrawLimits, draw_scenario

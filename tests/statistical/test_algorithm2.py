@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from scipy.stats import ks_2samp
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
-from dca_proto.core.play import play
-from dca_proto.learning.job import JobTerms
+from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
+from dca_proto.protocol.play import play
 from dca_proto.testing import TestFederation, seeded
 from emulator.ideal import IdealSwarm, noisy_sum
 from inference.bounds import Interval

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from scipy.stats import f
 
 from dca_proto.cli import main
-from dca_proto.core.errors import UsageError
 from dca_proto.crypto import masks
 from dca_proto.crypto.fixedpoint import to_ring
 from dca_proto.crypto.sealing import Random, expand
+from dca_proto.errors import UsageError
 from dca_proto.testing import seeded
 from emulator.audit import command
 from emulator.audit.adversary import Adversary, Experiment, experiment

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, RoundRequest, SecureSumRequest
-from dca_proto.core.errors import RoundAborted, UsageError
-from dca_proto.core.play import play, play_releases
-from dca_proto.core.request import AskNodeRelease, OpenRound
 from dca_proto.crypto.sealing import expand
-from dca_proto.learning.job import FRACTION_BITS, JobTerms
+from dca_proto.errors import RoundAborted, UsageError
+from dca_proto.jobs.job import FRACTION_BITS, JobTerms
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
-from dca_proto.privacy.policy import Policy
+from dca_proto.protocol.play import play, play_releases
+from dca_proto.protocol.policy import Policy
+from dca_proto.protocol.trainer.request import AskNodeRelease, OpenRound
 from dca_proto.statistics import resolve
 from dca_proto.statistics.contribution import contribution
 from dca_proto.statistics.sensitivity import REPLACE_ONE_ROW

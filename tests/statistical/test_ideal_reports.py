@@ -10,13 +10,17 @@ import pytest
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import LdpReportRequest, LocalReports, NoisyAggregate
-from dca_proto.core.errors import RoundAborted, UsageError
-from dca_proto.core.play import play_releases
-from dca_proto.core.release import Reporting
-from dca_proto.core.request import AskLdpReport, OpenRound
-from dca_proto.learning.job import FRACTION_BITS, JobTerms
-from dca_proto.local import MISSING, AnalyticGaussian, GridLaplace, LocalMechanism, RandomisedResponse, UnaryEncoding
+from dca_proto.errors import RoundAborted, UsageError
+from dca_proto.jobs.job import FRACTION_BITS, JobTerms
 from dca_proto.privacy.budget import Budget
+from dca_proto.privacy.local import (
+    MISSING,
+    AnalyticGaussian,
+    GridLaplace,
+    LocalMechanism,
+    RandomisedResponse,
+    UnaryEncoding,
+)
 from dca_proto.privacy.mechanism import (
     ANALYTIC_GAUSSIAN,
     GRID_LAPLACE,
@@ -25,6 +29,9 @@ from dca_proto.privacy.mechanism import (
     RANDOMISED_RESPONSE,
     UNARY_ENCODING,
 )
+from dca_proto.protocol.play import play_releases
+from dca_proto.protocol.release import Reporting
+from dca_proto.protocol.trainer.request import AskLdpReport, OpenRound
 from dca_proto.statistics import resolve
 from dca_proto.statistics.contribution import client_sensitivity, contribution
 from dca_proto.testing import TestFederation, seeded

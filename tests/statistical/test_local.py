@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dca_proto.local import AnalyticGaussian, GridLaplace, RandomisedResponse, UnaryEncoding
-from dca_proto.local.laplace import sample
+from dca_proto.privacy.local import AnalyticGaussian, GridLaplace, RandomisedResponse, UnaryEncoding
+from dca_proto.privacy.local.laplace import sample
 from dca_proto.statistics.sensitivity import Sensitivity
 
 COUNT = 300_000

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from dca_proto.local.stream import Stream
+from dca_proto.privacy.local.stream import Stream
 
 KEY = bytes(range(32))
 

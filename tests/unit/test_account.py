@@ -20,15 +20,15 @@ import pytest
 from dca_proto.cli import main
 from dca_proto.cli.account_enquiry import parse_also
 from dca_proto.cli.account_question import Columns, question
-from dca_proto.core.errors import UsageError
-from dca_proto.core.params import Limits
-from dca_proto.core.request import AskSecureSum, OpenRound
-from dca_proto.core.validated import validate_announcement
-from dca_proto.learning.forecast import EXACT, forecast
+from dca_proto.errors import UsageError
+from dca_proto.jobs.forecast import EXACT, forecast
 from dca_proto.privacy.accounting import compose, epsilon_of, mu_of, mu_of_pure
+from dca_proto.privacy.composition import Gaussian, Laplace, PureDP, RandomisedResponse, UnaryEncoding
+from dca_proto.privacy.composition import epsilon_of as epsilon_of_all
 from dca_proto.privacy.rounding import at_least
-from dca_proto.privacy_loss import Gaussian, Laplace, PureDP, RandomisedResponse, UnaryEncoding
-from dca_proto.privacy_loss import epsilon_of as epsilon_of_all
+from dca_proto.protocol.params import Limits
+from dca_proto.protocol.trainer.request import AskSecureSum, OpenRound
+from dca_proto.protocol.validated import validate_announcement
 from dca_proto.statistics import ADD_OR_REMOVE_ONE_CLIENT, REPLACE_ONE_CLIENT, Regression, Sensitivity, registered
 from dca_proto.statistics.contribution import client_sensitivity
 
@@ -147,7 +147,7 @@ def test_the_figures_are_those_that_a_participant_computes(answer: Any) -> None:
 def test_a_sensitivity_of_another_relation_is_never_planned_with(monkeypatch: pytest.MonkeyPatch) -> None:
     """That of adding or removing a client is up to half of what a replacement moves."""
     half = Sensitivity(l1=100, l2_squared=10_000, bound=100, relation=ADD_OR_REMOVE_ONE_CLIENT)
-    monkeypatch.setattr("dca_proto.core.kinds.client_sensitivity", lambda *_: half)
+    monkeypatch.setattr("dca_proto.protocol.kinds.client_sensitivity", lambda *_: half)
     columns = {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0]}
     request = OpenRound(
         round_id=bytes(16), statistic="sum", parameters=columns, epsilon=1.0, delta=1e-6, clients_expected=10,

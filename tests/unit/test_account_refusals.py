@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from dca_proto.cli import main
-from dca_proto.core.errors import UsageError
-from dca_proto.core.kinds import SecureSum
-from dca_proto.core.params import Limits
-from dca_proto.core.request import AskSecureSum, OpenRound
-from dca_proto.learning.forecast import EXACT
+from dca_proto.errors import UsageError
+from dca_proto.jobs.forecast import EXACT
+from dca_proto.protocol.kinds import SecureSum
+from dca_proto.protocol.params import Limits
+from dca_proto.protocol.trainer.request import AskSecureSum, OpenRound
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -14,7 +14,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from dca_proto.privacy.accounting import (
     MU_MAX,
     check_ring,

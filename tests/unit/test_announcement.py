@@ -9,8 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-import dca_proto.core.announcement as module
-from dca_proto.core.announcement import (
+import dca_proto.protocol.announcement as module
+from dca_proto.crypto.sealing import AgreementKey, Identity
+from dca_proto.errors import PeerError
+from dca_proto.protocol.announcement import (
     OpenedAnnouncement,
     check_invitation,
     check_time,
@@ -23,13 +25,11 @@ from dca_proto.core.announcement import (
     recall,
     seal_answer,
 )
-from dca_proto.core.codec import encode, sign
-from dca_proto.core.effects import Channel
-from dca_proto.core.errors import PeerError
-from dca_proto.core.kinds import NodeRelease, SecureSum
-from dca_proto.core.messages import Announcement, EpochKey, Invitation, Query, Signed
-from dca_proto.core.params import Limits, Timing
-from dca_proto.crypto.sealing import AgreementKey, Identity
+from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.kinds import NodeRelease, SecureSum
+from dca_proto.protocol.params import Limits, Timing
+from dca_proto.protocol.wire.codec import encode, sign
+from dca_proto.protocol.wire.messages import Announcement, EpochKey, Invitation, Query, Signed
 from dca_proto.testing import TestFederation, seeded
 
 NOW_MS = 1_700_000_000_000

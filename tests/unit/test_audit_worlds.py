@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from dca_proto.privacy import accounting
 from dca_proto.testing import seeded
 from emulator.audit.adversary import Adversary

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from dca_proto.statistics import REPLACE_ONE_ROW, AveragedRegression, Regression, Statistic, resolve
 from dca_proto.statistics.contribution import (
     client_sensitivity,

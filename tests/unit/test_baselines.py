@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LinearRegression
 
-from dca_proto.learning.job import JobTerms
+from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from dca_proto.testing import seeded
 from emulator.ideal import IdealSwarm

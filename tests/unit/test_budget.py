@@ -8,9 +8,8 @@ import random
 import mpmath
 import pytest
 
-from dca_proto.core.errors import UsageError
-from dca_proto.core.kinds import check_mu
-from dca_proto.privacy.accounting import compose, mu_of_pure
+from dca_proto.errors import UsageError
+from dca_proto.privacy.accounting import check_mu, compose, mu_of_pure
 from dca_proto.privacy.budget import Budget, RoundCost, best_shares, quoted
 from dca_proto.privacy.cost import PrivacyCost, total
 

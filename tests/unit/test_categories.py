@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from dca_proto.categories import checked, parse_categories
-from dca_proto.core.errors import UsageError
-from dca_proto.table import read_csv
+from dca_proto.errors import UsageError
+from dca_proto.runtime.table import read_csv
+from dca_proto.statistics.categories import checked, parse_categories
 from inference.bounds import Interval, MissingBoundsError
 from inference.datasets import from_csv
 from inference.errors import DataError

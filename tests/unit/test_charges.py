@@ -7,10 +7,10 @@ import random
 import numpy as np
 import pytest
 
-from dca_proto.core.charges import PAGE, TABLE, WINDOW, SeenCharges, check_reused
-from dca_proto.core.effects import Persist
-from dca_proto.core.errors import PeerError, UsageError
-from dca_proto.core.messages import ChargeReused
+from dca_proto.errors import PeerError, UsageError
+from dca_proto.protocol.charges import PAGE, TABLE, WINDOW, SeenCharges, check_reused
+from dca_proto.protocol.effects import Persist
+from dca_proto.protocol.wire.messages import ChargeReused
 
 CLIENT, OTHER = 0, 1
 

@@ -19,19 +19,19 @@ import typer
 from dca_proto import cli, device
 from dca_proto.cli import main
 from dca_proto.cli.message_dump import describe_message
-from dca_proto.core.client_round import StoredRound as ClientRound
-from dca_proto.core.codec import decode_body, decode_frame, encode
-from dca_proto.core.compute_round import StoredList
-from dca_proto.core.contribution import Kept
-from dca_proto.core.effects import Persist
-from dca_proto.core.errors import PeerError, RoundAborted, TransportError, UsageError
-from dca_proto.core.messages import Answer, Contribution, Receipt
-from dca_proto.core.trainer_round import ROUNDS, StoredRound
-from dca_proto.core.wire import Signed
-from dca_proto.crypto.keyring import TABLE as EPOCHS
-from dca_proto.keyfile import read_certificate, read_federation, read_identity
-from dca_proto.net.parts import split
-from dca_proto.net.store import SqliteStore
+from dca_proto.errors import PeerError, RoundAborted, TransportError, UsageError
+from dca_proto.protocol.client.round import StoredRound as ClientRound
+from dca_proto.protocol.compute.round import StoredList
+from dca_proto.protocol.contribution import Kept
+from dca_proto.protocol.effects import Persist
+from dca_proto.protocol.keyring import TABLE as EPOCHS
+from dca_proto.protocol.trainer.round import ROUNDS, StoredRound
+from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode
+from dca_proto.protocol.wire.fields import Signed
+from dca_proto.protocol.wire.messages import Answer, Contribution, Receipt
+from dca_proto.runtime.keyfile import read_certificate, read_federation, read_identity
+from dca_proto.runtime.parts import split
+from dca_proto.runtime.store import SqliteStore
 from dca_proto.testing import Network, TestFederation
 from dca_proto.wording import to_install
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dca_proto.cli import broker, main
-from dca_proto.net.access import Access
-from dca_proto.net.broker import BrokerOptions, TlsFiles
+from dca_proto.runtime.access import Access
+from dca_proto.runtime.broker import BrokerOptions, TlsFiles
 
 
 @pytest.mark.parametrize("url", ["http://x", "mqtt://", "mqtt://a:99999", "x"])

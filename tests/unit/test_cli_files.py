@@ -13,13 +13,13 @@ import pytest
 
 from dca_proto.cli import broker, main
 from dca_proto.cli import federation as commands
-from dca_proto.core import client_round
-from dca_proto.core.effects import Channel, Persist
-from dca_proto.core.errors import UsageError
-from dca_proto.federation import enrol
-from dca_proto.keyfile import read_federation, read_identity, write_certificate
-from dca_proto.net.store import SqliteStore
-from dca_proto.privacy import ledger
+from dca_proto.errors import UsageError
+from dca_proto.protocol import ledger
+from dca_proto.protocol.client import round as client_round
+from dca_proto.protocol.effects import Channel, Persist
+from dca_proto.protocol.federation import enrol
+from dca_proto.runtime.keyfile import read_federation, read_identity, write_certificate
+from dca_proto.runtime.store import SqliteStore
 
 INIT = ("federation", "init", "fed", "--computes", "2", "--clients", "3", "--broker", "mqtt://127.0.0.1")
 

@@ -14,18 +14,18 @@ import pytest
 
 from dca_proto.cli import main
 from dca_proto.cli.ledger_view import as_plain, read_ledger_view
-from dca_proto.core.client_round import ROUNDS
-from dca_proto.core.declines import TABLE as DECLINED
-from dca_proto.core.declines import DeclinedRound
-from dca_proto.core.effects import Channel, Persist
-from dca_proto.keyfile import read_identity, write_identity
-from dca_proto.net.store import SqliteStore
 from dca_proto.privacy import accounting
 from dca_proto.privacy.cost import PrivacyCost
-from dca_proto.privacy.ledger import TABLE as LEDGER
-from dca_proto.privacy.ledger import Charge
-from dca_proto.privacy.policy import Policy
 from dca_proto.privacy.rounding import at_least, at_most
+from dca_proto.protocol.client.declines import TABLE as DECLINED
+from dca_proto.protocol.client.declines import DeclinedRound
+from dca_proto.protocol.client.round import ROUNDS
+from dca_proto.protocol.effects import Channel, Persist
+from dca_proto.protocol.ledger import TABLE as LEDGER
+from dca_proto.protocol.ledger import Charge
+from dca_proto.protocol.policy import Policy
+from dca_proto.runtime.keyfile import read_identity, write_identity
+from dca_proto.runtime.store import SqliteStore
 from dca_proto.testing import Network, TestFederation
 
 Run = Callable[..., tuple[int, str, str]]

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 
 import pytest
 
-from dca_proto.core.client import ClientActor
-from dca_proto.core.closing import ALL, DEADLINE, FULL, QUIET, Arrivals
-from dca_proto.core.effects import Channel
-from dca_proto.core.facts import Arrived, Closed, Declined, RoundCompleted
-from dca_proto.core.params import Timing
-from dca_proto.privacy.policy import Policy
+from dca_proto.protocol.client.actor import Client
+from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.facts import Arrived, Closed, Declined, RoundCompleted
+from dca_proto.protocol.params import Timing
+from dca_proto.protocol.policy import Policy
+from dca_proto.protocol.trainer.closing import ALL, DEADLINE, FULL, QUIET, Arrivals
 from dca_proto.testing import Envelope, TestFederation
 
 TIMING = Timing()
@@ -154,7 +154,7 @@ def test_all_come_and_the_round_closes_with_the_next_progress() -> None:
 
 def test_those_who_decline_are_not_waited_for() -> None:
     class TwoRefuse(TestFederation):
-        def client(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> ClientActor:
+        def client(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> Client:
             self.policy = Policy() if index < 2 else Policy(clients_min=1, honest_min=1)
             return super().client(index, records)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dca_proto.core.codec import decode_body, decode_frame, encode, open_signed, sign
-from dca_proto.core.errors import PeerError
-from dca_proto.core.kinds import LdpReport, NodeRelease, SecureSum
-from dca_proto.core.messages import Announcement, Close, Query, Receipt, Signed
 from dca_proto.crypto.sealing import Identity
+from dca_proto.errors import PeerError
+from dca_proto.protocol.kinds import LdpReport, NodeRelease, SecureSum
+from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode, open_signed, sign
+from dca_proto.protocol.wire.messages import Announcement, Close, Query, Receipt, Signed
 
 RECEIPT = Receipt(bytes(16), bytes(range(16)), bytes(16))
 QUERY = Query(bytes(16), bytes(32))

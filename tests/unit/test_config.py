@@ -14,16 +14,16 @@ import pytest
 from structlog.testing import capture_logs
 
 from dca_proto.cli.actors import EXAMPLES
-from dca_proto.config import convert, read_config
-from dca_proto.core.errors import UsageError
 from dca_proto.crypto.sealing import Identity
-from dca_proto.device import _data, load
-from dca_proto.federation import Federation, Member, enrol, sign_federation
-from dca_proto.keyfile import write_certificate, write_identity
-from dca_proto.net.inbox import CLIENT_LIMITS, InboxLimits
-from dca_proto.privacy.policy import BudgetLimit, Policy
-from dca_proto.request import RoundSettings, open_round
-from dca_proto.table import Table, read_csv
+from dca_proto.errors import UsageError
+from dca_proto.protocol.federation import Federation, Member, enrol, sign_federation
+from dca_proto.protocol.policy import BudgetLimit, Policy
+from dca_proto.runtime.config import convert, read_config
+from dca_proto.runtime.device import _data, load
+from dca_proto.runtime.inbox import CLIENT_LIMITS, InboxLimits
+from dca_proto.runtime.keyfile import write_certificate, write_identity
+from dca_proto.runtime.request import RoundSettings, open_round
+from dca_proto.runtime.table import Table, read_csv
 
 AUTHORITY, CLIENT, FIRST, SECOND, TRAINER, STRANGER = (Identity(bytes([index]) * 32) for index in range(6))
 FEDERATION = sign_federation(

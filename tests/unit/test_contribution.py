@@ -12,14 +12,14 @@ import pytest
 from nacl import bindings
 from numpy.typing import NDArray
 
-import dca_proto.core.contribution as module
-from dca_proto.core.codec import decode_frame
-from dca_proto.core.contribution import Outbound, hedged_root, make_contribution, open_contribution
-from dca_proto.core.errors import PeerError
-from dca_proto.core.messages import Contribution
-from dca_proto.core.params import Limits
+import dca_proto.protocol.contribution as module
 from dca_proto.crypto.sealing import Identity
+from dca_proto.errors import PeerError
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian, Mechanism
+from dca_proto.protocol.contribution import Outbound, hedged_root, make_contribution, open_contribution
+from dca_proto.protocol.params import Limits
+from dca_proto.protocol.wire.codec import decode_frame
+from dca_proto.protocol.wire.messages import Contribution
 from dca_proto.testing import NoNoise, TestFederation, seeded
 
 CLIENT, OTHER = Identity(bytes(range(32))), Identity(bytes(range(1, 33)))

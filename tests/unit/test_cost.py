@@ -17,11 +17,19 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from dca_proto.privacy import accounting
 from dca_proto.privacy.accounting import mu_of, mu_of_pure, pure_of_mu
+from dca_proto.privacy.composition import (
+    Gaussian,
+    Laplace,
+    PureDP,
+    RandomisedResponse,
+    Release,
+    UnaryEncoding,
+    epsilon_of,
+)
 from dca_proto.privacy.cost import PrivacyCost, total
-from dca_proto.privacy_loss import Gaussian, Laplace, PureDP, RandomisedResponse, Release, UnaryEncoding, epsilon_of
 
 Array = NDArray[np.float64]
 EPSILONS = [1e-6, 0.01, 0.1, 0.5, 1.0, 2.0, 4.0, 10.0, 100.0, 500.0]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dca_proto.core.declines import KEPT_MAX, TABLE, Declines
-from dca_proto.core.effects import Forget, Persist
-from dca_proto.core.kinds import NodeRelease
-from dca_proto.core.messages import Announcement
-from dca_proto.privacy.policy import Refusal
+from dca_proto.protocol.client.declines import KEPT_MAX, TABLE, Declines
+from dca_proto.protocol.effects import Forget, Persist
+from dca_proto.protocol.kinds import NodeRelease
+from dca_proto.protocol.policy import Refusal
+from dca_proto.protocol.wire.messages import Announcement
 
 REFUSAL = Refusal("epsilon", "2 at delta 1e-06", "<= 1 at delta 1e-05")
 

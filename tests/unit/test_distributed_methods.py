@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate
-from dca_proto.learning.job import JobTerms
+from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval

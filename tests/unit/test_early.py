@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dca_proto.core.early import BYTES_MAX, KEPT_MS, MESSAGES_MAX, Early
-from dca_proto.core.messages import Contribution
+from dca_proto.protocol.compute.early import BYTES_MAX, KEPT_MS, MESSAGES_MAX, Early
+from dca_proto.protocol.wire.messages import Contribution
 
 ROUND, OTHER, CLIENT = (bytes((number,)) * 16 for number in range(3))
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from dca_proto.learning.job import JobTerms
+from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from emulator.ideal import IdealSwarm
 from inference.problem import stream

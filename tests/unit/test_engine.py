@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from emulator.engine import WorkerDiedError, open_engine
 from emulator.engine.base import THREADS
 

@@ -18,8 +18,8 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from dca_proto.privacy.cost import PrivacyCost, total
-from dca_proto.privacy.ledger import Charge, Ledger
-from dca_proto.privacy.policy import BudgetLimit, Policy
+from dca_proto.protocol.ledger import Charge, Ledger
+from dca_proto.protocol.policy import BudgetLimit, Policy
 
 Array = NDArray[np.float64]
 DELTA = 1e-5

@@ -16,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest, SecureSumRequest
-from dca_proto.learning.job import JobTerms
+from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.accounting import epsilon_of, mu_of
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.cost import PrivacyCost

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dca_proto.cli import explain, main
-from dca_proto.core.errors import InputError, LoginError, RoundAborted, StorageError, TransportError, UsageError
+from dca_proto.errors import InputError, LoginError, RoundAborted, StorageError, TransportError, UsageError
 from inference.errors import DataError
 
 DCA = (sys.executable, "-m", "dca_proto.cli")

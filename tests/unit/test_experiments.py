@@ -19,7 +19,7 @@ import psutil
 import pytest
 from rich.console import Console
 
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from papers import picture, runner
 from papers.record import Record
 from papers.runner import Check, add_common_options, finish, main, run_cells, table, versions

@@ -12,7 +12,7 @@ import scipy.stats as st
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
-from dca_proto.learning.job import JobTerms
+from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from dca_proto.statistics import resolve
 from dca_proto.statistics.histogram import BINS_MAX

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dca_proto.core.errors import PeerError, UsageError
-from dca_proto.core.messages import Certificate
 from dca_proto.crypto.sealing import Identity, actor_id
-from dca_proto.federation import Federation, Member, enrol, sign_federation
+from dca_proto.errors import PeerError, UsageError
+from dca_proto.protocol.federation import Federation, Member, enrol, sign_federation
+from dca_proto.protocol.wire.messages import Certificate
 
 AUTHORITY, CLIENT = Identity(bytes(32)), Identity(b"\1" * 32)
 KEYS = [Identity(bytes([10 + index]) * 32).public_key for index in range(4)]

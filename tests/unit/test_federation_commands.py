@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from dca_proto.cli import broker, main
-from dca_proto.core.effects import Channel
-from dca_proto.core.errors import UsageError
 from dca_proto.crypto.sealing import Identity
-from dca_proto.device import load
-from dca_proto.federation import Federation
-from dca_proto.keyfile import read_certificate, read_federation, read_identity
+from dca_proto.errors import UsageError
+from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.federation import Federation
+from dca_proto.runtime.device import load
+from dca_proto.runtime.keyfile import read_certificate, read_federation, read_identity
 
 NEW = Identity(bytes([9]) * 32)
 NEWCOMER = f"newcomer={NEW.public_key.hex()}"

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from dca_proto.cli import main, trial
-from dca_proto.device import Device
-from dca_proto.net.broker import Broker
-from dca_proto.net.settings import BrokerSettings
+from dca_proto.runtime.broker import Broker
+from dca_proto.runtime.device import Device
+from dca_proto.runtime.settings import BrokerSettings
 
 
 def trial_folder(tmp_path: Path, url: str) -> Path:

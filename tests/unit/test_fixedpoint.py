@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.crypto.fixedpoint import (
     FRACTION_BITS_MAX,
     dequantise,
@@ -20,6 +19,7 @@ from dca_proto.crypto.fixedpoint import (
     ring_to_bytes,
     to_ring,
 )
+from dca_proto.errors import PeerError, UsageError
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 

@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 
 from dca_proto.cli import broker, main
-from dca_proto.config import convert
-from dca_proto.core.errors import UsageError
-from dca_proto.core.params import Limits
-from dca_proto.federation import Federation, Member
-from dca_proto.net.settings import BrokerSettings
+from dca_proto.errors import UsageError
 from dca_proto.privacy.cost import PrivacyCost
-from dca_proto.privacy.ledger import Ledger
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
-from dca_proto.privacy.policy import BudgetLimit, Floors, Policy
-from dca_proto.request import RoundSettings, open_round
+from dca_proto.protocol.federation import Federation, Member
+from dca_proto.protocol.ledger import Ledger
+from dca_proto.protocol.params import Limits
+from dca_proto.protocol.policy import BudgetLimit, Floors, Policy
+from dca_proto.runtime.config import convert
+from dca_proto.runtime.request import RoundSettings, open_round
+from dca_proto.runtime.settings import BrokerSettings
+from dca_proto.runtime.table import read_csv
 from dca_proto.statistics import resolve
-from dca_proto.table import read_csv
 from dca_proto.testing import TestFederation
 from inference.bounds import parse_bounds
 from inference.errors import DataError

@@ -17,22 +17,22 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from dca_proto import config
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.cli import actors
 from dca_proto.cli.reporter import Reporter
-from dca_proto.core import facts
-from dca_proto.core.effects import Channel
-from dca_proto.core.errors import UsageError
-from dca_proto.core.params import Limits
-from dca_proto.core.play import play
-from dca_proto.core.validated import validate_announcement
-from dca_proto.learning.job import JobTerms
-from dca_proto.outcome import outcome
+from dca_proto.errors import UsageError
+from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian, Mechanism
-from dca_proto.privacy.policy import Policy
-from dca_proto.request import RoundSettings, open_round
+from dca_proto.protocol import facts
+from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.params import Limits
+from dca_proto.protocol.play import play
+from dca_proto.protocol.policy import Policy
+from dca_proto.protocol.validated import validate_announcement
+from dca_proto.runtime import config
+from dca_proto.runtime.outcome import outcome
+from dca_proto.runtime.request import RoundSettings, open_round
 from dca_proto.testing import Network, NoNoise, TestFederation, seeded
 from emulator.ideal import IdealSwarm, noisy_sum
 from emulator.inexact import RoundedGaussian

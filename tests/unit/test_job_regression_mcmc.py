@@ -16,9 +16,9 @@ from test_jobs import NODES, conditions, drawn, learn_from, near, problem
 
 from dca_proto.aggregate import NodeReleaseRequest, SecureSumRequest
 from dca_proto.cli.job_settings import Task, check_plan, task_of
-from dca_proto.core.errors import UsageError
-from dca_proto.learning.job import JobTerms
-from dca_proto.learning.journal import Journal, Opened
+from dca_proto.errors import UsageError
+from dca_proto.jobs.job import JobTerms
+from dca_proto.jobs.journal import Journal, Opened
 from dca_proto.privacy.budget import Budget
 from emulator.swarm.live import fresh_keys
 from inference.errors import DataError

@@ -20,8 +20,8 @@ from scipy.special import expit
 
 from dca_proto.aggregate import NodeReleaseRequest, SecureSumRequest
 from dca_proto.cli.job_settings import check_plan, task_of
-from dca_proto.core.errors import UsageError
-from dca_proto.learning.job import JobTerms
+from dca_proto.errors import UsageError
+from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from emulator.ideal import IdealSwarm
 from emulator.swarm.live import fresh_keys

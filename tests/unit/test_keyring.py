@@ -6,12 +6,12 @@ import hashlib
 
 import pytest
 
-from dca_proto.core.effects import Forget, Persist
-from dca_proto.core.errors import PeerError, UsageError
-from dca_proto.core.messages import EpochKey, FileStamp
-from dca_proto.core.params import Timing
-from dca_proto.crypto.keyring import SEEN, TABLE, Keyring, SeenEpochs
 from dca_proto.crypto.sealing import AgreementKey, Identity, Random
+from dca_proto.errors import PeerError, UsageError
+from dca_proto.protocol.effects import Forget, Persist
+from dca_proto.protocol.keyring import SEEN, TABLE, Keyring, SeenEpochs
+from dca_proto.protocol.params import Timing
+from dca_proto.protocol.wire.messages import EpochKey, FileStamp
 from dca_proto.testing import seeded
 
 EPOCH_MS, GRACE_MS = 1000, 200

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from dca_proto.core.errors import UsageError
 from dca_proto.crypto.sealing import Identity
-from dca_proto.federation import Federation, Member, enrol, sign_federation
-from dca_proto.keyfile import (
+from dca_proto.errors import UsageError
+from dca_proto.protocol.federation import Federation, Member, enrol, sign_federation
+from dca_proto.runtime.keyfile import (
     certificate_path,
     new_identity,
     read_certificate,

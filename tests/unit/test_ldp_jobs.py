@@ -18,11 +18,11 @@ import scipy.stats as st
 
 from dca_proto.aggregate import LdpReportRequest
 from dca_proto.cli.job_settings import best_weights, check_plan
-from dca_proto.core.request import AskLdpReport
-from dca_proto.learning.job import JobTerms
+from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.cost import PrivacyCost, total
 from dca_proto.privacy.mechanism import LOCAL_MECHANISMS, PURE_MECHANISMS
+from dca_proto.protocol.trainer.request import AskLdpReport
 from dca_proto.statistics import resolve
 from dca_proto.statistics.weights import best_regression_weights
 from emulator.ideal import IdealSwarm

@@ -17,11 +17,11 @@ from msgspec import to_builtins
 from numpy.testing import assert_allclose
 
 from dca_proto.aggregate import LdpReportRequest, NoAggregate
-from dca_proto.core.errors import UsageError
-from dca_proto.learning.job import JobTerms
-from dca_proto.local import AnalyticGaussian
+from dca_proto.errors import UsageError
+from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.accounting import mu_of
 from dca_proto.privacy.budget import Budget
+from dca_proto.privacy.local import AnalyticGaussian
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.columns import into_ball

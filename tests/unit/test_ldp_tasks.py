@@ -19,7 +19,7 @@ from test_ldp_jobs import JOBS, N, asked, clients_of, conditions, learnt, proble
 from dca_proto.aggregate import LdpReportRequest, NoAggregate
 from dca_proto.cli.job_settings import DELTA, Task, task_of
 from dca_proto.cli.learn_view import reports_row, show
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.cost import PrivacyCost
 from emulator.swarm.live import fresh_keys

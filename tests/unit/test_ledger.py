@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dca_proto.privacy import accounting
 from dca_proto.privacy.cost import PrivacyCost
-from dca_proto.privacy.ledger import TABLE, Charge, Cost, Ledger, worst
+from dca_proto.protocol.ledger import TABLE, Charge, Cost, Ledger, worst
 
 
 def charge(number: int, mu: float = 0.5, at_ms: int = 0) -> Charge:
@@ -164,7 +164,7 @@ def test_a_round_is_charged_once_and_returned_once() -> None:
 def test_an_optimised_interpreter_charges_once_too() -> None:
     """`python -O` strips assertions; a charge that is written over would be spent twice."""
     program = (
-        "from dca_proto.privacy.ledger import Charge, Ledger\n"
+        "from dca_proto.protocol.ledger import Charge, Ledger\n"
         "charge = Charge(bytes(16), 'sum', bytes(16), 0.5, 1.0, 1e-6, 0, 1)\n"
         "Ledger([charge]).charge(charge)"
     )

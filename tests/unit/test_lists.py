@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dca_proto.core.agreement import Agreement
-from dca_proto.core.charges import SeenCharges
-from dca_proto.core.compute_round import StoredList
-from dca_proto.core.contribution import Kept
-from dca_proto.core.errors import PeerError
-from dca_proto.core.lists import (
+from dca_proto.crypto.masks import entry_of, holder_index
+from dca_proto.errors import PeerError
+from dca_proto.protocol.charges import SeenCharges
+from dca_proto.protocol.compute.agreement import Agreement
+from dca_proto.protocol.compute.round import StoredList
+from dca_proto.protocol.contribution import Kept
+from dca_proto.protocol.lists import (
     agreed,
     charges_of,
     check_list,
@@ -27,8 +28,7 @@ from dca_proto.core.lists import (
     rows_of,
     set_hash,
 )
-from dca_proto.core.messages import Signed
-from dca_proto.crypto.masks import entry_of, holder_index
+from dca_proto.protocol.wire.messages import Signed
 
 AH = hashlib.blake2b(b"ah", digest_size=32).digest()
 CLIENTS = sorted(hashlib.blake2b(index.to_bytes(2, "big"), digest_size=16).digest() for index in range(60))

@@ -14,7 +14,7 @@ import pytest
 from compiling import quick_and_double
 from likelihood_check import planted
 
-from dca_proto.local import RandomisedResponse, UnaryEncoding
+from dca_proto.privacy.local import RandomisedResponse, UnaryEncoding
 from inference.errors import DataError
 from inference.models.column import categories
 

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from scripted import KEY, scripted
 
-from dca_proto.core.errors import UsageError
-from dca_proto.local import chance as chances
-from dca_proto.local import laplace, response, stream, unary
-from dca_proto.local.chance import HEAD_BITS, Chance
-from dca_proto.local.stream import Stream
+from dca_proto.errors import UsageError
+from dca_proto.privacy.local import chance as chances
+from dca_proto.privacy.local import laplace, response, stream, unary
+from dca_proto.privacy.local.chance import HEAD_BITS, Chance
+from dca_proto.privacy.local.stream import Stream
 
 SOME = [Chance(Fraction(1), 1), Chance(Fraction(1, 3 * 10**9), 1), Chance(Fraction(12), 0), Chance(Fraction(0.1), 99)]
 

@@ -12,7 +12,7 @@ import pytest
 from exact_rounds import aggregate
 
 from dca_proto.aggregate import LocalReports, NoisyAggregate, SecureSumRequest
-from dca_proto.local import AnalyticGaussian, GridLaplace, RandomisedResponse, UnaryEncoding
+from dca_proto.privacy.local import AnalyticGaussian, GridLaplace, RandomisedResponse, UnaryEncoding
 from dca_proto.statistics.sensitivity import Sensitivity
 from inference.bounds import Interval
 from inference.errors import DataError
@@ -31,22 +31,22 @@ BOX = Sensitivity(l1=10 << BITS, l2_squared=(10 << BITS) ** 2, bound=5 << BITS)
 def laplace(n: int = 50, epsilon: float = 1.0) -> LocalReports:
     held = np.linspace(-4, 4, n)[:, None] / UNIT
     mechanism = GridLaplace(epsilon, BOX)
-    return mechanism.told(mechanism.randomise(held.astype(np.int64), KEY), UNIT)
+    return mechanism.decode_reports(mechanism.randomise(held.astype(np.int64), KEY), UNIT)
 
 
 def gaussian(n: int = 50, epsilon: float = 1.0, delta: float = 1e-5) -> LocalReports:
     mechanism = AnalyticGaussian(epsilon, delta, BOX)
-    return mechanism.told(mechanism.randomise(np.zeros((n, 1), np.int64), KEY), UNIT)
+    return mechanism.decode_reports(mechanism.randomise(np.zeros((n, 1), np.int64), KEY), UNIT)
 
 
 def bits(n: int = 50, epsilon: float = 1.0, k: int = 4) -> LocalReports:
     mechanism = UnaryEncoding(epsilon, k)
-    return mechanism.told(mechanism.randomise(np.arange(n) % k, KEY), 1.0)
+    return mechanism.decode_reports(mechanism.randomise(np.arange(n) % k, KEY), 1.0)
 
 
 def answers(n: int = 50, epsilon: float = 1.0, k: int = 4) -> LocalReports:
     mechanism = RandomisedResponse(epsilon, k)
-    return mechanism.told(mechanism.randomise(np.arange(n) % k, KEY), 1.0)
+    return mechanism.decode_reports(mechanism.randomise(np.arange(n) % k, KEY), 1.0)
 
 
 def vectors(n: int = 50, width: int = 3) -> LocalReports:

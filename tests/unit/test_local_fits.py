@@ -17,7 +17,7 @@ from compiling import quick_and_double
 from exact_rounds import aggregate
 
 from dca_proto.aggregate import LocalReports, SecureSumRequest
-from dca_proto.local import MISSING, UnaryEncoding
+from dca_proto.privacy.local import MISSING, UnaryEncoding
 from inference.bounds import Interval
 from inference.errors import DataError
 from inference.mcmc.posterior import LocalPosterior, Sampling
@@ -155,7 +155,7 @@ def test_clients_without_a_category_are_told_of_bits(monkeypatch: pytest.MonkeyP
     mechanism, held = UnaryEncoding(2.0, 3), np.random.default_rng(4).choice(3, 5000, p=[0.7, 0.2, 0.1])
     for lacking in (0, 1000):
         held[:lacking] = MISSING
-        told = mechanism.told(mechanism.randomise(held, bytes(32)), 1.0)
+        told = mechanism.decode_reports(mechanism.randomise(held, bytes(32)), 1.0)
         notes = fits.histogram(told, require_mixed=False).notes
         assert len(notes) == (lacking > 0)
     share = float(notes[0].split()[1])

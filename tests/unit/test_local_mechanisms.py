@@ -18,8 +18,9 @@ import pytest
 from scripted import KEY, scripted
 
 from dca_proto import statistics
-from dca_proto.core.errors import UsageError
-from dca_proto.local import (
+from dca_proto.errors import UsageError
+from dca_proto.privacy.accounting import mu_of, share_variance
+from dca_proto.privacy.local import (
     AnalyticGaussian,
     GridLaplace,
     LocalMechanism,
@@ -32,7 +33,6 @@ from dca_proto.local import (
     stream,
     unary,
 )
-from dca_proto.privacy.accounting import mu_of, share_variance
 from dca_proto.statistics.contribution import client_sensitivity, contribution
 from dca_proto.statistics.sensitivity import ADD_OR_REMOVE_ONE_CLIENT, Sensitivity
 
@@ -363,7 +363,7 @@ def test_whatever_is_accepted_can_be_estimated_from(
     p, q = mechanism.probabilities
     largest = max(float(one * (1 - one)) for one in (p, q)) / float(p - q) ** 2
     assert mechanism.variance_in_sum(1.0) >= largest * (1 - 1e-12)
-    told = mechanism.told(mechanism.randomise(np.array([0, 1]), bytes(32)), 1.0)
+    told = mechanism.decode_reports(mechanism.randomise(np.array([0, 1]), bytes(32)), 1.0)
     assert told.categories == 2
     assert 0 < told.probabilities[1] < told.probabilities[0] < 1  # type: ignore[index]
 
@@ -396,7 +396,7 @@ def test_a_wrong_name_or_parameter_is_refused(name: str, parameters: dict[str, A
 
 def test_a_device_can_use_them() -> None:
     absent = ("typer", "rich", "scipy", "sklearn", "matplotlib", "amqtt", "mpmath", "dp_accounting")
-    probe = f"import sys; sys.modules.update(dict.fromkeys({absent!r})); import dca_proto.local"
+    probe = f"import sys; sys.modules.update(dict.fromkeys({absent!r})); import dca_proto.privacy.local"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from scripted import KEY, scripted
 
-from dca_proto.core.errors import PeerError, UsageError
-from dca_proto.local import MISSING, AnalyticGaussian, GridLaplace, RandomisedResponse, UnaryEncoding, response
-from dca_proto.local.registry import mechanism_of
+from dca_proto.errors import PeerError, UsageError
 from dca_proto.privacy.accounting import mu_of
+from dca_proto.privacy.local import MISSING, AnalyticGaussian, GridLaplace, RandomisedResponse, UnaryEncoding, response
+from dca_proto.privacy.local.registry import mechanism_of
 from dca_proto.privacy.mechanism import LocalMechanism
 from dca_proto.statistics import Sensitivity, resolve
 from dca_proto.statistics.contribution import client_sensitivity, contribution
@@ -118,8 +118,8 @@ def test_a_contribution_is_the_value_of_a_vector_and_its_place_that_of_a_categor
     rows = [np.array([[value]]) for value in (2.0, 99.0, -3.0, math.nan)] + [np.zeros((0, 1))]
     held = np.array([contribution(HISTOGRAM, one, 1, 24) for one in rows])
     for one in (RandomisedResponse(1.0, 4), UnaryEncoding(1.0, 4)):
-        assert one.held(held).tolist() == [2, 3, 0, MISSING, MISSING]
-    assert np.array_equal(GridLaplace(1.0, GRID, 4).held(held), held)
+        assert one.to_inputs(held).tolist() == [2, 3, 0, MISSING, MISSING]
+    assert np.array_equal(GridLaplace(1.0, GRID, 4).to_inputs(held), held)
 
 
 # Bytes
@@ -186,7 +186,7 @@ def test_vectors_are_summed_in_the_statistics_units() -> None:
     reports = np.array([[2**20, -4], [2**21, 1]])
     assert one.summed(reports, 2.0**-20).tolist() == [3.0, -3 * 2.0**-20]
     assert one.variance_in_sum(2.0**-20) == one.noise_variance * 4.0**-20
-    told = one.told(reports, 2.0**-20)
+    told = one.decode_reports(reports, 2.0**-20)
     assert told.values.tolist() == [[1.0, -4 * 2.0**-20], [2.0, 2.0**-20]]
     assert told.noise_scale == pytest.approx(700 * 2.0**-20)
 
@@ -230,7 +230,7 @@ def test_a_round_has_all_of_a_mechanisms_parameters(name: str, delta: float, exp
 def test_who_only_sums_does_not_load_them() -> None:
     """Neither a device nor a trainer imports the local mechanisms before a round of reports comes."""
     probe = (
-        "import sys, dca_proto.device, dca_proto.core.client, dca_proto.core.trainer; "
-        "sys.exit('dca_proto.local' in sys.modules)"
+        "import sys, dca_proto.runtime.device, dca_proto.protocol.client.actor, dca_proto.protocol.trainer.actor; "
+        "sys.exit('dca_proto.privacy.local' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", probe], cwd=ROOT, check=False).returncode == 0

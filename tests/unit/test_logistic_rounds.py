@@ -8,7 +8,7 @@ from exact_rounds import ExactRounds
 from scipy.special import expit
 from scipy.stats import chi2
 
-from dca_proto.learning.job import JobTerms
+from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from dca_proto.testing import seeded
 from emulator.ideal import IdealSwarm

@@ -11,15 +11,15 @@ import pytest
 from rich.console import Console
 
 from dca_proto.cli.reporter import Reporter
-from dca_proto.core import facts
-from dca_proto.logs import FactLog, configure_logs
-from dca_proto.net.transport import Connected, Disconnected
+from dca_proto.protocol import facts
+from dca_proto.runtime.logs import FactLog, configure_logs
+from dca_proto.runtime.transport import Connected, Disconnected
 from dca_proto.testing import TestFederation
 
 
 def test_a_program_of_ones_own_sees_warnings_only_and_not_on_stdout() -> None:
     code = (
-        "from dca_proto import device\nimport structlog\n"
+        "from dca_proto.runtime import device\nimport structlog\n"
         "log = structlog.get_logger('dca.runner')\nlog.info('started')\nlog.warning('lost')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -31,7 +31,7 @@ def test_a_program_of_ones_own_sees_warnings_only_and_not_on_stdout() -> None:
 def test_a_program_that_configures_its_logs_keeps_them() -> None:
     code = (
         "import structlog\nstructlog.configure(processors=[structlog.processors.JSONRenderer()])\n"
-        "from dca_proto import device\nstructlog.get_logger('dca.runner').info('started')"
+        "from dca_proto.runtime import device\nstructlog.get_logger('dca.runner').info('started')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == {"event": "started"}

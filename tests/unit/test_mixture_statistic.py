@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from sklearn.mixture import GaussianMixture
 
-from dca_proto.core.errors import UsageError
 from dca_proto.crypto.fixedpoint import dequantise
+from dca_proto.errors import UsageError
 from dca_proto.statistics import Mixture, resolve
 from dca_proto.statistics.contribution import client_sensitivity, contribution
 from dca_proto.statistics.moments import FREE_BOUND

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from dca_proto.aggregate import SecureSumRequest
-from dca_proto.core import facts
-from dca_proto.core.errors import UsageError
 from dca_proto.crypto.fixedpoint import dequantise
-from dca_proto.learning.job import JobTerms
+from dca_proto.errors import UsageError
+from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
+from dca_proto.protocol import facts
 from dca_proto.statistics import Gradient, ModelGradient, base, model_gradient, register, resolve
 from dca_proto.statistics.contribution import client_sensitivity, contribution
 from dca_proto.testing import NoNoise, TestFederation

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from dca_proto.privacy import noise
 from dca_proto.privacy.noise import DiscreteGaussian, discrete_gaussian
 

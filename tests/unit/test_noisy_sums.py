@@ -16,7 +16,7 @@ from numpyro.infer.util import log_density
 from scipy import stats
 
 from dca_proto.aggregate import LdpReportRequest, LocalReports, NodeReleaseRequest, NoisyAggregate, SecureSumRequest
-from dca_proto.learning.job import JobTerms
+from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from emulator.ideal import IdealSwarm
 from inference.errors import DataError

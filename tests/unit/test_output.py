@@ -11,7 +11,7 @@ import pytest
 
 from dca_proto.cli import explain
 from dca_proto.cli.output import whole_file, write_json
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 
 
 def test_a_file_is_replaced_whole_and_keeps_its_rights(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from dca_proto.core.errors import TransportError
-from dca_proto.net.packets import (
+from dca_proto.errors import TransportError
+from dca_proto.runtime.packets import (
     CONNACK,
     PUBACK,
     PUBLISH,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dca_proto.core.errors import UsageError
 from dca_proto.crypto.fixedpoint import dequantise
+from dca_proto.errors import UsageError
 from dca_proto.statistics import Phases
 
 F = 24

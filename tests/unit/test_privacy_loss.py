@@ -20,9 +20,9 @@ from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
 
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from dca_proto.privacy import accounting
-from dca_proto.privacy_loss import (
+from dca_proto.privacy.composition import (
     Gaussian,
     Laplace,
     PureDP,
@@ -289,7 +289,7 @@ def test_without_dp_accounting_it_says_what_to_install(monkeypatch: pytest.Monke
 
 def test_the_module_is_there_without_dp_accounting() -> None:
     probe = (
-        "import sys; sys.modules['dp_accounting'] = None; import dca_proto.privacy_loss as p;"
+        "import sys; sys.modules['dp_accounting'] = None; import dca_proto.privacy.composition as p;"
         "assert p.epsilon_of([p.Laplace(0.1)] * 2, 0.0) > 0"
     )
     assert subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0

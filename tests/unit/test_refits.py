@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dca_proto.aggregate import SecureSumRequest
-from dca_proto.learning.job import JobTerms
+from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.accounting import mu_of
 from dca_proto.privacy.budget import Budget
 from emulator.ideal import IdealSwarm

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from dca_proto.statistics import (
     ADD_OR_REMOVE_ONE_CLIENT,
     Sensitivity,

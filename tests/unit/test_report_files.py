@@ -18,7 +18,7 @@ from report_samples import SAMPLES, audit, emulation, swarm, sweep
 
 from dca_proto.cli import GROUP, main
 from dca_proto.cli.output import whole_file
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from emulator.report import command as commands
 from emulator.report import reading
 from emulator.report.charts import (

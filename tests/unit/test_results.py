@@ -9,7 +9,7 @@ import msgspec
 from report_samples import aborted_swarm, run_of
 from rich.console import Console
 
-from dca_proto.core import facts
+from dca_proto.protocol import facts
 from emulator.results import Round, Run, grouped
 from emulator.swarm.host import Charges
 from emulator.swarm.summary import missing, round_figures

@@ -10,19 +10,19 @@ import msgspec
 import numpy as np
 import pytest
 
-from dca_proto import device
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.cli import main
 from dca_proto.cli.actors import _result_lines
-from dca_proto.config import convert
-from dca_proto.core.errors import RoundAborted, UsageError
-from dca_proto.core.play import play_releases
-from dca_proto.core.request import AskLdpReport, AskNodeRelease, AskSecureSum, OpenRound
-from dca_proto.federation import Federation
-from dca_proto.keyfile import read_federation
-from dca_proto.outcome import outcome
-from dca_proto.privacy.policy import Policy
-from dca_proto.request import RoundSettings, open_round
+from dca_proto.errors import RoundAborted, UsageError
+from dca_proto.protocol.federation import Federation
+from dca_proto.protocol.play import play_releases
+from dca_proto.protocol.policy import Policy
+from dca_proto.protocol.trainer.request import AskLdpReport, AskNodeRelease, AskSecureSum, OpenRound
+from dca_proto.runtime import device
+from dca_proto.runtime.config import convert
+from dca_proto.runtime.keyfile import read_federation
+from dca_proto.runtime.outcome import outcome
+from dca_proto.runtime.request import RoundSettings, open_round
 from dca_proto.testing import TestFederation
 
 ALONE = TestFederation(2, 0, policy=Policy(rows_of_many=True))

@@ -28,13 +28,13 @@ from dca_proto.aggregate import NoisyAggregate
 from dca_proto.cli import account_answer, account_view, actors, learn_view, ledger, ledger_view
 from dca_proto.cli.account_enquiry import Enquiry
 from dca_proto.cli.account_question import Columns, question
-from dca_proto.outcome import outcome
 from dca_proto.privacy import accounting
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.cost import PrivacyCost
-from dca_proto.privacy.ledger import Charge, Ledger
-from dca_proto.privacy.policy import BudgetLimit
 from dca_proto.privacy.rounding import at_least, at_most
+from dca_proto.protocol.ledger import Charge, Ledger
+from dca_proto.protocol.policy import BudgetLimit
+from dca_proto.runtime.outcome import outcome
 from dca_proto.testing import TestFederation, seeded
 from emulator.audit import picture
 from emulator.ideal import noisy_sum

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from dca_proto.core.effects import Address, Channel, Report, Send
-from dca_proto.core.errors import UsageError
-from dca_proto.core.events import Received, Started
+from dca_proto.errors import UsageError
+from dca_proto.protocol.effects import Address, Channel, Report, Send
+from dca_proto.protocol.events import Received, Started
 from emulator.scaling.account import Account
 from emulator.scaling.cell import Cell, kept_bytes, sweep, tolerated_of
 from emulator.scaling.floor import floor_by_role_us

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from emulator.scaling import command
 from emulator.scaling.cell import Cell
 from emulator.scaling.command import scaling

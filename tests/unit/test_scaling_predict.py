@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from emulator.scaling.calibration import FIGURES, TERMS, Size, fit_all, fit_costs, hold_out, usable, worst
 from emulator.scaling.held import Figures
 from emulator.scaling.predict import Machine, parse_question, predict

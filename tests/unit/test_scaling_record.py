@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from emulator.scaling.cell import Cell, sweep
 from emulator.scaling.held import Figures
 from emulator.scaling.record import Record

@@ -12,7 +12,7 @@ from sklearn.linear_model import LinearRegression, PoissonRegressor
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from dca_proto.privacy.accounting import mu_of
 from dca_proto.statistics import Gradient, resolve
 from inference.bounds import Interval

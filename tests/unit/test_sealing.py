@@ -6,7 +6,6 @@ import hashlib
 
 import pytest
 
-from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.crypto.sealing import (
     KEY_BYTES,
     AgreementKey,
@@ -22,6 +21,7 @@ from dca_proto.crypto.sealing import (
     seal_to,
     verify,
 )
+from dca_proto.errors import PeerError, UsageError
 from dca_proto.testing import seeded
 
 A, B = AgreementKey(bytes(range(32))), AgreementKey(bytes(range(32, 64)))

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from dca_proto.statistics import (
     ADD_OR_REMOVE_ONE_CLIENT,
     REPLACE_ONE_CLIENT,

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from nacl import bindings
 
-from dca_proto.core.codec import decode_body, decode_frame, encode, sign
-from dca_proto.core.effects import Persist
-from dca_proto.core.errors import PeerError, UsageError
-from dca_proto.core.messages import EpochKey, Hello, Signed
-from dca_proto.core.params import Limits, Timing
-from dca_proto.core.sessions import HELLO, SESSIONS, OwnSession, Sessions
-from dca_proto.crypto.keyring import Keyring
 from dca_proto.crypto.sealing import Identity
-from dca_proto.federation import enrol
+from dca_proto.errors import PeerError, UsageError
+from dca_proto.protocol.effects import Persist
+from dca_proto.protocol.federation import enrol
+from dca_proto.protocol.keyring import Keyring
+from dca_proto.protocol.params import Limits, Timing
+from dca_proto.protocol.sessions import HELLO, SESSIONS, OwnSession, Sessions
+from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode, sign
+from dca_proto.protocol.wire.messages import EpochKey, Hello, Signed
 from dca_proto.testing import TestFederation, seeded
 
 EPOCH_MS, GRACE_MS = 1_000_000, 200_000

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from dca_proto.core.errors import UsageError
 from dca_proto.crypto.fixedpoint import dequantise
+from dca_proto.errors import UsageError
 from dca_proto.statistics import (
     Gradient,
     Histogram,

@@ -17,7 +17,7 @@ from test_jobs import NODES
 
 from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, SecureSumRequest
 from dca_proto.cli.job_settings import task_of
-from dca_proto.learning.job import JobTerms
+from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from emulator.ideal import IdealSwarm
 from emulator.swarm.data import DataOptions, problem_of

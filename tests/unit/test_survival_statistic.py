@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from dca_proto.statistics import Survival, SurvivalRegression, resolve
 from dca_proto.statistics.contribution import client_sensitivity, contribution
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dca_proto.core.effects import Address, Channel
-from dca_proto.core.errors import PeerError
-from dca_proto.net.topics import may_be_retained, sender_of, subscriptions, topic_of
+from dca_proto.errors import PeerError
+from dca_proto.protocol.effects import Address, Channel
+from dca_proto.protocol.wire.topics import may_be_retained, sender_of, subscriptions, topic_of
 
 ME, YOU = bytes(16), b"\xff" * 16
 

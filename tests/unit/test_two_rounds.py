@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
-from dca_proto.learning.job import JobTerms
+from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from dca_proto.statistics import resolve
 from dca_proto.testing import seeded

@@ -13,7 +13,7 @@ from exact_rounds import ExactRounds
 from sklearn.linear_model import LogisticRegression
 
 from dca_proto.aggregate import NoAggregate, NoisyAggregate, RoundRequest
-from dca_proto.learning.job import JobTerms
+from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from dca_proto.statistics import base
 from dca_proto.statistics.model_gradient import ModelGradient

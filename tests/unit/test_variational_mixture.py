@@ -9,7 +9,7 @@ import pytest
 from exact_rounds import ExactRounds
 from sklearn.mixture import BayesianGaussianMixture
 
-from dca_proto.learning.job import JobTerms
+from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from dca_proto.statistics import resolve
 from dca_proto.statistics.contribution import client_sensitivity

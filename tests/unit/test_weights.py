@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from dca_proto.statistics import Regression, SecondMoments, Sum, resolve
 from dca_proto.statistics.weights import best_regression_weights, best_scales
 

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from dca_proto.core.errors import UsageError
 from dca_proto.crypto.fixedpoint import dequantise
+from dca_proto.errors import UsageError
 from dca_proto.statistics import Regression
 
 F = 24

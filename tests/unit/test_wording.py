@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dca_proto.cli.options import parse_bounds, require_known
-from dca_proto.core.errors import UsageError
+from dca_proto.errors import UsageError
 from dca_proto.statistics import resolve
 from dca_proto.wording import nearest
 from inference.errors import DataError

@@ -17,30 +17,30 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import astuple
 
-from dca_proto.core.charges import PAGE, WINDOW
-from dca_proto.core.charges import TABLE as SEEN_CHARGES
-from dca_proto.core.client import ClientActor
-from dca_proto.core.client_round import KEPT, MISSED, SENT
-from dca_proto.core.client_round import ROUNDS as CLIENT_ROUNDS
-from dca_proto.core.client_round import StoredRound as ClientRound
-from dca_proto.core.codec import decode_body, decode_frame, verify_signed
-from dca_proto.core.compute_round import ABORTED, CONTRIBUTIONS, ROUNDS, StoredRound
-from dca_proto.core.contribution import Kept, Outbound
-from dca_proto.core.effects import Channel, Persist, Send, Write
-from dca_proto.core.errors import PeerError
-from dca_proto.core.facts import LedgerReused
-from dca_proto.core.kinds import NodeRelease, SecureSum
-from dca_proto.core.messages import Abort, Announcement, ChargeReused, Contribution, Signed
-from dca_proto.core.records import decoded
-from dca_proto.core.sessions import SESSIONS, StoredSession
-from dca_proto.core.trainer import TrainerActor
 from dca_proto.crypto.sealing import ID_BYTES
+from dca_proto.errors import PeerError
 from dca_proto.privacy import accounting
 from dca_proto.privacy.cost import PrivacyCost, total
-from dca_proto.privacy.ledger import TABLE as LEDGER
-from dca_proto.privacy.ledger import Charge
 from dca_proto.privacy.mechanism import PURE_MECHANISMS
 from dca_proto.privacy.rounding import at_least, at_most
+from dca_proto.protocol.charges import PAGE, WINDOW
+from dca_proto.protocol.charges import TABLE as SEEN_CHARGES
+from dca_proto.protocol.client.actor import Client
+from dca_proto.protocol.client.round import KEPT, MISSED, SENT
+from dca_proto.protocol.client.round import ROUNDS as CLIENT_ROUNDS
+from dca_proto.protocol.client.round import StoredRound as ClientRound
+from dca_proto.protocol.compute.round import ABORTED, CONTRIBUTIONS, ROUNDS, StoredRound
+from dca_proto.protocol.contribution import Kept, Outbound
+from dca_proto.protocol.effects import Channel, Persist, Send, Write
+from dca_proto.protocol.facts import LedgerReused
+from dca_proto.protocol.kinds import NodeRelease, SecureSum
+from dca_proto.protocol.ledger import TABLE as LEDGER
+from dca_proto.protocol.ledger import Charge
+from dca_proto.protocol.records import decoded
+from dca_proto.protocol.sessions import SESSIONS, StoredSession
+from dca_proto.protocol.trainer.actor import Trainer
+from dca_proto.protocol.wire.codec import decode_body, decode_frame, verify_signed
+from dca_proto.protocol.wire.messages import Abort, Announcement, ChargeReused, Contribution, Signed
 from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW
 from emulator import reference
 from emulator.sim.process import Process
@@ -314,7 +314,7 @@ class Budget(Checker):
     def on_restart(self, process: Process) -> None:
         """A start finds every charge that was ever durable."""
         actor = process.actor
-        if not isinstance(actor, ClientActor | TrainerActor) or not self.is_honest(process):
+        if not isinstance(actor, Client | Trainer) or not self.is_honest(process):
             return
         found = {charge.round_id: charge for charge in actor.ledger.charges}
         self.expect(found == self._charges[process.id], f"{process.name} starts with another ledger than was durable")

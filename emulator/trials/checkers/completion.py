@@ -11,11 +11,11 @@ import math
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from dca_proto.core.effects import Channel, Send
-from dca_proto.core.facts import RoundCompleted
-from dca_proto.core.kinds import SecureSum
-from dca_proto.core.messages import Announcement, Close, Hello, Invitation, InvitedRound, Sealed
 from dca_proto.privacy.cost import total
+from dca_proto.protocol.effects import Channel, Send
+from dca_proto.protocol.facts import RoundCompleted
+from dca_proto.protocol.kinds import SecureSum
+from dca_proto.protocol.wire.messages import Announcement, Close, Hello, Invitation, InvitedRound, Sealed
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
 from emulator.trials.checkers.witness import Witness

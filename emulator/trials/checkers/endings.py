@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dca_proto.core.compute_round import ANNOUNCEMENTS, COLLECTING, ENDS
-from dca_proto.core.compute_round import ROUNDS as NODE_ROUNDS
-from dca_proto.core.compute_round import StoredRound as NodeRound
-from dca_proto.core.declines import TABLE as DECLINED
-from dca_proto.core.effects import Channel, Persist, Write
-from dca_proto.core.facts import Declined, NodeAborted, RoundCompleted, RoundFailed
-from dca_proto.core.records import decoded
-from dca_proto.core.trainer_round import FAILED, RETURNED, ROUNDS, StoredRound
-from dca_proto.crypto.keyring import TABLE as EPOCHS
 from dca_proto.crypto.sealing import ID_BYTES
-from dca_proto.privacy.ledger import TABLE as LEDGER
+from dca_proto.protocol.client.declines import TABLE as DECLINED
+from dca_proto.protocol.compute.round import ANNOUNCEMENTS, COLLECTING, ENDS
+from dca_proto.protocol.compute.round import ROUNDS as NODE_ROUNDS
+from dca_proto.protocol.compute.round import StoredRound as NodeRound
+from dca_proto.protocol.effects import Channel, Persist, Write
+from dca_proto.protocol.facts import Declined, NodeAborted, RoundCompleted, RoundFailed
+from dca_proto.protocol.keyring import TABLE as EPOCHS
+from dca_proto.protocol.ledger import TABLE as LEDGER
+from dca_proto.protocol.records import decoded
+from dca_proto.protocol.trainer.round import FAILED, RETURNED, ROUNDS, StoredRound
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
 from emulator.trials.checkers.witness import Of, Witness

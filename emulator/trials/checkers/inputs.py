@@ -17,33 +17,33 @@ import msgspec
 import numpy as np
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.core.charges import PAGE
-from dca_proto.core.charges import TABLE as SEEN_CHARGES
-from dca_proto.core.client import ClientActor
-from dca_proto.core.client_round import ANNOUNCEMENTS
-from dca_proto.core.client_round import ROUNDS as CLIENT_ROUNDS
-from dca_proto.core.codec import decode_frame, encode
-from dca_proto.core.compute import ComputeActor
-from dca_proto.core.compute_round import ANNOUNCEMENTS as NODE_ANNOUNCEMENTS
-from dca_proto.core.compute_round import CONTRIBUTIONS, ENDS, LISTS, RELEASED, ROUNDS
-from dca_proto.core.compute_round import StoredRound as NodeRound
-from dca_proto.core.contribution import Kept
-from dca_proto.core.declines import KEPT_MAX
-from dca_proto.core.declines import TABLE as DECLINES
-from dca_proto.core.effects import Channel, Effect, Forget, Persist, Report, Send, Write
-from dca_proto.core.events import Event, Received
-from dca_proto.core.facts import Dropped
-from dca_proto.core.machine import Actor
-from dca_proto.core.messages import Abort, EpochKey, FederationFile, HelloWanted, Invitation, Sessions, Signed
-from dca_proto.core.records import decoded
-from dca_proto.core.sessions import HELLO, SESSIONS
-from dca_proto.core.trainer_round import RELEASES
-from dca_proto.core.trainer_round import ROUNDS as TRAINER_ROUNDS
-from dca_proto.core.trainer_round import StoredRound as TrainerRound
-from dca_proto.crypto.keyring import SEEN, epoch_of
-from dca_proto.crypto.keyring import TABLE as EPOCHS
 from dca_proto.crypto.sealing import ID_BYTES
-from dca_proto.privacy.ledger import TABLE as LEDGER
+from dca_proto.protocol.actor import Actor
+from dca_proto.protocol.charges import PAGE
+from dca_proto.protocol.charges import TABLE as SEEN_CHARGES
+from dca_proto.protocol.client.actor import Client
+from dca_proto.protocol.client.declines import KEPT_MAX
+from dca_proto.protocol.client.declines import TABLE as DECLINES
+from dca_proto.protocol.client.round import ANNOUNCEMENTS
+from dca_proto.protocol.client.round import ROUNDS as CLIENT_ROUNDS
+from dca_proto.protocol.compute.actor import ComputeNode
+from dca_proto.protocol.compute.round import ANNOUNCEMENTS as NODE_ANNOUNCEMENTS
+from dca_proto.protocol.compute.round import CONTRIBUTIONS, ENDS, LISTS, RELEASED, ROUNDS
+from dca_proto.protocol.compute.round import StoredRound as NodeRound
+from dca_proto.protocol.contribution import Kept
+from dca_proto.protocol.effects import Channel, Effect, Forget, Persist, Report, Send, Write
+from dca_proto.protocol.events import Event, Received
+from dca_proto.protocol.facts import Dropped
+from dca_proto.protocol.keyring import SEEN, epoch_of
+from dca_proto.protocol.keyring import TABLE as EPOCHS
+from dca_proto.protocol.ledger import TABLE as LEDGER
+from dca_proto.protocol.records import decoded
+from dca_proto.protocol.sessions import HELLO, SESSIONS
+from dca_proto.protocol.trainer.round import RELEASES
+from dca_proto.protocol.trainer.round import ROUNDS as TRAINER_ROUNDS
+from dca_proto.protocol.trainer.round import StoredRound as TrainerRound
+from dca_proto.protocol.wire.codec import decode_frame, encode
+from dca_proto.protocol.wire.messages import Abort, EpochKey, FederationFile, HelloWanted, Invitation, Sessions, Signed
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
 from emulator.trials.checkers.witness import Witness, contributions_in
@@ -85,9 +85,9 @@ class Inputs(Checker):
         self._secrets: dict[bytes, str] = {}  # first bytes -> what it is
         self._sent: defaultdict[bytes, set[bytes]] = defaultdict(set)  # payload -> who has really sent it
         for process in world.simulator.machines:  # they have started, and said who they are
-            if isinstance(process.actor, ClientActor):
+            if isinstance(process.actor, Client):
                 self._sent[process.actor._session.hello].add(process.id)
-            elif isinstance(process.actor, ComputeActor):
+            elif isinstance(process.actor, ComputeNode):
                 self._sent[encode(process.actor._sign(process.actor._epoch_key()))].add(process.id)
         self._acting: defaultdict[bytes, list[bytes]] = defaultdict(list)  # payloads whose writes wait, by process
         self._acted: defaultdict[bytes, set[bytes]] = defaultdict(set)  # payloads whose writes are durable

@@ -12,18 +12,18 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dca_proto.core.client_round import ANNOUNCEMENTS
-from dca_proto.core.codec import decode_body, decode_frame
-from dca_proto.core.compute_round import ABORTED, CONTRIBUTIONS, ENDS, RELEASED, ROUNDS, StoredRound
-from dca_proto.core.contribution import Kept, Outbound
-from dca_proto.core.effects import Channel, Forget, Persist, Send, Write
-from dca_proto.core.facts import Acknowledged, ChargeReturned, RoundCompleted, RoundFailed
-from dca_proto.core.messages import Abort, Answer, Receipt, Sealed, Signed
-from dca_proto.core.records import decoded
-from dca_proto.core.trainer_round import RELEASES
 from dca_proto.crypto.sealing import ID_BYTES
-from dca_proto.privacy.ledger import TABLE as LEDGER
-from dca_proto.privacy.ledger import Charge
+from dca_proto.protocol.client.round import ANNOUNCEMENTS
+from dca_proto.protocol.compute.round import ABORTED, CONTRIBUTIONS, ENDS, RELEASED, ROUNDS, StoredRound
+from dca_proto.protocol.contribution import Kept, Outbound
+from dca_proto.protocol.effects import Channel, Forget, Persist, Send, Write
+from dca_proto.protocol.facts import Acknowledged, ChargeReturned, RoundCompleted, RoundFailed
+from dca_proto.protocol.ledger import TABLE as LEDGER
+from dca_proto.protocol.ledger import Charge
+from dca_proto.protocol.records import decoded
+from dca_proto.protocol.trainer.round import RELEASES
+from dca_proto.protocol.wire.codec import decode_body, decode_frame
+from dca_proto.protocol.wire.messages import Abort, Answer, Receipt, Sealed, Signed
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
 from emulator.trials.checkers.witness import Of, Release, Witness, contributions_in, entries_of, release_in

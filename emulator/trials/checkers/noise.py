@@ -18,11 +18,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.core.effects import Channel, Effect
-from dca_proto.core.events import Event
-from dca_proto.core.kinds import LdpReport, NodeRelease, SecureSum
-from dca_proto.core.messages import Announcement
 from dca_proto.privacy.mechanism import GRID_LAPLACE, RANDOMISED_RESPONSE, UNARY_ENCODING, DistributedDiscreteGaussian
+from dca_proto.protocol.effects import Channel, Effect
+from dca_proto.protocol.events import Event
+from dca_proto.protocol.kinds import LdpReport, NodeRelease, SecureSum
+from dca_proto.protocol.wire.messages import Announcement
 from emulator import reference
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker

@@ -13,10 +13,10 @@ from typing import Literal
 
 from nacl.bindings import crypto_scalarmult, randombytes_buf_deterministic
 
-from dca_proto.core.effects import Persist, Write
-from dca_proto.core.messages import EpochKey
-from dca_proto.crypto.keyring import TABLE as EPOCHS
 from dca_proto.crypto.sealing import AgreementKey, digest
+from dca_proto.protocol.effects import Persist, Write
+from dca_proto.protocol.keyring import TABLE as EPOCHS
+from dca_proto.protocol.wire.messages import EpochKey
 from emulator.sim.process import Process
 
 TAG_BYTES, WORD_BYTES = 8, 8

@@ -14,14 +14,14 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dca_proto.core.announcement import OpenedAnnouncement
-from dca_proto.core.client import ClientActor
-from dca_proto.core.compose import Composer
-from dca_proto.core.contribution import Outbound
-from dca_proto.core.messages import Body, Signed
-from dca_proto.core.validated import ValidatedRound
 from dca_proto.crypto.sealing import Identity
 from dca_proto.privacy.mechanism import LocalMechanism, Mechanism
+from dca_proto.protocol.announcement import OpenedAnnouncement
+from dca_proto.protocol.client.actor import Client
+from dca_proto.protocol.client.compose import Composer
+from dca_proto.protocol.contribution import Outbound
+from dca_proto.protocol.validated import ValidatedRound
+from dca_proto.protocol.wire.messages import Body, Signed
 
 
 class Recording:
@@ -58,7 +58,7 @@ class Recording:
         self.key, self.drawn, self.variance = key, noise, variance
         return noise
 
-    def watch(self, client: ClientActor) -> None:
+    def watch(self, client: Client) -> None:
         """Have a client, as it was just made, draw by it."""
         composer = msgspec.structs.replace(client._composer, mechanism=self)
         client._mechanism, client._composer = self, _Composing(composer, self)  # type: ignore[assignment]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dca_proto.core.compute_round import ABORTED, ANNOUNCEMENTS, CONTRIBUTIONS, ROUNDS
-from dca_proto.core.contribution import Kept
-from dca_proto.core.effects import Channel, Persist, Write
-from dca_proto.core.lists import set_hash
-from dca_proto.core.records import decoded
-from dca_proto.core.sessions import SESSIONS, StoredSession
-from dca_proto.core.trainer_round import RELEASES
 from dca_proto.crypto.sealing import ID_BYTES
+from dca_proto.protocol.compute.round import ABORTED, ANNOUNCEMENTS, CONTRIBUTIONS, ROUNDS
+from dca_proto.protocol.contribution import Kept
+from dca_proto.protocol.effects import Channel, Persist, Write
+from dca_proto.protocol.lists import set_hash
+from dca_proto.protocol.records import decoded
+from dca_proto.protocol.sessions import SESSIONS, StoredSession
+from dca_proto.protocol.trainer.round import RELEASES
 from emulator.sim.process import Process
 from emulator.trials.cast import FOREVER_MS
 from emulator.trials.checkers.base import Checker

@@ -23,20 +23,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import LocalReports, NoisyAggregate
-from dca_proto.core.client import ClientActor
-from dca_proto.core.codec import encode
-from dca_proto.core.combine import Hashes, aggregate_of, merge_reports, release_of, sum_releases
-from dca_proto.core.effects import Channel, Effect
-from dca_proto.core.events import Event
-from dca_proto.core.facts import RoundCompleted
-from dca_proto.core.lists import set_hash
-from dca_proto.core.messages import Signed
-from dca_proto.core.params import Limits
-from dca_proto.core.trainer import TrainerActor
-from dca_proto.core.validated import ValidatedRound, validate_announcement
 from dca_proto.crypto.fixedpoint import ring_from_bytes, ring_to_bytes, to_ring
 from dca_proto.crypto.masks import RingVector
 from dca_proto.crypto.sealing import digest
+from dca_proto.protocol.client.actor import Client
+from dca_proto.protocol.effects import Channel, Effect
+from dca_proto.protocol.events import Event
+from dca_proto.protocol.facts import RoundCompleted
+from dca_proto.protocol.lists import set_hash
+from dca_proto.protocol.params import Limits
+from dca_proto.protocol.trainer.actor import Trainer
+from dca_proto.protocol.trainer.combine import Hashes, aggregate_of, merge_reports, release_of, sum_releases
+from dca_proto.protocol.validated import ValidatedRound, validate_announcement
+from dca_proto.protocol.wire.codec import encode
+from dca_proto.protocol.wire.messages import Signed
 from dca_proto.statistics.contribution import contribution
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
@@ -71,7 +71,7 @@ class ExactSum(Checker):
     # --- what was encoded --------------------------------------------------------------------------------------------
 
     def _watch(self, process: Process) -> None:
-        if isinstance(process.actor, ClientActor):
+        if isinstance(process.actor, Client):
             self.recording.watch(process.actor)
 
     def on_restart(self, process: Process) -> None:
@@ -101,7 +101,7 @@ class ExactSum(Checker):
             rows = 0 if failing else len(self.world.cast.rows[self.world.client_number(client)])
             counted = min(rows, asked.body.rows_max)
             return counted, ring_to_bytes(to_ring(value + drawn))
-        (own,) = report.randomise(report.held(value[np.newaxis]), self.recording.key)
+        (own,) = report.randomise(report.to_inputs(value[np.newaxis]), self.recording.key)
         return 1, report.encode(own)
 
     def _value(self, client: bytes, asked: Asked) -> NDArray[np.int64]:
@@ -195,7 +195,7 @@ class ExactSum(Checker):
         if self.world.altering or unknown:
             wrong = [name for name in wrong if name != "value"]
         self.expect(not wrong, f"round {name}: the result differs in {', '.join(wrong)}")
-        if isinstance(process.actor, TrainerActor):
+        if isinstance(process.actor, Trainer):
             told = process.actor.contributors(fact.round_id)
             self.expect(told == tuple(sorted(parts)), f"round {name}: the trainer names others than those in S")
 

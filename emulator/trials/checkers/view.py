@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from dca_proto.core.codec import decode_frame
-from dca_proto.core.compute_round import CONTRIBUTIONS
-from dca_proto.core.contribution import Kept
-from dca_proto.core.effects import Channel, Effect, Persist, Send, Write
-from dca_proto.core.events import Event
-from dca_proto.core.messages import Contribution, Release, Sealed, Signed
-from dca_proto.core.records import decoded
-from dca_proto.core.trainer_round import RELEASES
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.privacy.mechanism import LOCAL_MECHANISMS
+from dca_proto.protocol.compute.round import CONTRIBUTIONS
+from dca_proto.protocol.contribution import Kept
+from dca_proto.protocol.effects import Channel, Effect, Persist, Send, Write
+from dca_proto.protocol.events import Event
+from dca_proto.protocol.records import decoded
+from dca_proto.protocol.trainer.round import RELEASES
+from dca_proto.protocol.wire.codec import decode_frame
+from dca_proto.protocol.wire.messages import Contribution, Release, Sealed, Signed
 from emulator.sim.events import Observer
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, NamedTuple
 
-from dca_proto.core.announcement import announcement_hash, open_answer
-from dca_proto.core.client_round import ANNOUNCEMENTS as CLIENT_ANNOUNCEMENTS
-from dca_proto.core.client_round import ROUNDS as CLIENT_ROUNDS
-from dca_proto.core.client_round import StoredRound as ClientRound
-from dca_proto.core.codec import decode_body, decode_frame, encode
-from dca_proto.core.compute_round import (
+from dca_proto.crypto.masks import ENTRY_BYTES
+from dca_proto.crypto.sealing import ID_BYTES, AgreementKey
+from dca_proto.protocol.announcement import announcement_hash, open_answer
+from dca_proto.protocol.client.round import ANNOUNCEMENTS as CLIENT_ANNOUNCEMENTS
+from dca_proto.protocol.client.round import ROUNDS as CLIENT_ROUNDS
+from dca_proto.protocol.client.round import StoredRound as ClientRound
+from dca_proto.protocol.compute.round import (
     ANNOUNCEMENTS,
     CONTRIBUTIONS,
     ENDS,
@@ -27,20 +28,19 @@ from dca_proto.core.compute_round import (
     StoredList,
     StoredRound,
 )
-from dca_proto.core.contribution import Kept, Outbound
-from dca_proto.core.effects import Channel, Effect, Persist, Send, Write
-from dca_proto.core.events import Event
-from dca_proto.core.kinds import SecureSum
-from dca_proto.core.lists import answer_hash, list_hash
-from dca_proto.core.messages import Announcement, Answer, EpochKey, InvitedRound, PartialSum, Sealed, Signed
-from dca_proto.core.messages import Release as ReleaseBody
-from dca_proto.core.records import decoded
-from dca_proto.core.request import OpenRound
-from dca_proto.core.trainer_round import RELEASES
-from dca_proto.core.trainer_round import ROUNDS as TRAINER_ROUNDS
-from dca_proto.core.trainer_round import StoredRound as TrainerRound
-from dca_proto.crypto.masks import ENTRY_BYTES
-from dca_proto.crypto.sealing import ID_BYTES, AgreementKey
+from dca_proto.protocol.contribution import Kept, Outbound
+from dca_proto.protocol.effects import Channel, Effect, Persist, Send, Write
+from dca_proto.protocol.events import Event
+from dca_proto.protocol.kinds import SecureSum
+from dca_proto.protocol.lists import answer_hash, list_hash
+from dca_proto.protocol.records import decoded
+from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.protocol.trainer.round import RELEASES
+from dca_proto.protocol.trainer.round import ROUNDS as TRAINER_ROUNDS
+from dca_proto.protocol.trainer.round import StoredRound as TrainerRound
+from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode
+from dca_proto.protocol.wire.messages import Announcement, Answer, EpochKey, InvitedRound, PartialSum, Sealed, Signed
+from dca_proto.protocol.wire.messages import Release as ReleaseBody
 from emulator.sim.events import Observer
 from emulator.sim.process import Process
 from emulator.trials.checkers.pairs import Pairs

@@ -1,7 +1,7 @@
 """Marginal log likelihoods of one perturbed category, the true one summed out (section 3.2.2 and eqs. 31 to 33).
 
 θ are the shares of k categories. A mechanism names the client's own category with probability p and each other one with
-q < p, where p and q are the exact ones of `dca_proto.local` (`mechanism.probabilities`); that ln((1-q)/q) is ε, as
+q < p, where p and q are the exact ones of `privacy.local` (`mechanism.probabilities`); that ln((1-q)/q) is ε, as
 eq. (33) has it, is true only up to its rounding. (The paper's letters in eq. (9): its q is this p, its p is 1 - q.)
 
 **Unary encoding** sets bit j with that probability. The product over the bits is Π_j q^z_j (1-q)^(1-z_j) but for the

@@ -20,7 +20,7 @@ from math import ldexp, sqrt
 import numpy as np
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
-from dca_proto.learning.job import FRACTION_BITS
+from dca_proto.jobs.job import FRACTION_BITS
 from dca_proto.privacy.accounting import epsilon_of, mu_of
 from dca_proto.privacy.budget import Budget
 from dca_proto.statistics import Regression

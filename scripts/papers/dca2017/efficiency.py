@@ -28,13 +28,13 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from dca_proto.aggregate import RoundRequest
-from dca_proto.core.params import Limits
-from dca_proto.core.validated import ValidatedRound
 from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES
-from dca_proto.learning.forecast import EXACT
-from dca_proto.learning.job import FRACTION_BITS, JobTerms
+from dca_proto.jobs.forecast import EXACT
+from dca_proto.jobs.job import FRACTION_BITS, JobTerms
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least
+from dca_proto.protocol.params import Limits
+from dca_proto.protocol.validated import ValidatedRound
 from dca_proto.statistics.contribution import joint_contribution
 from inference.models.linear.closed_form import SufficientStatistics, posterior, summarise, unpack
 from inference.problem import stream

@@ -18,8 +18,8 @@ from rich.table import Table
 
 from dca_proto.aggregate import SecureSumRequest
 from dca_proto.crypto.sealing import ID_BYTES
-from dca_proto.learning.forecast import forecast
-from dca_proto.learning.job import JobTerms
+from dca_proto.jobs.forecast import forecast
+from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from emulator.ideal import IdealSwarm
 from inference.problem import stream

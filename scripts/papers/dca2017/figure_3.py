@@ -33,7 +33,7 @@ import numpy as np
 from rich.table import Table
 from scipy.stats import rankdata
 
-from dca_proto.learning.forecast import EXACT
+from dca_proto.jobs.forecast import EXACT
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least
 from inference.errors import DataError

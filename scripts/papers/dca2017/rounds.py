@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.crypto.sealing import Random
-from dca_proto.learning.job import JobTerms
+from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.mechanism import Mechanism
 from emulator.ideal import IdealSwarm

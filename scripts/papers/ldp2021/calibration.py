@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from dca_proto.local import UnaryEncoding
+from dca_proto.privacy.local import UnaryEncoding
 from dca_proto.privacy.rounding import at_least
 from inference.bounds import Interval
 from inference.mcmc.posterior import LocalPosterior

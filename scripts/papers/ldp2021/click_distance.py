@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from dca_proto.local import UnaryEncoding
+from dca_proto.privacy.local import UnaryEncoding
 from inference.models import fit as fits
 from inference.problem import stream
 from papers import picture

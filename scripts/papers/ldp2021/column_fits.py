@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from dca_proto.aggregate import LocalReports
 from dca_proto.crypto.sealing import KEY_BYTES
-from dca_proto.learning.job import FRACTION_BITS
-from dca_proto.local import GridLaplace, UnaryEncoding
+from dca_proto.jobs.job import FRACTION_BITS
+from dca_proto.privacy.local import GridLaplace, UnaryEncoding
 from dca_proto.statistics import Sum
 from dca_proto.statistics.contribution import client_sensitivity
 from inference.bounds import Interval
@@ -65,13 +65,13 @@ def number_reports(x: Array, bounds: Interval, epsilon: float, rng: np.random.Ge
     statistic = Sum(columns=("value",), centre=(bounds.centre,), scale=(1.0,), bound=(bounds.half_width,))
     mechanism = GridLaplace(epsilon, client_sensitivity(statistic, 1, FRACTION_BITS), 1)
     values = statistic.evaluate(x[:, None], FRACTION_BITS)
-    told = mechanism.told(mechanism.randomise(values, rng.bytes(KEY_BYTES)), math.ldexp(1.0, -FRACTION_BITS))
+    told = mechanism.decode_reports(mechanism.randomise(values, rng.bytes(KEY_BYTES)), math.ldexp(1.0, -FRACTION_BITS))
     return replace(told, values=told.values[:, 0] + bounds.centre)
 
 
 def bit_reports(held: NDArray[np.int64], mechanism: UnaryEncoding, rng: np.random.Generator) -> LocalReports:
     """Categories of as many clients, shape ``(n,)``, told as bits."""
-    return mechanism.told(mechanism.randomise(held, rng.bytes(KEY_BYTES)), 1.0)
+    return mechanism.decode_reports(mechanism.randomise(held, rng.bytes(KEY_BYTES)), 1.0)
 
 
 def mixed(fit: Callable[..., LocalPosterior], iterations: int, seed: int) -> tuple[LocalPosterior, Diagnosis]:

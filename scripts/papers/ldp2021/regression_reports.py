@@ -1,4 +1,4 @@
-"""What clients of one row each report, without messages: the real mechanisms of `dca_proto.local`, exact noise.
+"""What clients of one row each report, without messages: the real mechanisms of `dca_proto.privacy.local`, exact noise.
 
     sufficient statistics   xxᵀ, xy and, of a number, y², of features within the ball of radius 1 and |y| <= R_y
     inputs                  features within that ball with (1 - c)ε, and the label by randomised response with cε
@@ -27,11 +27,11 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import LdpReportRequest, LocalReports, NoAggregate, NoisyAggregate, RoundRequest
-from dca_proto.core.errors import UsageError
 from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES
-from dca_proto.learning.job import FRACTION_BITS
-from dca_proto.local import AnalyticGaussian, RandomisedResponse
+from dca_proto.errors import UsageError
+from dca_proto.jobs.job import FRACTION_BITS
 from dca_proto.privacy.accounting import epsilon_of, mu_of
+from dca_proto.privacy.local import AnalyticGaussian, RandomisedResponse
 from dca_proto.statistics import Regression, Sensitivity, Statistic, Sum, resolve
 from dca_proto.statistics.contribution import client_sensitivity
 from dca_proto.statistics.weights import best_regression_weights
@@ -94,7 +94,7 @@ class Reporters:
         mechanism = AnalyticGaussian(*self._terms, exact_sensitivity(statistic), statistic.dimension)
         values = statistic.evaluate(self._rows[asked], FRACTION_BITS)
         reports = mechanism.randomise(values, self._rng.bytes(KEY_BYTES))
-        return self._described(request, mechanism, mechanism.told(reports, UNIT))
+        return self._described(request, mechanism, mechanism.decode_reports(reports, UNIT))
 
     def _described(self, request: RoundRequest, mechanism: AnalyticGaussian, told: LocalReports) -> NoisyAggregate:
         count, session = told.contributors, self._rng.bytes(KEY_BYTES)
@@ -191,10 +191,10 @@ def inputs(rows: Split, terms: Terms, share: float, rng: np.random.Generator) ->
     ball = Sum(columns=names, centre=(0.0,) * d, scale=(1.0,) * d, bound=(WIDE,) * d, radius=BALL)
     mechanism = AnalyticGaussian((1 - share) * terms.epsilon, terms.delta, exact_sensitivity(ball), d)
     values = ball.evaluate(rows.X, FRACTION_BITS)
-    features = mechanism.told(mechanism.randomise(values, rng.bytes(KEY_BYTES)), UNIT)
+    features = mechanism.decode_reports(mechanism.randomise(values, rng.bytes(KEY_BYTES)), UNIT)
     response = RandomisedResponse(share * terms.epsilon, 2)
     labels: NDArray[np.int64] = (rows.y > 0).astype(np.int64)
-    return features, response.told(response.randomise(labels, rng.bytes(KEY_BYTES)), UNIT)
+    return features, response.decode_reports(response.randomise(labels, rng.bytes(KEY_BYTES)), UNIT)
 
 
 def gradient_reporters(rows: Split, terms: Terms, rng: np.random.Generator) -> Reporters:

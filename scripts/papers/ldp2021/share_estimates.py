@@ -29,7 +29,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from rich.table import Table
 
-from dca_proto.local import UnaryEncoding
+from dca_proto.privacy.local import UnaryEncoding
 from dca_proto.privacy.rounding import at_least
 from inference.models import fit as fits
 from inference.problem import stream

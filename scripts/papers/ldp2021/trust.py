@@ -46,7 +46,7 @@ from rich.table import Table
 
 from dca_proto.aggregate import LdpReportRequest, NoisyAggregate, SecureSumRequest
 from dca_proto.crypto.sealing import ID_BYTES
-from dca_proto.learning.job import FRACTION_BITS, JobTerms
+from dca_proto.jobs.job import FRACTION_BITS, JobTerms
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least
 from dca_proto.statistics import Regression

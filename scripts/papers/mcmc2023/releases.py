@@ -37,7 +37,7 @@ from scipy.special import ndtr
 
 from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate
 from dca_proto.crypto.sealing import Random
-from dca_proto.learning.job import FRACTION_BITS, JobTerms
+from dca_proto.jobs.job import FRACTION_BITS, JobTerms
 from dca_proto.privacy.accounting import mu_of
 from dca_proto.privacy.budget import Budget
 from dca_proto.statistics.regression import Regression

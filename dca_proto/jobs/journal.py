@@ -1,0 +1,331 @@
+"""The durable record of a learning job: what it has asked, under which round id, and what came of it.
+
+A request is written before its round is announced, its end as soon as that is known, each flushed to the disk. So a
+process that is killed at any point leaves a journal from which the next one goes on: results that stand in it are
+handed to the job again, and the one round that may be open is finished at the trainer, whose store knows it by its id.
+
+One line an entry: a checksum, a space, the entry (MessagePack in base64). The checksum covers the line before as well,
+so that no line can be missing or out of place. A last line that is torn was never relied on, and is dropped; anything
+else that is wrong is an error. There are no secrets in it: a trainer knows requests, clients' ids, noisy sums, releases
+and reports.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import fcntl
+import hashlib
+import os
+from collections.abc import Collection, Mapping
+from io import FileIO
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from dca_proto.aggregate import NoisyAggregate
+from dca_proto.errors import StorageError, UsageError
+from dca_proto.protocol.trainer.request import OpenRound
+
+_FORMAT = 2
+_CHECKSUM_BYTES = 16
+_START = bytes(_CHECKSUM_BYTES)
+
+
+class Begun(msgspec.Struct, frozen=True, tag="job"):
+    """The first entry: which job this is."""
+
+    format: int
+    settings: dict[str, Any]
+
+
+class Opened(msgspec.Struct, frozen=True, tag="opened"):
+    """A round is about to be held: for which of the job's requests (1, 2, ...), and the trainer's command."""
+
+    number: int
+    round: OpenRound
+
+
+class Summed(msgspec.Struct, frozen=True, tag="summed"):
+    """A round has its result.
+
+    Attributes:
+        contributors: of a round of everybody, ids of the clients in the result; empty for a mini-batch.
+    """
+
+    round_id: bytes
+    aggregate: NoisyAggregate
+    contributors: tuple[bytes, ...]
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """A round has ended without a sum.
+
+    Attributes:
+        reason, contributors, needed: as in `RoundAborted`.
+        charged: whether the account keeps a charge for it. remedy: without which it is not held again.
+    """
+
+    round_id: bytes
+    reason: str
+    contributors: int | None
+    needed: int | None
+    charged: bool
+    remedy: str = ""
+
+
+class GivenUp(msgspec.Struct, frozen=True, tag="given up"):
+    """The job went on without the sum of a request, for the reason that it was given; it is not tried again."""
+
+    number: int
+    reason: str
+    contributors: int | None
+    needed: int | None
+
+
+Entry = Begun | Opened | Summed | Failed | GivenUp
+Attempt = tuple[Opened, Summed | Failed | None]
+"""A round, and how it ended if that is known."""
+
+
+class Recalled(msgspec.Struct):
+    """What a journal knows of a request: its rounds in their order, and whether the job went on without its sum.
+
+    Only the last round's end may be unknown.
+    """
+
+    attempts: list[Attempt] = []
+    given_up: GivenUp | None = None
+
+
+def journal_path(store: Path, job: str) -> Path:
+    """Where the journal of a job lies: beside the trainer's store, ``trainer.db`` -> ``trainer.JOB.journal``."""
+    return store.with_name(f"{store.stem}.{job}.journal")
+
+
+class Journal:
+    """What a job has asked and got; made where it is missing, readable by the owner only.
+
+    Args:
+        path: of the file, one for each job.
+        settings: plain JSON values that say which job this is; the same whenever it is opened.
+        free: names of settings that are not compared, where a journal says something of them.
+
+    Raises:
+        UsageError: another job's, damaged, in use by another process, or it cannot be read or written.
+    """
+
+    def __init__(self, path: Path, settings: Mapping[str, object], *, free: Collection[str] = ()) -> None:
+        self.path = path
+        self._free = frozenset(free)
+        self._requests: dict[int, Recalled] = {}
+        self._checksum, self._end = _START, 0
+        self._file = _open(path)
+        try:
+            self._load(msgspec.to_builtins(dict(settings)))
+            self._is_new = not self._requests
+        except BaseException:
+            self._file.close()
+            raise
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was asked yet when it was opened."""
+        return self._is_new
+
+    def recall(self, number: int) -> Recalled:
+        """What the file said of request `number` when it was opened, once."""
+        return self._requests.pop(number, Recalled())
+
+    def append(self, entry: Entry) -> None:
+        """Write an entry; it is durable on return. Raises `UsageError`."""
+        checksum, line = _line(self._checksum, entry)
+        try:
+            self._file.truncate(self._end)  # off with what was torn
+            self._file.seek(self._end)
+            _write(self._file.fileno(), line)
+        except OSError as error:
+            raise StorageError(f"cannot write the journal {self.path}: {error.strerror}") from None
+        self._checksum, self._end = checksum, self._end + len(line)
+
+    def close(self) -> None:
+        """Close the file; another process may open it then."""
+        self._file.close()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    def _load(self, settings: dict[str, Any]) -> None:
+        title = Begun(_FORMAT, settings)
+        entries = self._entries(title)
+        if len(entries) < 2 and entries != [title]:  # new, or nothing was held under the settings that it has
+            self._checksum, self._end = _START, 0
+            self.append(title)
+            _sync_directory(self.path)
+            return
+        first, *others = entries
+        assert isinstance(first, Begun), "it is the first entry, or the file is refused"
+        self._check_settings(first.settings, settings)
+        for entry in others:
+            self._keep(entry)
+
+    def _entries(self, title: Begun) -> list[Entry]:
+        """All entries whose lines are whole; the next one is appended behind them."""
+        *lines, torn = self._file.read().split(b"\n")
+        entries = []
+        for number, line in enumerate(lines, 1):
+            read = _read(self._checksum, line)
+            if read is None:
+                if torn or number < len(lines) or b"\0" not in line:  # as blocks read that never reached the disk
+                    raise self._damaged(f"line {number} cannot be read")
+                torn = line
+                break
+            self._checksum, entry = read
+            if number == 1:
+                self._check_format(entry)
+            self._end += len(line) + 1
+            entries.append(entry)
+        if torn and not entries and not _line(_START, title)[1].startswith(torn):
+            raise self._damaged("its first line is not this job's")
+        return entries
+
+    def _check_format(self, first: Entry) -> None:
+        if not isinstance(first, Begun):
+            raise self._damaged("its first line does not begin a job")
+        if first.format != _FORMAT:
+            raise StorageError(
+                f"the journal {self.path} is of format {first.format}, expected {_FORMAT}: go on with the version of "
+                "the program that wrote it, or begin the job anew with another journal (what its rounds have cost "
+                "stays spent)"
+            )
+
+    def _keep(self, entry: Entry) -> None:
+        """Put an entry that was read where `recall` finds it."""
+        match entry:
+            case Opened():
+                self._requests.setdefault(entry.number, Recalled()).attempts.append((entry, None))
+                return
+            case GivenUp():
+                self._requests.setdefault(entry.number, Recalled()).given_up = entry
+                return
+            case Summed() | Failed():
+                attempts = next(reversed(self._requests.values()), Recalled()).attempts
+                if attempts and attempts[-1][0].round.round_id == entry.round_id and attempts[-1][1] is None:
+                    attempts[-1] = (attempts[-1][0], entry)
+                    return
+        raise self._damaged(f"an entry {type(entry).__name__} is out of place")
+
+    def _check_settings(self, found: dict[str, Any], expected: dict[str, Any]) -> None:
+        names = sorted(name for name in {*found, *expected} - self._free if found.get(name) != expected.get(name))
+        if names:
+            raise StorageError(
+                f"{self.path} is the journal of a job with another {', '.join(names)}; expected the settings that it "
+                "was begun with: use these, or give the new job a journal of its own"
+            )
+
+    def _damaged(self, what: str) -> UsageError:
+        return StorageError(
+            f"the journal {self.path} is damaged: {what}; restore the file, or begin the job anew with another journal "
+            "(what its rounds have cost stays spent)"
+        )
+
+
+# --- lines ------------------------------------------------------------------------------------------------------------
+
+
+def _from_array(value: object) -> object:
+    """A vector of real numbers as its bytes; any other array as its type, shape and bytes."""
+    if not isinstance(value, np.ndarray):
+        raise NotImplementedError(f"an entry cannot hold {type(value).__name__}")
+    if value.ndim == 1 and value.dtype == np.float64:
+        return value.astype("<f8").tobytes()
+    wire = value.astype(value.dtype.newbyteorder("<"))
+    return wire.dtype.str, wire.shape, wire.tobytes()
+
+
+def _to_array(kind: type, value: object) -> object:
+    """Inverse of `_from_array`. Raises `ValueError` or `TypeError` for what it did not make."""
+    if isinstance(value, bytes):
+        return np.frombuffer(value, dtype="<f8").astype(np.float64)
+    dtype, shape, data = msgspec.convert(value, tuple[str, tuple[int, ...], bytes])
+    if dtype not in _DTYPES:
+        raise ValueError(f"an array of type {dtype}")
+    return np.frombuffer(data, dtype=dtype).astype(_DTYPES[dtype]).reshape(shape)
+
+
+_DTYPES: dict[str, type] = {"<f8": np.float64, "<i8": np.int64, "|b1": np.bool_}
+_encoder = msgspec.msgpack.Encoder(enc_hook=_from_array)
+_decoder: msgspec.msgpack.Decoder[Entry] = msgspec.msgpack.Decoder(Entry, dec_hook=_to_array)
+
+
+def _line(before: bytes, entry: Entry) -> tuple[bytes, bytes]:
+    """An entry's checksum, given that of the line before, and its line."""
+    body = _encoder.encode(entry)
+    checksum = _checksum(before, body)
+    return checksum, checksum.hex().encode() + b" " + base64.b64encode(body) + b"\n"
+
+
+def _read(before: bytes, line: bytes) -> tuple[bytes, Entry] | None:
+    """The inverse of `_line`; None for a line that it did not make."""
+    found, _, encoded = line.partition(b" ")
+    try:
+        body = base64.b64decode(encoded, validate=True)
+        checksum = _checksum(before, body)
+        is_whole = checksum.hex().encode() == found and base64.b64encode(body) == encoded
+        return (checksum, _decoder.decode(body)) if is_whole else None
+    except (binascii.Error, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _checksum(before: bytes, body: bytes) -> bytes:
+    return hashlib.blake2b(before + body, digest_size=_CHECKSUM_BYTES).digest()
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def _open(path: Path) -> FileIO:
+    """The file, for this process alone."""
+    try:
+        file = FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+")
+    except OSError as error:
+        raise StorageError(f"cannot open the journal {path}: {error.strerror}; check the path and its rights") from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise StorageError(f"the journal {path} is in use by another process; one at a time runs a job") from None
+    except OSError as error:
+        file.close()
+        raise StorageError(f"cannot lock the journal {path}: {error.strerror}; put it on another file system") from None
+    return file
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    """All of it, to the disk."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+    os.fsync(descriptor)
+
+
+def _sync_directory(path: Path) -> None:
+    """Make a new file's name durable. Raises `UsageError`."""
+    try:
+        descriptor = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise StorageError(f"cannot make the journal {path} durable: {path.parent}: {error.strerror}") from None

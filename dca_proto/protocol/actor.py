@@ -1,0 +1,240 @@
+"""What all actors have in common: rounds by literal tables, and the one door through which events come.
+
+A table maps (phase, event) to the next phase; a missing entry is a peer's error, raised before anything has changed.
+The diagrams of DESIGN §9 are generated from these tables.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, ClassVar, Generic, TypeVar
+
+import msgspec
+
+from dca_proto.crypto.sealing import Identity, Random
+from dca_proto.errors import PeerError, UsageError
+from dca_proto.privacy.mechanism import DistributedDiscreteGaussian, Mechanism
+from dca_proto.protocol.effects import Address, Channel, Effect, Persist, Report, Send, SetTimer
+from dca_proto.protocol.events import Command, Event, Received, Started, Timer, TimerFired
+from dca_proto.protocol.facts import Dropped, FederationChanged
+from dca_proto.protocol.federation import FILES, Federation
+from dca_proto.protocol.params import PACED_MAX, Limits, Timing
+from dca_proto.protocol.wire.codec import encode, sign, verify_signed
+from dca_proto.protocol.wire.messages import Body, Signed
+
+NEW, RESEND = "new", "resend"
+Table = Mapping[tuple[str, str], str]
+
+
+def stays(phases: Iterable[str], *events: str) -> Table:
+    """The part of a table in which each of some events leaves each of some phases as it is."""
+    return {(phase, event): phase for phase in phases for event in events}
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """A round as an actor stores it: its phase, and what else the actor adds."""
+
+    phase: str
+
+
+S = TypeVar("S", bound=Stored)
+
+
+class ActorRound(Generic[S]):
+    """A round in an actor's memory.
+
+    Attributes:
+        table: of its phases. records: the table of the store that holds it. stored: as it is there.
+        attempt: how often its messages were sent again.
+    """
+
+    __slots__ = ("attempt", "id", "stored")
+    table: ClassVar[Table]
+    records: ClassVar[str]
+
+    def __init__(self, round_id: bytes, stored: S) -> None:
+        self.id = round_id
+        self.stored = stored
+        self.attempt = 0
+
+    @property
+    def phase(self) -> str:
+        return self.stored.phase
+
+    def step(self, event: str) -> str:
+        """The phase after `event`. Raises `PeerError("phase")` for an event that has no place in this phase."""
+        after = self.table.get((self.phase, event))
+        if after is None:
+            expected = ", ".join(sorted(known for at, known in self.table if at == self.phase)) or "nothing more"
+            raise PeerError("phase", found=f"{event} while {self.phase}", expected=expected)
+        return after
+
+    def advance(self, event: str, **changes: object) -> Persist:
+        """Take a step, and change what else is stored. Raises `PeerError("phase")` as `step`."""
+        return self.store(phase=self.step(event), **changes)
+
+    def store(self, **changes: object) -> Persist:
+        """Change what is stored; the effect makes it durable."""
+        self.stored = msgspec.structs.replace(self.stored, **changes)
+        return Persist(self.records, self.id, encode(self.stored))
+
+    def resend_timer(self, timing: Timing, entropy: bytes, now_ms: int) -> SetTimer:
+        """When its messages are sent again, ever more rarely; spread by one random byte."""
+        wait_ms = timing.resend_after_ms(self.attempt, entropy)
+        self.attempt += 1
+        return SetTimer(Timer(RESEND, self.id), now_ms + wait_ms)
+
+
+class Pace:
+    """Lets an actor repeat itself to each peer once in a while, whatever that peer, or who poses as it, sends.
+
+    Args:
+        every_ms: how long each key waits.
+    """
+
+    def __init__(self, every_ms: int) -> None:
+        self._every_ms = every_ms
+        self._last: dict[bytes, int] = {}
+
+    def is_due(self, key: bytes, now_ms: int) -> bool:
+        """Whether it is time again for `key`; then its wait begins anew. A clock set back holds up nobody."""
+        if 0 <= now_ms - self._last.get(key, -self._every_ms) < self._every_ms:
+            return False
+        self.note(key, now_ms)
+        return True
+
+    def note(self, key: bytes, now_ms: int) -> None:
+        """The wait of `key` begins now."""
+        if len(self._last) >= PACED_MAX:
+            self._last.clear()
+        self._last[key] = now_ms
+
+
+class Actor(ABC):
+    """A sans-IO actor: events in, effects out.
+
+    Args:
+        identity: its Ed25519 identity. federation: the file given out of band.
+        random: returns random bytes; the operating system's in earnest.
+        mechanism: the noise mechanism that it knows; by default the distributed discrete Gaussian.
+
+    Attributes:
+        id: 16 bytes, the hash of its identity's public key.
+        dropped: how many messages were dropped, by code.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        federation: Federation,
+        random: Random,
+        mechanism: Mechanism | None,
+        limits: Limits | None,
+        timing: Timing | None,
+    ) -> None:
+        self.id = identity.id
+        self.dropped: Counter[str] = Counter()
+        self._identity = identity
+        self._federation = federation
+        self._federation_id = federation.id
+        self._random = random
+        self._mechanism = mechanism or DistributedDiscreteGaussian()
+        self._limits = limits or Limits()
+        self._timing = timing or Timing()
+        self._pace = Pace(self._timing.again_ms)
+
+    _rounds: Mapping[bytes, ActorRound[Any]]
+
+    def phase(self, round_id: bytes) -> str:
+        """The phase of a round here, as in its table; `NEW` of one that is not known."""
+        known = self._rounds.get(round_id)
+        return known.phase if known else NEW
+
+    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        """React to one event at the time `now_ms` (Unix milliseconds).
+
+        A peer's error changes nothing but a counter: it becomes a `Dropped` fact.
+
+        Raises:
+            UsageError: a command that this actor does not take, or that cannot be.
+        """
+        try:
+            match event:
+                case Received(sender, payload):
+                    return self._receive(sender, payload, now_ms)
+                case TimerFired(timer):
+                    return self._on_timer(timer, now_ms)
+                case Started():
+                    return self._on_start_up(now_ms)
+                case Command(request):
+                    return self._on_command(request, now_ms)
+        except PeerError as error:
+            return [self._drop(error, event.sender if isinstance(event, Received) else self.id)]
+
+    @abstractmethod
+    def _receive(self, sender: bytes, payload: bytes, now_ms: int) -> list[Effect]:
+        """A message; may raise `PeerError` before any state has changed. So may the others."""
+
+    @abstractmethod
+    def _on_timer(self, timer: Timer, now_ms: int) -> list[Effect]:
+        """A timer of its own has come due."""
+
+    @abstractmethod
+    def _on_start_up(self, now_ms: int) -> list[Effect]:
+        """Go on where the records end."""
+
+    def _on_command(self, request: object, now_ms: int) -> list[Effect]:
+        """What the owner asks for: nothing, unless an actor says otherwise."""
+        raise UsageError(f"{type(self).__name__} takes no command {type(request).__name__}")
+
+    @property
+    def federation(self) -> Federation:
+        """The newest file that this actor knows."""
+        return self._federation
+
+    def _on_file(self, frame: Signed, now_ms: int) -> list[Effect]:
+        """Follow a newer federation file from now on (§2.7). Raises `PeerError`."""
+        newer = self._federation.newer(self._federation.opened(frame))
+        if newer is None:
+            return []
+        self._federation = newer
+        changed = Report(FederationChanged(newer.number, newer.hash))
+        return [*self._file_effects(), *self._on_changed_file(now_ms), changed]
+
+    def _file_effects(self) -> list[Effect]:
+        """Keep the file that has replaced the first one; a server publishes it, for those that do not have it."""
+        if self._federation.number == 1:
+            return []
+        payload = encode(self._federation.frame)
+        kept = Persist(FILES, self._federation.id, payload)
+        if not self._federation.is_server(self.id):
+            return [kept]
+        return [kept, Send(Address(Channel.FEDERATION), b"", payload, retain=True)]
+
+    @abstractmethod
+    def _on_changed_file(self, now_ms: int) -> list[Effect]:
+        """What a newer federation file changes."""
+
+    def _drop(self, error: PeerError, sender: bytes) -> Report:
+        """Count and name a peer's error."""
+        self.dropped[error.code] += 1
+        return Report(Dropped(error.code, sender, str(error)))
+
+    def _check_word(
+        self, frame: Signed, compute: bytes, computes: Collection[bytes], about: bytes, known: bytes
+    ) -> None:
+        """Whether one of a round's Compute nodes signed a word about its announcement. Raises `PeerError`.
+
+        Args:
+            about: hash of the announcement that the word names. known: hash of the round's own.
+        """
+        if compute not in computes:
+            raise PeerError("unknown-compute", found=compute.hex(), expected="another Compute node of the round")
+        if about != known:
+            raise PeerError("announcement", found="word about another announcement", expected=known.hex())
+        verify_signed(frame, self._federation.compute(compute).key, self._federation_id)
+
+    def _sign(self, body: Body) -> Signed:
+        return sign(self._identity, self._federation_id, body)

@@ -1,0 +1,112 @@
+"""The charge numbers that a Compute node has seen of each client: what notices a restored ledger (DESIGN §4.6).
+
+A client numbers its charges 1, 2, ... and never uses a number twice. One that was restored from an old copy has
+forgotten what it spent since, and goes on with numbers that were used before. As in IPsec's protection against replays
+(RFC 4303, section 3.4.3; RFC 6479), a node remembers of each client the highest number, and which of the last `WINDOW`
+it has seen. Concurrent rounds may come in any order, but no number twice, and none from long ago.
+
+Numbers are all that is compared. A number that never arrived is new when it comes, also after later ones, and a
+forgotten number may be charged anew for a round that costs less (DESIGN §10).
+
+Clients stand at *slots*, which `sessions` deals out. The numbers are two arrays; they are stored in pages of `PAGE`
+slots, 12 bytes each, and never forgotten: a copy may come back after years.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.errors import PeerError
+from dca_proto.protocol.effects import Persist
+from dca_proto.protocol.records import sized
+from dca_proto.protocol.wire.messages import ChargeReused
+
+TABLE = "charges"
+WINDOW = 64
+NUMBER_MAX = (1 << 32) - 1
+"""The last charge number: entries have four bytes for it."""
+PAGE = 512
+_HIGHEST_BYTES, _SEEN_BYTES = 4, 8
+Slots = NDArray[np.int64]
+
+
+def check_reused(word: ChargeReused, number: int, next_number: int) -> None:
+    """At a client: whether a Compute node's word can be true that a charge's number was used before.
+
+    Args:
+        number: of the charge. next_number: of the next one in its ledger.
+
+    Raises:
+        PeerError: the word is about another number, or the contribution was merely late.
+    """
+    if word.charge != number:
+        raise PeerError("ledger", found=f"charge {word.charge}", expected=f"charge {number}, which was sent")
+    if word.highest < next_number and word.highest - number >= WINDOW:
+        late = f"a contribution {word.highest - number} charges late"  # all of these this ledger has made itself
+        raise PeerError("ledger", found=late, expected="a number that was used twice")
+
+
+class SeenCharges:
+    """Per slot: the highest charge number seen, and which of the last `WINDOW`: bit i says that of i below the highest.
+
+    Args:
+        records: (table, key, value) of the store.
+    """
+
+    def __init__(self, records: Iterable[tuple[str, bytes, bytes]]) -> None:
+        self._highest = np.zeros(PAGE, dtype="<u4")
+        self._seen = np.zeros(PAGE, dtype="<u8")
+        for table, key, value in records:
+            if table == TABLE:
+                self._restore(int.from_bytes(key, "big"), sized(TABLE, value, PAGE * (_HIGHEST_BYTES + _SEEN_BYTES)))
+
+    def _restore(self, page: int, value: bytes) -> None:
+        self._grow((page + 1) * PAGE)
+        part = slice(page * PAGE, (page + 1) * PAGE)
+        self._highest[part] = np.frombuffer(value[: PAGE * _HIGHEST_BYTES], dtype="<u4")
+        self._seen[part] = np.frombuffer(value[PAGE * _HIGHEST_BYTES :], dtype="<u8")
+
+    def _grow(self, slots: int) -> None:
+        if slots > self._highest.size:
+            size = -(-max(slots, 2 * self._highest.size) // PAGE) * PAGE
+            self._highest = np.concatenate([self._highest, np.zeros(size - self._highest.size, dtype="<u4")])
+            self._seen = np.concatenate([self._seen, np.zeros(size - self._seen.size, dtype="<u8")])
+
+    def highest(self, slot: int) -> int:
+        """The highest number seen of a client; 0 before the first."""
+        return int(self._highest[slot]) if slot < self._highest.size else 0
+
+    def is_used(self, slot: int, number: int) -> bool:
+        """Whether one number was seen before, or is too old to tell."""
+        age = self.highest(slot) - number
+        return age >= WINDOW or (age >= 0 and bool(int(self._seen[slot]) >> age & 1))
+
+    def used(self, slots: Slots, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which numbers were seen before, or are too old to tell; all of shape ``(n,)``."""
+        if slots.size:
+            self._grow(int(slots.max()) + 1)
+        age = self._highest[slots].astype(np.int64) - numbers
+        shift = np.clip(age, 0, WINDOW - 1).astype(np.uint64)
+        found: NDArray[np.bool_] = (age >= WINDOW) | ((age >= 0) & ((self._seen[slots] >> shift) & np.uint64(1) == 1))
+        return found
+
+    def note(self, slots: Slots, numbers: NDArray[np.int64]) -> list[Persist]:
+        """Remember numbers that `used` lets through, of distinct clients. The writes are the pages that changed."""
+        if not slots.size:
+            return []
+        ahead = numbers - self._highest[slots].astype(np.int64)
+        seen, one = self._seen[slots], np.uint64(1)
+        back = np.clip(-ahead, 0, WINDOW - 1).astype(np.uint64)
+        up = np.clip(ahead, 0, WINDOW - 1).astype(np.uint64)
+        shifted = np.where(ahead < WINDOW, seen << up, np.uint64(0)) | one
+        self._seen[slots] = np.where(ahead > 0, shifted, seen | one << back)
+        self._highest[slots] = np.where(ahead > 0, numbers, self._highest[slots]).astype("<u4")
+        return [self._page(int(page)) for page in np.unique(slots // PAGE)]
+
+    def _page(self, page: int) -> Persist:
+        part = slice(page * PAGE, (page + 1) * PAGE)
+        value = self._highest[part].tobytes() + self._seen[part].tobytes()
+        return Persist(TABLE, page.to_bytes(4, "big"), value)

@@ -1,0 +1,407 @@
+"""The client: holds its data, its policy and its ledger against each round (DESIGN §4.3, §4.4, §4.8, §5).
+
+Its rounds and their phases stand in `client_round`. Whether it takes part depends on policy, ledger and announcement,
+never on its rows. What must survive a crash is stored in the transaction in which it is decided: the charge together
+with the message that it pays for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from dca_proto.crypto.masks import ask_tag
+from dca_proto.crypto.sealing import Identity, Random, same
+from dca_proto.errors import PeerError
+from dca_proto.privacy.mechanism import Mechanism
+from dca_proto.protocol import facts
+from dca_proto.protocol.actor import NEW, RESEND, Actor
+from dca_proto.protocol.announcement import (
+    OpenedAnnouncement,
+    check_invitation,
+    check_time,
+    open_announcement,
+    recall,
+    seal_answer,
+)
+from dca_proto.protocol.charges import check_reused
+from dca_proto.protocol.client.compose import Composer, Rows
+from dca_proto.protocol.client.consent import Consent
+from dca_proto.protocol.client.declines import Declines
+from dca_proto.protocol.client.round import ANNOUNCEMENTS, DECLINED, KEPT, MISSED, ROUNDS, SENT, Round, StoredRound
+from dca_proto.protocol.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer
+from dca_proto.protocol.events import Timer
+from dca_proto.protocol.federation import Federation, newest_file
+from dca_proto.protocol.keyring import SeenEpochs
+from dca_proto.protocol.ledger import TABLE as LEDGER
+from dca_proto.protocol.ledger import Charge, Ledger
+from dca_proto.protocol.params import Limits, Timing
+from dca_proto.protocol.policy import Policy, Refusal
+from dca_proto.protocol.records import Records, loaded, signed
+from dca_proto.protocol.sessions import OwnSession
+from dca_proto.protocol.validated import ValidatedRound
+from dca_proto.protocol.wire import messages as m
+from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode, verify_signed
+from dca_proto.protocol.wire.fields import TEXT_CHARS_MAX
+
+EPOCH, ASK, CLOSE = "epoch", "ask", "close"
+HELLO = b"hello"
+
+
+class Client(Actor):
+    """A data holder.
+
+    Args:
+        identity: its Ed25519 identity. certificate: the federation's word for it.
+        federation: the file given out of band.
+        columns: names of the columns that its data have, known without reading a row. rows: reads them.
+        random: returns random bytes; the operating system's on a device.
+        policy: its own limits.
+        mechanism: the noise mechanism it offers for sums; any other is declined.
+        records: (table, key, value) of its store.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        certificate: m.Certificate,
+        federation: Federation,
+        *,
+        columns: Iterable[str],
+        rows: Rows,
+        random: Random,
+        policy: Policy | None = None,
+        mechanism: Mechanism | None = None,
+        limits: Limits | None = None,
+        timing: Timing | None = None,
+        records: Iterable[tuple[str, bytes, bytes]] = (),
+    ) -> None:
+        records = tuple(records)
+        super().__init__(identity, newest_file(federation, records), random, mechanism, limits, timing)
+        self._certificate = certificate
+        self._consent = Consent(policy or Policy(), self._mechanism, self._limits, certificate, frozenset(columns))
+        self._restore(records)
+        self._composer = Composer(rows, self._session, self._mechanism, identity, certificate, self._sign, self._random)
+
+    def _restore(self, records: Records) -> None:
+        self.ledger = Ledger(loaded(records, LEDGER, Charge).values())
+        self.declines = Declines(records)
+        self._seen = SeenEpochs(records, self._timing)
+        self._session = OwnSession(
+            self._identity,
+            self._certificate,
+            self._federation,
+            records=records,
+            timing=self._timing,
+            random=self._random,
+        )
+        self._rounds: dict[bytes, Round] = {}
+        self._unsent: dict[bytes, int] = {}  # charge numbers of what has no receipt yet, by round
+        self._waiting: set[bytes] = set()  # declined ones, and those without a receipt
+        self._held_bytes = 0  # of the announcements of these
+        self._foreign: list[bytes] = []  # rounds of a federation file that was replaced
+        self._outdated: Refusal | None = None  # whose word it is that the ledger has forgotten charges
+        announcements = {key: value for table, key, value in records if table == ANNOUNCEMENTS}
+        for round_id, stored in loaded(records, ROUNDS, StoredRound).items():
+            frame = signed(ANNOUNCEMENTS, announcements.get(round_id, b""))
+            try:
+                opened = open_announcement(frame, self._federation, self._limits)
+            except PeerError:
+                self._foreign.append(round_id)
+            else:
+                self._hold(Round(stored, opened, self.id))
+
+    # --- start and messages ----------------------------------------------------------------------------------------
+
+    def _on_start_up(self, now_ms: int) -> list[Effect]:
+        tables = (ROUNDS, ANNOUNCEMENTS)
+        dropped = [Forget(table, round_id) for round_id in self._foreign for table in tables]
+        resumed = [effect for _, current in sorted(self._rounds.items()) for effect in self._resume(current, now_ms)]
+        return [*self._file_effects(), *dropped, *self._greet(now_ms), *resumed]
+
+    def _on_changed_file(self, now_ms: int) -> list[Effect]:
+        self._session.adopt(self._federation)  # all else asks for it at each message
+        return []
+
+    def _receive(self, sender: bytes, payload: bytes, now_ms: int) -> list[Effect]:
+        known = recall(payload, self._federation)
+        if known is not None:
+            return self._on_announcement(known, None, now_ms)
+        frame = decode_frame(payload)
+        if isinstance(frame, m.Receipt):
+            return self._on_receipt(sender, frame, now_ms)
+        if isinstance(frame, m.Invitation):
+            return self._on_announcement(self._open(frame.announcement), frame, now_ms)
+        if not isinstance(frame, m.Signed):
+            raise PeerError("kind", found=type(frame).__name__, expected="Signed, Receipt or Invitation")
+        body = decode_body(frame.body)
+        match body:
+            case m.Announcement():
+                return self._on_announcement(self._open(frame), None, now_ms)
+            case m.FederationFile():
+                return self._on_file(frame, now_ms)
+            case m.Abort():
+                return self._on_abort(frame, body, now_ms)
+            case m.ChargeReused():
+                return self._on_reused(sender, frame, body)
+            case m.HelloWanted():
+                return self._on_hello_wanted(sender, frame, body, now_ms)
+            case _:
+                raise PeerError("kind", found=type(body).__name__, expected="a message for a client")
+
+    # --- the session (§2.3) ---------------------------------------------------------------------------------------
+
+    def _greet(self, now_ms: int) -> list[Effect]:
+        """Publish the session, of a new key where the epoch has turned."""
+        writes = self._session.renew(now_ms)
+        self._pace.note(HELLO, now_ms)
+        spread = self._random(2)
+        return [
+            *writes,
+            Send(Address(Channel.HELLO), b"", self._session.hello, retain=True),
+            SetTimer(Timer(EPOCH), self._session.turn_ms(now_ms, int.from_bytes(spread, "little") / 65536)),
+        ]
+
+    def _on_hello_wanted(self, sender: bytes, frame: m.Signed, body: m.HelloWanted, now_ms: int) -> list[Effect]:
+        if body.client != self.id:
+            raise PeerError("sender", found=body.client.hex(), expected="a word about this client")
+        verify_signed(frame, self._federation.compute(sender).key, self._federation_id)
+        if not self._pace.is_due(HELLO, now_ms):
+            return []
+        waiting = [one for one in self._rounds.values() if one.phase == SENT]
+        again = [effect for one in waiting if one.opened.computes for effect in one.answers()]
+        return [*self._greet(now_ms), *again]
+
+    # --- announcement: contribute or decline (§4.3, §4.4) -------------------------------------------------------------
+
+    def _open(self, frame: m.Signed) -> OpenedAnnouncement:
+        return open_announcement(frame, self._federation, self._limits)
+
+    def _on_announcement(
+        self, opened: OpenedAnnouncement, invitation: m.Invitation | None, now_ms: int
+    ) -> list[Effect]:
+        body = opened.body
+        current = self._rounds.get(body.round_id)
+        if current is not None:
+            if opened.hash != current.opened.hash:
+                raise PeerError("known-round", found="another announcement", expected="the one that is known")
+            current.step("repeated announcement")
+            return current.answers() if self._pace.is_due(current.id, now_ms) else []
+        if body.round_id in self.ledger:
+            raise PeerError("replay", found="a round that is over", expected="a new round id")
+        self._check_room(opened)
+        check_invitation(invitation, self.id, body)
+        check_time(opened, self._timing, now_ms, until_ms=body.close_by_ms)
+        current = Round(StoredRound(NEW), opened, self.id)
+        wrong = self._seen.wrong(opened.epochs, now_ms)
+        if wrong is not None:
+            found = f"epoch {wrong[0].epoch} of Compute node {self._federation.name_of(wrong[0].compute)}"
+            return self._refuse(current, Refusal("epoch", found, wrong[1]), now_ms)
+        seen = self._seen.note(opened.epochs, now_ms)
+        validated = self._consider(opened, now_ms)
+        if isinstance(validated, Refusal):
+            return [*seen, *self._refuse(current, validated, now_ms)]
+        return [*seen, *self._contribute(current, validated, now_ms)]
+
+    def _check_room(self, opened: OpenedAnnouncement) -> None:
+        """Declined rounds and those without a receipt are limited in number and in bytes; the budget limits others."""
+        limits, count, size = self._limits, len(self._waiting), self._held_bytes
+        if count >= limits.rounds_open_max or size + len(opened.payload) > limits.announcements_bytes_max:
+            found = f"{count} rounds, {size} bytes of announcements"
+            raise PeerError("rounds", found=found, expected="fewer at the same time")
+
+    def _hold(self, current: Round) -> None:
+        self._rounds[current.id] = current
+        if current.phase in (SENT, DECLINED):
+            self._waiting.add(current.id)
+            self._held_bytes += len(current.opened.payload)
+        if current.phase == SENT and current.id in self.ledger:
+            self._unsent[current.id] = self.ledger[current.id].number
+
+    def _consider(self, opened: OpenedAnnouncement, now_ms: int) -> ValidatedRound | Refusal:
+        """What the client's own limits say. Looks at no row."""
+        if self._outdated is not None:
+            return self._outdated  # a ledger that forgot charges must not say what is left
+        validated = self._consent.to_terms(opened, self._federation)
+        if isinstance(validated, Refusal):
+            return validated
+        return self._consent.to_charge(opened.body, validated, self.ledger, self._unsent.values(), now_ms) or validated
+
+    def _contribute(self, current: Round, validated: ValidatedRound, now_ms: int) -> list[Effect]:
+        """Charge, and store in the same transaction what is sent for it."""
+        body = current.body
+        greeting = [] if self._session.covers(body.commit_by_ms) else self._greet(now_ms)
+        charge = Charge(
+            body.round_id,
+            body.statistic,
+            body.trainer,
+            validated.mu,
+            body.epsilon,
+            body.delta,
+            now_ms,
+            self.ledger.next_number,
+            relation=validated.sensitivity.relation,
+        )
+        made, trouble = self._composer.compose(current.opened, validated, charge.number)
+        charged = self.ledger.charge(charge)
+        current.attempt = 1  # the receipt waits for a durable write
+        stored = current.advance("announcement", outbound=made)
+        self._hold(current)
+        return [
+            *greeting,
+            charged,
+            Persist(ANNOUNCEMENTS, current.id, current.opened.payload),
+            stored,
+            *current.answers(),
+            current.resend_timer(self._timing, self.id, now_ms),  # spread by what does not depend on data
+            Report(facts.Contributed(current.id, charge.statistic, charge.mu, validated.price.pure)),
+            *(Report(facts.DataFailed(current.id, body.statistic, kind)) for kind in trouble),
+        ]
+
+    def _refuse(self, current: Round, refusal: Refusal, now_ms: int) -> list[Effect]:
+        """Decline."""
+        cut = Refusal(refusal.reason, refusal.found[:TEXT_CHARS_MAX], refusal.expected[:TEXT_CHARS_MAX])
+        why = (cut.reason, cut.found, cut.expected)
+        body = m.Decline(current.id, current.opened.hash, self._certificate, *why)
+        decline = seal_answer(self._sign(body), current.opened, self._random)
+        stored = current.advance("refusal", decline=decline)
+        self._hold(current)
+        return [
+            stored,
+            Persist(ANNOUNCEMENTS, current.id, current.opened.payload),
+            *self.declines.note(current.body, cut, now_ms),
+            self._close_timer(current, now_ms),
+            *current.answers(),
+            Report(facts.Declined(current.id, self.id, *why)),
+        ]
+
+    # --- what its holder and the nodes answer (§4.5, §4.6, §4.8) ----------------------------------------------------
+
+    def _on_receipt(self, sender: bytes, receipt: m.Receipt, now_ms: int) -> list[Effect]:
+        current = self._rounds.get(receipt.round_id)
+        if current is None:
+            raise PeerError("phase", found="a receipt of an unknown round", expected="an announcement first")
+        waiting = current.stored.outbound
+        if waiting is None:
+            current.step("repeated receipt")
+            return []
+        if sender != current.holder.id:
+            raise PeerError("sender", found=sender.hex(), expected="the holder of the contribution")
+        kept, late = (same(tag, receipt.tag) for tag in (waiting.receipt, waiting.late))
+        if receipt.contribution != waiting.contribution or not (kept or late):
+            raise PeerError("receipt", found="a tag that does not match", expected="proof about the contribution")
+        stored = current.advance("late" if late else "receipt", outbound=None)
+        self._settle(current)
+        return [
+            stored,
+            CancelTimer(Timer(RESEND, current.id)),
+            self._close_timer(current, now_ms),
+            Report(facts.Missed(current.id) if late else facts.Acknowledged(current.id)),
+        ]
+
+    def _on_reused(self, sender: bytes, frame: m.Signed, body: m.ChargeReused) -> list[Effect]:
+        """A Compute node has seen this number before: the ledger has forgotten charges, or another copy of it runs."""
+        current = self._rounds.get(body.round_id)
+        if current is None or body.client != self.id:
+            raise PeerError("phase", found="word of an unknown round", expected="an own round")
+        self._check_word(frame, sender, current.opened.computes, body.announcement_hash, current.opened.hash)
+        current.step("charge reused")
+        number = self.ledger[current.id].number
+        check_reused(body, number, self.ledger.next_number)
+        if self._outdated is not None:
+            return []
+        found = f"Compute node {self._federation.compute(sender).name} says that charge number {number} was used before"
+        highest = max(body.highest, number)
+        self._outdated = Refusal("ledger", found, f"a number that no Compute node has seen; the highest is {highest}")
+        return [Report(facts.LedgerReused(current.id, sender, number, body.highest))]
+
+    def _on_abort(self, frame: m.Signed, body: m.Abort, now_ms: int) -> list[Effect]:
+        current = self._rounds.get(body.round_id)
+        if current is None or current.stored.decline:
+            return []  # aborts are broadcast: most rounds that end so are none of ours to undo
+        author, opened = body.compute, current.opened  # a node passes on its peers' aborts
+        self._check_word(frame, author, opened.computes, body.announcement_hash, opened.hash)
+        if author in current.stored.aborted_by:
+            current.step("repeated abort")
+            return []
+        aborted_by = (*current.stored.aborted_by, author)
+        last = len(aborted_by) == len(opened.computes)
+        outbound = None if last else current.stored.outbound
+        stored = current.advance("last abort" if last else "abort", aborted_by=aborted_by, outbound=outbound)
+        if not last:
+            ask_ms = current.body.commit_by_ms + self._timing.resend_after_ms(0, self._random(1))
+            return [stored, SetTimer(Timer(ASK, current.id), ask_ms), self._close_timer(current, now_ms)]
+        self._settle(current)
+        return [
+            self.ledger.give_back(current.id),
+            stored,
+            CancelTimer(Timer(RESEND, current.id)),
+            CancelTimer(Timer(ASK, current.id)),
+            Report(facts.ChargeReturned(current.id)),
+        ]
+
+    # --- time and restarts ----------------------------------------------------------------------------------------
+
+    def _on_timer(self, timer: Timer, now_ms: int) -> list[Effect]:
+        if timer.purpose == EPOCH:
+            return self._greet(now_ms)
+        current = self._rounds.get(timer.round_id)
+        if current is None:
+            return []
+        if timer.purpose == RESEND:
+            return self._resend(current, now_ms)
+        if timer.purpose == ASK:
+            return self._ask(current, now_ms)
+        current.step("close")
+        return self._forget(current)
+
+    def _forget(self, current: Round) -> list[Effect]:
+        """Everything of a round but its charge."""
+        del self._rounds[current.id]
+        self._settle(current)
+        return [Forget(ROUNDS, current.id), Forget(ANNOUNCEMENTS, current.id)]
+
+    def _settle(self, current: Round) -> None:
+        """It takes up no room any more."""
+        self._unsent.pop(current.id, None)
+        if current.id in self._waiting:
+            self._waiting.discard(current.id)
+            self._held_bytes -= len(current.opened.payload)
+
+    def _resend(self, current: Round, now_ms: int) -> list[Effect]:
+        """What has no receipt yet, until the round's end; then the question whether it was aborted."""
+        if current.phase != SENT:
+            return []
+        if now_ms < current.body.commit_by_ms:
+            return [*current.answers(), current.resend_timer(self._timing, self._random(1), now_ms)]
+        return [self._close_timer(current, now_ms), *self._ask(current, now_ms)]
+
+    def _ask(self, current: Round, now_ms: int) -> list[Effect]:
+        """Ask the round's nodes for aborts that are missing, once the round must have ended (§4.8)."""
+        if current.phase not in (SENT, KEPT, MISSED) or not current.opened.computes:
+            return []
+        if now_ms < current.body.commit_by_ms:
+            return [SetTimer(Timer(ASK, current.id), current.body.commit_by_ms + self._timing.resend_first_ms)]
+        missing = [node for node in current.opened.computes if node not in current.stored.aborted_by]
+        asked: list[Effect] = []
+        for node in missing:
+            key = self._session.pair_keys(current.opened.epochs)[current.opened.computes.index(node)]
+            tag = ask_tag(key, current.opened.hash)
+            payload = encode(m.AbortWanted(current.opened.frame, tag))
+            asked.append(Send(Address(Channel.COMPUTE, node), current.id, payload))
+        patient = msgspec.structs.replace(self._timing, resend_max_ms=self._timing.abort_grace_ms)
+        wait_ms = patient.resend_after_ms(current.asked, self._random(1))
+        current.asked += 1
+        return [*asked, SetTimer(Timer(ASK, current.id), now_ms + wait_ms)]
+
+    def _resume(self, current: Round, now_ms: int) -> list[Effect]:
+        asked = self._ask(current, now_ms) if current.phase in (KEPT, MISSED) else []
+        return [self._close_timer(current, now_ms), *self._resend(current, now_ms), *asked]
+
+    def _close_timer(self, current: Round, now_ms: int) -> SetTimer:
+        """When a round is forgotten: nobody asks for a decline any more, or no abort is asked for any more (§4.8)."""
+        aborting = current.phase == SENT or current.stored.aborted_by
+        grace_ms = self._timing.abort_grace_ms if aborting else self._timing.kept_ms
+        over_ms = current.body.close_by_ms if current.stored.decline else current.body.commit_by_ms + grace_ms
+        return SetTimer(Timer(CLOSE, current.id), max(now_ms, over_ms))

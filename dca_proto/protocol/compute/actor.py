@@ -1,0 +1,447 @@
+"""A Compute node: keeps sessions and contributions, agrees on one set, releases one sum (DESIGN §2.3, §4.5, §4.7).
+
+Its rounds and their phases stand in `compute_round`, the second half of a round in `compute_commit`, the arithmetic in
+`agreement`. Both ends of a round are final, and stored before they are sent. The node never trusts the announcement's
+numbers alone: it enforces floors of its own, and checks each client's session, tag and charge number itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dca_proto.crypto.masks import ContributionKeys, ask_tag
+from dca_proto.crypto.sealing import Identity, Random, same
+from dca_proto.errors import PeerError
+from dca_proto.privacy.mechanism import Mechanism
+from dca_proto.protocol import facts
+from dca_proto.protocol.actor import NEW, RESEND
+from dca_proto.protocol.announcement import OpenedAnnouncement, check_invited, check_time, open_announcement
+from dca_proto.protocol.charges import SeenCharges
+from dca_proto.protocol.compute.commit import CLOSE, COMMIT, FREEZE, PROGRESS, Committing
+from dca_proto.protocol.compute.early import Early
+from dca_proto.protocol.compute.round import (
+    ABORTED,
+    ANNOUNCEMENTS,
+    ANSWERED,
+    COLLECTING,
+    CONTRIBUTIONS,
+    ENDS,
+    FROZEN,
+    RELEASED,
+    ROUNDS,
+    Round,
+    StoredRound,
+    announced,
+    restored_rounds,
+)
+from dca_proto.protocol.contribution import Kept, open_contribution
+from dca_proto.protocol.effects import Address, Channel, Effect, Forget, Persist, Report, Send, SetTimer
+from dca_proto.protocol.events import Timer
+from dca_proto.protocol.federation import Federation, newest_file
+from dca_proto.protocol.keyring import Keyring, SeenEpochs
+from dca_proto.protocol.kinds import SecureSum
+from dca_proto.protocol.params import Limits, Timing
+from dca_proto.protocol.policy import Floors
+from dca_proto.protocol.records import Records
+from dca_proto.protocol.sessions import Sessions
+from dca_proto.protocol.wire import messages as m
+from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode, verify_signed
+
+EPOCH = "epoch"
+
+
+class ComputeNode(Committing):
+    """A Compute node.
+
+    Args:
+        identity: its Ed25519 identity, named in the federation file.
+        federation: the file given out of band. floors: its own limits.
+        random: returns random bytes; the operating system's on a real node.
+        mechanism: the noise mechanism whose rounds it takes part in.
+        records: (table, key, value) of its store.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        federation: Federation,
+        *,
+        random: Random,
+        floors: Floors | None = None,
+        mechanism: Mechanism | None = None,
+        limits: Limits | None = None,
+        timing: Timing | None = None,
+        records: Iterable[tuple[str, bytes, bytes]] = (),
+    ) -> None:
+        records = tuple(records)
+        super().__init__(identity, newest_file(federation, records), random, mechanism, limits, timing)
+        self._floors = floors or Floors()
+        self._early = Early()
+        self._restore(records)
+
+    def _restore(self, records: Records) -> None:
+        self._seen = SeenEpochs(records, self._timing)
+        self._keys = Keyring(records, self._timing, self._identity, self._random)
+        self._charges = SeenCharges(records)
+        self._sessions = Sessions(
+            records, self._federation, own=self.id, keys=self._keys, limits=self._limits, timing=self._timing
+        )
+        self._rounds = restored_rounds(records, self.id, self._load)
+        self._open = {current.id for current in self._rounds.values() if current.phase not in ENDS}
+
+    def _load(self, stored: StoredRound, payload: bytes | None) -> Round:
+        """A round with its announcement, if that can be read here."""
+        return Round.loaded(stored, payload, self._federation, self._mechanism, self._limits)
+
+    def _on_start_up(self, now_ms: int) -> list[Effect]:
+        detail = "the federation file was replaced in mid-round, or its statistic is not known here any more"
+        known = [current for _, current in sorted(self._rounds.items())]
+        lost = [current for current in known if current.phase not in ENDS and not current.is_loaded]
+        aborted = [effect for current in lost for effect in self._abort(current, "unreadable", detail)]
+        resumed = [effect for one in known if one not in lost for effect in self._resume(one, now_ms)]
+        known_file = [*self._file_effects(), *self._sessions.adopt(self._federation)]
+        return [*known_file, *aborted, *self._turn_epoch(now_ms), *resumed]
+
+    def _on_changed_file(self, now_ms: int) -> list[Effect]:
+        """Open rounds of a member that is gone end, and so do the sessions of revoked clients."""
+        detail = f"{self._federation.title} lacks a member of the round"
+        rounds = [self._rounds[round_id] for round_id in sorted(self._open)]
+        ended = [one for one in rounds if not self._federation.has(one.stored.trainer, one.stored.computes)]
+        aborted = [effect for one in ended for effect in self._abort(one, "federation", detail)]
+        return [*self._sessions.adopt(self._federation), *aborted]
+
+    def _resume(self, current: Round, now_ms: int) -> list[Effect]:
+        if current.phase in ENDS:
+            again: list[Effect] = []
+            if now_ms < current.stored.commit_by_ms + self._timing.abort_grace_ms:
+                aborted = Send(Address(Channel.ABORT), current.id, current.stored.word)
+                again = [aborted] if current.phase == ABORTED else self._words_for_trainer(current)
+            return [*again, self._close_timer(current, now_ms)]
+        body = current.opened.body
+        if now_ms >= body.commit_by_ms:
+            return self._give_up(current)
+        if current.phase == COLLECTING:
+            late = self._freeze(current, now_ms) if now_ms >= body.close_by_ms else []
+            return [*self._timers(current), *self._words_for_trainer(current), *late]
+        return [*self._timers(current), *self._resend(current, now_ms), *self._answer_when_complete(current, now_ms)]
+
+    # --- messages -------------------------------------------------------------------------------------------------
+
+    def _receive(self, sender: bytes, payload: bytes, now_ms: int) -> list[Effect]:
+        frame = decode_frame(payload)
+        match frame:
+            case m.Contribution():
+                return self._on_contribution(sender, frame, now_ms)
+            case m.Sealed():
+                return self._on_sealed(sender, frame, now_ms)
+            case m.InvitedRound():
+                return self._on_announcement(sender, frame.announcement, payload, now_ms)
+            case m.AbortWanted():
+                return self._on_abort_wanted(sender, frame, now_ms)
+            case m.Signed():
+                return self._on_signed(sender, payload, frame, now_ms)
+            case _:
+                raise PeerError("kind", found=type(frame).__name__, expected="a message for a Compute node")
+
+    def _on_signed(self, sender: bytes, payload: bytes, frame: m.Signed, now_ms: int) -> list[Effect]:
+        body = decode_body(frame.body)
+        match body:
+            case m.Hello():
+                return self._on_hello(sender, payload, frame, body, now_ms)
+            case m.Announcement():
+                return self._on_announcement(sender, frame, payload, now_ms)
+            case m.Close():
+                return self._on_close(sender, frame, body, now_ms)
+            case m.Answer():
+                return self._on_answer(sender, frame, body, now_ms)
+            case m.Abort():
+                return self._on_abort(frame, body)
+            case m.Query():
+                return self._on_query(sender, frame, body, now_ms)
+            case m.SessionsWanted():
+                return self._on_sessions_wanted(sender, frame, body, now_ms)
+            case m.FederationFile():
+                return self._on_file(frame, now_ms)
+            case _:
+                raise PeerError("kind", found=type(body).__name__, expected="a message for a Compute node")
+
+    # --- sessions (§2.3) ------------------------------------------------------------------------------------------
+
+    def _on_hello(self, sender: bytes, payload: bytes, frame: m.Signed, body: m.Hello, now_ms: int) -> list[Effect]:
+        kept = self._sessions.take(sender, payload, frame, body, now_ms)
+        return [*kept, Report(facts.SessionKept(sender, len(self._sessions)))] if kept else []
+
+    def _on_sessions_wanted(self, sender: bytes, frame: m.Signed, body: m.SessionsWanted, now_ms: int) -> list[Effect]:
+        trainer, to = self._federation.trainer(sender), Address(Channel.TRAINER, sender)
+        self._federation.check_stamp(body.file)
+        verify_signed(frame, trainer.key, self._federation_id)
+        count = m.Sessions(self._sessions.count_valid(now_ms))
+        key = [self._signed_to(to, b"", self._epoch_key())] if body.is_keyless else []
+        return [*key, self._signed_to(to, b"", count)]
+
+    # --- announcement (§4.1, §4.5) --------------------------------------------------------------------------------
+
+    def _on_announcement(self, sender: bytes, frame: m.Signed, payload: bytes, now_ms: int) -> list[Effect]:
+        opened = open_announcement(frame, self._federation, self._limits)
+        body = opened.body
+        if sender != body.trainer:
+            raise PeerError("sender", found=sender.hex(), expected="the trainer that signed the announcement")
+        known = self._rounds.get(body.round_id)
+        if known is not None:
+            if known.hash != opened.hash:
+                raise PeerError("known-round", found="another announcement", expected="the one that is known")
+            return self._words_for_trainer(known) if self._pace.is_due(known.id, now_ms) else []
+        terms = self._check_held(opened)
+        if len(self._open) >= self._limits.rounds_open_max:
+            raise PeerError("rounds", found=f"{len(self._open)} open rounds", expected="fewer at the same time")
+        check_time(opened, self._timing, now_ms, until_ms=body.commit_by_ms)
+        self._seen.check(opened.epochs, now_ms)
+        check_invited(announced(decode_frame(payload))[1], body, self._limits)
+        current = self._begin(opened, terms, payload)
+        seen = self._seen.note(opened.epochs, now_ms)
+        stored = Persist(ANNOUNCEMENTS, current.id, payload)
+        if not current.is_loaded:
+            return [*seen, *self._abort(current, "announcement", "this node cannot work out the round's numbers")]
+        refusal = self._floors.check(body, terms)
+        if refusal is not None:
+            return [*seen, *self._abort(current, refusal.reason, f"{refusal.found}; needs {refusal.expected}")]
+        kept = current.advance("announcement")
+        begun = [*seen, stored, kept, *self._timers(current), *self._words_for_trainer(current)]
+        if now_ms >= body.close_by_ms:
+            return [*begun, *self._freeze(current, now_ms)]
+        return [*begun, *self._open_early(current, now_ms)]
+
+    def _open_early(self, current: Round, now_ms: int) -> list[Effect]:
+        """The contributions that overtook the announcement."""
+        opened: list[Effect] = []
+        for sender, message in self._early.take(current.id).items():
+            try:
+                opened += self._on_contribution(sender, message, now_ms)
+            except PeerError as error:
+                opened.append(self._drop(error, sender))
+        return opened
+
+    def _check_held(self, opened: OpenedAnnouncement) -> SecureSum:
+        """The terms of a secure sum that names this node and an epoch key whose secret it holds. Raises `PeerError`."""
+        terms = opened.body.terms
+        if not isinstance(terms, SecureSum) or self.id not in opened.computes:
+            raise PeerError("computes", found="a round without this Compute node", expected="one that names it")
+        named = opened.epochs[opened.computes.index(self.id)]
+        held = self._keys.key(named.epoch)
+        if held is None or held.public != named.public:
+            raise PeerError("epoch", found="an epoch key that is not kept here", expected="the current one")
+        return terms
+
+    def _begin(self, opened: OpenedAnnouncement, terms: SecureSum, payload: bytes) -> Round:
+        body = opened.body
+        known_by = (body.round_id, opened.hash, body.trainer, opened.computes)
+        current = self._load(StoredRound(NEW, *known_by, terms.fewest, body.commit_by_ms), payload)
+        self._rounds[current.id] = current
+        self._open.add(current.id)
+        return current
+
+    # --- contributions (§4.5) -------------------------------------------------------------------------------------
+
+    def _on_contribution(self, sender: bytes, message: m.Contribution, now_ms: int) -> list[Effect]:
+        if message.round_id not in self._rounds and self._early.keep(sender, message, now_ms):
+            return []
+        current = self._open_round(message.round_id)
+        if not current.is_loaded:
+            raise PeerError("phase", found="a contribution to a round that is over", expected="none")
+        if current.invited is not None and sender not in current.invited:
+            raise PeerError("invited", found=sender.hex(), expected="one of the clients that are invited")
+        if current.opened.holder(sender).id != self.id:
+            raise PeerError("holder", found="a contribution for another holder", expected="one for this node")
+        opened = self._open_contribution(current, sender, message, now_ms)
+        if opened is None:
+            return self._want_hello(sender, now_ms)
+        if current.phase == ABORTED:
+            current.step("late contribution")
+            return self._aborts_to(current, sender, now_ms)
+        kept, keys = opened
+        receipt = m.Receipt(current.id, message.contribution, keys.receipt)
+        reply = Send(Address(Channel.CLIENT, sender), current.id, encode(receipt))
+        if current.phase != COLLECTING and current.listed.get(sender) != message.contribution:
+            current.step("late contribution")
+            late = m.Receipt(current.id, message.contribution, keys.late)
+            answer = Send(Address(Channel.CLIENT, sender), current.id, encode(late))
+            return [answer] if self._pace.is_due(current.id + sender, now_ms) else []
+        known = current.kept.get(sender)
+        if current.phase != COLLECTING or (known is not None and known.contribution == message.contribution):
+            current.step("repeated contribution")
+            return [reply] if self._pace.is_due(current.id + sender, now_ms) else []
+        return self._keep(current, sender, kept, reply, now_ms)
+
+    def _open_contribution(
+        self, current: Round, client: bytes, message: m.Contribution, now_ms: int
+    ) -> tuple[Kept, ContributionKeys] | None:
+        """A contribution and its keys, by the newest session or the one before; None where neither opens it."""
+        for key in self._sessions.keys_of(client, current.own_key(self.id).epoch, now_ms):
+            try:
+                return open_contribution(
+                    message,
+                    pair_key=key,
+                    announcement_hash=current.hash,
+                    client=client,
+                    holder=self.id,
+                    nodes=len(current.stored.computes),
+                    dimension=current.validated.dimension,
+                )
+            except PeerError as error:
+                if error.code != "ciphertext":
+                    raise
+        return None
+
+    def _keep(self, current: Round, client: bytes, kept: Kept, reply: Effect, now_ms: int) -> list[Effect]:
+        """A client's first contribution, unless its charge is known or the round is full."""
+        try:
+            if client in current.kept:
+                raise PeerError("second-contribution", found="another contribution id", expected="the first one")
+            slot = self._sessions.slots[client]
+            if self._charges.is_used(slot, kept.charge):
+                found, expected = f"charge {kept.charge} again", f"one above {self._charges.highest(slot)}"
+                raise PeerError("ledger-rollback", found=found, expected=expected)
+        except PeerError as error:
+            is_due = self._pace.is_due(current.id + client, now_ms)  # a signature each
+            return [self._drop(error, client), *([self._reused(current, client, kept.charge)] if is_due else [])]
+        if len(current.kept) >= current.terms.most:
+            raise PeerError("full", found=f"{len(current.kept)} contributions", expected="fewer")
+        current.step("contribution")
+        current.kept[client] = kept
+        first = len(current.kept) == current.reported + 1  # since the trainer was told
+        timer = [SetTimer(Timer(PROGRESS, current.id), now_ms + self._timing.progress_ms)] if first else []
+        count = Report(facts.ContributionKept(current.id, client, len(current.kept)))
+        return [Persist(CONTRIBUTIONS, current.id + client, kept.record), reply, *timer, count]
+
+    def _on_close(self, sender: bytes, frame: m.Signed, body: m.Close, now_ms: int) -> list[Effect]:
+        current = self._trainer_round(sender, frame, body)
+        if current.phase != COLLECTING:
+            current.step("close")
+            return []
+        return self._freeze(current, now_ms)
+
+    # --- questions ------------------------------------------------------------------------------------------------
+
+    def _on_query(self, sender: bytes, frame: m.Signed, body: m.Query, now_ms: int) -> list[Effect]:
+        current = self._open_round(body.round_id)
+        is_trainer = sender == current.stored.trainer
+        if is_trainer:
+            self._trainer_round(sender, frame, body)
+        else:
+            self._peer_round(sender, frame, body.round_id, body.announcement_hash)
+        current.step("query")
+        if not self._pace.is_due(current.id + sender, now_ms):
+            return []
+        return self._words_for_trainer(current) if is_trainer else list(self._words_for_peer(current, sender))
+
+    def _words_for_trainer(self, current: Round) -> list[Effect]:
+        """The last word on a round, or how many contributions there are."""
+        to = Address(Channel.TRAINER, current.stored.trainer)
+        if current.phase in ENDS:
+            return [Send(to, current.id, current.stored.word)] if current.stored.word else []
+        current.reported = count = len((current.stored.entries and current.listed) or current.kept)
+        return [self._signed_to(to, current.id, m.Progress(current.id, current.hash, count))]
+
+    def _on_abort_wanted(self, sender: bytes, wanted: m.AbortWanted, now_ms: int) -> list[Effect]:
+        """A client asks what became of a round (§4.8)."""
+        opened = open_announcement(wanted.announcement, self._federation, self._limits)
+        current = self._rounds.get(opened.body.round_id)
+        if current is not None and current.hash != opened.hash:
+            raise PeerError("known-round", found="another announcement", expected="the one that is known")
+        terms = self._check_held(opened)
+        if current is None and now_ms < opened.body.commit_by_ms:
+            raise PeerError("phase", found="a question about a round that may still begin", expected="its end first")
+        keys = tuple(self._sessions.keys_of(sender, opened.epochs[opened.computes.index(self.id)].epoch, now_ms))
+        if not keys:
+            return self._want_hello(sender, now_ms)
+        if not any(same(ask_tag(key, opened.hash), wanted.tag) for key in keys):
+            raise PeerError("ask", found="a tag that does not match", expected="a client with a session")
+        if current is not None:
+            return self._aborts_to(current, sender, now_ms)
+        current = self._begin(opened, terms, encode(wanted.announcement))
+        aborted = self._abort(current, "unheard", "this node had not heard of the round when it ended")
+        return [*aborted, *self._aborts_to(current, sender, now_ms)]
+
+    def _aborts_to(self, current: Round, client: bytes, now_ms: int) -> list[Effect]:
+        """All aborts of the round that this node has, its own and its peers', for a client that has proved itself."""
+        if current.phase != ABORTED or not self._pace.is_due(current.id + client, now_ms):
+            return []
+        to = Address(Channel.CLIENT, client)
+        words = (current.stored.word, *dict(current.stored.peer_aborts).values())
+        return [Send(to, current.id, word) for word in words]
+
+    def _trainer_round(self, sender: bytes, frame: m.Signed, body: m.Close | m.Query) -> Round:
+        """The round of its trainer's message, about the announcement that is known. Raises `PeerError`."""
+        current = self._open_round(body.round_id)
+        if sender != current.stored.trainer or body.announcement_hash != current.hash:
+            raise PeerError("sender", found=sender.hex(), expected="the round's trainer, about its announcement")
+        verify_signed(frame, self._federation.trainer(sender).key, self._federation_id)
+        return current
+
+    # --- time -----------------------------------------------------------------------------------------------------
+
+    def _on_timer(self, timer: Timer, now_ms: int) -> list[Effect]:
+        if timer.purpose == EPOCH:
+            return self._turn_epoch(now_ms)
+        current = self._rounds.get(timer.round_id)
+        if current is None:
+            return []
+        if timer.purpose == CLOSE:
+            return self._forget(current, now_ms)
+        if current.phase in ENDS:
+            return []
+        if timer.purpose == PROGRESS and current.phase == COLLECTING:
+            return self._words_for_trainer(current) if current.reported != len(current.kept) else []
+        if timer.purpose == FREEZE and current.phase == COLLECTING:
+            return self._freeze(current, now_ms)
+        if timer.purpose == RESEND and current.phase in (FROZEN, ANSWERED):
+            return self._resend(current, now_ms)
+        return self._give_up(current) if timer.purpose == COMMIT else []
+
+    def _forget(self, current: Round, now_ms: int) -> list[Effect]:
+        """At its end a round leaves memory but for its last word; after the retention it is forgotten.
+
+        Its record outlives the epoch key that it used: without one, a fresh abort would be signed (§4.8).
+        """
+        if now_ms < self._forget_ms(current):
+            current.unload()
+            released = current.phase == RELEASED and current.stored.word
+            gone = [current.store(word=b"", entries=b"", answer=None)] if released else []
+            return [*gone, self._close_timer(current, now_ms)]
+        current.step("forget")
+        del self._rounds[current.id]
+        return [Forget(ROUNDS, current.id), Forget(ANNOUNCEMENTS, current.id)]
+
+    def _forget_ms(self, current: Round) -> int:
+        kept_ms = max(self._timing.retention_ms, 2 * self._timing.epoch_ms + self._timing.epoch_grace_ms)
+        return current.stored.commit_by_ms + kept_ms
+
+    def _close_timer(self, current: Round, now_ms: int) -> SetTimer:
+        """When a released sum is deleted, an hour after the end; afterwards, when the round is forgotten."""
+        holds_sum = current.phase == RELEASED and current.stored.word
+        at_ms = current.stored.commit_by_ms + self._timing.abort_grace_ms if holds_sum else self._forget_ms(current)
+        return SetTimer(Timer(CLOSE, current.id), max(now_ms, at_ms))
+
+    def _turn_epoch(self, now_ms: int) -> list[Effect]:
+        """Make the current epoch's key, delete what is over, and publish the signed key, for late comers too.
+
+        It is published again and again: a broker may forget what it retained.
+        """
+        renewed = self._keys.renew(now_ms)
+        self._sessions.expire(self._keys.epochs)
+        again_ms = now_ms + self._timing.epoch_publish_ms
+        return [
+            *renewed,
+            *(self._file_effects() if renewed else []),  # a broker may forget it, too
+            Send(Address(Channel.EPOCH), b"", encode(self._sign(self._epoch_key())), retain=True),
+            SetTimer(Timer(EPOCH), min(self._keys.next_turn_ms(now_ms), again_ms)),
+        ]
+
+    def _epoch_key(self) -> m.EpochKey:
+        keys = self._keys
+        return m.EpochKey(self.id, keys.epoch, keys.public, keys.expires_ms, self._federation.stamp)
+
+    def _timers(self, current: Round) -> list[Effect]:
+        body = current.opened.body
+        freeze = [SetTimer(Timer(FREEZE, current.id), body.close_by_ms)] if current.phase == COLLECTING else []
+        return [*freeze, SetTimer(Timer(COMMIT, current.id), body.commit_by_ms)]

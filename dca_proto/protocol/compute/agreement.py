@@ -1,0 +1,161 @@
+"""One set, and one sum over it: what a Compute node works out of all lists and all answers (DESIGN §4.7).
+
+Functions on arrays. Every node does this for every contribution of every round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+import numpy as np
+
+from dca_proto.crypto.masks import ENTRY_BYTES, RingVector, check_and_sum, sum_words
+from dca_proto.crypto.sealing import ID_BYTES
+from dca_proto.errors import PeerError
+from dca_proto.protocol.charges import SeenCharges
+from dca_proto.protocol.compute.round import Round
+from dca_proto.protocol.effects import Write
+from dca_proto.protocol.lists import Places, agreed, charges_of, parse_places, rows_of, set_hash
+from dca_proto.protocol.sessions import Sessions
+
+UNKNOWN_MAX = 1024
+"""How many clients of a round a Compute node asks for their Hello: a list may hold ids of nobody."""
+
+
+class Union(msgspec.Struct, frozen=True):
+    """U, or a part of it: entries, this node's tag for each, and the clients' slots (-1: not known)."""
+
+    entries: bytes
+    tags: bytes
+    slots: Places
+
+    @classmethod
+    def of(cls, round_: Round, sessions: Sessions) -> Union:
+        """All M lists, in the announcement's order of nodes."""
+        lists = [round_.lists[compute] for compute in round_.stored.computes]
+        entries = b"".join([one.entries for one in lists])
+        return cls(entries, b"".join([one.tags for one in lists]), sessions.slots_of(rows_of(entries)[:, :ID_BYTES]))
+
+    @property
+    def count(self) -> int:
+        return len(self.entries) // ENTRY_BYTES
+
+    def client(self, place: int) -> bytes:
+        return self.entries[ENTRY_BYTES * place : ENTRY_BYTES * place + ID_BYTES]
+
+    def at(self, places: Places) -> Union:
+        """The entries at some places."""
+        tags = np.frombuffer(self.tags, dtype="<u8")[places].tobytes()
+        return Union(rows_of(self.entries)[places].tobytes(), tags, self.slots[places])
+
+
+class Judgement(msgspec.Struct, frozen=True):
+    """What a node says of the union, and remembers of it.
+
+    Attributes:
+        objections: places in the union.
+        reused: (client, charge number) of those whose number was used before.
+        unknown: the first `UNKNOWN_MAX` clients whose tag no session gives.
+        writes: the charge numbers, to be durable with the answer.
+    """
+
+    objections: Places
+    reused: tuple[tuple[bytes, int], ...]
+    unknown: tuple[bytes, ...]
+    writes: tuple[Write, ...]
+
+
+class AgreedSet(msgspec.Struct, frozen=True):
+    """S: its hash, and its places in the union, ascending."""
+
+    hash: bytes
+    places: Places
+
+    @property
+    def count(self) -> int:
+        return int(self.places.size)
+
+
+class Agreement:
+    """A Compute node's arithmetic of one round, from all lists to the release.
+
+    The keys whose tags hold are found once: a client's new session in between changes nothing.
+
+    Args:
+        own: id of the node. now_ms: for sessions and certificates, which may have ended.
+    """
+
+    def __init__(self, round_: Round, own: bytes, sessions: Sessions, now_ms: int) -> None:
+        self._round = round_
+        self._own = own
+        self._union = Union.of(round_, sessions)
+        self._epoch, self._dimension = round_.own_key(own).epoch, round_.validated.dimension
+        self._keys, self._valid = sessions.pair_keys(self._epoch, self._union.slots, now_ms)
+        self._failed, self._held_sum = self._check_tags(sessions, now_ms)
+
+    def _check_tags(self, sessions: Sessions, now_ms: int) -> tuple[Places, RingVector]:
+        """The places whose tag fails under both sessions of the client, and the sum of all other masks."""
+        wrong, total = self._sum_at(np.arange(self._union.count))
+        for place in wrong.tolist():
+            key = sessions.previous_key(self._epoch, int(self._union.slots[place]), now_ms)
+            self._valid[place] = key is not None
+            if key is not None:
+                self._keys[place] = np.frombuffer(key, dtype=np.uint8)
+        wrong, rest = self._sum_at(wrong)
+        return wrong, total + rest
+
+    def _sum_at(self, places: Places) -> tuple[Places, RingVector]:
+        """Those of some places whose tag fails, or that have no key, and the sum of the masks at the others."""
+        keyed = places[self._valid[places]]
+        part = self._union if keyed.size == self._union.count else self._union.at(keyed)
+        keys = self._keys if keyed.size == self._union.count else self._keys[keyed]
+        holds, total = check_and_sum(keys, part.entries, part.tags, self._round.hash, self._dimension)
+        return np.setdiff1d(places, keyed[holds], assume_unique=True), total
+
+    def judge(self, charges: SeenCharges) -> Judgement:
+        """Which entries this node objects to. It records the charge numbers of all entries whose tag holds (§4.6)."""
+        union, slots = self._union, self._union.slots
+        holds = agreed(union.count, [self._failed])
+        numbers = charges_of(rows_of(union.entries))
+        used = np.zeros(union.count, dtype=np.bool_)
+        used[holds] = charges.used(slots[holds], numbers[holds])
+        reused = np.flatnonzero(used)
+        fresh = holds & ~used
+        return Judgement(
+            objections=np.flatnonzero(~fresh),
+            unknown=tuple(union.client(place) for place in self._failed[:UNKNOWN_MAX].tolist()),
+            reused=tuple((union.client(place), int(numbers[place])) for place in reused.tolist()),
+            writes=tuple(charges.note(slots[fresh], numbers[fresh])),
+        )
+
+    def agree(self, objections: Iterable[bytes]) -> AgreedSet:
+        """S: the union without every objection, as the answers have them. Raises `PeerError("answer")`."""
+        union = self._union
+        kept = agreed(union.count, [parse_places(data, union.count) for data in objections])
+        chosen = rows_of(union.entries)[kept].tobytes()
+        return AgreedSet(set_hash(self._round.hash, chosen), np.flatnonzero(kept))
+
+    def partial_sum(self, chosen: AgreedSet) -> tuple[bytes, RingVector]:
+        """The clients of S that this node holds, and their masked vectors plus its masks over all of S.
+
+        Raises:
+            PeerError: ``session``: one has gone with a restart, so that no right sum can be made.
+        """
+        round_, computes = self._round, self._round.stored.computes
+        place = computes.index(self._own)
+        start = sum(round_.lists[compute].count for compute in computes[:place])
+        end = start + round_.lists[self._own].count
+        inside = chosen.places[(chosen.places >= start) & (chosen.places < end)]
+        held = [self._union.client(at) for at in inside.tolist()]
+        total = sum_words((round_.kept[client].y for client in held), self._dimension)
+        return b"".join(held), total + self._masks_over(chosen)
+
+    def _masks_over(self, chosen: AgreedSet) -> RingVector:
+        """The sum of the masks over S: that of all entries whose tag holds, less those that somebody objects to."""
+        gone = np.intersect1d(chosen.places, self._failed)
+        if gone.size:
+            raise PeerError("session", found=f"{gone.size} sessions that are gone", expected="those of the answer")
+        removed = agreed(self._union.count, [self._failed])
+        removed[chosen.places] = False
+        return self._held_sum - self._sum_at(np.flatnonzero(removed))[1]

@@ -1,0 +1,321 @@
+"""The second half of a round at a Compute node: freeze, list, answer, release or abort (DESIGN §4.7, §4.8).
+
+`compute.ComputeNode` is the whole node; this is what it does once nobody may contribute any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from dca_proto.crypto.fixedpoint import ring_to_bytes
+from dca_proto.crypto.sealing import seal_to
+from dca_proto.errors import PeerError
+from dca_proto.protocol import facts
+from dca_proto.protocol.actor import RESEND, Actor
+from dca_proto.protocol.announcement import open_answer, seal_answer
+from dca_proto.protocol.charges import SeenCharges
+from dca_proto.protocol.compute.agreement import Agreement
+from dca_proto.protocol.compute.round import (
+    ABORTED,
+    ANSWERED,
+    COLLECTING,
+    CONTRIBUTIONS,
+    ENDS,
+    FROZEN,
+    LISTS,
+    RELEASED,
+    Round,
+    StoredList,
+)
+from dca_proto.protocol.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer
+from dca_proto.protocol.events import Timer
+from dca_proto.protocol.keyring import Keyring
+from dca_proto.protocol.lists import TOO_FEW, TOO_MANY, answer_hash, check_list, encode_places, list_hash
+from dca_proto.protocol.sessions import Sessions
+from dca_proto.protocol.wire import messages as m
+from dca_proto.protocol.wire.codec import encode, open_signed
+from dca_proto.protocol.wire.fields import TEXT_CHARS_MAX
+
+FREEZE, COMMIT, PROGRESS, CLOSE = "freeze", "commit", "progress", "close"
+
+
+class Committing(Actor):
+    """What a Compute node holds, and how it ends a round."""
+
+    _keys: Keyring
+    _sessions: Sessions
+    _charges: SeenCharges
+    _rounds: dict[bytes, Round]
+    _open: set[bytes]  # those of them that have not ended
+
+    # --- freeze and lists -----------------------------------------------------------------------------------------
+
+    def _freeze(self, current: Round, now_ms: int) -> list[Effect]:
+        """No further contribution: the list is stored, then sent to every peer."""
+        entries = current.sorted_entries()
+        hashed = list_hash(current.hash, self.id, entries)
+        count = len(current.kept)
+        header = self._sign(m.ListHeader(current.id, current.hash, hashed, count))
+        stored = current.advance("freeze", entries=entries, header=header)
+        current.lists[self.id] = current.own_list(self.id)
+        return [
+            stored,
+            *(CancelTimer(Timer(purpose, current.id)) for purpose in (FREEZE, PROGRESS)),
+            Report(facts.ListFrozen(current.id, count)),
+            *(self._list_to(current, peer) for peer in current.peers(self.id)),
+            current.resend_timer(self._timing, self._random(1), now_ms),
+            *self._answer_when_complete(current, now_ms),
+        ]
+
+    def _list_to(self, current: Round, peer: bytes) -> Effect:
+        """The own list for one peer, sealed to its epoch key."""
+        assert current.stored.header is not None, "a frozen list is signed"
+        place = current.stored.computes.index(peer)
+        body = m.FrozenList(current.id, peer, current.stored.header, current.stored.entries, current.tags_for(place))
+        public = current.opened.epochs[place].public
+        sealed = seal_to(public, encode(self._sign(body)), current.hash, self._random)
+        return Send(Address(Channel.COMPUTE, peer), current.id, encode(m.Sealed(current.id, *sealed)))
+
+    def _on_sealed(self, sender: bytes, frame: m.Sealed, now_ms: int) -> list[Effect]:
+        """A peer's list."""
+        current = self._open_round(frame.round_id)
+        if current.phase in ENDS:
+            current.step("repeated list")
+            return []
+        own = self._keys.key(current.own_key(self.id).epoch)
+        if own is None:
+            raise PeerError("epoch", found="a list of a past epoch", expected="one whose key is kept here")
+        signed = open_answer(frame, own, current.hash)
+        body = open_signed(signed, self._federation.compute(sender).key, self._federation_id, m.FrozenList)
+        header = self._header(current, sender, body)
+        known = current.lists.get(sender)
+        if known is not None:
+            current.step("repeated list")
+            if known.header.body == body.header.body:
+                return []
+            return self._abort(current, "equivocation", self._two(sender, "lists"), (known.header, body.header))
+        if list_hash(current.hash, sender, body.entries) != header.list_hash:
+            raise PeerError("list", found="a list that is not the header's", expected="its hash")
+        frozen = self._freeze(current, now_ms) if current.phase == COLLECTING else []
+        current.step("list")
+        try:
+            place = current.stored.computes.index(sender)
+            check_list(current.hash, body.entries, body.tags, place, len(current.stored.computes), current.terms.most)
+        except PeerError as error:
+            name = self._federation.compute(sender).name
+            return [*frozen, *self._abort(current, "invalid-list", f"{name}: {error}", (body.header,))]
+        current.lists[sender] = StoredList(body.header, header.list_hash, body.entries, body.tags)
+        return [*frozen, *self._answer_when_complete(current, now_ms)]
+
+    def _header(self, current: Round, sender: bytes, body: m.FrozenList) -> m.ListHeader:
+        """The signed header of a peer's list, about this round. Raises `PeerError`."""
+        if body.receiver != self.id:
+            raise PeerError("receiver", found=body.receiver.hex(), expected=self.id.hex())
+        key = self._federation.compute(sender).key
+        header = open_signed(body.header, key, self._federation_id, m.ListHeader)
+        if header.announcement_hash != current.hash or header.round_id != current.id:
+            raise PeerError("announcement", found="a list of another announcement", expected=current.hash.hex())
+        if sender not in current.peers(self.id):
+            raise PeerError("unknown-compute", found=sender.hex(), expected="another Compute node of the round")
+        return header
+
+    def _two(self, compute: bytes, what: str) -> str:
+        return f"{self._federation.compute(compute).name} signed two {what}"
+
+    # --- answers --------------------------------------------------------------------------------------------------
+
+    def _answer_when_complete(self, current: Round, now_ms: int) -> list[Effect]:
+        """With all M lists, this node's objections: worked out once, stored, then sent."""
+        if current.phase != FROZEN or len(current.lists) < len(current.stored.computes):
+            return []
+        current.agreement = Agreement(current, self.id, self._sessions, now_ms)
+        judgement = current.agreement.judge(self._charges)
+        hashes = tuple(current.lists[compute].hash for compute in current.stored.computes)
+        body = m.Answer(current.id, current.hash, hashes, encode_places(judgement.objections))
+        signed = self._sign(body)
+        current.answers[self.id] = (signed, body)
+        lists = [Persist(LISTS, current.id + peer, encode(current.lists[peer])) for peer in current.peers(self.id)]
+        payload = encode(signed)
+        return [
+            *judgement.writes,
+            *lists,
+            current.advance("all lists", answer=signed),
+            *(self._reused(current, client, charge) for client, charge in judgement.reused),
+            *(effect for client in judgement.unknown for effect in self._want_hello(client, now_ms)),
+            *(self._to_peer(current, peer, payload) for peer in current.peers(self.id)),
+            *self._release_when_complete(current, now_ms),
+        ]
+
+    def _to_peer(self, current: Round, peer: bytes, payload: bytes) -> Effect:
+        return Send(Address(Channel.COMPUTE, peer), current.id, payload)
+
+    def _reused(self, current: Round, client: bytes, charge: int) -> Effect:
+        """The word to a client that a charge number was used before."""
+        slot = self._sessions.slots.get(client, -1)
+        highest = self._charges.highest(slot) if slot >= 0 else 0
+        body = m.ChargeReused(current.id, current.hash, client, charge, highest)
+        return Send(Address(Channel.CLIENT, client), current.id, encode(self._sign(body)))
+
+    def _on_answer(self, sender: bytes, frame: m.Signed, body: m.Answer, now_ms: int) -> list[Effect]:
+        current = self._peer_round(sender, frame, body.round_id, body.announcement_hash)
+        if current.phase in ENDS:
+            current.step("repeated answer")
+            return []
+        if current.phase == COLLECTING:
+            raise PeerError("phase", found="an answer while collecting", expected="a list first")
+        most = 4 * current.terms.most * len(current.stored.computes)
+        if len(body.objections) > most:
+            raise PeerError("answer", found=f"{len(body.objections)} bytes of objections", expected=f"<= {most}")
+        known = current.answers.get(sender)
+        if known is not None:
+            current.step("repeated answer")
+            if known[1] != body:
+                return self._abort(current, "equivocation", self._two(sender, "answers"))
+            return []
+        current.step("peer answer")
+        current.answers[sender] = (frame, body)
+        return self._release_when_complete(current, now_ms)
+
+    # --- release --------------------------------------------------------------------------------------------------
+
+    def _release_when_complete(self, current: Round, now_ms: int) -> list[Effect]:
+        """With all M answers: one sum over the agreed set, or an abort."""
+        if current.phase != ANSWERED or len(current.answers) < len(current.stored.computes):
+            return []
+        own = current.answers[self.id][1]
+        for compute in current.peers(self.id):
+            if current.answers[compute][1].lists != own.lists:
+                detail = f"{self._federation.compute(compute).name} names other lists"
+                headers = [current.lists[node].header for node in current.stored.computes]
+                return self._abort(current, "equivocation", detail, headers)
+        agreement = current.agreement or Agreement(current, self.id, self._sessions, now_ms)
+        try:
+            answers = [current.answers[compute][1] for compute in current.stored.computes]
+            chosen = agreement.agree(answer.objections for answer in answers)
+            fewest, most = current.terms.fewest, current.terms.most
+            if not fewest <= chosen.count <= most:
+                few = chosen.count < fewest
+                detail = f"{chosen.count} contributed, " + (f"{fewest} were needed" if few else f"{most} are allowed")
+                return self._abort(current, TOO_FEW if few else TOO_MANY, detail, contributors=chosen.count)
+            clients, vector = agreement.partial_sum(chosen)
+        except PeerError as error:
+            return self._abort(current, "invalid-answer", str(error))
+        hashes = tuple(
+            answer_hash(current.hash, compute, answer.lists, answer.objections)
+            for compute, answer in zip(current.stored.computes, answers, strict=True)
+        )
+        partial = m.PartialSum(
+            current.id, current.hash, chosen.hash, chosen.count, hashes, clients, ring_to_bytes(vector)
+        )
+        word = seal_answer(self._sign(partial), current.opened, self._random)
+        return [
+            *self._finish(current, "all answers", word),
+            Send(Address(Channel.TRAINER, current.stored.trainer), current.id, word),
+            Report(facts.Released(current.id, chosen.count, chosen.hash)),
+        ]
+
+    # --- aborts and ends ------------------------------------------------------------------------------------------
+
+    def _abort(
+        self, current: Round, reason: str, detail: str, evidence: Sequence[m.Signed] = (), *, contributors: int = 0
+    ) -> list[Effect]:
+        """The final word that nothing was and nothing will be released."""
+        body = m.Abort(
+            current.id,
+            current.hash,
+            self.id,
+            reason,
+            detail[:TEXT_CHARS_MAX],
+            contributors,
+            current.stored.fewest,
+            tuple(evidence),
+        )
+        word = encode(self._sign(body))
+        return [
+            *self._finish(current, "abort", word),
+            Send(Address(Channel.ABORT), current.id, word),
+            Report(facts.NodeAborted(current.id, self.id, reason, detail)),
+        ]
+
+    def _finish(self, current: Round, event: str, word: bytes) -> list[Effect]:
+        """Store the final word and forget the contributions, in one transaction."""
+        forgotten = [Forget(CONTRIBUTIONS, current.id + client) for client in current.kept]
+        if current.phase == ANSWERED:
+            forgotten += [Forget(LISTS, current.id + peer) for peer in current.peers(self.id)]
+        timers = [CancelTimer(Timer(purpose, current.id)) for purpose in (FREEZE, COMMIT, RESEND, PROGRESS)]
+        stored = current.advance(event, word=word)
+        current.forget_work()
+        self._open.discard(current.id)
+        asked_ms = self._timing.abort_grace_ms if current.phase == RELEASED else 0  # the trainer may have lost the sum
+        close = SetTimer(Timer(CLOSE, current.id), current.stored.commit_by_ms + asked_ms)
+        return [stored, *forgotten, *timers, close]
+
+    def _on_abort(self, frame: m.Signed, body: m.Abort) -> list[Effect]:
+        """A peer's abort is final, so no result can come any more; it is kept for clients that ask."""
+        current = self._rounds.get(body.round_id)
+        if body.compute == self.id or current is None or body.announcement_hash != current.hash:
+            return []  # aborts are broadcast
+        self._peer_round(body.compute, frame, body.round_id, body.announcement_hash)
+        if body.compute in dict(current.stored.peer_aborts):
+            return []
+        kept = current.store(peer_aborts=(*current.stored.peer_aborts, (body.compute, encode(frame))))
+        if current.phase in ENDS:
+            current.step("late abort")
+            return [kept]
+        name = self._federation.compute(body.compute).name
+        return [kept, *self._abort(current, body.reason, f"{name}: {body.detail}", contributors=body.contributors)]
+
+    def _give_up(self, current: Round) -> list[Effect]:
+        """At `commit_by` a round that has not been released ends."""
+        heard = current.answers if current.phase == ANSWERED else current.lists
+        silent = [peer for peer in current.peers(self.id) if peer not in heard]
+        names = ", ".join(self._federation.compute(peer).name for peer in silent)
+        what = "answer" if current.phase == ANSWERED else "list"
+        return self._abort(current, "peer-silent", f"no {what} from {names} at commit_by")
+
+    # --- asking and repeating -------------------------------------------------------------------------------------
+
+    def _resend(self, current: Round, now_ms: int) -> list[Effect]:
+        """Own words to those peers whose next word is missing, and the question for it."""
+        own = current.stored.answer
+        silent = [peer for peer in current.peers(self.id) if peer not in (current.answers if own else current.lists)]
+        query = encode(self._sign(m.Query(current.id, current.hash)))
+        again: list[Effect] = []
+        for peer in silent:
+            again.append(self._to_peer(current, peer, encode(own)) if own else self._list_to(current, peer))
+            again.append(self._to_peer(current, peer, query))
+        return [*again, current.resend_timer(self._timing, self._random(1), now_ms)]
+
+    def _words_for_peer(self, current: Round, peer: bytes) -> Iterable[Effect]:
+        """What this node has said in the round, once more."""
+        if current.phase == ABORTED:
+            return [self._to_peer(current, peer, current.stored.word)]
+        words = [self._list_to(current, peer)] if current.phase in (FROZEN, ANSWERED) else []
+        if current.stored.answer is not None and current.phase in (ANSWERED, RELEASED):
+            words.append(self._to_peer(current, peer, encode(current.stored.answer)))
+        return words
+
+    # --- bookkeeping ----------------------------------------------------------------------------------------------
+
+    def _open_round(self, round_id: bytes) -> Round:
+        current = self._rounds.get(round_id)
+        if current is None:
+            raise PeerError("unknown-round", found=round_id.hex(), expected="a round whose announcement came")
+        return current
+
+    def _peer_round(self, sender: bytes, frame: m.Signed, round_id: bytes, announcement_hash: bytes) -> Round:
+        """The round of a peer's message, whose signature and announcement hold. Raises `PeerError`."""
+        current = self._open_round(round_id)
+        self._check_word(frame, sender, current.peers(self.id), announcement_hash, current.hash)
+        return current
+
+    def _want_hello(self, client: bytes, now_ms: int) -> list[Effect]:
+        """Ask a client for its session, at most once in a while, and never one that is revoked."""
+        if self._federation.is_revoked(client):
+            return []
+        if not self._pace.is_due(client, now_ms):
+            return []
+        return [self._signed_to(Address(Channel.CLIENT, client), b"", m.HelloWanted(client))]
+
+    def _signed_to(self, to: Address, round_id: bytes, body: m.Body) -> Effect:
+        return Send(to, round_id, encode(self._sign(body)))

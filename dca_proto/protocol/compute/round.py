@@ -1,0 +1,263 @@
+"""A round at a Compute node: what is stored, what follows from it, and the literal table of its phases (DESIGN §4, §9).
+
+    new ── announcement ──> collecting ── freeze ──> frozen ── M lists ──> answered ── M answers ──> released
+                                └──────────── abort: too few, equivocation, a silent peer ────┴──> aborted
+
+Both ends are final. What is kept of an ended round (its last word, and enough to know it again) can be read without its
+announcement, its federation file or its statistic: nothing that a later start lacks may ever open a round again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.crypto.masks import ENTRY_BYTES
+from dca_proto.crypto.sealing import ID_BYTES
+from dca_proto.errors import PeerError, UsageError
+from dca_proto.privacy.mechanism import Mechanism
+from dca_proto.protocol.actor import NEW, ActorRound, Stored, Table, stays
+from dca_proto.protocol.announcement import OpenedAnnouncement, open_announcement
+from dca_proto.protocol.contribution import Kept, restored_kept
+from dca_proto.protocol.federation import Federation
+from dca_proto.protocol.kinds import SecureSum
+from dca_proto.protocol.lists import clients_of, list_hash
+from dca_proto.protocol.params import Limits
+from dca_proto.protocol.records import Records, decoded, framed, loaded, unreadable
+from dca_proto.protocol.validated import ValidatedRound
+from dca_proto.protocol.wire.codec import body_of, decode_frame
+from dca_proto.protocol.wire.messages import Answer, EpochKey, Frame, InvitedRound, Signed
+
+if TYPE_CHECKING:
+    from dca_proto.protocol.compute.agreement import Agreement
+
+COLLECTING, FROZEN, ANSWERED = "collecting", "frozen", "answered"
+RELEASED, ABORTED, CLOSED = "released", "aborted", "closed"
+OPEN, ENDS = (COLLECTING, FROZEN, ANSWERED), (RELEASED, ABORTED)
+TABLE: Table = {
+    (NEW, "announcement"): COLLECTING,
+    (NEW, "abort"): ABORTED,
+    (COLLECTING, "freeze"): FROZEN,
+    (COLLECTING, "abort"): ABORTED,
+    (FROZEN, "all lists"): ANSWERED,
+    (FROZEN, "abort"): ABORTED,
+    (ANSWERED, "all answers"): RELEASED,
+    (ANSWERED, "abort"): ABORTED,
+    **{(phase, "forget"): CLOSED for phase in ENDS},
+    **stays((COLLECTING,), "contribution"),
+    **stays((FROZEN,), "list"),
+    **stays((FROZEN, ANSWERED), "peer answer"),
+    **stays((FROZEN, ANSWERED, *ENDS), "close", "repeated list", "repeated answer", "late contribution"),
+    **stays(ENDS, "late abort"),
+    **stays((*OPEN, RELEASED), "repeated contribution"),
+    **stays((*OPEN, *ENDS), "query"),
+}
+ROUNDS, ANNOUNCEMENTS, CONTRIBUTIONS, LISTS = "round", "announcement", "contribution", "list"
+
+
+class StoredRound(Stored, frozen=True):
+    """One round at a Compute node, as it is stored beside its announcement.
+
+    Attributes:
+        round_id, announcement_hash, trainer, computes: what a message must fit to be about this round.
+        fewest: n_min. commit_by_ms: the announced end.
+        entries: the own list, once frozen. header, answer: what was signed of it and of all lists.
+        word: the final, encoded message: a partial sum or an abort.
+        peer_aborts: other nodes' encoded aborts, one each, for clients that ask.
+    """
+
+    round_id: bytes
+    announcement_hash: bytes
+    trainer: bytes
+    computes: tuple[bytes, ...]
+    fewest: int
+    commit_by_ms: int
+    entries: bytes = b""
+    header: Signed | None = None
+    answer: Signed | None = None
+    word: bytes = b""
+    peer_aborts: tuple[tuple[bytes, bytes], ...] = ()
+
+
+class StoredList(msgspec.Struct, frozen=True):
+    """A node's list, as it is used and stored: its signed header and hash, its entries, and the tags for this node."""
+
+    header: Signed
+    hash: bytes
+    entries: bytes
+    tags: bytes
+
+    @property
+    def count(self) -> int:
+        return len(self.entries) // ENTRY_BYTES
+
+
+class Round(ActorRound[StoredRound]):
+    """One round in memory.
+
+    Args:
+        stored: as stored. opened: its announcement; None where it cannot be read any more.
+        validated: what it asks; None where it cannot be asked here.
+        invited: the clients that alone may contribute; None admits everybody.
+    """
+
+    table, records = TABLE, ROUNDS
+
+    def __init__(
+        self,
+        stored: StoredRound,
+        opened: OpenedAnnouncement | None,
+        validated: ValidatedRound | None = None,
+        invited: frozenset[bytes] | None = None,
+    ) -> None:
+        super().__init__(stored.round_id, stored)
+        self.invited = invited
+        self._opened = opened
+        self._validated = validated
+        self.kept: dict[bytes, Kept] = {}  # as the holder, by client
+        self.lists: dict[bytes, StoredList] = {}  # by node, the own one too
+        self.answers: dict[bytes, tuple[Signed, Answer]] = {}  # by node, the own one too
+        self.agreement: Agreement | None = None  # this node's arithmetic; worked out anew after a restart
+        self.reported = -1  # contributions that the trainer was told of
+
+    @classmethod
+    def loaded(
+        cls, stored: StoredRound, payload: bytes | None, federation: Federation, mechanism: Mechanism, limits: Limits
+    ) -> Round:
+        """A stored round with its announcement as it came, if that can be read here."""
+        try:
+            frame, invited = announced(decode_frame(payload or b""))
+            opened = open_announcement(frame, federation, limits)
+            return cls(stored, opened, opened.validated(mechanism, limits), frozenset(invited) or None)
+        except (PeerError, UsageError):
+            return cls(stored, None)
+
+    @property
+    def hash(self) -> bytes:
+        """ah."""
+        return self.stored.announcement_hash
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the announcement is at hand."""
+        return self._opened is not None and self._validated is not None
+
+    @property
+    def opened(self) -> OpenedAnnouncement:
+        assert self._opened is not None, "an ended round is known without its announcement"
+        return self._opened
+
+    @property
+    def validated(self) -> ValidatedRound:
+        assert self._validated is not None, "an ended round is known without its numbers"
+        return self._validated
+
+    @property
+    def terms(self) -> SecureSum:
+        terms = self.validated.terms
+        assert isinstance(terms, SecureSum), "a Compute node takes part in no other"
+        return terms
+
+    def own_key(self, own: bytes) -> EpochKey:
+        """The epoch key of this node that the announcement names."""
+        return self.opened.epochs[self.stored.computes.index(own)]
+
+    def peers(self, own: bytes) -> list[bytes]:
+        """Ids of the other Compute nodes."""
+        return [compute for compute in self.stored.computes if compute != own]
+
+    def sorted_entries(self) -> bytes:
+        """The own list: the entries of what is kept, which is put in order."""
+        self.kept = dict(sorted(self.kept.items()))
+        return b"".join([kept.entry for kept in self.kept.values()])
+
+    @cached_property
+    def _tags(self) -> NDArray[np.uint64]:
+        """The tags of the frozen list, shape ``(n, M)``."""
+        joined = b"".join([kept.tags for kept in self.kept.values()])
+        return np.frombuffer(joined, dtype="<u8").reshape(-1, len(self.stored.computes))
+
+    def tags_for(self, place: int) -> bytes:
+        """The tags of the own frozen list that are node number `place`'s."""
+        return self._tags[:, place].tobytes()
+
+    @cached_property
+    def listed(self) -> dict[bytes, bytes]:
+        """The contribution ids of the own frozen list, by client."""
+        entries = self.stored.entries
+        places = range(ID_BYTES, len(entries), ENTRY_BYTES)
+        return {client: entries[at : at + ID_BYTES] for client, at in zip(clients_of(entries), places, strict=True)}
+
+    def own_list(self, own: bytes) -> StoredList:
+        """The frozen list with the tags that are this node's own."""
+        assert self.stored.header is not None, "a frozen list is signed"
+        tags = self.tags_for(self.stored.computes.index(own))
+        hashed = list_hash(self.hash, own, self.stored.entries)
+        return StoredList(self.stored.header, hashed, self.stored.entries, tags)
+
+    def restore_words(self, own: bytes) -> None:
+        """What follows from the stored words of an open round."""
+        if self.phase in (FROZEN, ANSWERED):
+            self.sorted_entries()
+            self.lists[own] = self.own_list(own)
+        if self.phase == ANSWERED:
+            assert self.stored.answer is not None, "it was stored with the phase"
+            self.answers[own] = (self.stored.answer, body_of(self.stored.answer, Answer))
+
+    def forget_work(self) -> None:
+        """Everything that a final word makes useless."""
+        self.kept.clear()
+        self.lists.clear()
+        self.answers.clear()
+        self.agreement = None
+        self.__dict__.pop("_tags", None)
+
+    def unload(self) -> None:
+        """Forget what nobody can ask for any more."""
+        self._opened = self._validated = None
+        self.__dict__.pop("listed", None)
+
+
+def announced(frame: Frame) -> tuple[Signed, tuple[bytes, ...]]:
+    """The signed announcement, and the invited clients where they come with it. Raises `PeerError`."""
+    if isinstance(frame, Signed):
+        return frame, ()
+    if not isinstance(frame, InvitedRound) or len(frame.clients) % ID_BYTES:
+        raise PeerError("kind", found=type(frame).__name__, expected="an announcement, or one with invited clients")
+    ids = (frame.clients[at : at + ID_BYTES] for at in range(0, len(frame.clients), ID_BYTES))
+    return frame.announcement, tuple(ids)
+
+
+def restored_rounds(
+    records: Records, own: bytes, load: Callable[[StoredRound, bytes | None], Round]
+) -> dict[bytes, Round]:
+    """All rounds of a store, by id, with what follows from the stored words of the open ones.
+
+    Args:
+        own: id of the node. load: finds the announcement of a round, given its record.
+
+    Raises:
+        UsageError: a record is damaged, or belongs to no round.
+    """
+    announcements = {key: value for table, key, value in records if table == ANNOUNCEMENTS}
+    for payload in announcements.values():
+        framed(ANNOUNCEMENTS, payload)  # damage stops the start; what cannot be verified any more does not
+    stored = loaded(records, ROUNDS, StoredRound)
+    rounds = {round_id: load(one, announcements.get(round_id)) for round_id, one in stored.items()}
+    for table, key, value in records:
+        if table in (CONTRIBUTIONS, LISTS):
+            current = rounds.get(key[:ID_BYTES])
+            if current is None or len(key) != 2 * ID_BYTES:
+                raise unreadable(table, "it belongs to no round")
+            if table == CONTRIBUTIONS:
+                current.kept[key[ID_BYTES:]] = restored_kept(table, value)
+            else:
+                current.lists[key[ID_BYTES:]] = decoded(table, value, StoredList)
+    for current in rounds.values():
+        current.restore_words(own)
+    return rounds

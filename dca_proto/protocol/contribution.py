@@ -1,0 +1,179 @@
+"""A contribution on its way: noise, masks, tags and sealing, at a client and at its holder (DESIGN §2.6, §4.4).
+
+Pure functions that both ends build on; the benchmark of the core times exactly these.
+
+The number of the charge that pays for a contribution travels inside the encryption: it says how many rounds a client
+was ever charged for. Compute nodes learn it, for they recognise old copies of a ledger by it; the broker does not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.crypto.masks import (
+    CHARGE_BYTES,
+    TAG_BYTES,
+    WORD_BYTES,
+    ContributionKeys,
+    contribution_keys,
+    entry_of,
+    masked,
+)
+from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, SINGLE_USE_NONCE, Identity, Random, decrypt, encrypt
+from dca_proto.crypto.sealing import TAG_BYTES as SEAL_BYTES
+from dca_proto.errors import PeerError
+from dca_proto.privacy.mechanism import Mechanism
+from dca_proto.protocol.records import unreadable
+from dca_proto.protocol.validated import ValidatedRound
+from dca_proto.protocol.wire.codec import encode
+from dca_proto.protocol.wire.messages import Contribution
+
+_NODES_AT, _CHARGE_AT = 2 * ID_BYTES, 2 * ID_BYTES + 1
+_TAGS_AT = _CHARGE_AT + CHARGE_BYTES
+
+
+class Outbound(msgspec.Struct, frozen=True):
+    """What a client stores before its first send, and resends byte for byte until the receipt.
+
+    Attributes:
+        contribution: its id. payload: the encoded frame. receipt: the tag that proves its arrival.
+        late: the tag that says that it came too late.
+    """
+
+    contribution: bytes
+    payload: bytes
+    receipt: bytes
+    late: bytes
+
+    def __repr__(self) -> str:
+        return f"Outbound({self.contribution.hex()}, <{len(self.payload)} bytes>)"
+
+
+def hedged_root(
+    identity: Identity, fresh: bytes, hello: bytes, announcement_hash: bytes, charge: int, value: NDArray[np.int64]
+) -> tuple[bytes, bytes]:
+    """The noise key and the contribution id, from fresh randomness and everything that they are for.
+
+    Args:
+        fresh: 32 random bytes, for this call alone. hello: hash of the session. value: the quantised statistic.
+    """
+    message = b"".join((fresh, hello, announcement_hash, charge.to_bytes(CHARGE_BYTES, "little"), value.tobytes()))
+    if len(message) > 1 << 16:
+        message = message[: 3 * KEY_BYTES + CHARGE_BYTES] + hashlib.blake2b(message).digest()
+    root = identity.hedged(b"dca4-root", message, KEY_BYTES + ID_BYTES)
+    return root[:KEY_BYTES], root[KEY_BYTES:]
+
+
+def make_contribution(
+    value: NDArray[np.int64],
+    *,
+    validated: ValidatedRound,
+    mechanism: Mechanism,
+    identity: Identity,
+    hello: bytes,
+    round_id: bytes,
+    announcement_hash: bytes,
+    charge: int,
+    holder: bytes,
+    holder_key: bytes,
+    pair_keys: Sequence[bytes],
+    random: Random,
+) -> Outbound:
+    """Noise, mask and seal one client's statistic.
+
+    Args:
+        value: the clipped, encoded statistic, shape ``(dimension,)``, in grid units.
+        hello: hash of the client's session. charge: the number in its ledger of the charge that pays.
+        holder: id of the Compute node that gets the message; holder_key: the key shared with it.
+        pair_keys: the keys shared with all M nodes, in the announcement's order.
+    """
+    noise_key, contribution = hedged_root(identity, random(KEY_BYTES), hello, announcement_hash, charge, value)
+    noisy = (value + mechanism.sample(validated.noise_variance, validated.dimension, noise_key)).view(np.uint64)
+    entry = entry_of(identity.id, contribution, charge)
+    tags, y = masked(noisy, pair_keys, announcement_hash, entry)
+    plaintext = b"".join((charge.to_bytes(CHARGE_BYTES, "little"), tags, y))
+    keys = contribution_keys(holder_key, announcement_hash, contribution)
+    associated = b"".join((announcement_hash, identity.id, holder, contribution))
+    ciphertext = encrypt(keys.seal, SINGLE_USE_NONCE, plaintext, associated)
+    payload = encode(Contribution(round_id, contribution, ciphertext))
+    return Outbound(contribution, payload, keys.receipt, keys.late)
+
+
+class Kept(msgspec.Struct, frozen=True, gc=False):
+    """A contribution at its holder.
+
+    Attributes:
+        record: as it is stored: client, contribution id, M in one byte, charge number, M tags, masked vector.
+    """
+
+    record: bytes
+
+    @property
+    def entry(self) -> bytes:
+        """Its entry in a list."""
+        return self.record[:_NODES_AT] + self.record[_CHARGE_AT:_TAGS_AT]
+
+    @property
+    def contribution(self) -> bytes:
+        return self.record[ID_BYTES:_NODES_AT]
+
+    @property
+    def charge(self) -> int:
+        return int.from_bytes(self.record[_CHARGE_AT:_TAGS_AT], "little")
+
+    @property
+    def tags(self) -> bytes:
+        """`TAG_BYTES` for each node, in the announcement's order."""
+        return self.record[_TAGS_AT : self._vector_at]
+
+    @property
+    def y(self) -> bytes:
+        """The masked vector, `WORD_BYTES` a coordinate."""
+        return self.record[self._vector_at :]
+
+    @property
+    def _vector_at(self) -> int:
+        return _TAGS_AT + TAG_BYTES * self.record[_NODES_AT]
+
+    def __repr__(self) -> str:
+        return f"Kept({self.contribution.hex()}, <{len(self.record)} bytes>)"
+
+
+def restored_kept(table: str, record: bytes) -> Kept:
+    """A contribution as it was stored. Raises `UsageError` where it is damaged."""
+    kept = Kept(record)
+    size = len(record) - kept._vector_at if len(record) >= _TAGS_AT else 0
+    if size <= 0 or size % WORD_BYTES:
+        raise unreadable(table, f"{len(record)} bytes")
+    return kept
+
+
+def open_contribution(
+    message: Contribution,
+    *,
+    pair_key: bytes,
+    announcement_hash: bytes,
+    client: bytes,
+    holder: bytes,
+    nodes: int,
+    dimension: int,
+) -> tuple[Kept, ContributionKeys]:
+    """What reached a holder, and the keys for its answer.
+
+    Raises:
+        PeerError: ``contribution`` for a wrong length or charge number, ``ciphertext`` where it is not authentic.
+    """
+    expected = CHARGE_BYTES + TAG_BYTES * nodes + WORD_BYTES * dimension + SEAL_BYTES
+    if len(message.ciphertext) != expected:
+        raise PeerError("contribution", found=f"{len(message.ciphertext)} bytes", expected=f"{expected} bytes")
+    keys = contribution_keys(pair_key, announcement_hash, message.contribution)
+    associated = b"".join((announcement_hash, client, holder, message.contribution))
+    opened = decrypt(keys.seal, SINGLE_USE_NONCE, message.ciphertext, associated)
+    if opened.startswith(bytes(CHARGE_BYTES)):
+        raise PeerError("contribution", found="charge number 0", expected="1 or more")
+    return Kept(b"".join((client, message.contribution, nodes.to_bytes(1, "little"), opened))), keys

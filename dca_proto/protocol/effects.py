@@ -1,0 +1,90 @@
+"""What an actor wants done: returned data, carried out in order by the runner or the emulator.
+
+A `Persist` that stands before a `Send` must be durable before that message leaves. An interpreter may gather the
+effects of several events, make all their writes durable in one transaction, and send afterwards (group commit).
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from dca_proto.protocol.events import Timer
+
+
+class Channel(enum.Enum):
+    """Where a message goes: an inbox of one actor, or a broadcast."""
+
+    CLIENT = "client"
+    COMPUTE = "compute"
+    TRAINER = "trainer"
+    ANNOUNCE = "announce"  # a trainer to all clients
+    ABORT = "abort"  # a Compute node to all clients and trainers
+    EPOCH = "epoch"  # a Compute node's current epoch key, retained by the broker
+    HELLO = "hello"  # a client's session, retained by the broker, for all Compute nodes
+    FEDERATION = "federation"  # a changed federation file, retained by the broker, for everybody
+
+    @property
+    def is_broadcast(self) -> bool:
+        return self in (Channel.ANNOUNCE, Channel.ABORT, Channel.EPOCH, Channel.HELLO, Channel.FEDERATION)
+
+
+class Address(msgspec.Struct, frozen=True, gc=False):
+    """A channel and, for an inbox, the 16-byte id of its owner."""
+
+    channel: Channel
+    id: bytes = b""
+
+
+class Send(msgspec.Struct, frozen=True, gc=False):
+    """Hand `payload` to the broker at least once. `retain` asks it to keep the message for late subscribers.
+
+    `round_id` tells who watches the actor what it belongs to; it does not travel.
+    """
+
+    to: Address
+    round_id: bytes
+    payload: bytes
+    retain: bool = False
+
+
+class SetTimer(msgspec.Struct, frozen=True, gc=False):
+    """Fire `timer` at `at_ms` (Unix milliseconds), replacing an earlier setting of the same timer."""
+
+    timer: Timer
+    at_ms: int
+
+
+class CancelTimer(msgspec.Struct, frozen=True, gc=False):
+    """Forget the timer, if it is set."""
+
+    timer: Timer
+
+
+class Persist(msgspec.Struct, frozen=True, gc=False):
+    """Write a record durably, replacing one of the same table and key."""
+
+    table: str
+    key: bytes
+    value: bytes
+
+    def __repr__(self) -> str:
+        return f"Persist({self.table!r}, {self.key.hex()!r}, <{len(self.value)} bytes>)"
+
+
+class Forget(msgspec.Struct, frozen=True, gc=False):
+    """Delete a record durably and overwrite what it held."""
+
+    table: str
+    key: bytes
+
+
+class Report(msgspec.Struct, frozen=True, gc=False):
+    """A fact for the actor's owner: logs, progress, results. Holds no secret."""
+
+    fact: object
+
+
+Effect = Send | SetTimer | CancelTimer | Persist | Forget | Report
+Write = Persist | Forget

@@ -1,0 +1,148 @@
+"""X25519 keys by epoch: one agreement per pair and epoch, forward secrecy by epochs (DESIGN §2.2, §2.4).
+
+A key is deleted when its epoch and a time of grace are over: no round that uses it may end later (§4.1). So is a key of
+a far future epoch, which a clock that ran ahead has left behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dca_proto.crypto.sealing import KEY_BYTES, AgreementKey, Identity, Random
+from dca_proto.errors import PeerError
+from dca_proto.protocol.effects import Forget, Persist, Write
+from dca_proto.protocol.params import Timing
+from dca_proto.protocol.records import sized
+from dca_proto.protocol.wire.messages import EpochKey
+
+TABLE = "epoch"
+SEEN = "seen"
+_EPOCH_BYTES = 4
+
+
+class Keyring:
+    """An actor's own epoch keys, restored from its store.
+
+    Args:
+        records: (table, key, value) of the store. timing: how long an epoch lasts.
+        identity: whose secret hedges new keys. random: for new keys.
+    """
+
+    def __init__(
+        self, records: Iterable[tuple[str, bytes, bytes]], timing: Timing, identity: Identity, random: Random
+    ) -> None:
+        stored = ((epoch_of(key), sized(TABLE, value, KEY_BYTES)) for table, key, value in records if table == TABLE)
+        self._keys = {epoch: AgreementKey(secret) for epoch, secret in stored}
+        self._timing = timing
+        self._identity = identity
+        self._random = random
+
+    @property
+    def epoch(self) -> int:
+        """The newest epoch that there is a key of."""
+        return max(self._keys)
+
+    @property
+    def public(self) -> bytes:
+        """The newest epoch's public key."""
+        return self._keys[self.epoch].public
+
+    @property
+    def expires_ms(self) -> int:
+        """When the newest epoch ends."""
+        return (self.epoch + 1) * self._timing.epoch_ms
+
+    @property
+    def epochs(self) -> tuple[int, ...]:
+        """Those whose keys are kept."""
+        return tuple(self._keys)
+
+    def next_turn_ms(self, now_ms: int) -> int:
+        """When there is a key to make or to delete next."""
+        ends = ((epoch + 1) * self._timing.epoch_ms for epoch in self._keys)
+        turns = [at_ms for end_ms in ends for at_ms in (end_ms, end_ms + self._timing.epoch_grace_ms)]
+        return min((at_ms for at_ms in turns if at_ms > now_ms), default=now_ms)
+
+    def key(self, epoch: int) -> AgreementKey | None:
+        """The key of an epoch, if it is kept here."""
+        return self._keys.get(epoch)
+
+    def renew(self, now_ms: int) -> list[Write]:
+        """Make the current epoch's key if there is none, and delete those that are over or far ahead of the clock."""
+        timing, current = self._timing, now_ms // self._timing.epoch_ms
+        over = [
+            epoch
+            for epoch in sorted(self._keys)
+            if epoch > current + 1 or (epoch + 1) * timing.epoch_ms + timing.epoch_grace_ms <= now_ms
+        ]
+        writes: list[Write] = [Forget(TABLE, epoch_bytes(epoch)) for epoch in over]
+        for epoch in over:
+            del self._keys[epoch]
+        if not any(epoch >= current for epoch in self._keys):  # one ahead is good: the clock may have gone back
+            fresh = self._random(KEY_BYTES) + epoch_bytes(current) + now_ms.to_bytes(8, "big")
+            secret = self._identity.hedged(b"dca4-epoch", fresh)
+            self._keys[current] = AgreementKey(secret)
+            writes.append(Persist(TABLE, epoch_bytes(current), secret))
+        return writes
+
+    def __repr__(self) -> str:
+        return f"Keyring(epochs={sorted(self._keys)})"
+
+
+class SeenEpochs:
+    """The highest epoch seen of each Compute node: a lower one is of a copy that was restored, or of a replay.
+
+    One more than an epoch ahead of the clock is not believed, nor is one that a clock ahead has left behind.
+
+    Args:
+        records: (table, key, value) of the store. timing: how long a key outlives its epoch.
+    """
+
+    def __init__(self, records: Iterable[tuple[str, bytes, bytes]], timing: Timing) -> None:
+        self._grace_ms = timing.epoch_grace_ms
+        self._epoch_ms = timing.epoch_ms
+        stored = ((key, sized(SEEN, value, _EPOCH_BYTES)) for table, key, value in records if table == SEEN)
+        self._seen = {key: epoch_of(value) for key, value in stored}
+        self._noted: tuple[EpochKey, ...] | None = None  # the last ones, which a process holds once
+        self._noted_ms = self._noted_until_ms = 0
+
+    def check(self, keys: tuple[EpochKey, ...], now_ms: int) -> None:
+        """Refuse what `wrong` names. Raises `PeerError("epoch")`."""
+        wrong = self.wrong(keys, now_ms)
+        if wrong is not None:
+            raise PeerError("epoch", found=f"epoch {wrong[0].epoch}", expected=wrong[1])
+
+    def wrong(self, keys: tuple[EpochKey, ...], now_ms: int) -> tuple[EpochKey, str] | None:
+        """A key far ahead, or below one seen before (but for the one before it, in its grace); and what is expected."""
+        if keys is self._noted and self._noted_ms <= now_ms < self._noted_until_ms:
+            return None
+        ahead = now_ms // self._epoch_ms + 1
+        for key in keys:
+            if key.epoch > ahead:
+                return key, f"at most {ahead} by this clock; one of the two clocks is wrong"
+            least = min(self._seen.get(key.compute, 0), ahead)  # what a clock ahead left behind locks nobody out
+            in_grace = key.epoch == least - 1 and now_ms < key.expires_ms + self._grace_ms
+            if key.epoch < least and not in_grace:
+                return key, f"{least} or later, as this node has shown before"
+        return None
+
+    def note(self, keys: tuple[EpochKey, ...], now_ms: int) -> list[Write]:
+        """Remember those that are higher than what was seen, or than what a clock ahead left. For keys not `wrong`."""
+        if keys is self._noted and self._noted_ms <= now_ms:
+            return []
+        self._noted, self._noted_ms = keys, now_ms
+        self._noted_until_ms = min((key.expires_ms for key in keys), default=0)
+        ahead = now_ms // self._epoch_ms + 1
+        newer = [key for key in keys if not key.epoch <= self._seen.get(key.compute, 0) <= ahead]
+        self._seen.update((key.compute, key.epoch) for key in newer)
+        return [Persist(SEEN, key.compute, epoch_bytes(key.epoch)) for key in newer]
+
+
+def epoch_bytes(epoch: int) -> bytes:
+    """An epoch as a record's key, and as a part of what a pair key is bound to."""
+    return epoch.to_bytes(_EPOCH_BYTES, "big")
+
+
+def epoch_of(key: bytes) -> int:
+    """Inverse of `epoch_bytes`."""
+    return int.from_bytes(key, "big")

@@ -1,0 +1,167 @@
+"""The three kinds of rounds, one type each: its terms on the wire, its consent and its noise (DESIGN §4, §5).
+
+| kind | who adds which noise | who holds what is sent | what is protected |
+| --- | --- | --- | --- |
+| `SecureSum` | each client a share | Compute nodes, masked | all data of one client |
+| `NodeRelease` | each data node all of it | the trainer | one row |
+| `LdpReport` | each client all of it | the trainer | all data of one client |
+
+Actors ask the kind, and nobody compares flags.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from msgspec import Meta
+
+from dca_proto.errors import UsageError
+from dca_proto.privacy import accounting
+from dca_proto.privacy.cost import PrivacyCost
+from dca_proto.privacy.mechanism import LOCAL_MECHANISMS, PURE_MECHANISMS, LocalMechanism, Mechanism
+from dca_proto.privacy.rounding import at_least
+from dca_proto.protocol.wire.fields import COMPUTES_MAX, Count, Signed, Wire
+from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW, Sensitivity, Statistic
+from dca_proto.statistics.contribution import client_sensitivity, row_sensitivity
+
+if TYPE_CHECKING:  # the announcement holds a kind, and the policy asks it
+    from dca_proto.protocol.policy import Policy, Refusal
+    from dca_proto.protocol.wire.messages import Announcement
+
+
+class _Kind(Wire, frozen=True, array_like=True):
+    """What kinds have in common.
+
+    Attributes:
+        is_summed: whether Compute nodes hold what clients send. relation: whose data's replacement the noise hides.
+    """
+
+    is_summed: ClassVar[bool] = False
+    relation: ClassVar[str] = REPLACE_ONE_CLIENT
+
+    @property
+    def honest(self) -> int:
+        """How many clients' noises must suffice, at least."""
+        return 1
+
+    def price(self, asked: Announcement) -> PrivacyCost:
+        """What a round of that kind costs whoever takes part: its μ. Raises `UsageError` for a μ that is not quoted."""
+        accounting.check_mu(asked.mu, asked.epsilon, asked.delta)
+        return PrivacyCost.of_mu(asked.mu)
+
+    def sensitivity(self, statistic: Statistic, rows_max: int, fraction_bits: int) -> Sensitivity:
+        """How far what is protected can move a contribution, in grid units. Raises `UsageError`."""
+        return client_sensitivity(statistic, rows_max, fraction_bits)
+
+    def noise(
+        self, asked: Announcement, statistic: Statistic, sensitivity: Sensitivity, mechanism: Mechanism
+    ) -> tuple[int, LocalMechanism | None]:
+        """S, the variance of one client's noise, in squared grid units; and how it reports, if it does.
+
+        Raises:
+            UsageError: there is none, or the ring does not hold the largest sum.
+        """
+        _require_mechanism(asked, mechanism)
+        return self._share(1, asked, statistic, sensitivity, mechanism), None
+
+    def _share(
+        self, most: int, asked: Announcement, statistic: Statistic, sensitivity: Sensitivity, mechanism: Mechanism
+    ) -> int:
+        """S of noise of which `honest` shares suffice, if the ring holds `most` contributions. Raises `UsageError`."""
+        variance = mechanism.share_variance(sensitivity.l2, asked.mu, self.honest, statistic.dimension)
+        accounting.check_ring(sensitivity.bound, most, variance, statistic.dimension)
+        return variance
+
+    def refusals(self, policy: Policy, missing: frozenset[str]) -> Iterator[Refusal]:
+        """What a client's policy has against this kind's own terms.
+
+        Args:
+            missing: names of trusted Compute nodes that the round leaves out.
+        """
+        yield from ()
+
+
+class SecureSum(_Kind, frozen=True, array_like=True, tag=1):
+    """§4: a sum over Compute nodes.
+
+    `fewest` is n_min, `most` is n_max, `colluders` is c; `computes` are the nodes' signed epoch keys.
+    """
+
+    is_summed: ClassVar[bool] = True
+    fewest: Count
+    most: Count
+    colluders: Count
+    computes: Annotated[tuple[Signed, ...], Meta(max_length=COMPUTES_MAX)]
+
+    @property
+    def honest(self) -> int:
+        """n_min - 1 - c: how many noises nobody knows, at least."""
+        return self.fewest - 1 - self.colluders
+
+    def noise(
+        self, asked: Announcement, statistic: Statistic, sensitivity: Sensitivity, mechanism: Mechanism
+    ) -> tuple[int, LocalMechanism | None]:
+        _require_mechanism(asked, mechanism)
+        if not 2 <= len(self.computes) <= COMPUTES_MAX:
+            raise UsageError(f"M = {len(self.computes)} Compute nodes; use 2 to {COMPUTES_MAX}")
+        if self.honest < 1:
+            raise UsageError(
+                f"n_min - 1 - c = {self.fewest} - 1 - {self.colluders} is below 1: nobody's noise would be left; "
+                "ask for more clients, or tolerate fewer"
+            )
+        if self.most < self.fewest:
+            raise UsageError(f"n_max = {self.most} is below n_min = {self.fewest}; raise n_max")
+        return self._share(self.most, asked, statistic, sensitivity, mechanism), None
+
+    def refusals(self, policy: Policy, missing: frozenset[str]) -> Iterator[Refusal]:
+        yield from policy.refusals_of_sum(self, missing)
+
+
+class NodeRelease(_Kind, frozen=True, array_like=True, tag=2):
+    """§5.1: each data node releases by itself."""
+
+    relation: ClassVar[str] = REPLACE_ONE_ROW
+
+    def sensitivity(self, statistic: Statistic, rows_max: int, fraction_bits: int) -> Sensitivity:
+        return row_sensitivity(statistic, rows_max, fraction_bits)
+
+    def refusals(self, policy: Policy, missing: frozenset[str]) -> Iterator[Refusal]:
+        yield from policy.refusals_of_node_release()
+
+
+class LdpReport(_Kind, frozen=True, array_like=True, tag=3):
+    """§5.2: each client reports by itself, by the announcement's mechanism."""
+
+    def price(self, asked: Announcement) -> PrivacyCost:
+        if asked.mechanism not in PURE_MECHANISMS:
+            return super().price(asked)
+        price = PrivacyCost.of_pure(asked.epsilon)
+        if asked.delta != 0 or asked.mu != price.mu:
+            raise UsageError(
+                f"mechanism {asked.mechanism!r} is private by epsilon alone: found delta {at_least(asked.delta)} and "
+                f"mu {asked.mu!r}, expected delta 0 and mu {price.mu!r}"
+            )
+        return price
+
+    def noise(
+        self, asked: Announcement, statistic: Statistic, sensitivity: Sensitivity, mechanism: Mechanism
+    ) -> tuple[int, LocalMechanism | None]:
+        from dca_proto.privacy.local.registry import mechanism_of  # who only ever sums starts faster without it
+
+        if asked.mechanism not in LOCAL_MECHANISMS:
+            known = ", ".join(LOCAL_MECHANISMS)
+            raise UsageError(f"mechanism {asked.mechanism!r} makes no reports; use one of {known}")
+        cost = (asked.epsilon, asked.delta, asked.mu)
+        report = mechanism_of(asked.mechanism, statistic, sensitivity, asked.rows_max, *cost)
+        unit = math.ldexp(1.0, -asked.fraction_bits)
+        return math.ceil(report.variance_in_sum(unit) / unit**2), report
+
+
+Terms = SecureSum | NodeRelease | LdpReport
+
+
+def _require_mechanism(asked: Announcement, mechanism: Mechanism) -> None:
+    if asked.mechanism != mechanism.name:
+        raise UsageError(f"mechanism {asked.mechanism!r} is not offered here; use {mechanism.name!r}")

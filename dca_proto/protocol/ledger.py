@@ -1,0 +1,184 @@
+"""A record of what was spent: written before a message leaves, returned only against aborts (DESIGN §4.4, §4.8).
+
+A client keeps one for itself, and a trainer one for its federation (`account`).
+What is spent is a `PrivacyCost`: Σμ² of Gaussian rounds, which compose exactly in Gaussian DP, and Σε and Σμ(ε)² of
+rounds of ε-private reports, which in a mixture count as Gaussian ones that tell more. A charge with delta = 0 is of
+the second kind; a ledger from before there were such rounds has none.
+A trainer's charge may be of some clients only, those that it invited. What is spent is then, sum by sum, what it comes
+to for the client for which it comes to most: no less than what any single client has spent, and more where one client
+leads in Gaussian rounds and another one in reports.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+
+import msgspec
+
+from dca_proto.privacy.cost import PrivacyCost, total
+from dca_proto.protocol.effects import Persist
+from dca_proto.statistics import REPLACE_ONE_CLIENT
+
+TABLE = "ledger"
+
+
+class Charge(msgspec.Struct, frozen=True):
+    """One round's entry.
+
+    Attributes:
+        round_id: 16 bytes. statistic: what was asked. trainer: who asked, an id of 16 bytes.
+        mu, epsilon, delta: what it cost; delta is 0 of an epsilon-private report, and mu then its μ(ε) (`price`).
+        at_ms: when it was charged.
+        number: 1, 2, ... in the order of charging, never used twice, also not after a return.
+        returned: whether all Compute nodes have signed that they released nothing and never will; in an account, of a
+            local round, whether all whom it asked have signed that they decline.
+        clients: in a trainer's account, ids of the invited clients, whom alone the round costs; empty: everybody.
+        relation: what it protects, all data of a client or one row. Charges of both kinds together protect one row.
+    """
+
+    round_id: bytes
+    statistic: str
+    trainer: bytes
+    mu: float
+    epsilon: float
+    delta: float
+    at_ms: int
+    number: int
+    returned: bool = False
+    clients: tuple[bytes, ...] = ()
+    relation: str = REPLACE_ONE_CLIENT
+
+    @property
+    def price(self) -> PrivacyCost:
+        """What it cost."""
+        return PrivacyCost.of_mu(self.mu) if self.delta else PrivacyCost.of_pure(self.epsilon)
+
+
+class Cost(msgspec.Struct, frozen=True, gc=False):
+    """What a round costs, and the ids of the clients whom alone it costs that; empty: everybody."""
+
+    price: PrivacyCost
+    clients: frozenset[bytes] = frozenset()
+
+
+def worst(costs: Iterable[Cost], of: Collection[bytes] = ()) -> PrivacyCost:
+    """What the costs come to for the client that they cost most; where they are of two kinds, in each sum the largest.
+
+    Args:
+        of: the clients that are looked at; empty: all.
+    """
+    borne = tuple(costs)
+    if not any(cost.clients for cost in borne):
+        return total(cost.price for cost in borne)
+    among = frozenset(of)
+    return PrivacyCost(
+        _largest([(cost.price.gaussian, cost.clients) for cost in borne], among),
+        _largest([(cost.price.pure, cost.clients) for cost in borne], among),
+        _largest([(cost.price.converted, cost.clients) for cost in borne], among),
+    )
+
+
+def _largest(amounts: list[tuple[float, frozenset[bytes]]], among: frozenset[bytes]) -> float:
+    """The sum of some amounts for the client for which it is largest."""
+    common = math.fsum([amount for amount, clients in amounts if not clients])
+    each: defaultdict[bytes, float] = defaultdict(float)
+    for amount, clients in amounts:
+        if amount:
+            for client in clients & among if among else clients:
+                each[client] += amount
+    return common + max(each.values(), default=0.0)
+
+
+class Ledger:
+    """The charges of one client or one trainer, restored from its store.
+
+    Args:
+        charges: all stored entries.
+    """
+
+    def __init__(self, charges: Iterable[Charge] = ()) -> None:
+        self._charges = {charge.round_id: charge for charge in charges}
+        self._highest = max((charge.number for charge in self._charges.values()), default=0)
+        # When and what, of the charges that count: all that is looked at for every announcement.
+        self._counting = {c.round_id: (c.at_ms, _cost(c)) for c in self._charges.values() if not c.returned}
+        self._total: PrivacyCost | None = None  # of all of these, and when the oldest was charged
+        self._oldest_ms = 0
+
+    def __contains__(self, round_id: bytes) -> bool:
+        return round_id in self._charges
+
+    def __getitem__(self, round_id: bytes) -> Charge:
+        return self._charges[round_id]
+
+    @property
+    def charges(self) -> tuple[Charge, ...]:
+        """All entries, in the order of charging."""
+        return tuple(sorted(self._charges.values(), key=lambda charge: charge.number))
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next charge: above all that this ledger remembers, returned ones too."""
+        return self._highest + 1
+
+    def is_charged(self, round_id: bytes) -> bool:
+        """Whether a round has a charge that was not returned."""
+        return round_id in self._counting
+
+    def spent(self, since_ms: int = 0, *, of: Collection[bytes] = (), beside: Iterable[Cost] = ()) -> PrivacyCost:
+        """All charges made at or after `since_ms` and not returned, as `worst` has it.
+
+        Args:
+            of: the clients that are looked at; empty: all. beside: what counts as well, and is not charged.
+        """
+        reserved = tuple(beside)
+        if self._total is None:
+            self._total = worst(cost for _, cost in self._counting.values())
+            self._oldest_ms = min((at_ms for at_ms, _ in self._counting.values()), default=0)
+        if since_ms <= self._oldest_ms and not of and not reserved:
+            return self._total  # as a client asks at each announcement, for a year
+        charged = [cost for at_ms, cost in self._counting.values() if at_ms >= since_ms]
+        return worst([*charged, *reserved], of)
+
+    def charge(self, charge: Charge) -> Persist:
+        """Record a charge; the effect must be durable before anything of the round leaves.
+
+        Raises:
+            RuntimeError: the round is charged already, or the number is not the next: a bug, which must not spend.
+        """
+        if charge.round_id in self._charges:
+            raise RuntimeError("a round is charged once")
+        if charge.number != self.next_number:
+            raise RuntimeError(f"charges are numbered in order: found {charge.number}, next is {self.next_number}")
+        self._highest = charge.number
+        cost = _cost(charge)
+        self._counting[charge.round_id] = (charge.at_ms, cost)
+        simple = self._total is not None and len(self._counting) > 1 and not charge.clients
+        self._total = self._total + cost.price if simple and self._total is not None else None
+        self._oldest_ms = min(self._oldest_ms, charge.at_ms)
+        return self._store(charge)
+
+    def give_back(self, round_id: bytes) -> Persist:
+        """Mark a charge as returned. Raises `RuntimeError` where it was before: a bug."""
+        charge = self._charges[round_id]
+        if charge.returned:
+            raise RuntimeError("a charge is returned once")
+        del self._counting[round_id]
+        self._total = None
+        return self._store(msgspec.structs.replace(charge, returned=True))
+
+    def count_again(self, round_id: bytes) -> Persist:
+        """Undo `give_back`: somebody has released after all."""
+        charge = msgspec.structs.replace(self._charges[round_id], returned=False)
+        self._counting[round_id] = (charge.at_ms, _cost(charge))
+        self._total = None
+        return self._store(charge)
+
+    def _store(self, charge: Charge) -> Persist:
+        self._charges[charge.round_id] = charge
+        return Persist(TABLE, charge.round_id, msgspec.msgpack.encode(charge))
+
+
+def _cost(charge: Charge) -> Cost:
+    return Cost(charge.price, frozenset(charge.clients))

@@ -1,0 +1,104 @@
+"""Lists of contributions, their union, and the one set that all nodes agree on (DESIGN §4.7; DCA, Algorithm 1, step 3).
+
+An entry is (client, contribution id, charge number), 36 bytes. A node's list holds the contributions that it is the
+holder of, ascending strictly by client. As each client has one holder, no client stands in the union twice. All is
+worked out in arrays: every node looks at every entry of every round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.crypto.masks import ENTRY_BYTES, TAG_BYTES, holder_indices
+from dca_proto.crypto.sealing import ID_BYTES, digest
+from dca_proto.errors import PeerError
+
+TOO_FEW = "too-few"
+"""The abort reason whose figures say how many contributed and how many were needed."""
+TOO_MANY = "too-many"
+Rows = NDArray[np.uint8]
+Places = NDArray[np.int64]
+_CHARGE_AT = 2 * ID_BYTES
+
+
+def list_hash(announcement_hash: bytes, compute: bytes, entries: bytes) -> bytes:
+    """Identifies a node's frozen list."""
+    return digest(b"dca4-list", announcement_hash, compute, entries)
+
+
+def set_hash(announcement_hash: bytes, entries: bytes) -> bytes:
+    """Identifies the agreed set S."""
+    return digest(b"dca4-set", announcement_hash, entries)
+
+
+def answer_hash(announcement_hash: bytes, compute: bytes, lists: Iterable[bytes], objections: bytes) -> bytes:
+    """Identifies a node's answer."""
+    return digest(b"dca4-answer", announcement_hash, compute, *lists, objections)
+
+
+def check_list(announcement_hash: bytes, entries: bytes, tags: bytes, owner: int, nodes: int, most: int) -> None:
+    """Whether a peer's list can be one: whole entries, ascending, each held by that peer, a tag for each.
+
+    Args:
+        owner: the peer's place among the M nodes. most: n_max.
+
+    Raises:
+        PeerError: ``list``.
+    """
+    count, rest = divmod(len(entries), ENTRY_BYTES)
+    if count > most:
+        raise PeerError("list", found=f"{count} contributions", expected=f"<= {most}")
+    if rest or len(tags) != TAG_BYTES * count:
+        found = f"{len(entries)} bytes of entries and {len(tags)} of tags"
+        raise PeerError("list", found=found, expected=f"{ENTRY_BYTES} and {TAG_BYTES} for each contribution")
+    rows = rows_of(entries)
+    ids = np.ascontiguousarray(rows[:, :ID_BYTES]).view(">u8")
+    high, low = ids[:, 0], ids[:, 1]
+    ascends = (high[1:] > high[:-1]) | ((high[1:] == high[:-1]) & (low[1:] > low[:-1]))
+    if not ascends.all():
+        raise PeerError("list", found="clients out of order, or twice", expected="ids that ascend strictly")
+    if (holder_indices(announcement_hash, rows, nodes) != owner).any():
+        raise PeerError("list", found="a client of another holder", expected="clients that this node holds")
+    if (charges_of(rows) == 0).any():
+        raise PeerError("list", found="charge number 0", expected="1 or more")
+
+
+def rows_of(entries: bytes) -> Rows:
+    """Entries as the rows of an array, shape ``(n, 36)``."""
+    return np.frombuffer(entries, dtype=np.uint8).reshape(-1, ENTRY_BYTES)
+
+
+def charges_of(rows: Rows) -> NDArray[np.int64]:
+    """The charge numbers of entries, shape ``(n,)``."""
+    return np.ascontiguousarray(rows[:, _CHARGE_AT:]).view("<u4")[:, 0].astype(np.int64)
+
+
+def clients_of(entries: bytes) -> list[bytes]:
+    """The client ids of entries."""
+    return [entries[at : at + ID_BYTES] for at in range(0, len(entries), ENTRY_BYTES)]
+
+
+def encode_places(places: Places) -> bytes:
+    """Places in the union, ascending: 4 bytes each, little-endian."""
+    return places.astype("<u4").tobytes()
+
+
+def parse_places(data: bytes, count: int) -> Places:
+    """Inverse of `encode_places`, of a union of so many entries. Raises `PeerError("answer")`."""
+    if len(data) % 4:
+        raise PeerError("answer", found=f"{len(data)} bytes of objections", expected="4 bytes each")
+    places = np.frombuffer(data, dtype="<u4").astype(np.int64)
+    if places.size and not (np.all(places[1:] > places[:-1]) and places[-1] < count):
+        raise PeerError("answer", found="objections out of order", expected=f"ascending places below {count}")
+    return places
+
+
+def agreed(count: int, objections: Sequence[Places]) -> NDArray[np.bool_]:
+    """S: which entries of the union nobody objects to, shape ``(count,)``."""
+    kept = np.ones(count, dtype=np.bool_)
+    for places in objections:
+        kept[places] = False
+    return kept

@@ -1,0 +1,325 @@
+"""What a client agrees to, the floors of a Compute node, and what may be spent over time: each actor's own limits.
+
+They are never the announcement's (DESIGN §4.3). Each check returns a `Refusal` with the figure that was found and the
+one that was expected, or None. A client sends its refusal to the trainer as a decline. No check looks at its rows.
+
+Budgets are kept in μ, where Gaussian rounds compose exactly (μ² adds up), and μ fixes a whole curve δ(ε). A pair (ε, δ)
+is one point on that curve and so says all of it. This is why a total has one δ and not a sum of the rounds' own: the
+rounds of a period *together* are (ε, δ)-private at the total's own δ, whatever the δ at which each was announced.
+
+Rounds of ε-private reports (δ = 0) are held against the same pair: one of ε fits into (ε, δ) whatever δ is, and their ε
+add up, or come to less where they are many. In a period with a Gaussian round each counts as a Gaussian one that tells
+more than it does (ε = 1 as one of 5.6 at δ = 1e-5), since a trainer may choose in view of results (`price`).
+Who wants both kinds keeps a part of ε for the reports beforehand (`epsilon_for_reports`): then each counts as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator
+from functools import cached_property
+
+import msgspec
+
+from dca_proto.errors import UsageError
+from dca_proto.privacy import accounting
+from dca_proto.privacy.cost import PrivacyCost
+from dca_proto.privacy.rounding import at_least, at_most
+from dca_proto.protocol.federation import Federation
+from dca_proto.protocol.kinds import SecureSum
+from dca_proto.protocol.ledger import Cost, Ledger
+from dca_proto.protocol.params import Limits
+from dca_proto.protocol.validated import ValidatedRound
+from dca_proto.protocol.wire.messages import Announcement
+from dca_proto.statistics import Statistic
+
+DAY_MS = 24 * 3600 * 1000
+_PERIOD_DAYS_MIN, _PERIOD_DAYS_MAX = 0.01, 100 * 366
+_ROUNDING = 1e-9  # of an interval's width: centre ± scale·bound does not give its ends back to the last bit
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why not: a fixed word, what was found, and what would be accepted."""
+
+    reason: str
+    found: str
+    expected: str
+
+
+class BudgetLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What may be spent in any `period_days`: of one client's budget, or of a trainer's account of its federation.
+
+    Attributes:
+        epsilon, delta: all charges of the period together are to be (epsilon, delta)-private.
+        period_days: how long a charge counts, by the actor's own clock.
+        epsilon_for_reports: the part of epsilon that is kept for reports of delta 0; all other rounds share the rest.
+            0 keeps nothing apart. It must not be changed in view of results.
+    """
+
+    epsilon: float = 4.0
+    delta: float = 1e-5
+    period_days: float = 365.0
+    epsilon_for_reports: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_privacy("account", {"epsilon": self.epsilon}, "delta", self.delta)
+        _check_part("account", self.epsilon_for_reports, self.epsilon)
+        _check_period("account", self.period_days)
+
+    @property
+    def mu(self) -> float:
+        """The largest μ that is within (epsilon, delta)."""
+        return accounting.mu_of(self.epsilon, self.delta)
+
+    def since_ms(self, now_ms: int) -> int:
+        """Charges made at this time or later count."""
+        return now_ms - int(self.period_days * DAY_MS)
+
+    def check(
+        self,
+        price: PrivacyCost,
+        ledger: Ledger,
+        now_ms: int,
+        *,
+        of: Collection[bytes] = (),
+        reserved: Collection[Cost] = (),
+        remedy: str = "",
+    ) -> Refusal | None:
+        """Whether further rounds of that price fit beside what the ledger says is spent.
+
+        Args:
+            of: of a trainer's account, the clients whom alone the rounds are to cost; empty: everybody.
+            reserved: what is promised already, beside what is charged.
+            remedy: what else a refusal is to advise where rounds of two kinds do not fit together.
+        """
+        spent = ledger.spent(self.since_ms(now_ms), of=of, beside=reserved)
+        together, kept = spent + price, self.epsilon_for_reports
+        if together.within(self.epsilon, self.delta, kept):
+            return None
+        found = f"a total of epsilon {at_least(self.epsilon_of(together))} with this round"
+        allowed = f"<= {at_most(self.epsilon)} at delta {at_most(self.delta)} in {self.period_days:g} days"
+        if kept:
+            found += f", {at_least(together.pure_epsilon)} of it for reports of delta 0"
+            allowed += f", {at_most(kept)} of it kept for these"
+        allowed += f"; at most {at_most(self._left(spent, price.is_pure))} is left"
+        if together.gaussian and together.pure and not kept:
+            allowed += (
+                "; reports of delta 0 and Gaussian rounds cost more together than apart: keep them to different "
+                "periods, or set epsilon_for_reports before the first" + remedy
+            )
+        return Refusal("budget", found, allowed)
+
+    def epsilon_of(self, spent: PrivacyCost) -> float:
+        """What rounds come to at `delta`, as this budget counts them."""
+        return spent.epsilon(self.delta, apart=bool(self.epsilon_for_reports))
+
+    def _left(self, spent: PrivacyCost, pure: bool) -> float:
+        return (spent.left_pure if pure else spent.left)(self.epsilon, self.delta, self.epsilon_for_reports)
+
+    def left(self, ledger: Ledger, now_ms: int, reserved: Collection[Cost] = (), *, pure: bool = False) -> float:
+        """The ε of the largest single round of everybody that would still be let through, or 0.0.
+
+        Args:
+            reserved: as for `check`. pure: of ε-private reports; otherwise of a Gaussian round at `delta`.
+        """
+        return self._left(ledger.spent(self.since_ms(now_ms), beside=reserved), pure)
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
+    """A client's own limits; the defaults are safe rather than obliging.
+
+    Attributes:
+        epsilon_per_round_max, epsilon_per_period_max: largest ε of one round, and of all rounds of any `period_days`
+            together; both at `delta_max`.
+        delta_max: largest δ: no round may be announced with a larger one, and it is the δ of both limits above. A round
+            with a smaller δ is held against them by its μ, one of δ = 0 by its ε, or by its μ if that fits. One figure
+            serves both: see the head of this file.
+        epsilon_for_reports: as in `BudgetLimit`, a part of epsilon_per_period_max.
+        clients_min: smallest n_min, the fewest contributions that a released sum may hold. honest_min: smallest
+            n_min - 1 - c. colluders_min: smallest c. colluders_part_min: smallest c as a part of n_min.
+        computes_min: smallest M.
+        dimension_max: largest number of coordinates.
+        statistics: names that may be asked; empty allows every registered one.
+        bounds: the widest public interval of a column that may be asked, in units of the data. An announcement with a
+            wider one is declined, and so is one that does not say its interval of such a column.
+        trainers: ids (hex) that may ask; empty allows every trainer of the federation file.
+        rows_of_many: whether each row is another person's data, so that a round may protect single rows in place of all
+            data of this client. Only then does it release as a data node, and its budget is then each row's. Of such
+            rounds, and of those of reports, which protect all of its data and need no such word, `clients_min`,
+            `honest_min`, `colluders_min`, `computes_min` and `trusted_computes` say nothing.
+        trusted_computes: names or ids (hex) of Compute nodes without which the client refuses a round; empty asks for
+            every Compute node of the federation file, so that a trainer cannot leave out those who would not collude.
+    """
+
+    epsilon_per_round_max: float = 1.0
+    epsilon_per_period_max: float = 4.0
+    epsilon_for_reports: float = 0.0
+    period_days: float = 365.0
+    delta_max: float = 1e-5
+    clients_min: int = 20
+    honest_min: int = 10
+    colluders_min: int = 0
+    colluders_part_min: float = 0.0
+    computes_min: int = 2
+    dimension_max: int = Limits().dimension_max
+    statistics: tuple[str, ...] = ()
+    bounds: dict[str, tuple[float, float]] = {}
+    trainers: tuple[str, ...] = ()
+    trusted_computes: tuple[str, ...] = ()
+    rows_of_many: bool = False
+
+    def __post_init__(self) -> None:
+        epsilons = {name: getattr(self, name) for name in ("epsilon_per_round_max", "epsilon_per_period_max")}
+        _check_privacy("policy", epsilons, "delta_max", self.delta_max)
+        _check_part("policy", self.epsilon_for_reports, self.epsilon_per_period_max)
+        _check_period("policy", self.period_days)
+        least = {"clients_min": 1, "honest_min": 1, "colluders_min": 0, "computes_min": 2, "dimension_max": 1}
+        _check_least("policy", self, least)
+        if not 0 <= self.colluders_part_min < 1:
+            raise UsageError(f"policy: colluders_part_min is {self.colluders_part_min:g}; give a part of n_min below 1")
+        for column, (low, high) in self.bounds.items():
+            if not (low < high and math.isfinite(high - low)):
+                raise UsageError(f"policy: bounds of {column!r} are [{low:g}, {high:g}]; give finite LOW < HIGH")
+
+    @cached_property
+    def budget_limit(self) -> BudgetLimit:
+        """What may be spent in any period."""
+        return BudgetLimit(
+            epsilon=self.epsilon_per_period_max,
+            delta=self.delta_max,
+            period_days=self.period_days,
+            epsilon_for_reports=self.epsilon_for_reports,
+        )
+
+    def check_announcement(
+        self, announcement: Announcement, validated: ValidatedRound, missing: frozenset[str]
+    ) -> Refusal | None:
+        """Hold an announcement against the policy; what is left of the budget aside (`check_budget`).
+
+        Args:
+            missing: the trusted Compute nodes that the announcement leaves out.
+        """
+        refusal = next(self.refusals(announcement, validated, missing), None)
+        return refusal or self.check_bounds(validated.statistic)
+
+    def refusals(self, asked: Announcement, round_: ValidatedRound, missing: frozenset[str]) -> Iterator[Refusal]:
+        """What is wrong with the announcement's own figures; words are only found for what is."""
+        if self.trainers and asked.trainer.hex() not in self.trainers:
+            yield Refusal("trainer", asked.trainer.hex(), f"one of {', '.join(self.trainers)}")
+        if self.statistics and asked.statistic not in self.statistics:
+            yield Refusal("statistic", asked.statistic, f"one of {', '.join(self.statistics)}")
+        if round_.dimension > self.dimension_max:
+            yield Refusal("dimension", f"d = {round_.dimension}", f"d <= {self.dimension_max}")
+        yield from asked.terms.refusals(self, missing)
+        if not asked.delta <= self.delta_max:
+            yield Refusal("delta", at_least(asked.delta), f"<= {at_most(self.delta_max)}")
+        if not round_.price.within(self.epsilon_per_round_max, self.delta_max):
+            expected = f"<= {at_most(self.epsilon_per_round_max)} at delta {at_most(self.delta_max)}"
+            yield Refusal("epsilon", f"{at_least(asked.epsilon)} at delta {at_least(asked.delta)}", expected)
+
+    def refusals_of_sum(self, terms: SecureSum, missing: frozenset[str]) -> Iterator[Refusal]:
+        """What is wrong with those on whom a secure sum relies."""
+        computes = len(terms.computes)
+        if computes < self.computes_min:
+            yield Refusal("computes", f"M = {computes}", f"M >= {self.computes_min}")
+        if missing:
+            yield Refusal("trusted-computes", f"without {', '.join(sorted(missing))}", "every trusted Compute node")
+        size = _check_size(terms, self.clients_min, self.honest_min)
+        if size is not None:
+            yield size
+        least = max(self.colluders_min, math.ceil(self.colluders_part_min * terms.fewest))
+        if terms.colluders < least:
+            yield Refusal("colluders", f"c = {terms.colluders}", f"c >= {least}")
+
+    def refusals_of_node_release(self) -> Iterator[Refusal]:
+        """A data node releases only if each of its rows is another person's."""
+        if not self.rows_of_many:
+            found = "a node release, which protects one row and not all rows of a client"
+            expected = "a secure sum or an LDP report, for the policy does not say rows_of_many = true"
+            yield Refusal("rows-of-many", found, expected)
+
+    def missing_computes(self, federation: Federation, computes: Iterable[bytes]) -> frozenset[str]:
+        """The trusted Compute nodes that are not among those of a round, given by id."""
+        named = [federation.compute(compute) for compute in computes]
+        announced = frozenset(name for member in named for name in (member.name, member.id.hex()))
+        everyone = tuple(member.name for member in federation.computes)
+        return frozenset(self.trusted_computes or everyone) - announced
+
+    def check_bounds(self, statistic: Statistic) -> Refusal | None:
+        """Hold the intervals to which a statistic clamps its columns against `bounds`."""
+        limited = [column for column in statistic.columns if column in self.bounds] if self.bounds else []
+        ranges = statistic.ranges() if limited else {}
+        for column in limited:
+            low, high = self.bounds[column]
+            expected = f"{column} within {low:.9g} to {high:.9g}"
+            if column not in ranges:
+                return Refusal("bounds", f"{column} without a range", expected)
+            asked_low, asked_high = ranges[column]
+            slack = _ROUNDING * (high - low)
+            if not (low - slack <= asked_low and asked_high <= high + slack):
+                return Refusal("bounds", f"{column} within {asked_low:.9g} to {asked_high:.9g}", expected)
+        return None
+
+    def check_budget(self, price: PrivacyCost, ledger: Ledger, now_ms: int) -> Refusal | None:
+        """Whether a further round of that price fits into what is left of the period's budget."""
+        return self.budget_limit.check(price, ledger, now_ms, remedy=", or raise epsilon_per_period_max")
+
+
+class Floors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A Compute node's own limits.
+
+    Attributes:
+        clients_min: smallest n_min. honest_min: smallest n_min - 1 - c.
+        trainers: ids (hex) that may hold rounds; empty allows every trainer of the federation file.
+    """
+
+    clients_min: int = 20
+    honest_min: int = 10
+    trainers: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_least("floors", self, {"clients_min": 1, "honest_min": 1})
+
+    def check(self, announcement: Announcement, terms: SecureSum) -> Refusal | None:
+        """Hold an announcement of a secure sum against the floors."""
+        if self.trainers and announcement.trainer.hex() not in self.trainers:
+            return Refusal("trainer", announcement.trainer.hex(), "one of this node's trainers")
+        return _check_size(terms, self.clients_min, self.honest_min)
+
+
+def _check_size(terms: SecureSum, clients_min: int, honest_min: int) -> Refusal | None:
+    if terms.fewest < clients_min:
+        return Refusal("clients", f"n_min = {terms.fewest}", f"n_min >= {clients_min}")
+    if terms.honest < honest_min:
+        return Refusal("honest", f"n_min - 1 - c = {terms.honest}", f"n_min - 1 - c >= {honest_min}")
+    return None
+
+
+def _check_privacy(where: str, epsilons: dict[str, float], delta_name: str, delta: float) -> None:
+    """Refuse an ε or a δ that no budget can have."""
+    if not 0 < delta < 1:
+        raise UsageError(f"{where}: {delta_name} is {at_least(delta)}; give a number above 0 and below 1, such as 1e-5")
+    for name, epsilon in epsilons.items():
+        if not 0 < epsilon < math.inf:
+            raise UsageError(f"{where}: {name} is {at_least(epsilon)}; give a finite number above 0, such as 1")
+        accounting.mu_of(epsilon, delta)
+
+
+def _check_part(where: str, part: float, epsilon: float) -> None:
+    if not 0 <= part < epsilon:
+        raise UsageError(
+            f"{where}: epsilon_for_reports is {at_least(part)}; give a part of epsilon {at_least(epsilon)}, "
+            "at least 0 and below it"
+        )
+
+
+def _check_period(where: str, days: float) -> None:
+    if not _PERIOD_DAYS_MIN <= days <= _PERIOD_DAYS_MAX:
+        limits = f"from {_PERIOD_DAYS_MIN:g} to {_PERIOD_DAYS_MAX:g}"
+        raise UsageError(f"{where}: period_days is {days:g}; give a number of days {limits}, such as 365")
+
+
+def _check_least(where: str, limits: msgspec.Struct, least: dict[str, int]) -> None:
+    for name, lowest in least.items():
+        if getattr(limits, name) < lowest:
+            raise UsageError(f"{where}: {name} is {getattr(limits, name)}; give at least {lowest}")

@@ -1,0 +1,448 @@
+"""The trainer: announces rounds, closes them, and adds what the Compute nodes release (DESIGN §4.1, §4.7, §4.8).
+
+Its rounds and their phases stand in `trainer_round`, the rule of closing in `closing`.
+It never sees a contribution: partial sums add up to the one private sum, or to nothing. In rounds without Compute nodes
+it gets what each client releases, which is private by itself (DESIGN §5, `trainer_answers`).
+
+What its rounds may cost in all, it keeps in the federation's `account`; what becomes of failed rounds is in
+`trainer_failures`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from dca_proto.crypto.sealing import KEY_BYTES, AgreementKey, Identity, Random
+from dca_proto.errors import PeerError, RoundAborted, UsageError
+from dca_proto.privacy.cost import PrivacyCost
+from dca_proto.privacy.mechanism import Mechanism
+from dca_proto.protocol import facts
+from dca_proto.protocol.actor import NEW, RESEND, Actor
+from dca_proto.protocol.announcement import open_announcement, open_answer
+from dca_proto.protocol.effects import Address, CancelTimer, Channel, Effect, Forget, Report, Send, SetTimer
+from dca_proto.protocol.events import Timer
+from dca_proto.protocol.federation import Federation, newest_file
+from dca_proto.protocol.kinds import SecureSum
+from dca_proto.protocol.ledger import TABLE as LEDGER
+from dca_proto.protocol.ledger import Charge
+from dca_proto.protocol.params import Limits, Timing
+from dca_proto.protocol.policy import BudgetLimit
+from dca_proto.protocol.records import loaded
+from dca_proto.protocol.trainer.answers import Answers, forgotten_releases
+from dca_proto.protocol.trainer.closing import DEADLINE
+from dca_proto.protocol.trainer.combine import combine
+from dca_proto.protocol.trainer.failures import SETTLE, Failures
+from dca_proto.protocol.trainer.federation_budget import BudgetError, FederationBudget
+from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.protocol.trainer.round import (
+    CLOSE_BY,
+    COLLECTING,
+    COMMITTING,
+    DONE,
+    END,
+    FAILED,
+    FORGET,
+    OPEN,
+    QUIET,
+    ROUNDS,
+    Round,
+    StoredRound,
+    restored_rounds,
+)
+from dca_proto.protocol.trainer.waiting import Waiting
+from dca_proto.protocol.wire import messages as m
+from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode, verify_signed
+
+Ids = Collection[bytes]
+KEYS = "keys"
+
+
+class Trainer(Actor):
+    """A trainer.
+
+    Args:
+        identity: its Ed25519 identity, named in the federation file.
+        federation: the file given out of band.
+        random: returns random bytes; the operating system's on a real node.
+        mechanism: the noise mechanism that its sums use, and its data nodes.
+        account: what all rounds of a period together may cost each client; None sets no limit.
+        records: (table, key, value) of its store.
+
+    Attributes:
+        ledger: of the federation's account: one charge for each round that was started, limit or not.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        federation: Federation,
+        *,
+        random: Random,
+        mechanism: Mechanism | None = None,
+        account: BudgetLimit | None = None,
+        limits: Limits | None = None,
+        timing: Timing | None = None,
+        records: Iterable[tuple[str, bytes, bytes]] = (),
+    ) -> None:
+        records = tuple(records)
+        federation = newest_file(federation, records)
+        super().__init__(identity, federation, random, mechanism, limits, timing)
+        self._waiting = Waiting(federation, self._timing)
+        self._last_dropped: dict[bytes, str] = {}  # by Compute node or trainer
+        self._rounds: dict[bytes, Round]
+        self._rounds, self._unreadable = restored_rounds(records, federation, self._mechanism, self._limits)
+        self._account = FederationBudget(account, loaded(records, LEDGER, Charge).values())
+        self.ledger = self._account.ledger
+        self._failures = Failures(self.ledger, federation, self._timing, random, self._query)
+        self._answers = Answers(federation, self._mechanism, self._limits, self._failures.on_late_release)
+
+    def contributors(self, round_id: bytes) -> tuple[bytes, ...]:
+        """The ids of the clients in a round's result, sorted, in the order of its `nodes` or `reports`.
+
+        None before there is a result, and none of an unknown round.
+        """
+        known = self._rounds.get(round_id)
+        return known.contributors if known else ()
+
+    def ended(self, round_id: bytes) -> facts.RoundCompleted | facts.RoundFailed | None:
+        """How a known round ended, as it was told; None while it goes on, and of an unknown round."""
+        known = self._rounds.get(round_id)
+        if known is None or known.phase != DONE:
+            return known.told if known else None
+        return self._combined(known)
+
+    def unfinished(self, now_ms: int) -> set[bytes]:
+        """The rounds whose end will be told: open ones, results (again), and failures whose charge may come back.
+
+        Settled failures are told again by the start itself, and are not waited for.
+        """
+        open_or_done = {one.id for one in self._rounds.values() if one.phase in (*OPEN, DONE)}
+        return open_or_done | {one.id for one in self._awaiting(now_ms) if one.told is None}
+
+    def is_settling(self, now_ms: int) -> bool:
+        """Whether it will soon be known if a failed round's charge comes back."""
+        return any(one.told is None for one in self._awaiting(now_ms))
+
+    def _awaiting(self, now_ms: int) -> list[Round]:
+        return [one for one in self._rounds.values() if self._failures.awaits_aborts(one, now_ms)]
+
+    # --- start and messages ----------------------------------------------------------------------------------------
+
+    def _on_start_up(self, now_ms: int) -> list[Effect]:
+        resumed = [effect for round_id in sorted(self._rounds) for effect in self._resume(round_id, now_ms)]
+        return [*self._file_effects(), *resumed]
+
+    def _on_changed_file(self, now_ms: int) -> list[Effect]:
+        """Requests for rounds of other Compute nodes end; rounds that are open end with the nodes' aborts."""
+        self._answers.federation = self._failures.federation = self._federation
+        return [Report(fact) for fact in self._waiting.adopt(self._federation)]
+
+    def _on_command(self, request: object, now_ms: int) -> list[Effect]:
+        if not isinstance(request, OpenRound):
+            raise UsageError(f"a trainer takes OpenRound, found {type(request).__name__}")
+        return self._on_open(request, now_ms)
+
+    def _receive(self, sender: bytes, payload: bytes, now_ms: int) -> list[Effect]:
+        frame = decode_frame(payload)
+        if isinstance(frame, m.Sealed):
+            current = self._round(frame.round_id)
+            inner = open_answer(frame, current.reply_key, current.opened.hash)
+            return self._on_answer(sender, inner, current, now_ms)
+        if not isinstance(frame, m.Signed):
+            raise PeerError("kind", found=type(frame).__name__, expected="Signed or Sealed")
+        body = decode_body(frame.body)
+        match body:
+            case m.EpochKey():
+                self._waiting.note(sender, frame, now_ms)
+                return [*self._announce_waiting(now_ms), *self._ask(self._waiting.uncounted_at(sender))]
+            case m.Sessions():
+                verify_signed(frame, self._federation.compute(sender).key, self._federation_id)
+                self._waiting.sessions[sender] = body.count
+                return self._announce_waiting(now_ms)
+            case m.FederationFile():
+                return self._on_file(frame, now_ms)
+            case m.Progress():
+                return self._on_progress(sender, frame, body, now_ms)
+            case m.Abort():
+                return self._on_abort(frame, body, now_ms)
+            case _:
+                raise PeerError("kind", found=type(body).__name__, expected="a message for a trainer")
+
+    def _on_answer(self, sender: bytes, frame: m.Signed, current: Round, now_ms: int) -> list[Effect]:
+        body = decode_body(frame.body)
+        match body:
+            case m.Decline():
+                taken = self._answers.take_decline(sender, frame, body, current, now_ms)
+                ended = [*self._done_when_all(current, now_ms), *self._close_when_complete(current, now_ms)]
+                return [*taken, *(ended or self._failures.on_decline(current))]
+            case m.PartialSum():
+                return self._on_partial(sender, frame, body, current, now_ms)
+            case m.Release():
+                taken = self._answers.take_release(sender, frame, body, current, now_ms)
+                return [*taken, *self._done_when_all(current, now_ms)]
+            case _:
+                raise PeerError("kind", found=type(body).__name__, expected="Decline, PartialSum or Release")
+
+    # --- announcement ---------------------------------------------------------------------------------------------
+
+    def check_request(self, request: OpenRound, now_ms: int, beside: Iterable[OpenRound] = ()) -> None:
+        """What every participant will check, while it is the caller's mistake and not yet a peer's; and the account.
+
+        Args:
+            beside: requests that are on their way to this actor, for which the account is to be kept free, too.
+
+        Raises:
+            UsageError: the round cannot be held.
+            BudgetError: it cannot be held now.
+        """
+        self._check_terms(request)
+        self.check_job([request.price], now_ms, beside, invited=request.invited)
+
+    def _check_terms(self, request: OpenRound) -> None:
+        round_id = request.round_id
+        known = round_id in self._rounds or round_id in self._waiting.requests
+        if known or round_id in self.ledger or round_id in self._unreadable:
+            raise UsageError(f"round {round_id.hex()} is known already; draw a fresh id for each round")
+        request.check(self._federation, self._mechanism, self._limits, self._timing)
+
+    def check_job(
+        self, costs: Iterable[PrivacyCost], now_ms: int, beside: Iterable[OpenRound] = (), *, invited: Ids = ()
+    ) -> None:
+        """Refuse a job of several rounds that would exceed the account, before its first.
+
+        Args:
+            costs: of the rounds. beside: as for `check_request`. invited: to each of the rounds; empty: everybody.
+
+        Raises:
+            BudgetError: with what it would come to, what is allowed and what is left.
+        """
+        unannounced = [request for request in beside if request.round_id not in self._rounds]
+        reserved, failed = self._waiting.reserved(unannounced), len(self._awaiting(now_ms))
+        self._account.require(costs, now_ms, invited=invited, reserved=reserved, failed=failed)
+
+    def _on_open(self, request: OpenRound, now_ms: int) -> list[Effect]:
+        self._check_terms(request)
+        try:
+            self.check_job([request.price], now_ms, invited=request.invited)
+        except BudgetError as refusal:  # it was let through before: other rounds go on
+            return [Report(facts.RoundFailed(request.round_id, str(refusal), None, None))]
+        if not request.answers_expected:
+            self._waiting.sessions.clear()
+        self._waiting.requests[request.round_id] = request
+        announced = self._announce_waiting(now_ms)
+        if announced:
+            return announced
+        missing = self._waiting.missing(request, now_ms)
+        asked = self._ask(dict.fromkeys((*missing, *self._waiting.uncounted(request))), missing)
+        timer = SetTimer(Timer(KEYS, request.round_id), now_ms + request.collect_window_ms)
+        return [*asked, timer, *([Report(facts.WaitingForKeys(request.round_id, missing))] if missing else [])]
+
+    def _ask(self, computes: Iterable[bytes], keyless: Ids = ()) -> list[Effect]:
+        """Ask Compute nodes how many clients have a session, and those without a key for theirs."""
+        return [
+            Send(Address(Channel.COMPUTE, one), b"", encode(self._sign(self._waiting.question(one in keyless))))
+            for one in computes
+        ]
+
+    def _drop(self, error: PeerError, sender: bytes) -> Report:
+        if self._federation.is_server(sender):
+            self._last_dropped[sender] = str(error)
+        return super()._drop(error, sender)
+
+    def _announce_waiting(self, now_ms: int) -> list[Effect]:
+        """Announce every round for which all keys are known now."""
+        ready = self._waiting.take_ready(now_ms)
+        return [effect for request in ready for effect in self._announce(request, now_ms)]
+
+    def _announce(self, request: OpenRound, now_ms: int) -> list[Effect]:
+        secret = self._random(KEY_BYTES)
+        public, epochs = AgreementKey(secret).public, self._waiting.keys_of(request)
+        cancelled = CancelTimer(Timer(KEYS, request.round_id))
+        try:
+            file = (self._federation.number, self._federation.hash)
+            body = request.announcement(self.id, file, self._mechanism.name, epochs, public, now_ms)
+            stored = StoredRound(NEW, request, self._sign(body), secret, now_ms)
+            current = Round(stored, open_announcement(stored.announcement, self._federation, self._limits))
+            dimension = current.opened.validated(self._mechanism, self._limits).dimension
+        except (UsageError, PeerError, TypeError, OverflowError) as error:  # too few sessions, or it cannot be encoded
+            return [cancelled, Report(facts.RoundFailed(request.round_id, str(error), None, None))]
+        self._rounds[request.round_id] = current
+        return [
+            cancelled,
+            self.ledger.charge(request.charge(self.id, self.ledger.next_number, now_ms)),
+            current.advance("announce"),
+            *self._deadlines(current),
+            current.resend_timer(self._timing, self._random(1), now_ms),
+            *current.announced(),
+            Report(facts.Announced(request.round_id, request.statistic, dimension)),
+        ]
+
+    def _deadlines(self, current: Round) -> list[Effect]:
+        end = SetTimer(Timer(END, current.id), current.end_ms)
+        if not current.opened.computes or current.phase != COLLECTING:
+            return [end]
+        return [SetTimer(Timer(CLOSE_BY, current.id), current.opened.body.close_by_ms), end]
+
+    # --- answers, arrivals and the close --------------------------------------------------------------------------
+
+    def _done_when_all(self, current: Round, now_ms: int) -> list[Effect]:
+        """Of a round without Compute nodes: the result, when all have answered."""
+        if current.opened.computes or current.phase != COLLECTING or not current.has_all():
+            return []
+        return self._complete(current, "last release", now_ms)
+
+    def _on_progress(self, sender: bytes, frame: m.Signed, body: m.Progress, now_ms: int) -> list[Effect]:
+        current = self._node_round(sender, frame, body)
+        current.step("progress")
+        if not current.arrivals.note(sender, body.count, now_ms):
+            return []
+        arrived = facts.Arrived(current.id, current.arrivals.total, current.stored.request.answers_expected)
+        return [Report(arrived), *self._close_when_complete(current, now_ms)]
+
+    def _close_when_complete(self, current: Round, now_ms: int) -> list[Effect]:
+        """Close as soon as nothing more can be expected; otherwise look again when arrivals are quiet."""
+        terms = current.opened.body.terms
+        if current.phase != COLLECTING or not isinstance(terms, SecureSum):
+            return []
+        arrivals = current.arrivals
+        why = arrivals.reason(current.expected, terms.fewest, terms.most, self._timing, now_ms)
+        if why is not None:
+            return self._close(current, why, now_ms)
+        if arrivals.total < terms.fewest and not arrivals.has_all(current.expected):
+            return []
+        return [SetTimer(Timer(QUIET, current.id), arrivals.quiet_ms(self._timing))]
+
+    def _close(self, current: Round, why: str, now_ms: int) -> list[Effect]:
+        current.attempt = 0
+        return [
+            current.advance("close"),
+            CancelTimer(Timer(QUIET, current.id)),
+            CancelTimer(Timer(CLOSE_BY, current.id)),
+            *self._ask_nodes(current, m.Close(current.id, current.opened.hash)),
+            current.resend_timer(self._timing, self._random(1), now_ms),
+            Report(facts.Closed(current.id, current.arrivals.total, why)),
+        ]
+
+    # --- results --------------------------------------------------------------------------------------------------
+
+    def _on_partial(
+        self, sender: bytes, frame: m.Signed, body: m.PartialSum, current: Round, now_ms: int
+    ) -> list[Effect]:
+        self._node_round(sender, frame, body)
+        if current.phase == FAILED:
+            return self._failures.on_partial(current)
+        if sender in current.partials:
+            current.step("repeated partial")
+            return []  # the first one counts
+        last = len(current.partials) + 1 == len(current.opened.computes)
+        event = "last partial" if last else "partial"
+        current.step(event)
+        current.partials[sender] = body
+        stored = current.store(partials=(*current.stored.partials, (sender, frame)))
+        return self._complete(current, event, now_ms) if last else [stored]
+
+    def _complete(self, current: Round, event: str, now_ms: int) -> list[Effect]:
+        try:
+            completed = self._combined(current)
+        except RoundAborted as error:
+            return self._failures.fail(current, error.reason, now_ms, error.contributors, error.needed)
+        return [current.advance(event), *current.end(self._timing, now_ms), Report(completed)]
+
+    def _combined(self, current: Round) -> facts.RoundCompleted:
+        """The result; the same for the same partial sums, however often it is asked for."""
+        if not current.opened.computes:
+            return self._answers.result(current)
+        aggregate, current.contributors = combine(
+            current.opened,
+            current.opened.validated(self._mechanism, self._limits),
+            current.partials,
+            expected=current.stored.request.answers_expected,
+            private=self._mechanism.private,
+        )
+        return facts.RoundCompleted(current.id, aggregate)
+
+    def _on_abort(self, frame: m.Signed, body: m.Abort, now_ms: int) -> list[Effect]:
+        if body.round_id not in self._rounds:
+            return []  # aborts are broadcast: another trainer's
+        current = self._node_round(body.compute, frame, body)
+        return self._failures.on_abort(current, body.compute, body, now_ms)
+
+    # --- time and restarts ----------------------------------------------------------------------------------------
+
+    def _on_timer(self, timer: Timer, now_ms: int) -> list[Effect]:
+        if timer.purpose == KEYS:
+            failure = self._waiting.give_up(timer.round_id, now_ms, self._last_dropped)
+            return [Report(failure)] if failure else []
+        current = self._rounds.get(timer.round_id)
+        if current is None:
+            return []
+        if timer.purpose == QUIET:
+            return self._close_when_complete(current, now_ms)
+        if timer.purpose == CLOSE_BY and current.phase == COLLECTING:
+            return self._close(current, DEADLINE, now_ms)
+        if timer.purpose == RESEND:
+            return self._resend(current, now_ms)
+        if timer.purpose == SETTLE and current.phase == FAILED:
+            return self._failures.tell(current)
+        if timer.purpose == END and current.phase in OPEN:
+            return self._end(current, now_ms)
+        return self._forget(current) if timer.purpose == FORGET else []
+
+    def _forget(self, current: Round) -> list[Effect]:
+        current.step("forget")
+        told = self._failures.tell(current, finally_=True) if current.phase == FAILED else []
+        del self._rounds[current.id]
+        return [*told, Forget(ROUNDS, current.id), *forgotten_releases(current)]
+
+    def _end(self, current: Round, now_ms: int) -> list[Effect]:
+        """At the end: a round without Compute nodes is done with what it has; any other has failed."""
+        if not current.opened.computes:
+            return self._complete(current, "last release", now_ms)
+        return self._failures.fail(current, self._failures.silence(current), now_ms)
+
+    def _resend(self, current: Round, now_ms: int) -> list[Effect]:
+        """What is not answered yet, and the timer for the next time."""
+        if current.phase == COLLECTING:
+            waiting = now_ms < current.opened.body.close_by_ms
+            again = [*(current.announced() if waiting else []), *self._query(current)]
+        elif current.phase == COMMITTING:
+            close = m.Close(current.id, current.opened.hash)
+            waiting = now_ms < current.opened.body.commit_by_ms
+            words = [*current.announced_to_nodes(), *self._ask_nodes(current, close)] if waiting else []
+            again = [*words, *self._query(current)]
+        else:
+            return self._failures.ask_again(current, now_ms)
+        return [*again, current.resend_timer(self._timing, self._random(1), now_ms)]
+
+    def _query(self, current: Round) -> list[Effect]:
+        """Ask the Compute nodes that are missing for their last word."""
+        return self._ask_nodes(current, m.Query(current.id, current.opened.hash))
+
+    def _ask_nodes(self, current: Round, body: m.Close | m.Query) -> list[Effect]:
+        """A word to every Compute node that has not had its last one."""
+        payload = encode(self._sign(body))
+        ended = {*current.partials, *current.stored.aborted_by}
+        missing = [compute for compute in current.opened.computes if compute not in ended]
+        return [Send(Address(Channel.COMPUTE, compute), current.id, payload) for compute in missing]
+
+    def _resume(self, round_id: bytes, now_ms: int) -> list[Effect]:
+        current = self._rounds[round_id]
+        if current.phase in OPEN:
+            return [*self._resend(current, now_ms), *self._deadlines(current)]
+        if current.phase == DONE:
+            return [Report(self._combined(current)), *current.end(self._timing, now_ms)]
+        return [*current.end(self._timing, now_ms), *self._failures.resume(current, now_ms)]
+
+    # --- bookkeeping ----------------------------------------------------------------------------------------------
+
+    def _round(self, round_id: bytes) -> Round:
+        current = self._rounds.get(round_id)
+        if current is None:
+            raise PeerError("unknown-round", found=round_id.hex(), expected="a round of this trainer")
+        return current
+
+    def _node_round(self, sender: bytes, frame: m.Signed, body: m.Progress | m.PartialSum | m.Abort) -> Round:
+        """The round of a Compute node's message, whose signature and announcement hold."""
+        current = self._round(body.round_id)
+        self._check_word(frame, sender, current.opened.computes, body.announcement_hash, current.opened.hash)
+        return current

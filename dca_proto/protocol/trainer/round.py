@@ -1,0 +1,179 @@
+"""A trainer's round: what is asked, what is stored, and the literal table of its phases (DESIGN §4, §5, §9).
+
+A secure sum:
+    new ── announce ──> collecting ── all, full, quiet or late ──> committing ── M partial sums ──> done
+                             └──── an abort, silence ─────┴──> failed ── M aborts ──> returned
+Without Compute nodes:
+    new ── announce ──> collecting ── all have answered, or the end with a release ──> done
+                             └── all declined, or the end without one ──> failed ── all declined ──> returned
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from dca_proto.crypto.sealing import ID_BYTES, AgreementKey
+from dca_proto.errors import PeerError, UsageError
+from dca_proto.privacy.mechanism import Mechanism
+from dca_proto.protocol.actor import NEW, RESEND, ActorRound, Stored, Table, stays
+from dca_proto.protocol.announcement import OpenedAnnouncement, invitations, open_announcement
+from dca_proto.protocol.effects import Address, CancelTimer, Channel, Effect, Send, SetTimer
+from dca_proto.protocol.events import Timer
+from dca_proto.protocol.facts import RoundFailed
+from dca_proto.protocol.federation import Federation
+from dca_proto.protocol.params import Limits, Timing
+from dca_proto.protocol.records import Records, loaded
+from dca_proto.protocol.trainer.closing import Arrivals
+from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.protocol.wire.codec import encode, open_signed
+from dca_proto.protocol.wire.messages import InvitedRound, PartialSum, Signed
+
+ROUNDS, RELEASES = "trainer-round", "trainer-release"
+QUIET, CLOSE_BY, END, FORGET = "quiet", "close-by", "end", "forget"
+COLLECTING, COMMITTING = "collecting", "committing"
+DONE, FAILED, RETURNED, CLOSED = "done", "failed", "returned", "closed"
+OPEN, ENDED = (COLLECTING, COMMITTING), (DONE, FAILED, RETURNED)
+TABLE: Table = {
+    (NEW, "announce"): COLLECTING,
+    (COLLECTING, "close"): COMMITTING,
+    (COLLECTING, "last release"): DONE,
+    **{(phase, "last partial"): DONE for phase in OPEN},
+    **{(phase, "fail"): FAILED for phase in OPEN},
+    (FAILED, "last abort"): RETURNED,
+    (FAILED, "all declined"): RETURNED,
+    (RETURNED, "late release"): FAILED,
+    **{(phase, "forget"): CLOSED for phase in ENDED},
+    **stays((COLLECTING,), "release"),
+    **stays((COLLECTING, DONE, FAILED), "repeated release"),
+    **stays((DONE, FAILED), "late release"),
+    **stays((*OPEN, *ENDED), "progress", "decline"),
+    **stays(OPEN, "partial"),
+    **stays((*OPEN, DONE), "repeated partial"),
+    **stays((FAILED,), "late partial", "abort"),
+    **stays(ENDED, "late abort"),
+}
+
+
+class StoredRound(Stored, frozen=True):
+    """One round at the trainer, as it is stored.
+
+    Attributes:
+        announced_ms: when it was announced.
+        aborted_by: ids of the Compute nodes whose signed aborts came.
+        released: whether the round failed although a Compute node has released its part, or a client has released.
+        reason, contributors, needed: of a failed one, as in `RoundFailed`.
+    """
+
+    request: OpenRound
+    announcement: Signed
+    reply_secret: bytes
+    announced_ms: int
+    partials: tuple[tuple[bytes, Signed], ...] = ()
+    aborted_by: tuple[bytes, ...] = ()
+    released: bool = False
+    reason: str = ""
+    contributors: int | None = None
+    needed: int | None = None
+
+    def __repr__(self) -> str:
+        return f"StoredRound({self.phase}, {self.request.round_id.hex()})"
+
+
+class Round(ActorRound[StoredRound]):
+    """One round in memory."""
+
+    table, records = TABLE, ROUNDS
+
+    def __init__(self, stored: StoredRound, opened: OpenedAnnouncement) -> None:
+        super().__init__(stored.request.round_id, stored)
+        self.opened = opened
+        self.reply_key = AgreementKey(stored.reply_secret)
+        self.invited = frozenset(stored.request.invited)
+        self.arrivals = Arrivals(stored.announced_ms)
+        self.declined: set[bytes] = set()
+        self.why: Counter[str] = Counter()  # the declines' reasons
+        self.answered: set[bytes] = set()  # of a round without Compute nodes: released, declined, or both
+        self.partials: dict[bytes, PartialSum] = {}
+        self.releases: dict[bytes, Signed] = {}  # of a round without Compute nodes, by client
+        self.contributors: tuple[bytes, ...] = ()  # ids of the clients in the result
+        self.told: RoundFailed | None = None  # of a failed round: to the owner, by this process
+
+    @property
+    def expected(self) -> int | None:
+        """How many contributions may be hoped for: those that declined are not; None where nobody knows."""
+        expected = self.stored.request.answers_expected
+        return max(expected - len(self.declined), 0) if expected else None
+
+    def announced(self) -> list[Effect]:
+        """The announcement, once more: to Compute nodes that have not answered, and to all clients that are asked."""
+        frame, invited = self.stored.announcement, self.stored.request.invited
+        nodes = self.announced_to_nodes()
+        if not invited:
+            return [*nodes, Send(Address(Channel.ANNOUNCE), self.id, encode(frame))]
+        asked = invitations(frame, sorted(invited))
+        waiting = sorted(self.invited - self.declined - self.answered)
+        return [*nodes, *(Send(Address(Channel.CLIENT, one), self.id, encode(asked[one])) for one in waiting)]
+
+    def announced_to_nodes(self) -> list[Effect]:
+        """The announcement, once more, to Compute nodes that have not answered it."""
+        frame, invited = self.stored.announcement, self.stored.request.invited
+        payload = encode(InvitedRound(frame, b"".join(sorted(invited))) if invited else frame)
+        silent = [compute for compute in self.opened.computes if compute not in self.arrivals.counts]
+        return [Send(Address(Channel.COMPUTE, compute), self.id, payload) for compute in silent]
+
+    @property
+    def end_ms(self) -> int:
+        """When nothing more is waited for: lost words are asked for, one commit window beyond `commit_by`."""
+        window_ms = self.stored.request.commit_window_ms if self.opened.computes else 0
+        return self.opened.body.commit_by_ms + window_ms
+
+    def end(self, timing: Timing, now_ms: int) -> list[Effect]:
+        """Nothing more is waited for; the round is kept for the retention."""
+        cancelled: list[Effect] = [CancelTimer(Timer(purpose, self.id)) for purpose in (QUIET, CLOSE_BY, RESEND, END)]
+        forget_ms = self.opened.body.commit_by_ms + timing.retention_ms
+        return [*cancelled, SetTimer(Timer(FORGET, self.id), max(now_ms, forget_ms))]
+
+    def has_all(self) -> bool:
+        """Of a round without Compute nodes: whether as many clients have answered as are expected."""
+        return 0 < len(self.answered) == self.stored.request.answers_expected
+
+    def all_declined(self) -> bool:
+        """Of a round without Compute nodes: whether all have signed that they decline it, and nobody has released.
+
+        All are the invited clients; of a round of everybody, as many as are expected.
+        """
+        expected = self.stored.request.answers_expected
+        declined = self.invited <= self.declined if self.invited else 0 < expected <= len(self.declined)
+        return declined and not self.releases and not self.opened.computes
+
+
+def restored_rounds(
+    records: Records, federation: Federation, mechanism: Mechanism, limits: Limits
+) -> tuple[dict[bytes, Round], set[bytes]]:
+    """The rounds of a store, by id; and the ids of those that cannot be read now.
+
+    Those are of a replaced federation file, or of a statistic that is not known here. Their records stay, should that
+    come back.
+
+    Raises:
+        UsageError: a record is damaged.
+    """
+    releases: defaultdict[bytes, dict[bytes, Signed]] = defaultdict(dict)
+    for key, frame in loaded(records, RELEASES, Signed).items():
+        releases[key[:ID_BYTES]][key[ID_BYTES:]] = frame
+    rounds: dict[bytes, Round] = {}
+    unreadable: set[bytes] = set()
+    for round_id, stored in loaded(records, ROUNDS, StoredRound).items():
+        try:
+            current = Round(stored, open_announcement(stored.announcement, federation, limits))
+            current.opened.validated(mechanism, limits)
+            for compute, frame in stored.partials:
+                public = federation.compute(compute).key
+                current.partials[compute] = open_signed(frame, public, federation.id, PartialSum)
+        except (PeerError, UsageError):
+            unreadable.add(round_id)
+        else:
+            current.releases = releases[round_id]
+            current.answered.update(current.releases)
+            rounds[round_id] = current
+    return rounds, unreadable

@@ -1,0 +1,42 @@
+"""What all messages are built of: checked field types, the base of everything that is encoded, and signatures."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from dca_proto.protocol.params import PROTOCOL_VERSION
+
+TEXT_CHARS_MAX = 500
+COMPUTES_MAX = 64
+MEMBERS_MAX = 256
+REVOKED_MAX = 1 << 13
+"""Of a federation file, which must fit one retained message (256 KiB): members of a role, and revoked ids."""
+Id = Annotated[bytes, Meta(min_length=16, max_length=16)]
+Hash = Annotated[bytes, Meta(min_length=32, max_length=32)]
+Key = Annotated[bytes, Meta(min_length=32, max_length=32)]
+Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
+Tag = Annotated[bytes, Meta(min_length=16, max_length=16)]
+Count = Annotated[int, Meta(ge=0, lt=1 << 32)]
+Number = Annotated[int, Meta(ge=1, lt=1 << 32)]
+TimeMs = Annotated[int, Meta(ge=0, lt=1 << 53)]
+Name = Annotated[str, Meta(min_length=1, max_length=64)]
+Text = Annotated[str, Meta(max_length=TEXT_CHARS_MAX)]
+Version = Annotated[int, Meta(ge=PROTOCOL_VERSION, le=PROTOCOL_VERSION)]
+
+
+class Wire(msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True):
+    """Base of everything that is encoded: fields by position, nothing unknown."""
+
+
+class Signed(Wire, frozen=True, array_like=True, tag=1):
+    """§3: a body and its sender's Ed25519 signature over the federation's id, the version and the body."""
+
+    body: bytes
+    signature: Signature
+    version: Version = PROTOCOL_VERSION
+
+    def __repr__(self) -> str:  # the trainer keeps releases as they were signed
+        return f"Signed(<{len(self.body)} bytes>)"

@@ -1,0 +1,63 @@
+"""MQTT topics: one shape for all, so that broker access lists can be written per actor.
+
+    dca/<federation>/<channel>/<receiver or all>/<sender>
+
+The sender stands last: a broker that lets each user write only to topics that end in its own id stops spoofing before
+our cryptography has to. No level is free text: a client has one topic for each member that it writes to, and so a
+broker retains a known number of messages of each. Ids are lower-case hexadecimal.
+"""
+
+from __future__ import annotations
+
+import re
+
+from dca_proto.crypto.sealing import ID_BYTES
+from dca_proto.errors import PeerError, UsageError
+from dca_proto.protocol.effects import Address, Channel
+
+RETAINED = (Channel.EPOCH, Channel.HELLO, Channel.FEDERATION)
+"""The only channels on which actors have the broker retain a message."""
+
+_ID = re.compile("[0-9a-f]{32}")
+
+
+def topic_of(federation: str, to: Address, sender: bytes) -> str:
+    """The topic on which `sender` reaches `to`. Raises `UsageError` for ids of another length."""
+    receiver = "all" if to.channel.is_broadcast else _hexadecimal(to.id)
+    return f"dca/{federation}/{to.channel.value}/{receiver}/{_hexadecimal(sender)}"
+
+
+def _hexadecimal(identity: bytes) -> str:
+    if len(identity) != ID_BYTES:
+        raise UsageError(f"a topic holds ids: found {len(identity)} bytes, expected {ID_BYTES}")
+    return identity.hex()
+
+
+def sender_of(topic: str) -> bytes:
+    """The id that the topic claims as sender. Raises `PeerError` where the topic has another shape."""
+    parts = topic.split("/")
+    try:
+        if len(parts) != 5 or parts[0] != "dca":
+            raise ValueError
+        Channel(parts[2])
+        if not _ID.fullmatch(parts[4]):
+            raise ValueError
+        return bytes.fromhex(parts[4])
+    except ValueError:
+        raise PeerError("topic", found=topic[:200], expected="dca/federation/channel/receiver/sender") from None
+
+
+def may_be_retained(topic: str) -> bool:
+    """Whether a message that the broker had kept may stand on a topic; elsewhere nobody but an attacker leaves one."""
+    return topic.split("/")[2:4] in [[channel.value, "all"] for channel in RETAINED]
+
+
+def subscriptions(federation: str, role: Channel, actor_id: bytes) -> tuple[str, ...]:
+    """The topic filters of an actor: its own inbox, and the broadcasts that its role listens to."""
+    broadcasts = {
+        Channel.CLIENT: (Channel.FEDERATION, Channel.ANNOUNCE, Channel.ABORT),
+        Channel.COMPUTE: (Channel.FEDERATION, Channel.ABORT, Channel.HELLO),
+        Channel.TRAINER: (Channel.FEDERATION, Channel.ABORT, Channel.EPOCH),
+    }[role]
+    inbox = f"dca/{federation}/{role.value}/{actor_id.hex()}/+"
+    return inbox, *(f"dca/{federation}/{channel.value}/all/+" for channel in broadcasts)

@@ -1,0 +1,120 @@
+"""Who may use a broker: passwords and access lists for mosquitto, derived from the actors' roles.
+
+Every user's name and client id is the actor's id in hexadecimal. A user may write only to topics that end in that id,
+and only to those whom its role writes to; it may read its own inbox and its role's broadcasts, nothing else. This keeps
+honest brokers from carrying spoofed or flooding messages; the protocol's own cryptography does not depend on it.
+
+A client's topics are spelled out, level by level. A broker retains one message for each topic, so a client can leave
+one at each Compute node and trainer, and its Hello. Compute nodes and trainers, who are few, write to any client.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from dca_proto.errors import UsageError
+from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.wire.topics import subscriptions
+
+_INBOXES = (Channel.CLIENT, Channel.COMPUTE, Channel.TRAINER)
+_WRITES = {
+    Channel.CLIENT: (Channel.TRAINER, Channel.COMPUTE, Channel.HELLO),
+    Channel.COMPUTE: (*_INBOXES, Channel.ABORT, Channel.EPOCH, Channel.FEDERATION),
+    Channel.TRAINER: (Channel.CLIENT, Channel.COMPUTE, Channel.ANNOUNCE, Channel.FEDERATION),
+}
+_MIB = 1 << 20
+_ITERATIONS = 101  # mosquitto's own figure: our passwords are random, and a swarm logs in at once
+_SALT_BYTES = 12
+
+
+class Member(msgspec.Struct, frozen=True):
+    """An actor that the broker lets in.
+
+    Args:
+        role: `Channel.CLIENT`, `COMPUTE` or `TRAINER`.
+        id: the actor's 16-byte id; in hexadecimal its user name and client id.
+        password: printable, at least 8 characters.
+    """
+
+    role: Channel
+    id: bytes
+    password: str
+
+    def __post_init__(self) -> None:
+        if self.role not in _WRITES or len(self.id) != 16:
+            raise UsageError(f"a broker's member has a role and a 16-byte id: found {self.role.value}, {self.id.hex()}")
+        if len(self.password) < 8 or not self.password.isprintable():
+            raise UsageError(f"the password of {self.id.hex()} must be printable and have at least 8 characters")
+
+    def __repr__(self) -> str:
+        return f"Member({self.role.value}, {self.id.hex()}, password=<hidden>)"
+
+
+class Access(msgspec.Struct, frozen=True):
+    """The members of one federation's broker."""
+
+    federation: str
+    members: tuple[Member, ...]
+
+    def ids(self, role: Channel) -> list[str]:
+        """The members of a role, in hexadecimal."""
+        return [member.id.hex() for member in self.members if member.role is role]
+
+
+def limit_lines(access: Access) -> list[str]:
+    """mosquitto's limits: what a federation of that size needs, so that no member can make the broker grow beyond.
+
+    A receiver's queue has room for every client's Hello, and for a contribution of 64 KiB of each; what does not fit is
+    dropped, and sent again by whoever has no receipt. The memory holds all Compute nodes' and trainers' queues, and
+    256 KiB for each client; who asks for more is disconnected.
+    """
+    clients = len(access.ids(Channel.CLIENT))
+    queue_bytes = 4 * _MIB + 64 * 1024 * clients
+    memory_bytes = 16 * _MIB + 256 * 1024 * clients + queue_bytes * (len(access.members) - clients)
+    return [
+        f"max_queued_messages {1000 + 4 * clients}",
+        f"max_queued_bytes {queue_bytes}",
+        "max_inflight_messages 1000",
+        f"max_inflight_bytes {_MIB}",
+        f"memory_limit {memory_bytes}",
+    ]
+
+
+def write_access(access: Access, directory: Path) -> tuple[Path, Path]:
+    """Write mosquitto's password file and access list, readable by the owner only; their paths."""
+    passwords, lists = directory / "passwords", directory / "access"
+    _write_private(passwords, (_password_line(member) for member in access.members))
+    _write_private(lists, (line for member in access.members for line in access_lines(access, member)))
+    return passwords, lists
+
+
+def access_lines(access: Access, member: Member) -> Iterator[str]:
+    """A member's section of the access list."""
+    name = member.id.hex()
+    yield f"user {name}"
+    for channel in _WRITES[member.role]:
+        anyone = ["all"] if channel.is_broadcast else ["+"]  # mosquitto reads the list line by line: none for a client
+        for receiver in access.ids(channel) if channel in (Channel.COMPUTE, Channel.TRAINER) else anyone:
+            yield f"topic write dca/{access.federation}/{channel.value}/{receiver}/{name}"
+    for topic_filter in subscriptions(access.federation, member.role, member.id):
+        yield f"topic read {topic_filter}"
+
+
+def _password_line(member: Member) -> str:
+    """PBKDF2-HMAC-SHA512 in mosquitto's format ``user:$7$iterations$salt$hash``."""
+    salt = os.urandom(_SALT_BYTES)
+    derived = hashlib.pbkdf2_hmac("sha512", member.password.encode(), salt, _ITERATIONS)
+    encoded = (base64.b64encode(value).decode() for value in (salt, derived))
+    return f"{member.id.hex()}:$7${_ITERATIONS}${'$'.join(encoded)}"
+
+
+def _write_private(path: Path, lines: Iterable[str]) -> None:
+    path.unlink(missing_ok=True)
+    with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123
+        file.writelines(f"{line}\n" for line in lines)

@@ -1,0 +1,304 @@
+"""Starts a broker for a trial, a test or `dca broker`, and ends it: mosquitto where it is installed, else amqtt.
+
+Both run as processes of their own, with configuration, data and log in a given directory. They are started outside the
+terminal's process group, so that Ctrl-C reaches them only through us, after the actors have closed. They end with the
+process that started them even if that is killed: amqtt at the end of its standard input; mosquitto, on Linux only, as
+`parent_death` tells it, and with the very thread that started it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import getpass
+import importlib.metadata
+import importlib.util
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from dca_proto.errors import UsageError
+from dca_proto.runtime import parent_death
+from dca_proto.runtime.access import Access, limit_lines, write_access
+from dca_proto.runtime.listener import is_anothers
+from dca_proto.runtime.parts import PART_BYTES_DEFAULT
+from dca_proto.wording import to_install
+
+Kind = Literal["auto", "embedded", "mosquitto"]
+Limits = Literal["default", "large"]
+LOG_NAME = "broker.log"
+_START_TIMEOUT_S = 20.0
+_POLL_S = 0.02
+_WATCH_S = 0.2
+_PORT_TRIES = 3
+_STOP_TIMEOUT_S = 5.0
+_HEAD_BYTES = 1024  # of a packet, beside the part that it carries: its topic, mostly
+
+
+class TlsFiles(msgspec.Struct, frozen=True):
+    """PEM files of a broker: its certificate and key, and the CA that signs clients' certificates.
+
+    With `require_certificate` a client without a certificate signed by `ca` is refused.
+    """
+
+    ca: Path
+    certificate: Path
+    key: Path
+    require_certificate: bool = False
+
+
+class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a broker is to run.
+
+    Args:
+        kind: ``auto`` takes mosquitto where it is installed.
+        host: address to listen on; the default is reached from this machine only.
+        port: 0 takes a free one.
+        limits: without `access`, ``large`` lets any number of messages wait for a client; ``default`` leaves
+            mosquitto's 1000, beyond which it drops what it has acknowledged.
+        session_expiry_s: how long a client may stay away before its session is forgotten.
+        tls: listen with TLS (mosquitto only).
+        access: let in members only, with passwords, access lists and limits (mosquitto only).
+    """
+
+    kind: Kind = "auto"
+    host: str = "127.0.0.1"
+    port: int = 0
+    limits: Limits = "large"
+    session_expiry_s: int = 7 * 24 * 3600
+    tls: TlsFiles | None = None
+    access: Access | None = None
+
+
+class Broker(msgspec.Struct, frozen=True):
+    """A running broker."""
+
+    url: str
+    kind: str
+    version: str
+    process: subprocess.Popen[bytes]
+    log_path: Path
+
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        return self.process.pid
+
+    async def ended(self) -> None:
+        """Wait until the broker ends by itself, and raise `UsageError` that names its log."""
+        while self.process.poll() is None:  # noqa: ASYNC110 - there is no event that every system has
+            await asyncio.sleep(_WATCH_S)
+        code = self.process.returncode
+        raise UsageError(f"the broker ended by itself with {code}: {_last_line(self.log_path)}; see {self.log_path}")
+
+
+def find_mosquitto() -> str | None:
+    """The mosquitto program, also where Debian puts it outside users' paths."""
+    return shutil.which("mosquitto", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"]))
+
+
+@contextlib.asynccontextmanager
+async def launch_broker(directory: Path, options: BrokerOptions | None = None) -> AsyncIterator[Broker]:
+    """Run a broker for the time of the context.
+
+    Args:
+        directory: for its configuration, data and log; made if missing. A mosquitto started again in the same directory
+            still knows its sessions.
+        options: how to run it.
+
+    Raises:
+        UsageError: the port is in use, the kind is not installed or cannot do what `options` asks, or it did not start.
+    """
+    options = options or BrokerOptions()
+    kind = _chosen(options)
+    log_path = directory / LOG_NAME
+    process, port = await _launched(kind, directory, options, log_path)
+    try:
+        scheme = "mqtts" if options.tls else "mqtt"
+        yield Broker(f"{scheme}://{options.host}:{port}", kind, _version(kind), process, log_path)
+    finally:
+        _stop(process)
+
+
+async def _launched(
+    kind: str, directory: Path, options: BrokerOptions, log_path: Path
+) -> tuple[subprocess.Popen[bytes], int]:
+    """A broker that listens, and on which port. Where any will do and another process was faster, it is another one."""
+    for tries_left in reversed(range(_PORT_TRIES)):
+        port = _checked_port(options)
+        process = _start(kind, directory, msgspec.structs.replace(options, port=port), log_path)
+        try:
+            if await _is_listening(process, options.host, port):
+                return process, port
+        except BaseException:
+            _stop(process)
+            raise
+        _stop(process)
+        if options.port or not tries_left or _is_free(options.host, port):
+            break
+    raise UsageError(f"the broker did not start on port {port}: {_last_line(log_path)}; see {log_path}")
+
+
+def _chosen(options: BrokerOptions) -> str:
+    kind = options.kind
+    if kind == "auto":
+        kind = "mosquitto" if find_mosquitto() else "embedded"
+    if kind == "mosquitto" and not find_mosquitto():
+        raise UsageError("mosquitto is not installed: apt install mosquitto (Debian), or use --broker embedded")
+    if kind == "embedded" and importlib.util.find_spec("amqtt") is None:
+        raise UsageError(f"the embedded broker is not installed: {to_install('broker')}, or install mosquitto")
+    if kind == "embedded" and (options.tls or options.access):
+        raise UsageError("TLS, passwords and access lists need mosquitto: install it (Debian: apt install mosquitto)")
+    return kind
+
+
+def _checked_port(options: BrokerOptions) -> int:
+    """The port asked for, if it is free, or a free one."""
+    try:
+        return _probed(options.host, options.port)
+    except OSError as error:
+        raise UsageError(
+            f"port {options.port} on {options.host} cannot be used: {error.strerror}; choose another with --port, "
+            "or 0 for a free one"
+        ) from None
+
+
+def _is_free(host: str, port: int) -> bool:
+    with contextlib.suppress(OSError):
+        return _probed(host, port) == port
+    return False
+
+
+def _probed(host: str, port: int) -> int:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host, port))
+        return int(probe.getsockname()[1])
+
+
+def _embedded_command(options: BrokerOptions) -> list[str]:
+    return [
+        *(sys.executable, "-m", "dca_proto.runtime.embedded", "--host", options.host, "--port", str(options.port)),
+        *("--session-expiry-s", str(options.session_expiry_s)),
+    ]
+
+
+def _mosquitto_command(directory: Path, options: BrokerOptions) -> list[str]:
+    path = directory / "mosquitto.conf"
+    path.write_text("\n".join(mosquitto_configuration(directory, options)) + "\n", encoding="utf-8")
+    guarded = [sys.executable, "-IS", parent_death.__file__, str(os.getpid())]
+    return [*guarded, str(find_mosquitto()), "-c", str(path)]
+
+
+def mosquitto_configuration(directory: Path, options: BrokerOptions) -> list[str]:
+    """The lines of mosquitto's configuration file; writes the files that it names."""
+    directory = directory.resolve()
+    lines = [
+        f"listener {options.port} {options.host}",
+        f"user {getpass.getuser()}",  # else, started as root, it would drop to a user who cannot read our files
+        "set_tcp_nodelay true",
+        "sys_interval 0",
+        "persistence true",
+        f"persistence_location {directory}{os.sep}",
+        f"persistent_client_expiration {max(1, -(-options.session_expiry_s // 3600))}h",
+        "log_dest stderr",
+        "log_type error",
+        "log_type warning",
+        "log_type notice",
+        "connection_messages false",
+        f"max_packet_size {PART_BYTES_DEFAULT + _HEAD_BYTES}",
+        "max_qos 1",  # of QoS 2 it would keep what a sender does not release
+    ]
+    if options.access is not None:
+        lines += limit_lines(options.access)
+    elif options.limits == "large":
+        lines += ["max_queued_messages 0", "max_inflight_messages 0"]
+    return lines + _tls_lines(options.tls) + _access_lines(directory, options.access)
+
+
+def _tls_lines(tls: TlsFiles | None) -> list[str]:
+    if tls is None:
+        return []
+    files = (("cafile", tls.ca), ("certfile", tls.certificate), ("keyfile", tls.key))
+    for _, path in files:
+        if not path.is_file():
+            raise UsageError(f"TLS file {path} does not exist")
+    return [
+        *(f"{name} {path.resolve()}" for name, path in files),
+        f"require_certificate {str(tls.require_certificate).lower()}",
+        "tls_version tlsv1.2",  # the least
+    ]
+
+
+def _access_lines(directory: Path, access: Access | None) -> list[str]:
+    if access is None:
+        return ["allow_anonymous true"]
+    passwords, lists = write_access(access, directory)
+    return [
+        "allow_anonymous false",
+        "use_username_as_clientid true",  # else a member could take over another's session
+        f"password_file {passwords}",
+        f"acl_file {lists}",
+    ]
+
+
+def _start(kind: str, directory: Path, options: BrokerOptions, log_path: Path) -> subprocess.Popen[bytes]:
+    directory.mkdir(parents=True, exist_ok=True)
+    command = _mosquitto_command(directory, options) if kind == "mosquitto" else _embedded_command(options)
+    with log_path.open("ab") as log:
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True)
+
+
+async def _is_listening(process: subprocess.Popen[bytes], host: str, port: int) -> bool:
+    """Wait until this very process takes connections: True; or until it ends or its time is over: False."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
+    give_up = asyncio.get_running_loop().time() + _START_TIMEOUT_S
+    while process.poll() is None and asyncio.get_running_loop().time() < give_up:
+        answered = await _answers(host, port) and not is_anothers(process.pid, port)
+        await asyncio.sleep(_POLL_S)  # a mosquitto that cannot read its certificates listens for a moment, too
+        if answered:
+            return process.poll() is None
+    return False
+
+
+async def _answers(host: str, port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(host, port)
+    except OSError:
+        return False
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return True
+
+
+def _last_line(log_path: Path) -> str:
+    return (log_path.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["nothing logged"])[-1]
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End the process, politely first. Blocks for that moment, so that even a cancelled owner leaves none behind."""
+    assert process.stdin is not None
+    process.terminate()
+    process.stdin.close()
+    try:
+        process.wait(_STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _version(kind: str) -> str:
+    if kind == "embedded":
+        return importlib.metadata.version("amqtt")
+    told = subprocess.run([str(find_mosquitto()), "-h"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"version (\S+)", told)
+    return found.group(1) if found else "unknown"

@@ -1,0 +1,251 @@
+"""An actor's TOML file: who it is, where its files and its broker are, and its own limits.
+
+    [client]                           [compute] or [trainer]
+    identity = "client.key"            identity = "compute.key"
+    federation = "federation.toml"     federation = "federation.toml"
+    data = "readings.csv"              store = "compute.db"
+    store = "client.db"
+
+    [broker]                           see `dca_proto.runtime.settings`
+    url = "mqtts://broker.example"
+
+    [policy] of a client, [floors] of a Compute node     see `dca_proto.protocol.policy`; the defaults are safe
+    [account] of a trainer                               what its rounds may cost in all; see `BudgetLimit` there
+    [round] of a trainer                                 what it asks; see `dca_proto.runtime.request`
+    [job] of a trainer                                   what it learns; see `dca_proto.cli.job_settings`
+
+A client's policy may stand in a file of its own instead, which many clients can share: ``policy = "policy.toml"`` in
+[client], and in that file what would stand in [policy], without the section's name.
+
+Everything is checked when the file is read: an unknown key is refused and the nearest one named. Relative file names
+are relative to the file that names them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from dca_proto.errors import InputError, UsageError
+from dca_proto.protocol.federation import Federation, Member
+from dca_proto.protocol.policy import BudgetLimit, Floors, Policy
+from dca_proto.runtime.keyfile import read_federation
+from dca_proto.runtime.request import RoundSettings
+from dca_proto.runtime.settings import BrokerSettings, parse_broker
+from dca_proto.statistics import registered
+from dca_proto.wording import in_words, nearest
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class _Files(msgspec.Struct, frozen=True, kw_only=True):
+    """What every actor's section names.
+
+    Attributes:
+        identity: its key file. federation: the federation file. store: its database, made where it is missing.
+        modules: Python modules to import first, which register statistics of the user's own.
+    """
+
+    identity: Path
+    federation: Path
+    store: Path
+    modules: tuple[str, ...] = ()
+
+
+class ClientFiles(_Files, frozen=True, kw_only=True):
+    """`[client]`.
+
+    Attributes:
+        data: a CSV; None where a program gives it. categories: of its text columns (`dca_proto.statistics.categories`).
+        certificate: by default beside the key file, ending in ``.cert``.
+        policy: a file of the client's policy, in place of the section [policy].
+    """
+
+    data: Path | None = None
+    categories: dict[str, tuple[str, ...]] = {}
+    certificate: Path | None = None
+    policy: Path | None = None
+
+
+class NodeFiles(_Files, frozen=True, kw_only=True):
+    """`[compute]` and `[trainer]`."""
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """A checked configuration file.
+
+    Attributes:
+        role: ``client``, ``compute`` or ``trainer``. files: its section, with absolute paths.
+        federation: as read. broker: how to reach it.
+        policy: a client's. floors: a Compute node's. account: what a trainer's rounds may cost in all.
+        round: what a trainer asks, if the file says. job: what it learns, as it stands there.
+    """
+
+    role: str
+    files: ClientFiles | NodeFiles
+    federation: Federation
+    broker: BrokerSettings
+    policy: Policy = Policy()
+    floors: Floors = Floors()
+    account: BudgetLimit = BudgetLimit()
+    round: RoundSettings | None = None
+    job: dict[str, Any] | None = None
+
+
+_SECTIONS = {"client": ("policy",), "compute": ("floors",), "trainer": ("account", "round", "job")}
+ROLES = tuple(_SECTIONS)
+"""The actors that have a file."""
+
+
+def read_config(path: Path, roles: Iterable[str] = ROLES) -> Config:
+    """Read and check an actor's file.
+
+    Args:
+        path: the TOML file.
+        roles: which actors are expected.
+
+    Raises:
+        UsageError: in one line, naming the file, the section and the key.
+    """
+    tables = _read_tables(path)
+    role = _role(tables, tuple(roles), path)
+    try:
+        return _config(role, tables, path.absolute().parent)
+    except UsageError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _read_tables(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read configuration {path}: {error.strerror}; check the path and its rights") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not TOML: {error}; expected an actor's configuration file") from None
+
+
+def _role(tables: Mapping[str, Any], roles: tuple[str, ...], path: Path) -> str:
+    """The one actor that the file is of."""
+    found = [role for role in _SECTIONS if role in tables]
+    if len(found) != 1 or found[0] not in roles:
+        names = " and ".join(f"[{role}]" for role in found) or "none"
+        expected = " or ".join(f"[{role}]" for role in roles)
+        raise InputError(f"{path}: found {names} of the actors' sections, expected one: {expected}")
+    return found[0]
+
+
+def _config(role: str, tables: Mapping[str, Any], directory: Path) -> Config:
+    known = (role, "broker", *_SECTIONS[role])
+    _check_keys("sections", tables, known)
+    for name in known:
+        if not isinstance(tables.get(name, {}), dict):
+            raise InputError(f"{name} is a value, expected the section [{name}]")
+    if "broker" not in tables:
+        raise InputError('[broker] is missing; give at least: url = "mqtt://host"')
+    files = _files(role, tables[role], directory)
+    federation = read_federation(files.federation)
+    return Config(
+        role=role,
+        files=files,
+        federation=federation,
+        broker=parse_broker(tables["broker"], directory),
+        policy=_own_policy(files, tables, federation),
+        floors=_floors(tables.get("floors", {}), federation),
+        account=convert("[account]", tables.get("account", {}), BudgetLimit),
+        round=convert("[round]", tables["round"], RoundSettings) if "round" in tables else None,
+        job=tables.get("job"),
+    )
+
+
+def _files(role: str, table: Mapping[str, Any], directory: Path) -> ClientFiles | NodeFiles:
+    kind: type[ClientFiles | NodeFiles] = ClientFiles if role == "client" else NodeFiles
+    files = convert(f"[{role}]", table, kind)
+    paths = {name: value for name, value in msgspec.structs.asdict(files).items() if isinstance(value, Path)}
+    for module in files.modules:
+        _import(module)
+    return msgspec.structs.replace(files, **{name: directory / value for name, value in paths.items()})
+
+
+def _import(module: str) -> None:
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise InputError(f"modules: {module!r} cannot be imported: {error}; is it installed here?") from None
+
+
+def _own_policy(files: ClientFiles | NodeFiles, tables: Mapping[str, Any], federation: Federation) -> Policy:
+    """From the section, or from the file that takes its place."""
+    path = files.policy if isinstance(files, ClientFiles) else None
+    if path is None:
+        return _policy("[policy]", tables.get("policy", {}), federation)
+    if "policy" in tables:
+        raise InputError(f"found both [client] policy = {path.name!r} and the section [policy]; keep one of them")
+    table = _read_tables(path)
+    try:
+        if "policy" in table:
+            raise InputError("found the section [policy]; expected its keys by themselves, without that line")
+        return _policy("policy", table, federation)
+    except UsageError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _policy(where: str, table: Mapping[str, Any], federation: Federation) -> Policy:
+    policy = convert(where, table, Policy)
+    known = [text for member in federation.computes for text in (member.name, member.id.hex())]
+    check_known(f"{where} trusted_computes", policy.trusted_computes, known)
+    if policy.statistics:
+        check_known(f"{where} statistics", policy.statistics, registered())
+    return msgspec.structs.replace(policy, trainers=_ids(f"{where} trainers", policy.trainers, federation.trainers))
+
+
+def _floors(table: Mapping[str, Any], federation: Federation) -> Floors:
+    floors = convert("[floors]", table, Floors)
+    return msgspec.structs.replace(floors, trainers=_ids("[floors] trainers", floors.trainers, federation.trainers))
+
+
+def _ids(where: str, given: Iterable[str], members: Iterable[Member]) -> tuple[str, ...]:
+    """Ids in hexadecimal of members that may be given by name or by id."""
+    ids = {text: member.id.hex() for member in members for text in (member.name, member.id.hex())}
+    check_known(where, given, ids)
+    return tuple(ids[text] for text in given)
+
+
+def check_known(where: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse a name that is not among the known ones. Raises `UsageError` that names the nearest."""
+    names = tuple(known)
+    for text in given:
+        if text not in names:
+            raise InputError(f"{where}: {text!r} is unknown{nearest(text, names)}; known: {', '.join(names)}")
+
+
+def convert(where: str, table: Mapping[str, Any], kind: type[T]) -> T:
+    """A table of a file as a `kind`, whose fields are the only keys it may have.
+
+    Raises:
+        UsageError: an unknown key (naming the nearest), a missing one, or a wrong value.
+    """
+    _check_keys(f"{where} keys", table, [field.name for field in msgspec.structs.fields(kind)])
+    try:
+        return msgspec.convert(dict(table), kind, dec_hook=_path)
+    except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, UsageError):
+            raise error.__cause__ from None
+        raise InputError(f"{where} {in_words(error)}") from None
+
+
+def _check_keys(what: str, table: Mapping[str, Any], known: Iterable[str]) -> None:
+    names = tuple(known)
+    for key in table:
+        if key not in names:
+            raise InputError(f"unknown key {key!r}{nearest(key, names)}; {what}: {', '.join(names)}")
+
+
+def _path(kind: type, value: object) -> object:
+    if kind is Path and isinstance(value, str):
+        return Path(value).expanduser()
+    raise ValueError(f"expected the name of a file, got `{type(value).__name__}`")

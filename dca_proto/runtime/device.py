@@ -1,0 +1,353 @@
+"""One actor from its TOML file, as a device runs it: no command line, and only the libraries that a device has.
+
+    python -m dca_proto client.toml
+
+or, in a program of one's own:
+
+    client = device.load(Path("client.toml"), Table(["temperature"], rows))
+    asyncio.run(client.run(on_report=print))
+
+What the other roles need is not imported, so that a client starts fast and stays small.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import random
+import secrets
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+import structlog
+
+from dca_proto.aggregate import NoisyAggregate
+from dca_proto.crypto.sealing import Identity
+from dca_proto.errors import InputError, RoundAborted, UsageError
+from dca_proto.protocol.actor import Actor
+from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.facts import RoundCompleted, RoundFailed
+from dca_proto.protocol.federation import Federation
+from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.protocol.wire.topics import subscriptions
+from dca_proto.runtime.config import ROLES, ClientFiles, Config, NodeFiles, check_known, read_config
+from dca_proto.runtime.inbox import CLIENT_LIMITS
+from dca_proto.runtime.keyfile import certificate_path, read_certificate, read_federation, read_identity, replace_file
+from dca_proto.runtime.logs import FactLog, configure_logs
+from dca_proto.runtime.mqtt import MqttTransport
+from dca_proto.runtime.runner import Runner
+from dca_proto.runtime.store import SqliteStore
+from dca_proto.runtime.table import Table, read_csv
+from dca_proto.runtime.transport import Transport
+
+if TYPE_CHECKING:  # what only a trainer needs
+    from dca_proto.runtime.live import LiveTrainer
+
+log = structlog.get_logger("dca.device")
+T = TypeVar("T")
+Records = list[tuple[str, bytes, bytes]]
+Report = Callable[[object], None]
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """An actor that is ready to run, with its connection and its database."""
+
+    actor: Actor
+    transport: Transport
+    store: SqliteStore
+
+
+class Device:
+    """One actor as its file describes it; nothing is opened yet.
+
+    Args:
+        config: a checked configuration. identity: from its key file.
+        build: makes the actor from the records of its store.
+    """
+
+    def __init__(self, config: Config, identity: Identity, build: Callable[[Records], Actor]) -> None:
+        self.config = config
+        self.id = identity.id
+        self._store_key = identity.store_key
+        self._build = build
+
+    @property
+    def role(self) -> str:
+        """``client``, ``compute`` or ``trainer``."""
+        return self.config.role
+
+    async def run(self, on_report: Report | None = None) -> None:
+        """Run a client or a Compute node until cancelled.
+
+        Args:
+            on_report: called with every fact.
+
+        Raises:
+            UsageError: the broker refuses the actor, or its store cannot be used.
+        """
+        async with self.open(on_report) as parts:
+            runner = Runner(
+                parts.actor,
+                parts.transport,
+                parts.store,
+                federation=self.config.federation.name,
+                on_report=on_report,
+            )
+            await runner.run()
+
+    async def hold(self, request: OpenRound, on_report: Report | None = None) -> NoisyAggregate:
+        """Hold one round as a trainer, and wait for its result.
+
+        Raises:
+            RoundAborted: the round ended without one.
+            TransportError, UsageError: as `run`.
+        """
+        async with self.live(on_report) as trainer:
+            return await trainer.hold(request)
+
+    @contextlib.asynccontextmanager
+    async def live(self, on_report: Report | None = None) -> AsyncIterator[LiveTrainer]:
+        """A trainer to hold several rounds with, running until the context ends. Raises `UsageError`."""
+        from dca_proto.protocol.trainer.actor import Trainer
+        from dca_proto.runtime.live import LiveTrainer
+
+        name = self.config.federation.name
+        async with self.open(on_report) as parts:
+            if not isinstance(parts.actor, Trainer):
+                raise UsageError(f"only a trainer holds rounds, found a {self.role}")
+            async with LiveTrainer(
+                parts.actor, parts.transport, parts.store, federation=name, on_report=on_report
+            ) as trainer:
+                yield trainer
+
+    async def resume(self, on_report: Report | None = None) -> list[RoundCompleted | RoundFailed]:
+        """Finish the rounds that a trainer's store knows, and say how each ended; finished ones are told again.
+
+        Failed ones are among them while their charge may come back: missing aborts are asked for again.
+        """
+        ended: dict[bytes, RoundCompleted | RoundFailed] = {}
+        async with self.open(on_report) as parts:
+            waiting = _resumable(parts)
+            finished = asyncio.Event()
+
+            def report(fact: object) -> None:
+                if on_report is not None:
+                    on_report(fact)
+                if isinstance(fact, RoundCompleted | RoundFailed) and fact.round_id in waiting:
+                    ended[fact.round_id] = fact
+                    if len(ended) == len(waiting):
+                        finished.set()
+
+            name = self.config.federation.name
+            runner = Runner(parts.actor, parts.transport, parts.store, federation=name, on_report=report)
+            if waiting:
+                await _until(finished, runner)
+        return [ended[round_id] for round_id in sorted(waiting)]
+
+    @contextlib.asynccontextmanager
+    async def open(self, on_report: Report | None = None) -> AsyncIterator[Parts]:
+        """The actor as its store left it; the store is closed at the end. Raises `UsageError`."""
+        config = self.config
+        transport = MqttTransport(
+            config.broker,
+            self.id.hex(),
+            subscriptions(config.federation.name, Channel(config.role), self.id),
+            rng=random.Random(),  # noqa: S311 - the jitter of reconnects
+            limits=CLIENT_LIMITS if config.role == "client" else None,
+            on_report=on_report,
+        )
+        store = SqliteStore(self.config.files.store, self._store_key)
+        try:
+            records = [(record.table, record.key, record.value) for record in store.load()]
+            actor = self._build(records)
+            self._write_file(actor.federation)
+            try:
+                yield Parts(actor, transport, store)
+            finally:
+                self._write_file(actor.federation)
+        finally:
+            await store.close()
+
+    def _write_file(self, known: Federation) -> None:
+        """Have the newest federation file on disk, where commands look for members; the store has it in any case.
+
+        A file of another federation stays: its owner has put it in place meanwhile.
+        """
+        path = self.config.files.federation
+        try:
+            found = read_federation(path)
+            if found.id == known.id and found.number < known.number:
+                replace_file(path, known.to_toml())
+        except UsageError as error:
+            log.warning("federation file not replaced", newer=known.title, error=str(error))
+
+
+def _resumable(parts: Parts) -> set[bytes]:
+    from dca_proto.protocol.trainer.actor import Trainer
+
+    actor = parts.actor
+    if not isinstance(actor, Trainer):
+        raise UsageError("only a trainer's rounds can be resumed by themselves; other actors resume when they run")
+    return actor.unfinished(_now_ms())
+
+
+async def _until(finished: asyncio.Event, runner: Runner) -> None:
+    """Run until finished, or until the runner fails."""
+    running = asyncio.create_task(runner.run())
+    waiting = asyncio.create_task(finished.wait())
+    try:
+        await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            await running
+    finally:
+        for task in (running, waiting):
+            task.cancel()
+        await asyncio.wait([running, waiting])
+
+
+# --- from files -------------------------------------------------------------------------------------------------------
+
+
+def load(path: Path, data: Table | None = None, *, roles: Iterable[str] = ROLES) -> Device:
+    """Read and check everything that an actor's file names. Opens no connection and no store.
+
+    Args:
+        path: its TOML file.
+        data: a client's data from a program, in place of the CSV that the file names.
+        roles: which actors are expected; by default any.
+
+    Raises:
+        UsageError: in one line, what is wrong with which file.
+    """
+    config = read_config(path, roles)
+    identity = read_identity(config.files.identity, config.role)
+    if config.role == "client":
+        return Device(config, identity, _client(config, identity, _data(config, data, path)))
+    if data is not None:
+        raise InputError(f"{path}: a {config.role} has no data of its own; only a client does")
+    _check_member(config, identity)
+    return Device(config, identity, (_compute if config.role == "compute" else _trainer)(config, identity))
+
+
+def _data(config: Config, data: Table | None, path: Path) -> Table:
+    assert isinstance(config.files, ClientFiles), "the role's own section"
+    if data is not None:
+        return data
+    if config.files.data is None:
+        raise InputError(f'{path}: found no data, expected [client] data = "FILE.csv" or data from the program')
+    return read_csv(config.files.data, config.files.categories)
+
+
+def _client(config: Config, identity: Identity, table: Table) -> Callable[[Records], Actor]:
+    from dca_proto.protocol.client.actor import Client
+
+    files = config.files
+    assert isinstance(files, ClientFiles), "the role's own section"
+    path = files.certificate or certificate_path(files.identity)
+    certificate = read_certificate(path, config.federation, _now_ms())
+    if files.policy is None:  # a file of its own is shared, also by devices with other columns
+        check_known("bounds of the policy", config.policy.bounds, table.columns)
+    if certificate.client_key != identity.public_key:
+        raise InputError(f"certificate {path} is another client's; name the one for {files.identity}")
+    return lambda records: Client(
+        identity,
+        certificate,
+        config.federation,
+        columns=table.columns,
+        rows=table.rows,
+        random=secrets.token_bytes,
+        policy=config.policy,
+        records=records,
+    )
+
+
+def _compute(config: Config, identity: Identity) -> Callable[[Records], Actor]:
+    from dca_proto.protocol.compute.actor import ComputeNode
+
+    return lambda records: ComputeNode(
+        identity, config.federation, random=secrets.token_bytes, floors=config.floors, records=records
+    )
+
+
+def _trainer(config: Config, identity: Identity) -> Callable[[Records], Actor]:
+    from dca_proto.protocol.trainer.actor import Trainer
+
+    return lambda records: Trainer(
+        identity, config.federation, random=secrets.token_bytes, account=config.account, records=records
+    )
+
+
+def _check_member(config: Config, identity: Identity) -> None:
+    """A server that the federation file does not name would only ever be ignored."""
+    files = config.files
+    assert isinstance(files, NodeFiles), "the role's own section"
+    members = config.federation.computes if config.role == "compute" else config.federation.trainers
+    if identity.public_key not in [member.key for member in members]:
+        raise InputError(
+            f"{files.federation} names no {config.role} with the key of {files.identity}; "
+            "use the federation file that it was given to"
+        )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+# --- to its end -------------------------------------------------------------------------------------------------------
+
+
+def complete(work: Coroutine[Any, Any, T]) -> T | None:
+    """Run `work` to its end; None where SIGTERM ended it first. Ctrl-C raises KeyboardInterrupt once all is closed."""
+
+    async def stoppable() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await work
+
+    try:
+        return asyncio.run(stoppable())
+    except asyncio.CancelledError:
+        return None
+
+
+def run(path: Path, *, json_logs: bool = False, verbose: bool = False) -> int:
+    """Run the actor of a file to its end, logging its facts; a trainer holds the file's round and prints the result.
+
+    Returns:
+        The exit code of the process: 0; 3 where the round was aborted; 143 where SIGTERM ended a round.
+
+    Raises:
+        UsageError, TransportError: as `Device.run`.
+    """
+    configure_logs(json=json_logs, level=logging.DEBUG if verbose else logging.INFO)
+    device = load(path)
+    if device.role != "trainer":
+        complete(device.run(FactLog()))
+        return 0
+    return _hold(device, path)
+
+
+def _hold(device: Device, path: Path) -> int:
+    from dca_proto.runtime.outcome import abort_line, outcome
+    from dca_proto.runtime.request import open_round
+
+    if device.config.round is None:
+        raise InputError(f"{path}: a trainer needs the section [round], which says what it asks")
+    request = open_round(device.config.round, device.config.federation)
+    try:
+        aggregate = complete(device.hold(request, FactLog()))
+    except RoundAborted as error:
+        sys.stderr.write(f"dca: {abort_line(error)}\n")
+        return 3
+    if aggregate is None:
+        return 143
+    sys.stdout.write(json.dumps(outcome(aggregate)) + "\n")
+    return 0

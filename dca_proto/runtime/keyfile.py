@@ -1,0 +1,203 @@
+"""Identities, certificates and the federation file on disk.
+
+An identity's file is a secret: it is made readable by its owner only, never replaces another file, and is not accepted
+in any other state. Certificates and the federation file are public. All three are short TOML texts:
+
+    role = "client"             federation = "demo"             (see `Federation.to_toml`)
+    id = "..."                  client_key = "..."
+    public_key = "..."          expires_ms = 1790000000000
+    secret = "..."              signature = "..."
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import tomllib
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from dca_proto.crypto.sealing import KEY_BYTES, Identity, actor_id
+from dca_proto.errors import InputError, PeerError, StorageError, UsageError
+from dca_proto.protocol.federation import Federation
+from dca_proto.protocol.wire.messages import Certificate
+from dca_proto.runtime.private import read_private, write_private
+
+ROLES = ("client", "compute", "trainer", "authority")
+"""Who can have an identity; the authority is the federation's enrolment key."""
+
+_HEX_DIGITS = 2 * KEY_BYTES
+_ENROL_ADVICE = "have the client enrolled: dca federation enrol"
+
+
+class _KeyText(msgspec.Struct, forbid_unknown_fields=True):
+    role: str
+    id: str
+    public_key: str
+    secret: str
+
+    def __repr__(self) -> str:
+        return f"_KeyText({self.role}, {self.id})"
+
+
+class _CertificateText(msgspec.Struct, forbid_unknown_fields=True):
+    federation: str
+    client_key: str
+    expires_ms: int
+    signature: str
+
+
+def new_identity() -> Identity:
+    """A fresh identity from the operating system's generator."""
+    return Identity(secrets.token_bytes(KEY_BYTES))
+
+
+# --- identities -------------------------------------------------------------------------------------------------------
+
+
+def write_identity(path: Path, role: str, identity: Identity) -> None:
+    """Write a new file that only its owner can read, from its first moment on.
+
+    Raises:
+        UsageError: the role is unknown, the file exists already, or it cannot be written.
+    """
+    check_role(role)
+    text = (
+        f"# Identity of a dca {role}. Secret: only its owner may read this file.\n"
+        f'role = "{role}"\nid = "{identity.id.hex()}"\n'
+        f'public_key = "{identity.public_key.hex()}"\nsecret = "{identity.seed.hex()}"\n'
+    )
+    write_private(path, text)
+
+
+def check_role(role: str) -> None:
+    """Raises `UsageError` for a role that there is not."""
+    if role not in ROLES:
+        raise UsageError(f"role {role!r} is unknown; use one of {', '.join(ROLES)}")
+
+
+def read_identity(path: Path, role: str) -> Identity:
+    """The identity in a key file of that role.
+
+    Raises:
+        UsageError: the file is missing, open to others, no key file, or of another role.
+    """
+    expected = f"expected a key file as `dca keygen {path} --role {role}` writes it"
+    try:
+        text = msgspec.convert(tomllib.loads(read_private(path)), _KeyText)
+        identity = Identity(bytes.fromhex(text.secret))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError):
+        raise InputError(f"{path} is not a key file; {expected}") from None
+    except UsageError:
+        raise
+    except ValueError:
+        raise InputError(f"{path} holds a secret that is not hexadecimal; {expected}") from None
+    if (text.public_key, text.id) != (identity.public_key.hex(), identity.id.hex()):
+        raise InputError(f"{path} is damaged: its public key or id is not that of its secret; restore it from a copy")
+    if text.role != role:
+        raise InputError(f"{path} is the identity of a {text.role}, expected that of a {role}; name the right file")
+    return identity
+
+
+def public_key(text: str) -> bytes | None:
+    """The key in 64 hexadecimal digits; None where `text` is something else."""
+    with contextlib.suppress(ValueError):
+        return bytes.fromhex(text) if len(text) == _HEX_DIGITS else None
+    return None
+
+
+# --- certificates -----------------------------------------------------------------------------------------------------
+
+
+def certificate_path(identity: Path) -> Path:
+    """Where a client's certificate stands by default: beside its key file, ending in ``.cert``."""
+    return identity.with_suffix(".cert")
+
+
+def write_certificate(path: Path, federation: Federation, certificate: Certificate) -> None:
+    """Write a certificate, replacing the one that it renews. Raises `UsageError` where it cannot be written."""
+    until = datetime.fromtimestamp(certificate.expires_ms / 1000, UTC)
+    text = (
+        f"# Certificate of a dca client, until {until:%Y-%m-%d %H:%M} UTC. Not secret.\n"
+        f'federation = "{federation.name}"\nclient_key = "{certificate.client_key.hex()}"\n'
+        f'expires_ms = {certificate.expires_ms}\nsignature = "{certificate.signature.hex()}"\n'
+    )
+    replace_file(path, text)
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a public file in one step: readers see the old text or the new one. Raises `UsageError`."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise StorageError(f"cannot write {path}: {error.strerror}") from None
+
+
+def read_certificate(path: Path, federation: Federation, now_ms: int) -> Certificate:
+    """A certificate that holds in this federation now.
+
+    Raises:
+        UsageError: the file is missing or no certificate, or the federation's enrolment key does not vouch for it (any
+            more).
+    """
+    certificate = _parse_certificate(path)
+    try:
+        federation.check_certificate(certificate, now_ms)
+    except PeerError as error:
+        why = {"certificate": "has expired", "revoked": "is revoked for good, so make a new key"}.get(
+            error.code, f"was not signed for federation {federation.name!r}"
+        )
+        raise InputError(f"certificate {path} {why}; {_ENROL_ADVICE}") from None
+    return certificate
+
+
+def certified_id(path: Path) -> bytes:
+    """The id of the client that a certificate is of, whether it holds or not. Raises `UsageError`."""
+    return actor_id(_parse_certificate(path).client_key)
+
+
+def _parse_certificate(path: Path) -> Certificate:
+    try:
+        text = msgspec.convert(tomllib.loads(_read_public(path, _ENROL_ADVICE)), _CertificateText)
+        return Certificate(bytes.fromhex(text.client_key), text.expires_ms, bytes.fromhex(text.signature))
+    except UsageError:
+        raise
+    except ValueError:  # TOML, msgspec and hexadecimal errors are all ValueErrors
+        raise InputError(f"{path} is not a certificate; {_ENROL_ADVICE}") from None
+
+
+# --- the federation file ----------------------------------------------------------------------------------------------
+
+
+def read_federation(path: Path) -> Federation:
+    """The federation in a file. Raises `UsageError` that names the file."""
+    text = _read_public(path, "`dca federation init` writes one")
+    try:
+        return Federation.from_toml(text)
+    except UsageError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _read_public(path: Path, advice: str) -> str:
+    if not path.exists():
+        raise InputError(f"{path} does not exist; {advice}")
+    with _explained(path):
+        try:
+            return path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise InputError(f"{path} is not a text file; {advice}") from None
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}; check the path and its rights") from None

@@ -1,0 +1,116 @@
+"""A broker and its transport in memory, with the semantics of the MQTT one: for tests and trials in one process."""
+
+from __future__ import annotations
+
+import asyncio
+
+from dca_proto.errors import TransportError
+from dca_proto.runtime.filters import FilterTree
+from dca_proto.runtime.inbox import Inbox, InboxLimits, closed
+from dca_proto.runtime.parts import PART_BYTES_DEFAULT, split
+from dca_proto.runtime.transport import Message
+
+
+class _Session:
+    """What the broker keeps of one client: where it delivers, or what waits while it is away."""
+
+    def __init__(self) -> None:
+        self.inbox: Inbox | None = None
+        self.waiting: list[tuple[str, bytes]] = []
+
+    def deliver(self, topic: str, wire: bytes) -> None:
+        if self.inbox is None:
+            self.waiting.append((topic, wire))
+        else:
+            self.inbox.offer(topic, wire)
+
+
+class MemoryBroker:
+    """Delivers at once to everyone subscribed; keeps sessions and retained messages."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, _Session] = {}
+        self._filters: FilterTree[str] = FilterTree()
+        self._retained: dict[str, bytes] = {}
+
+    def connect(self, client_id: str, subscriptions: tuple[str, ...], inbox: Inbox) -> None:
+        """Open the session of `client_id`, new or kept, and deliver what waited."""
+        session = self._sessions.setdefault(client_id, _Session())
+        session.inbox = inbox
+        own: FilterTree[str] = FilterTree()
+        for topic_filter in subscriptions:
+            self._filters.add(topic_filter, client_id)
+            own.add(topic_filter, client_id)
+        waiting, session.waiting = session.waiting, []
+        retained = [(topic, wire) for topic, wire in self._retained.items() if any(own.matching(topic))]
+        for topic, wire in waiting:
+            inbox.offer(topic, wire)
+        for topic, wire in retained:
+            inbox.offer(topic, wire, retained=True)
+
+    def disconnect(self, client_id: str, *, keep: bool) -> None:
+        """End the connection; `keep` leaves the session, so that messages wait."""
+        if keep:
+            self._sessions[client_id].inbox = None
+        else:
+            del self._sessions[client_id]
+
+    def publish(self, topic: str, wire: bytes, retain: bool) -> None:
+        """Deliver to all whose subscriptions match, once each."""
+        if retain:
+            self._retained[topic] = wire
+        for client_id in dict.fromkeys(self._filters.matching(topic)):
+            if client_id in self._sessions:
+                self._sessions[client_id].deliver(topic, wire)
+
+
+class MemoryTransport:
+    """A `Transport` of a `MemoryBroker`.
+
+    Args:
+        broker: where it connects.
+        client_id: names the session; one connection at a time.
+        subscriptions: topic filters.
+        clean: forget the session at `close`.
+        part_bytes_max: the largest payload on the wire.
+        limits: bounds on what waits to be received.
+    """
+
+    def __init__(
+        self,
+        broker: MemoryBroker,
+        client_id: str,
+        subscriptions: tuple[str, ...],
+        *,
+        clean: bool = False,
+        part_bytes_max: int = PART_BYTES_DEFAULT,
+        limits: InboxLimits | None = None,
+    ) -> None:
+        self._broker = broker
+        self._client_id = client_id
+        self._subscriptions = subscriptions
+        self._clean = clean
+        self._part_bytes_max = part_bytes_max
+        self.inbox = Inbox(subscriptions, limits)
+        self._open = False
+
+    async def open(self) -> None:
+        self.inbox.check()
+        self._broker.connect(self._client_id, self._subscriptions, self.inbox)
+        self._open = True
+
+    async def publish(self, topic: str, payload: bytes, retain: bool = False) -> None:
+        if not self._open:
+            raise TransportError("the transport is not open")
+        for part in split(payload, self._part_bytes_max, retain=retain):
+            self._broker.publish(topic, part, retain)
+        await asyncio.sleep(0)
+
+    async def receive(self) -> Message:
+        return await self.inbox.take()
+
+    async def close(self) -> None:
+        if self._open:
+            self._open = False
+            self._broker.disconnect(self._client_id, keep=not self._clean)
+        self.inbox.fail(closed())

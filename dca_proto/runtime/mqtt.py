@@ -1,0 +1,274 @@
+"""The transport over MQTT 3.1.1, QoS 1.
+
+One task per transport lives through connections: connect, subscribe, deliver until the connection is lost, back off,
+connect again. What the broker has not acknowledged when a connection is lost is sent again on the next one, in order.
+
+The client id is the actor's id in hexadecimal (32 characters; MQTT 3.1.1 obliges brokers to take only 23, those we know
+take more). With a persistent session the broker keeps subscriptions and queued messages while the actor is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import ssl
+from collections import Counter, deque
+from collections.abc import Callable
+
+import msgspec
+import structlog
+
+from dca_proto.errors import DcaError, LoginError, TransportError, UsageError
+from dca_proto.runtime.backoff import Backoff, Retries
+from dca_proto.runtime.connection import Connection, in_words
+from dca_proto.runtime.inbox import Inbox, InboxLimits, closed
+from dca_proto.runtime.packets import NUMBERS, Published, connect, publish, topic_name
+from dca_proto.runtime.parts import split
+from dca_proto.runtime.settings import BrokerSettings
+from dca_proto.runtime.transport import Connected, Disconnected, Message
+
+_ANSWER_TIMEOUT_S = 10.0  # for TCP, TLS, CONNACK and SUBACK
+_SUSPICIOUS = 3  # connections in a row that ended soon
+_REFUSED = (4, 5)  # bad user name or password, not authorised
+_SUBSCRIPTION_REFUSED = 0x80
+_UNACKNOWLEDGED_MAX = 256  # packets; of more, a broker only becomes slower
+
+log = structlog.get_logger("dca.mqtt")
+
+
+class _Outgoing(msgspec.Struct, eq=False):
+    """A message that leaves in some packets, each of which is to be acknowledged."""
+
+    name: bytes
+    retain: bool
+    waiting: int
+    done: asyncio.Future[None]
+
+    def acknowledged(self) -> None:
+        self.waiting -= 1
+        if not self.waiting and not self.done.done():
+            self.done.set_result(None)
+
+
+class MqttTransport:
+    """A `Transport` over an MQTT broker.
+
+    Args:
+        settings: where and how to connect.
+        client_id: the actor's id in hexadecimal.
+        subscriptions: topic filters, renewed at every connection.
+        rng: draws the jitter of reconnects; no secret depends on it.
+        limits: bounds on what waits to be received.
+        backoff: how long to wait between reconnects.
+        answer_timeout_s: how long the broker may take to accept a connection.
+        on_report: called with `Connected` and `Disconnected`; by default they are logged.
+
+    Raises:
+        UsageError: TLS or password files cannot be used.
+    """
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        client_id: str,
+        subscriptions: tuple[str, ...],
+        *,
+        rng: random.Random,
+        limits: InboxLimits | None = None,
+        backoff: Backoff | None = None,
+        answer_timeout_s: float = _ANSWER_TIMEOUT_S,
+        on_report: Callable[[Connected | Disconnected], None] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._client_id = client_id
+        self._subscriptions = subscriptions
+        self._retries = Retries(backoff or Backoff(), rng)
+        self._report = on_report or _log
+        self._answer_timeout_s = answer_timeout_s
+        self._password = settings.read_password()
+        self._tls = settings.tls_context()
+        self.inbox = Inbox(subscriptions, limits)
+        self._connection: Connection | None = None
+        self._number = 0  # of the last packet
+        self._unsent: deque[tuple[_Outgoing, bytes]] = deque()  # packets, in order
+        self._sent: dict[int, tuple[_Outgoing, bytes]] = {}  # that wait for the broker's word, in order
+        self._keeper: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        self.inbox.check()
+        try:
+            connection = await self._connect()
+        except TransportError as error:
+            connection = await self._connect_again(error, final=UsageError)
+        else:
+            self._report(Connected(self._settings.url))
+        self._keeper = asyncio.create_task(self._keep_connected(connection))
+        self._keeper.add_done_callback(self._keeper_ended)
+        await asyncio.sleep(0)  # from its first turn on, the keeper cleans up after itself even when cancelled
+
+    def publish(self, topic: str, payload: bytes, retain: bool = False) -> asyncio.Future[None]:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.inbox.check()
+        parts = split(payload, self._settings.part_bytes_max, retain=retain)
+        outgoing = _Outgoing(topic_name(topic), retain, len(parts), done)
+        self._unsent.extend((outgoing, part) for part in parts)
+        self._send_waiting()
+        return done
+
+    async def receive(self) -> Message:
+        return await self.inbox.take()
+
+    async def close(self) -> None:
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.cancel()
+        self._fail(closed())
+        if keeper is not None:
+            await asyncio.wait([keeper])
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """How many received payloads were dropped, by reason."""
+        return self.inbox.dropped
+
+    def _send_waiting(self) -> None:
+        """Send as many packets as may be under way at once; those whose sender has given up are left out."""
+        while self._unsent and self._connection is not None and len(self._sent) < _UNACKNOWLEDGED_MAX:
+            outgoing, part = self._unsent.popleft()
+            if outgoing.done.done():
+                continue
+            self._number = self._number % NUMBERS + 1
+            while self._number in self._sent:
+                self._number = self._number % NUMBERS + 1
+            self._sent[self._number] = outgoing, part
+            self._connection.send(publish(self._number, outgoing.name, part, outgoing.retain))
+
+    def _acknowledged(self, number: int) -> None:
+        if number in self._sent:
+            self._sent.pop(number)[0].acknowledged()
+            self._send_waiting()
+
+    def _deliver(self, published: Published) -> None:
+        if published.topic is None:
+            self.inbox.dropped["topic"] += 1
+        else:
+            self.inbox.offer(published.topic, published.payload, retained=published.is_retained)
+
+    async def _keep_connected(self, connection: Connection) -> None:
+        """Deliver, and connect again for ever, also to a broker that refuses us now: it may have run out of memory."""
+        now = asyncio.get_running_loop().time
+        while True:
+            since = now()
+            try:
+                lost = await self._use(connection)
+            finally:
+                await connection.leave()
+            self._retries.ended(now() - since)
+            connection = await self._connect_again(lost)
+
+    async def _use(self, connection: Connection) -> TransportError:
+        """Send what waits until the connection is lost, and say why."""
+        self._connection = connection
+        self._send_waiting()
+        try:
+            await asyncio.wait([connection.lost])
+        finally:
+            self._connection = None
+            self._unsent.extendleft(reversed(self._sent.values()))
+            self._sent.clear()
+        return TransportError(f"lost the connection to broker {self._settings.url}: {connection.lost.result()}")
+
+    async def _connect_again(self, reason: DcaError, *, final: type[DcaError] | tuple[()] = ()) -> Connection:
+        """Report the loss, try until there is a connection, and report that. Raises what is `final`."""
+        now = asyncio.get_running_loop().time
+        since, told = now(), ""
+        while True:
+            if str(reason) != told:
+                told = str(reason)
+                self._report(Disconnected(self._settings.url, told + self._suspicion()))
+            await asyncio.sleep(self._retries.wait_s())
+            try:
+                connection = await self._connect()
+            except final:
+                raise
+            except DcaError as error:
+                reason = error
+            else:
+                self._report(Connected(self._settings.url, now() - since))
+                return connection
+
+    def _suspicion(self) -> str:
+        """What connections that all end soon may mean."""
+        if self._retries.short < _SUSPICIOUS:
+            return ""
+        return f"; {self._retries.short} connections have ended soon: does another process use this identity?"
+
+    async def _connect(self) -> Connection:
+        settings, connection = self._settings, Connection(self._deliver, self._acknowledged)
+        hello = connect(
+            self._client_id,
+            clean=settings.session_expiry_s == 0,
+            keepalive_s=settings.keepalive_s,
+            username=settings.username,
+            password=self._password,
+        )
+        try:
+            async with asyncio.timeout(self._answer_timeout_s):
+                self._check(await connection.open(settings.host, settings.port, self._tls, hello, settings.keepalive_s))
+                codes = await connection.subscribe(self._subscriptions)
+            if max(codes, default=0) >= _SUBSCRIPTION_REFUSED:
+                raise LoginError(f"{settings.url} refused subscriptions of {self._client_id}: see its access list")
+        except BaseException as error:
+            await connection.leave()
+            if isinstance(error, OSError | TransportError):  # a `TimeoutError` is one of the former
+                raise self._explained(error) from None
+            raise
+        return connection
+
+    def _check(self, code: int) -> None:
+        """Whether a broker has accepted us."""
+        if code in _REFUSED:
+            name = self._settings.username or "none given"
+            raise LoginError(
+                f"broker {self._settings.url} refused user name ({name}) or password: check username and password_file"
+            )
+        if code:
+            raise TransportError(f"it refused with code {code}")
+
+    def _explained(self, error: OSError | TransportError) -> TransportError:
+        url = self._settings.url
+        if isinstance(error, TimeoutError):
+            return TransportError(f"cannot reach broker at {url}: no answer; does it speak MQTT, and TLS as we do?")
+        advice = "check ca" if isinstance(error, ssl.SSLCertVerificationError) else "is it running?"
+        return TransportError(f"cannot reach broker at {url}: {in_words(error)}; {advice}")
+
+    def _keeper_ended(self, keeper: asyncio.Task[None]) -> None:
+        """An error of ours ends the transport, and so the actor: it must not seem to be connected for ever."""
+        if not keeper.cancelled():
+            self._fail(TransportError(f"the connection was given up: {keeper.exception()!r}"))
+
+    def _fail(self, failure: DcaError) -> None:
+        self.inbox.fail(failure)
+        for outgoing, _ in (*self._sent.values(), *self._unsent):
+            if not outgoing.done.done():
+                outgoing.done.set_exception(failure)
+        self._unsent.clear()
+
+
+async def require_broker(url: str) -> None:
+    """See that a broker for a trial answers, before anything is started that would wait for it.
+
+    Raises:
+        TransportError: it cannot be reached. UsageError: it refuses us.
+    """
+    name = os.urandom(16).hex()
+    settings = BrokerSettings(url=url, session_expiry_s=0)
+    probe = MqttTransport(settings, name, (name,), rng=random.Random(), answer_timeout_s=_ANSWER_TIMEOUT_S)  # noqa: S311
+    await (await probe._connect()).leave()
+
+
+def _log(fact: Connected | Disconnected) -> None:
+    """A loss is a warning."""
+    tell = log.warning if isinstance(fact, Disconnected) else log.info
+    tell(type(fact).__name__, **msgspec.structs.asdict(fact))

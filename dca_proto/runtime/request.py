@@ -1,0 +1,219 @@
+"""What a trainer asks for, in words that people use: `[round]` of its file, or the options of `dca trainer`.
+
+[round]
+statistic = "mean"
+columns = ["x"]
+bounds = { x = [0, 10] }      # public, from what is known of the measurement; never read from the data
+epsilon = 1
+delta = 1e-6
+tolerate = 2                  # T, of which `colluders` are reserved for colluders
+
+A release by data nodes that have the rows of many people each: kind = "node-release" and rows_max = 5000. A report by
+each client, private against everybody: kind = "ldp-report" and mechanism = "grid-laplace". Both need no Compute nodes.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest, RoundRequest, SecureSumRequest
+from dca_proto.crypto.sealing import ID_BYTES
+from dca_proto.errors import UsageError
+from dca_proto.privacy.accounting import check_mu
+from dca_proto.privacy.mechanism import LOCAL_MECHANISMS, DistributedDiscreteGaussian
+from dca_proto.protocol.federation import Federation
+from dca_proto.protocol.params import Limits, Timing
+from dca_proto.protocol.trainer.request import Ask, AskLdpReport, AskNodeRelease, AskSecureSum, OpenRound
+from dca_proto.statistics import resolve
+from dca_proto.statistics.base import parameter_names
+from dca_proto.statistics.contribution import client_sensitivity
+from dca_proto.statistics.scaled import MAGNITUDE_MAX, MAGNITUDE_MIN
+from dca_proto.wording import nearest
+
+SECURE_SUM, NODE_RELEASE, LDP_REPORT = "secure-sum", "node-release", "ldp-report"
+KINDS: dict[str, type[RoundRequest]] = {
+    SECURE_SUM: SecureSumRequest,
+    NODE_RELEASE: NodeReleaseRequest,
+    LDP_REPORT: LdpReportRequest,
+}
+"""The kinds of rounds, as files and options name them, and what a job asks of each."""
+
+
+class RoundSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One round's question and terms.
+
+    Attributes:
+        kind: ``secure-sum``; ``node-release``, in which each client is a data node with the rows of many people, sums
+            at most `rows_max` >= 1 of them, and adds the whole noise; or ``ldp-report``, in which each client sends a
+            report that is private by itself.
+        statistic, columns: what is computed of which columns of the clients' data.
+        bounds: public lower and upper bound of each column, in its own units.
+        parameters: further public parameters that the statistic has (a histogram's ``edges``).
+        epsilon, delta: what the round costs each participant; delta is 0 of reports that are epsilon-private.
+        mechanism: of LDP reports, how a client makes one. Of a mechanism for categories `rows_max` is 1.
+        tolerate: of a secure sum T, how many clients may drop out or collude. colluders: c, how many of the T are for
+            colluders only. computes: names of the Compute nodes; by default all of the federation.
+        clients: N, how many may answer; the round ends as soon as they have. Of a secure sum 0 asks the Compute nodes
+            how many clients have a session; without Compute nodes 0 waits for the end of the round.
+        rows_max: 0 for the mean of a client's rows, R for the sum of at most R.
+        fraction_bits: of fixed-point numbers, even.
+        collect_s: how long clients may contribute. commit_s: how long the Compute nodes may take to agree.
+    """
+
+    kind: str = SECURE_SUM
+    statistic: str
+    columns: tuple[str, ...]
+    bounds: dict[str, tuple[float, float]] = {}
+    parameters: dict[str, Any] = {}
+    epsilon: float
+    delta: float = 0.0
+    mechanism: str = ""
+    tolerate: int = 0
+    colluders: int = 0
+    computes: tuple[str, ...] = ()
+    clients: int = 0
+    rows_max: int = 0
+    fraction_bits: int = 24
+    collect_s: float = 60.0
+    commit_s: float = 60.0
+
+
+def open_round(settings: RoundSettings, federation: Federation) -> OpenRound:
+    """The command for a trainer of the federation, under a fresh round id; everything checked that can be beforehand.
+
+    Raises:
+        UsageError: naming the setting that cannot be.
+    """
+    check_windows(settings.collect_s, settings.commit_s)
+    request = OpenRound(
+        round_id=secrets.token_bytes(ID_BYTES),
+        ask=_ask(settings, federation),
+        statistic=settings.statistic,
+        parameters=parameters_of(settings.statistic, settings.columns, settings.bounds, settings.parameters),
+        epsilon=settings.epsilon,
+        delta=settings.delta,
+        rows_max=settings.rows_max,
+        fraction_bits=settings.fraction_bits,
+        clients_expected=settings.clients,
+        collect_window_ms=round(1000 * settings.collect_s),
+        commit_window_ms=round(1000 * settings.commit_s),
+    )
+    _check_numbers(request)
+    return request
+
+
+def _check_numbers(request: OpenRound) -> None:
+    """Plan the round as its participants will, or what can be planned of a sum before the clients are counted."""
+    if request.clients_expected or not isinstance(request.ask, AskSecureSum):
+        request.draft(DistributedDiscreteGaussian(), Limits())
+        return
+    statistic = resolve(request.statistic, request.parameters)
+    client_sensitivity(statistic, request.rows_max, request.fraction_bits)
+    check_mu(request.price.mu, request.epsilon, request.delta)
+
+
+def _ask(settings: RoundSettings, federation: Federation) -> Ask:
+    """The kind of the round with its own terms."""
+    check_kind(settings.kind)
+    if min(settings.clients, settings.tolerate, settings.colluders) < 0:
+        raise UsageError("clients, tolerate and colluders cannot be below 0")
+    if settings.mechanism and settings.kind != LDP_REPORT:
+        raise UsageError(f'mechanism {settings.mechanism!r} is of reports; leave it out, or give kind = "{LDP_REPORT}"')
+    if settings.kind == SECURE_SUM:
+        if settings.colluders > settings.tolerate:
+            found = f"c = {settings.colluders} exceeds T = {settings.tolerate}"
+            raise UsageError(f"{found}; lower colluders or raise tolerate")
+        computes = compute_ids(settings.computes, federation)
+        return AskSecureSum(computes=computes, tolerated=settings.tolerate, colluders=settings.colluders)
+    require_without_computes(settings.kind, settings.tolerate, settings.colluders, settings.computes)
+    if settings.kind == NODE_RELEASE:
+        return AskNodeRelease()
+    if settings.mechanism not in LOCAL_MECHANISMS:
+        hint = nearest(settings.mechanism, LOCAL_MECHANISMS)
+        known = ", ".join(LOCAL_MECHANISMS)
+        raise UsageError(f"mechanism {settings.mechanism!r} makes no reports{hint}; use one of {known}")
+    return AskLdpReport(mechanism=settings.mechanism)
+
+
+def check_kind(name: str) -> type[RoundRequest]:
+    """The kind of that name. Raises `UsageError` for an unknown one."""
+    if name not in KINDS:
+        raise UsageError(f"kind {name!r} is unknown{nearest(name, KINDS)}; use one of {', '.join(KINDS)}")
+    return KINDS[name]
+
+
+def require_without_computes(kind: str, tolerate: int, colluders: int, computes: Sequence[str]) -> None:
+    """Refuse the terms of secure sums for a round without Compute nodes. Raises `UsageError`."""
+    if tolerate or colluders or computes:
+        raise UsageError(
+            f"a round of kind {kind} has no Compute nodes, and each client adds the whole noise: leave out tolerate, "
+            "colluders and computes"
+        )
+
+
+def check_windows(collect_s: float, commit_s: float) -> None:
+    """Refuse a phase that cannot take place. Raises `UsageError`."""
+    most_s = Timing().deadline_ahead_ms_max / 1000
+    for name, seconds in (("collect_s", collect_s), ("commit_s", commit_s)):
+        if not 0.001 <= seconds <= most_s:
+            raise UsageError(f"{name} is {seconds:g}; give a number of seconds from 0.001 to {most_s:.0f}")
+
+
+def parameters_of(
+    statistic: str,
+    columns: Sequence[str],
+    bounds: Mapping[str, tuple[float, float]],
+    further: Mapping[str, Any],
+) -> dict[str, object]:
+    """A statistic's parameters: the columns, what their public bounds say, and the further ones.
+
+    Raises:
+        UsageError: bounds are missing, or are no intervals.
+    """
+    plain: dict[str, object] = {"columns": list(columns), **further}
+    if bounds:
+        return {**plain, **_scaling(columns, bounds)}
+    if "centre" in parameter_names(statistic) and "centre" not in further:
+        raise UsageError(f"public bounds are missing for: {', '.join(columns)}; give column=LO:HI for each")
+    resolve(statistic, plain)
+    return plain
+
+
+def _scaling(columns: Sequence[str], bounds: Mapping[str, tuple[float, float]]) -> dict[str, object]:
+    """Columns mapped from their bounds to [-1, 1], so that each gets noise in proportion to its own range."""
+    missing = [column for column in columns if column not in bounds]
+    if missing:
+        raise UsageError(f"public bounds are missing for: {', '.join(missing)}; give column=LO:HI for each")
+    strange = [column for column in bounds if column not in columns]
+    if strange:
+        raise UsageError(f"bounds of {', '.join(strange)}: no such column is asked for: {', '.join(columns)}")
+    ends = [bounds[column] for column in columns]
+    for column, (low, high) in zip(columns, ends, strict=True):
+        if not (low < high and low >= -MAGNITUDE_MAX and high <= MAGNITUDE_MAX and high - low >= 2 * MAGNITUDE_MIN):
+            expected = f"finite LO < HI, {2 * MAGNITUDE_MIN:g} or more apart, within ±{MAGNITUDE_MAX:g}"
+            raise UsageError(f"bounds of {column!r}: found {low:g}:{high:g}, expected {expected}")
+    return {
+        "centre": [(low + high) / 2 for low, high in ends],
+        "scale": [(high - low) / 2 for low, high in ends],
+        "bound": [1.0] * len(ends),
+    }
+
+
+def compute_ids(names: Sequence[str], federation: Federation) -> tuple[bytes, ...]:
+    """The ids of the named Compute nodes; of all of the federation where none is named. Raises `UsageError`."""
+    by_name = {member.name: member.id for member in federation.computes}
+    chosen = tuple(names) or tuple(by_name)
+    unknown = [name for name in chosen if name not in by_name]
+    if unknown:
+        raise UsageError(
+            f"Compute node {', '.join(unknown)} is not in the federation file; known: {', '.join(by_name)}"
+        )
+    if len(chosen) < 2 or len(set(chosen)) < len(chosen):
+        without = f'; the federation has none: take kind = "{NODE_RELEASE}" or "{LDP_REPORT}"' if not by_name else ""
+        found = f"computes: found {len(set(chosen))} Compute nodes"
+        raise UsageError(f"{found}, expected at least 2, each named once{without}")
+    return tuple(by_name[name] for name in chosen)

@@ -1,0 +1,285 @@
+"""The asyncio interpreter of an actor's effects.
+
+    transport --receive--> [ready events] --handle--> effects --+--> store: all writes of the batch, one commit
+    clock     --timers--->        ^                             |         then, in order:
+    owner     --command---> ------+                             +--> publish --> transport; reports --> owner
+
+Events that are ready are handled in batches. All writes of a batch are durable before any of its messages leaves or any
+of its facts is reported, so each `Persist` precedes the `Send` that depends on it, and one flush serves many events.
+Timers are no promises to anyone and are set at once; so none can fire stale within its batch.
+
+Sending never waits for receiving: messages are handed to the transport in order, and nobody waits for each. While too
+many are not yet taken over, no further event is handled, and what arrives waits in the transport's bounded inbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Protocol
+
+import msgspec
+import structlog
+
+from dca_proto.errors import PeerError
+from dca_proto.protocol.effects import CancelTimer, Effect, Forget, Persist, Report, Send, SetTimer
+from dca_proto.protocol.events import Command, Event, Received, Started, TimerFired
+from dca_proto.protocol.wire.topics import sender_of, topic_of
+from dca_proto.runtime.clock import Alarm, Clock, SystemClock, Timers
+from dca_proto.runtime.store import Store
+from dca_proto.runtime.transport import Transport
+
+log = structlog.get_logger("dca.runner")
+_JUMP_MS = 5_000
+
+
+class Actor(Protocol):
+    """A pure state machine: a client, a Compute node or a trainer."""
+
+    @property
+    def id(self) -> bytes:
+        """16 bytes."""
+
+    def handle(self, event: Event, now_ms: int) -> Sequence[Effect]:
+        """Change state and say what is to be done."""
+
+
+class RunnerLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much is taken on at once. A batch ends, too, with the message that exceeds `batch_bytes_max`."""
+
+    batch_events_max: int = 256
+    batch_bytes_max: int = 4 << 20
+    publishing_max: int = 4096
+
+
+class Traffic(msgspec.Struct):
+    """Whole messages and their bytes, without what MQTT adds."""
+
+    messages_sent: int = 0
+    bytes_sent: int = 0
+    messages_received: int = 0
+    bytes_received: int = 0
+
+
+class Runner:
+    """Runs one actor over a transport and a store until stopped or cancelled.
+
+    Args:
+        actor: built from the store's records.
+        transport: not yet open; the runner opens and closes it.
+        store: where the actor's writes go; the owner closes it.
+        federation: the name that topics carry.
+        clock: by default the machine's.
+        on_report: called with every fact, after the writes of its batch are durable.
+        limits: how much is taken on at once.
+
+    Attributes:
+        traffic: what was sent and received.
+        dropped: messages that did not reach the actor or could not be sent, by reason.
+    """
+
+    def __init__(
+        self,
+        actor: Actor,
+        transport: Transport,
+        store: Store,
+        *,
+        federation: str,
+        clock: Clock | None = None,
+        on_report: Callable[[object], None] | None = None,
+        limits: RunnerLimits | None = None,
+    ) -> None:
+        self._actor = actor
+        self._transport = transport
+        self._store = store
+        self._federation = federation
+        self._clock = clock or SystemClock()
+        self._on_report = on_report or _ignore
+        self._limits = limits or RunnerLimits()
+        self._timers = Timers()
+        self._ahead_ms: int | None = None  # of the steady clock, at the last look
+        self._alarm: Alarm | None = None
+        self._alarm_ms: int | None = None
+        self._owned: deque[Event] = deque([Started()])  # from ourselves and the owner
+        self._publishing: set[asyncio.Future[None]] = set()
+        self._failure: BaseException | None = None  # of a publish
+        self._wake = asyncio.Event()
+        self._taken_over = asyncio.Event()  # a message, by the transport
+        self._stopping = False
+        self.traffic = Traffic()
+        self.dropped: Counter[str] = Counter()
+
+    def command(self, request: object) -> None:
+        """Have the actor handle `Command(request)`."""
+        self._owned.append(Command(request))
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Let `run` return once the events that are ready are handled and their messages handed over."""
+        self._stopping = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Open the transport and run.
+
+        Raises:
+            UsageError: the broker refuses us, the store cannot be written, or a command was wrong.
+        """
+        log.info("actor started", actor=self._actor.id.hex())
+        try:
+            self._transport.inbox.on_arrival = self._wake.set
+            await self._transport.open()
+            await self._handle_events()
+        finally:
+            if self._alarm is not None:
+                self._alarm.cancel()
+            try:
+                await _cancel(self._publishing)
+            finally:  # cancelled once more, too: a connection left behind would take what is meant for our next life
+                await self._transport.close()
+            log.info("actor stopped", actor=self._actor.id.hex(), **msgspec.structs.asdict(self.traffic))
+
+    async def _handle_events(self) -> None:
+        while True:
+            effects = self._handle_batch()
+            if effects is None:
+                if self._stopping:
+                    await self._until_fewer(1)
+                    return
+                await self._sleep()
+            else:
+                await self._carry_out(effects)
+                if len(self._transport.inbox):
+                    await asyncio.sleep(0)  # others have their turn
+
+    def _handle_batch(self) -> list[Effect] | None:
+        """The effects of the events that are ready; None if there were none."""
+        effects: list[Effect] = []
+        handled_bytes = 0
+        for handled in range(self._limits.batch_events_max):
+            now_ms = self._look()
+            event = self._next_event(now_ms) if handled_bytes < self._limits.batch_bytes_max else None
+            if event is None:
+                return effects if handled else None
+            if isinstance(event, Received):
+                handled_bytes += len(event.payload)
+            for effect in self._actor.handle(event, now_ms):
+                match effect:
+                    case SetTimer(timer, at_ms):
+                        self._timers.set(timer, at_ms)
+                    case CancelTimer(timer):
+                        self._timers.cancel(timer)
+                    case _:
+                        effects.append(effect)
+        return effects
+
+    def _look(self) -> int:
+        """The time. A clock that was set is reported; set back, the actor starts up anew, for its timers are ahead."""
+        now_ms = self._clock.now_ms()
+        ahead_ms = now_ms - self._clock.steady_ms()
+        jump_ms = 0 if self._ahead_ms is None else ahead_ms - self._ahead_ms
+        self._ahead_ms = ahead_ms
+        if abs(jump_ms) >= _JUMP_MS:
+            log.warning("clock set, or machine asleep", actor=self._actor.id.hex(), by_s=jump_ms / 1000)
+        if jump_ms <= -_JUMP_MS:
+            self._owned.append(Started())
+        return now_ms
+
+    def _next_event(self, now_ms: int) -> Event | None:
+        if self._owned:
+            return self._owned.popleft()
+        timer = self._timers.pop_due(now_ms)
+        if timer is not None:
+            return TimerFired(timer)
+        while (message := self._transport.inbox.poll()) is not None:
+            try:
+                sender = sender_of(message.topic)
+            except PeerError as error:
+                self.dropped[error.code] += 1
+                continue
+            self.traffic.messages_received += 1
+            self.traffic.bytes_received += len(message.payload)
+            return Received(sender, message.payload)
+        return None
+
+    async def _carry_out(self, effects: list[Effect]) -> None:
+        writes = [effect for effect in effects if isinstance(effect, Persist | Forget)]
+        if writes:
+            await self._store.commit(writes)
+        for effect in effects:
+            if isinstance(effect, Send):
+                await self._until_fewer(self._limits.publishing_max)
+                self._publish(effect)
+            elif isinstance(effect, Report):
+                self._on_report(effect.fact)
+
+    async def _sleep(self) -> None:
+        """Until a message, a command or the next timer."""
+        self._wake.clear()
+        at_ms = self._timers.next_at_ms()
+        if at_ms != self._alarm_ms:
+            if self._alarm is not None:
+                self._alarm.cancel()
+            self._alarm = None if at_ms is None else self._clock.call_at(at_ms, self._ring)
+            self._alarm_ms = at_ms
+        await self._wake.wait()
+        self._raise_failure()
+
+    def _ring(self) -> None:
+        self._alarm = self._alarm_ms = None
+        self._wake.set()
+
+    async def _until_fewer(self, most: int) -> None:
+        """Wait until fewer messages than that are not yet taken over."""
+        while len(self._publishing) >= most:
+            self._taken_over.clear()
+            await self._taken_over.wait()
+            self._raise_failure()
+
+    def _publish(self, send: Send) -> None:
+        """Hand one message over."""
+        try:
+            topic = topic_of(self._federation, send.to, self._actor.id)
+            publishing = asyncio.ensure_future(self._transport.publish(topic, send.payload, send.retain))
+        except ValueError as error:
+            self._drop(send, error)
+        else:
+            self._publishing.add(publishing)
+            publishing.add_done_callback(partial(self._published, send))
+
+    def _published(self, send: Send, publishing: asyncio.Future[None]) -> None:
+        self._publishing.discard(publishing)
+        self._taken_over.set()
+        if publishing.cancelled():
+            return
+        error = publishing.exception()
+        if error is None:
+            self.traffic.messages_sent += 1
+            self.traffic.bytes_sent += len(send.payload)
+        elif isinstance(error, ValueError):
+            self._drop(send, error)
+        else:
+            self._failure = error
+            self._wake.set()
+
+    def _drop(self, send: Send, error: ValueError) -> None:
+        """A message cannot be sent: it may answer a peer who wants just that. The error is ours, or the transport's."""
+        self.dropped["unsendable"] += 1
+        log.error("message dropped", actor=self._actor.id.hex(), channel=send.to.channel.value, error=str(error))
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+
+def _ignore(fact: object) -> None:
+    """Nobody asked for reports."""
+
+
+async def _cancel(waiting: Collection[asyncio.Future[None]]) -> None:
+    for one in waiting:
+        one.cancel()
+    if waiting:
+        await asyncio.wait(waiting)

@@ -1,0 +1,153 @@
+"""`[broker]` in every actor's TOML: where the broker is, and how to prove to each other who one is."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from dca_proto.errors import InputError, UsageError
+from dca_proto.runtime.parts import PART_BYTES_DEFAULT, PART_BYTES_LEAST
+from dca_proto.runtime.private import check_private, read_password
+from dca_proto.wording import in_words, nearest
+
+_PORTS = {"mqtt": 1883, "mqtts": 8883}
+
+
+class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How an actor reaches its broker.
+
+    Args:
+        url: ``mqtt://host[:port]`` or, with TLS, ``mqtts://host[:port]``.
+        ca: certificates (PEM) that may sign the broker's; without it the system's. Only with mqtts.
+        certificate: the actor's own certificate (PEM), where the broker asks for one. Needs `key`.
+        key: the private key (PEM) of `certificate`; readable by the owner only.
+        username: user name, by default none.
+        password_file: file whose first line is the password; readable by the owner only.
+        keepalive_s: a connection silent for 1.5 times this is taken for dead.
+        session_expiry_s: 0 asks for a clean session; anything else for one that the broker keeps while the actor is
+            away. MQTT 3.1.1 cannot tell the broker for how long: that is the broker's configuration.
+        part_bytes_max: the largest payload of one packet, at most 256 KiB; larger messages travel in parts.
+    """
+
+    url: str
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    username: str | None = None
+    password_file: Path | None = None
+    keepalive_s: int = 60
+    session_expiry_s: int = 7 * 24 * 3600
+    part_bytes_max: int = PART_BYTES_DEFAULT
+
+    def __post_init__(self) -> None:
+        self._check_url()
+        if not self.tls and (self.ca or self.certificate):
+            raise InputError(f"[broker] ca and certificate need TLS: found {self.url!r}, expected mqtts://...")
+        if (self.certificate is None) != (self.key is None):
+            raise InputError("[broker] certificate and key come together: give both or neither")
+        if self.password_file is not None and self.username is None:
+            raise InputError("[broker] password_file needs a username")
+        self._check_range("keepalive_s", 1, 65535)
+        self._check_range("session_expiry_s", 0, 10 * 366 * 24 * 3600)
+        self._check_range("part_bytes_max", PART_BYTES_LEAST, PART_BYTES_DEFAULT)
+
+    def _check_url(self) -> None:
+        expected = "mqtt://host[:port] or mqtts://host[:port]"
+        try:
+            parts = urlsplit(self.url)
+            port_given = parts.port
+        except ValueError as error:
+            raise InputError(f"[broker] url {self.url!r}: {error}; expected {expected}") from None
+        if "@" in parts.netloc:
+            raise InputError(f"[broker] url holds a user or password; expected {expected}, username and password_file")
+        odd = parts.path.strip("/") or parts.query or parts.fragment
+        if parts.scheme not in _PORTS or not parts.hostname or odd or port_given == 0:
+            raise InputError(f"[broker] url: found {self.url!r}, expected {expected}")
+
+    def _check_range(self, name: str, least: int, most: int) -> None:
+        value = getattr(self, name)
+        if not least <= value <= most:
+            raise InputError(f"[broker] {name}: found {value}, expected {least} to {most}")
+
+    @property
+    def tls(self) -> bool:
+        return urlsplit(self.url).scheme == "mqtts"
+
+    @property
+    def host(self) -> str:
+        return str(urlsplit(self.url).hostname)
+
+    @property
+    def port(self) -> int:
+        parts = urlsplit(self.url)
+        return parts.port or _PORTS[parts.scheme]
+
+    def read_password(self) -> str | None:
+        """The password, or None. Raises `UsageError` where the file is missing, empty or open to others."""
+        return None if self.password_file is None else read_password(self.password_file)
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """Verifies the broker's certificate and host name; None without TLS.
+
+        Raises:
+            UsageError: a file is missing or damaged, or the private key is open to others.
+        """
+        if not self.tls:
+            return None
+        if self.key is not None:
+            check_private(self.key)
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+            if self.certificate is not None:
+                context.load_cert_chain(self.certificate, self.key)
+        except OSError as error:  # ssl.SSLError is one
+            files = ", ".join(str(path) for path in (self.ca, self.certificate, self.key) if path is not None)
+            raise InputError(f"cannot load TLS files ({files}): {error.strerror or error}") from None
+        return context
+
+
+def check_url(option: str, url: str) -> None:
+    """Refuse what is no broker's URL. Raises `UsageError` that names the option of the command line."""
+    try:
+        BrokerSettings(url=url)
+    except UsageError as error:
+        raise UsageError(f"{option}: {str(error).removeprefix('[broker] ')}") from None
+
+
+def parse_broker(table: Mapping[str, object], directory: Path | None = None) -> BrokerSettings:
+    """Check and convert a TOML table.
+
+    Args:
+        table: the `[broker]` table as read.
+        directory: what relative file names are relative to, by default the working directory.
+
+    Raises:
+        UsageError: an unknown key (naming the nearest), a wrong type or a value out of range.
+    """
+    known = BrokerSettings.__struct_fields__
+    for name in table:
+        if name not in known:
+            raise InputError(f"[broker] unknown key {name!r}{nearest(name, known)}; keys: {', '.join(known)}")
+    try:
+        settings = msgspec.convert(dict(table), BrokerSettings, dec_hook=_decode_path)
+    except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, UsageError):
+            raise error.__cause__ from None
+        raise InputError(f"[broker] {in_words(error)}") from None
+    return _anchored(settings, directory) if directory is not None else settings
+
+
+def _decode_path(kind: type, value: object) -> object:
+    if kind is Path and isinstance(value, str):
+        return Path(value).expanduser()
+    raise ValueError(f"expected `str`, got `{type(value).__name__}`")
+
+
+def _anchored(settings: BrokerSettings, directory: Path) -> BrokerSettings:
+    names = ("ca", "certificate", "key", "password_file")
+    paths = {name: directory / getattr(settings, name) for name in names if getattr(settings, name) is not None}
+    return msgspec.structs.replace(settings, **paths)

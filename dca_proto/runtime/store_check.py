@@ -1,0 +1,207 @@
+"""What a store's damage is noticed by: a tag for each record, a seal over all of them, and the checksums of the log.
+
+A record's tag is a MAC over its owner, table, key and value, under a key of the actor's identity. The *seal* is one
+row: a MAC over how many records there are and over the sum of all tags, each hashed with a secret first (a multiset
+hash: Clarke et al. 2003). It changes in the transaction that changes a record. So a flipped bit, an edited field, and a
+record that is missing, doubled or from an earlier time stop the next start. An old copy of the whole file is consistent
+in itself: nothing here notices it, but Compute nodes may (DESIGN §4.6).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import sqlite3
+import struct
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from dca_proto.crypto.sealing import derive, same
+from dca_proto.errors import StorageError, UsageError
+
+ANEW = "start with a fresh one (a client enrolled anew), not with an old copy, which forgets what was spent or said"
+SCHEMA = (
+    """CREATE TABLE IF NOT EXISTS records (
+    namespace BLOB NOT NULL, kind TEXT NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL, tag BLOB NOT NULL,
+    PRIMARY KEY (namespace, kind, key))""",
+    "CREATE TABLE IF NOT EXISTS seal (owner BLOB NOT NULL, records INTEGER NOT NULL, tag BLOB NOT NULL)",
+)
+_TAG_BYTES = 16
+_LOG_HEAD_BYTES, _FRAME_HEAD_BYTES = 32, 24  # of SQLite's file format, section 4
+_LITTLE, _BIG = 0x377F0682, 0x377F0683  # the log's magic number says how its checksums read words
+Row = tuple[bytes, str, bytes, bytes]
+"""Owner (empty but in shared stores), table, key and value of a record."""
+
+
+class Held(msgspec.Struct, frozen=True):
+    """How many records there are, and the sum (exclusive or) of their hashed tags."""
+
+    records: int = 0
+    total: int = 0
+
+
+class Tags:
+    """Tags and seals under one key.
+
+    Args:
+        key: 32 secret bytes (`Identity.store_key`).
+
+    Attributes:
+        owner: tells the key from another one, and nothing about it.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self.owner = derive(key, b"dca4-store-owner", size=_TAG_BYTES)
+        self._keys = {what: derive(key, b"dca4-store-" + what) for what in (b"tag", b"sum", b"seal")}
+
+    def tag(self, namespace: bytes, kind: str, key: bytes, value: bytes) -> bytes:
+        """The tag of a record: 16 bytes."""
+        name = kind.encode()
+        head = struct.pack("<QQQ", len(namespace), len(name), len(key)) + namespace + name + key
+        mac = hashlib.blake2b(head, digest_size=_TAG_BYTES, key=self._keys[b"tag"])
+        mac.update(value)
+        return mac.digest()
+
+    def replaced(self, held: Held, old: Iterable[bytes], new: Iterable[bytes]) -> Held:
+        """What is held once records with the tags `new` stand in the place of those with the tags `old`."""
+        records, total = held.records, held.total
+        for tags, change in ((old, -1), (new, 1)):
+            for tag in tags:
+                records += change
+                total ^= int.from_bytes(derive(self._keys[b"sum"], b"", tag, _TAG_BYTES), "little")
+        return Held(records, total)
+
+    def seal(self, held: Held) -> bytes:
+        """The seal's tag: 16 bytes."""
+        message = struct.pack("<Q", held.records) + held.total.to_bytes(_TAG_BYTES, "little")
+        return derive(self._keys[b"seal"], b"", message, _TAG_BYTES)
+
+
+def read_rows(connection: sqlite3.Connection, path: Path, tags: Tags | None) -> tuple[list[Row], Held]:
+    """All records, ordered by owner, table and key, and what they come to.
+
+    Args:
+        tags: to check them by; None leaves them unchecked.
+
+    Raises:
+        UsageError: which record is damaged, or that some are missing, doubled or old.
+        sqlite3.Error: the file cannot be read.
+    """
+    if tags is not None:
+        _check_owner(connection, path, tags)
+    query = "SELECT namespace, kind, key, value, tag FROM records ORDER BY namespace, kind, key"
+    rows: list[Row] = []
+    held = Held()
+    for *row, tag in connection.execute(query):
+        if tuple(map(type, row)) != (bytes, str, bytes, bytes):
+            raise damaged(path, "a record's columns are not of the types that a store has")
+        namespace, kind, key, value = row
+        rows.append((namespace, kind, key, value))
+        if tags is not None:
+            if not _matches(tags.tag(*rows[-1]), tag):
+                raise damaged(path, f"record {key.hex()} of table {kind!r} is not as this actor wrote it")
+            held = tags.replaced(held, (), (tag,))
+    if tags is not None:
+        _check_seal(connection.execute("SELECT owner, records, tag FROM seal").fetchall(), tags, held, path)
+    return rows, held
+
+
+def _check_owner(connection: sqlite3.Connection, path: Path, tags: Tags) -> None:
+    """Refuse another actor's store. Raises `UsageError`."""
+    owners = [owner for (owner,) in connection.execute("SELECT owner FROM seal")]
+    if owners != [tags.owner]:
+        raise StorageError(
+            f"store {path} was written under another identity, or its seal is damaged: "
+            f"name this actor's own store and key file, or {ANEW}"
+        )
+
+
+def _check_seal(seals: list[tuple[object, ...]], tags: Tags, held: Held, path: Path) -> None:
+    (_, records, tag), *more = seals or [(None, None, None)]
+    if more or records != held.records or not _matches(tags.seal(held), tag):
+        sealed = seals[0][1] if seals else "no"
+        found = f"{held.records} records and a seal over {sealed}"
+        raise damaged(path, f"{found}: a record is missing, doubled or from an earlier time")
+
+
+def _matches(tag: bytes, found: object) -> bool:
+    """Whether a column holds a tag; it may hold anything."""
+    return isinstance(found, bytes) and same(tag, found)
+
+
+def damaged(path: Path, what: str) -> UsageError:
+    """The error of a store that cannot be trusted."""
+    return StorageError(f"store {path} is damaged ({what}): {ANEW}")
+
+
+# --- the log beside the file, which a kill leaves ---------------------------------------------------------------------
+
+
+def check_log(path: Path) -> None:
+    """Refuse a log with a damaged frame that a later transaction follows, before SQLite reads it.
+
+    SQLite takes the first frame with a wrong checksum for the end of the log, and forgets what stands behind. That is
+    right for the last transaction, which a power failure may have torn. Each is flushed before the next one begins: a
+    wrong frame of an earlier one is damage, and would undo all transactions from there on without a word.
+
+    Args:
+        path: of the store; its log stands beside it.
+
+    Raises:
+        UsageError: the log is damaged.
+        sqlite3.Error: the store is in use.
+    """
+    file = Path(f"{path}-wal")
+    if not file.exists():
+        return
+    with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=0)) as probe:
+        probe.execute("SELECT * FROM sqlite_master")  # whoever has it open writes to the log
+    log = file.read_bytes()
+    if len(log) < _LOG_HEAD_BYTES:
+        return
+    magic, _, page, _, *salts = struct.unpack(">6I", log[:24])
+    order = {_LITTLE: "<", _BIG: ">"}.get(magic)
+    if order is None or not 512 <= page <= 65536 or _checksum(log[:24], order, (0, 0)) != _sums(log[24:32]):
+        if any(log):
+            raise damaged(path, "the head of its log")
+        return
+    size = _FRAME_HEAD_BYTES + page
+    frames = [log[at : at + size] for at in range(_LOG_HEAD_BYTES, len(log), size)]
+    ours = [_words(frame)[2:4] == tuple(salts) for frame in frames]  # others are left from before the log began anew
+    last = max(itertools.compress(itertools.count(), ours), default=-1)
+    ends = [at for at, frame in enumerate(frames[: last + 1]) if _words(frame)[1]]
+    flushed = ends if ends and ends[-1] < last else ends[:-1]
+    whole = map(bool.__and__, ours, _sound(frames, order, _sums(log[24:32])))
+    valid = sum(itertools.takewhile(bool, whole))
+    if flushed and valid <= flushed[-1]:
+        raise damaged(path, f"frame {valid + 1} of its log, which later transactions follow")
+
+
+def _words(frame: bytes) -> tuple[int, ...]:
+    """Page, size of the database after a transaction that ends here (else 0), two salts, two checksums."""
+    return struct.unpack(">6I", frame[:_FRAME_HEAD_BYTES].ljust(_FRAME_HEAD_BYTES, b"\0"))
+
+
+def _sums(raw: bytes) -> tuple[int, int]:
+    first, second = struct.unpack(">2I", raw)
+    return first, second
+
+
+def _sound(frames: Iterable[bytes], order: str, sums: tuple[int, int]) -> Iterator[bool]:
+    """Whether each frame's checksum holds, which runs on from the one before it."""
+    for frame in frames:
+        sums = _checksum(frame[:8] + frame[_FRAME_HEAD_BYTES:], order, sums) if len(frame) % 8 == 0 else (0, 0)
+        yield sums == _words(frame)[4:]
+
+
+def _checksum(data: bytes, order: str, sums: tuple[int, int]) -> tuple[int, int]:
+    """SQLite's: two sums over pairs of words of 32 bits."""
+    first, second = sums
+    words = iter(struct.unpack(f"{order}{len(data) // 4}I", data))
+    for even, odd in zip(words, words, strict=True):
+        first = (first + even + second) & 0xFFFFFFFF
+        second = (second + odd + first) & 0xFFFFFFFF
+    return first, second

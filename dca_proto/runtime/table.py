@@ -1,0 +1,152 @@
+"""A client's data: a CSV of numbers, and of texts whose categories are listed, read once.
+
+The first line names the columns. A text column has a public list of categories (`statistics.categories`), and becomes
+their codes and indicators. An empty field is a missing value, and so is anything else that is not a finite number, or
+none of the categories; a line that does not fit the columns is a row of missing values. A blank line is no row: the
+missing value of a single column is written "", as programs that write CSV do. Whether a client takes part must never
+depend on its rows, so none is refused: what is odd is counted in a warning, without its value, for this is private
+data.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from dca_proto.errors import InputError
+from dca_proto.statistics.categories import Categories, checked, numbered, numbers
+
+_UNDECODED = "\ufffd"  # where a byte is not UTF-8
+
+log = structlog.get_logger("dca.data")
+
+
+class Table:
+    """Rows of named columns.
+
+    Args:
+        columns: their names.
+        rows: shape ``(m, len(columns))``; NaN marks a missing value.
+
+    Raises:
+        UsageError: names and rows do not fit each other, or a name stands there twice.
+    """
+
+    def __init__(self, columns: Sequence[str], rows: NDArray[np.float64]) -> None:
+        self.columns = tuple(columns)
+        self._rows = np.asarray(rows, dtype=np.float64)
+        if self._rows.ndim != 2 or self._rows.shape[1] != len(self.columns):
+            raise InputError(f"rows have shape {self._rows.shape}; expected (m, {len(self.columns)}), one per column")
+        if len(set(self.columns)) < len(self.columns):
+            raise InputError("a column is named twice; name each once")
+
+    def rows(self, columns: tuple[str, ...]) -> NDArray[np.float64]:
+        """The rows of these columns, in this order, shape ``(m, len(columns))``."""
+        return self._rows[:, [self.columns.index(column) for column in columns]]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __repr__(self) -> str:
+        return f"Table({', '.join(self.columns)})"
+
+
+def read_csv(path: Path, categories: Categories | None = None) -> Table:
+    """Read a client's data. What is missing or odd in its lines is counted in one warning, without its values.
+
+    Args:
+        categories: of the text columns.
+
+    Raises:
+        UsageError: the file cannot be read, its first line does not name columns, or categories are of none of them.
+    """
+    listed = checked(categories or {})
+    odd: Counter[str | None] = Counter()
+    try:
+        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+            lines = csv.reader(file, strict=True)
+            columns = _header(lines, path)
+            if unknown := [name for name in listed if name not in columns]:
+                raise InputError(f"data {path} has no column {unknown[0]!r}, of which categories are listed")
+            rows = list(_rows(lines, columns, listed, odd))
+    except OSError as error:
+        raise InputError(f"cannot read data {path}: {error.strerror}; check the path and its rights") from None
+    if odd := +odd:
+        lines_odd = odd.pop(None, 0)
+        log.warning("data not understood count as missing", data=str(path), fields=dict(odd), lines=lines_odd)
+    names = numbered(columns, listed)
+    return Table(names, np.array(rows, dtype=np.float64).reshape(len(rows), len(names)))
+
+
+def _header(lines: Iterator[list[str]], path: Path) -> tuple[str, ...]:
+    try:
+        columns = tuple(name.strip() for name in next(lines, []))
+    except csv.Error:
+        columns = (_UNDECODED,)
+    if not any(columns):
+        raise InputError(f"data {path} has no header; expected the columns' names in its first line")
+    if _UNDECODED in "".join(columns):
+        raise InputError(f"data {path} is not a CSV in UTF-8; expected a header line and lines of numbers")
+    if not all(name.isprintable() for name in columns):
+        raise InputError(f"data {path} has a column whose name cannot be printed; give names of letters and digits")
+    if all(_is_float(name) for name in columns):
+        raise InputError(f"data {path} begins with numbers; expected the columns' names in its first line")
+    if not all(columns) or len(set(columns)) < len(columns):
+        raise InputError(f"data {path} has a column without a name, or a name twice; give each column one of its own")
+    return columns
+
+
+def _rows(
+    lines: Iterator[list[str]], columns: tuple[str, ...], listed: Categories, odd: Counter[str | None]
+) -> Iterator[list[float]]:
+    """The numbers of each line; counts odd fields by column, and odd lines under None."""
+    width = len(numbered(columns, listed))
+    for fields in _readable(lines):
+        if fields is None or len(fields) != len(columns):
+            odd[None] += 1
+            yield [math.nan] * width
+            continue
+        row: list[float] = []
+        for column, field in zip(columns, fields, strict=True):
+            found = numbers(field, listed[column]) if column in listed else [_number(field)]
+            odd[column] += math.isnan(found[0]) and bool(field.strip())
+            row += found
+        yield row
+
+
+def _readable(lines: Iterator[list[str]]) -> Iterator[list[str] | None]:
+    """The lines that are not blank; None for one that cannot be taken apart, a quote left open for example."""
+    while True:
+        try:
+            fields = next(lines)
+        except StopIteration:
+            return
+        except csv.Error:
+            yield None
+        else:
+            if fields:
+                yield fields
+
+
+def _number(field: str) -> float:
+    return float(field) if _is_number(field) else math.nan
+
+
+def _is_number(text: str) -> bool:
+    return _is_float(text) and math.isfinite(float(text)) and "_" not in text
+
+
+def _is_float(text: str) -> bool:
+    """Whether Python takes it for a number, be it none or infinite."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,68 @@
+"""Text columns as numbers: public lists of categories, never read from the rows.
+
+A column with the categories a, b, c becomes numbers under these names, for a device and for a table on one machine:
+
+    COL      the code of the category: 0, 1, 2, in the order of the list
+    COL=a    1 where the category is a, else 0; so COL=b and COL=c
+
+A regression takes ``COL=b`` and ``COL=c``: the first category is what the others are compared with. A value that is not
+in the list is a missing value, like an empty one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import nan
+from typing import TypeAlias
+
+from dca_proto.errors import InputError
+
+Categories: TypeAlias = Mapping[str, Sequence[str]]
+"""The categories of each text column, in the order of their codes."""
+_EXAMPLE = "COL=a,b,c"
+_MOST = 1000
+
+
+def parse_categories(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Categories from texts such as ``smoker=no,yes``, one for each column. Raises `UsageError` for anything else."""
+    found: dict[str, tuple[str, ...]] = {}
+    for text in texts:
+        column, sign, listed = text.partition("=")
+        if not sign or not column.strip() or column.strip() in found:
+            raise InputError(f"categories {text[:80]!r}: expected {_EXAMPLE}, each column once")
+        found[column.strip()] = tuple(one.strip() for one in listed.split(","))
+    return checked(found)
+
+
+def checked(categories: Categories) -> dict[str, tuple[str, ...]]:
+    """The same, if each column has from 2 to 1,000 different categories that can be printed. Raises `UsageError`."""
+    for column, listed in categories.items():
+        if not 2 <= len(listed) <= _MOST or len(set(listed)) < len(listed):
+            raise InputError(
+                f"column {column[:80]!r} has {len(listed)} categories, {len(set(listed))} of them different; list from "
+                f"2 to {_MOST}, each once, as in {_EXAMPLE}"
+            )
+        if odd := [one for one in listed if one != one.strip() or not one or not one.isprintable()]:
+            raise InputError(f"column {column[:80]!r} has the category {odd[0][:80]!r}; expected a printable text")
+    return {column: tuple(listed) for column, listed in categories.items()}
+
+
+def indicators(column: str, categories: Categories) -> tuple[str, ...]:
+    """The names of a column's indicators, in the order of the list."""
+    return tuple(f"{column}={one}" for one in categories[column])
+
+
+def numbered(columns: Iterable[str], categories: Categories) -> tuple[str, ...]:
+    """The names of the numbers that a line of these columns becomes."""
+    found: list[str] = []
+    for column in columns:
+        found += [column, *(indicators(column, categories) if column in categories else ())]
+    return tuple(found)
+
+
+def numbers(text: str, listed: Sequence[str]) -> list[float]:
+    """The code and the indicators of a text; NaN, all of them, where it is none of the categories."""
+    category = text.strip()
+    if category not in listed:
+        return [nan] * (1 + len(listed))
+    return [float(listed.index(category)), *(float(one == category) for one in listed)]
