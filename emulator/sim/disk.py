@@ -1,4 +1,4 @@
-"""One machine's disk: what survives a kill, as `net.store` keeps it, transaction by transaction.
+"""One machine's disk: what survives a kill, as `runtime.store` keeps it, transaction by transaction.
 
 A transaction is there as a whole or not at all. One that a kill tears is found incomplete at the next start and rolled
 back, as SQLite does with the tail of its log; nothing that depended on it had left yet. That the real store behaves so

@@ -1,6 +1,6 @@
 """An MQTT packet with an application message, or a part of one; addressed as its topic says, which is not spelled out.
 
-A message that fits one packet is not copied on its way; a larger one is split as `net.parts` does it in earnest.
+A message that fits one packet is not copied on its way; a larger one is split as `runtime.parts` does it in earnest.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One actor as its machine runs it, after the model of `net.runner`.
+"""One actor as its machine runs it, after the model of `runtime.runner`.
 
 The events that are ready are handled together; their writes become one durable transaction; then messages leave and
 facts are told, in order. Timers are set at once, so that none fires stale. A process can be killed before that
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 Where = Literal["before", "torn", "after", "between"]
 Tell = Send | Report
 _US = 1000
-_JUMP_MS = 5_000  # a clock set back by that has its actor start up anew, as `net.runner` does
+_JUMP_MS = 5_000  # a clock set back by that has its actor start up anew, as `runtime.runner` does
 
 
 class ProcessOptions(msgspec.Struct, frozen=True, kw_only=True):
     """A machine. `skew_ms`: its clock is that much ahead. `work_ms`, `commit_ms`: of each batch, each transaction.
 
-    At most `inbox_events_max` messages wait for a slow one; more are dropped, as `net.inbox` does. While the broker has
-    not taken over `publishing_max` packets, it handles nothing more, as `net.runner` does. At most
-    `unacknowledged_max` of them are under way at once, as in `net.mqtt`.
+    At most `inbox_events_max` messages wait for a slow one; more are dropped, as `runtime.inbox` does. While the broker has
+    not taken over `publishing_max` packets, it handles nothing more, as `runtime.runner` does. At most
+    `unacknowledged_max` of them are under way at once, as in `runtime.mqtt`.
     """
 
     skew_ms: int = 0

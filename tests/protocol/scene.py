@@ -155,7 +155,7 @@ def the_sum(network: Network) -> NDArray[np.float64]:
 class PowerCuts(Network):
     """A network with transactions, some of whose actors are killed at random points of them.
 
-    They run as `net.runner` runs them: the events that are ready are handled together, all their writes are one
+    They run as `runtime.runner` runs them: the events that are ready are handled together, all their writes are one
     transaction, and messages leave after it. A seeded cut kills a victim before the transaction, after it, or between
     any two of its messages. No contribution leaves anyone uncharged.
 

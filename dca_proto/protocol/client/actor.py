@@ -1,6 +1,6 @@
 """The client: holds its data, its policy and its ledger against each round (DESIGN §4.3, §4.4, §4.8, §5).
 
-Its rounds and their phases stand in `client_round`. Whether it takes part depends on policy, ledger and announcement,
+Its rounds and their phases stand in `round`. Whether it takes part depends on policy, ledger and announcement,
 never on its rows. What must survive a crash is stored in the transaction in which it is decided: the charge together
 with the message that it pays for.
 """

@@ -1,6 +1,6 @@
 """A Compute node: keeps sessions and contributions, agrees on one set, releases one sum (DESIGN §2.3, §4.5, §4.7).
 
-Its rounds and their phases stand in `compute_round`, the second half of a round in `compute_commit`, the arithmetic in
+Its rounds and their phases stand in `round`, the second half of a round in `commit`, the arithmetic in
 `agreement`. Both ends of a round are final, and stored before they are sent. The node never trusts the announcement's
 numbers alone: it enforces floors of its own, and checks each client's session, tag and charge number itself.
 """

@@ -1,11 +1,11 @@
 """The trainer: announces rounds, closes them, and adds what the Compute nodes release (DESIGN §4.1, §4.7, §4.8).
 
-Its rounds and their phases stand in `trainer_round`, the rule of closing in `closing`.
+Its rounds and their phases stand in `round`, the rule of closing in `closing`.
 It never sees a contribution: partial sums add up to the one private sum, or to nothing. In rounds without Compute nodes
-it gets what each client releases, which is private by itself (DESIGN §5, `trainer_answers`).
+it gets what each client releases, which is private by itself (DESIGN §5, `answers`).
 
 What its rounds may cost in all, it keeps in the federation's `account`; what becomes of failed rounds is in
-`trainer_failures`.
+`failures`.
 """
 
 from __future__ import annotations

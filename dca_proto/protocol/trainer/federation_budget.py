@@ -8,7 +8,7 @@ may be two clients: an upper bound for all of them, and a mixture (`price`) even
 A round is charged in the transaction before its starts leave, a local one before its announcement does; from then on
 clients charge, too. Rounds that are asked for and have neither started nor ended are reserved for. A charge comes back
 as it does at a client: against the signed aborts of all M Compute nodes, once; a local round's, where all whom it
-asked have signed that they decline (DESIGN §4.3, §4.7, §4.8; `trainer_failures`).
+asked have signed that they decline (DESIGN §4.3, §4.7, §4.8; `failures`).
 
 It is this trainer's word to itself. What protects a client is the client's own ledger, which also knows what other
 trainers ask for, and keeps a charge whose aborts it has not seen.
