@@ -183,13 +183,16 @@ def tails_of(level: float) -> list[float]:
     return [(1 - level) / 2, (1 + level) / 2]
 
 
-def attributes(*aggregates: NoisyAggregate) -> dict[str, object]:
+def attributes(*aggregates: NoisyAggregate, private: bool = True) -> dict[str, object]:
     """What a posterior rests on, of the aggregates that it was learnt from.
 
     Epsilon is given for one round only: for several, ``mu`` = √Σμ² is what they cost together (Dong, Roth and Su 2022,
     corollary 3.3), and the job's budget says the epsilon. Nothing is claimed where a round is not private.
+
+    Args:
+        private: False where bounds were read from the data.
     """
-    private = all(aggregate.private for aggregate in aggregates)
+    private = private and all(aggregate.private for aggregate in aggregates)
     mus = [aggregate.mu for aggregate in aggregates if aggregate.mu is not None]
     first = aggregates[0]
     return {

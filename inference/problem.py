@@ -56,6 +56,12 @@ class Schema:
         """Features, then the target."""
         return (*self.features, self.target)
 
+    def column(self, name: str | None) -> str:
+        """The column of that name, by default the target. Raises `DataError` for one that is not there."""
+        if name is not None and name not in self.columns:
+            raise unknown("column", name, "the data", self.columns)
+        return self.target if name is None else name
+
     @property
     def read_columns(self) -> tuple[str, ...]:
         """Columns whose bounds come from the rows themselves."""
@@ -90,6 +96,11 @@ class Problem:
     def rows(self) -> Array:
         """Features, then the target, shape ``(n, d + 1)``: what one client holds is one row (or several)."""
         return np.column_stack([self.X, self.y])
+
+    def values(self, *columns: str) -> Array:
+        """Of these columns, shape ``(n, len(columns))``; of a single one ``(n,)``."""
+        places = [self.schema.columns.index(column) for column in columns]
+        return np.asarray(self.rows[:, places if len(places) != 1 else places[0]])
 
     @property
     def complete(self) -> Problem:

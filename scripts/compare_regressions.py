@@ -120,7 +120,7 @@ def ours(cell: Cell, train: Problem, epsilon: float) -> Any:
     rounds = IdealSwarm(train.rows, train.schema.columns, terms, random=rng.bytes)
     settings = job.settings()
     result = run(job.make(train.schema, settings, known), rounds)
-    return result if job.finish is None else job.finish(result, train.schema, settings, known)
+    return job.finish(result, train.schema, settings, known)
 
 
 def ada_ssp(cell: Cell, train: Problem, test: Problem, epsilon: float, *, less: bool = False) -> Array:

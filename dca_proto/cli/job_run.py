@@ -70,8 +70,6 @@ class JobRun:
 
     def finish(self, result: Any, console: Console) -> Any:
         """What the job makes of its rounds, where it has work left to do. Raises whatever the job raises."""
-        if self._job.finish is None:
-            return result
         with SamplingBar(console) as bar:
             return self._job.finish(result, self._schema, self._settings, replace(self._conditions(), on_sampling=bar))
 

@@ -159,7 +159,7 @@ def learn(
     task = task_of({**(actor.config.job or {}), **given, **parse_words(sets or ())}, actor.config.federation)
     outputs = Outputs(json_to, plot, draws)
     outputs.check()
-    if draws is not None and task.job.draws is None:
+    if draws is not None and not task.job.drawable:
         raise UsageError(f"--draws {draws}: job {task.job.name!r} gives a point and no posterior; leave it out")
     invite = _invited(actor, config.parent / task.settings.invite) if task.settings.invite else ()
     held_out = None
@@ -392,7 +392,7 @@ class _Run:
         write_json(separated(summary), outputs.json_to)
         if outputs.plot is not None:
             self._run.draw(summary, outputs.plot, private=summary["private"], caption=self._caption(summary))
-        if outputs.draws is not None and task.job.draws is not None:
+        if outputs.draws is not None and task.job.drawable:
             drawn = task.job.draws(result, stream(task.settings.seed, "draws"))
             with whole_file(outputs.draws) as place:
                 drawn.to_netcdf(str(place))

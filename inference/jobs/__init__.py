@@ -84,8 +84,7 @@ def refit(name: str, aggregates: Sequence[NoisyAggregate], schema: Schema, *, se
         epsilon=first.epsilon or 1.0,
         weights=lambda parameters: tuple(first.parameters["weights"]),
     )
-    found = run(job.make(schema, own, known), Replayed(aggregates))
-    return found if job.finish is None else job.finish(found, schema, own, known)
+    return job.finish(run(job.make(schema, own, known), Replayed(aggregates)), schema, own, known)
 
 
 _WORDS = {

@@ -1,14 +1,14 @@
-"""The record of a learning job: its settings, the generator that asks for rounds, and the summary of its result.
+"""What every learning job is: its settings, the generator that asks for rounds, and what becomes of their sums.
 
-The parts of a job are functions, kept together under its name. Commands use jobs through this record alone.
+Each job is a subclass of `LearningJob` beside its model. Commands use jobs through this interface alone.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -75,6 +75,11 @@ class Stage:
         return self.share * (self.rounds if self.uses is None else self.uses)
 
 
+def one_round(what: str) -> list[Stage]:
+    """The plan of a job that spends all of its budget at once."""
+    return [Stage(1, 1.0, f"all of the budget on {what}")]
+
+
 def uses(stages: Sequence[Stage]) -> int:
     """In how many rounds a client takes part."""
     return sum(stage.rounds if stage.uses is None else stage.uses for stage in stages)
@@ -83,62 +88,92 @@ def uses(stages: Sequence[Stage]) -> int:
 EFFECT = "Effect on {target}"
 
 
-def target_on_features(schema: Schema, settings: object) -> str:
-    """A regression's model in words."""
-    return f"{schema.target} on {listed(schema.features)}"
-
-
-@dataclass(frozen=True, eq=False)
-class LearningJob:
+class LearningJob(ABC):
     """A job by name.
 
     Attributes:
-        name: as in ``--job``.
-        settings: the dataclass of its settings (`inference.jobs.settings`).
-        iterative: whether its rounds are many, one for each iteration.
-        kinds: the kinds of rounds that it can learn from, its default first.
-        reports: of a job on LDP reports their mechanism, given the settings; "" of any other.
-        batch: B, given the settings and N: clients in the smallest round, or 0 where all are asked in all rounds.
+        name: as in ``--job``. settings: the dataclass of its settings (`inference.jobs.settings`).
         title: what the estimates are, above a picture of them; ``{target}`` stands for its name.
-        model: in words, given the settings.
-        columns: that it reads beside the target, given the settings, where it reads no others. dataset: by default.
-        scored: whether there is a score on rows that were held out; else all rows are learned from.
-        check: refuses a schema that the job cannot learn from. Raises `DataError`.
-        plan: the stages, in order, for people and for planning each before anything is started.
-        make: the job, a generator of rounds.
-        finish: the result of what the rounds gave, where that takes a while and needs nobody any more, as sampling;
-            None where the rounds give the result.
-        changeable: its settings, perhaps with "seed", that may change once the rounds are held: `finish` alone reads
+        dataset: by default. scored: whether there is a score on rows that were held out; else all rows are learned
+            from. iterative: whether its rounds are many, one for each iteration. drawable: whether it has a posterior.
+        kinds: the kinds of rounds that it can learn from, its default first.
+        changeable: its settings, perhaps with "seed", that may change once the rounds are held: `learned` alone reads
             them. Where one also shapes a request, as a choice of the method may, the changed request is refused.
-        rows_least: rows that a data node must have to count in the result, given the schema and the settings.
-        reference: the same model without privacy, from rows of the caller's own. Raises `DataError` if too few.
-        draws: of the posterior, given a generator for those that are drawn now. Raises `DataError` without ArviZ. None
-            where there is no posterior.
     """
 
     name: str
     settings: type[Any]
-    plan: Callable[[Schema, Any, Conditions], Sequence[Stage]]
-    make: Callable[[Schema, Any, Conditions], Job[Any]]
-    reference: Callable[[Problem, Any], Any]
     title: str = EFFECT
-    draws: Callable[[Any, np.random.Generator], InferenceData] | None = lambda result, rng: result.inference_data(rng)
-    model: Callable[[Schema, Any], str] = target_on_features
-    columns: Callable[[Any], tuple[str, ...]] = lambda settings: ()
     dataset: str = "diabetes"
     scored: bool = True
     iterative: bool = False
+    drawable: bool = True
     kinds: tuple[type[RoundRequest], ...] = (SecureSumRequest,)
-    reports: Callable[[Any], str] = lambda settings: ""
-    finish: Callable[[Any, Schema, Any, Conditions], Any] | None = None
     changeable: tuple[str, ...] = ()
-    rows_least: Callable[[Schema, Any], int] = lambda schema, settings: 1
-    batch: Callable[[Any, int], int] = lambda settings, clients: 0
-    check: Callable[[Schema, Any], None] = lambda schema, settings: None
 
-    def __post_init__(self) -> None:
-        if self.finish is not None:
-            object.__setattr__(self, "finish", partial(_refittable, self.finish, self.changeable))
+    @abstractmethod
+    def plan(self, schema: Schema, settings: Any, conditions: Conditions) -> Sequence[Stage]:
+        """The stages, in order, for people and for planning each before anything is started."""
+
+    @abstractmethod
+    def make(self, schema: Schema, settings: Any, conditions: Conditions) -> Job[Any]:
+        """The generator of rounds."""
+
+    @abstractmethod
+    def reference(self, train: Problem, settings: Any) -> Any:
+        """The same model without privacy, from rows of the caller's own. Raises `DataError` if too few."""
+
+    def learned(self, gave: Any, schema: Schema, settings: Any, conditions: Conditions) -> Any:
+        """The result of what the rounds gave: what takes a while and needs nobody any more, as sampling."""
+        return gave
+
+    def check(self, schema: Schema, settings: Any) -> None:  # noqa: B027 - most jobs learn from any schema
+        """Refuse a schema that the job cannot learn from. Raises `DataError`."""
+
+    def model(self, schema: Schema, settings: Any) -> str:
+        """What is learned, in words."""
+        return target_on_features(schema)
+
+    def columns(self, settings: Any) -> tuple[str, ...]:
+        """What it reads beside the target, where it reads no others."""
+        return ()
+
+    def reports(self, settings: Any) -> str:
+        """The mechanism of a job on LDP reports; "" of any other."""
+        return ""
+
+    def batch(self, settings: Any, clients: int) -> int:
+        """B: clients in the smallest round, or 0 where all are asked in all rounds."""
+        return 0
+
+    def rows_least(self, schema: Schema, settings: Any) -> int:
+        """Rows that a data node must have to count in the result."""
+        return 1
+
+    def draws(self, result: Any, rng: np.random.Generator) -> InferenceData:
+        """Of the posterior. Args: rng: for those that are drawn now. Raises `DataError` without ArviZ."""
+        return result.inference_data(rng)
+
+    def finish(self, gave: Any, schema: Schema, settings: Any, conditions: Conditions) -> Any:
+        """`learned`, with ``refit`` by the settings that may change."""
+        drawn = deepcopy(conditions.rng)
+        found = self.learned(gave, schema, settings, conditions)
+
+        def again(**changed: Any) -> Any:
+            for name in changed:
+                if name not in (names := [one.name for one in fields(settings)]):
+                    raise unknown("setting", name, None, names)
+                if name not in self.changeable:
+                    raise DataError(
+                        f"setting {name!r} shaped the rounds that were held; hold new rounds for another value. A "
+                        f"refit changes only: {', '.join(self.changeable)}"
+                    )
+            own = replace(settings, **changed)
+            return self.finish(gave, schema, own, replace(conditions, rng=deepcopy(drawn)))
+
+        if self.changeable and found.again is None:
+            object.__setattr__(found, "again", again)
+        return found
 
     def picture_title(self, schema: Schema) -> str:
         """What the estimates are."""
@@ -154,33 +189,9 @@ class LearningJob:
         return {**found, "warnings": [*hardly, *found.get("warnings", [])]}
 
 
-def _refittable(
-    finish: Callable[[Any, Schema, Any, Conditions], Any],
-    changeable: tuple[str, ...],
-    gave: Any,
-    schema: Schema,
-    settings: Any,
-    known: Conditions,
-) -> Any:
-    """What `finish` makes of what the rounds gave, with ``refit`` by the settings that it alone reads."""
-    drawn = deepcopy(known.rng)
-    found = finish(gave, schema, settings, known)
-
-    def again(**changed: Any) -> Any:
-        for name in changed:
-            if name not in (names := [one.name for one in fields(settings)]):
-                raise unknown("setting", name, None, names)
-            if name not in changeable:
-                raise DataError(
-                    f"setting {name!r} shaped the rounds that were held; hold new rounds for another value. A refit "
-                    f"changes only: {', '.join(changeable)}"
-                )
-        own = replace(settings, **changed)
-        return _refittable(finish, changeable, gave, schema, own, replace(known, rng=deepcopy(drawn)))
-
-    if found.again is None:
-        object.__setattr__(found, "again", again)
-    return found
+def target_on_features(schema: Schema) -> str:
+    """A regression's model in words."""
+    return f"{schema.target} on {listed(schema.features)}"
 
 
 def plan_words(stages: Sequence[Stage]) -> str:

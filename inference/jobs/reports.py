@@ -1,4 +1,4 @@
-"""What the jobs on reports share: how their posteriors are drawn, and what is said of these.
+"""What the jobs on reports share: how their posteriors are drawn, and what is refused before a client is asked.
 
 Each client reports once, by a local mechanism and so private by itself; the posterior has the reports' noise in its
 model (`inference.models.fit`). Once the clients have reported, other draws and another prior cost nothing.
@@ -6,30 +6,22 @@ model (`inference.models.fit`). Once the clients have reported, other draws and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from math import sqrt
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from dca_proto.aggregate import NoisyAggregate
+from dca_proto.aggregate import LdpReportRequest
 from dca_proto.wording import to_install
-from inference.draws import CHAINS, DRAWS, InferenceData
-from inference.errors import DataError, unknown
-from inference.jobs.base import Conditions
-from inference.jobs.estimates import Figure, normal
-from inference.jobs.settings import setting
-from inference.jobs.summary import Summary
-from inference.mcmc.posterior import LocalPosterior
+from inference.draws import CHAINS, DRAWS
+from inference.errors import DataError
+from inference.jobs.base import Conditions, LearningJob
+from inference.jobs.settings import require_count, setting
 from inference.mcmc.run import WARMUP, Run
-from inference.posterior import Posterior
 from inference.problem import Schema
 
-Array = NDArray[np.float64]
 SAMPLED = ("chains", "warmup", "draws", "require_mixed", "seed")
 """Settings of how draws are made."""
+_NEEDED = {"numpyro": "NumPyro", "jax": "JAX", "arviz": "ArviZ"}
 
 
 @dataclass(frozen=True)
@@ -43,8 +35,7 @@ class SamplerSettings:
 
     def __post_init__(self) -> None:
         for name in ("chains", "warmup", "draws"):
-            if (value := getattr(self, name)) < 1:
-                raise DataError(f"setting {name!r} is {value}, expected at least 1")
+            require_count(name, getattr(self, name))
 
     def run(self, conditions: Conditions) -> Run:
         """As the fits take it."""
@@ -64,21 +55,16 @@ class SamplerSettings:
         return f"{self.chains} chains of {self.warmup + self.draws} iterations"
 
 
-@dataclass(frozen=True, eq=False)
-class Fitted(Posterior):
-    """A posterior, and the round of reports that it is from."""
+class ReportJob(LearningJob):
+    """A job whose clients report once, and whose posterior is sampled; its settings name the mechanism."""
 
-    posterior: LocalPosterior
-    aggregate: NoisyAggregate
+    kinds = (LdpReportRequest,)
 
-    @property
-    def warnings(self) -> Sequence[str]:
-        """Of the posterior."""
-        return self.posterior.warnings
+    def check(self, schema: Schema, settings: Any) -> None:
+        check_installed()
 
-    def more(self) -> Summary:
-        """Of the posterior."""
-        return self.posterior.more()
+    def reports(self, settings: Any) -> str:
+        return str(settings.mechanism)
 
 
 def check_installed() -> None:
@@ -91,9 +77,6 @@ def check_installed() -> None:
         )
 
 
-_NEEDED = {"numpyro": "NumPyro", "jax": "JAX", "arviz": "ArviZ"}
-
-
 def check_clients(clients: int, least: int, of: str) -> None:
     """Refuse fewer clients than a fit takes, before any is asked. Raises `DataError`.
 
@@ -102,29 +85,3 @@ def check_clients(clients: int, least: int, of: str) -> None:
     """
     if clients < least:
         raise DataError(f"{clients} clients are too few: {of} needs the reports of at least {least}")
-
-
-def column_of(schema: Schema, name: str | None) -> str:
-    """The column that is described, by default the target. Raises `DataError` for one that is not there."""
-    if name is not None and name not in schema.columns:
-        raise unknown("column", name, "the data", schema.columns)
-    return schema.target if name is None else name
-
-
-def draws(result: Fitted, rng: np.random.Generator) -> InferenceData:
-    """As `with_new_clients`."""
-    return with_new_clients(result.posterior, rng)
-
-
-def with_new_clients(posterior: LocalPosterior, rng: np.random.Generator) -> InferenceData:
-    """The chains' own draws with their warm-up, the prior's, and of each draw a new client, with its report if any."""
-    return posterior.inference_data(posterior.new_clients(seed=int(rng.integers(2**31))))
-
-
-def unbiased_shares(shares: Array, n: int, p: float, q: float) -> list[Figure]:
-    """Unbiased estimates of shares, normal as sums of many reports are.
-
-    Args:
-        shares: part of the n clients that reported each category. p, q: of naming one's own category, and another one.
-    """
-    return [normal((r - q) / (p - q), sqrt(max(r * (1 - r), 0.0) / n) / (p - q)) for r in shares]

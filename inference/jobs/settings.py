@@ -124,6 +124,12 @@ def require_choice(key: str, value: str, known: Iterable[str]) -> None:
         raise unknown(key, value, None, names)
 
 
+def require_count(key: str, value: int | None) -> None:
+    """Refuse a number below 1; None passes. Raises `DataError`."""
+    if value is not None and value < 1:
+        raise DataError(f"setting {key!r} is {value}, expected at least 1")
+
+
 def require_share(key: str, value: float) -> None:
     """Refuse a number that is not between 0 and 1. Raises `DataError`."""
     if not 0 < value < 1:

@@ -11,7 +11,7 @@ from inference.bounds import Interval
 from inference.contraction import about_contraction, contraction, of_draws
 from inference.jobs.estimates import contraction_words
 from inference.models.conjugate import Release, family
-from inference.models.conjugate.family import fitted
+from inference.models.conjugate.family import posterior_of
 from inference.models.linear.baselines import exact_fit
 from inference.variational.mean_field_job import _least_variance
 
@@ -70,7 +70,7 @@ def test_of_families_is_nothing_where_noise_hides_all() -> None:
         model = family(name, "x", Interval(*bounds))
         value = model.exact(np.random.default_rng(3).integers(0, 2, 500).astype(float)).value
         drowned = Release(value, np.full(value.shape, 1e12), 500)
-        result = fitted(model, drowned, rng=np.random.default_rng(4), draws=5000)
+        result = posterior_of(model, drowned, rng=np.random.default_rng(4), draws=5000)
         before = model.prior_quantiles(np.array([0.025, 0.975]), 500)
         for number, (low, high) in result.quantile([0.025, 0.975]).items():
             # Of the heaviest prior, a variance whose scale is open, the width is known to a tenth (one standard error).

@@ -33,7 +33,7 @@ from inference.models.conjugate import (
     family_job,
 )
 from inference.models.conjugate.categorical import CATEGORIES_MAX
-from inference.models.conjugate.family import fitted
+from inference.models.conjugate.family import posterior_of
 from inference.models.conjugate.quadrature import draw_on_grid
 from inference.models.conjugate.scalar import ScalarFamily
 from inference.rounds import run
@@ -194,11 +194,11 @@ def test_default_priors_do_not_overrule_data_much_narrower_than_their_bounds() -
     z = rng.normal(0.5, sd, n)
     noise = np.array([7.5, 4.5])
     value = np.array([z.sum(), (z**2).sum()]) + noise * rng.standard_normal(2)
-    gaussian = fitted(Gaussian("x", Interval(-1, 1)), Release(value, noise**2, n), rng=rng)
+    gaussian = posterior_of(Gaussian("x", Interval(-1, 1)), Release(value, noise**2, n), rng=rng)
     low, high = gaussian.quantile([5e-5, 1 - 5e-5])["variance"]
     assert low < sd**2 < high
     total = np.array([rng.exponential(1.0, 400).sum() + 100 * rng.standard_normal()])
-    rate = fitted(Exponential("x", Interval(0, 100)), Release(total, np.array([1e4]), 400), rng=rng).quantile(
+    rate = posterior_of(Exponential("x", Interval(0, 100)), Release(total, np.array([1e4]), 400), rng=rng).quantile(
         [5e-5, 1 - 5e-5]
     )["rate"]
     assert rate[0] < 1 < rate[1]
@@ -236,7 +236,7 @@ def test_impossible_sums_are_repaired_to_the_nearest_possible_ones() -> None:
     for model, value, variance in ((bernoulli, [-30.0], [100.0]), (MODELS[4], [5.0, -20.0], [9.0, 9.0])):
         for method in ("conjugate", "noise-aware"):
             release = Release(np.array(value), np.array(variance), n)
-            result = fitted(model, release, rng=rng, method=method, draws=50)
+            result = posterior_of(model, release, rng=rng, method=method, draws=50)
             assert result.repaired
             assert all(np.isfinite(array).all() for array in result.draws.values())
 
@@ -274,10 +274,10 @@ def test_a_posterior_of_clipped_data_says_how_many_are_and_what_to_do() -> None:
 def test_a_repaired_sum_is_told_where_the_repair_is_taken_for_the_truth() -> None:
     model = MODELS[0]
     release = Release(np.array([-3.0]), np.array([4.0]), 20)
-    (said,) = fitted(model, release, rng=np.random.default_rng(1), method="conjugate").warnings
+    (said,) = posterior_of(model, release, rng=np.random.default_rng(1), method="conjugate").warnings
     assert said.startswith("no values of x can have the noisy sum")
     assert "'noise-aware'" in said
-    assert fitted(model, release, rng=np.random.default_rng(1)).warnings == []
+    assert posterior_of(model, release, rng=np.random.default_rng(1)).warnings == []
 
 
 def test_chains_that_have_not_met_are_told_with_their_r_hat() -> None:
@@ -367,7 +367,7 @@ def test_refusals_say_what_to_do() -> None:
         MODELS[4].release(aggregate)
     release = Release(np.zeros(1), np.ones(1), 4)
     with pytest.raises(DataError, match="method 'plug-in' is unknown; known: noise-aware, conjugate"):
-        fitted(MODELS[0], release, rng=np.random.default_rng(1), method="plug-in")
+        posterior_of(MODELS[0], release, rng=np.random.default_rng(1), method="plug-in")
     with pytest.raises(DataError, match="1 chains of 3 draws"):
-        fitted(MODELS[0], release, rng=np.random.default_rng(1), chains=1, draws=3)
+        posterior_of(MODELS[0], release, rng=np.random.default_rng(1), chains=1, draws=3)
     assert set(FAMILIES) == {model.name for model in MODELS}

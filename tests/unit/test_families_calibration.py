@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from inference.bounds import Interval
 from inference.models.conjugate import Bernoulli, Categorical, Exponential, Family, Gaussian, Poisson, Release
 from inference.models.conjugate.categorical import gibbs
-from inference.models.conjugate.family import fitted
+from inference.models.conjugate.family import posterior_of
 
 Array = NDArray[np.float64]
 DATASETS, DRAWS = 200, 300
@@ -63,7 +63,7 @@ def test_calibration(model: Family, n: int, noise: list[float], simulate: Callab
         sd = np.array(noise)
         release = Release(np.array(s, float) + sd * rng.standard_normal(sd.size), sd**2, n)
         for method in ("noise-aware", "conjugate"):
-            result = fitted(model, release, rng=rng, method=method, chains=1, draws=DRAWS)
+            result = posterior_of(model, release, rng=rng, method=method, chains=1, draws=DRAWS)
             for name, value in truth.items():
                 ranks.setdefault((method, name), []).append(float((result.draws[name] < value).mean()))
     for (method, _), found in ranks.items():

@@ -81,7 +81,7 @@ def conditions(budget: Budget, test: Problem | None = None, told: list[Iteration
 def made(job: LearningJob, schema: Schema, own: Any, where: Conditions, swarm: IdealSwarm) -> Any:
     """A job's result."""
     released = run(job.make(schema, own, where), swarm)
-    return released if job.finish is None else job.finish(released, schema, own, where)
+    return job.finish(released, schema, own, where)
 
 
 def learn(name: str, kind: str, told: list[Iteration] | None = None, epsilon: float = 8.0, **settings: Any) -> Any:
@@ -138,7 +138,6 @@ def learn_from(tables: list[np.ndarray], **settings: Any) -> Any:
     swarm = IdealSwarm(tables, train.schema.columns, terms, random=np.random.default_rng(3).bytes)
     told: list[tuple[int, int]] = []
     known = replace(conditions(terms.budget), kind=kind, on_sampling=lambda done, total: told.append((done, total)))
-    assert job.finish is not None
     result = made(job, train.schema, own, known, swarm)
     exact = job.reference(train, own)
     summary = job.summarise(result, exact, train, test, train.schema)

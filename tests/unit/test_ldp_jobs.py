@@ -135,7 +135,6 @@ def regression_sites(rng: np.random.Generator, shape: tuple[int, int], d: int, *
 def learnt(name: str, data: Problem, epsilon: float = 2.0, **given: Any) -> tuple[Any, dict[str, Any], Any]:
     """A job's result, its summary as JSON has it, and what was released."""
     job, own, known = JOBS[name], settings(name, chains=2, draws=200, **given), conditions(epsilon, len(data.y))
-    assert job.finish is not None
     released = run(job.make(data.schema, own, known), clients_of(data, epsilon))
     result = job.finish(released, data.schema, own, known)
     alone = job.summarise(result, None, None, None, data.schema)
@@ -321,7 +320,6 @@ def test_too_few_clients_are_not_asked(
         return
     enough = problem(kind, least)
     released = run(job.make(enough.schema, own, conditions(clients=least)), clients_of(enough, 2.0))
-    assert job.finish is not None
     job.finish(released, enough.schema, own, conditions(clients=least))
 
 
@@ -358,7 +356,7 @@ def test_shares_stand_beside_the_unbiased_ones_of_the_same_reports(
     assert [one["nonprivate"] for one in rows] == pytest.approx([one.mean() for one in exact])
     ends = [end for one in rows for end in one["nonprivate_interval_95"]]
     assert ends == pytest.approx([end for one in exact for end in one.interval(0.95)])
-    shares = result.posterior.draws["shares"]
+    shares = result.draws["shares"]
     assert rows[1]["interval_95"] == pytest.approx(np.percentile(shares[..., 1], [2.5, 97.5]))
     # by the exact standard deviation of a report's bit: within 5 of them, false alarm 2e-6
     assert all(abs(one["naive"] - one["nonprivate"]) < 5 * one["naive_sd"] for one in rows)
@@ -422,7 +420,6 @@ def test_another_family_is_fitted_to_the_same_reports(drawn: Drawn) -> None:
     first, other = settings("ldp-mean"), settings("ldp-mean", family="poisson")
     released = run(job.make(data.schema, first, conditions()), clients_of(data, 2.0))
     assert next(job.make(data.schema, other, conditions())) == asked("ldp-mean", data)
-    assert job.finish is not None
     result = job.finish(released, data.schema, other, conditions())
     summary = job.summarise(result, None, None, None, data.schema)
     assert drawn.model.family == "poisson"

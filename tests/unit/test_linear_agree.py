@@ -50,8 +50,7 @@ def learned(name: str, settings: dict[str, Any], epsilon: float) -> list[Row]:
     known = Conditions(N, 0, mu_of(epsilon, DELTA), np.random.default_rng(2), kind=SecureSumRequest, epsilon=epsilon)
     swarm = IdealSwarm(table, SCHEMA.columns, terms, random=np.random.default_rng(3).bytes)
     found = run(job.make(SCHEMA, own, known), swarm)
-    if job.finish is not None:
-        found = job.finish(found, SCHEMA, own, known)
+    found = job.finish(found, SCHEMA, own, known)
     return job.summarise(found, None, None, None, SCHEMA)["coefficients"]
 
 

@@ -81,7 +81,7 @@ def learned(name: str, kind: str, settings: dict[str, Any]) -> tuple[Posterior, 
     own = settings_from(job.settings, settings, name)
     known = Conditions(N, 0, mu_of(EPSILON, DELTA), stream(0, "auxiliary"), kind=SecureSumRequest, epsilon=EPSILON)
     found = run(job.make(schema, own, known), source)
-    return (found if job.finish is None else job.finish(found, schema, own, known)), source
+    return job.finish(found, schema, own, known), source
 
 
 def numbers(found: Posterior, schema: Schema | None = None) -> np.ndarray:
@@ -168,7 +168,7 @@ def test_a_refit_refuses_an_unknown_name(job: str, kind: str, asked: dict[str, A
         found.refit(priors=1.0)
 
 
-def test_a_refit_refuses_settings_that_shaped_the_rounds() -> None:
+def test_a_refit_refuses_settings_that_shaped_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, shaped, changeable in (
         ("ldp-mean", {"lower": -1.0, "upper": 1.0}, "prior_mean"),
         ("ldp-histogram", {"bins": 3}, "concentration"),
@@ -181,13 +181,13 @@ def test_a_refit_refuses_settings_that_shaped_the_rounds() -> None:
             def estimates(self, schema: Schema | None = None) -> list[Any]:
                 return []
 
-        def finish(gave: Any, schema: Schema, settings: Any, known: Conditions, asked: list[Any] = asked) -> Posterior:
+        def finish(job: Any, gave: Any, schema: Schema, settings: Any, known: Any, asked: Any = asked) -> Posterior:
             asked.append(settings)
             return Gave()
 
         settings = job.settings()
-        learns = replace(job, finish=finish)
-        fit = learns.finish("reports", data("number")[1], settings, Conditions(1, 0, 1.0, stream(0, "auxiliary")))
+        monkeypatch.setattr(type(job), "learned", finish)
+        fit = job.finish("reports", data("number")[1], settings, Conditions(1, 0, 1.0, stream(0, "auxiliary")))
         with pytest.raises(DataError, match=f"'{next(iter(shaped))}' shaped the rounds.*{changeable}"):
             fit.refit(**shaped)
         fit.refit(**{changeable: 3.0})

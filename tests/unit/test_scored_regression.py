@@ -329,7 +329,6 @@ def test_the_job_says_what_it_found(name: str) -> None:
     stages = job.plan(rows.schema, settings, conditions)
     assert sum(stage.total for stage in stages) == pytest.approx(1)
     rounds = NoisyRounds(rows.rows, 4.0)
-    assert job.finish is not None
     result = job.finish(run(job.make(rows.schema, settings, conditions), rounds), rows.schema, settings, conditions)
     assert [request.budget_share for request in rounds.asked] == pytest.approx([stage.share for stage in stages])
     found = job.summarise(result, job.reference(rows, settings), rows, rows, rows.schema)

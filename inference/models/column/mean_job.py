@@ -18,17 +18,9 @@ from numpy.typing import NDArray
 from dca_proto.aggregate import LdpReportRequest, NoisyAggregate
 from inference.bounds import Interval
 from inference.errors import DataError
-from inference.jobs.base import Conditions, LearningJob, Stage
+from inference.jobs.base import Conditions, Stage, one_round
 from inference.jobs.estimates import Figure, normal, of_draws
-from inference.jobs.reports import (
-    SAMPLED,
-    Fitted,
-    SamplerSettings,
-    check_clients,
-    check_installed,
-    column_of,
-    draws,
-)
+from inference.jobs.reports import SAMPLED, ReportJob, SamplerSettings, check_clients
 from inference.jobs.settings import require_choice, setting
 from inference.jobs.summary import NAIVE, Summary
 from inference.mcmc.posterior import LocalPosterior
@@ -146,7 +138,7 @@ class Settings(SamplerSettings):
 
 def bounds_of(schema: Schema, settings: Settings) -> Interval:
     """To which clients clip their values. Raises `DataError` where they are none for the family."""
-    column = column_of(schema, settings.column)
+    column = schema.column(settings.column)
     public = schema.bounds[column]
     low = public.lower if settings.lower is None else settings.lower
     high = public.upper if settings.upper is None else settings.upper
@@ -163,96 +155,36 @@ def bounds_of(schema: Schema, settings: Settings) -> Interval:
     return Interval(low, high)
 
 
-def check(schema: Schema, settings: Settings) -> None:
-    """Refuse to start what could not be finished. Raises `DataError`."""
-    check_installed()
-    settings.prior(bounds_of(schema, settings))
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MeanFit(LocalPosterior):
+    """A posterior of a family's parameters, as mean and standard deviation of the column, beside the reports' own."""
 
-
-def make(
-    schema: Schema, settings: Settings, conditions: Conditions
-) -> Generator[LdpReportRequest, NoisyAggregate, NoisyAggregate]:
-    """The job's round of reports. Raises `DataError` where clients are too few."""
-    bounds = bounds_of(schema, settings)
-    check_clients(conditions.clients, 2, "a mean with its spread")
-    parameters = {
-        "columns": [column_of(schema, settings.column)],
-        "centre": [bounds.centre],
-        "scale": [bounds.half_width],
-        "bound": [1.0],
-    }
-    return (yield LdpReportRequest("mean", parameters, rows_max=1, mechanism=settings.mechanism))
-
-
-def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
-    """All of the budget at once."""
-    return [Stage(1, 1.0, f"all of the budget on {column_of(schema, settings.column)}")]
-
-
-@dataclass(frozen=True, eq=False)
-class MeanFit(Fitted):
-    """With the name of the family."""
-
+    aggregate: NoisyAggregate
     family: str
 
     def estimates(self, schema: Schema | None = None) -> list[Estimate]:
         """Mean, standard deviation and what else describes the column, beside those of the reports as they came."""
-        posterior, family, column = self.posterior, FAMILIES[self.family], self.aggregate.parameters["columns"][0]
-        names = _names(family, column, "" if schema is None else schema.units.get(column, ""))
-        drawn = zip(_numbers(family, posterior.draws), _numbers(family, posterior.prior), strict=True)
-        naive = _moments(family, _reported(self.aggregate))
+        family, parameters, reports = FAMILIES[self.family], self.aggregate.parameters, self.aggregate.reports
+        assert reports is not None, "they were asked for"
+        column = parameters["columns"][0]
+        unit = "" if schema is None else schema.units.get(column, "")
+        names = [("mean", unit), ("sd", unit)]
+        if family.parameter:
+            names.append((family.parameter, f"1/{unit}" if unit and not family.counts else ""))
+        naive = _moments(family, parameters["centre"][0] + parameters["scale"][0] * reports.values[:, 0])
+        drawn = zip(_numbers(family, self.draws), _numbers(family, self.prior), strict=True)
         return [
-            Estimate(name, unit, of_draws(*pair), naive=plain)
-            for (name, unit), pair, plain in zip(names, drawn, naive, strict=True)
+            Estimate(f"{name} of {column}", one, of_draws(*pair), naive=plain)
+            for (name, one), pair, plain in zip(names, drawn, naive, strict=True)
         ]
 
     def more(self) -> Summary:
-        """As of every posterior of reports."""
         return {**super().more(), NAIVE: "as reported"}
 
 
-def finish(aggregate: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions) -> MeanFit:
-    """The posterior given the reports."""
-    prior = settings.prior(bounds_of(schema, settings))
-    return MeanFit(
-        FAMILIES[settings.family].fit(aggregate, prior, **settings.run(conditions)), aggregate, settings.family
-    )
-
-
-def model(schema: Schema, settings: Settings) -> str:
-    """In words."""
-    bounds, column = bounds_of(schema, settings), column_of(schema, settings.column)
-    clipped = f"clipped to {bounds.lower:g}:{bounds.upper:g} and reported by {settings.mechanism}"
-    return f"mean and spread of {column} ({settings.family}), {clipped}; {settings.words}"
-
-
-# --- what it says -----------------------------------------------------------------------------------------------------
-
-
-def reference(train: Problem, settings: Settings) -> list[Figure]:
-    """Of the rows themselves, unclipped."""
-    place = train.schema.columns.index(column_of(train.schema, settings.column))
-    return _moments(FAMILIES[settings.family], train.rows[:, place])
-
-
 def _numbers(family: _Family, drawn: Draws) -> list[Array]:
-    """Draws of what `_names` names."""
+    """Draws of mean and standard deviation, and of the parameter where it is neither."""
     return [family.mean(drawn), family.sd(drawn), *([drawn[family.parameter]] if family.parameter else [])]
-
-
-def _names(family: _Family, column: str, unit: str) -> list[tuple[str, str]]:
-    """Name and unit of each estimate."""
-    found = [(f"mean of {column}", unit), (f"sd of {column}", unit)]
-    if family.parameter:
-        found.append((f"{family.parameter} of {column}", f"1/{unit}" if unit and not family.counts else ""))
-    return found
-
-
-def _reported(aggregate: NoisyAggregate) -> Array:
-    """What came in, in the column's own units."""
-    assert aggregate.reports is not None, "they were asked for"
-    centre, scale = aggregate.parameters["centre"][0], aggregate.parameters["scale"][0]
-    return np.asarray(centre + scale * aggregate.reports.values[:, 0])
 
 
 def _moments(family: _Family, values: Array) -> list[Figure]:
@@ -273,21 +205,40 @@ def _moments(family: _Family, values: Array) -> list[Figure]:
     return found
 
 
-JOBS = {
-    "ldp-mean": LearningJob(
-        name="ldp-mean",
-        settings=Settings,
-        changeable=("family", *PRIORS, *SAMPLED),
-        check=check,
-        plan=plan,
-        make=make,
-        finish=finish,
-        reference=reference,
-        draws=draws,
-        title="Mean and spread",
-        model=model,
-        scored=False,
-        kinds=(LdpReportRequest,),
-        reports=lambda settings: settings.mechanism,
-    )
-}
+class Mean(ReportJob):
+    """Mean and spread of one column."""
+
+    name, title, scored, settings = "ldp-mean", "Mean and spread", False, Settings
+    changeable = ("family", *PRIORS, *SAMPLED)
+
+    def check(self, schema: Schema, settings: Settings) -> None:
+        super().check(schema, settings)
+        settings.prior(bounds_of(schema, settings))
+
+    def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
+        return one_round(schema.column(settings.column))
+
+    def make(
+        self, schema: Schema, settings: Settings, conditions: Conditions
+    ) -> Generator[LdpReportRequest, NoisyAggregate, NoisyAggregate]:
+        bounds, column = bounds_of(schema, settings), schema.column(settings.column)
+        check_clients(conditions.clients, 2, "a mean with its spread")
+        parameters = {"columns": [column], "centre": [bounds.centre], "scale": [bounds.half_width], "bound": [1.0]}
+        return (yield LdpReportRequest("mean", parameters, rows_max=1, mechanism=settings.mechanism))
+
+    def learned(self, gave: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions) -> MeanFit:
+        prior, family = settings.prior(bounds_of(schema, settings)), settings.family
+        found = FAMILIES[family].fit(gave, prior, **settings.run(conditions))
+        return found.into(MeanFit, aggregate=gave, family=family)
+
+    def model(self, schema: Schema, settings: Settings) -> str:
+        bounds, column = bounds_of(schema, settings), schema.column(settings.column)
+        clipped = f"clipped to {bounds.lower:g}:{bounds.upper:g} and reported by {settings.mechanism}"
+        return f"mean and spread of {column} ({settings.family}), {clipped}; {settings.words}"
+
+    def reference(self, train: Problem, settings: Settings) -> list[Figure]:
+        """Of the rows themselves, unclipped."""
+        return _moments(FAMILIES[settings.family], train.values(train.schema.column(settings.column)))
+
+
+JOBS = {"ldp-mean": Mean()}

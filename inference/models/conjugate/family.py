@@ -1,4 +1,4 @@
-"""The interface of a conjugate model, and the result of a job over it.
+"""The interface of a conjugate model, and its posterior given a noisy sum.
 
     s    sum of the sufficient statistics of n clients, shape (..., k), in the model's own units
     s̃    the same with privacy noise of a known variance in each coordinate
@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import ClassVar, NamedTuple
 
@@ -21,18 +20,18 @@ from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference.bounds import Interval
-from inference.draws import CHAINS, DRAWS, InferenceData, Mixing, about_mixing, check_mixing, inference_data, mixing
+from inference.draws import CHAINS, DRAWS, attributes
 from inference.errors import DataError, unknown
 from inference.jobs.estimates import SHARE, TAILS, Figure
 from inference.jobs.summary import Standard, Summary
-from inference.posterior import Estimate, Posterior
+from inference.mcmc.posterior import LocalPosterior
+from inference.posterior import Estimate
 from inference.problem import Schema
 
 Array = NDArray[np.float64]
 
 BIAS = 1 / 3  # in sampling errors, from which on clipping is said to matter
 PRIOR_DRAWS = 20_000
-ADVICE = "take method 'conjugate'"
 NOISE_AWARE, CONJUGATE = METHODS = ("noise-aware", "conjugate")
 
 
@@ -93,6 +92,14 @@ class Family(ABC):
     def quantiles(self, eta: Array, q: Array) -> dict[str, Array]:
         """Exact quantiles of each parameter given one η of shape ``(h,)``: the shape of q, then the parameter's own."""
 
+    @abstractmethod
+    def draw(self, eta: Array, rng: np.random.Generator) -> dict[str, Array]:
+        """One draw of each parameter for each η."""
+
+    @abstractmethod
+    def latent(self, release: Release, chains: int, draws: int, rng: np.random.Generator) -> Latent:
+        """Draws from p(s | s̃) ∝ p(s) N(s̃; s, noise variance)."""
+
     def prior_quantiles(self, q: Array, n: int) -> dict[str, Array]:
         """As `quantiles`, of what n clients leave of the prior if their sum is all noise.
 
@@ -103,14 +110,6 @@ class Family(ABC):
         drawn = self.draw(self.update(self.latent(noise_alone, 1, PRIOR_DRAWS, rng).sums, n), rng)
         return {name: np.asarray(np.quantile(array, q, axis=(0, 1))) for name, array in drawn.items()}
 
-    @abstractmethod
-    def draw(self, eta: Array, rng: np.random.Generator) -> dict[str, Array]:
-        """One draw of each parameter for each η."""
-
-    @abstractmethod
-    def latent(self, release: Release, chains: int, draws: int, rng: np.random.Generator) -> Latent:
-        """Draws from p(s | s̃) ∝ p(s) N(s̃; s, noise variance)."""
-
     def outside(self, parameters: Mapping[str, Array]) -> Array:
         """Probability that a value lies outside the bounds, given the parameters."""
         return np.zeros(next(iter(parameters.values())).shape[:2])
@@ -120,28 +119,23 @@ class Family(ABC):
         return {}
 
 
-@dataclass(frozen=True, eq=False)
-class FamilyResult(Posterior):
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FamilyResult(LocalPosterior):
     """The posterior of a conjugate model.
 
     Attributes:
         family: the model. method: one of `METHODS`. release: what it was learnt from.
         eta: η of each draw, shape ``(chain, draw, h)``.
-        draws: of each parameter, shape ``(chain, draw)`` or ``(chain, draw, K)``, in the column's own units.
-        warmup: the same for the warm-up, where there was one.
         repaired: whether s̃ was no possible sum; the conjugate way then took the nearest that is.
-        private: False where no epsilon may be claimed. attrs: what `InferenceData` carries of the round.
+        private: False where no epsilon may be claimed.
     """
 
     family: Family
     method: str
     release: Release
     eta: Array
-    draws: dict[str, Array]
-    warmup: dict[str, Array] | None
     repaired: bool
     private: bool
-    attrs: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def mean(self) -> dict[str, Array]:
@@ -181,7 +175,6 @@ class FamilyResult(Posterior):
         return found
 
     def more(self) -> Summary:
-        """Method, and what lies outside the bounds."""
         return {"method": self.method, "outside_bounds": self.outside}
 
     @property
@@ -198,14 +191,8 @@ class FamilyResult(Posterior):
         """
         return bool(self.outside * np.sqrt(self.release.n) > BIAS)
 
-    @cached_property
-    def mixing(self) -> list[Mixing]:
-        """R̂ and effective draws of what chains drew; none of independent draws. Raises `DataError` without ArviZ."""
-        return [] if self.warmup is None else mixing(self.draws, self.family.labels())
-
     @property
     def warnings(self) -> list[str]:
-        """What speaks against taking the posterior at its word, a sentence each."""
         column, found = self.family.column, []
         if self.clipping_matters:
             share = f"the fitted model expects {100 * self.outside:.2g} % of the values of {column} outside the bounds"
@@ -213,46 +200,26 @@ class FamilyResult(Posterior):
         if self.method == CONJUGATE and self.repaired:
             what = f"no values of {column} can have the noisy sum, and the nearest possible one was taken for it"
             found.append(f"{what}; method {NOISE_AWARE!r} weighs all that are possible")
-        try:
-            found += about_mixing(self.mixing, ADVICE)
-        except DataError as unknown_mixing:  # no ArviZ
-            found.append(f"whether the chains have mixed is not known: {unknown_mixing}")
-        return found
-
-    def inference_data(self, rng: np.random.Generator | None = None) -> InferenceData:
-        """The draws as ArviZ's type. Raises `DataError` where ArviZ is missing."""
-        labels = self.family.labels()
-        return inference_data(
-            self.draws,
-            dims={name: [f"{name}_label"] for name in labels},
-            coords={f"{name}_label": texts for name, texts in labels.items()},
-            attrs={
-                "model": self.family.name,
-                "method": self.method,
-                "repaired": self.repaired,
-                "outside": self.outside,
-                **self.attrs,
-            },
-            warmup_posterior=self.warmup,
-        )
+        return found + self.about_mixing
 
 
-def fitted(
+def posterior_of(
     model: Family,
-    release: Release,
+    given: NoisyAggregate | Release,
     *,
     rng: np.random.Generator,
     method: str = NOISE_AWARE,
     chains: int = CHAINS,
     draws: int = DRAWS,
     private: bool = True,
-    attrs: Mapping[str, object] | None = None,
 ) -> FamilyResult:
-    """The posterior of a model given a noisy sum, without asking anybody.
+    """The posterior of what one round released: another prior costs nothing.
 
     Args:
-        model, release: of what. rng: for the draws. method: one of `METHODS`.
+        model: with the prior. given: the aggregate of `Family.request`, or a noisy sum of which nothing is claimed.
+        rng: for the draws; nothing private depends on it. method: one of `METHODS`.
         chains, draws: how many of each; independent draws but for the categorical model's Gibbs sampler.
+        private: False where the bounds were read from the data, so that no epsilon may be claimed.
 
     Raises:
         DataError: an unknown method, no chains or too few draws to judge them by, or the chains have not mixed.
@@ -261,26 +228,34 @@ def fitted(
         raise unknown("method", method, None, METHODS)
     if chains < 1 or draws < 4:
         raise DataError(f"{chains} chains of {draws} draws; expected at least one of at least 4")
+    release = model.release(given) if isinstance(given, NoisyAggregate) else given
     nearest = model.possible(release.value, release.n)
     if method == CONJUGATE or not release.noise_variance.any():
         latent = Latent(np.broadcast_to(nearest, (chains, draws, nearest.size)))
     else:
         latent = model.latent(release, chains, draws, rng)
-    eta = model.update(latent.sums, release.n)
+    eta, labels = model.update(latent.sums, release.n), model.labels()
     result = FamilyResult(
+        model=model.name,
         family=model,
         method=method,
         release=release,
         eta=eta,
-        draws=model.draw(eta, rng),
-        warmup=None if latent.warmup is None else model.draw(model.update(latent.warmup, release.n), rng),
-        repaired=bool((np.abs(nearest - release.value) > 1e-9 * release.n).any()),
-        private=private,
-        attrs=attrs or {},
+        draws=(drawn := model.draw(eta, rng)),
+        warmup={} if latent.warmup is None else model.draw(model.update(latent.warmup, release.n), rng),
+        advice="take method 'conjugate'",
+        axes={name: (f"{name}_label",) for name in labels},
+        coords={f"{name}_label": texts for name, texts in labels.items()},
+        repaired=(repaired := bool((np.abs(nearest - release.value) > 1e-9 * release.n).any())),
+        private=(private := private and isinstance(given, NoisyAggregate) and given.private),
+        attrs={
+            "method": method,
+            "repaired": repaired,
+            "outside": float(model.outside(drawn).mean()),
+            **(attributes(given, private=private) if isinstance(given, NoisyAggregate) else {}),
+        },
     )
-    if result.warmup is not None and find_spec("arviz") is not None:
-        check_mixing(result.mixing, ADVICE)
-    return result
+    return result.require_mixed() if find_spec("arviz") is not None else result
 
 
 def whole_bounds(model: str, column: str, interval: Interval, advice: str) -> None:

@@ -2,27 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, make_dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from dca_proto.aggregate import NoisyAggregate
-from inference.errors import unknown
-from inference.jobs.base import Conditions, LearningJob, Stage
+from inference.bounds import Interval
+from inference.errors import DataError, unknown
+from inference.jobs.base import Conditions, LearningJob, Stage, one_round
 from inference.jobs.settings import require_choice, setting
-from inference.models.conjugate import FAMILIES, METHODS, Family, FamilyResult, family, posterior_of
-from inference.models.conjugate.family import fitted
+from inference.models.conjugate.categorical import Categorical
+from inference.models.conjugate.family import METHODS, Family, FamilyResult, posterior_of
+from inference.models.conjugate.gaussian import Gaussian
+from inference.models.conjugate.scalar import Bernoulli, Exponential, Poisson
 from inference.problem import Problem, Schema, stream
 from inference.rounds import Job
 
 PRIOR = "prior_"
+FAMILIES: Mapping[str, type[Family]] = {
+    model.name: model for model in (Bernoulli, Categorical, Exponential, Gaussian, Poisson)
+}
+
+
+def family(name: str, column: str, interval: Interval, **prior: Any) -> Family:
+    """The model of that name over a column with public bounds.
+
+    Args:
+        name: one of `FAMILIES`. column, interval: what it is of. prior: the parameters of its conjugate prior; those
+            that are left out are weak, and follow from the bounds where they have a unit.
+
+    Raises:
+        DataError: an unknown name or prior parameter, or one out of range, or bounds that are none for the model.
+    """
+    if name not in FAMILIES:
+        raise unknown("model", name, "the conjugate models", FAMILIES)
+    known = [one.name for one in fields(FAMILIES[name])[2:]]
+    for parameter in prior:
+        if parameter not in known:
+            raise unknown("prior parameter", parameter, f"model {name!r}", known)
+    try:
+        return FAMILIES[name](column, interval, **prior)
+    except TypeError as error:
+        raise DataError(f"model {name!r}: {error}; give numbers as prior parameters") from None
+
+
+def family_job(model: Family, *, rng: np.random.Generator, **how: Any) -> Job[FamilyResult]:
+    """One round with the whole budget, then the posterior. Args: rng, how: as of `posterior_of`."""
+    return posterior_of(model, (yield model.request()), rng=rng, **how)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Of these jobs."""
+    """Of these jobs; each has a ``prior_a`` beside for each parameter a of its conjugate prior."""
 
     column: str | None = setting(None, "Which column; by default the target.")
     method: str = setting(METHODS[0], f"How the posterior is made: {', '.join(METHODS)}.")
@@ -30,88 +63,49 @@ class Settings:
     def __post_init__(self) -> None:
         require_choice("method", self.method, METHODS)
 
-    @property
-    def prior(self) -> dict[str, float]:
-        """Those parameters of the conjugate prior that are given."""
-        given = {one.name: getattr(self, one.name) for one in fields(self) if one.name.startswith(PRIOR)}
-        return {name.removeprefix(PRIOR): value for name, value in given.items() if value is not None}
+
+class FamilyJob(LearningJob):
+    """The parameters of one column's law."""
+
+    title, scored = "Parameters", False
+
+    def __init__(self, name: str) -> None:
+        own: list[Any] = [
+            (f"{PRIOR}{one.name}", float | None, setting(None, f"Parameter {one.name} of the conjugate prior; by "
+                                                         "default weak."))
+            for one in fields(FAMILIES[name])[2:]
+        ]  # fmt: skip
+        self.name = name
+        self.settings = make_dataclass(f"{name.title()}Settings", own, bases=(Settings,), frozen=True)
+        self.changeable = ("method", *(one for one, _, _ in own))
+
+    def _family(self, schema: Schema, settings: Settings) -> Family:
+        given = {name: value for name in self.changeable[1:] if (value := getattr(settings, name)) is not None}
+        column = schema.column(settings.column)
+        prior = {name.removeprefix(PRIOR): value for name, value in given.items()}
+        return family(self.name, column, schema.bounds[column], **prior)
+
+    def check(self, schema: Schema, settings: Settings) -> None:
+        self._family(schema, settings)
+
+    def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
+        return one_round(schema.column(settings.column))
+
+    def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[NoisyAggregate]:
+        return (yield self._family(schema, settings).request())
+
+    def learned(self, gave: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions) -> FamilyResult:
+        model = self._family(schema, settings)
+        return posterior_of(model, gave, rng=conditions.rng, method=settings.method, private=schema.private)
+
+    def model(self, schema: Schema, settings: Settings) -> str:
+        return f"{FAMILIES[self.name].learns} {schema.column(settings.column)} ({self.name})"
+
+    def reference(self, train: Problem, settings: Settings) -> FamilyResult:
+        """The same model given the exact sums."""
+        model = self._family(train.schema, settings)
+        x = np.clip(train.values(model.column), model.interval.lower, model.interval.upper)
+        return posterior_of(model, model.exact(x), rng=stream(0, "reference"))
 
 
-def settings_of(name: str) -> type[Settings]:
-    """The settings of a model's job: those of all, and ``prior_a`` for each parameter a of its conjugate prior."""
-    known = fields(FAMILIES[name])[2:]
-    own: list[Any] = [
-        (
-            PRIOR + one.name,
-            float | None,
-            setting(None, f"Parameter {one.name} of the conjugate prior; by default weak."),
-        )
-        for one in known
-    ]
-    return make_dataclass(f"{name.title()}Settings", own, bases=(Settings,), frozen=True)
-
-
-def _column(schema: Schema, settings: Settings) -> str:
-    return schema.target if settings.column is None else settings.column
-
-
-def _model(name: str, schema: Schema, settings: Settings) -> Family:
-    column = _column(schema, settings)
-    if column not in schema.columns:
-        raise unknown("column", column, "the data", schema.columns)
-    return family(name, column, schema.bounds[column], **settings.prior)
-
-
-def check(name: str, schema: Schema, settings: Settings) -> None:
-    """Refuse a column that is not there or whose bounds are none for the model. Raises `DataError`."""
-    _model(name, schema, settings)
-
-
-def make(name: str, schema: Schema, settings: Settings, conditions: Conditions) -> Job[NoisyAggregate]:
-    """The job's round, which is the same whatever the prior is."""
-    return (yield _model(name, schema, settings).request())
-
-
-def finish(
-    name: str, aggregate: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions
-) -> FamilyResult:
-    """The posterior of what was released."""
-    model = _model(name, schema, settings)
-    return posterior_of(model, aggregate, rng=conditions.rng, method=settings.method, private=schema.private)
-
-
-def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
-    """All of the budget at once."""
-    return [Stage(1, 1.0, f"all of the budget on {_column(schema, settings)}")]
-
-
-def reference(name: str, train: Problem, settings: Settings) -> FamilyResult:
-    """The same model given the exact sums."""
-    model = _model(name, train.schema, settings)
-    column = train.schema.columns.index(_column(train.schema, settings))
-    x = np.clip(train.rows[:, column], model.interval.lower, model.interval.upper)
-    return fitted(model, model.exact(x), rng=stream(0, "reference"), private=False)
-
-
-def model(name: str, schema: Schema, settings: Settings) -> str:
-    """In words."""
-    return f"{FAMILIES[name].learns} {_column(schema, settings)} ({name})"
-
-
-SETTINGS = {name: settings_of(name) for name in FAMILIES}
-JOBS = {
-    name: LearningJob(
-        name=name,
-        settings=SETTINGS[name],
-        check=partial(check, name),
-        plan=plan,
-        make=partial(make, name),
-        finish=partial(finish, name),
-        changeable=("method", *(one.name for one in fields(SETTINGS[name]) if one.name.startswith(PRIOR))),
-        reference=partial(reference, name),
-        title="Parameters",
-        model=partial(model, name),
-        scored=False,
-    )
-    for name in FAMILIES
-}
+JOBS = {name: FamilyJob(name) for name in FAMILIES}

@@ -24,13 +24,13 @@ from scipy.special import log_ndtr
 
 from dca_proto.aggregate import LdpReportRequest, NoisyAggregate
 from inference.errors import DataError
-from inference.jobs.base import Conditions, LearningJob, Stage, target_on_features
-from inference.jobs.reports import SAMPLED, SamplerSettings, check_clients, check_installed, with_new_clients
+from inference.jobs.base import Conditions, Stage, one_round, target_on_features
+from inference.jobs.reports import SAMPLED, ReportJob, SamplerSettings, check_clients
 from inference.jobs.settings import require_choice, require_positive, require_share, setting
 from inference.models import fit
 from inference.models.glm.regression import LocalRegression
-from inference.models.linear import job as regression
 from inference.models.linear.aggregate_stats import STATISTIC
+from inference.models.linear.baselines import nonprivate_regression
 from inference.models.linear.one_round import INTERCEPT_BOUND
 from inference.models.logistic import job as logistic
 from inference.models.priors import RegressionPrior
@@ -89,35 +89,6 @@ class Settings(SamplerSettings):
         return replace(default, **{name: value for name, value in given.items() if value is not None})
 
 
-def check(schema: Schema, settings: Settings) -> None:
-    """Refuse to start what could not be finished. Raises `DataError`."""
-    check_installed()
-
-
-def make(
-    schema: Schema, settings: Settings, conditions: Conditions
-) -> Generator[LdpReportRequest, NoisyAggregate, Released]:
-    """The job's round of reports, or its two. Raises `DataError` where clients are too few."""
-    d = len(schema.features)
-    if settings.labelled:
-        check_clients(conditions.clients, d + d * (d + 1) // 2, f"a regression on {d} features")
-        features = yield _of_features(schema, settings)
-        return features, (yield _of_labels(schema, settings, conditions))
-    if settings.inputs:
-        least, statistic, parameters = d + d * (d + 1) // 2 + 1, "sum", _columns(schema, settings)
-    else:
-        squares = int(settings.family == LINEAR)
-        least, statistic = (d + 1) * (d + 2) // 2 + d + 1 + squares, STATISTIC
-        parameters = _columns(schema, settings) | {
-            "intercept": True,
-            "intercept_bound": INTERCEPT_BOUND,
-            "target_square": bool(squares),
-        }
-        parameters["weights"] = list(conditions.weights(parameters))
-    check_clients(conditions.clients, least, f"a regression on {d} features")
-    return (yield LdpReportRequest(statistic, parameters, rows_max=1, mechanism=GAUSSIAN))
-
-
 def _of_features(schema: Schema, settings: Settings) -> LdpReportRequest:
     """A report of a client's features, mapped from their bounds to ±1."""
     parameters = _columns(schema, settings, len(schema.features))
@@ -150,57 +121,68 @@ def _columns(schema: Schema, settings: Settings, count: int | None = None) -> di
     return parameters if settings.radius is None else {**parameters, "radius": settings.radius}
 
 
-def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
-    """All of the budget at once, or split."""
-    if settings.labelled:
-        share = settings.label_share
-        return [Stage(1, 1 - share, "on the features"), Stage(1, share, "on the labels")]
-    return [Stage(1, 1.0, "all of the budget on the regression")]
+class LdpRegression(ReportJob):
+    """Linear or logistic regression from one report of each client."""
+
+    name, settings = "ldp-regression", Settings
+    changeable = ("noise_aware", *PRIORS, *SAMPLED)
+
+    def reports(self, settings: Settings) -> str:
+        return GAUSSIAN
+
+    def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
+        if settings.labelled:
+            share = settings.label_share
+            return [Stage(1, 1 - share, "on the features"), Stage(1, share, "on the labels")]
+        return one_round("the regression")
+
+    def make(
+        self, schema: Schema, settings: Settings, conditions: Conditions
+    ) -> Generator[LdpReportRequest, NoisyAggregate, Released]:
+        d = len(schema.features)
+        if settings.labelled:
+            check_clients(conditions.clients, d + d * (d + 1) // 2, f"a regression on {d} features")
+            features = yield _of_features(schema, settings)
+            return features, (yield _of_labels(schema, settings, conditions))
+        if settings.inputs:
+            least, statistic, parameters = d + d * (d + 1) // 2 + 1, "sum", _columns(schema, settings)
+        else:
+            squares = int(settings.family == LINEAR)
+            least, statistic = (d + 1) * (d + 2) // 2 + d + 1 + squares, STATISTIC
+            parameters = _columns(schema, settings) | {
+                "intercept": True,
+                "intercept_bound": INTERCEPT_BOUND,
+                "target_square": bool(squares),
+            }
+            parameters["weights"] = list(conditions.weights(parameters))
+        check_clients(conditions.clients, least, f"a regression on {d} features")
+        return (yield LdpReportRequest(statistic, parameters, rows_max=1, mechanism=GAUSSIAN))
+
+    def learned(self, gave: Released, schema: Schema, settings: Settings, conditions: Conditions) -> LocalRegression:
+        run, prior, aware = settings.run(conditions), settings.prior(schema), settings.noise_aware
+        if isinstance(gave, tuple):
+            return fit.logistic_inputs(*gave, prior, noise_aware=aware, **run)
+        if settings.inputs:
+            return fit.linear_inputs(gave, prior, noise_aware=aware, **run)
+        chosen = fit.linear if settings.family == LINEAR else fit.logistic
+        return chosen(gave, prior, schema=schema, noise_aware=aware, **run)
+
+    def model(self, schema: Schema, settings: Settings) -> str:
+        what = "rows" if settings.inputs else "products"
+        noise = "" if settings.noise_aware else ", their noise left out of the model"
+        labels = f", labels by {RESPONSE}" if settings.labelled else ""
+        words = f"{settings.family}, from {what} reported by {GAUSSIAN}{labels}{noise}"
+        return f"{target_on_features(schema)} ({words}); {settings.words}"
+
+    def reference(self, train: Problem, settings: Any) -> Any:
+        return reference(train, settings)
 
 
-def finish(aggregate: Released, schema: Schema, settings: Settings, conditions: Conditions) -> LocalRegression:
-    """The posterior given the reports, or their sum."""
-    run, prior, aware = settings.run(conditions), settings.prior(schema), settings.noise_aware
-    if isinstance(aggregate, tuple):
-        return fit.logistic_inputs(*aggregate, prior, noise_aware=aware, **run)
-    if settings.inputs:
-        return fit.linear_inputs(aggregate, prior, noise_aware=aware, **run)
-    chosen = fit.linear if settings.family == LINEAR else fit.logistic
-    return chosen(aggregate, prior, schema=schema, noise_aware=aware, **run)
-
-
-def model(schema: Schema, settings: Settings) -> str:
-    """In words."""
-    what = "rows" if settings.inputs else "products"
-    noise = "" if settings.noise_aware else ", their noise left out of the model"
-    labels = f", labels by {RESPONSE}" if settings.labelled else ""
-    words = f"{settings.family}, from {what} reported by {GAUSSIAN}{labels}{noise}"
-    return f"{target_on_features(schema, settings)} ({words}); {settings.words}"
-
-
-# --- what it says -----------------------------------------------------------------------------------------------------
-
-
-def reference(train: Problem, settings: Settings) -> Any:
+def reference(train: Problem, settings: Any) -> Any:
     """Least squares, or a logistic regression, on the raw rows."""
     if settings.family == LINEAR:
-        return regression.reference(train, settings)
+        return nonprivate_regression(train)
     return logistic.reference(train, logistic.Settings())
 
 
-JOBS = {
-    "ldp-regression": LearningJob(
-        name="ldp-regression",
-        settings=Settings,
-        changeable=("noise_aware", *PRIORS, *SAMPLED),
-        check=check,
-        plan=plan,
-        make=make,
-        finish=finish,
-        reference=reference,
-        draws=with_new_clients,
-        model=model,
-        kinds=(LdpReportRequest,),
-        reports=lambda settings: GAUSSIAN,
-    )
-}
+JOBS = {"ldp-regression": LdpRegression()}

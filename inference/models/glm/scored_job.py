@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inference.errors import DataError
 from inference.jobs.base import EFFECT, Conditions, LearningJob, Stage
-from inference.jobs.settings import require_positive, require_share, setting
+from inference.jobs.settings import require_count, require_positive, require_share, setting
 from inference.models.coefficients import Coefficients
 from inference.models.glm.families import Family, Poisson, StudentT
 from inference.models.glm.scored_fit import PRIOR_SD, exact_fit
@@ -31,8 +30,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         require_positive("prior_sd", self.prior_sd)
-        if self.rounds < 1:
-            raise DataError(f"setting 'rounds' is {self.rounds}, expected at least 1")
+        require_count("rounds", self.rounds)
         require_share("std_share", self.std_share)
 
     @property
@@ -56,53 +54,39 @@ class RobustSettings(Settings):
         return StudentT(self.degrees)
 
 
-def check(schema: Schema, settings: Settings) -> None:
-    """Refuse bounds that are none of the model's. Raises `DataError`."""
-    check_target(schema, settings.family)
-
-
-def make(schema: Schema, settings: Settings, conditions: Conditions) -> Job[Coefficients]:
-    """The job's rounds, which ask the same whatever the prior is."""
-    return scored_regression(
-        schema,
-        settings.family,
-        rounds=settings.rounds,
-        std_share=settings.std_share,
-    )
-
-
-def finish(result: Coefficients, schema: Schema, settings: Settings, conditions: Conditions) -> Coefficients:
-    """The posterior under the prior that is set."""
-    return result.refit(prior_sd=settings.prior_sd)
-
-
-def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
-    """Of the job."""
-    return stages_of(settings.rounds, settings.std_share)
-
-
 def stages_of(rounds: int, std_share: float) -> list[Stage]:
     """Scales first, then scores, the later rounds with more of the budget."""
     later = enumerate(shares(rounds, std_share), 1)
     return [Stage(1, std_share, "on scales"), *(Stage(1, share, f"on scores, round {place}") for place, share in later)]
 
 
-def reference(train: Problem, settings: Settings) -> Coefficients:
-    """The same model on the raw rows. Raises `DataError` of targets that are no counts."""
-    return exact_fit(train.X, train.y, settings.family, settings.prior_sd, train.schema.columns)
+class PoissonRegression(LearningJob):
+    """Counts on features."""
+
+    name, title, settings = "poisson-regression", "Effect on the log of {target}", Settings
+    changeable = ("prior_sd",)
+
+    def check(self, schema: Schema, settings: Settings) -> None:
+        check_target(schema, settings.family)
+
+    def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
+        return stages_of(settings.rounds, settings.std_share)
+
+    def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[Coefficients]:
+        return scored_regression(schema, settings.family, rounds=settings.rounds, std_share=settings.std_share)
+
+    def learned(self, gave: Coefficients, schema: Schema, settings: Settings, conditions: Conditions) -> Coefficients:
+        return gave.refit(prior_sd=settings.prior_sd)
+
+    def reference(self, train: Problem, settings: Settings) -> Coefficients:
+        """The same model on the raw rows. Raises `DataError` of targets that are no counts."""
+        return exact_fit(train.X, train.y, settings.family, settings.prior_sd, train.schema.columns)
 
 
-JOBS = {
-    name: LearningJob(
-        name=name,
-        settings=settings,
-        check=check,
-        plan=plan,
-        make=make,
-        finish=finish,
-        changeable=("prior_sd",),
-        reference=reference,
-        title="Effect on the log of {target}" if name == "poisson-regression" else EFFECT,
-    )
-    for name, settings in {"poisson-regression": Settings, "robust-regression": RobustSettings}.items()
-}
+class RobustRegression(PoissonRegression):
+    """Targets with outliers on features."""
+
+    name, title, settings = "robust-regression", EFFECT, RobustSettings
+
+
+JOBS = {job.name: job for job in (PoissonRegression(), RobustRegression())}

@@ -12,9 +12,8 @@ from math import sqrt
 import numpy as np
 
 from dca_proto.aggregate import LdpReportRequest
-from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, target_on_features
-from inference.jobs.settings import require_choice, setting
+from inference.jobs.settings import require_choice, require_count, setting
 from inference.models.coefficients import is_positive
 from inference.models.glm import sgd
 from inference.models.glm.ldp_job import FAMILIES, LINEAR, reference
@@ -35,8 +34,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         require_choice("family", self.family, FAMILIES)
-        if self.group is not None and self.group < 1:
-            raise DataError(f"setting 'group' is {self.group}, expected at least 1")
+        require_count("group", self.group)
         _ = self.own
 
     @property
@@ -47,24 +45,6 @@ class Settings:
 
 def _groups(settings: Settings, conditions: Conditions) -> sgd.Groups:
     return sgd.groups(conditions.clients, settings.group or 1)
-
-
-def make(schema: Schema, settings: Settings, conditions: Conditions) -> Job[sgd.SgdFit]:
-    """The job's rounds; iterates are scored on the held-out rows, where there are any."""
-    return sgd.ldp_sgd(
-        schema,
-        _groups(settings, conditions),
-        settings.own,
-        score=_score(schema, settings, conditions.held_out),
-        on_progress=conditions.on_iteration,
-    )
-
-
-def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
-    """All of each client's budget in its only report."""
-    number, size = _groups(settings, conditions)
-    purpose = "all of the budget on one gradient step" if number == 1 else "in each client's one report, by groups"
-    return [Stage(number, 1.0, purpose, batch=size, uses=1)]
 
 
 def _score(schema: Schema, settings: Settings, held_out: Problem | None) -> sgd.Score | None:
@@ -84,22 +64,37 @@ def _score(schema: Schema, settings: Settings, held_out: Problem | None) -> sgd.
     return sgd.Score("held-out AUC", lambda theta: area_under_curve(theta[0] + z @ theta[1:], positive))
 
 
-def model(schema: Schema, settings: Settings) -> str:
-    """In words."""
-    return f"{target_on_features(schema, settings)} ({settings.family}), by gradient steps over reports by {GAUSSIAN}"
+class LdpSgd(LearningJob):
+    """Linear or logistic regression by gradient steps over reports; a point, without a posterior."""
+
+    name, settings = "ldp-sgd", Settings
+    iterative, drawable = True, False
+    kinds = (LdpReportRequest,)
+
+    def reports(self, settings: Settings) -> str:
+        return GAUSSIAN
+
+    def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
+        """All of each client's budget in its only report."""
+        number, size = _groups(settings, conditions)
+        purpose = "all of the budget on one gradient step" if number == 1 else "in each client's one report, by groups"
+        return [Stage(number, 1.0, purpose, batch=size, uses=1)]
+
+    def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[sgd.SgdFit]:
+        """Iterates are scored on the held-out rows, where there are any."""
+        return sgd.ldp_sgd(
+            schema,
+            _groups(settings, conditions),
+            settings.own,
+            score=_score(schema, settings, conditions.held_out),
+            on_progress=conditions.on_iteration,
+        )
+
+    def model(self, schema: Schema, settings: Settings) -> str:
+        return f"{target_on_features(schema)} ({settings.family}), by gradient steps over reports by {GAUSSIAN}"
+
+    def reference(self, train: Problem, settings: Settings) -> object:
+        return reference(train, settings)
 
 
-JOBS = {
-    "ldp-sgd": LearningJob(
-        name="ldp-sgd",
-        settings=Settings,
-        plan=plan,
-        make=make,
-        reference=reference,
-        draws=None,
-        model=model,
-        iterative=True,
-        kinds=(LdpReportRequest,),
-        reports=lambda settings: GAUSSIAN,
-    )
-}
+JOBS = {"ldp-sgd": LdpSgd()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from inference.jobs.base import Conditions, LearningJob, Stage
+from inference.jobs.base import Conditions, LearningJob, Stage, one_round
 from inference.jobs.settings import require_choice, require_positive, require_share, setting
 from inference.models.coefficients import Coefficients
 from inference.models.linear.baselines import nonprivate_regression
@@ -41,49 +41,37 @@ class Settings(BoundedSettings):
         require_share("std_share", self.std_share)
 
 
-def finish(result: Coefficients, schema: Schema, settings: Any, conditions: Conditions) -> Coefficients:
-    """The regression under the settings' prior and repair, of what the rounds gave."""
-    return result.refit(prior_precision=settings.prior_precision, repair=settings.repair)
+class Bounded(LearningJob):
+    """Linear regression within the public bounds, one round."""
+
+    name, settings = "regression-bounded", BoundedSettings
+    changeable = ("repair", "prior_precision")
+
+    def plan(self, schema: Schema, settings: Any, conditions: Conditions) -> list[Stage]:
+        return one_round("the regression")
+
+    def make(self, schema: Schema, settings: Any, conditions: Conditions) -> Job[Coefficients]:
+        return regression_in_bounds(schema)
+
+    def learned(self, gave: Coefficients, schema: Schema, settings: Any, conditions: Conditions) -> Coefficients:
+        return gave.refit(prior_precision=settings.prior_precision, repair=settings.repair)
+
+    def reference(self, train: Problem, settings: object) -> Coefficients:
+        """Ordinary least squares on the raw rows."""
+        return nonprivate_regression(train)
 
 
-def make(schema: Schema, settings: Settings, conditions: Conditions) -> Job[Coefficients]:
-    """The rounds of Algorithm 2."""
-    return regression_with_projection(schema, std_share=settings.std_share)
+class Projected(Bounded):
+    """Linear regression with projection, Algorithm 2: centres and scales first, then the regression."""
+
+    name, settings = "regression", Settings
+
+    def plan(self, schema: Schema, settings: Any, conditions: Conditions) -> list[Stage]:
+        first, second = "on centres and scales", "on the regression"
+        return [Stage(1, settings.std_share, first), Stage(1, 1 - settings.std_share, second)]
+
+    def make(self, schema: Schema, settings: Any, conditions: Conditions) -> Job[Coefficients]:
+        return regression_with_projection(schema, std_share=settings.std_share)
 
 
-def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
-    """Centres and scales first, then the regression."""
-    first, second = "on centres and scales", "on the regression"
-    return [Stage(1, settings.std_share, first), Stage(1, 1 - settings.std_share, second)]
-
-
-def make_bounded(schema: Schema, settings: BoundedSettings, conditions: Conditions) -> Job[Coefficients]:
-    """The round within the public bounds."""
-    return regression_in_bounds(schema)
-
-
-def plan_bounded(schema: Schema, settings: BoundedSettings, conditions: Conditions) -> list[Stage]:
-    """All of the budget at once."""
-    return [Stage(1, 1.0, "all of the budget on the regression")]
-
-
-def reference(train: Problem, settings: object) -> Coefficients:
-    """Ordinary least squares on the raw rows."""
-    return nonprivate_regression(train)
-
-
-JOBS = {
-    name: LearningJob(
-        name=name,
-        settings=settings,
-        plan=planned,
-        make=made,
-        finish=finish,
-        changeable=("repair", "prior_precision"),
-        reference=reference,
-    )
-    for name, settings, planned, made in (
-        ("regression", Settings, plan, make),
-        ("regression-bounded", BoundedSettings, plan_bounded, make_bounded),
-    )
-}
+JOBS = {job.name: job for job in (Projected(), Bounded())}

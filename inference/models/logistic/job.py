@@ -41,44 +41,6 @@ class Settings(VariationalSettings):
         require_positive("prior_sd", self.prior_sd)
 
 
-def make(schema: Schema, settings: Settings, conditions: Conditions) -> Job[Coefficients]:
-    """The job's rounds. Iterations are scored on the held-out rows where these are of both classes."""
-    held_out = conditions.held_out
-    if held_out is not None and len(np.unique(is_positive(held_out))) < 2:
-        held_out = None
-    return logistic_regression(
-        schema,
-        rng=conditions.rng,
-        method=settings.method,
-        settings=settings,
-        held_out=held_out,
-        on_progress=conditions.on_iteration,
-    )
-
-
-def finish(result: Coefficients, schema: Schema, settings: Settings, conditions: Conditions) -> Coefficients:
-    """The posterior under the prior that is set; the rounds ask the same whatever it is."""
-    return result.refit(prior_sd=settings.prior_sd)
-
-
-def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
-    """Scales first, then scores or one sum; or a first fit and as many iterations as the noise makes worth while."""
-    first, d = settings.std_share, len(schema.features)
-    n = conditions.clients
-    noise = sqrt(n / max(1, n - conditions.tolerated - 1)) / conditions.mu
-    method = method_of(settings.method, settings)
-    if method == ONE_SUM:
-        return [Stage(1, first, "on scales"), Stage(1, 1 - first, "on one sum")]
-    if method == SCORES or (method == AUTO and not too_noisy(d, noise / sqrt(1 - first), n)):
-        return stages_of(ROUNDS, first)
-    pilot = [] if too_noisy(d, noise / sqrt(first), n) else [Stage(1, first, "on a first fit")]
-    most = PILOTED_MAX if pilot else ITERATIONS_MAX
-    return stages(d + 1, first, settings.epochs, settings.batch, conditions, most, pilot)
-
-
-# --- without privacy --------------------------------------------------------------------------------------------------
-
-
 def reference(train: Problem, settings: Settings) -> Coefficients:
     """Laplace's approximation on standardised rows, with the same prior.
 
@@ -95,17 +57,49 @@ def reference(train: Problem, settings: Settings) -> Coefficients:
     return laplace(train.X, is_positive(train), settings.prior_sd, train.schema.features)
 
 
-JOBS = {
-    "logistic": LearningJob(
-        name="logistic",
-        settings=Settings,
-        plan=plan,
-        make=make,
-        reference=reference,
-        finish=finish,
-        changeable=("prior_sd",),
-        title="Effect on the log odds of {target}",
-        iterative=True,
-        batch=lambda settings, clients: settings.batch,
-    )
-}
+class Logistic(LearningJob):
+    """Logistic regression."""
+
+    name, title, settings = "logistic", "Effect on the log odds of {target}", Settings
+    iterative = True
+    changeable = ("prior_sd",)
+
+    def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
+        """Scales, then scores or one sum; or a first fit and as many iterations as the noise makes worth while."""
+        first, d = settings.std_share, len(schema.features)
+        n = conditions.clients
+        noise = sqrt(n / max(1, n - conditions.tolerated - 1)) / conditions.mu
+        method = method_of(settings.method, settings)
+        if method == ONE_SUM:
+            return [Stage(1, first, "on scales"), Stage(1, 1 - first, "on one sum")]
+        if method == SCORES or (method == AUTO and not too_noisy(d, noise / sqrt(1 - first), n)):
+            return stages_of(ROUNDS, first)
+        pilot = [] if too_noisy(d, noise / sqrt(first), n) else [Stage(1, first, "on a first fit")]
+        most = PILOTED_MAX if pilot else ITERATIONS_MAX
+        return stages(d + 1, first, settings.epochs, settings.batch, conditions, most, pilot)
+
+    def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[Coefficients]:
+        """Iterations are scored on the held-out rows where these are of both classes."""
+        held_out = conditions.held_out
+        if held_out is not None and len(np.unique(is_positive(held_out))) < 2:
+            held_out = None
+        return logistic_regression(
+            schema,
+            rng=conditions.rng,
+            method=settings.method,
+            settings=settings,
+            held_out=held_out,
+            on_progress=conditions.on_iteration,
+        )
+
+    def learned(self, gave: Coefficients, schema: Schema, settings: Settings, conditions: Conditions) -> Coefficients:
+        return gave.refit(prior_sd=settings.prior_sd)
+
+    def batch(self, settings: Settings, clients: int) -> int:
+        return settings.batch
+
+    def reference(self, train: Problem, settings: Settings) -> Coefficients:
+        return reference(train, settings)
+
+
+JOBS = {"logistic": Logistic()}

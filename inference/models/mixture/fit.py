@@ -10,9 +10,9 @@ noise. Take spreads as lower bounds.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import sqrt
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,18 +31,21 @@ Array = NDArray[np.float64]
 INTERVAL_DRAWS = 10_000  # whose quantiles are the intervals: an end is then off by 0.03 posterior standard deviations
 
 
-class MixtureReference(Protocol):
-    """A mixture without privacy: weights ``(K,)``, means and standard deviations ``(K, d)``, in the columns' units."""
+@dataclass(frozen=True, eq=False)
+class MixtureReference:
+    """Maximum likelihood on raw rows, by scikit-learn: weights ``(K,)``, means and standard deviations ``(K, d)``."""
 
-    @property
-    def weights(self) -> Array: ...
-    @property
-    def means(self) -> Array: ...
-    @property
-    def sds(self) -> Array: ...
+    weights: Array
+    means: Array
+    sds: Array
+    model: Any = field(repr=False)
+
+    def log_density(self, X: Array) -> Array:
+        """Of rows, shape ``(k,)``."""
+        return np.asarray(self.model.score_samples(X))
 
 
-def points_of(found: MixtureReference, k: int) -> list[Figure]:
+def points_of(found: MixtureFit | MixtureReference, k: int) -> list[Figure]:
     """Of component k: weight; mean and standard deviation of each column; without intervals."""
     moments = zip(found.means[k], found.sds[k], strict=True)
     return [Figure(float(found.weights[k])), *(Figure(float(one)) for pair in moments for one in pair)]
@@ -178,7 +181,8 @@ class MixtureFit(Posterior):
     def draws(self, rng: np.random.Generator, chains: int = CHAINS, draws: int = DRAWS) -> dict[str, Array]:
         """Weights ``(chains, draws, K)``, means and standard deviations ``(chains, draws, K, d)``, in own units."""
         q, shape = self.posterior, (chains, draws)
-        weights = np.maximum(rng.dirichlet(q.alpha, shape) + self._weight_noise(rng, shape), 0.0)
+        sd = float(np.sqrt(self.noise.counts) / q.alpha.sum())
+        weights = np.maximum(rng.dirichlet(q.alpha, shape) + sd * rng.standard_normal((*shape, q.alpha.size)), 0.0)
         precisions = rng.gamma(q.shape[:, None], 1 / q.rate, (*shape, *q.mean.shape))
         spread = np.sqrt(1 / (q.beta[:, None] * precisions) + self._mean_noise**2)
         means = q.mean + spread * rng.standard_normal(precisions.shape)
@@ -188,23 +192,14 @@ class MixtureFit(Posterior):
             "sds": self.columns.scale / np.sqrt(precisions),
         }
 
-    def _weight_noise(self, rng: np.random.Generator, shape: tuple[int, int]) -> Array:
-        sd = float(np.sqrt(self.noise.counts) / self.posterior.alpha.sum())
-        return sd * rng.standard_normal((*shape, self.posterior.alpha.size))
-
     def inference_data(self, rng: np.random.Generator, chains: int = CHAINS, draws: int = DRAWS) -> InferenceData:
         """The draws as ArviZ's common type. Raises `DataError` without ArviZ."""
-        labels: dict[str, list[object]] = {
-            "component": list(range(1, len(self.weights) + 1)),
-            "column": list(self.columns.columns),
-        }
+        attrs = {name: getattr(self, name) for name in ("contributors", "iterations", "private")}
+        attrs |= {"method": "variational Bayes of a Gaussian mixture", "stopped": self.stopped or None}
         both = ["component", "column"]
-        attrs = {
-            "method": "variational Bayes of a Gaussian mixture",
-            "contributors": self.contributors,
-            "iterations": self.iterations,
-            "private": self.private,
-            "stopped": self.stopped or None,
-        }
-        dims = {"weights": ["component"], "means": both, "sds": both}
-        return inference_data(self.draws(rng, chains, draws), dims=dims, coords=labels, attrs=attrs)
+        return inference_data(
+            self.draws(rng, chains, draws),
+            dims={"weights": ["component"], "means": both, "sds": both},
+            coords={"component": range(1, len(self.weights) + 1), "column": self.columns.columns},
+            attrs=attrs,
+        )

@@ -125,12 +125,6 @@ class State(NamedTuple):
     iteration: int
 
 
-class Info(NamedTuple):
-    """What an iteration did: how many of the noisy counts were negative."""
-
-    negative: int
-
-
 class Natural(NamedTuple):
     """What responsibilities depend on: log weights of shape ``(K,)``, means and precisions of shape ``(K, d)``."""
 
@@ -169,7 +163,7 @@ def scattered(components: int, dimension: int, rng: np.random.Generator) -> Arra
     return scattered
 
 
-def step(state: State, found: Statistics, noise: Noise, n: int, rate: float, prior: Prior) -> tuple[State, Info]:
+def step(state: State, found: Statistics, noise: Noise, n: int, rate: float, prior: Prior) -> State:
     """One iteration, given the noisy statistics at the state's posterior.
 
     Args:
@@ -177,8 +171,7 @@ def step(state: State, found: Statistics, noise: Noise, n: int, rate: float, pri
     """
     mixed = Statistics(*((1 - rate) * old + rate * new for old, new in zip(state.statistics, found, strict=True)))
     left = Noise(*((1 - rate) ** 2 * old + rate**2 * new for old, new in zip(state.noise, noise, strict=True)))
-    after = State(mixed, left, posterior(repair(mixed, left, n, prior), prior), state.iteration + 1)
-    return after, Info(int((found.counts < 0).sum()))
+    return State(mixed, left, posterior(repair(mixed, left, n, prior), prior), state.iteration + 1)
 
 
 def rate(state: State, noise: Noise, n: int) -> float:

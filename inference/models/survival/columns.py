@@ -1,12 +1,9 @@
-"""Which columns and times a survival job reads, and how it asks for a round."""
+"""Which columns and times a survival job reads."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dca_proto.aggregate import NodeReleaseRequest, RoundRequest
-from dca_proto.statistics import Survival, SurvivalRegression
-from inference.bounds import Interval
 from inference.errors import DataError, unknown
 from inference.problem import Schema
 
@@ -63,38 +60,16 @@ class Columns:
                 raise unknown(f"{kind} column", name, "the data", schema.features)
         if group == event:
             raise DataError(f"column {event!r} is both the event and the group; name two columns")
-        groups = 1 if group is None else _groups(group, schema.bounds[group])
+        groups, end = 1, schema.bounds[schema.target].upper
+        if group is not None:
+            bounds = schema.bounds[group]
+            if bounds.lower != 0 or not float(bounds.upper).is_integer():
+                found = f"group column {group!r} has bounds {bounds.lower:g}:{bounds.upper:g}"
+                raise DataError(f"{found}; number the groups from 0, as in 0:1 for two")
+            groups = int(bounds.upper) + 1
+        if not times and (intervals < 1 or end <= 0):
+            found = f"{intervals} intervals up to {end:g}"
+            raise DataError(f"{found}; expected at least one, and a duration bounded above 0")
+        grid = times or tuple(float(end * k / intervals) for k in range(1, intervals + 1))
         others = tuple(name for name in schema.features if name not in (event, group))
-        return cls(schema.target, event, times or _grid(schema, intervals), group, groups, others)
-
-
-def _groups(column: str, bounds: Interval) -> int:
-    whole = bounds.lower == 0 and float(bounds.upper).is_integer()
-    if not whole:
-        found = f"{bounds.lower:g}:{bounds.upper:g}"
-        raise DataError(f"group column {column!r} has bounds {found}; number the groups from 0, as in 0:1 for two")
-    return int(bounds.upper) + 1
-
-
-def _grid(schema: Schema, intervals: int) -> tuple[float, ...]:
-    end = schema.bounds[schema.target].upper
-    if intervals < 1 or end <= 0:
-        raise DataError(f"{intervals} intervals up to {end:g}; expected at least one, and a duration bounded above 0")
-    return tuple(float(end * k / intervals) for k in range(1, intervals + 1))
-
-
-def request(
-    kind: type[RoundRequest], statistic: str, parameters: dict[str, object], share: float, rows_max: int
-) -> RoundRequest:
-    """Of a client's rows the first counts in a secure sum; of a data node's all up to `rows_max`."""
-    rows = rows_max if issubclass(kind, NodeReleaseRequest) else 1
-    return kind(statistic, parameters, budget_share=share, rows_max=rows)
-
-
-def parameters_of(statistic: Survival | SurvivalRegression) -> dict[str, object]:
-    """As plain values."""
-    return {name: _plain(getattr(statistic, name)) for name in statistic.__struct_fields__}
-
-
-def _plain(value: object) -> object:
-    return [_plain(one) for one in value] if isinstance(value, tuple) else value
+        return cls(schema.target, event, grid, group, groups, others)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from dca_proto.aggregate import NodeReleaseRequest, SecureSumRequest
 from dca_proto.wording import listed
 from inference.errors import DataError
-from inference.jobs.base import Conditions, LearningJob, Stage
-from inference.jobs.settings import require_positive, require_share, setting
+from inference.jobs.base import Conditions, LearningJob, Stage, one_round
+from inference.jobs.settings import require_count, require_positive, require_share, setting
 from inference.models.survival.columns import Columns
 from inference.models.survival.curve import PRIOR_ROWS
 from inference.models.survival.hazards import EFFECT_SD
@@ -38,8 +38,7 @@ class GridSettings:
 
     def __post_init__(self) -> None:
         for name in ("intervals", "rows_max"):
-            if getattr(self, name) < 1:
-                raise DataError(f"setting {name!r} is {getattr(self, name)}, expected at least 1")
+            require_count(name, getattr(self, name))
 
 
 @dataclass(frozen=True)
@@ -72,119 +71,75 @@ def read(schema: Schema, settings: GridSettings) -> Columns:
     return Columns.of(schema, settings.event, settings.group, settings.times, settings.intervals)
 
 
-def needed(settings: Settings) -> tuple[str, ...]:
-    """What is read beside the duration."""
-    return (settings.event, *([settings.group] if settings.group else []))
+class SurvivalCurves(LearningJob):
+    """Curves with bands, and the log-rank test."""
+
+    name, title, dataset, settings = "survival", "Survival over {target}", "simulated-trial", Settings
+    scored = False
+    kinds = (SecureSumRequest, NodeReleaseRequest)
+    changeable = ("prior_rows",)
+
+    def check(self, schema: Schema, settings: Settings) -> None:
+        read(schema, settings)
+
+    def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
+        return one_round("events and censored in each interval")
+
+    def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[SurvivalFit]:
+        columns, rng, kind = read(schema, settings), conditions.rng, conditions.kind
+        return curves_job(columns, rng=rng, private=schema.private, kind=kind, rows_max=settings.rows_max)
+
+    def learned(self, gave: SurvivalFit, schema: Schema, settings: Settings, conditions: Conditions) -> SurvivalFit:
+        return gave.refit(prior_rows=settings.prior_rows)
+
+    def columns(self, settings: Settings) -> tuple[str, ...]:
+        return (settings.event, *([settings.group] if settings.group else []))
+
+    def model(self, schema: Schema, settings: Settings) -> str:
+        columns = read(schema, settings)
+        by = f" by {columns.group}" if columns.group else ""
+        return f"survival over {columns.duration}{by}, in {len(columns.times)} intervals up to {columns.times[-1]:g}"
+
+    def reference(self, train: Problem, settings: Settings) -> SurvivalFit:
+        """The same curves from the exact counts."""
+        return exact_curves(train, read(train.schema, settings), stream(0, "reference"))
 
 
-# --- curves -----------------------------------------------------------------------------------------------------------
+class SurvivalRegression(LearningJob):
+    """Proportional hazards."""
+
+    name, title = "survival-regression", "Effect on the log hazard over {target}"
+    dataset, settings, kinds = "simulated-trial", RegressionSettings, SurvivalCurves.kinds
+    changeable = ("prior_sd",)
+
+    def check(self, schema: Schema, settings: RegressionSettings) -> None:
+        if not read(schema, settings).features:
+            raise DataError(
+                "no features beside event and group; name some, or take job 'survival', which compares groups without "
+                "any"
+            )
+
+    def plan(self, schema: Schema, settings: RegressionSettings, conditions: Conditions) -> list[Stage]:
+        share = settings.std_share
+        return [Stage(1, share, "on centres and scales"), Stage(1, 1 - share, "on the regression")]
+
+    def make(self, schema: Schema, settings: RegressionSettings, conditions: Conditions) -> Job[HazardsFit]:
+        columns, most, share = read(schema, settings), settings.rows_max, settings.std_share
+        return hazards_job(schema, columns, kind=conditions.kind, rows_max=most, std_share=share)
+
+    def learned(
+        self, gave: HazardsFit, schema: Schema, settings: RegressionSettings, conditions: Conditions
+    ) -> HazardsFit:
+        return gave.refit(prior_sd=settings.prior_sd)
+
+    def model(self, schema: Schema, settings: RegressionSettings) -> str:
+        columns = read(schema, settings)
+        on, end = listed((*([columns.group] if columns.group else []), *columns.features)), columns.times[-1]
+        return f"hazards of {columns.duration} on {on}, constant in {len(columns.times)} intervals up to {end:g}"
+
+    def reference(self, train: Problem, settings: RegressionSettings) -> HazardsFit:
+        """The same model from the exact sums."""
+        return exact_hazards(train, read(train.schema, settings), settings.prior_sd)
 
 
-def check(schema: Schema, settings: Settings) -> None:
-    """Refuse a schema without the columns that the settings name. Raises `DataError`."""
-    read(schema, settings)
-
-
-def make(schema: Schema, settings: Settings, conditions: Conditions) -> Job[SurvivalFit]:
-    """The job's round."""
-    return curves_job(
-        read(schema, settings),
-        rng=conditions.rng,
-        private=schema.private,
-        kind=conditions.kind,
-        rows_max=settings.rows_max,
-    )
-
-
-def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
-    """All of the budget at once."""
-    return [Stage(1, 1.0, "all of the budget on events and censored in each interval")]
-
-
-def reference(train: Problem, settings: Settings) -> SurvivalFit:
-    """The same curves from the exact counts."""
-    return exact_curves(train, read(train.schema, settings), stream(0, "reference"))
-
-
-def model(schema: Schema, settings: Settings) -> str:
-    """In words."""
-    columns = read(schema, settings)
-    by = f" by {columns.group}" if columns.group else ""
-    return f"survival over {columns.duration}{by}, in {len(columns.times)} intervals up to {columns.times[-1]:g}"
-
-
-# --- proportional hazards ---------------------------------------------------------------------------------------------
-
-
-def check_regression(schema: Schema, settings: RegressionSettings) -> None:
-    """As `check`, and refuse a schema without features. Raises `DataError`."""
-    if not read(schema, settings).features:
-        raise DataError(
-            "no features beside event and group; name some, or take job 'survival', which compares groups without any"
-        )
-
-
-def make_regression(schema: Schema, settings: RegressionSettings, conditions: Conditions) -> Job[HazardsFit]:
-    """The job's rounds."""
-    return hazards_job(
-        schema,
-        read(schema, settings),
-        kind=conditions.kind,
-        rows_max=settings.rows_max,
-        std_share=settings.std_share,
-    )
-
-
-def plan_regression(schema: Schema, settings: RegressionSettings, conditions: Conditions) -> list[Stage]:
-    """Scales first, then the regression."""
-    share = settings.std_share
-    return [Stage(1, share, "on centres and scales"), Stage(1, 1 - share, "on the regression")]
-
-
-def reference_regression(train: Problem, settings: RegressionSettings) -> HazardsFit:
-    """The same model from the exact sums."""
-    return exact_hazards(train, read(train.schema, settings), settings.prior_sd)
-
-
-def model_regression(schema: Schema, settings: RegressionSettings) -> str:
-    """In words."""
-    columns = read(schema, settings)
-    on = listed((*([columns.group] if columns.group else []), *columns.features))
-    return (
-        f"hazards of {columns.duration} on {on}, constant in {len(columns.times)} intervals up to {columns.times[-1]:g}"
-    )
-
-
-KINDS = (SecureSumRequest, NodeReleaseRequest)
-JOBS = {
-    "survival": LearningJob(
-        name="survival",
-        settings=Settings,
-        check=check,
-        plan=plan,
-        make=make,
-        reference=reference,
-        finish=lambda result, schema, settings, known: result.refit(prior_rows=settings.prior_rows),
-        changeable=("prior_rows",),
-        title="Survival over {target}",
-        model=model,
-        columns=needed,
-        dataset="simulated-trial",
-        scored=False,
-        kinds=KINDS,
-    ),
-    "survival-regression": LearningJob(
-        name="survival-regression",
-        settings=RegressionSettings,
-        check=check_regression,
-        plan=plan_regression,
-        make=make_regression,
-        reference=reference_regression,
-        finish=lambda result, schema, settings, known: result.refit(prior_sd=settings.prior_sd),
-        changeable=("prior_sd",),
-        title="Effect on the log hazard over {target}",
-        model=model_regression,
-        dataset="simulated-trial",
-        kinds=KINDS,
-    ),
-}
+JOBS = {job.name: job for job in (SurvivalCurves(), SurvivalRegression())}

@@ -1,4 +1,4 @@
-"""The rounds of the survival jobs, and what comes of them: curves in one round, proportional hazards in two."""
+"""The rounds of survival analysis, and what comes of them: curves in one round, proportional hazards in two."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.aggregate import NoisyAggregate, RoundRequest, SecureSumRequest
+from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, RoundRequest, SecureSumRequest
 from dca_proto.statistics import Survival, SurvivalRegression, resolve
 from inference.columns import standardisation
-from inference.draws import CHAINS, DRAWS, InferenceData, inference_data
+from inference.draws import CHAINS, DRAWS, InferenceData, attributes, inference_data
 from inference.errors import DataError
 from inference.jobs.estimates import BY_SD, of_draws, score, standard_unit
 from inference.jobs.summary import HeldOut, Place, Standard, Summary
@@ -22,7 +22,7 @@ from inference.locate import locate, located_by, repeated
 from inference.mcmc.sums import NoisySums
 from inference.models.coefficients import with_prior
 from inference.models.survival.codes import codes
-from inference.models.survival.columns import Columns, parameters_of, request
+from inference.models.survival.columns import Columns
 from inference.models.survival.curve import PRIOR_ROWS, Counts, LogRank, counts_of, curves, exact_counts, log_rank
 from inference.models.survival.hazards import EFFECT_SD, Layout, fit, statistic_of
 from inference.posterior import Estimate, Posterior
@@ -110,20 +110,17 @@ class SurvivalFit(Posterior):
 
     def more(self) -> Summary:
         """The log-rank test."""
-        remarks, test = (
-            {"bands": "each interval holds by itself (pointwise), not all of a curve at once"},
-            self.log_rank,
+        remarks = {"bands": "each interval holds by itself (pointwise), not all of a curve at once"}
+        if (test := self.log_rank) is None:
+            return {"log_rank": None, "remarks": remarks}
+        remarks["log-rank"] = (
+            f"chi-squared {test.statistic:.2f} with {test.degrees} degree{'s' * (test.degrees > 1)} of freedom, "
+            f"p = {test.p_value:.2g}; its variance includes the privacy noise"
         )
-        if test is not None:
-            remarks["log-rank"] = (
-                f"chi-squared {test.statistic:.2f} with {test.degrees} degree{'s' * (test.degrees > 1)} of "
-                f"freedom, p = {test.p_value:.2g}; its variance includes the privacy noise"
-            )
-        return {"log_rank": None if test is None else test._asdict(), "remarks": remarks}
+        return {"log_rank": test._asdict(), "remarks": remarks}
 
     @property
     def warnings(self) -> list[str]:
-        """What speaks against taking the curves at their word, a sentence each."""
         found = []
         if self.counts.rows_missing:
             found.append(
@@ -163,19 +160,25 @@ def curves_job(
             data. kind: `SecureSumRequest`, or `NodeReleaseRequest` of data nodes with up to `rows_max` rows each.
         prior_rows: as of `curves_from`.
     """
-    statistic = curves_statistic(columns)
-    aggregate: NoisyAggregate = yield request(kind, statistic.name, parameters_of(statistic), 1.0, rows_max)
+    aggregate: NoisyAggregate = yield _request(curves_statistic(columns), 1.0, kind, rows_max)
     return curves_from(aggregate, columns, int(rng.integers(2**63)), private=private, prior_rows=prior_rows)
+
+
+def _request(statistic: Survival, share: float, kind: type[RoundRequest], rows_max: int) -> RoundRequest:
+    """Of a client's rows the first counts in a secure sum; of a data node's all up to `rows_max`."""
+    given = {name: _plain(getattr(statistic, name)) for name in statistic.__struct_fields__}
+    rows = rows_max if issubclass(kind, NodeReleaseRequest) else 1
+    return kind(statistic.name, given, budget_share=share, rows_max=rows)
+
+
+def _plain(value: object) -> object:
+    return [_plain(one) for one in value] if isinstance(value, tuple) else value
 
 
 def curves_statistic(columns: Columns) -> Survival:
     """Of one round."""
-    return Survival(
-        columns=columns.names[: 2 + (columns.groups > 1)],
-        times=columns.times,
-        groups=columns.groups,
-        codes=codes(len(columns.times)),
-    )
+    names, times = columns.names[: 2 + (columns.groups > 1)], columns.times
+    return Survival(columns=names, times=times, groups=columns.groups, codes=codes(len(times)))
 
 
 def curves_from(
@@ -186,24 +189,20 @@ def curves_from(
     Args:
         seed: of the posterior's draws. prior_rows: how many rows the Dirichlet prior of the cells is worth.
     """
-    sums, private = NoisySums.of(aggregate), private and aggregate.private
+    sums = NoisySums.of(aggregate)
     counts = counts_of(sums, curves_statistic(columns), prior_rows)
+    attrs = {**sums.attrs, **attributes(aggregate, private=private)}
     again = partial(curves_from, aggregate, columns, seed, private=private)
-    return SurvivalFit(columns, counts, seed, private, {**sums.attrs, **_unclaimed(private)}, again)
+    return SurvivalFit(columns, counts, seed, private and aggregate.private, attrs, again)
 
 
 def exact_curves(
     rows: Problem, columns: Columns, rng: np.random.Generator, prior_rows: float = PRIOR_ROWS
 ) -> SurvivalFit:
     """The same from rows at hand, without noise."""
-    table = rows.rows[:, [rows.schema.columns.index(name) for name in columns.names[: 2 + (columns.groups > 1)]]]
-    counts = exact_counts(curves_statistic(columns), table, prior_rows)
+    statistic = curves_statistic(columns)
+    counts = exact_counts(statistic, rows.values(*statistic.columns), prior_rows)
     return SurvivalFit(columns, counts, int(rng.integers(2**63)), False)
-
-
-def _unclaimed(private: bool) -> dict[str, object]:
-    """Attributes of what may claim no epsilon."""
-    return {} if private else {"private": False, "epsilon": None, "delta": None, "mu": None}
 
 
 # --- proportional hazards ---------------------------------------------------------------------------------------------
@@ -264,13 +263,11 @@ class HazardsFit(Posterior):
 
     def estimates(self, schema: Schema | None = None) -> list[Estimate]:
         """Log hazard ratios of groups, then features, in own units."""
-        names, axis = [*self.columns.group_labels[1:], *self.columns.features], standard_unit(LOG_HAZARD, BY_SD)
-        mean = np.r_[self.group_effects[0], self.coefficients]
-        sd, scale = (
-            np.r_[self.group_effects[1], self.coefficient_sd],
-            np.r_[np.ones(self.layout.groups - 1), self.scale],
-        )
-        units = {} if schema is None else schema.units
+        names, units = [*self.columns.group_labels[1:], *self.columns.features], {} if schema is None else schema.units
+        mean, sd = (np.r_[own, of] for own, of in zip(self.group_effects, (self.coefficients, self.coefficient_sd),
+                                                      strict=True))  # fmt: skip
+        scale, axis = np.r_[np.ones(self.layout.groups - 1), self.scale], standard_unit(LOG_HAZARD, BY_SD)
+        figures = with_prior(mean, sd, 0.0, self.prior_sd / scale)
         return [
             Estimate(
                 name,
@@ -278,11 +275,10 @@ class HazardsFit(Posterior):
                 figure,
                 axis={"unit": axis, "scale": float(size), "centre": 0.0},
             )
-            for name, figure, size in zip(names, with_prior(mean, sd, 0.0, self.prior_sd / scale), scale, strict=True)
+            for name, figure, size in zip(names, figures, scale, strict=True)
         ]
 
     def more(self) -> Summary:
-        """What is taken for granted."""
         return {"remarks": {"features": ASSUMED}}
 
     def scored(self, reference: Any, train: Problem | None, test: Problem) -> HeldOut:
@@ -292,7 +288,6 @@ class HazardsFit(Posterior):
 
     @property
     def warnings(self) -> list[str]:
-        """What speaks against taking the coefficients at their word, a sentence each."""
         if self.fitted.reached:
             return list(self.about_columns)
         far = "the posterior's mode was not reached: the noise hides too much; give fewer intervals or more budget"
@@ -313,11 +308,9 @@ class HazardsFit(Posterior):
 
 def concordance(fit: HazardsFit, rows: Problem) -> float:
     """Of all pairs of rows whose order is known, the part in which the sooner event has the higher risk."""
-    columns = fit.columns
-    at = {name: rows.rows[:, rows.schema.columns.index(name)] for name in columns.names}
-    features = np.column_stack([at[name] for name in columns.features])
-    risk = fit.log_hazard_ratio(features, at[columns.group] if columns.group else None)
-    duration, had = at[columns.duration], at[columns.event] > 0.5
+    columns, duration, had = fit.columns, rows.values(fit.columns.duration), rows.values(fit.columns.event) > 0.5
+    groups = rows.values(columns.group) if columns.group else None
+    risk = fit.log_hazard_ratio(rows.values(*columns.features), groups)
     pairs, higher = 0, 0.0
     for i in np.flatnonzero(had):  # row by row: a table of all pairs would fill the memory
         later = risk[(duration > duration[i]) | ((duration == duration[i]) & ~had)]
@@ -344,7 +337,7 @@ def hazards_job(
     phases: NoisyAggregate = yield located_by(schema, std_share, columns.features, kind, rows_max)
     located = locate(phases)
     statistic = statistic_of(columns.names, columns.times, columns.groups, located.centre, located.scale)
-    aggregate: NoisyAggregate = yield request(kind, statistic.name, parameters_of(statistic), 1 - std_share, rows_max)
+    aggregate: NoisyAggregate = yield _request(statistic, 1 - std_share, kind, rows_max)
     return hazards_from(phases, aggregate, columns, private=schema.private, prior_sd=prior_sd)
 
 
@@ -372,19 +365,27 @@ def hazards_from(
             f"{columns.times[-1]:g}, so give the settings of the round"
         )
     layout = Layout(len(columns.times), columns.groups, len(columns.features))
-    sums, private = NoisySums.of(aggregate), private and phases.private and aggregate.private
+    sums = NoisySums.of(aggregate)
     fitted = fit(sums, layout, statistic, prior_sd)
-    again = partial(hazards_from, phases, aggregate, columns, private=private)
     factor = layout.parts(fitted.theta).factor
     noise = float(np.sqrt(sums.noise_variance.max())) / statistic.square_weight / sums.n
-    words = (*locate(phases).warnings, *repeated(columns.features, factor @ factor.T, noise))
-    attrs = {**sums.attrs, **_unclaimed(private)}
-    return HazardsFit(columns, layout, fitted, centre, scale, private, prior_sd, words, attrs, again)
+    return HazardsFit(
+        columns=columns,
+        layout=layout,
+        fitted=fitted,
+        centre=centre,
+        scale=scale,
+        private=(private := private and phases.private and aggregate.private),
+        prior_sd=prior_sd,
+        about_columns=(*locate(phases).warnings, *repeated(columns.features, factor @ factor.T, noise)),
+        attrs={**sums.attrs, **attributes(aggregate, private=private)},
+        again=partial(hazards_from, phases, aggregate, columns, private=private),
+    )
 
 
 def exact_hazards(rows: Problem, columns: Columns, prior_sd: float = EFFECT_SD) -> HazardsFit:
     """The same model from rows at hand: their exact sums."""
-    table = rows.rows[:, [rows.schema.columns.index(name) for name in columns.names]]
+    table = rows.values(*columns.names)
     centre, scale = standardisation(table[:, -len(columns.features) :])
     statistic = statistic_of(columns.names, columns.times, columns.groups, centre, scale)
     value = statistic.evaluate(table, BITS).sum(axis=0) / 2.0**BITS

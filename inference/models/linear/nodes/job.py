@@ -19,21 +19,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, RoundRequest, SecureSumRequest
-from inference.draws import InferenceData
 from inference.errors import DataError
-from inference.jobs.base import Conditions, LearningJob, Stage, target_on_features
-from inference.jobs.reports import SAMPLED, SamplerSettings, check_clients, check_installed, with_new_clients
-from inference.jobs.settings import require_choice, require_positive, setting
+from inference.jobs.base import Conditions, LearningJob, Stage, one_round, target_on_features
+from inference.jobs.reports import SAMPLED, SamplerSettings, check_clients, check_installed
+from inference.jobs.settings import require_choice, require_count, require_positive, setting
 from inference.models.coefficients import Coefficients
 from inference.models.fit import linear
 from inference.models.glm.regression import LocalRegression
-from inference.models.linear import job as regression
 from inference.models.linear.aggregate_stats import STATISTIC
+from inference.models.linear.baselines import nonprivate_regression
 from inference.models.linear.nodes.methods import ABOUT, FAST, NAMES, NORMAL, fit, fit_fast, rows_least
 from inference.models.linear.nodes.observed import AVERAGED, prior_of
 from inference.models.linear.one_round import INTERCEPT_BOUND
 from inference.models.priors import RegressionPrior
-from inference.problem import Schema
+from inference.problem import Problem, Schema
 
 PRIORS = ("coefficient_sd", "intercept_sd", "feature_sd", "residual_sd")
 OF_BOUNDS = "bounds being ±1; by default of these"
@@ -59,9 +58,7 @@ class Settings(SamplerSettings):
         for name in PRIORS:
             require_positive(name, getattr(self, name))
         for name in ("rows_max", "group"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise DataError(f"setting {name!r} is {value}, expected at least 1")
+            require_count(name, getattr(self, name))
 
     @property
     def given(self) -> dict[str, float]:
@@ -69,94 +66,71 @@ class Settings(SamplerSettings):
         return {name: value for name in PRIORS if (value := getattr(self, name)) is not None}
 
 
-def check(schema: Schema, settings: Settings) -> None:
-    """Refuse to start what could not be finished. Raises `DataError` that says what to change or to install."""
-    if settings.method != FAST:
-        check_installed()
-    if settings.rows_max < (least := least_rows(schema, settings)):
-        raise DataError(
-            f"setting 'rows_max' is {settings.rows_max}, and method {settings.method!r} needs {least} rows of each node"
-        )
+class NodesRegression(LearningJob):
+    """Linear regression with the noise of each release in the model."""
+
+    name, settings = "regression-mcmc", Settings
+    kinds = (SecureSumRequest, NodeReleaseRequest)
+    changeable = ("method", *PRIORS, *SAMPLED)
+
+    def check(self, schema: Schema, settings: Settings) -> None:
+        if settings.method != FAST:
+            check_installed()
+        if settings.rows_max < (least := self.rows_least(schema, settings)):
+            raise DataError(
+                f"setting 'rows_max' is {settings.rows_max}, and method {settings.method!r} needs {least} rows of each "
+                "node"
+            )
+
+    def rows_least(self, schema: Schema, settings: Settings) -> int:
+        group = settings.group or 1
+        return group * rows_least(settings.method, len(schema.features) + (group == 1))
+
+    def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
+        return one_round("the regression")
+
+    def make(
+        self, schema: Schema, settings: Settings, conditions: Conditions
+    ) -> Generator[RoundRequest, NoisyAggregate, NoisyAggregate]:
+        by_nodes, group = issubclass(conditions.kind, NodeReleaseRequest), settings.group or 1
+        if group > 1 and not by_nodes:
+            raise DataError(
+                f"averages of {group} rows are for data nodes that release by themselves; in a sum over clients they "
+                "carry the noise of single rows and tell less, so leave out group"
+            )
+        parameters = {
+            "columns": list(schema.columns),
+            "centre": [float(centre) for centre in schema.centres],
+            "scale": [float(width) for width in schema.half_widths],
+            "bound": [1.0] * len(schema.columns),
+        }
+        name = STATISTIC if group == 1 else AVERAGED
+        more = {"intercept": True, "intercept_bound": INTERCEPT_BOUND} if group == 1 else {"group": group}
+        if by_nodes:
+            return (yield NodeReleaseRequest(name, {**parameters, **more}, rows_max=settings.rows_max))
+        d = len(schema.features)
+        if settings.method != FAST:
+            check_clients(conditions.clients, (d + 1) * (d + 2) // 2 + d + 2, f"a regression on {d} features")
+        parameters |= {**more, "target_square": True}
+        return (yield SecureSumRequest(name, {**parameters, "weights": list(conditions.weights(parameters))}))
+
+    def learned(self, gave: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions) -> Fit:
+        if settings.method != FAST and not issubclass(conditions.kind, NodeReleaseRequest):
+            prior = RegressionPrior.within(np.ones(len(schema.columns)), logistic=False)
+            return linear(gave, replace(prior, **settings.given), schema=schema, **settings.run(conditions))
+        of_nodes = prior_of(gave).about(**settings.given)
+        if settings.method == FAST:
+            return fit_fast(gave, schema, of_nodes)
+        return fit(gave, of_nodes, schema=schema, **settings.run(conditions))
+
+    def model(self, schema: Schema, settings: Settings) -> str:
+        how = "no chains" if settings.method == FAST else settings.words
+        averages = f", from averages of {settings.group} rows" if (settings.group or 1) > 1 else ""
+        return f"{target_on_features(schema)}; method {settings.method}: {ABOUT[settings.method]}{averages}; {how}"
+
+    def reference(self, train: Problem, settings: object) -> Coefficients:
+        """Ordinary least squares on the raw rows."""
+        return nonprivate_regression(train)
 
 
-def least_rows(schema: Schema, settings: Settings) -> int:
-    """Rows that a data node must have to count."""
-    group = settings.group or 1
-    return group * rows_least(settings.method, len(schema.features) + (group == 1))
-
-
-def make(
-    schema: Schema, settings: Settings, conditions: Conditions
-) -> Generator[RoundRequest, NoisyAggregate, NoisyAggregate]:
-    """The job's round. Raises `DataError` where averages are asked of a sum over clients."""
-    by_nodes, group = issubclass(conditions.kind, NodeReleaseRequest), settings.group or 1
-    if group > 1 and not by_nodes:
-        raise DataError(
-            f"averages of {group} rows are for data nodes that release by themselves; in a sum over clients they carry "
-            "the noise of single rows and tell less, so leave out group"
-        )
-    parameters = {
-        "columns": list(schema.columns),
-        "centre": [float(centre) for centre in schema.centres],
-        "scale": [float(width) for width in schema.half_widths],
-        "bound": [1.0] * len(schema.columns),
-    }
-    name = STATISTIC if group == 1 else AVERAGED
-    more = {"intercept": True, "intercept_bound": INTERCEPT_BOUND} if group == 1 else {"group": group}
-    if by_nodes:
-        return (yield NodeReleaseRequest(name, {**parameters, **more}, rows_max=settings.rows_max))
-    d = len(schema.features)
-    if settings.method != FAST:
-        check_clients(conditions.clients, (d + 1) * (d + 2) // 2 + d + 2, f"a regression on {d} features")
-    parameters |= {**more, "target_square": True}
-    return (yield SecureSumRequest(name, {**parameters, "weights": list(conditions.weights(parameters))}))
-
-
-def finish(aggregate: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions) -> Fit:
-    """The posterior of what was released."""
-    if settings.method != FAST and not issubclass(conditions.kind, NodeReleaseRequest):
-        prior = RegressionPrior.within(np.ones(len(schema.columns)), logistic=False)
-        return linear(aggregate, replace(prior, **settings.given), schema=schema, **settings.run(conditions))
-    of_nodes = prior_of(aggregate).about(**settings.given)
-    if settings.method == FAST:
-        return fit_fast(aggregate, schema, of_nodes)
-    return fit(aggregate, of_nodes, schema=schema, **settings.run(conditions))
-
-
-def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
-    """All of the budget at once."""
-    return [Stage(1, 1.0, "all of the budget on the regression")]
-
-
-def model(schema: Schema, settings: Settings) -> str:
-    """In words."""
-    how = "no chains" if settings.method == FAST else settings.words
-    averages = f", from averages of {settings.group} rows" if (settings.group or 1) > 1 else ""
-    return (
-        f"{target_on_features(schema, settings)}; method {settings.method}: {ABOUT[settings.method]}{averages}; {how}"
-    )
-
-
-def draws(result: Fit, rng: np.random.Generator) -> InferenceData:
-    """The chains' own, with their warm-up; independent ones of a closed form."""
-    if isinstance(result, Coefficients):
-        return result.inference_data(rng)
-    return with_new_clients(result, rng)
-
-
-JOBS = {
-    "regression-mcmc": LearningJob(
-        name="regression-mcmc",
-        settings=Settings,
-        changeable=("method", *PRIORS, *SAMPLED),
-        check=check,
-        rows_least=least_rows,
-        plan=plan,
-        make=make,
-        finish=finish,
-        reference=regression.reference,
-        draws=draws,
-        model=model,
-        kinds=(SecureSumRequest, NodeReleaseRequest),
-    )
-}
+JOBS = {"regression-mcmc": NodesRegression()}
