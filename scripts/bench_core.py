@@ -48,7 +48,7 @@ import numpy as np
 from dca_proto.crypto.sealing import AgreementKey
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 from dca_proto.protocol.actor import Actor
-from dca_proto.protocol.compute.commit import PROGRESS
+from dca_proto.protocol.compute.round import PROGRESS
 from dca_proto.protocol.effects import Effect, Report, Send
 from dca_proto.protocol.events import Command, Event, Received, Started, Timer, TimerFired
 from dca_proto.protocol.facts import RoundCompleted

@@ -15,7 +15,7 @@ from dca_proto.cli.message_dump import YEAR_10000_MS, is_store, read_store
 from dca_proto.errors import InputError, UsageError
 from dca_proto.privacy import accounting
 from dca_proto.protocol import charges, ledger, sessions
-from dca_proto.protocol.client import declines
+from dca_proto.protocol.client.round import DeclinedRound, Declines
 from dca_proto.protocol.compute import round as compute_round
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.ledger import Charge, Ledger
@@ -32,7 +32,7 @@ _LARGEST_PURE = {"mu": accounting.mu_of_pure(accounting.PURE_MAX), "epsilon": ac
 _HEAD_BYTES = 16
 _OF_A_COMPUTE_NODE = {compute_round.ROUNDS, compute_round.CONTRIBUTIONS, sessions.SESSIONS, charges.TABLE}
 Plain = dict[str, Any]
-Dated = TypeVar("Dated", Charge, declines.DeclinedRound)
+Dated = TypeVar("Dated", Charge, DeclinedRound)
 
 
 class LedgerView(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +48,7 @@ class LedgerView(msgspec.Struct, frozen=True, kw_only=True):
     store: Path
     role: str
     ledger: Ledger
-    declined: tuple[declines.DeclinedRound, ...]
+    declined: tuple[DeclinedRound, ...]
     budget_limit: BudgetLimit | None = None
     per_round: float | None = None
     federation: Federation | None = None
@@ -86,7 +86,7 @@ def _ledger_view(store: Path, config: Config | None) -> LedgerView:
         raise InputError(f"store {store} is a Compute node's, which spends nothing; name a client's or a trainer's")
     try:
         spent = Ledger(_sound(decoded(kind, value, Charge)) for kind, _, value in records if kind == ledger.TABLE)
-        told = tuple(map(_dated, declines.Declines(records).rounds))
+        told = tuple(map(_dated, Declines(records).rounds))
     except UsageError as error:
         raise InputError(f"store {store}: {error}") from None
     if config is None:
@@ -180,12 +180,12 @@ def _charge(charge: Charge, names: dict[bytes, str], since_ms: int) -> Plain:
     }
 
 
-def _declined(one: declines.DeclinedRound, names: dict[bytes, str]) -> Plain:
+def _declined(one: DeclinedRound, names: dict[bytes, str]) -> Plain:
     why = {"reason": one.reason, "found": one.found, "expected": one.expected}
     return {**_asked(one, names), **{name: printable(text) for name, text in why.items()}}
 
 
-def _asked(one: Charge | declines.DeclinedRound, names: dict[bytes, str]) -> Plain:
+def _asked(one: Charge | DeclinedRound, names: dict[bytes, str]) -> Plain:
     return {
         "at": _time(one.at_ms),
         "round_id": one.round_id.hex(),

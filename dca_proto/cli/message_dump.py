@@ -19,7 +19,6 @@ from dca_proto.crypto.masks import ENTRY_BYTES
 from dca_proto.crypto.sealing import ID_BYTES, actor_id
 from dca_proto.errors import InputError, PeerError, UsageError
 from dca_proto.protocol import charges, contribution, federation, keyring, ledger, sessions
-from dca_proto.protocol.client import declines
 from dca_proto.protocol.client import round as client_round
 from dca_proto.protocol.compute import round as compute_round
 from dca_proto.protocol.kinds import LdpReport, NodeRelease, SecureSum
@@ -182,7 +181,7 @@ def _charge(key: bytes, value: bytes) -> Plain:
 
 
 def _declined(key: bytes, value: bytes) -> Plain:
-    return _struct(msgspec.msgpack.decode(value, type=declines.DeclinedRound))
+    return _struct(msgspec.msgpack.decode(value, type=client_round.DeclinedRound))
 
 
 def _message(key: bytes, value: bytes) -> Plain:
@@ -247,7 +246,7 @@ def _trainer_round(key: bytes, value: bytes) -> Plain:
 
 _KINDS: dict[str, Callable[[bytes, bytes], Plain]] = {
     ledger.TABLE: _charge,
-    declines.TABLE: _declined,
+    client_round.DECLINES: _declined,
     client_round.ROUNDS: _client_round,
     client_round.ANNOUNCEMENTS: _announcement,
     federation.FILES: _message,

@@ -13,15 +13,15 @@ from rich.status import Status
 from dca_proto.privacy.rounding import at_least
 from dca_proto.protocol import facts
 from dca_proto.protocol.federation import Federation
-from dca_proto.protocol.trainer import closing
+from dca_proto.protocol.trainer import round as trainer_round
 from dca_proto.runtime.logs import printable
 from dca_proto.runtime.transport import Connected, Disconnected
 
 _WHY_CLOSED = {
-    closing.ALL: "all that were expected have come",
-    closing.FULL: "the sum is full",
-    closing.QUIET: "enough have come, and no more are coming",
-    closing.DEADLINE: "the time is over",
+    trainer_round.ALL: "all that were expected have come",
+    trainer_round.FULL: "the sum is full",
+    trainer_round.QUIET: "enough have come, and no more are coming",
+    trainer_round.DEADLINE: "the time is over",
 }
 _PLAIN = {
     facts.Acknowledged: "its receipt has come",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
@@ -21,8 +21,8 @@ from dca_proto.protocol.events import Command, Event, Received, Started, Timer, 
 from dca_proto.protocol.facts import Dropped, FederationChanged
 from dca_proto.protocol.federation import FILES, Federation
 from dca_proto.protocol.params import PACED_MAX, Limits, Timing
-from dca_proto.protocol.wire.codec import encode, sign, verify_signed
-from dca_proto.protocol.wire.messages import Body, Signed
+from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode, sign, verify_signed
+from dca_proto.protocol.wire.messages import Body, FederationFile, Frame, Signed
 
 NEW, RESEND = "new", "resend"
 Table = Mapping[tuple[str, str], str]
@@ -62,6 +62,10 @@ class ActorRound(Generic[S]):
     @property
     def phase(self) -> str:
         return self.stored.phase
+
+    def takes(self, event: str) -> bool:
+        """Whether the table has a place for `event` in this phase."""
+        return (self.phase, event) in self.table
 
     def step(self, event: str) -> str:
         """The phase after `event`. Raises `PeerError("phase")` for an event that has no place in this phase."""
@@ -123,6 +127,8 @@ class Actor(ABC):
     Attributes:
         id: 16 bytes, the hash of its identity's public key.
         dropped: how many messages were dropped, by code.
+        messages: the method for each kind of message; any other is a peer's error.
+        timers: the method for each timer of a round, which is also an event in the round's table.
     """
 
     def __init__(
@@ -145,6 +151,8 @@ class Actor(ABC):
         self._timing = timing or Timing()
         self._pace = Pace(self._timing.again_ms)
 
+    messages: ClassVar[Mapping[Any, str]]
+    timers: ClassVar[Mapping[str, str]]
     _rounds: Mapping[bytes, ActorRound[Any]]
 
     def phase(self, round_id: bytes) -> str:
@@ -173,13 +181,31 @@ class Actor(ABC):
         except PeerError as error:
             return [self._drop(error, event.sender if isinstance(event, Received) else self.id)]
 
-    @abstractmethod
     def _receive(self, sender: bytes, payload: bytes, now_ms: int) -> list[Effect]:
-        """A message; may raise `PeerError` before any state has changed. So may the others."""
+        """A message, for its method: that gets the sender, the frame, the body of a signed one, and the time.
 
-    @abstractmethod
+        Any of them may raise `PeerError` before any state has changed.
+        """
+        frame = decode_frame(payload)
+        given: tuple[Frame | Body, ...] = (frame, decode_body(frame.body)) if isinstance(frame, Signed) else (frame,)
+        return self._method(self.messages, given[-1])(sender, *given, now_ms)
+
+    def _method(self, messages: Mapping[Any, str], body: Frame | Body) -> Callable[..., list[Effect]]:
+        """The method of a message. Raises `PeerError` for a kind that has none."""
+        name = messages.get(type(body))
+        if name is None:
+            known = ", ".join(kind.__name__ for kind in messages)
+            raise PeerError("kind", found=type(body).__name__, expected=f"one of {known}")
+        method: Callable[..., list[Effect]] = getattr(self, name)
+        return method
+
     def _on_timer(self, timer: Timer, now_ms: int) -> list[Effect]:
-        """A timer of its own has come due."""
+        """A timer of a round, in a phase that takes it."""
+        current = self._rounds.get(timer.round_id)
+        if current is None or not current.takes(timer.purpose):
+            return []
+        effects: list[Effect] = getattr(self, self.timers[timer.purpose])(current, now_ms)
+        return effects
 
     @abstractmethod
     def _on_start_up(self, now_ms: int) -> list[Effect]:
@@ -194,7 +220,7 @@ class Actor(ABC):
         """The newest file that this actor knows."""
         return self._federation
 
-    def _on_file(self, frame: Signed, now_ms: int) -> list[Effect]:
+    def _on_file(self, sender: bytes, frame: Signed, body: FederationFile, now_ms: int) -> list[Effect]:
         """Follow a newer federation file from now on (§2.7). Raises `PeerError`."""
         newer = self._federation.newer(self._federation.opened(frame))
         if newer is None:

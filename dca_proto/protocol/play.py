@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.protocol.client.actor import Client
 from dca_proto.protocol.compute.actor import ComputeNode
-from dca_proto.protocol.compute.commit import PROGRESS
+from dca_proto.protocol.compute.round import PROGRESS
 from dca_proto.protocol.effects import Channel, Effect, Report, Send
 from dca_proto.protocol.events import Command, Received, Started, Timer, TimerFired
 from dca_proto.protocol.facts import RoundCompleted

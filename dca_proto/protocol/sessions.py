@@ -221,9 +221,9 @@ class Sessions:
                 writes.append(Persist(SESSIONS, client, encode(self._stored[slot])))
         return writes
 
-    def take(self, sender: bytes, payload: bytes, frame: Signed, body: Hello, now_ms: int) -> list[Write]:
+    def take(self, sender: bytes, frame: Signed, body: Hello, now_ms: int) -> list[Write]:
         """Keep a client's Hello, verified, if it is the newest; nothing where it is known. Raises `PeerError`."""
-        hashed = hello_hash(payload)
+        hashed = hello_hash(encode(frame))
         slot = self.slots.get(sender)
         stored = StoredSession(len(self._stored)) if slot is None else self._sane(self._stored[slot], now_ms)
         newest = Session(body.epoch, body.serial, hashed, body.public, body.expires_ms, body.certificate.expires_ms)

@@ -12,12 +12,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from dca_proto.cli.learn_view import score_words
 from dca_proto.cli.output import say
-from dca_proto.protocol.trainer import closing
+from dca_proto.protocol.trainer import round as trainer_round
 from emulator.swarm.timeline import RoundLog
 from inference.variational.progress import Iteration
 
 _ENDED = {"collect": "contributed", "agree": "sum released", "release": "released"}
-_CLOSED = {closing.QUIET: ", the rest are quiet", closing.DEADLINE: ", the time is over"}
+_CLOSED = {trainer_round.QUIET: ", the rest are quiet", trainer_round.DEADLINE: ", the time is over"}
 
 
 class Lines:

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from dca_proto.errors import PeerError
-from dca_proto.protocol.compute import actor as compute
+from dca_proto.protocol import actor
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.wire.codec import decode_frame, verify_signed
 from dca_proto.protocol.wire.messages import Frame
@@ -68,7 +68,7 @@ def test_what_the_fuzzer_signs_is_signed_rightly(script: ModuleType) -> None:
 
 def test_the_fuzzer_notices_an_actor_that_ends(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: a decoding error of the library that nobody turns into a peer's error."""
-    monkeypatch.setattr(compute, "decode_frame", functools.partial(msgspec.msgpack.decode, type=Frame))
+    monkeypatch.setattr(actor, "decode_frame", functools.partial(msgspec.msgpack.decode, type=Frame))
     escaped = run(script, 1, 400)["escaped"]
     assert "ended" in escaped[0]
     assert "Error" in escaped[0]

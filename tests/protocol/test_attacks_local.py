@@ -293,7 +293,7 @@ def test_attack_23_who_is_not_invited_is_not_heard() -> None:
 def test_attack_23_a_flood_of_enrolled_clients_is_kept_up_to_the_limit() -> None:
     cast = Hospitals(3)
     network = cast.network()
-    network.actors[cast.trainer_identity.id]._answers._limits = Limits(clients_max=2)
+    network.actors[cast.trainer_identity.id]._limits = Limits(clients_max=2)
     begin(cast, network, clients_expected=0)
     assert len(network.reported(facts.ReleaseKept)) == 2
     assert network.actors[cast.trainer_identity.id].dropped["releases"] == 1

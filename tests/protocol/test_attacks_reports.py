@@ -149,7 +149,7 @@ def test_attack_23_who_is_not_invited_is_not_heard_and_a_flood_is_kept_up_to_the
     begin(cast, network, invited=cast.clients[:2], clients_expected=0)
     give(network, cast, *told_by_the_last(cast, network), "invited")
     network.tamper = lambda one: [one]
-    network.actors[cast.trainer_identity.id]._answers._limits = Limits(clients_max=2)
+    network.actors[cast.trainer_identity.id]._limits = Limits(clients_max=2)
     begin(cast, network, clients_expected=0)
     assert network.actors[cast.trainer_identity.id].dropped["releases"] == 1
 

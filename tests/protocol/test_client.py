@@ -161,9 +161,11 @@ def test_a_restart_restores_the_phase_and_all_that_was_promised(phase: str) -> N
 
 
 def test_every_entry_of_the_table_is_taken() -> None:
+    """By the messages above, and by timers."""
     taken = {(phase, name) for phase in PHASES for event in EVENTS for name in EVENTS[event] if (phase, name) in TABLE}
-    closes = {(phase, "close") for phase in PHASES if phase != "new"}
-    assert taken | closes == set(TABLE)
+    timers = {(phase, "close") for phase in PHASES if phase != "new"}
+    timers |= {("sent", "resend"), *((phase, "ask") for phase in ("sent", "kept", "missed"))}
+    assert taken | timers == set(TABLE)
 
 
 # What each step does.

@@ -27,7 +27,7 @@ from dca_proto.crypto.masks import ENTRY_BYTES, contribution_keys
 from dca_proto.errors import UsageError
 from dca_proto.protocol import facts
 from dca_proto.protocol.compute.actor import ComputeNode
-from dca_proto.protocol.compute.round import TABLE
+from dca_proto.protocol.compute.round import OPEN, TABLE
 from dca_proto.protocol.effects import Channel, Forget, Persist, Report, Send
 from dca_proto.protocol.events import Command, Received, Started, TimerFired
 from dca_proto.protocol.events import Timer as TimerName
@@ -194,8 +194,15 @@ def test_a_restart_restores_the_phase_and_all_that_was_promised(phase: str) -> N
 def test_every_entry_of_the_table_is_taken() -> None:
     """By the messages above, by timers, and by what completes a set of lists or answers."""
     taken = {(phase, name) for phase in PHASES for event in EVENTS for name in EVENTS[event] if (phase, name) in TABLE}
-    inner = {("frozen", "all lists"), ("answered", "all answers"), ("released", "forget"), ("aborted", "forget")}
-    assert taken | inner == set(TABLE)
+    inner = {
+        ("frozen", "all lists"),
+        ("answered", "all answers"),
+        ("released", "delete sum"),
+        ("aborted", "abort wanted"),
+    }
+    timers = {("collecting", "progress"), ("released", "forget"), ("aborted", "forget")}
+    timers |= {(phase, "commit") for phase in OPEN} | {(phase, "resend") for phase in ("frozen", "answered")}
+    assert taken | inner | timers == set(TABLE)
 
 
 def test_closing_forgets_all_but_keys_sessions_and_charge_numbers_after_the_retention() -> None:

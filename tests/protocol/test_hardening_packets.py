@@ -9,7 +9,7 @@ from wiretap import keys_of
 from dca_proto.crypto import sealing
 from dca_proto.crypto.masks import ask_tag
 from dca_proto.protocol.actor import Pace
-from dca_proto.protocol.compute.early import Early
+from dca_proto.protocol.compute.round import Early
 from dca_proto.protocol.effects import Send
 from dca_proto.protocol.events import Received, TimerFired
 from dca_proto.protocol.events import Timer as TimerName

@@ -132,7 +132,7 @@ class GivesUp(Trainer):
     """8: a round that has all releases fails."""
 
     def _complete(self, current: TrainerRound, event: str, now_ms: int) -> list[Effect]:
-        return self._failures.fail(current, "too few", now_ms)
+        return self._fail(current, "too few", now_ms)
 
 
 class AcceptsAnybody(Trainer):

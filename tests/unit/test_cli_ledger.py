@@ -17,9 +17,8 @@ from dca_proto.cli.ledger_view import as_plain, read_ledger_view
 from dca_proto.privacy import accounting
 from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.rounding import at_least, at_most
-from dca_proto.protocol.client.declines import TABLE as DECLINED
-from dca_proto.protocol.client.declines import DeclinedRound
-from dca_proto.protocol.client.round import ROUNDS
+from dca_proto.protocol.client.round import DECLINES as DECLINED
+from dca_proto.protocol.client.round import ROUNDS, DeclinedRound
 from dca_proto.protocol.effects import Channel, Persist
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.ledger import Charge

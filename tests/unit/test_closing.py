@@ -12,7 +12,7 @@ from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.facts import Arrived, Closed, Declined, RoundCompleted
 from dca_proto.protocol.params import Timing
 from dca_proto.protocol.policy import Policy
-from dca_proto.protocol.trainer.closing import ALL, DEADLINE, FULL, QUIET, Arrivals
+from dca_proto.protocol.trainer.round import ALL, DEADLINE, FULL, QUIET, Arrivals
 from dca_proto.testing import Envelope, TestFederation
 
 TIMING = Timing()

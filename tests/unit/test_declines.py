@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dca_proto.protocol.client.declines import KEPT_MAX, TABLE, Declines
+from dca_proto.protocol.client.round import DECLINES, DECLINES_MAX, Declines
 from dca_proto.protocol.effects import Forget, Persist
 from dca_proto.protocol.kinds import NodeRelease
 from dca_proto.protocol.policy import Refusal
@@ -19,7 +19,7 @@ def asked(number: int) -> Announcement:
 def test_what_is_written_restores_it_in_the_order_of_declining() -> None:
     declines = Declines()
     writes = [write for number in (1, 2, 3) for write in declines.note(asked(number), REFUSAL, 10 - number)]
-    assert all(isinstance(write, Persist) and write.table == TABLE for write in writes)
+    assert all(isinstance(write, Persist) and write.table == DECLINES for write in writes)
     restored = Declines((write.table, write.key, write.value) for write in reversed(writes))
     assert restored.rounds == declines.rounds
     assert [one.number for one in restored.rounds] == [1, 2, 3], "whatever the clock said"
@@ -32,9 +32,13 @@ def test_what_is_written_restores_it_in_the_order_of_declining() -> None:
 
 def test_the_oldest_is_forgotten_beyond_the_room() -> None:
     declines = Declines()
-    for number in range(1, KEPT_MAX + 1):
+    for number in range(1, DECLINES_MAX + 1):
         assert len(declines.note(asked(number), REFUSAL, 0)) == 1
-    kept, forgotten = declines.note(asked(KEPT_MAX + 1), REFUSAL, 0)
+    kept, forgotten = declines.note(asked(DECLINES_MAX + 1), REFUSAL, 0)
     assert isinstance(kept, Persist)
-    assert forgotten == Forget(TABLE, asked(1).round_id)
-    assert [declines.rounds[0].number, declines.rounds[-1].number, len(declines.rounds)] == [2, KEPT_MAX + 1, KEPT_MAX]
+    assert forgotten == Forget(DECLINES, asked(1).round_id)
+    assert [declines.rounds[0].number, declines.rounds[-1].number, len(declines.rounds)] == [
+        2,
+        DECLINES_MAX + 1,
+        DECLINES_MAX,
+    ]

@@ -8,6 +8,7 @@ with the message that it pays for.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 import msgspec
 
@@ -28,8 +29,7 @@ from dca_proto.protocol.announcement import (
 from dca_proto.protocol.charges import check_reused
 from dca_proto.protocol.client.compose import Composer, Rows
 from dca_proto.protocol.client.consent import Consent
-from dca_proto.protocol.client.declines import Declines
-from dca_proto.protocol.client.round import ANNOUNCEMENTS, DECLINED, KEPT, MISSED, ROUNDS, SENT, Round, StoredRound
+from dca_proto.protocol.client.round import ANNOUNCEMENTS, ASK, CLOSE, ROUNDS, Declines, Round, StoredRound
 from dca_proto.protocol.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer
 from dca_proto.protocol.events import Timer
 from dca_proto.protocol.federation import Federation, newest_file
@@ -42,10 +42,10 @@ from dca_proto.protocol.records import Records, loaded, signed
 from dca_proto.protocol.sessions import OwnSession
 from dca_proto.protocol.validated import ValidatedRound
 from dca_proto.protocol.wire import messages as m
-from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode, verify_signed
+from dca_proto.protocol.wire.codec import encode, verify_signed
 from dca_proto.protocol.wire.fields import TEXT_CHARS_MAX
 
-EPOCH, ASK, CLOSE = "epoch", "ask", "close"
+EPOCH = "epoch"
 HELLO = b"hello"
 
 
@@ -61,6 +61,17 @@ class Client(Actor):
         mechanism: the noise mechanism it offers for sums; any other is declined.
         records: (table, key, value) of its store.
     """
+
+    messages: ClassVar = {
+        m.Announcement: "_on_announcement",
+        m.Invitation: "_on_invitation",
+        m.Receipt: "_on_receipt",
+        m.Abort: "_on_abort",
+        m.ChargeReused: "_on_reused",
+        m.HelloWanted: "_on_hello_wanted",
+        m.FederationFile: "_on_file",
+    }
+    timers: ClassVar = {RESEND: "_resend", ASK: "_ask", CLOSE: "_forget"}
 
     def __init__(
         self,
@@ -126,29 +137,7 @@ class Client(Actor):
 
     def _receive(self, sender: bytes, payload: bytes, now_ms: int) -> list[Effect]:
         known = recall(payload, self._federation)
-        if known is not None:
-            return self._on_announcement(known, None, now_ms)
-        frame = decode_frame(payload)
-        if isinstance(frame, m.Receipt):
-            return self._on_receipt(sender, frame, now_ms)
-        if isinstance(frame, m.Invitation):
-            return self._on_announcement(self._open(frame.announcement), frame, now_ms)
-        if not isinstance(frame, m.Signed):
-            raise PeerError("kind", found=type(frame).__name__, expected="Signed, Receipt or Invitation")
-        body = decode_body(frame.body)
-        match body:
-            case m.Announcement():
-                return self._on_announcement(self._open(frame), None, now_ms)
-            case m.FederationFile():
-                return self._on_file(frame, now_ms)
-            case m.Abort():
-                return self._on_abort(frame, body, now_ms)
-            case m.ChargeReused():
-                return self._on_reused(sender, frame, body)
-            case m.HelloWanted():
-                return self._on_hello_wanted(sender, frame, body, now_ms)
-            case _:
-                raise PeerError("kind", found=type(body).__name__, expected="a message for a client")
+        return self._consent_to(known, None, now_ms) if known else super()._receive(sender, payload, now_ms)
 
     # --- the session (§2.3) ---------------------------------------------------------------------------------------
 
@@ -169,18 +158,19 @@ class Client(Actor):
         verify_signed(frame, self._federation.compute(sender).key, self._federation_id)
         if not self._pace.is_due(HELLO, now_ms):
             return []
-        waiting = [one for one in self._rounds.values() if one.phase == SENT]
-        again = [effect for one in waiting if one.opened.computes for effect in one.answers()]
-        return [*self._greet(now_ms), *again]
+        waiting = [one for one in self._rounds.values() if one.takes(RESEND) and one.opened.computes]
+        return [*self._greet(now_ms), *(effect for one in waiting for effect in one.answers())]
 
     # --- announcement: contribute or decline (§4.3, §4.4) -------------------------------------------------------------
 
-    def _open(self, frame: m.Signed) -> OpenedAnnouncement:
-        return open_announcement(frame, self._federation, self._limits)
+    def _on_announcement(self, sender: bytes, frame: m.Signed, body: m.Announcement, now_ms: int) -> list[Effect]:
+        return self._consent_to(open_announcement(frame, self._federation, self._limits), None, now_ms)
 
-    def _on_announcement(
-        self, opened: OpenedAnnouncement, invitation: m.Invitation | None, now_ms: int
-    ) -> list[Effect]:
+    def _on_invitation(self, sender: bytes, frame: m.Invitation, now_ms: int) -> list[Effect]:
+        return self._consent_to(open_announcement(frame.announcement, self._federation, self._limits), frame, now_ms)
+
+    def _consent_to(self, opened: OpenedAnnouncement, invitation: m.Invitation | None, now_ms: int) -> list[Effect]:
+        """Contribute, or decline; repeat the answer to a repeated announcement."""
         body = opened.body
         current = self._rounds.get(body.round_id)
         if current is not None:
@@ -213,10 +203,10 @@ class Client(Actor):
 
     def _hold(self, current: Round) -> None:
         self._rounds[current.id] = current
-        if current.phase in (SENT, DECLINED):
+        if current.answers():
             self._waiting.add(current.id)
             self._held_bytes += len(current.opened.payload)
-        if current.phase == SENT and current.id in self.ledger:
+        if current.stored.outbound is not None and current.id in self.ledger:
             self._unsent[current.id] = self.ledger[current.id].number
 
     def _consider(self, opened: OpenedAnnouncement, now_ms: int) -> ValidatedRound | Refusal:
@@ -300,7 +290,7 @@ class Client(Actor):
             Report(facts.Missed(current.id) if late else facts.Acknowledged(current.id)),
         ]
 
-    def _on_reused(self, sender: bytes, frame: m.Signed, body: m.ChargeReused) -> list[Effect]:
+    def _on_reused(self, sender: bytes, frame: m.Signed, body: m.ChargeReused, now_ms: int) -> list[Effect]:
         """A Compute node has seen this number before: the ledger has forgotten charges, or another copy of it runs."""
         current = self._rounds.get(body.round_id)
         if current is None or body.client != self.id:
@@ -316,7 +306,7 @@ class Client(Actor):
         self._outdated = Refusal("ledger", found, f"a number that no Compute node has seen; the highest is {highest}")
         return [Report(facts.LedgerReused(current.id, sender, number, body.highest))]
 
-    def _on_abort(self, frame: m.Signed, body: m.Abort, now_ms: int) -> list[Effect]:
+    def _on_abort(self, sender: bytes, frame: m.Signed, body: m.Abort, now_ms: int) -> list[Effect]:
         current = self._rounds.get(body.round_id)
         if current is None or current.stored.decline:
             return []  # aborts are broadcast: most rounds that end so are none of ours to undo
@@ -326,12 +316,11 @@ class Client(Actor):
             current.step("repeated abort")
             return []
         aborted_by = (*current.stored.aborted_by, author)
-        last = len(aborted_by) == len(opened.computes)
-        outbound = None if last else current.stored.outbound
-        stored = current.advance("last abort" if last else "abort", aborted_by=aborted_by, outbound=outbound)
-        if not last:
+        if len(aborted_by) < len(opened.computes):
+            stored = current.advance("abort", aborted_by=aborted_by)
             ask_ms = current.body.commit_by_ms + self._timing.resend_after_ms(0, self._random(1))
             return [stored, SetTimer(Timer(ASK, current.id), ask_ms), self._close_timer(current, now_ms)]
+        stored = current.advance("last abort", aborted_by=aborted_by, outbound=None)
         self._settle(current)
         return [
             self.ledger.give_back(current.id),
@@ -344,20 +333,11 @@ class Client(Actor):
     # --- time and restarts ----------------------------------------------------------------------------------------
 
     def _on_timer(self, timer: Timer, now_ms: int) -> list[Effect]:
-        if timer.purpose == EPOCH:
-            return self._greet(now_ms)
-        current = self._rounds.get(timer.round_id)
-        if current is None:
-            return []
-        if timer.purpose == RESEND:
-            return self._resend(current, now_ms)
-        if timer.purpose == ASK:
-            return self._ask(current, now_ms)
-        current.step("close")
-        return self._forget(current)
+        return self._greet(now_ms) if timer.purpose == EPOCH else super()._on_timer(timer, now_ms)
 
-    def _forget(self, current: Round) -> list[Effect]:
+    def _forget(self, current: Round, now_ms: int) -> list[Effect]:
         """Everything of a round but its charge."""
+        current.step(CLOSE)
         del self._rounds[current.id]
         self._settle(current)
         return [Forget(ROUNDS, current.id), Forget(ANNOUNCEMENTS, current.id)]
@@ -371,15 +351,13 @@ class Client(Actor):
 
     def _resend(self, current: Round, now_ms: int) -> list[Effect]:
         """What has no receipt yet, until the round's end; then the question whether it was aborted."""
-        if current.phase != SENT:
-            return []
         if now_ms < current.body.commit_by_ms:
             return [*current.answers(), current.resend_timer(self._timing, self._random(1), now_ms)]
         return [self._close_timer(current, now_ms), *self._ask(current, now_ms)]
 
     def _ask(self, current: Round, now_ms: int) -> list[Effect]:
         """Ask the round's nodes for aborts that are missing, once the round must have ended (§4.8)."""
-        if current.phase not in (SENT, KEPT, MISSED) or not current.opened.computes:
+        if not current.takes(ASK) or not current.opened.computes:
             return []
         if now_ms < current.body.commit_by_ms:
             return [SetTimer(Timer(ASK, current.id), current.body.commit_by_ms + self._timing.resend_first_ms)]
@@ -396,12 +374,12 @@ class Client(Actor):
         return [*asked, SetTimer(Timer(ASK, current.id), now_ms + wait_ms)]
 
     def _resume(self, current: Round, now_ms: int) -> list[Effect]:
-        asked = self._ask(current, now_ms) if current.phase in (KEPT, MISSED) else []
-        return [self._close_timer(current, now_ms), *self._resend(current, now_ms), *asked]
+        again = self._resend if current.takes(RESEND) else self._ask
+        return [self._close_timer(current, now_ms), *again(current, now_ms)]
 
     def _close_timer(self, current: Round, now_ms: int) -> SetTimer:
         """When a round is forgotten: nobody asks for a decline any more, or no abort is asked for any more (§4.8)."""
-        aborting = current.phase == SENT or current.stored.aborted_by
+        aborting = current.takes(RESEND) or current.stored.aborted_by
         grace_ms = self._timing.abort_grace_ms if aborting else self._timing.kept_ms
         over_ms = current.body.close_by_ms if current.stored.decline else current.body.commit_by_ms + grace_ms
         return SetTimer(Timer(CLOSE, current.id), max(now_ms, over_ms))

@@ -8,21 +8,30 @@ Data nodes' releases and LDP reports go the same way, with the trainer as their 
 
 from __future__ import annotations
 
-from dca_proto.protocol.actor import NEW, ActorRound, Stored, Table, stays
+from collections.abc import Iterable
+
+import msgspec
+
+from dca_proto.protocol.actor import NEW, RESEND, ActorRound, Stored, Table, stays
 from dca_proto.protocol.announcement import OpenedAnnouncement
 from dca_proto.protocol.contribution import Outbound
-from dca_proto.protocol.effects import Address, Channel, Effect, Send
+from dca_proto.protocol.effects import Address, Channel, Effect, Forget, Persist, Send, Write
+from dca_proto.protocol.policy import Refusal
+from dca_proto.protocol.records import loaded
+from dca_proto.protocol.wire.messages import Announcement
 
 SENT, KEPT, MISSED = "sent", "kept", "missed"
 DECLINED, RETURNED, CLOSED = "declined", "returned", "closed"
+ASK, CLOSE = "ask", "close"  # timers, as `RESEND` is
 TABLE: Table = {
     (NEW, "announcement"): SENT,
     (NEW, "refusal"): DECLINED,
     (SENT, "receipt"): KEPT,
     (SENT, "late"): MISSED,
     **{(phase, "last abort"): RETURNED for phase in (SENT, KEPT, MISSED)},
-    **{(phase, "close"): CLOSED for phase in (SENT, KEPT, MISSED, DECLINED, RETURNED)},
-    **stays((SENT, KEPT, MISSED), "charge reused", "abort"),
+    **{(phase, CLOSE): CLOSED for phase in (SENT, KEPT, MISSED, DECLINED, RETURNED)},
+    **stays((SENT,), RESEND),
+    **stays((SENT, KEPT, MISSED), "charge reused", "abort", ASK),
     **stays((SENT, KEPT, MISSED, DECLINED, RETURNED), "repeated announcement"),
     **stays((KEPT, MISSED, RETURNED), "repeated receipt"),
     **stays((SENT, KEPT, MISSED, RETURNED), "repeated abort"),
@@ -70,3 +79,58 @@ class Round(ActorRound[StoredRound]):
         if self.stored.outbound is None:
             return []
         return [Send(self.holder, self.id, self.stored.outbound.payload)]
+
+
+DECLINES = "declined"
+DECLINES_MAX = 256
+
+
+class DeclinedRound(msgspec.Struct, frozen=True):
+    """A round that was declined.
+
+    Attributes:
+        number: 1, 2, ... in the order of declining.
+        round_id: 16 bytes. statistic: what was asked. trainer: who asked, an id of 16 bytes.
+        epsilon, delta: what it would have cost.
+        reason, found, expected: what the trainer was told. at_ms: when.
+    """
+
+    number: int
+    round_id: bytes
+    statistic: str
+    trainer: bytes
+    epsilon: float
+    delta: float
+    reason: str
+    found: str
+    expected: str
+    at_ms: int
+
+
+class Declines:
+    """A client's record for its owner of the newest rounds that it declined, restored from its store (DESIGN §4.3).
+
+    Args:
+        records: (table, key, value) of the store.
+    """
+
+    def __init__(self, records: Iterable[tuple[str, bytes, bytes]] = ()) -> None:
+        stored = loaded(records, DECLINES, DeclinedRound)
+        self._rounds = dict(sorted(stored.items(), key=lambda one: one[1].number))
+
+    @property
+    def rounds(self) -> tuple[DeclinedRound, ...]:
+        """At most `DECLINES_MAX`, in the order of declining."""
+        return tuple(self._rounds.values())
+
+    def note(self, asked: Announcement, refusal: Refusal, now_ms: int) -> list[Write]:
+        """Remember that an announcement is declined now, and forget the oldest beyond `DECLINES_MAX`."""
+        number = max((one.number for one in self._rounds.values()), default=0) + 1
+        round_ = (number, asked.round_id, asked.statistic, asked.trainer, asked.epsilon, asked.delta)
+        declined = DeclinedRound(*round_, refusal.reason, refusal.found, refusal.expected, now_ms)
+        self._rounds[asked.round_id] = declined
+        over = list(self._rounds)[:-DECLINES_MAX]
+        for round_id in over:
+            del self._rounds[round_id]
+        kept = Persist(DECLINES, asked.round_id, msgspec.msgpack.encode(declined))
+        return [kept, *(Forget(DECLINES, round_id) for round_id in over)]

@@ -1,13 +1,14 @@
 """A Compute node: keeps sessions and contributions, agrees on one set, releases one sum (DESIGN §2.3, §4.5, §4.7).
 
-Its rounds and their phases stand in `round`, the second half of a round in `commit`, the arithmetic in
-`agreement`. Both ends of a round are final, and stored before they are sent. The node never trusts the announcement's
-numbers alone: it enforces floors of its own, and checks each client's session, tag and charge number itself.
+Its rounds and their phases stand in `round`, the second half of a round in `commit`, the arithmetic in `agreement`.
+Both ends of a round are final, and stored before they are sent. The node never trusts the announcement's numbers alone:
+it enforces floors of its own, and checks each client's session, tag and charge number itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 from dca_proto.crypto.masks import ContributionKeys, ask_tag
 from dca_proto.crypto.sealing import Identity, Random, same
@@ -17,18 +18,16 @@ from dca_proto.protocol import facts
 from dca_proto.protocol.actor import NEW, RESEND
 from dca_proto.protocol.announcement import OpenedAnnouncement, check_invited, check_time, open_announcement
 from dca_proto.protocol.charges import SeenCharges
-from dca_proto.protocol.compute.commit import CLOSE, COMMIT, FREEZE, PROGRESS, Committing
-from dca_proto.protocol.compute.early import Early
+from dca_proto.protocol.compute.commit import Committing
 from dca_proto.protocol.compute.round import (
-    ABORTED,
     ANNOUNCEMENTS,
-    ANSWERED,
-    COLLECTING,
+    COMMIT,
     CONTRIBUTIONS,
-    ENDS,
-    FROZEN,
-    RELEASED,
+    FORGET,
+    FREEZE,
+    PROGRESS,
     ROUNDS,
+    Early,
     Round,
     StoredRound,
     announced,
@@ -45,7 +44,7 @@ from dca_proto.protocol.policy import Floors
 from dca_proto.protocol.records import Records
 from dca_proto.protocol.sessions import Sessions
 from dca_proto.protocol.wire import messages as m
-from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode, verify_signed
+from dca_proto.protocol.wire.codec import encode, verify_signed
 
 EPOCH = "epoch"
 
@@ -60,6 +59,28 @@ class ComputeNode(Committing):
         mechanism: the noise mechanism whose rounds it takes part in.
         records: (table, key, value) of its store.
     """
+
+    messages: ClassVar = {
+        m.Hello: "_on_hello",
+        m.SessionsWanted: "_on_sessions_wanted",
+        m.Announcement: "_on_announcement",
+        m.InvitedRound: "_on_invited_round",
+        m.Contribution: "_on_contribution",
+        m.Close: "_on_close",
+        m.Sealed: "_on_sealed",
+        m.Answer: "_on_answer",
+        m.Abort: "_on_abort",
+        m.Query: "_on_query",
+        m.AbortWanted: "_on_abort_wanted",
+        m.FederationFile: "_on_file",
+    }
+    timers: ClassVar = {
+        FREEZE: "_freeze",
+        PROGRESS: "_tell_progress",
+        RESEND: "_resend",
+        COMMIT: "_give_up",
+        FORGET: "_forget",
+    }
 
     def __init__(
         self,
@@ -87,7 +108,7 @@ class ComputeNode(Committing):
             records, self._federation, own=self.id, keys=self._keys, limits=self._limits, timing=self._timing
         )
         self._rounds = restored_rounds(records, self.id, self._load)
-        self._open = {current.id for current in self._rounds.values() if current.phase not in ENDS}
+        self._open = {current.id for current in self._rounds.values() if current.is_open}
 
     def _load(self, stored: StoredRound, payload: bytes | None) -> Round:
         """A round with its announcement, if that can be read here."""
@@ -96,7 +117,7 @@ class ComputeNode(Committing):
     def _on_start_up(self, now_ms: int) -> list[Effect]:
         detail = "the federation file was replaced in mid-round, or its statistic is not known here any more"
         known = [current for _, current in sorted(self._rounds.items())]
-        lost = [current for current in known if current.phase not in ENDS and not current.is_loaded]
+        lost = [current for current in known if current.is_open and not current.is_loaded]
         aborted = [effect for current in lost for effect in self._abort(current, "unreadable", detail)]
         resumed = [effect for one in known if one not in lost for effect in self._resume(one, now_ms)]
         known_file = [*self._file_effects(), *self._sessions.adopt(self._federation)]
@@ -111,64 +132,24 @@ class ComputeNode(Committing):
         return [*self._sessions.adopt(self._federation), *aborted]
 
     def _resume(self, current: Round, now_ms: int) -> list[Effect]:
-        if current.phase in ENDS:
+        if not current.is_open:
             again: list[Effect] = []
             if now_ms < current.stored.commit_by_ms + self._timing.abort_grace_ms:
                 aborted = Send(Address(Channel.ABORT), current.id, current.stored.word)
-                again = [aborted] if current.phase == ABORTED else self._words_for_trainer(current)
+                again = [aborted] if current.takes("abort wanted") else self._words_for_trainer(current)
             return [*again, self._close_timer(current, now_ms)]
         body = current.opened.body
         if now_ms >= body.commit_by_ms:
-            return self._give_up(current)
-        if current.phase == COLLECTING:
+            return self._give_up(current, now_ms)
+        if current.takes(FREEZE):
             late = self._freeze(current, now_ms) if now_ms >= body.close_by_ms else []
             return [*self._timers(current), *self._words_for_trainer(current), *late]
         return [*self._timers(current), *self._resend(current, now_ms), *self._answer_when_complete(current, now_ms)]
 
-    # --- messages -------------------------------------------------------------------------------------------------
-
-    def _receive(self, sender: bytes, payload: bytes, now_ms: int) -> list[Effect]:
-        frame = decode_frame(payload)
-        match frame:
-            case m.Contribution():
-                return self._on_contribution(sender, frame, now_ms)
-            case m.Sealed():
-                return self._on_sealed(sender, frame, now_ms)
-            case m.InvitedRound():
-                return self._on_announcement(sender, frame.announcement, payload, now_ms)
-            case m.AbortWanted():
-                return self._on_abort_wanted(sender, frame, now_ms)
-            case m.Signed():
-                return self._on_signed(sender, payload, frame, now_ms)
-            case _:
-                raise PeerError("kind", found=type(frame).__name__, expected="a message for a Compute node")
-
-    def _on_signed(self, sender: bytes, payload: bytes, frame: m.Signed, now_ms: int) -> list[Effect]:
-        body = decode_body(frame.body)
-        match body:
-            case m.Hello():
-                return self._on_hello(sender, payload, frame, body, now_ms)
-            case m.Announcement():
-                return self._on_announcement(sender, frame, payload, now_ms)
-            case m.Close():
-                return self._on_close(sender, frame, body, now_ms)
-            case m.Answer():
-                return self._on_answer(sender, frame, body, now_ms)
-            case m.Abort():
-                return self._on_abort(frame, body)
-            case m.Query():
-                return self._on_query(sender, frame, body, now_ms)
-            case m.SessionsWanted():
-                return self._on_sessions_wanted(sender, frame, body, now_ms)
-            case m.FederationFile():
-                return self._on_file(frame, now_ms)
-            case _:
-                raise PeerError("kind", found=type(body).__name__, expected="a message for a Compute node")
-
     # --- sessions (§2.3) ------------------------------------------------------------------------------------------
 
-    def _on_hello(self, sender: bytes, payload: bytes, frame: m.Signed, body: m.Hello, now_ms: int) -> list[Effect]:
-        kept = self._sessions.take(sender, payload, frame, body, now_ms)
+    def _on_hello(self, sender: bytes, frame: m.Signed, body: m.Hello, now_ms: int) -> list[Effect]:
+        kept = self._sessions.take(sender, frame, body, now_ms)
         return [*kept, Report(facts.SessionKept(sender, len(self._sessions)))] if kept else []
 
     def _on_sessions_wanted(self, sender: bytes, frame: m.Signed, body: m.SessionsWanted, now_ms: int) -> list[Effect]:
@@ -181,7 +162,16 @@ class ComputeNode(Committing):
 
     # --- announcement (§4.1, §4.5) --------------------------------------------------------------------------------
 
-    def _on_announcement(self, sender: bytes, frame: m.Signed, payload: bytes, now_ms: int) -> list[Effect]:
+    def _on_announcement(self, sender: bytes, frame: m.Signed, body: m.Announcement, now_ms: int) -> list[Effect]:
+        return self._take_part(sender, frame, frame, now_ms)
+
+    def _on_invited_round(self, sender: bytes, frame: m.InvitedRound, now_ms: int) -> list[Effect]:
+        return self._take_part(sender, frame.announcement, frame, now_ms)
+
+    def _take_part(
+        self, sender: bytes, frame: m.Signed, message: m.Signed | m.InvitedRound, now_ms: int
+    ) -> list[Effect]:
+        """Begin the round of a message that announces it, or repeat the last word on a known one."""
         opened = open_announcement(frame, self._federation, self._limits)
         body = opened.body
         if sender != body.trainer:
@@ -196,7 +186,8 @@ class ComputeNode(Committing):
             raise PeerError("rounds", found=f"{len(self._open)} open rounds", expected="fewer at the same time")
         check_time(opened, self._timing, now_ms, until_ms=body.commit_by_ms)
         self._seen.check(opened.epochs, now_ms)
-        check_invited(announced(decode_frame(payload))[1], body, self._limits)
+        check_invited(announced(message)[1], body, self._limits)
+        payload = encode(message)
         current = self._begin(opened, terms, payload)
         seen = self._seen.note(opened.epochs, now_ms)
         stored = Persist(ANNOUNCEMENTS, current.id, payload)
@@ -255,19 +246,20 @@ class ComputeNode(Committing):
         opened = self._open_contribution(current, sender, message, now_ms)
         if opened is None:
             return self._want_hello(sender, now_ms)
-        if current.phase == ABORTED:
+        if current.takes("abort wanted"):
             current.step("late contribution")
             return self._aborts_to(current, sender, now_ms)
         kept, keys = opened
         receipt = m.Receipt(current.id, message.contribution, keys.receipt)
         reply = Send(Address(Channel.CLIENT, sender), current.id, encode(receipt))
-        if current.phase != COLLECTING and current.listed.get(sender) != message.contribution:
+        collects = current.takes("contribution")
+        if not collects and current.listed.get(sender) != message.contribution:
             current.step("late contribution")
             late = m.Receipt(current.id, message.contribution, keys.late)
             answer = Send(Address(Channel.CLIENT, sender), current.id, encode(late))
             return [answer] if self._pace.is_due(current.id + sender, now_ms) else []
         known = current.kept.get(sender)
-        if current.phase != COLLECTING or (known is not None and known.contribution == message.contribution):
+        if not collects or (known is not None and known.contribution == message.contribution):
             current.step("repeated contribution")
             return [reply] if self._pace.is_due(current.id + sender, now_ms) else []
         return self._keep(current, sender, kept, reply, now_ms)
@@ -315,10 +307,10 @@ class ComputeNode(Committing):
 
     def _on_close(self, sender: bytes, frame: m.Signed, body: m.Close, now_ms: int) -> list[Effect]:
         current = self._trainer_round(sender, frame, body)
-        if current.phase != COLLECTING:
-            current.step("close")
-            return []
-        return self._freeze(current, now_ms)
+        if current.takes(FREEZE):
+            return self._freeze(current, now_ms)
+        current.step("close")
+        return []
 
     # --- questions ------------------------------------------------------------------------------------------------
 
@@ -337,7 +329,7 @@ class ComputeNode(Committing):
     def _words_for_trainer(self, current: Round) -> list[Effect]:
         """The last word on a round, or how many contributions there are."""
         to = Address(Channel.TRAINER, current.stored.trainer)
-        if current.phase in ENDS:
+        if not current.is_open:
             return [Send(to, current.id, current.stored.word)] if current.stored.word else []
         current.reported = count = len((current.stored.entries and current.listed) or current.kept)
         return [self._signed_to(to, current.id, m.Progress(current.id, current.hash, count))]
@@ -364,7 +356,7 @@ class ComputeNode(Committing):
 
     def _aborts_to(self, current: Round, client: bytes, now_ms: int) -> list[Effect]:
         """All aborts of the round that this node has, its own and its peers', for a client that has proved itself."""
-        if current.phase != ABORTED or not self._pace.is_due(current.id + client, now_ms):
+        if not current.takes("abort wanted") or not self._pace.is_due(current.id + client, now_ms):
             return []
         to = Address(Channel.CLIENT, client)
         words = (current.stored.word, *dict(current.stored.peer_aborts).values())
@@ -381,22 +373,10 @@ class ComputeNode(Committing):
     # --- time -----------------------------------------------------------------------------------------------------
 
     def _on_timer(self, timer: Timer, now_ms: int) -> list[Effect]:
-        if timer.purpose == EPOCH:
-            return self._turn_epoch(now_ms)
-        current = self._rounds.get(timer.round_id)
-        if current is None:
-            return []
-        if timer.purpose == CLOSE:
-            return self._forget(current, now_ms)
-        if current.phase in ENDS:
-            return []
-        if timer.purpose == PROGRESS and current.phase == COLLECTING:
-            return self._words_for_trainer(current) if current.reported != len(current.kept) else []
-        if timer.purpose == FREEZE and current.phase == COLLECTING:
-            return self._freeze(current, now_ms)
-        if timer.purpose == RESEND and current.phase in (FROZEN, ANSWERED):
-            return self._resend(current, now_ms)
-        return self._give_up(current) if timer.purpose == COMMIT else []
+        return self._turn_epoch(now_ms) if timer.purpose == EPOCH else super()._on_timer(timer, now_ms)
+
+    def _tell_progress(self, current: Round, now_ms: int) -> list[Effect]:
+        return self._words_for_trainer(current) if current.reported != len(current.kept) else []
 
     def _forget(self, current: Round, now_ms: int) -> list[Effect]:
         """At its end a round leaves memory but for its last word; after the retention it is forgotten.
@@ -405,10 +385,10 @@ class ComputeNode(Committing):
         """
         if now_ms < self._forget_ms(current):
             current.unload()
-            released = current.phase == RELEASED and current.stored.word
+            released = current.takes("delete sum") and current.stored.word
             gone = [current.store(word=b"", entries=b"", answer=None)] if released else []
             return [*gone, self._close_timer(current, now_ms)]
-        current.step("forget")
+        current.step(FORGET)
         del self._rounds[current.id]
         return [Forget(ROUNDS, current.id), Forget(ANNOUNCEMENTS, current.id)]
 
@@ -418,9 +398,9 @@ class ComputeNode(Committing):
 
     def _close_timer(self, current: Round, now_ms: int) -> SetTimer:
         """When a released sum is deleted, an hour after the end; afterwards, when the round is forgotten."""
-        holds_sum = current.phase == RELEASED and current.stored.word
+        holds_sum = current.takes("delete sum") and current.stored.word
         at_ms = current.stored.commit_by_ms + self._timing.abort_grace_ms if holds_sum else self._forget_ms(current)
-        return SetTimer(Timer(CLOSE, current.id), max(now_ms, at_ms))
+        return SetTimer(Timer(FORGET, current.id), max(now_ms, at_ms))
 
     def _turn_epoch(self, now_ms: int) -> list[Effect]:
         """Make the current epoch's key, delete what is over, and publish the signed key, for late comers too.
@@ -443,5 +423,5 @@ class ComputeNode(Committing):
 
     def _timers(self, current: Round) -> list[Effect]:
         body = current.opened.body
-        freeze = [SetTimer(Timer(FREEZE, current.id), body.close_by_ms)] if current.phase == COLLECTING else []
+        freeze = [SetTimer(Timer(FREEZE, current.id), body.close_by_ms)] if current.takes(FREEZE) else []
         return [*freeze, SetTimer(Timer(COMMIT, current.id), body.commit_by_ms)]

@@ -1,6 +1,6 @@
 """The second half of a round at a Compute node: freeze, list, answer, release or abort (DESIGN §4.7, §4.8).
 
-`compute.ComputeNode` is the whole node; this is what it does once nobody may contribute any more.
+`actor.ComputeNode` is the whole node; this is what it does once nobody may contribute any more.
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ from dca_proto.protocol.announcement import open_answer, seal_answer
 from dca_proto.protocol.charges import SeenCharges
 from dca_proto.protocol.compute.agreement import Agreement
 from dca_proto.protocol.compute.round import (
-    ABORTED,
-    ANSWERED,
-    COLLECTING,
+    COMMIT,
     CONTRIBUTIONS,
-    ENDS,
-    FROZEN,
+    FORGET,
+    FREEZE,
     LISTS,
-    RELEASED,
+    PROGRESS,
     Round,
     StoredList,
 )
@@ -35,8 +33,6 @@ from dca_proto.protocol.sessions import Sessions
 from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import encode, open_signed
 from dca_proto.protocol.wire.fields import TEXT_CHARS_MAX
-
-FREEZE, COMMIT, PROGRESS, CLOSE = "freeze", "commit", "progress", "close"
 
 
 class Committing(Actor):
@@ -56,7 +52,7 @@ class Committing(Actor):
         hashed = list_hash(current.hash, self.id, entries)
         count = len(current.kept)
         header = self._sign(m.ListHeader(current.id, current.hash, hashed, count))
-        stored = current.advance("freeze", entries=entries, header=header)
+        stored = current.advance(FREEZE, entries=entries, header=header)
         current.lists[self.id] = current.own_list(self.id)
         return [
             stored,
@@ -79,7 +75,7 @@ class Committing(Actor):
     def _on_sealed(self, sender: bytes, frame: m.Sealed, now_ms: int) -> list[Effect]:
         """A peer's list."""
         current = self._open_round(frame.round_id)
-        if current.phase in ENDS:
+        if not current.is_open:
             current.step("repeated list")
             return []
         own = self._keys.key(current.own_key(self.id).epoch)
@@ -96,7 +92,7 @@ class Committing(Actor):
             return self._abort(current, "equivocation", self._two(sender, "lists"), (known.header, body.header))
         if list_hash(current.hash, sender, body.entries) != header.list_hash:
             raise PeerError("list", found="a list that is not the header's", expected="its hash")
-        frozen = self._freeze(current, now_ms) if current.phase == COLLECTING else []
+        frozen = self._freeze(current, now_ms) if current.takes(FREEZE) else []
         current.step("list")
         try:
             place = current.stored.computes.index(sender)
@@ -126,7 +122,7 @@ class Committing(Actor):
 
     def _answer_when_complete(self, current: Round, now_ms: int) -> list[Effect]:
         """With all M lists, this node's objections: worked out once, stored, then sent."""
-        if current.phase != FROZEN or len(current.lists) < len(current.stored.computes):
+        if not current.takes("all lists") or len(current.lists) < len(current.stored.computes):
             return []
         current.agreement = Agreement(current, self.id, self._sessions, now_ms)
         judgement = current.agreement.judge(self._charges)
@@ -158,11 +154,10 @@ class Committing(Actor):
 
     def _on_answer(self, sender: bytes, frame: m.Signed, body: m.Answer, now_ms: int) -> list[Effect]:
         current = self._peer_round(sender, frame, body.round_id, body.announcement_hash)
-        if current.phase in ENDS:
+        if not current.is_open:
             current.step("repeated answer")
             return []
-        if current.phase == COLLECTING:
-            raise PeerError("phase", found="an answer while collecting", expected="a list first")
+        current.step("peer answer")
         most = 4 * current.terms.most * len(current.stored.computes)
         if len(body.objections) > most:
             raise PeerError("answer", found=f"{len(body.objections)} bytes of objections", expected=f"<= {most}")
@@ -172,7 +167,6 @@ class Committing(Actor):
             if known[1] != body:
                 return self._abort(current, "equivocation", self._two(sender, "answers"))
             return []
-        current.step("peer answer")
         current.answers[sender] = (frame, body)
         return self._release_when_complete(current, now_ms)
 
@@ -180,7 +174,7 @@ class Committing(Actor):
 
     def _release_when_complete(self, current: Round, now_ms: int) -> list[Effect]:
         """With all M answers: one sum over the agreed set, or an abort."""
-        if current.phase != ANSWERED or len(current.answers) < len(current.stored.computes):
+        if not current.takes("all answers") or len(current.answers) < len(current.stored.computes):
             return []
         own = current.answers[self.id][1]
         for compute in current.peers(self.id):
@@ -240,17 +234,17 @@ class Committing(Actor):
     def _finish(self, current: Round, event: str, word: bytes) -> list[Effect]:
         """Store the final word and forget the contributions, in one transaction."""
         forgotten = [Forget(CONTRIBUTIONS, current.id + client) for client in current.kept]
-        if current.phase == ANSWERED:
+        if current.takes("all answers"):
             forgotten += [Forget(LISTS, current.id + peer) for peer in current.peers(self.id)]
         timers = [CancelTimer(Timer(purpose, current.id)) for purpose in (FREEZE, COMMIT, RESEND, PROGRESS)]
         stored = current.advance(event, word=word)
         current.forget_work()
         self._open.discard(current.id)
-        asked_ms = self._timing.abort_grace_ms if current.phase == RELEASED else 0  # the trainer may have lost the sum
-        close = SetTimer(Timer(CLOSE, current.id), current.stored.commit_by_ms + asked_ms)
+        asked_ms = self._timing.abort_grace_ms if current.takes("delete sum") else 0  # the trainer may have lost it
+        close = SetTimer(Timer(FORGET, current.id), current.stored.commit_by_ms + asked_ms)
         return [stored, *forgotten, *timers, close]
 
-    def _on_abort(self, frame: m.Signed, body: m.Abort) -> list[Effect]:
+    def _on_abort(self, sender: bytes, frame: m.Signed, body: m.Abort, now_ms: int) -> list[Effect]:
         """A peer's abort is final, so no result can come any more; it is kept for clients that ask."""
         current = self._rounds.get(body.round_id)
         if body.compute == self.id or current is None or body.announcement_hash != current.hash:
@@ -259,18 +253,17 @@ class Committing(Actor):
         if body.compute in dict(current.stored.peer_aborts):
             return []
         kept = current.store(peer_aborts=(*current.stored.peer_aborts, (body.compute, encode(frame))))
-        if current.phase in ENDS:
+        if not current.is_open:
             current.step("late abort")
             return [kept]
         name = self._federation.compute(body.compute).name
         return [kept, *self._abort(current, body.reason, f"{name}: {body.detail}", contributors=body.contributors)]
 
-    def _give_up(self, current: Round) -> list[Effect]:
+    def _give_up(self, current: Round, now_ms: int) -> list[Effect]:
         """At `commit_by` a round that has not been released ends."""
-        heard = current.answers if current.phase == ANSWERED else current.lists
+        what, heard = ("answer", current.answers) if current.takes("all answers") else ("list", current.lists)
         silent = [peer for peer in current.peers(self.id) if peer not in heard]
         names = ", ".join(self._federation.compute(peer).name for peer in silent)
-        what = "answer" if current.phase == ANSWERED else "list"
         return self._abort(current, "peer-silent", f"no {what} from {names} at commit_by")
 
     # --- asking and repeating -------------------------------------------------------------------------------------
@@ -288,10 +281,10 @@ class Committing(Actor):
 
     def _words_for_peer(self, current: Round, peer: bytes) -> Iterable[Effect]:
         """What this node has said in the round, once more."""
-        if current.phase == ABORTED:
+        if current.takes("abort wanted"):
             return [self._to_peer(current, peer, current.stored.word)]
-        words = [self._list_to(current, peer)] if current.phase in (FROZEN, ANSWERED) else []
-        if current.stored.answer is not None and current.phase in (ANSWERED, RELEASED):
+        words = [self._list_to(current, peer)] if current.takes("peer answer") else []
+        if current.stored.answer is not None:
             words.append(self._to_peer(current, peer, encode(current.stored.answer)))
         return words
 

@@ -21,7 +21,7 @@ from dca_proto.crypto.masks import ENTRY_BYTES
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.errors import PeerError, UsageError
 from dca_proto.privacy.mechanism import Mechanism
-from dca_proto.protocol.actor import NEW, ActorRound, Stored, Table, stays
+from dca_proto.protocol.actor import NEW, RESEND, ActorRound, Stored, Table, stays
 from dca_proto.protocol.announcement import OpenedAnnouncement, open_announcement
 from dca_proto.protocol.contribution import Kept, restored_kept
 from dca_proto.protocol.federation import Federation
@@ -35,23 +35,27 @@ from dca_proto.protocol.wire.messages import Answer, EpochKey, Frame, InvitedRou
 
 if TYPE_CHECKING:
     from dca_proto.protocol.compute.agreement import Agreement
+from collections import defaultdict
+
+from dca_proto.protocol.wire.messages import Contribution
 
 COLLECTING, FROZEN, ANSWERED = "collecting", "frozen", "answered"
 RELEASED, ABORTED, CLOSED = "released", "aborted", "closed"
 OPEN, ENDS = (COLLECTING, FROZEN, ANSWERED), (RELEASED, ABORTED)
+FREEZE, PROGRESS, COMMIT, FORGET = "freeze", "progress", "commit", "forget"  # timers, as `RESEND` is
 TABLE: Table = {
     (NEW, "announcement"): COLLECTING,
     (NEW, "abort"): ABORTED,
-    (COLLECTING, "freeze"): FROZEN,
-    (COLLECTING, "abort"): ABORTED,
+    (COLLECTING, FREEZE): FROZEN,
     (FROZEN, "all lists"): ANSWERED,
-    (FROZEN, "abort"): ABORTED,
     (ANSWERED, "all answers"): RELEASED,
-    (ANSWERED, "abort"): ABORTED,
-    **{(phase, "forget"): CLOSED for phase in ENDS},
-    **stays((COLLECTING,), "contribution"),
+    **{(phase, event): ABORTED for phase in OPEN for event in ("abort", COMMIT)},
+    **{(phase, FORGET): CLOSED for phase in ENDS},
+    **stays((COLLECTING,), "contribution", PROGRESS),
     **stays((FROZEN,), "list"),
-    **stays((FROZEN, ANSWERED), "peer answer"),
+    **stays((FROZEN, ANSWERED), "peer answer", RESEND),
+    **stays((RELEASED,), "delete sum"),
+    **stays((ABORTED,), "abort wanted"),
     **stays((FROZEN, ANSWERED, *ENDS), "close", "repeated list", "repeated answer", "late contribution"),
     **stays(ENDS, "late abort"),
     **stays((*OPEN, RELEASED), "repeated contribution"),
@@ -143,6 +147,11 @@ class Round(ActorRound[StoredRound]):
         return self.stored.announcement_hash
 
     @property
+    def is_open(self) -> bool:
+        """Whether it has neither released nor aborted."""
+        return self.takes("abort")
+
+    @property
     def is_loaded(self) -> bool:
         """Whether the announcement is at hand."""
         return self._opened is not None and self._validated is not None
@@ -202,10 +211,10 @@ class Round(ActorRound[StoredRound]):
 
     def restore_words(self, own: bytes) -> None:
         """What follows from the stored words of an open round."""
-        if self.phase in (FROZEN, ANSWERED):
+        if self.takes("peer answer"):
             self.sorted_entries()
             self.lists[own] = self.own_list(own)
-        if self.phase == ANSWERED:
+        if self.takes("all answers"):
             assert self.stored.answer is not None, "it was stored with the phase"
             self.answers[own] = (self.stored.answer, body_of(self.stored.answer, Answer))
 
@@ -261,3 +270,36 @@ def restored_rounds(
     for current in rounds.values():
         current.restore_words(own)
     return rounds
+
+
+EARLY_MESSAGES_MAX = 4096
+EARLY_BYTES_MAX = 8 << 20
+EARLY_KEPT_MS = 5_000
+
+
+class Early:
+    """Contributions that overtook their announcement: kept for a moment, within bounds (DESIGN §4.5).
+
+    Nothing is promised for them: no receipt, no durable write. If the announcement does not come, clients send again.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: defaultdict[bytes, dict[bytes, Contribution]] = defaultdict(dict)
+        self._bytes = self._messages = 0
+        self._since_ms = 0
+
+    def keep(self, sender: bytes, message: Contribution, now_ms: int) -> bool:
+        """Keep a message, one of each sender and round, if there is room; whether it is kept."""
+        if not self._waiting or now_ms - self._since_ms > EARLY_KEPT_MS:
+            self._waiting.clear()
+            self._bytes, self._messages, self._since_ms = 0, 0, now_ms
+        size = len(message.ciphertext)
+        if self._messages >= EARLY_MESSAGES_MAX or self._bytes + size > EARLY_BYTES_MAX:
+            return False
+        self._bytes, self._messages = self._bytes + size, self._messages + 1
+        self._waiting[message.round_id][sender] = message
+        return True
+
+    def take(self, round_id: bytes) -> dict[bytes, Contribution]:
+        """The messages of a round, by sender; they wait no longer."""
+        return self._waiting.pop(round_id, {})

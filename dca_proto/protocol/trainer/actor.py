@@ -1,23 +1,23 @@
 """The trainer: announces rounds, closes them, and adds what the Compute nodes release (DESIGN §4.1, §4.7, §4.8).
 
-Its rounds and their phases stand in `round`, the rule of closing in `closing`.
+Its rounds and their phases, and the rule of closing, stand in `round`.
 It never sees a contribution: partial sums add up to the one private sum, or to nothing. In rounds without Compute nodes
 it gets what each client releases, which is private by itself (DESIGN §5, `answers`).
 
-What its rounds may cost in all, it keeps in the federation's `account`; what becomes of failed rounds is in
-`failures`.
+What its rounds may cost in all, it keeps in the federation's account; what becomes of failed rounds is in `failures`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import ClassVar
 
 from dca_proto.crypto.sealing import KEY_BYTES, AgreementKey, Identity, Random
 from dca_proto.errors import PeerError, RoundAborted, UsageError
 from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.protocol import facts
-from dca_proto.protocol.actor import NEW, RESEND, Actor
+from dca_proto.protocol.actor import NEW, RESEND
 from dca_proto.protocol.announcement import open_announcement, open_answer
 from dca_proto.protocol.effects import Address, CancelTimer, Channel, Effect, Forget, Report, Send, SetTimer
 from dca_proto.protocol.events import Timer
@@ -28,36 +28,31 @@ from dca_proto.protocol.ledger import Charge
 from dca_proto.protocol.params import Limits, Timing
 from dca_proto.protocol.policy import BudgetLimit
 from dca_proto.protocol.records import loaded
-from dca_proto.protocol.trainer.answers import Answers, forgotten_releases
-from dca_proto.protocol.trainer.closing import DEADLINE
+from dca_proto.protocol.trainer.answers import Answering, forgotten_releases
 from dca_proto.protocol.trainer.combine import combine
-from dca_proto.protocol.trainer.failures import SETTLE, Failures
 from dca_proto.protocol.trainer.federation_budget import BudgetError, FederationBudget
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.trainer.round import (
     CLOSE_BY,
-    COLLECTING,
-    COMMITTING,
-    DONE,
+    DEADLINE,
     END,
-    FAILED,
     FORGET,
-    OPEN,
     QUIET,
     ROUNDS,
+    SETTLE,
     Round,
     StoredRound,
     restored_rounds,
 )
 from dca_proto.protocol.trainer.waiting import Waiting
 from dca_proto.protocol.wire import messages as m
-from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode, verify_signed
+from dca_proto.protocol.wire.codec import decode_body, encode, verify_signed
 
 Ids = Collection[bytes]
 KEYS = "keys"
 
 
-class Trainer(Actor):
+class Trainer(Answering):
     """A trainer.
 
     Args:
@@ -68,9 +63,26 @@ class Trainer(Actor):
         account: what all rounds of a period together may cost each client; None sets no limit.
         records: (table, key, value) of its store.
 
-    Attributes:
-        ledger: of the federation's account: one charge for each round that was started, limit or not.
     """
+
+    messages: ClassVar = {
+        m.EpochKey: "_on_epoch_key",
+        m.Sessions: "_on_sessions",
+        m.Progress: "_on_progress",
+        m.Sealed: "_on_sealed",
+        m.Abort: "_on_abort",
+        m.FederationFile: "_on_file",
+    }
+    answers: ClassVar = {m.Decline: "_on_decline", m.PartialSum: "_on_partial", m.Release: "_on_release"}
+    """The method for each kind of answer that only this trainer can read."""
+    timers: ClassVar = {
+        QUIET: "_close_when_complete",
+        CLOSE_BY: "_close_late",
+        END: "_end",
+        RESEND: "_resend",
+        SETTLE: "_on_settled",
+        FORGET: "_forget",
+    }
 
     def __init__(
         self,
@@ -93,8 +105,6 @@ class Trainer(Actor):
         self._rounds, self._unreadable = restored_rounds(records, federation, self._mechanism, self._limits)
         self._account = FederationBudget(account, loaded(records, LEDGER, Charge).values())
         self.ledger = self._account.ledger
-        self._failures = Failures(self.ledger, federation, self._timing, random, self._query)
-        self._answers = Answers(federation, self._mechanism, self._limits, self._failures.on_late_release)
 
     def contributors(self, round_id: bytes) -> tuple[bytes, ...]:
         """The ids of the clients in a round's result, sorted, in the order of its `nodes` or `reports`.
@@ -107,16 +117,16 @@ class Trainer(Actor):
     def ended(self, round_id: bytes) -> facts.RoundCompleted | facts.RoundFailed | None:
         """How a known round ended, as it was told; None while it goes on, and of an unknown round."""
         known = self._rounds.get(round_id)
-        if known is None or known.phase != DONE:
-            return known.told if known else None
-        return self._combined(known)
+        if known is None:
+            return None
+        return self._combined(known) if known.takes("result") else known.told
 
     def unfinished(self, now_ms: int) -> set[bytes]:
         """The rounds whose end will be told: open ones, results (again), and failures whose charge may come back.
 
         Settled failures are told again by the start itself, and are not waited for.
         """
-        open_or_done = {one.id for one in self._rounds.values() if one.phase in (*OPEN, DONE)}
+        open_or_done = {one.id for one in self._rounds.values() if one.is_open or one.takes("result")}
         return open_or_done | {one.id for one in self._awaiting(now_ms) if one.told is None}
 
     def is_settling(self, now_ms: int) -> bool:
@@ -124,7 +134,7 @@ class Trainer(Actor):
         return any(one.told is None for one in self._awaiting(now_ms))
 
     def _awaiting(self, now_ms: int) -> list[Round]:
-        return [one for one in self._rounds.values() if self._failures.awaits_aborts(one, now_ms)]
+        return [one for one in self._rounds.values() if self._awaits_aborts(one, now_ms)]
 
     # --- start and messages ----------------------------------------------------------------------------------------
 
@@ -134,7 +144,6 @@ class Trainer(Actor):
 
     def _on_changed_file(self, now_ms: int) -> list[Effect]:
         """Requests for rounds of other Compute nodes end; rounds that are open end with the nodes' aborts."""
-        self._answers.federation = self._failures.federation = self._federation
         return [Report(fact) for fact in self._waiting.adopt(self._federation)]
 
     def _on_command(self, request: object, now_ms: int) -> list[Effect]:
@@ -142,46 +151,31 @@ class Trainer(Actor):
             raise UsageError(f"a trainer takes OpenRound, found {type(request).__name__}")
         return self._on_open(request, now_ms)
 
-    def _receive(self, sender: bytes, payload: bytes, now_ms: int) -> list[Effect]:
-        frame = decode_frame(payload)
-        if isinstance(frame, m.Sealed):
-            current = self._round(frame.round_id)
-            inner = open_answer(frame, current.reply_key, current.opened.hash)
-            return self._on_answer(sender, inner, current, now_ms)
-        if not isinstance(frame, m.Signed):
-            raise PeerError("kind", found=type(frame).__name__, expected="Signed or Sealed")
-        body = decode_body(frame.body)
-        match body:
-            case m.EpochKey():
-                self._waiting.note(sender, frame, now_ms)
-                return [*self._announce_waiting(now_ms), *self._ask(self._waiting.uncounted_at(sender))]
-            case m.Sessions():
-                verify_signed(frame, self._federation.compute(sender).key, self._federation_id)
-                self._waiting.sessions[sender] = body.count
-                return self._announce_waiting(now_ms)
-            case m.FederationFile():
-                return self._on_file(frame, now_ms)
-            case m.Progress():
-                return self._on_progress(sender, frame, body, now_ms)
-            case m.Abort():
-                return self._on_abort(frame, body, now_ms)
-            case _:
-                raise PeerError("kind", found=type(body).__name__, expected="a message for a trainer")
+    def _on_epoch_key(self, sender: bytes, frame: m.Signed, body: m.EpochKey, now_ms: int) -> list[Effect]:
+        self._waiting.note(sender, frame, now_ms)
+        return [*self._announce_waiting(now_ms), *self._ask(self._waiting.uncounted_at(sender))]
+
+    def _on_sessions(self, sender: bytes, frame: m.Signed, body: m.Sessions, now_ms: int) -> list[Effect]:
+        verify_signed(frame, self._federation.compute(sender).key, self._federation_id)
+        self._waiting.sessions[sender] = body.count
+        return self._announce_waiting(now_ms)
+
+    def _on_sealed(self, sender: bytes, frame: m.Sealed, now_ms: int) -> list[Effect]:
+        current = self._round(frame.round_id)
+        return self._on_answer(sender, open_answer(frame, current.reply_key, current.opened.hash), current, now_ms)
 
     def _on_answer(self, sender: bytes, frame: m.Signed, current: Round, now_ms: int) -> list[Effect]:
         body = decode_body(frame.body)
-        match body:
-            case m.Decline():
-                taken = self._answers.take_decline(sender, frame, body, current, now_ms)
-                ended = [*self._done_when_all(current, now_ms), *self._close_when_complete(current, now_ms)]
-                return [*taken, *(ended or self._failures.on_decline(current))]
-            case m.PartialSum():
-                return self._on_partial(sender, frame, body, current, now_ms)
-            case m.Release():
-                taken = self._answers.take_release(sender, frame, body, current, now_ms)
-                return [*taken, *self._done_when_all(current, now_ms)]
-            case _:
-                raise PeerError("kind", found=type(body).__name__, expected="Decline, PartialSum or Release")
+        return self._method(self.answers, body)(sender, frame, body, current, now_ms)
+
+    def _on_decline(self, sender: bytes, frame: m.Signed, body: m.Decline, current: Round, now_ms: int) -> list[Effect]:
+        taken = self._take_decline(sender, frame, body, current, now_ms)
+        ended = [*self._done_when_all(current, now_ms), *self._close_when_complete(current, now_ms)]
+        return [*taken, *(ended or self._return_declined(current))]
+
+    def _on_release(self, sender: bytes, frame: m.Signed, body: m.Release, current: Round, now_ms: int) -> list[Effect]:
+        taken = self._take_release(sender, frame, body, current, now_ms)
+        return [*taken, *self._done_when_all(current, now_ms)]
 
     # --- announcement ---------------------------------------------------------------------------------------------
 
@@ -279,7 +273,7 @@ class Trainer(Actor):
 
     def _deadlines(self, current: Round) -> list[Effect]:
         end = SetTimer(Timer(END, current.id), current.end_ms)
-        if not current.opened.computes or current.phase != COLLECTING:
+        if not current.opened.computes or not current.takes(CLOSE_BY):
             return [end]
         return [SetTimer(Timer(CLOSE_BY, current.id), current.opened.body.close_by_ms), end]
 
@@ -287,7 +281,7 @@ class Trainer(Actor):
 
     def _done_when_all(self, current: Round, now_ms: int) -> list[Effect]:
         """Of a round without Compute nodes: the result, when all have answered."""
-        if current.opened.computes or current.phase != COLLECTING or not current.has_all():
+        if current.opened.computes or not current.takes("last release") or not current.has_all():
             return []
         return self._complete(current, "last release", now_ms)
 
@@ -302,7 +296,7 @@ class Trainer(Actor):
     def _close_when_complete(self, current: Round, now_ms: int) -> list[Effect]:
         """Close as soon as nothing more can be expected; otherwise look again when arrivals are quiet."""
         terms = current.opened.body.terms
-        if current.phase != COLLECTING or not isinstance(terms, SecureSum):
+        if not current.takes("close") or not isinstance(terms, SecureSum):
             return []
         arrivals = current.arrivals
         why = arrivals.reason(current.expected, terms.fewest, terms.most, self._timing, now_ms)
@@ -311,6 +305,9 @@ class Trainer(Actor):
         if arrivals.total < terms.fewest and not arrivals.has_all(current.expected):
             return []
         return [SetTimer(Timer(QUIET, current.id), arrivals.quiet_ms(self._timing))]
+
+    def _close_late(self, current: Round, now_ms: int) -> list[Effect]:
+        return self._close(current, DEADLINE, now_ms)
 
     def _close(self, current: Round, why: str, now_ms: int) -> list[Effect]:
         current.attempt = 0
@@ -329,8 +326,8 @@ class Trainer(Actor):
         self, sender: bytes, frame: m.Signed, body: m.PartialSum, current: Round, now_ms: int
     ) -> list[Effect]:
         self._node_round(sender, frame, body)
-        if current.phase == FAILED:
-            return self._failures.on_partial(current)
+        if current.takes("late partial"):
+            return self._take_late_partial(current)
         if sender in current.partials:
             current.step("repeated partial")
             return []  # the first one counts
@@ -345,13 +342,13 @@ class Trainer(Actor):
         try:
             completed = self._combined(current)
         except RoundAborted as error:
-            return self._failures.fail(current, error.reason, now_ms, error.contributors, error.needed)
+            return self._fail(current, error.reason, now_ms, error.contributors, error.needed)
         return [current.advance(event), *current.end(self._timing, now_ms), Report(completed)]
 
     def _combined(self, current: Round) -> facts.RoundCompleted:
         """The result; the same for the same partial sums, however often it is asked for."""
         if not current.opened.computes:
-            return self._answers.result(current)
+            return self._released(current)
         aggregate, current.contributors = combine(
             current.opened,
             current.opened.validated(self._mechanism, self._limits),
@@ -361,36 +358,22 @@ class Trainer(Actor):
         )
         return facts.RoundCompleted(current.id, aggregate)
 
-    def _on_abort(self, frame: m.Signed, body: m.Abort, now_ms: int) -> list[Effect]:
+    def _on_abort(self, sender: bytes, frame: m.Signed, body: m.Abort, now_ms: int) -> list[Effect]:
         if body.round_id not in self._rounds:
             return []  # aborts are broadcast: another trainer's
-        current = self._node_round(body.compute, frame, body)
-        return self._failures.on_abort(current, body.compute, body, now_ms)
+        return self._take_abort(self._node_round(body.compute, frame, body), body, now_ms)
 
     # --- time and restarts ----------------------------------------------------------------------------------------
 
     def _on_timer(self, timer: Timer, now_ms: int) -> list[Effect]:
-        if timer.purpose == KEYS:
-            failure = self._waiting.give_up(timer.round_id, now_ms, self._last_dropped)
-            return [Report(failure)] if failure else []
-        current = self._rounds.get(timer.round_id)
-        if current is None:
-            return []
-        if timer.purpose == QUIET:
-            return self._close_when_complete(current, now_ms)
-        if timer.purpose == CLOSE_BY and current.phase == COLLECTING:
-            return self._close(current, DEADLINE, now_ms)
-        if timer.purpose == RESEND:
-            return self._resend(current, now_ms)
-        if timer.purpose == SETTLE and current.phase == FAILED:
-            return self._failures.tell(current)
-        if timer.purpose == END and current.phase in OPEN:
-            return self._end(current, now_ms)
-        return self._forget(current) if timer.purpose == FORGET else []
+        if timer.purpose != KEYS:
+            return super()._on_timer(timer, now_ms)
+        failure = self._waiting.give_up(timer.round_id, now_ms, self._last_dropped)
+        return [Report(failure)] if failure else []
 
-    def _forget(self, current: Round) -> list[Effect]:
-        current.step("forget")
-        told = self._failures.tell(current, finally_=True) if current.phase == FAILED else []
+    def _forget(self, current: Round, now_ms: int) -> list[Effect]:
+        current.step(FORGET)
+        told = self._tell(current, finally_=True) if current.takes("abort") else []
         del self._rounds[current.id]
         return [*told, Forget(ROUNDS, current.id), *forgotten_releases(current)]
 
@@ -398,20 +381,20 @@ class Trainer(Actor):
         """At the end: a round without Compute nodes is done with what it has; any other has failed."""
         if not current.opened.computes:
             return self._complete(current, "last release", now_ms)
-        return self._failures.fail(current, self._failures.silence(current), now_ms)
+        return self._fail(current, self._silence(current), now_ms)
 
     def _resend(self, current: Round, now_ms: int) -> list[Effect]:
         """What is not answered yet, and the timer for the next time."""
-        if current.phase == COLLECTING:
+        if current.takes("close"):
             waiting = now_ms < current.opened.body.close_by_ms
             again = [*(current.announced() if waiting else []), *self._query(current)]
-        elif current.phase == COMMITTING:
+        elif current.is_open:
             close = m.Close(current.id, current.opened.hash)
             waiting = now_ms < current.opened.body.commit_by_ms
             words = [*current.announced_to_nodes(), *self._ask_nodes(current, close)] if waiting else []
             again = [*words, *self._query(current)]
         else:
-            return self._failures.ask_again(current, now_ms)
+            return self._ask_again(current, now_ms)
         return [*again, current.resend_timer(self._timing, self._random(1), now_ms)]
 
     def _query(self, current: Round) -> list[Effect]:
@@ -427,11 +410,11 @@ class Trainer(Actor):
 
     def _resume(self, round_id: bytes, now_ms: int) -> list[Effect]:
         current = self._rounds[round_id]
-        if current.phase in OPEN:
+        if current.is_open:
             return [*self._resend(current, now_ms), *self._deadlines(current)]
-        if current.phase == DONE:
+        if current.takes("result"):
             return [Report(self._combined(current)), *current.end(self._timing, now_ms)]
-        return [*current.end(self._timing, now_ms), *self._failures.resume(current, now_ms)]
+        return [*current.end(self._timing, now_ms), *self._resume_failed(current, now_ms)]
 
     # --- bookkeeping ----------------------------------------------------------------------------------------------
 

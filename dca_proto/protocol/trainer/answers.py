@@ -7,45 +7,27 @@ have answered, or at the close, is the result.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from dca_proto.errors import PeerError, RoundAborted
-from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.protocol import facts
 from dca_proto.protocol.effects import Address, Channel, Effect, Forget, Persist, Report, Send
-from dca_proto.protocol.federation import Federation
-from dca_proto.protocol.params import Limits
 from dca_proto.protocol.release import Randomiser, check_release, late_word_of, randomiser_of, receipt_of
-from dca_proto.protocol.trainer.round import DONE, ENDED, RELEASES, Round
+from dca_proto.protocol.trainer.failures import Failing
+from dca_proto.protocol.trainer.round import RELEASES, Round
 from dca_proto.protocol.wire.codec import body_of, encode, verify_signed
 from dca_proto.protocol.wire.messages import Decline, Release, Signed
 
 _WHY_MAX, _WHY_SHOWN = 16, 3  # different reasons of declines that are kept, and that a failure's words show
 
 
-class Answers:
-    """Takes declines and releases, and makes the result of releases.
+class Answering(Failing):
+    """Takes declines and releases, and makes the result of releases."""
 
-    Args:
-        federation: whose enrolled clients are believed.
-        mechanism: of the noise of data nodes' releases.
-        on_late: what a release does to a round that has failed.
-    """
-
-    def __init__(
-        self, federation: Federation, mechanism: Mechanism, limits: Limits, on_late: Callable[[Round], list[Effect]]
-    ) -> None:
-        self.federation = federation
-        self._mechanism = mechanism
-        self._limits = limits
-        self._on_late = on_late
-
-    def take_decline(self, sender: bytes, frame: Signed, body: Decline, current: Round, now_ms: int) -> list[Effect]:
+    def _take_decline(self, sender: bytes, frame: Signed, body: Decline, current: Round, now_ms: int) -> list[Effect]:
         """A client's decline; nothing where it is known. Raises `PeerError`."""
         current.step("decline")
         _check_invited(sender, current)
-        client = self.federation.check_certificate(body.certificate, now_ms)
-        verify_signed(frame, body.certificate.client_key, self.federation.id)
+        client = self._federation.check_certificate(body.certificate, now_ms)
+        verify_signed(frame, body.certificate.client_key, self._federation.id)
         if sender != client or body.announcement_hash != current.opened.hash:
             raise PeerError("sender", found=sender.hex(), expected=f"{client.hex()}, about this announcement")
         if client in current.declined:
@@ -57,7 +39,7 @@ class Answers:
             current.why[words] += 1
         return [Report(facts.Declined(current.id, client, body.reason, body.found, body.expected))]
 
-    def take_release(self, sender: bytes, frame: Signed, body: Release, current: Round, now_ms: int) -> list[Effect]:
+    def _take_release(self, sender: bytes, frame: Signed, body: Release, current: Round, now_ms: int) -> list[Effect]:
         """Keep a client's first release, and acknowledge it; again, where it comes again. Raises `PeerError`."""
         _check_invited(sender, current)
         if current.opened.computes:
@@ -69,14 +51,14 @@ class Answers:
                 raise PeerError("known-release", found="another release", expected="the one that is kept")
             current.step("repeated release")
             return [acknowledged]
-        is_late = current.phase in ENDED
+        is_late = current.takes("late release")
         current.step("late release" if is_late else "release")
-        client = check_release(frame, body, current.opened, self.federation, self._randomiser(current), now_ms)
+        client = check_release(frame, body, current.opened, self._federation, self._randomiser(current), now_ms)
         if sender != client:
             raise PeerError("sender", found=sender.hex(), expected=client.hex())
         if is_late:  # else it would send it again until the end, and count it among its open rounds
             told = Send(Address(Channel.CLIENT, sender), current.id, encode(late_word_of(body)))
-            return [*(self._on_late(current) if current.phase != DONE else ()), told]
+            return [*(() if current.takes("result") else self._on_late_release(current)), told]
         if len(current.releases) >= self._limits.clients_max:
             raise PeerError("releases", found=f"{len(current.releases)} releases", expected="fewer")
         current.releases[client] = frame
@@ -84,7 +66,7 @@ class Answers:
         fact = facts.ReleaseKept(current.id, client, body.rows, len(current.releases))
         return [Persist(RELEASES, current.id + client, encode(frame)), acknowledged, Report(fact)]
 
-    def result(self, current: Round) -> facts.RoundCompleted:
+    def _released(self, current: Round) -> facts.RoundCompleted:
         """The releases and their sum; the same for the same releases, however often it is asked for.
 
         A data node without rows has said nothing, and is left out.

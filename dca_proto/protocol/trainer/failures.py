@@ -14,53 +14,52 @@ the trainer starts: a charge comes back also where the trainer, or a node, was a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Container
+from functools import cached_property
 
 import msgspec
 
-from dca_proto.crypto.sealing import Random
 from dca_proto.protocol import facts
+from dca_proto.protocol.actor import Actor
 from dca_proto.protocol.effects import CancelTimer, Effect, Report, SetTimer
 from dca_proto.protocol.events import Timer
-from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.ledger import Ledger
 from dca_proto.protocol.lists import TOO_FEW
 from dca_proto.protocol.params import Timing
-from dca_proto.protocol.trainer.round import COMMITTING, FAILED, OPEN, RETURNED, Round
+from dca_proto.protocol.trainer.round import SETTLE, Round
 from dca_proto.protocol.wire.messages import Abort
 
-SETTLE = "settle"
 
+class Failing(Actor):
+    """What a trainer does with rounds that fail.
 
-class Failures:
-    """What happens to failed rounds.
-
-    Args:
-        ledger: of the federation's account. query: asks the Compute nodes of a round that have not had their last word.
+    Attributes:
+        ledger: of the federation's account: one charge for each round that was started, limit or not.
     """
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        federation: Federation,
-        timing: Timing,
-        random: Random,
-        query: Callable[[Round], list[Effect]],
-    ) -> None:
-        self._ledger = ledger
-        self.federation = federation
-        self._timing = msgspec.structs.replace(timing, resend_max_ms=timing.retention_ms)
-        self._random = random
-        self._query = query
+    ledger: Ledger
+    _rounds: dict[bytes, Round]
 
-    def awaits_aborts(self, current: Round, now_ms: int) -> bool:
+    def _query(self, current: Round) -> list[Effect]:
+        """Ask the Compute nodes that are missing for their last word."""
+        raise NotImplementedError
+
+    @cached_property
+    def _patient(self) -> Timing:
+        """Ever more rarely, for as long as nodes keep their aborts."""
+        return msgspec.structs.replace(self._timing, resend_max_ms=self._timing.retention_ms)
+
+    def _awaits_aborts(self, current: Round, now_ms: int) -> bool:
         """Whether missing aborts may still bring a failed round's charge back."""
-        stored = current.stored
         open_ms = current.opened.body.commit_by_ms + self._timing.retention_ms
-        is_open = current.phase == FAILED and not stored.released and now_ms < open_ms
-        return is_open and current.id in self._ledger and bool(current.opened.computes)
+        is_open = current.takes("abort") and not current.stored.released and now_ms < open_ms
+        return is_open and current.id in self.ledger and bool(current.opened.computes)
 
-    def fail(
+    def _is_returned(self, current: Round) -> bool:
+        """Whether its charge has come back."""
+        return current.id in self.ledger and not self.ledger.is_charged(current.id)
+
+    def _fail(
         self,
         current: Round,
         reason: str,
@@ -81,71 +80,72 @@ class Failures:
         )
         current.partials.clear()
         ended = [stored, *current.end(self._timing, now_ms)]
-        return [*ended, *(self.on_decline(current) or self.settle(current, now_ms))]
+        return [*ended, *(self._return_declined(current) or self._settle(current, now_ms))]
 
-    def on_decline(self, current: Round) -> list[Effect]:
+    def _return_declined(self, current: Round) -> list[Effect]:
         """The charge of a failed round comes back where all have declined."""
-        stored = current.stored
-        is_over = stored.phase == FAILED and not stored.released and current.all_declined()
+        is_over = current.takes("all declined") and not current.stored.released and current.all_declined()
         return self._give_back(current, "all declined") if is_over else []
 
-    def on_late_release(self, current: Round) -> list[Effect]:
+    def _on_late_release(self, current: Round) -> list[Effect]:
         """A client has released after the failure: the charge stays, or counts again where it had come back."""
         if current.stored.released:
             return []
-        had_returned = current.phase == RETURNED
+        had_returned = self._is_returned(current)
         kept = current.advance("late release", released=True)
         if not had_returned:
             return [kept]
         current.told = None
-        return [self._ledger.count_again(current.id), kept, *self.tell(current)]
+        return [self.ledger.count_again(current.id), kept, *self._tell(current)]
 
-    def settle(self, current: Round, now_ms: int) -> list[Effect]:
+    def _settle(self, current: Round, now_ms: int) -> list[Effect]:
         """Wait for the aborts of a round that has just failed, where they are of use, and tell its failure."""
-        if not self.awaits_aborts(current, now_ms):
-            return self.tell(current)
+        if not self._awaits_aborts(current, now_ms):
+            return self._tell(current)
         current.attempt = 0
         settled = SetTimer(Timer(SETTLE, current.id), now_ms + self._timing.settle_ms)
-        return [settled, current.resend_timer(self._timing, self._random(1), now_ms)]
+        return [settled, current.resend_timer(self._patient, self._random(1), now_ms)]
 
-    def resume(self, current: Round, now_ms: int) -> list[Effect]:
+    def _resume_failed(self, current: Round, now_ms: int) -> list[Effect]:
         """Ask anew, after a start. What is settled is told again, as results are: the last run may have ended first."""
-        waits = self.awaits_aborts(current, now_ms)
-        return [*self._query(current), *self.settle(current, now_ms)] if waits else self.tell(current, finally_=True)
+        waits = self._awaits_aborts(current, now_ms)
+        return [*self._query(current), *self._settle(current, now_ms)] if waits else self._tell(current, finally_=True)
 
-    def ask_again(self, current: Round, now_ms: int) -> list[Effect]:
+    def _ask_again(self, current: Round, now_ms: int) -> list[Effect]:
         """Ask once more, if it is still of use."""
-        waits = self.awaits_aborts(current, now_ms)
-        return [*self._query(current), current.resend_timer(self._timing, self._random(1), now_ms)] if waits else []
+        waits = self._awaits_aborts(current, now_ms)
+        return [*self._query(current), current.resend_timer(self._patient, self._random(1), now_ms)] if waits else []
 
-    def on_abort(self, current: Round, sender: bytes, body: Abort, now_ms: int) -> list[Effect]:
+    def _take_abort(self, current: Round, body: Abort, now_ms: int) -> list[Effect]:
         """A node's word that it has released nothing for a round, and never will: the first one ends the round."""
-        stored = current.stored
-        if current.phase in OPEN:
-            reason = f"{self.federation.compute(sender).name} aborted: {body.reason}: {body.detail}"
+        stored, node = current.stored, body.compute
+        if current.is_open:
+            reason = f"{self._federation.compute(node).name} aborted: {body.reason}: {body.detail}"
             contributors, needed = (body.contributors, body.needed) if body.reason == TOO_FEW else (None, None)
-            return self.fail(current, reason, now_ms, contributors, needed, (sender,))
-        if sender in stored.aborted_by or not self.awaits_aborts(current, now_ms):
+            return self._fail(current, reason, now_ms, contributors, needed, (node,))
+        if node in stored.aborted_by or not self._awaits_aborts(current, now_ms):
             current.step("late abort")
             return []
-        aborted_by = (*stored.aborted_by, sender)
-        last = len(aborted_by) == len(current.opened.computes)
-        if last:
+        aborted_by = (*stored.aborted_by, node)
+        if len(aborted_by) == len(current.opened.computes):
             return self._give_back(current, "last abort", aborted_by=aborted_by)
         return [current.advance("abort", aborted_by=aborted_by)]
 
     def _give_back(self, current: Round, event: str, **changes: object) -> list[Effect]:
         """Nothing of a failed round ever left: its charge comes back, and that is told."""
         kept = current.advance(event, **changes)
-        returned = self._ledger.give_back(current.id)
-        return [returned, kept, Report(facts.ChargeReturned(current.id)), *self.tell(current)]
+        returned = self.ledger.give_back(current.id)
+        return [returned, kept, Report(facts.ChargeReturned(current.id)), *self._tell(current)]
 
-    def on_partial(self, current: Round) -> list[Effect]:
+    def _take_late_partial(self, current: Round) -> list[Effect]:
         """A node has released: the charge stays, whatever is signed afterwards."""
         current.step("late partial")
-        return [] if current.stored.released else [current.store(released=True), *self.tell(current)]
+        return [] if current.stored.released else [current.store(released=True), *self._tell(current)]
 
-    def tell(self, current: Round, *, finally_: bool = False) -> list[Effect]:
+    def _on_settled(self, current: Round, now_ms: int) -> list[Effect]:
+        return self._tell(current)
+
+    def _tell(self, current: Round, *, finally_: bool = False) -> list[Effect]:
         """Say once that a round has failed, and what became of its charge.
 
         Args:
@@ -156,15 +156,15 @@ class Failures:
         stored = current.stored
         figures = (None, None) if stored.released else (stored.contributors, stored.needed)
         advice = "" if finally_ else ": `dca trainer FILE --resume` asks again"
-        declined = stored.phase == RETURNED and not current.opened.computes
+        declined = self._is_returned(current) and not current.opened.computes
         reason = stored.reason + self._charge(current, advice)
         current.told = facts.RoundFailed(current.id, reason, *figures, declined=declined)
         return [CancelTimer(Timer(SETTLE, current.id)), Report(current.told)]
 
     def _charge(self, current: Round, advice: str) -> str:
-        if current.id not in self._ledger:
+        if current.id not in self.ledger:
             return ""
-        if current.phase == RETURNED:
+        if self._is_returned(current):
             return "; its charge came back to the account"
         if not current.opened.computes:
             return "; whoever released and was not heard has spent it, so the account keeps the charge"
@@ -175,13 +175,12 @@ class Failures:
             f"account keeps the charge{advice}"
         )
 
-    def silence(self, current: Round) -> str:
-        """Why a round fails at its close, in words."""
-        phase = current.phase
-        silent = self._others(current, current.partials if phase == COMMITTING else current.arrivals.counts)
-        return f"no answer from Compute node {silent} while {phase}"
+    def _silence(self, current: Round) -> str:
+        """Why a round fails at its end, in words."""
+        silent = self._others(current, current.arrivals.counts if current.takes("close") else current.partials)
+        return f"no answer from Compute node {silent} while {current.phase}"
 
     def _others(self, current: Round, heard: Container[bytes]) -> str:
         """The names of the Compute nodes that were not heard."""
         silent = [compute for compute in current.opened.computes if compute not in heard]
-        return ", ".join(self.federation.name_of(compute) for compute in silent)
+        return ", ".join(self._federation.name_of(compute) for compute in silent)

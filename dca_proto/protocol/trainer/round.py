@@ -23,13 +23,13 @@ from dca_proto.protocol.facts import RoundFailed
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.params import Limits, Timing
 from dca_proto.protocol.records import Records, loaded
-from dca_proto.protocol.trainer.closing import Arrivals
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.wire.codec import encode, open_signed
 from dca_proto.protocol.wire.messages import InvitedRound, PartialSum, Signed
 
 ROUNDS, RELEASES = "trainer-round", "trainer-release"
-QUIET, CLOSE_BY, END, FORGET = "quiet", "close-by", "end", "forget"
+ALL, FULL, DEADLINE = "all", "full", "deadline"  # why a round closes; or `QUIET`
+QUIET, CLOSE_BY, END, SETTLE, FORGET = "quiet", "close-by", "end", "settle", "forget"  # timers, as `RESEND` is
 COLLECTING, COMMITTING = "collecting", "committing"
 DONE, FAILED, RETURNED, CLOSED = "done", "failed", "returned", "closed"
 OPEN, ENDED = (COLLECTING, COMMITTING), (DONE, FAILED, RETURNED)
@@ -42,14 +42,16 @@ TABLE: Table = {
     (FAILED, "last abort"): RETURNED,
     (FAILED, "all declined"): RETURNED,
     (RETURNED, "late release"): FAILED,
-    **{(phase, "forget"): CLOSED for phase in ENDED},
-    **stays((COLLECTING,), "release"),
+    **{(phase, FORGET): CLOSED for phase in ENDED},
+    **stays((COLLECTING,), "release", QUIET, CLOSE_BY),
     **stays((COLLECTING, DONE, FAILED), "repeated release"),
     **stays((DONE, FAILED), "late release"),
     **stays((*OPEN, *ENDED), "progress", "decline"),
-    **stays(OPEN, "partial"),
+    **stays(OPEN, "partial", END),
     **stays((*OPEN, DONE), "repeated partial"),
-    **stays((FAILED,), "late partial", "abort"),
+    **stays((*OPEN, FAILED), RESEND),
+    **stays((DONE,), "result"),
+    **stays((FAILED,), "late partial", "abort", SETTLE),
     **stays(ENDED, "late abort"),
 }
 
@@ -97,6 +99,11 @@ class Round(ActorRound[StoredRound]):
         self.releases: dict[bytes, Signed] = {}  # of a round without Compute nodes, by client
         self.contributors: tuple[bytes, ...] = ()  # ids of the clients in the result
         self.told: RoundFailed | None = None  # of a failed round: to the owner, by this process
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has neither a result nor failed."""
+        return self.takes("fail")
 
     @property
     def expected(self) -> int | None:
@@ -177,3 +184,60 @@ def restored_rounds(
             current.answered.update(current.releases)
             rounds[round_id] = current
     return rounds, unreadable
+
+
+class Arrivals:
+    """How many contributions the holders keep, and when the last ones came (DESIGN §4.8).
+
+    A round closes when all expected contributions are there, when it is full, or when enough have come and arrivals
+    have gone quiet. *Quiet* means that nothing has come for `Timing.quiet_ms`, and for `Timing.quiet_part` of the time
+    from the announcement to the last arrival: a swarm that answers over an hour is given half an hour more. The rest is
+    up to `close_by`. To close early costs stragglers their charge and nobody's privacy.
+
+    Args:
+        announced_ms: when the round was announced.
+
+    Attributes:
+        counts: what each Compute node keeps, as it last said.
+    """
+
+    def __init__(self, announced_ms: int) -> None:
+        self._announced_ms = announced_ms
+        self._last_ms = announced_ms
+        self.counts: dict[bytes, int] = {}
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    def note(self, compute: bytes, count: int, now_ms: int) -> bool:
+        """A node's count; whether it is news. A count never shrinks."""
+        if count <= self.counts.get(compute, -1):
+            return False
+        self.counts[compute] = count
+        if count:
+            self._last_ms = now_ms
+        return True
+
+    def reason(self, expected: int | None, fewest: int, most: int, timing: Timing, now_ms: int) -> str | None:
+        """Why to close now, or None.
+
+        Args:
+            expected: how many contributions may still be hoped for in all; None where nobody knows.
+            fewest, most: n_min and n_max.
+        """
+        quiet = now_ms >= self.quiet_ms(timing)
+        if self.has_all(expected) and (self.total >= fewest or quiet or not expected):
+            return ALL
+        if self.total >= most:
+            return FULL
+        return QUIET if self.total >= fewest and quiet else None
+
+    def has_all(self, expected: int | None) -> bool:
+        """Whether as many have come as may be hoped for; perhaps too few, if many declined."""
+        return expected is not None and self.total >= expected
+
+    def quiet_ms(self, timing: Timing) -> int:
+        """When arrivals are quiet, if nothing more comes."""
+        taken_ms = self._last_ms - self._announced_ms
+        return self._last_ms + max(timing.quiet_ms, int(timing.quiet_part * taken_ms))

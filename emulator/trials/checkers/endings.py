@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dca_proto.crypto.sealing import ID_BYTES
-from dca_proto.protocol.client.declines import TABLE as DECLINED
+from dca_proto.protocol.client.round import DECLINES as DECLINED
 from dca_proto.protocol.compute.round import ANNOUNCEMENTS, COLLECTING, ENDS
 from dca_proto.protocol.compute.round import ROUNDS as NODE_ROUNDS
 from dca_proto.protocol.compute.round import StoredRound as NodeRound

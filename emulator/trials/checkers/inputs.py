@@ -22,9 +22,7 @@ from dca_proto.protocol.actor import Actor
 from dca_proto.protocol.charges import PAGE
 from dca_proto.protocol.charges import TABLE as SEEN_CHARGES
 from dca_proto.protocol.client.actor import Client
-from dca_proto.protocol.client.declines import KEPT_MAX
-from dca_proto.protocol.client.declines import TABLE as DECLINES
-from dca_proto.protocol.client.round import ANNOUNCEMENTS
+from dca_proto.protocol.client.round import ANNOUNCEMENTS, DECLINES, DECLINES_MAX
 from dca_proto.protocol.client.round import ROUNDS as CLIENT_ROUNDS
 from dca_proto.protocol.compute.actor import ComputeNode
 from dca_proto.protocol.compute.round import ANNOUNCEMENTS as NODE_ANNOUNCEMENTS
@@ -184,7 +182,7 @@ class Inputs(Checker):
         if role is Channel.TRAINER:
             return {TRAINER_ROUNDS: rounds, LEDGER: rounds, RELEASES: rounds * len(self.world.enrolled)}
         kept = dict.fromkeys((CLIENT_ROUNDS, ANNOUNCEMENTS, LEDGER), rounds)
-        return {**kept, DECLINES: min(rounds, KEPT_MAX), HELLO: 1, SEEN: nodes, EPOCHS: _EPOCHS_MAX}
+        return {**kept, DECLINES: min(rounds, DECLINES_MAX), HELLO: 1, SEEN: nodes, EPOCHS: _EPOCHS_MAX}
 
     def _check_ended(self, process: Process) -> None:
         """Rounds are forgotten when their time is over; contributions, lists and sums are, sooner (DESIGN §4.7, §8)."""
