@@ -122,7 +122,6 @@ SCALING = AUDIT | {"dca_proto.aggregate", "dca_proto.cli.output"}
 LAYERS |= {
     "emulator.scaling": SCALING,
     "emulator.scaling.floor": SCALING | {"nacl"},
-    "emulator.scaling.picture": SCALING | {"matplotlib"},
     "emulator.scaling.view": SCALING | {"rich"},
     "emulator.scaling.command": SCALING | {"typer", "rich", "dca_proto.runtime.broker"},
 }

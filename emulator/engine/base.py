@@ -6,6 +6,8 @@ import os
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import AbstractContextManager
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from dca_proto.errors import DcaError, UsageError
@@ -20,6 +22,8 @@ STOP_S = 10.0
 RESULT, REFUSED, FAILED = range(3)  # how a call of a worker went
 Answer = tuple[Any, str]
 """A result and what went wrong, of which one is empty."""
+Submit = Callable[[Any], "Future[Answer]"]
+"""Has an item worked on in another process."""
 
 
 class Refused(str):
@@ -27,17 +31,17 @@ class Refused(str):
 
     exit_code: int = UsageError.exit_code
 
+    @classmethod
+    def of(cls, error: DcaError) -> Refused:
+        said = cls(error)
+        said.exit_code = error.exit_code
+        return said
+
     def error(self, whose: str = "") -> UsageError:
         """The error again, in the process that asked for the work."""
         error = UsageError(f"{whose}{self}")
         error.exit_code = self.exit_code
         return error
-
-
-def _refused(error: DcaError) -> Refused:
-    said = Refused(error)
-    said.exit_code = error.exit_code
-    return said
 
 
 class Done(NamedTuple, Generic[T, R]):
@@ -60,11 +64,6 @@ class WorkerDiedError(DcaError):
     """A worker's process ended before it was told to, or too many did."""
 
     exit_code = 9
-
-
-def too_many_died() -> WorkerDiedError:
-    """Why no more items are taken."""
-    return WorkerDiedError(f"{DEATHS_MAX} worker processes have died; see what ends them, then start again")
 
 
 def cores() -> int:
@@ -119,9 +118,11 @@ class Engine(ABC):
 
     Attributes:
         is_local: whether all processes are on this machine.
+        died: what the future of an item raises whose process died.
     """
 
     is_local = True
+    died: type[Exception]
 
     def __enter__(self) -> Engine:
         return self
@@ -140,10 +141,13 @@ class Engine(ABC):
         Args:
             work: pure; a function that a fresh process can import or that can be pickled.
             processes: at once; by default all cores.
+
+        Raises:
+            WorkerDiedError: too many processes have died; after the results that there are.
         """
         early: dict[int, Done[T, R]] = {}
         following = 0
-        for (number, item), answer in self._answers(work, enumerate(items), processes):
+        for (number, item), answer in self._answers(work, enumerate(items), processes or self._processes):
             if not ordered:
                 yield Done(item, *answer)
                 continue
@@ -152,10 +156,55 @@ class Engine(ABC):
                 yield early.pop(following)
                 following += 1
 
-    @abstractmethod
     def _answers(
-        self, work: Callable[[T], R], numbered: Iterator[tuple[int, T]], processes: int | None
-    ) -> Iterator[tuple[tuple[int, T], Answer]]: ...
+        self, work: Callable[[T], R], numbered: Iterator[tuple[int, T]], count: int
+    ) -> Iterator[tuple[tuple[int, T], Answer]]:
+        deaths = 0
+        while True:
+            lost: list[tuple[int, T]] = []
+            with self._pool(work, count) as submit:
+                yield from self._crowd(submit, numbered, count, lost)
+            if not lost:
+                return
+            if deaths >= DEATHS_MAX:
+                raise WorkerDiedError(f"{DEATHS_MAX} worker processes have died; see what ends them, then start again")
+            for pair in lost:  # each alone, so that the one that kills its process is known
+                with self._pool(work, 1) as submit:
+                    try:
+                        yield pair, submit(pair[1]).result()
+                    except self.died as error:
+                        deaths += 1
+                        yield pair, (None, f"the worker process died over it twice ({self._why(error)})")
+
+    def _crowd(
+        self, submit: Submit, numbered: Iterator[tuple[int, T]], count: int, lost: list[tuple[int, T]]
+    ) -> Iterator[tuple[tuple[int, T], Answer]]:
+        """Results until there are no more items, or a process has died; then `lost` are those that it worked on."""
+        running: dict[Future[Answer], tuple[int, T]] = {}
+        while running or not lost:
+            while not lost and len(running) < count and (pair := next(numbered, None)) is not None:
+                running[submit(pair[1])] = pair
+            if not running:
+                return
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                pair = running.pop(future)
+                if isinstance(future.exception(), self.died):
+                    lost.append(pair)
+                else:
+                    yield pair, future.result()
+
+    @property
+    @abstractmethod
+    def _processes(self) -> int:
+        """How many items are worked on at once, where nobody says it."""
+
+    @abstractmethod
+    def _pool(self, work: Callable[[Any], Any], count: int) -> AbstractContextManager[Submit]:
+        """So many processes for a work, which end with the block, whatever they do."""
+
+    def _why(self, error: Exception) -> str:
+        """How a process died."""
+        return str(error).strip().splitlines()[0]
 
     @abstractmethod
     def worker(self, make: Callable[[], object], name: str, advice: str = "") -> Worker:
@@ -170,7 +219,7 @@ def attempt(work: Callable[[Any], Any], item: Any) -> Answer:
     try:
         return work(item), ""
     except DcaError as error:
-        return None, _refused(error)
+        return None, Refused.of(error)
     except Exception:  # told where the results are; the next item may be better
         return None, traceback.format_exc(limit=-4)
 
@@ -189,7 +238,7 @@ class Host:
                 self._object = self._make()
             return RESULT, getattr(self._object, method)(*arguments)
         except DcaError as error:
-            return REFUSED, _refused(error)
+            return REFUSED, Refused.of(error)
         except Exception:
             return FAILED, traceback.format_exc(limit=-4)
 

@@ -11,26 +11,12 @@ import functools
 import os
 import pickle
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from concurrent.futures import Future
+from typing import Any
 
 from dca_proto.errors import UsageError
 from dca_proto.wording import to_install
-from emulator.engine.base import (
-    DEATHS_MAX,
-    RAY,
-    STOP_S,
-    THREADS,
-    Answer,
-    Engine,
-    Host,
-    Worker,
-    WorkerDiedError,
-    attempt,
-    too_many_died,
-)
-
-T = TypeVar("T")
-R = TypeVar("R")
+from emulator.engine.base import RAY, STOP_S, THREADS, Answer, Engine, Host, Submit, Worker, WorkerDiedError, attempt
 
 
 class RayEngine(Engine):
@@ -48,78 +34,68 @@ class RayEngine(Engine):
         except ImportError:
             raise UsageError(f"--engine {name} needs Ray, which is not installed: {to_install('cluster')}") from None
         self._ray: Any = library
-        ray = self._ray
-        self._is_ours = not ray.is_initialized()
+        self.died = self._ray.exceptions.RayError
+        self._is_ours = not self._ray.is_initialized()
         if self._is_ours:
             address = None if name == RAY else name
             try:
-                ray.init(address, log_to_driver=False, logging_level="ERROR")
+                self._ray.init(address, log_to_driver=False, logging_level="ERROR")
             except Exception as error:  # of many kinds
-                line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                line = self._why(error) if str(error).strip() else type(error).__name__
                 raise UsageError(f"--engine {name}: no cluster answers ({line}); start one with `ray start`") from None
 
     def end(self) -> None:
         if self._is_ours:
             self._ray.shutdown()
 
-    def _answers(
-        self, work: Callable[[T], R], numbered: Iterator[tuple[int, T]], processes: int | None
-    ) -> Iterator[tuple[tuple[int, T], Answer]]:
-        ray = self._ray
-        remote = ray.remote(num_cpus=1, max_retries=1)(attempt)
-        sealed = functools.partial(_run, ray.cloudpickle.dumps(work))
-        count = processes or 2 * int(ray.cluster_resources().get("CPU", 1))  # one waits beside each that runs
-        running: dict[Any, tuple[int, T]] = {}
-        deaths = 0
+    @property
+    def _processes(self) -> int:
+        return 2 * int(self._ray.cluster_resources().get("CPU", 1))  # one waits beside each that runs
+
+    @contextlib.contextmanager
+    def _pool(self, work: Callable[[Any], Any], count: int) -> Iterator[Submit]:
+        remote = self._ray.remote(num_cpus=1, max_retries=0)(attempt)
+        sealed = functools.partial(_run, self._ray.cloudpickle.dumps(work))
+        running: dict[Future[Answer], Any] = {}
+
+        def submit(item: Any) -> Future[Answer]:
+            reference = remote.remote(sealed, item)
+            future: Future[Answer] = reference.future()
+            running[future] = reference
+            future.add_done_callback(lambda done: running.pop(done, None))  # and the cluster may forget its result
+            return future
+
         try:
-            while True:
-                while len(running) < count and deaths < DEATHS_MAX and (pair := next(numbered, None)) is not None:
-                    running[remote.remote(sealed, pair[1])] = pair
-                if not running and next(numbered, None) is not None:  # as on this machine, items are left
-                    raise too_many_died()
-                if not running:
-                    return
-                ray.wait(list(running))
-                for reference in ray.wait(list(running), num_returns=len(running), timeout=0)[0]:
-                    pair = running.pop(reference)
-                    try:
-                        yield pair, ray.get(reference)
-                    except ray.exceptions.RayError as error:
-                        deaths += 1
-                        yield pair, (None, f"the worker process died over it twice ({_first_line(error)})")
+            yield submit
         finally:
-            for reference in running:
-                ray.cancel(reference, force=True)
+            for reference in list(running.values()):
+                self._ray.cancel(reference, force=True)
 
     def worker(self, make: Callable[[], object], name: str, advice: str = "") -> Worker:
-        return _RayWorker(self._ray, make, name, advice)
+        return _RayWorker(self, self._ray, make, name, advice)
 
 
 class _RayWorker(Worker):
     """An actor of Ray. It reserves no cores: whoever starts workers knows how many there are."""
 
-    def __init__(self, ray: Any, make: Callable[[], object], name: str, advice: str) -> None:
+    def __init__(self, engine: RayEngine, ray: Any, make: Callable[[], object], name: str, advice: str) -> None:
         super().__init__(name, advice)
-        self._ray = ray
+        self._engine, self._ray = engine, ray
         make_there = functools.partial(_make, ray.cloudpickle.dumps(make))
         self._actor = ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(Host).remote(make_there)
 
     def _call(self, method: str, arguments: tuple[Any, ...]) -> tuple[int, Any]:
         try:
             answer: tuple[int, Any] = self._ray.get(self._actor.call.remote(method, arguments))
-        except self._ray.exceptions.RayError as error:
-            raise WorkerDiedError(f"the process of {self.name} died ({_first_line(error)})") from None
+        except self._engine.died as error:
+            raise WorkerDiedError(f"the process of {self.name} died ({self._engine._why(error)})") from None
         return answer
 
     def end(self) -> None:
-        with contextlib.suppress(self._ray.exceptions.RayError):
+        with contextlib.suppress(self._engine.died):
             if not self._is_busy:
                 self._ray.get(self._actor.close.remote(), timeout=STOP_S)
         self._ray.kill(self._actor)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]
 
 
 @functools.lru_cache(maxsize=4)

@@ -11,27 +11,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
-from typing import Any, NoReturn, TypeVar
+from multiprocessing.context import SpawnProcess
+from typing import Any, NoReturn
 
-from emulator.engine.base import (
-    DEATHS_MAX,
-    STOP_S,
-    THREADS,
-    Answer,
-    Engine,
-    Host,
-    Worker,
-    WorkerDiedError,
-    attempt,
-    cores,
-    too_many_died,
-)
+from emulator.engine.base import STOP_S, THREADS, Answer, Engine, Host, Submit, Worker, WorkerDiedError, attempt, cores
 
-T = TypeVar("T")
-R = TypeVar("R")
 _LOOK_S = 0.2
 _is_at_work = False  # whether SIGTERM has something to unwind in this process
 
@@ -39,90 +26,46 @@ _is_at_work = False  # whether SIGTERM has something to unwind in this process
 class LocalEngine(Engine):
     """Processes of this machine."""
 
-    def _answers(
-        self, work: Callable[[T], R], numbered: Iterator[tuple[int, T]], processes: int | None
-    ) -> Iterator[tuple[tuple[int, T], Answer]]:
-        count, deaths = processes or cores(), 0
-        while True:
-            lost: list[tuple[int, T]] = []
-            with _pool(count) as submit:
-                yield from _crowd(submit, work, numbered, count, lost)
-            if not lost:
-                return
-            if deaths >= DEATHS_MAX:
-                raise too_many_died()
-            for pair in lost:  # each alone, so that the one that kills its process is known
-                with _pool(1) as submit:
-                    try:
-                        yield pair, submit(_attempt_here, work, pair[1]).result()
-                    except BrokenProcessPool as error:
-                        deaths += 1
-                        yield pair, (None, f"the worker process died over it twice ({_exit_codes(error)})")
+    died = BrokenProcessPool
+
+    @property
+    def _processes(self) -> int:
+        return cores()
+
+    @contextlib.contextmanager
+    def _pool(self, work: Callable[[Any], Any], count: int) -> Iterator[Submit]:
+        """With one thread each for BLAS and XLA. If one of them dies, all that is being worked on is lost."""
+        from joblib.externals.loky import ProcessPoolExecutor  # slow to import
+        from joblib.externals.loky.backend import get_context
+
+        before = set(multiprocessing.active_children())
+        context = get_context("loky_init_main")  # with what a script's own work uses of the script
+        with ProcessPoolExecutor(count, context=context, initializer=_begin, initargs=(os.getpid(),)) as executor:
+
+            def submit(item: Any) -> Future[Answer]:
+                try:
+                    future: Future[Answer] = executor.submit(_attempt_here, work, item)
+                except BrokenProcessPool as error:  # since the last look
+                    future = Future()
+                    future.set_exception(error)
+                return future
+
+            with deaf(), one_thread_each():
+                executor.submit(os.getpid)  # which starts all processes
+            try:
+                yield submit
+            except BaseException:
+                _end(set(multiprocessing.active_children()) - before)
+                raise
+            finally:
+                executor.shutdown(kill_workers=True)
+
+    def _why(self, error: Exception) -> str:
+        found = re.search(r"exit codes of the workers are \{\w+\((-?\d+)\)", str(error))
+        return f"exit code {found[1]}" if found else str(error)
 
     def worker(self, make: Callable[[], object], name: str, advice: str = "") -> Worker:
         return _LocalWorker(make, name, advice)
-
-
-def _crowd(
-    submit: Callable[..., Future[Answer]],
-    work: Callable[[T], R],
-    numbered: Iterator[tuple[int, T]],
-    count: int,
-    lost: list[tuple[int, T]],
-) -> Iterator[tuple[tuple[int, T], Answer]]:
-    """Results until there are no more items, or a process has died; then `lost` are those that were being worked on."""
-    running: dict[Future[Answer], tuple[int, T]] = {}
-    while not lost:
-        while len(running) < count and (pair := next(numbered, None)) is not None:
-            running[submit(_attempt_here, work, pair[1])] = pair
-        if not running:
-            return
-        for future in wait(running, return_when=FIRST_COMPLETED).done:
-            pair = running.pop(future)
-            if isinstance(future.exception(), BrokenProcessPool):
-                lost.append(pair)
-            else:
-                yield pair, future.result()
-    wait(running)  # the pool has given up all of them, or they were done just before
-    for future, pair in running.items():
-        if isinstance(future.exception(), BrokenProcessPool):
-            lost.append(pair)
-        else:
-            yield pair, future.result()
-
-
-@contextlib.contextmanager
-def _pool(count: int) -> Iterator[Callable[..., Future[Answer]]]:
-    """So many processes, with one thread each for BLAS and XLA; yields what submits work to them."""
-    from joblib.externals.loky import ProcessPoolExecutor  # slow to import
-    from joblib.externals.loky.backend import get_context
-
-    before = set(multiprocessing.active_children())
-    context = get_context("loky_init_main")  # with what a script's own work uses of the script
-    with ProcessPoolExecutor(count, context=context, initializer=_begin, initargs=(os.getpid(),)) as executor:
-
-        def submit(*work: Any) -> Future[Answer]:
-            try:
-                future: Future[Answer] = executor.submit(*work)
-            except BrokenProcessPool as error:  # since the last look
-                future = Future()
-                future.set_exception(error)
-            return future
-
-        with deaf(), one_thread_each():
-            executor.submit(os.getpid)  # which starts all processes
-        try:
-            yield submit
-        except BaseException:
-            _end(set(multiprocessing.active_children()) - before)
-            raise
-        finally:
-            executor.shutdown(kill_workers=True)
-
-
-def _exit_codes(error: BrokenProcessPool) -> str:
-    found = re.search(r"exit codes of the workers are \{\w+\((-?\d+)\)", str(error))
-    return f"exit code {found[1]}" if found else str(error)
 
 
 @contextlib.contextmanager
@@ -191,18 +134,39 @@ def _end(processes: Iterable[Any]) -> None:
         process.join(max(0.0, until_s - time.monotonic()))
 
 
+def spawn(serve: Callable[..., None], *arguments: object, daemon: bool = False) -> tuple[SpawnProcess, Connection]:
+    """Start a fresh process that does not hear Ctrl-C, and a pipe to it.
+
+    Args:
+        serve: called there with this process's id, its end of the pipe, and `arguments`.
+        daemon: whether the process may have none of its own.
+    """
+    context = multiprocessing.get_context("spawn")
+    pipe, theirs = context.Pipe()
+    process = context.Process(target=serve, args=(os.getpid(), theirs, *arguments), daemon=daemon)
+    with deaf():
+        process.start()
+    theirs.close()
+    return process, pipe
+
+
+def death_of(process: SpawnProcess, name: str, advice: str) -> WorkerDiedError:
+    """How a process ended whose pipe has ended."""
+    process.join(STOP_S)
+    code = process.exitcode
+    if code == -signal.SIGKILL:
+        return WorkerDiedError(f"{name} was killed (by the system, where memory runs out{advice and ': '}{advice})")
+    ending = f"was ended by signal {-code}" if code is not None and code < 0 else f"ended by itself with {code}"
+    return WorkerDiedError(f"{name} {ending}")
+
+
 class _LocalWorker(Worker):
     """A process with a pipe to it."""
 
     def __init__(self, make: Callable[[], object], name: str, advice: str) -> None:
         super().__init__(name, advice)
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(os.getpid(), theirs))
         self._make: Callable[[], object] | None = make  # sent with the first call: to send much waits for the process
-        with deaf():
-            self._process.start()
-        theirs.close()
+        self._process, self._pipe = spawn(_serve)
 
     def _call(self, method: str, arguments: tuple[Any, ...]) -> tuple[int, Any]:
         try:
@@ -212,9 +176,7 @@ class _LocalWorker(Worker):
             self._pipe.send((method, arguments))
             answer: tuple[int, Any] = self._pipe.recv()
         except (EOFError, OSError):
-            self._process.join(STOP_S)
-            ending = _ending(self._process.exitcode, self._advice)
-            raise WorkerDiedError(f"the process of {self.name} {ending}") from None
+            raise death_of(self._process, f"the process of {self.name}", self._advice) from None
         return answer
 
     def end(self) -> None:
@@ -240,9 +202,3 @@ def _serve(parent: int, pipe: Connection) -> None:
                 pipe.send(host.call(*pipe.recv()))
         finally:
             host.close()
-
-
-def _ending(code: int | None, advice: str) -> str:
-    if code == -signal.SIGKILL:
-        return f"was killed (by the system, where memory runs out{advice and ': '}{advice})"
-    return f"was ended by signal {-code}" if code is not None and code < 0 else f"ended by itself with {code}"

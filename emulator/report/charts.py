@@ -7,11 +7,13 @@ the colours of `PALETTE` become variables of the page's style, which has others 
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import textwrap
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from xml.etree import ElementTree
 
@@ -20,6 +22,7 @@ from emulator.report.figures import plain, short
 DESK_PX, PHONE_PX = 760, 350
 ROWS_MAX, POINTS_MAX, TICKS_MAX, _NAME_MAX = 60, 1_000, 6, 60
 _ROW_PX, _AXIS_PX, _LEGEND_PX, _PLOT_PX, _TEXT_PX, _LETTER_PX = 31, 42, 22, 300, 12.5, 7.5
+_ACROSS_MAX, _PICTURE_PX = 3, 560  # charts of a picture, and how wide each is
 _RATIO_MIN = 3.0  # of a logarithmic axis's ends: then two of its ticks lie between them
 _INK, _GRID, _TRACK = "#1b1f24", "#d9dde2", "#eceff2"
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#b5568f", "#e69f00", "#56b4e9")
@@ -95,7 +98,7 @@ def lines(series: Sequence[Series], x: Axis, y: Axis, *, caption: str, square: b
         for one in series:
             _curve(axes, one, x.log, y.log)
         for axis, found, along in ((axes.xaxis, x, "x"), (axes.yaxis, y, "y")):
-            _scaled(axes, axis, found, along)
+            _scaled(axes, axis, found, along, width)
         axes.grid(color=_GRID, linewidth=0.8)
         axes.set_axisbelow(True)
         if square:
@@ -182,12 +185,44 @@ def timeline(lanes: Sequence[Lane], low_s: float, high_s: float, legend: Mapping
 
 def svg(chart: Chart, width: float, name: str) -> str:
     """The SVG element of a chart at a width in pixels; `name` tells its parts from those of others on the page."""
-    import matplotlib as mpl  # heavy, and needed where something is drawn only
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.backends.backend_svg import FigureCanvasSVG  # heavy, and needed where something is drawn only
     from matplotlib.figure import Figure
 
+    with _styled(name):
+        figure = Figure(figsize=(width / 72, chart.height(width) / 72), layout="constrained")
+        FigureCanvasSVG(figure)
+        chart.draw(figure, width)
+        text = io.BytesIO()
+        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    return _inlined(text.getvalue(), chart.caption)
+
+
+def picture(charts: Sequence[Chart], path: Path, title: str) -> None:
+    """Draw charts side by side, each below its caption; the file's suffix says the format."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    columns = min(len(charts), _ACROSS_MAX)
+    rows = math.ceil(len(charts) / columns)
+    width, height = _PICTURE_PX, max(chart.height(_PICTURE_PX) for chart in charts) + 60
+    with _styled(title):
+        figure = Figure(figsize=(columns * width / 72, (rows * height + 40) / 72), layout="constrained")
+        FigureCanvasAgg(figure)
+        parts = figure.subfigures(rows, columns, squeeze=False, hspace=0.05, wspace=0.05).flat
+        for part, chart in zip(parts, charts, strict=False):
+            chart.draw(part, width)
+            part.suptitle(_wrapped(chart.caption, width), fontsize=_TEXT_PX)
+        figure.suptitle(title, fontsize=1.4 * _TEXT_PX)
+        figure.savefig(path, dpi=150)
+
+
+@contextlib.contextmanager
+def _styled(salt: str) -> Iterator[None]:
+    """matplotlib as a page has it; `salt` tells the parts of a chart from those of others."""
+    import matplotlib as mpl
+
     style: Any = {
-        "svg.fonttype": "none", "svg.hashsalt": name, "font.size": _TEXT_PX, "axes.spines.top": False,
+        "svg.fonttype": "none", "svg.hashsalt": salt, "font.size": _TEXT_PX, "axes.spines.top": False,
         "axes.spines.right": False, "axes.labelsize": _TEXT_PX, "axes.edgecolor": _GRID, "text.color": _INK,
         "axes.labelcolor": _INK, "xtick.color": _INK, "ytick.color": _INK, "legend.frameon": False,
         "legend.fontsize": _TEXT_PX, "figure.dpi": 72, "text.parse_math": False, "xtick.minor.size": 0,
@@ -195,12 +230,7 @@ def svg(chart: Chart, width: float, name: str) -> str:
     }  # fmt: skip
     with mpl.rc_context(style), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of letters that the fonts here lack: the reader's may have them
-        figure = Figure(figsize=(width / 72, chart.height(width) / 72), layout="constrained")
-        FigureCanvasSVG(figure)
-        chart.draw(figure, width)
-        text = io.BytesIO()
-        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    return _inlined(text.getvalue(), chart.caption)
+        yield
 
 
 def _inlined(text: bytes, caption: str) -> str:
@@ -249,9 +279,8 @@ def _curve(axes: Any, one: Series, log_x: bool, log_y: bool) -> None:
             axes.plot([a, a], [low, high], color=colour, linewidth=1.5)
 
 
-def _scaled(axes: Any, axis: Any, found: Axis, along: str) -> None:
+def _scaled(axes: Any, axis: Any, found: Axis, along: str, width: float) -> None:
     """A scale, its ends, its label, and at least two ticks."""
-    width = axes.figure.get_size_inches()[0] * 72
     ends = getattr(axes, f"set_{along}lim")
     if found.log:
         getattr(axes, f"set_{along}scale")("log")

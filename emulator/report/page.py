@@ -94,6 +94,17 @@ class Page(NamedTuple):
     sections: Sequence[Section]
     lead: Sequence[Section] = ()
 
+    @property
+    def charts(self) -> list[Chart]:
+        """What is drawn of it, in its order; captions begin with the heading above, if there is one."""
+        found, heading = [], ""
+        for block in (block for _, blocks in self.sections for block in (None, *blocks)):
+            if isinstance(block, Chart):
+                found.append(block._replace(caption=f"{heading}{block.caption}"))
+            elif isinstance(block, Heading) or block is None:
+                heading = f"{block.text}. " if block else ""
+        return found
+
 
 def settings(pairs: Iterable[tuple[str, str]]) -> list[Block]:
     """Names and values, as a table."""

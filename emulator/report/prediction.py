@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from emulator.report.figures import UNKNOWN, count, percent, seconds, size
 from emulator.report.page import Block, Cell, Heading, Items, Note, Table
-from emulator.scaling.calibration import HeldOut
-from emulator.scaling.fit import Exponent, Growth
+from emulator.scaling.costs import Exponent, Growth, HeldOut
 from emulator.scaling.predict import Prediction, RoleNeed
 
 _ROWS_MAX = 200

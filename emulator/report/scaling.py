@@ -11,7 +11,7 @@ from emulator.report.figures import UNKNOWN, count, counted, number, percent, se
 from emulator.report.page import Block, Cell, Folded, Heading, Note, Page, Section, Table, as_json, settings
 from emulator.report.prediction import growth, held_out, predicted
 from emulator.scaling.held import Figures
-from emulator.scaling.result import Scaling
+from emulator.scaling.record import Scaling
 
 _TONES, _ROWS_MAX, _GROUPS_MAX = 6, 500, 12
 _MIB = 1 << 20
@@ -183,6 +183,10 @@ def _swept(cells: Sequence[Figures]) -> Iterator[Block]:
     if series:
         x, y = Axis("tolerated dropouts (T)"), Axis("sd of the noise in each value")
         yield lines(series, x, y, caption="What it costs to tolerate more dropouts or colluders: noise in the sum.")
+    series = [*_success_series(cells)]
+    if series:
+        x, y = Axis("how likely a client drops out", say=percent), Axis("rounds completed", low=-0.05, high=1.05)
+        yield lines(series, x, y, caption="What it buys: more rounds complete. Dotted: as a binomial law expects.")
     rows = [
         (f"{count(one.clients)} × {count(one.dimension)}", count(one.tolerated), percent(one.drop_rate),
          number(one.noise_sd), number(one.noise_sd_ideal),
@@ -199,6 +203,21 @@ def _noise_series(cells: Sequence[Figures]) -> Iterator[Series]:
         points = {float(one.tolerated): one.noise_sd or 0.0 for one in own}
         if len(points) > 1:
             yield Series(f"N = {count(n)}, d = {count(d)}", sorted(points.items()), place % _TONES, "-", "o")
+
+
+def _success_series(cells: Sequence[Figures]) -> Iterator[Series]:
+    """Rounds with a result against the rate of drop-outs, for each share T / N; the mean over sizes."""
+    rates: dict[float, dict[float, list[Figures]]] = {}
+    for one in cells:
+        rates.setdefault(round(one.tolerated / max(one.clients, 1), 3), {}).setdefault(one.drop_rate, []).append(one)
+    for place, (share, swept) in enumerate(sorted(rates.items())):
+        if len(swept) > 1:
+            found, expected = (
+                [(rate, math.fsum(getattr(one, key) for one in row) / len(row)) for rate, row in sorted(swept.items())]
+                for key in ("success_rate", "success_expected")
+            )
+            yield Series(f"T = {percent(share)} of N", found, place % _TONES, "", "o")
+            yield Series(f"expected at {percent(share)}", expected, place % _TONES, ":")
 
 
 def _largest(cells: Sequence[Figures]) -> Iterator[Block]:

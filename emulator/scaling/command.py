@@ -14,24 +14,18 @@ from rich.console import Console
 from dca_proto.cli.output import STDOUT, require_json_target, require_plot_target, say, whole_file, write_json
 from dca_proto.errors import UsageError
 from dca_proto.runtime.broker import find_mosquitto
-from dca_proto.wording import in_words
 from emulator import engine as engines
-from emulator.scaling import calibration, view
-from emulator.scaling.cell import EMULATED, MOSQUITTO, Cell, sweep
-from emulator.scaling.fit import Growth, growths
+from emulator.scaling import costs, view
+from emulator.scaling.cell import EMULATED, MOSQUITTO, Size, Sweep
 from emulator.scaling.held import Figures
 from emulator.scaling.measure import measure_apart
-from emulator.scaling.picture import base_cells, plot_scaling
 from emulator.scaling.predict import Machine, parse_question, predict, require_computes
-from emulator.scaling.record import Record, machine, read_object, versions
-from emulator.scaling.result import Scaling
-from emulator.scaling.sweep import missing, run_sweep
+from emulator.scaling.record import Record, Scaling, read_scaling
 
 _SWEEP = {"clients": "100,1000", "dimension": "10,100", "computes": "10"}
 _CALIBRATION = {"clients": "100,250,600", "dimension": "10,1000,4000", "computes": "3,10"}
 """About a minute on one core."""
 _REPEATS, _REPEATS_CALIBRATION = 5, 3
-_ROUND_S = 3600.0
 
 EXAMPLES = """Examples:
 
@@ -43,32 +37,6 @@ EXAMPLES = """Examples:
 
   dca scaling --predict "clients=1e7,dimension=1e4,computes=10" --calibration scaling.json
 """
-
-
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """The options that make a sweep what it is: a resume file of others is of another sweep."""
-
-    clients: list[int]
-    dimension: list[int]
-    computes: list[int]
-    tolerated: list[float]
-    drop_rates: list[float]
-    backend: str
-    repeats: int
-    processes: int
-
-    def cells(self) -> list[Cell]:
-        """Cheapest first. Raises `UsageError` for one that cannot be."""
-        return sweep(
-            self.clients,
-            self.dimension,
-            self.computes,
-            self.tolerated,
-            self.drop_rates,
-            backend=self.backend,
-            repeats=self.repeats,
-            processes=self.processes,
-        )
 
 
 def scaling(
@@ -90,7 +58,7 @@ def scaling(
     calibration_file: Annotated[
         Path | None, typer.Option("--calibration", help="Predict from the JSON of an earlier sweep.")
     ] = None,
-    round_seconds: Annotated[float, typer.Option(help="How long a predicted round may take.")] = _ROUND_S,
+    round_seconds: Annotated[float, typer.Option(help="How long a predicted round may take.")] = 3600.0,
     machine_cores: Annotated[float, typer.Option(help="Of each machine that is counted.")] = 16,
     machine_memory_gb: Annotated[float, typer.Option(help="Of each machine.")] = 64,
     machine_network_gbit: Annotated[float, typer.Option(help="Per second, of each machine.")] = 10,
@@ -115,7 +83,10 @@ def scaling(
     warnings, fits (exponents), calibration (figure, role, term: its cost), held_out (measured,
     predicted, error), prediction. What does not apply is null.
     """
-    _check_outputs(plot, json_to, resume)
+    require_json_target(json_to)
+    if resume is not None and str(resume) == STDOUT:
+        raise UsageError("--resume -: expected the name of a file")
+    require_plot_target(plot)
     given = {"clients": clients, "dimension": dimension, "computes": computes}
     question = None if predict_size is None else parse_question(predict_size)
     hardware = Machine(
@@ -124,61 +95,43 @@ def scaling(
         network_gbit=machine_network_gbit,
         broker_messages_s=broker_messages_s,
         load=load,
+        round_s=round_seconds,
     )
-    _check_prediction(question is not None, given, calibration_file, resume, hardware, round_seconds)
-    asked = _asked(given, tolerate, drop, backend, repeats, processes, question is not None)
-    if question is not None and calibration_file is None:
-        require_computes(question, asked.computes)
-        calibration.require_cells(len([cell for cell in asked.cells() if cell.is_plain]))
+    hardware.check()
+    if question is None and hardware != Machine():
+        raise UsageError("--round-seconds, --machine-..., --broker-messages-s and --load go with --predict")
+    sweep = _sweep(given, tolerate, drop, backend, repeats, processes, question is not None)
     console = Console(stderr=json_to == STDOUT)
-    result = _measured(asked, resume, engine, console) if calibration_file is None else _read(calibration_file)
-    if question is None:
-        result = _fitted(result, console)
+    if calibration_file is not None:
+        _check_calibration(question, given, calibration_file, resume)
+        result = read_scaling(calibration_file)
     else:
-        result = _predicted(question, result, hardware, round_seconds, console)
-    write_json(msgspec.to_builtins(result), json_to)
+        if question is not None:
+            require_computes(question, sweep.computes)
+            costs.require_cells(len([cell for cell in sweep.cells() if cell.is_plain]))
+        result = _measured(sweep, resume, engine, console)
+    shown = _fitted(result, console) if question is None else _predicted(question, result, hardware, console)
+    write_json(msgspec.to_builtins(shown), json_to)
     if plot is not None:
-        with whole_file(plot) as place:
-            plot_scaling(result.cells, place, title=_title(result.cells))
-        say(console, "picture", str(plot))
+        _plot(shown, plot, console)
     return 0
 
 
 # --- what is asked ---------------------------------------------------------------------------------------------------
 
 
-def _check_outputs(plot: Path | None, json_to: str | None, resume: Path | None) -> None:
-    """Refuse, before the work, what could not be written after it."""
-    require_json_target(json_to)
-    if resume is not None and str(resume) == STDOUT:
-        raise UsageError("--resume -: expected the name of a file")
-    require_plot_target(plot)
-
-
-def _check_prediction(
-    is_prediction: bool,
-    given: Mapping[str, str | None],
-    calibration_file: Path | None,
-    resume: Path | None,
-    hardware: Machine,
-    round_seconds: float,
+def _check_calibration(
+    question: Size | None, given: Mapping[str, str | None], calibration_file: Path, resume: Path | None
 ) -> None:
-    hardware.check()
-    if not 0 < round_seconds < math.inf:
-        raise UsageError(f"--round-seconds {round_seconds:g}: expected a number above 0")
-    if not is_prediction and (hardware, round_seconds) != (Machine(), _ROUND_S):
-        raise UsageError("--round-seconds, --machine-..., --broker-messages-s and --load go with --predict")
-    if calibration_file is None:
-        return
-    if not is_prediction:
+    if question is None:
         raise UsageError("--calibration goes with --predict; to measure, leave it out")
-    sizes = [f"--{name}" for name, text in given.items() if text is not None]
-    if sizes or resume is not None:
-        others = ", ".join(sizes) or "--resume"
-        raise UsageError(f"--calibration and {others} exclude each other: a calibration is measured already")
+    others = [f"--{name}" for name, text in given.items() if text is not None]
+    if others or resume is not None:
+        excluded = ", ".join(others) or "--resume"
+        raise UsageError(f"--calibration and {excluded} exclude each other: a calibration is measured already")
 
 
-def _asked(
+def _sweep(
     given: Mapping[str, str | None],
     tolerate: str,
     drop: str,
@@ -186,29 +139,24 @@ def _asked(
     repeats: int | None,
     processes: int | None,
     is_prediction: bool,
-) -> Asked:
-    default = _CALIBRATION if is_prediction else _SWEEP
-    usual = _REPEATS_CALIBRATION if is_prediction else _REPEATS
-    sizes = {name: _whole_numbers(f"--{name}", default[name] if text is None else text) for name, text in given.items()}
-    asked = Asked(
+) -> Sweep:
+    usual = _CALIBRATION if is_prediction else _SWEEP
+    sizes = {name: _whole_numbers(f"--{name}", usual[name] if text is None else text) for name, text in given.items()}
+    share = max(1, min(engines.cores(), *sizes["computes"], *sizes["clients"]))  # then all have something to do
+    sweep = Sweep(
         **sizes,
         tolerated=_numbers("--tolerate", tolerate),
         drop_rates=_numbers("--drop", drop),
         backend=backend,
-        repeats=usual if repeats is None else repeats,
-        processes=_processes_for(sizes) if processes is None else processes,
+        repeats=(_REPEATS_CALIBRATION if is_prediction else _REPEATS) if repeats is None else repeats,
+        processes=share if processes is None else processes,
     )
-    asked.cells()
+    sweep.cells()
     if is_prediction and backend != EMULATED:
         raise UsageError(f"--predict with --backend {backend}: costs are calibrated with the {EMULATED} backend")
     if backend == MOSQUITTO and find_mosquitto() is None:
         raise UsageError("--backend mosquitto: mosquitto is not installed; install it, or use --backend emulated")
-    return asked
-
-
-def _processes_for(sizes: Mapping[str, Sequence[int]]) -> int:
-    """One for each core, while each has a Compute node and a client of every cell: then all have something to do."""
-    return max(1, min(engines.cores(), *sizes["computes"], *sizes["clients"]))
+    return sweep
 
 
 def _numbers(option: str, text: str) -> list[float]:
@@ -228,44 +176,27 @@ def _whole_numbers(option: str, text: str) -> list[int]:
     return [int(value) for value in values]
 
 
-def _read(path: Path) -> Scaling:
-    """An earlier sweep: its cells, and where they come from."""
-    found = read_object(path, "--calibration")
-    if found.get("kind") != "scaling" or not isinstance(found.get("cells"), list):
-        raise UsageError(f"--calibration {path}: found {found.get('kind')!r}, expected the JSON of dca scaling")
-    try:
-        cells = msgspec.convert(found["cells"], list[Figures])
-    except msgspec.ValidationError as error:
-        raise UsageError(f"--calibration {path}: a cell is damaged: {in_words(error)}; measure anew") from None
-    return Scaling(
-        cells=cells, versions=found.get("versions"), machine=found.get("machine"), options=found.get("options")
-    )
-
-
 # --- what is done ----------------------------------------------------------------------------------------------------
 
 
-def _measured(asked: Asked, resume: Path | None, engine: str, console: Console) -> Scaling:
+def _measured(sweep: Sweep, resume: Path | None, engine: str, console: Console) -> Scaling:
     """Measure what is not measured yet."""
-    cells = asked.cells()
-    record = Record(resume, msgspec.to_builtins(asked))
-    todo = missing(cells, record)
+    cells = sweep.cells()
+    record = Record(resume, msgspec.to_builtins(sweep))
+    todo = record.missing(cells)
     kept = f"; {len(cells) - len(todo)} are in {resume}" if len(todo) < len(cells) else ""
     expected = view.duration(sum(cell.estimate_s for cell in todo))
-    size = f"{_counted(len(cells), 'cell')}, {_counted(asked.repeats, 'round')} each"
-    say(console, "sweep", f"{size}, backend {asked.backend}, {_counted(asked.processes, 'process')}{kept}")
+    size = f"{_counted(len(cells), 'cell')}, {_counted(sweep.repeats, 'round')} each"
+    say(console, "sweep", f"{size}, backend {sweep.backend}, {_counted(sweep.processes, 'process')}{kept}")
     say(console, "time", f"roughly {expected}; encryption and exact noise are on")
     try:
         with engines.open_engine(engine) as chosen, view.Progressing(console, todo) as watcher:
-            figures = run_sweep(cells, record, lambda cell: measure_apart(cell, chosen), watcher)
+            figures = record.run(cells, lambda cell: measure_apart(cell, chosen), watcher)
     except KeyboardInterrupt:
-        done = f"{len(record)} of {len(cells)} cells are finished"
-        goes_on = (
-            "and not kept: name a --resume FILE" if resume is None else f"and in {resume}: the same command goes on"
-        )
-        say(console, "interrupted", f"{done}, {goes_on}")
+        kept = "not kept: name a --resume FILE" if resume is None else f"in {resume}: the same command goes on"
+        say(console, "interrupted", f"{len(record)} of {len(cells)} cells are finished, and {kept}")
         raise
-    return Scaling(cells=figures, versions=versions(), machine=machine(), options=msgspec.to_builtins(asked))
+    return Scaling(cells=figures, **record.sweep)
 
 
 def _fitted(result: Scaling, console: Console) -> Scaling:
@@ -274,43 +205,29 @@ def _fitted(result: Scaling, console: Console) -> Scaling:
     console.print(view.cells_table(base), view.uses_table(base))
     if len(base) < len(cells) or any(one.drop_rate for one in cells):
         console.print(view.dropouts_table(cells))
-    fits: dict[str, Growth] = growths(base)
+    fits = costs.growths(base)
     doubts = [*view.busy_lines(base), *view.slower_lines(base)]
     for line in (*doubts, *view.growth_lines(fits), *view.memory_lines(base)):
         say(console, *line)
     result = msgspec.structs.replace(result, fits=fits, warnings=[": ".join(line) for line in doubts])
     try:
-        usable = calibration.usable(base)
+        usable = costs.usable(base)
     except UsageError as error:
         say(console, "prediction", f"none: {error}")
         return msgspec.structs.replace(result, warnings=[*result.warnings, f"prediction: none: {error}"])
-    return _calibrated(result, usable, console)
+    return _calibrated(result, usable, costs.fit_all(usable), console)
 
 
-def _calibrated(result: Scaling, usable: Sequence[Figures], console: Console) -> Scaling:
-    """With the costs, and their error on cells that were not fitted."""
-    held_out, costs = calibration.hold_out(usable), calibration.fit_all(usable)
-    console.print(view.held_out_table(held_out))
-    line = view.held_out_line(held_out)
-    say(console, "held out", line)
-    fitted: dict[str, dict[str, dict[str, float]]] = {}
-    for (key, role), cost in costs.items():
-        fitted.setdefault(key, {})[role or "all"] = dict(zip(cost.terms, map(float, cost.each), strict=True))
-    warnings = [*result.warnings, *([line] if view.is_far_off(held_out) else [])]
-    return msgspec.structs.replace(result, calibration=fitted, held_out=held_out, warnings=warnings)
-
-
-def _predicted(
-    question: calibration.Size, result: Scaling, hardware: Machine, round_s: float, console: Console
-) -> Scaling:
+def _predicted(question: Size, result: Scaling, hardware: Machine, console: Console) -> Scaling:
     """With what a larger round needs, and what that rests on."""
-    usable = calibration.usable(result.cells)
-    prediction = predict(question, calibration.fit_all(usable), usable, hardware, round_s)
+    usable = costs.usable(result.cells)
+    fitted = costs.fit_all(usable)
+    prediction = predict(question, fitted, usable, hardware)
     doubts = [*view.busy_lines(usable)]
     result = msgspec.structs.replace(
-        result, fits=growths(usable), prediction=prediction, warnings=[": ".join(line) for line in doubts]
+        result, fits=costs.growths(usable), prediction=prediction, warnings=[": ".join(line) for line in doubts]
     )
-    result = _calibrated(result, usable, console)
+    result = _calibrated(result, usable, fitted, console)
     for line in doubts:
         say(console, *line)
     console.print(view.prediction_table(prediction))
@@ -323,13 +240,39 @@ def _predicted(
     return result
 
 
+def _calibrated(result: Scaling, usable: Sequence[Figures], fitted: costs.Calibration, console: Console) -> Scaling:
+    """With the costs, and their error on cells that were not fitted."""
+    held_out = costs.hold_out(usable)
+    console.print(view.held_out_table(held_out))
+    line = view.held_out_line(held_out)
+    say(console, "held out", line)
+    told: dict[str, dict[str, dict[str, float]]] = {}
+    for (key, role), cost in fitted.items():
+        told.setdefault(key, {})[role or "all"] = dict(zip(cost.terms, map(float, cost.each), strict=True))
+    warnings = [*result.warnings, *([line] if view.is_far_off(held_out) else [])]
+    return msgspec.structs.replace(result, calibration=told, held_out=held_out, warnings=warnings)
+
+
+def base_cells(cells: Sequence[Figures]) -> list[Figures]:
+    """Of each N, d and M the cell with the lowest drop rate and, of these, the lowest T."""
+    base: dict[tuple[int, int, int], Figures] = {}
+    for one in sorted(cells, key=lambda one: (one.drop_rate, one.tolerated)):
+        base.setdefault((one.clients, one.dimension, one.computes), one)
+    return list(base.values())
+
+
+def _plot(result: Scaling, plot: Path, console: Console) -> None:
+    from emulator.report.charts import picture  # heavy, and needed here only
+    from emulator.report.scaling import page
+
+    one = result.cells[0]
+    where = EMULATED if one.backend == EMULATED else f"over {one.backend}"
+    title = f"A round with encryption and exact noise ({where}, {_counted(one.processes, 'process')})"
+    with whole_file(plot) as place:
+        picture(page(result).charts, place, title)
+    say(console, "picture", str(plot))
+
+
 def _counted(number: int, noun: str) -> str:
     plural = "es" if noun.endswith("s") else "s"
     return f"{number} {noun}{plural * (number != 1)}"
-
-
-def _title(cells: Sequence[Figures]) -> str:
-    one = cells[0]
-    where = EMULATED if one.backend == EMULATED else f"over {one.backend}"
-    where += f", {_counted(one.processes, 'process')}"
-    return f"A round with encryption and exact noise ({where})"

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 _SHARED = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
+_WHOLE = (bytes, str, int, float, np.ndarray)
 
 
 def footprint(root: object, shared: Iterable[object] = ()) -> int:
@@ -27,7 +28,7 @@ def footprint(root: object, shared: Iterable[object] = ()) -> int:
             continue
         counted.add(id(one))
         total += sys.getsizeof(one)  # of an array: with its data, where it owns them
-        if not isinstance(one, bytes | str | int | float | np.ndarray):
+        if not isinstance(one, _WHOLE):
             waiting.extend(_parts(one))
     return total
 
@@ -35,21 +36,12 @@ def footprint(root: object, shared: Iterable[object] = ()) -> int:
 def _parts(one: Any) -> Iterator[object]:
     """What an object refers to directly."""
     if isinstance(one, dict):
-        yield from one.keys()
-        yield from one.values()
+        yield from (*one.keys(), *one.values())
     elif isinstance(one, list | tuple | set | frozenset):
         yield from one
-    elif isinstance(one, msgspec.Struct):
-        yield from (getattr(one, name) for name in one.__struct_fields__)
+    names = one.__struct_fields__ if isinstance(one, msgspec.Struct) else ()
+    slots = (kind.__dict__.get("__slots__", ()) for kind in type(one).__mro__)
+    within = [name for some in slots for name in ((some,) if isinstance(some, str) else some)]
+    yield from (getattr(one, name) for name in (*names, *within) if not name.startswith("__") and hasattr(one, name))
     if hasattr(one, "__dict__"):
         yield one.__dict__
-    for kind in type(one).__mro__:
-        for name in _slots(kind):
-            if hasattr(one, name):
-                yield getattr(one, name)
-
-
-def _slots(kind: type) -> tuple[str, ...]:
-    slots = kind.__dict__.get("__slots__", ())
-    names = (slots,) if isinstance(slots, str) else tuple(slots)
-    return tuple(name for name in names if not name.startswith("__"))

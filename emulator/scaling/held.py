@@ -15,11 +15,12 @@ from typing import Any
 import msgspec
 
 from emulator.results import Amount, Count
-from emulator.scaling.cell import EMULATED, MOSQUITTO, Cell, kept_bytes
-from emulator.scaling.paper import paper_s
+from emulator.scaling.cell import EMULATED, Cell
 
+ROLES = ("client", "compute", "trainer")
 PHASES = ("collect", "agree")
 """From the announcement to the close, and from the close to the result."""
+COUNTED = ("messages", "bytes", "received", "received_bytes")
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,18 +49,10 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     noise_sd: float | None = None
     noise_sd_ideal: float | None = None
 
-
-class SetUp(msgspec.Struct, frozen=True, kw_only=True):
-    """What comes before the rounds that are timed.
-
-    Attributes:
-        sessions_s: core seconds until every Compute node has a session of every client; sessions_wall_s: wall seconds.
-        first: the round in which pairs agree on keys.
-    """
-
-    sessions_s: float
-    sessions_wall_s: float
-    first: Held
+    @property
+    def pairs_s(self) -> float:
+        """Core seconds of those who agree on keys."""
+        return self.core_s["client"] + self.core_s["compute"]
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +62,23 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     compute: int
     trainer: int
     compute_after: int
+
+
+class Observed(msgspec.Struct, frozen=True, kw_only=True):
+    """All that was seen of a cell.
+
+    Attributes:
+        sessions_s: core seconds until every Compute node has a session of every client; sessions_wall_s: wall seconds.
+        first: the round in which pairs agree on keys. rounds: the measured ones, of which there is at least one.
+        memory: what actors hold; None where nobody weighed them. peak_rss_mb: of memory, in MiB.
+    """
+
+    sessions_s: float
+    sessions_wall_s: float
+    first: Held
+    rounds: list[Held]
+    memory: Memory | None
+    peak_rss_mb: float
 
 
 class Figures(Cell, frozen=True, kw_only=True):
@@ -82,7 +92,8 @@ class Figures(Cell, frozen=True, kw_only=True):
         messages, bytes, received, received_bytes: by role. phases: seconds of each.
         sessions_s, sessions_wall_s: core and wall seconds until every Compute node has a session of every client.
         peak_rss_mb, memory_bytes: of the largest process, and of the largest actor of each role.
-        compute_memory_*: what one Compute node holds as it freezes its list, must keep, and holds after the round.
+        compute_memory_*: what one Compute node holds as it freezes its list, the contributions among it, which it must
+            keep until the set is agreed (least), and what it holds after the round.
         success_rate, success_expected: rounds with a result, of all. noise_sd, noise_sd_ideal: as of `Held`.
         paper_s, ratio: Table 1's seconds of that size, and ours over these.
     """
@@ -131,41 +142,38 @@ class Figures(Cell, frozen=True, kw_only=True):
         return Cell(**{name: getattr(self, name) for name in Cell.__struct_fields__})
 
 
-def cell_figures(
-    cell: Cell,
-    set_up: SetUp,
-    rounds: Sequence[Held],
-    memory: Memory | None,
-    peak_rss_mb: float,
-    floor_us: Mapping[str, float],
-) -> Figures:
+def cell_figures(cell: Cell, seen: Observed, floor_us: Mapping[str, float]) -> Figures:
     """What the rounds of a cell come to.
 
     Args:
         floor_us: microseconds of the bare cryptography of a contribution, by role.
     """
-    paper, wall = paper_s(cell), [one.wall_s for one in rounds]
+    rounds, wall, paper = seen.rounds, [one.wall_s for one in seen.rounds], cell.table_1_s
+    done = [one for one in rounds if one.completed]
+    each = [{role: 1e6 * s / one.contributors for role, s in one.core_s.items()} for one in rounds if one.contributors]
+    counted: dict[str, Any] = {name: _by_role([getattr(one, name) for one in rounds], whole=True) for name in COUNTED}
     return Figures(
         **msgspec.structs.asdict(cell),
         wall_s=statistics.median(wall),
         wall_s_spread=(min(wall), max(wall)),
+        first_round_wall_s=seen.first.wall_s,
         core_s=statistics.median(math.fsum(one.core_s.values()) for one in rounds),
+        core_s_by_role=_by_role([one.core_s for one in rounds]) or {},
+        us_per_contribution=_by_role(each),
         phases={name: statistics.median(one.phases.get(name, 0.0) for one in rounds) for name in PHASES},
         waiting_s=_median([one.waiting_s for one in rounds]),
-        core_s_by_role=_by_role([one.core_s for one in rounds]),
-        us_per_contribution=_us_per_contribution(rounds),
         floor_us=dict(floor_us),
-        messages=_counts([one.messages for one in rounds]),
-        bytes=_counts([one.bytes for one in rounds]),
-        received=_counts([one.received for one in rounds]),
-        received_bytes=_counts([one.received_bytes for one in rounds]),
-        sessions_s=set_up.sessions_s,
-        sessions_wall_s=set_up.sessions_wall_s,
-        agreement_s=_agreement_s(set_up.first, rounds),
-        first_round_wall_s=set_up.first.wall_s,
-        peak_rss_mb=peak_rss_mb,
-        **_memory(cell, memory),
-        **_outcomes(cell, rounds),
+        **counted,
+        sessions_s=seen.sessions_s,
+        sessions_wall_s=seen.sessions_wall_s,
+        agreement_s=max(0.0, seen.first.pairs_s - statistics.median(one.pairs_s for one in rounds)),
+        peak_rss_mb=seen.peak_rss_mb,
+        **_memory(cell, seen.memory),
+        success_rate=len(done) / len(rounds),
+        success_expected=cell.expected_success,
+        contributors=round(statistics.median(one.contributors for one in done)) if done else None,
+        noise_sd=_median([one.noise_sd for one in done]),
+        noise_sd_ideal=_median([one.noise_sd_ideal for one in done]),
         paper_s=paper,
         ratio=None if paper is None else statistics.median(wall) / paper,
     )
@@ -176,63 +184,19 @@ def _median(values: Sequence[float | None]) -> float | None:
     return statistics.median(known) if known else None
 
 
-def _by_role(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {role: statistics.median(one[role] for one in rounds) for role in rounds[0]}
-
-
-def _us_per_contribution(rounds: Sequence[Held]) -> dict[str, float] | None:
-    """Core microseconds of each role for one contribution in the sum; None where there is no sum."""
-    each = [{role: 1e6 * s / one.contributors for role, s in one.core_s.items()} for one in rounds if one.contributors]
-    return _by_role(each) if each else None
-
-
-def _counts(rounds: Sequence[Mapping[str, int] | None]) -> dict[str, float] | None:
+def _by_role(rounds: Sequence[Mapping[str, float] | None], *, whole: bool = False) -> dict[str, float] | None:
+    """Medians, as whole numbers if they are to be; None where nobody counted."""
     known = [one for one in rounds if one is not None]
-    return {role: round(value) for role, value in _by_role(known).items()} if known else None
-
-
-def _agreement_s(first: Held, rounds: Sequence[Held]) -> float:
-    def at_the_pairs(one: Held) -> float:
-        return one.core_s["client"] + one.core_s["compute"]
-
-    return max(0.0, at_the_pairs(first) - statistics.median(map(at_the_pairs, rounds)))
+    medians = {role: statistics.median(one[role] for one in known) for role in known[0]} if known else None
+    return medians if medians is None or not whole else {role: round(one) for role, one in medians.items()}
 
 
 def _memory(cell: Cell, memory: Memory | None) -> dict[str, Any]:
-    """What a Compute node held when it froze its list, beside the least that it must keep until the set is agreed.
-
-    That are the contributions that it holds; a node that must also open them and know whose they are needs sessions.
-    """
     if memory is None:
         return {}
     return {
         "compute_memory_bytes": memory.compute,
-        "compute_memory_least_bytes": round(cell.clients * kept_bytes(cell)),
+        "compute_memory_least_bytes": round(cell.clients * cell.kept_bytes),
         "compute_memory_after_bytes": memory.compute_after,
         "memory_bytes": {"client": memory.client, "compute": memory.compute, "trainer": memory.trainer},
     }
-
-
-def _outcomes(cell: Cell, rounds: Sequence[Held]) -> dict[str, Any]:
-    done = [one for one in rounds if one.completed]
-    noise = [one.noise_sd for one in done if one.noise_sd is not None]
-    ideal = [one.noise_sd_ideal for one in done if one.noise_sd_ideal is not None]
-    return {
-        "success_rate": len(done) / len(rounds),
-        "success_expected": success_expected(cell),
-        "contributors": round(statistics.median(one.contributors for one in done)) if done else None,
-        "noise_sd": statistics.median(noise) if noise else None,
-        "noise_sd_ideal": statistics.median(ideal) if ideal else None,
-    }
-
-
-def success_expected(cell: Cell) -> float:
-    """P(K <= T) for K of N clients that drop out, each on its own: a binomial tail. Live, K is fixed."""
-    if cell.backend == MOSQUITTO or cell.is_plain:
-        return float(round(cell.drop_rate * cell.clients) <= cell.tolerated)
-    n, log_in, log_out = cell.clients, math.log(cell.drop_rate), math.log1p(-cell.drop_rate)
-    terms = (
-        math.exp(math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) + k * log_in + (n - k) * log_out)
-        for k in range(cell.tolerated + 1)
-    )
-    return min(1.0, math.fsum(terms))

@@ -8,18 +8,13 @@ from __future__ import annotations
 
 from emulator.results import Round
 from emulator.scaling.cell import MOSQUITTO, Cell
-from emulator.scaling.held import Held, Memory, SetUp
+from emulator.scaling.held import Held, Observed
 from emulator.swarm.options import SwarmOptions
 from emulator.swarm.synthetic import run_rounds
 
 
-def hold_live(cell: Cell) -> tuple[SetUp, list[Held], Memory | None, float]:
-    """Hold a cell's rounds over mosquitto.
-
-    Returns:
-        How sessions and keys came to be, the measured rounds (the first again, where it was aborted), no weights of
-        actors, and the peak of memory of the largest process in MiB.
-    """
+def hold_live(cell: Cell) -> Observed:
+    """Hold a cell's rounds over mosquitto: the first stands for all where it was aborted; nobody weighs actors."""
     done = run_rounds(
         SwarmOptions(
             clients=cell.clients,
@@ -33,10 +28,15 @@ def hold_live(cell: Cell) -> tuple[SetUp, list[Held], Memory | None, float]:
         )
     )
     first, *others = [held_of(one) for one in done.rounds]
-    sessions = done.sessions
-    assert sessions is not None, "a fleet tells"
-    set_up = SetUp(sessions_s=sessions.core_s or 0.0, sessions_wall_s=sessions.wall_s, first=first)
-    return set_up, others or [first], None, done.peak_rss_mb or 0.0
+    assert done.sessions is not None, "a fleet tells"
+    return Observed(
+        sessions_s=done.sessions.core_s or 0.0,
+        sessions_wall_s=done.sessions.wall_s,
+        first=first,
+        rounds=others or [first],
+        memory=None,
+        peak_rss_mb=done.peak_rss_mb or 0.0,
+    )
 
 
 def held_of(one: Round) -> Held:

@@ -17,23 +17,21 @@ from dca_proto.protocol.params import Limits
 from dca_proto.protocol.wire.fields import COMPUTES_MAX
 from dca_proto.statistics.histogram import BINS_MAX
 from dca_proto.wording import nearest
-from emulator.scaling.calibration import Calibration, Size
-from emulator.scaling.cell import CLIENTS_MIN
-from emulator.scaling.held import Figures
-from emulator.scaling.meter import ROLES
+from emulator.scaling.cell import CLIENTS_MIN, Size
+from emulator.scaling.costs import Calibration
+from emulator.scaling.held import COUNTED, ROLES, Figures
 
-KEYS = {"clients": "N", "dimension": "d", "computes": "M"}
 _SIZE_MAX = 10**12
+_RANGES = {"clients": (CLIENTS_MIN, _SIZE_MAX), "dimension": (1, _SIZE_MAX), "computes": (2, COMPUTES_MAX)}
 _GB, _GBIT = 1e9, 1e9 / 8
-_NEEDED = ("core_s_by_role", "messages", "bytes", "received", "received_bytes")
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine that Compute nodes, trainer or broker may run on, and how busy one lets it be.
+    """A machine that Compute nodes, trainer or broker may run on, how busy one lets it be, and for how long.
 
     Attributes:
         broker_messages_s: what a broker on one takes in and gives out, together.
-        load: the part of a machine's capacity that is used.
+        load: the part of a machine's capacity that is used. round_s: how long the round may take.
     """
 
     cores: float = 16
@@ -41,15 +39,34 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     network_gbit: float = 10
     broker_messages_s: float = 100_000
     load: float = 0.5
+    round_s: float = 3600
 
     def check(self) -> None:
         """Raises `UsageError` for what no machine is."""
-        for name in ("cores", "memory_gb", "network_gbit", "broker_messages_s"):
-            if not 0 < getattr(self, name) < math.inf:
-                option = "--" + ("" if name.startswith("broker") else "machine-") + name.replace("_", "-")
-                raise UsageError(f"{option} {getattr(self, name):g}: expected a number above 0")
+        options = {
+            "--machine-cores": self.cores,
+            "--machine-memory-gb": self.memory_gb,
+            "--machine-network-gbit": self.network_gbit,
+            "--broker-messages-s": self.broker_messages_s,
+            "--round-seconds": self.round_s,
+        }
+        for option, value in options.items():
+            if not 0 < value < math.inf:
+                raise UsageError(f"{option} {value:g}: expected a number above 0")
         if not 0 < self.load <= 1:
             raise UsageError(f"--load {self.load:g}: expected a part above 0, at most 1")
+
+    def count(self, **used: float) -> tuple[int, str]:
+        """How many machines there must be, and which resource decides: seconds of a core, bytes, or messages used."""
+        has = {
+            "cores": self.round_s * self.cores,
+            "memory": self.memory_gb * _GB,
+            "network": self.round_s * self.network_gbit * _GBIT,
+            "messages": self.round_s * self.broker_messages_s,
+        }
+        parts = {resource: amount / has[resource] for resource, amount in used.items()}
+        tightest = max(parts, key=lambda resource: parts[resource])
+        return max(1, math.ceil(parts[tightest] / self.load)), tightest
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -91,16 +108,13 @@ class BrokerNeed(msgspec.Struct, frozen=True):
     tightest: str
 
 
-class Prediction(msgspec.Struct, frozen=True):
+class Prediction(Size, frozen=True):
     """A predicted round.
 
     Attributes:
         sessions_s, agreement_s: core seconds once an epoch, for Hellos and for agreeing on the keys of all pairs.
     """
 
-    clients: int
-    dimension: int
-    computes: int
     round_s: float
     roles: dict[str, RoleNeed]
     broker: BrokerNeed
@@ -114,21 +128,20 @@ def parse_question(text: str) -> Size:
     found: dict[str, int] = {}
     for part in text.split(","):
         key, equals, value = (piece.strip() for piece in part.partition("="))
-        if key not in KEYS:
-            raise UsageError(f"--predict: {key!r} is unknown{nearest(key, KEYS)}; expected {', '.join(KEYS)}")
+        if key not in _RANGES:
+            raise UsageError(f"--predict: {key!r} is unknown{nearest(key, _RANGES)}; expected {', '.join(_RANGES)}")
         if not equals or key in found:
             raise UsageError(f"--predict: {part.strip()!r}: expected {key}=NUMBER, once")
         found[key] = _whole(key, value)
-    missing = [key for key in KEYS if key not in found]
+    missing = [key for key in _RANGES if key not in found]
     if missing:
-        wanted = ",".join(f"{key}=..." for key in KEYS)
+        wanted = ",".join(f"{key}=..." for key in _RANGES)
         raise UsageError(f"--predict: {', '.join(missing)} is missing; expected {wanted}")
-    return Size(found["clients"], found["dimension"], found["computes"])
+    return Size(**found)
 
 
 def _whole(key: str, text: str) -> int:
-    least = {"clients": CLIENTS_MIN, "dimension": 1, "computes": 2}[key]
-    most = COMPUTES_MAX if key == "computes" else _SIZE_MAX
+    least, most = _RANGES[key]
     try:
         value = float(text)
     except ValueError:
@@ -138,33 +151,38 @@ def _whole(key: str, text: str) -> int:
     return int(value)
 
 
-def predict(
-    size: Size, costs: Calibration, measured: Sequence[Figures], machine: Machine, round_s: float
-) -> Prediction:
+def predict(size: Size, costs: Calibration, measured: Sequence[Figures], machine: Machine) -> Prediction:
     """The round of that size.
 
     Args:
-        costs: fitted. measured: the cells that they were fitted to. round_s: how long the round may take.
+        costs: fitted. measured: the cells that they were fitted to.
 
     Raises:
         UsageError: the calibration says nothing about that number of Compute nodes, or lacks a figure.
     """
     require_computes(size, [cell.computes for cell in measured])
-    lacking = [f"{key} of {role}" for key in _NEEDED for role in ROLES if (key, role) not in costs]
+    needed = [(key, role) for key in ("core_s_by_role", *COUNTED) for role in ROLES]
+    lacking = [f"{key} of {role}" for key, role in needed if (key, role) not in costs]
     if lacking:
         raise UsageError(f"--predict: the calibration has no {', '.join(lacking)}; measure anew")
-    roles = {role: _role(role, size, costs, machine, round_s) for role in ROLES}
-    sessions, agreement = costs.get(("sessions_s", "")), costs.get(("agreement_s", ""))
+    figures = {figure: cost.at(size) for figure, cost in costs.items()}
+    messages, passed = (
+        math.fsum(figures[key, role] for key in keys for role in ROLES)
+        for keys in (("messages", "received"), ("bytes", "received_bytes"))
+    )
+    round_s = machine.round_s
     return Prediction(
-        clients=size.clients,
-        dimension=size.dimension,
-        computes=size.computes,
+        size.clients,
+        size.dimension,
+        size.computes,
         round_s=round_s,
-        roles=roles,
-        broker=_broker(size, costs, machine, round_s),
-        sessions_s=None if sessions is None else sessions.at(size),
-        agreement_s=None if agreement is None else agreement.at(size),
-        assumptions=_assumptions(size, measured, machine, round_s),
+        roles={role: _role(role, size, figures, costs, machine) for role in ROLES},
+        broker=BrokerNeed(
+            messages, messages / round_s, passed, passed / round_s, *machine.count(messages=messages, network=passed)
+        ),
+        sessions_s=figures.get(("sessions_s", "")),
+        agreement_s=figures.get(("agreement_s", "")),
+        assumptions=_assumptions(size, measured, machine),
     )
 
 
@@ -178,55 +196,28 @@ def require_computes(size: Size, measured: Iterable[int]) -> None:
         )
 
 
-def _role(role: str, size: Size, costs: Calibration, machine: Machine, round_s: float) -> RoleNeed:
+def _role(
+    role: str, size: Size, figures: Mapping[tuple[str, str], float], costs: Calibration, machine: Machine
+) -> RoleNeed:
     actors = {"client": size.clients, "compute": size.computes, "trainer": 1}[role]
-    core = costs["core_s_by_role", role]
-    sent, taken = costs["bytes", role].at(size), costs["received_bytes", role].at(size)
-    memory = costs.get(("memory_bytes", role))
-    need = RoleNeed(
+    core_s, memory = figures["core_s_by_role", role], figures.get(("memory_bytes", role))
+    each, passed = core_s / actors, (figures["bytes", role] + figures["received_bytes", role]) / actors
+    machines, tightest = machine.count(cores=each, memory=memory or 0.0, network=passed)
+    own = role == "client"
+    return RoleNeed(
         actors=actors,
-        core_s=Figure(core.at(size), core.interval(size)),
-        core_s_each=core.at(size) / actors,
-        bytes_each=(sent + taken) / actors,
-        memory_bytes_each=None if memory is None else memory.at(size),
-        messages=costs["messages", role].at(size),
-        bytes=sent,
+        core_s=Figure(core_s, costs["core_s_by_role", role].interval(size)),
+        core_s_each=each,
+        bytes_each=passed,
+        memory_bytes_each=memory,
+        messages=figures["messages", role],
+        bytes=figures["bytes", role],
+        machines=None if own else machines * actors,
+        tightest="" if own else tightest,
     )
-    if role == "client":
-        return need
-    each, tightest = _machines(
-        machine,
-        {
-            "cores": need.core_s_each / (round_s * machine.cores),
-            "memory": (need.memory_bytes_each or 0.0) / (machine.memory_gb * _GB),
-            "network": need.bytes_each / (round_s * machine.network_gbit * _GBIT),
-        },
-    )
-    return msgspec.structs.replace(need, machines=each * actors, tightest=tightest)
 
 
-def _broker(size: Size, costs: Calibration, machine: Machine, round_s: float) -> BrokerNeed:
-    def total(*keys: str) -> float:
-        return math.fsum(costs[key, role].at(size) for key in keys for role in ROLES)
-
-    messages, passed = total("messages", "received"), total("bytes", "received_bytes")
-    machines, tightest = _machines(
-        machine,
-        {
-            "messages": messages / (round_s * machine.broker_messages_s),
-            "network": passed / (round_s * machine.network_gbit * _GBIT),
-        },
-    )
-    return BrokerNeed(messages, messages / round_s, passed, passed / round_s, machines, tightest)
-
-
-def _machines(machine: Machine, used: Mapping[str, float]) -> tuple[int, str]:
-    """How many machines, when so many whole ones are used of each resource; and which decides."""
-    tightest = max(used, key=lambda resource: used[resource])
-    return max(1, math.ceil(used[tightest] / machine.load)), tightest
-
-
-def _assumptions(size: Size, measured: Sequence[Figures], machine: Machine, round_s: float) -> list[str]:
+def _assumptions(size: Size, measured: Sequence[Figures], machine: Machine) -> list[str]:
     largest = max(cell.clients * cell.dimension for cell in measured)
     beyond = size.clients * size.dimension / largest
     told = [
@@ -238,7 +229,8 @@ def _assumptions(size: Size, measured: Sequence[Figures], machine: Machine, roun
         "device does so itself",
         "Python's garbage collector is off, as it was when costs were measured",
         "a Compute node's work and memory spread over its machines by client; as it stands, a node is one process",
-        f"messages are the application's: acknowledgements are not counted, and are spread evenly over {round_s:g} s",
+        "messages are the application's: acknowledgements are not counted, and are spread evenly over "
+        f"{machine.round_s:g} s",
         f"a machine has {machine.cores:g} cores, {machine.memory_gb:g} GB, {machine.network_gbit:g} Gbit/s, or a "
         f"broker of {machine.broker_messages_s:,.0f} messages/s, and is used to {100 * machine.load:g} %",
     ]

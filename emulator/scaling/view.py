@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from types import TracebackType
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from rich import box
 from rich.console import Console
@@ -13,13 +11,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from dca_proto.cli.output import say
-from emulator.scaling.calibration import ERROR_MAX, HeldOut, worst
-from emulator.scaling.cell import EMULATED, Cell
-from emulator.scaling.fit import Growth
+from emulator.scaling.cell import EMULATED, Cell, Size
+from emulator.scaling.costs import ERROR_MAX, Growth, HeldOut, worst
 from emulator.scaling.held import Figures
-from emulator.scaling.predict import Figure, Prediction
+from emulator.scaling.predict import Prediction
 
 _Cells = Sequence[Figures]
+_Columns = Mapping[str, Callable[[Figures], str]]
 _ROLES = {"client": "clients", "compute": "Compute nodes", "trainer": "trainer"}
 _ERRORS = {
     "client": "client core seconds",
@@ -32,13 +30,12 @@ _ERRORS = {
     "hellos": "session core seconds",
 }
 """A column of the table of held-out cells, and the quantity in it."""
-_WAYS = ("bytes", "received_bytes")
 _BUSY = 1.2
 _FIGURES = {"wall_s": "wall time", "core_s": "core time"}
 
 
 class Progressing:
-    """A bar on a terminal, a line for each finished cell elsewhere.
+    """A bar on a terminal, a line for each finished cell elsewhere; as a context.
 
     Args:
         console: where to show. cells: those that are to be measured, in their order.
@@ -63,12 +60,12 @@ class Progressing:
         self._progress.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, *failure: object) -> None:
         self._progress.stop()
 
     def began(self, cell: Cell) -> None:
         """A cell is being measured."""
-        self._progress.update(self._task, description=f"{self._finished + 1}/{self._total} {size_text(cell)}")
+        self._progress.update(self._task, description=f"{self._finished + 1}/{self._total} {cell}")
 
     def ended(self, cell: Cell, figures: Figures) -> None:
         """A cell is finished; what is left is estimated from how fast the finished ones were."""
@@ -79,14 +76,8 @@ class Progressing:
         left = f"about {duration(left_s)} left" if self._finished < self._total else ""
         self._progress.update(self._task, completed=self._done_s, left=left)
         if not self._console.is_terminal:
-            line = f"{size_text(cell)}: {figures.wall_s:.3g} s a round; {left or 'all measured'}"
+            line = f"{cell}: {figures.wall_s:.3g} s a round; {left or 'all measured'}"
             say(self._console, f"{self._finished}/{self._total}", line)
-
-
-def size_text(cell: Cell) -> str:
-    """A cell in a few words."""
-    drop = f", {100 * cell.drop_rate:g} % drop" if cell.drop_rate else ""
-    return f"N = {cell.clients:,}, d = {cell.dimension:,}, M = {cell.computes}{drop}"
 
 
 def duration(seconds: float) -> str:
@@ -99,76 +90,67 @@ def duration(seconds: float) -> str:
 def cells_table(cells: _Cells) -> Table:
     """Times, with the paper's beside them, and what came before the rounds."""
     title = "seconds of a round; ratio to the paper's: below 1 is faster; set-up once a day"
-    table = _table(title, "N", "d", "M", "wall", "spread", "agree", "paper", "ratio", "set-up")
-    for one in cells:
-        low, high = one.spread
-        table.add_row(
-            *_size(one),
-            f"{one.wall_s:.3g}",
-            f"{low:.3g}-{high:.3g}",
-            f"{one.phases['agree']:.2g}",
-            _optional(one.paper_s, "g"),
-            _optional(one.ratio, ".2f"),
-            f"{one.sessions_wall_s + (one.first_round_wall_s or 0.0):.3g}",
-        )
-    return table
+    columns: _Columns = {
+        "wall": lambda one: f"{one.wall_s:.3g}",
+        "spread": lambda one: "{:.3g}-{:.3g}".format(*one.spread),
+        "agree": lambda one: f"{one.phases['agree']:.2g}",
+        "paper": lambda one: _optional(one.paper_s, "g"),
+        "ratio": lambda one: _optional(one.ratio, ".2f"),
+        "set-up": lambda one: f"{one.sessions_wall_s + (one.first_round_wall_s or 0.0):.3g}",
+    }
+    return _of_cells(title, cells, columns)
 
 
 def uses_table(cells: _Cells) -> Table:
     """Where core time goes for each contribution, beside the floor; what a client sends and gets; and memory."""
+
+    def us(role: str, one: Figures) -> str:
+        return _optional((one.us_per_contribution or {}).get(role), ".0f")
+
+    def each(figure: str, one: Figures, show: Callable[[float], str], unknown: str = "") -> str:
+        """Of one client, in the mean."""
+        by_role: dict[str, float] | None = getattr(one, figure)
+        return unknown if by_role is None else show(by_role["client"] / one.clients)
+
     others = sorted({role for one in cells for role in one.core_s_by_role} - _ROLES.keys())
-    title = "core µs of a contribution (bare cryptography); a client's traffic; peak MiB"
-    table = _table(title, "N", "d", "M", "client", "nodes", *others, "msgs", "sent", "got", "peak")
-    for one in cells:
-        us, floor = one.us_per_contribution or {}, one.floor_us
-        table.add_row(
-            *_size(one),
-            *(f"{_optional(us.get(role), '.0f')} ({floor[role]:.0f})" for role in ("client", "compute")),
-            *(_optional(us.get(role), ".0f") for role in others),
-            " + ".join(_optional(_for_each_client(one, way), ".3g") or "?" for way in ("messages", "received")),
-            *("" if size is None else _bytes(size) for size in map(partial(_for_each_client, one), _WAYS)),
-            f"{one.peak_rss_mb:.0f}",
-        )
-    return table
-
-
-def _for_each_client(one: Figures, figure: str) -> float | None:
-    """A figure of a client, in the mean; None where nobody counted it."""
-    by_role: dict[str, float] | None = getattr(one, figure)
-    return None if by_role is None else by_role["client"] / one.clients
+    columns: _Columns = {
+        "client": lambda one: f"{us('client', one)} ({one.floor_us['client']:.0f})",
+        "nodes": lambda one: f"{us('compute', one)} ({one.floor_us['compute']:.0f})",
+        **{role: lambda one, role=role: us(role, one) for role in others},  # type: ignore[misc]
+        "msgs": lambda one: " + ".join(each(way, one, "{:.3g}".format, "?") for way in ("messages", "received")),
+        "sent": lambda one: each("bytes", one, _bytes),
+        "got": lambda one: each("received_bytes", one, _bytes),
+        "peak": lambda one: f"{one.peak_rss_mb:.0f}",
+    }
+    return _of_cells("core µs of a contribution (bare cryptography); a client's traffic; peak MiB", cells, columns)
 
 
 def dropouts_table(cells: _Cells) -> Table:
     """What T costs in noise, and what it buys."""
-    table = _table("drop-outs", "N", "d", "M", "T", "drop rate", "noise sd", "of ideal", "results", "expected",
-                   "wall s")  # fmt: skip
-    for one in cells:
-        noise, ideal = one.noise_sd, one.noise_sd_ideal
-        table.add_row(
-            *_size(one),
-            f"{one.tolerated:,}",
-            f"{100 * one.drop_rate:g} %",
-            _optional(noise, ".4g"),
-            f"{noise / ideal:.3f}" if noise and ideal else "",
-            f"{100 * one.success_rate:.0f} %",
-            f"{100 * one.success_expected:.1f} %",
-            f"{one.wall_s:.3g}",
-        )
-    return table
+
+    def of_ideal(one: Figures) -> str:
+        return f"{one.noise_sd / one.noise_sd_ideal:.3f}" if one.noise_sd and one.noise_sd_ideal else ""
+
+    columns: _Columns = {
+        "T": lambda one: f"{one.tolerated:,}",
+        "drop rate": lambda one: f"{100 * one.drop_rate:g} %",
+        "noise sd": lambda one: _optional(one.noise_sd, ".4g"),
+        "of ideal": of_ideal,
+        "results": lambda one: f"{100 * one.success_rate:.0f} %",
+        "expected": lambda one: f"{100 * one.success_expected:.1f} %",
+        "wall s": lambda one: f"{one.wall_s:.3g}",
+    }
+    return _of_cells("drop-outs", cells, columns)
 
 
 def busy_lines(cells: _Cells) -> Iterator[tuple[str, str]]:
     """A doubt about wall times: processes in virtual time wait for each other, and else for nothing but a core."""
-    waits = [_awake_s(one) / one.core_s for one in cells if one.backend == EMULATED]
+    waits = [
+        (one.processes * one.wall_s - (one.waiting_s or 0.0)) / one.core_s for one in cells if one.backend == EMULATED
+    ]
     if waits and max(waits) > _BUSY:
         awake = f"processes were awake for up to {max(waits):.1f} times their core time"
         yield "busy", f"{awake}: other work, or more processes than cores, took the cores; measure anew"
-
-
-def _awake_s(one: Figures) -> float:
-    """Seconds, summed over processes, in which there was something to do; measured in one if the file is silent."""
-    whole_s: float = one.processes * one.wall_s
-    return whole_s - (one.waiting_s or 0.0)
 
 
 def slower_lines(cells: _Cells) -> Iterator[tuple[str, str]]:
@@ -217,18 +199,10 @@ def held_out_table(held_out: Iterable[HeldOut]) -> Table:
     """Cells that were measured and not fitted: the error of each figure, a row for each cell."""
     rows: dict[tuple[str, str, str], dict[str, str]] = {}
     for one in held_out:
-        size = (f"{one.clients:,}", f"{one.dimension:,}", str(one.computes))
-        rows.setdefault(size, {})[one.quantity] = f"{100 * one.error:+.0f}"
-    table = _table(
-        "largest cells, predicted from others, errors in %; from msgs on a node's",
-        "N",
-        "d",
-        "M",
-        *_ERRORS,
-    )
-    for size, errors in rows.items():
-        table.add_row(*size, *(errors.get(quantity, "") for quantity in _ERRORS.values()))
-    return table
+        rows.setdefault(_size(one), {})[one.quantity] = f"{100 * one.error:+.0f}"
+    title = "largest cells, predicted from others, errors in %; from msgs on a node's"
+    found = [(*size, *(errors.get(quantity, "") for quantity in _ERRORS.values())) for size, errors in rows.items()]
+    return _table(title, ("N", "d", "M", *_ERRORS), found)
 
 
 def is_far_off(held_out: Sequence[HeldOut]) -> bool:
@@ -249,13 +223,13 @@ def held_out_line(held_out: Sequence[HeldOut]) -> str:
 def prediction_table(prediction: Prediction) -> Table:
     """What a round needs: a column for each role."""
     title = f"a round of N = {prediction.clients:,}, d = {prediction.dimension:,}, M = {prediction.computes}"
-    table = _table(f"{title} in {duration(prediction.round_s)}", "", *(_ROLES[role] for role in prediction.roles))
     needs = prediction.roles.values()
+    reaches = [[100 * (end / need.core_s.value - 1) for end in need.core_s.interval] for need in needs]
     rows = {
         "there are": [f"{need.actors:,}" for need in needs],
         "core seconds, each": [f"{need.core_s_each:,.3g}" for need in needs],
         "core seconds, all": [f"{need.core_s.value:,.3g}" for need in needs],
-        "  refits, 95 %": [_reach(need.core_s) for need in needs],
+        "  refits, 95 %": ["{:+.0f} to {:+.0f} %".format(*reach) for reach in reaches],
         "traffic, each": [_bytes(need.bytes_each) for need in needs],
         "memory, each": ["" if need.memory_bytes_each is None else _bytes(need.memory_bytes_each) for need in needs],
         "messages sent, all": [f"{need.messages:,.4g}" for need in needs],
@@ -263,9 +237,8 @@ def prediction_table(prediction: Prediction) -> Table:
             "their own" if need.machines is None else f"{need.machines:,} ({need.tightest})" for need in needs
         ],
     }
-    for name, cells in rows.items():
-        table.add_row(name, *cells)
-    return table
+    header = ("", *(_ROLES[role] for role in prediction.roles))
+    return _table(f"{title} in {duration(prediction.round_s)}", header, [(name, *row) for name, row in rows.items()])
 
 
 def broker_line(prediction: Prediction) -> str:
@@ -277,14 +250,22 @@ def broker_line(prediction: Prediction) -> str:
     )
 
 
-def _size(one: Figures) -> tuple[str, str, str]:
+def _size(one: Size) -> tuple[str, str, str]:
     return f"{one.clients:,}", f"{one.dimension:,}", str(one.computes)
 
 
-def _table(title: str, *columns: str) -> Table:
+def _of_cells(title: str, cells: _Cells, columns: _Columns) -> Table:
+    """A table with a row for each cell."""
+    rows = [(*_size(one), *(say_it(one) for say_it in columns.values())) for one in cells]
+    return _table(title, ("N", "d", "M", *columns), rows)
+
+
+def _table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in columns:
-        table.add_column(column, justify="left" if column in ("", "figure") else "right", no_wrap=True)
+    for column in header:
+        table.add_column(column, justify="right" if column else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
@@ -292,15 +273,9 @@ def _optional(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
-def _reach(figure: Figure) -> str:
-    """An interval, relative to the figure."""
-    low, high = (100 * (end / figure.value - 1) for end in figure.interval)
-    return f"{low:+.0f} to {high:+.0f} %"
-
-
 def _bytes(size: float) -> str:
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if size < 1000 or unit == "TB":
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
             return f"{size:,.3g} {unit}"
         size /= 1000
-    raise AssertionError
+    return f"{size:,.3g} TB"

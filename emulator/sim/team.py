@@ -7,42 +7,26 @@ starts the others afresh and passes on what they send each other, so each of the
 reads and process 0 reads before it sends: with full pipes, too, one end of each is always being emptied.
 
 A worker that fails before its last swap says why with its last breath; one that is killed is known by its exit code.
-Either ends process 0's program with `WorkerError`, and that ends the others. When process 0 dies, however it does, the
+Either ends process 0's program with an error, and that ends the others. When process 0 dies, however it does, the
 workers end at once.
 """
 
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
-import os
-import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from emulator.engine.local import deaf, end_with
+from emulator.engine.local import death_of, end_with, spawn
 
 _STOP_S = 5.0
 Result = TypeVar("Result")
-
-
-class WorkerError(RuntimeError):
-    """A worker ended before the program did: its number, and why.
-
-    Attributes:
-        was_killed: whether by SIGKILL, as the system does where memory is short.
-    """
-
-    def __init__(self, number: int, count: int, why: str, *, was_killed: bool = False) -> None:
-        super().__init__(f"process {number} of {count} {why}")
-        self.was_killed = was_killed
 
 
 class _EndedError(Exception):
@@ -76,7 +60,7 @@ class Team:
     def swap(self, outgoing: Sequence[bytes]) -> list[bytes]:
         """Hand over `outgoing[p]` to process p, and take what each has for this one, in their order.
 
-        Raises `WorkerError` in process 0 if a worker has failed or died.
+        Raises, in process 0, `WorkerDiedError` if a worker has died, and `RuntimeError` if its program has failed.
         """
         began_s, worked_s = time.perf_counter(), time.process_time()
         incoming = self._pass(outgoing)
@@ -101,28 +85,16 @@ class _First(Team):
     def _pass(self, outgoing: Sequence[bytes]) -> list[bytes]:
         rows = [outgoing, *(self._read(worker) for worker in self._workers)]
         for worker in self._workers:
-            with self._telling(worker):
+            with worker.alive():
                 worker.pipe.send_bytes(_encode([row[worker.number] for row in rows]))
         return [row[0] for row in rows]
 
     def _read(self, worker: _Worker) -> list[bytes]:
-        with self._telling(worker):
+        with worker.alive():
             said: list[bytes] | _Trouble = _decode_said(worker.pipe.recv_bytes())
         if isinstance(said, _Trouble):
-            raise WorkerError(worker.number, self.count, f"failed: {said.line}") from RuntimeError(said.trace)
+            raise RuntimeError(f"{worker.name} failed: {said.line}") from RuntimeError(said.trace)
         return said
-
-    @contextlib.contextmanager
-    def _telling(self, worker: _Worker) -> Iterator[None]:
-        """Say what became of a worker whose pipe has ended."""
-        try:
-            yield
-        except (EOFError, ConnectionError):
-            worker.process.join(_STOP_S)
-            code = worker.process.exitcode
-            by_signal = code is not None and code < 0
-            why = f"was killed by signal {-(code or 0)}" if by_signal else f"ended early with exit code {code}"
-            raise WorkerError(worker.number, self.count, why, was_killed=code == -signal.SIGKILL) from None
 
 
 class _Other(Team):
@@ -143,34 +115,39 @@ class _Other(Team):
 class _Worker:
     """A process that process 0 has started, and the pipe to it."""
 
-    def __init__(self, number: int, count: int, program: Callable[[Team], object]) -> None:
-        context = multiprocessing.get_context("spawn")
+    def __init__(self, number: int, count: int, program: Callable[[Team], object], advice: str) -> None:
         self.number = number
-        self.pipe, theirs = context.Pipe()
-        arguments = (os.getpid(), number, count, theirs, program)
-        self.process: SpawnProcess = context.Process(target=_serve, args=arguments, daemon=True)
-        with deaf():  # Ctrl-C is for process 0 to answer
-            self.process.start()
-        theirs.close()
+        self.name = f"process {number} of {count}"
+        self._advice = advice
+        self._process, self.pipe = spawn(_serve, number, count, program, daemon=True)
+
+    @contextlib.contextmanager
+    def alive(self) -> Iterator[None]:
+        """Say what became of it where its pipe ends."""
+        try:
+            yield
+        except (EOFError, ConnectionError):
+            raise death_of(self._process, self.name, self._advice) from None
 
     def end(self, patience_s: float) -> None:
         """Be gone: by itself within that time, or by force."""
-        self.process.join(patience_s)
-        if self.process.is_alive():
-            self.process.terminate()
-            self.process.join()
+        self._process.join(patience_s)
+        if self._process.is_alive():
+            self._process.terminate()
+            self._process.join()
         self.pipe.close()
 
 
-def run_together(program: Callable[[Team], Result], count: int) -> Result:
+def run_together(program: Callable[[Team], Result], count: int, advice: str = "") -> Result:
     """Run a program in so many processes, this one among them, and give what it returns here.
 
     Args:
         program: a function that fresh processes can import by its name, or a partial of one. It runs in each with its
             place in the team, here as number 0. count: 1 runs it here alone.
+        advice: what to do where the system kills a process for want of memory.
 
     Raises:
-        WorkerError: another one failed or died. And whatever the program raises here.
+        WorkerDiedError: another one died. RuntimeError: its program failed. And whatever the program raises here.
     """
     if count == 1:
         return program(Team())
@@ -178,7 +155,7 @@ def run_together(program: Callable[[Team], Result], count: int) -> Result:
     patience_s = 0.0
     try:
         for number in range(1, count):
-            workers.append(_Worker(number, count, program))  # noqa: PERF401 - those that started must be ended
+            workers.append(_Worker(number, count, program, advice))  # noqa: PERF401 - those that started must be ended
         result = program(_First(workers))
         patience_s = _STOP_S  # they are at their end, too
     finally:
@@ -187,7 +164,7 @@ def run_together(program: Callable[[Team], Result], count: int) -> Result:
     return result
 
 
-def _serve(parent: int, number: int, count: int, pipe: Connection, program: Callable[[Team], object]) -> None:
+def _serve(parent: int, pipe: Connection, number: int, count: int, program: Callable[[Team], object]) -> None:
     """A worker's life."""
     end_with(parent)
     try:

@@ -22,8 +22,8 @@ from emulator.scaling import emulated, measure
 from emulator.scaling.cell import Cell
 from emulator.scaling.emulated import Population, hold_emulated
 from emulator.scaling.held import Figures
-from emulator.scaling.measure import measure_apart
-from emulator.sim.team import WorkerError, run_together
+from emulator.scaling.measure import Measuring, measure_apart
+from emulator.sim.team import Team, run_together
 
 ID, TAG = bytes(16), 16
 LOCALLY = open_engine()
@@ -86,7 +86,7 @@ def test_messages_and_bytes_are_those_of_the_protocol(processes: int) -> None:
 
 def test_peak_memory_is_in_mebibytes_as_a_fleet_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emulated, "peak_rss_bytes", lambda: 3 << 20)
-    assert measure.measure(cell()).peak_rss_mb == 3.0
+    assert Measuring().measure(cell()).peak_rss_mb == 3.0
 
 
 def test_the_noise_is_the_ideal_one_and_the_unused_tolerance() -> None:
@@ -123,7 +123,7 @@ def test_keys_of_pairs_are_agreed_on_in_the_set_up_and_in_no_measured_round(monk
     one = cell()
     population = Population(one)
     counts = []
-    for hold in (lambda: population.set_up().first, population.hold, population.hold):
+    for hold in (population.hold, population.hold, population.hold):
         multiplied = 0
         assert hold().completed
         counts.append(multiplied)
@@ -135,23 +135,18 @@ def test_keys_of_pairs_are_agreed_on_in_the_set_up_and_in_no_measured_round(monk
 def test_processes_in_step_hold_the_same_rounds_as_one(drop_rate: float) -> None:
     """Who drops out, what is sent and what is held do not depend on how the actors are dealt out."""
     one = cell(clients=20, tolerated=1, drop_rate=drop_rate)
-    (alone, alone_first, alone_memory), (two, two_first, two_memory) = (
-        (rounds, set_up.first, memory)
-        for set_up, rounds, memory, _ in (
-            run_together(functools.partial(hold_emulated, one), processes) for processes in (1, 2)
-        )
-    )
-    for mine, theirs in zip([alone_first, *alone], [two_first, *two], strict=True):
+    alone, two = (run_together(functools.partial(hold_emulated, one), processes) for processes in (1, 2))
+    for mine, theirs in zip([alone.first, *alone.rounds], [two.first, *two.rounds], strict=True):
         assert mine.completed == theirs.completed == (drop_rate == 0)
         for figure in ("messages", "bytes", "received", "received_bytes", "contributors", "noise_sd"):
             assert getattr(mine, figure) == getattr(theirs, figure), figure
     for role in ("client", "compute", "trainer", "compute_after"):
-        assert getattr(two_memory, role) == pytest.approx(getattr(alone_memory, role), abs=2_000), role
+        assert getattr(two.memory, role) == pytest.approx(getattr(alone.memory, role), abs=2_000), role
 
 
 def test_a_round_leaves_nothing_for_the_garbage_collector_that_is_off_while_it_is_measured() -> None:
     population = Population(cell(clients=30))
-    population.set_up()
+    population.hold()
     gc.collect()
     gc.disable()
     try:
@@ -192,7 +187,7 @@ def test_what_a_node_holds_grows_by_what_it_must_keep_of_a_client() -> None:
     assert each[1] < 4 / 3 * max(each[0], 1_000)
 
 
-class Faulty(measure.Measuring):
+class Faulty(Measuring):
     """Ends as its cell's number of dimensions says."""
 
     def measure(self, cell: Cell) -> Figures:
@@ -246,9 +241,13 @@ def family() -> list[psutil.Process]:
 
 
 def test_a_worker_that_is_killed_is_told_as_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed(*_: object) -> None:
-        raise WorkerError(1, 2, "was killed by signal 9", was_killed=True)
+    monkeypatch.setattr(measure, "hold_emulated", killed)
+    with pytest.raises(WorkerDiedError, match=r"^process 1 of 2 was killed \(.* runs out: leave this size out\)$"):
+        Measuring().measure(cell(processes=2))
 
-    monkeypatch.setattr(measure, "run_together", killed)
-    with pytest.raises(UsageError, match="process 1 of 2 was killed by signal 9, most likely for want of memory"):
-        measure.measure(cell(processes=2))
+
+def killed(cell: Cell, team: Team) -> None:
+    """What a process does that the system kills."""
+    if team.number:
+        os.kill(os.getpid(), signal.SIGKILL)
+    team.gather(b"")

@@ -13,11 +13,12 @@ import psutil
 import pytest
 
 from dca_proto.protocol.effects import Address, Channel
+from emulator.engine import WorkerDiedError
 from emulator.sim.broker import BrokerOptions
 from emulator.sim.lockstep import PartitionLink
 from emulator.sim.packet import Packet
 from emulator.sim.simulator import Simulator
-from emulator.sim.team import Team, WorkerError, run_together
+from emulator.sim.team import Team, run_together
 
 GONE_S = 10.0
 
@@ -69,18 +70,19 @@ def test_full_pipes_do_not_stop_anybody() -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "error", "told"),
     [
-        ("raise", r"process 1 of 2 failed: ValueError: no more paper \(lockstep_programs.py:\d+\)"),
-        ("end of file", r"process 1 of 2 failed: EOFError: half a file \(lockstep_programs.py:\d+\)"),
-        ("kill", "process 1 of 2 was killed by signal 9"),
-        ("return", "process 1 of 2 ended early with exit code 0"),
+        ("raise", RuntimeError, r"process 1 of 2 failed: ValueError: no more paper \(lockstep_programs.py:\d+\)"),
+        ("end of file", RuntimeError, r"process 1 of 2 failed: EOFError: half a file \(lockstep_programs.py:\d+\)"),
+        ("kill", WorkerDiedError, r"process 1 of 2 was killed \(by the system, where memory runs out: do less\)"),
+        ("return", WorkerDiedError, "process 1 of 2 ended by itself with 0"),
     ],
 )
-def test_a_worker_that_ends_is_told_in_one_line_with_its_cause_and_nothing_stays(how: str, told: str) -> None:
-    with pytest.raises(WorkerError, match=f"^{told}$") as caught:
-        run_together(functools.partial(programs.fail, how), 2)
-    assert caught.value.was_killed == (how == "kill")
+def test_a_worker_that_ends_is_told_in_one_line_with_its_cause_and_nothing_stays(
+    how: str, error: type[Exception], told: str
+) -> None:
+    with pytest.raises(error, match=f"^{told}$") as caught:
+        run_together(functools.partial(programs.fail, how), 2, "do less")
     assert ("no more paper" in str(caught.value.__cause__)) == (how == "raise")  # with all of its traceback
     assert workers_of(psutil.Process()) == []
 

@@ -13,14 +13,11 @@ from scipy.stats import binom
 from dca_proto.errors import UsageError
 from dca_proto.protocol.effects import Address, Channel, Report, Send
 from dca_proto.protocol.events import Received, Started
-from emulator.scaling.account import Account
-from emulator.scaling.cell import Cell, kept_bytes, sweep, tolerated_of
+from emulator.scaling.cell import Cell, Sweep, tolerated_of
+from emulator.scaling.emulated import Account, Metered
 from emulator.scaling.floor import floor_by_role_us
 from emulator.scaling.footprint import footprint
-from emulator.scaling.held import Held, Memory, SetUp, cell_figures, success_expected
-from emulator.scaling.meter import Metered, Tally
-from emulator.scaling.paper import paper_s
-from emulator.sim.process import Traffic
+from emulator.scaling.held import Held, Memory, Observed, cell_figures
 
 
 def cell(**changes: Any) -> Cell:
@@ -44,7 +41,8 @@ def held(wall_s: float, client_s: float, *, completed: bool = True) -> Held:
 
 
 def test_a_sweep_is_the_product_cheapest_first_and_names_each_size_once() -> None:
-    cells = sweep([1000, 10], [5, 50], [3], [0.1, 0.11], [0.0], backend="emulated", repeats=1)
+    axes = {"clients": [1000, 10], "dimension": [5, 50], "computes": [3], "tolerated": [0.1, 0.11], "drop_rates": [0.0]}
+    cells = Sweep(**axes, backend="emulated", repeats=1).cells()
     estimates = [one.estimate_s for one in cells]
     assert estimates == sorted(estimates)
     assert len(cells) == 2 * 2 + 2  # of 10 clients, 10 % and 11 % are both T = 1
@@ -81,22 +79,22 @@ def test_sizes_that_no_round_can_have_are_refused(changes: dict[str, Any], messa
 
 
 def test_table_1_is_beside_the_cells_that_it_has() -> None:
-    assert paper_s(cell()) == 2.86
-    assert paper_s(cell(clients=100_000, dimension=10_000)) == 1592.29
+    assert cell().table_1_s == 2.86
+    assert cell(clients=100_000, dimension=10_000).table_1_s == 1592.29
     for changes in ({"computes": 3}, {"clients": 500}, {"dimension": 11}, {"drop_rate": 0.1}):
-        assert paper_s(cell(**changes)) is None
+        assert cell(**changes).table_1_s is None
 
 
 FLOOR = {"client": 20.0, "compute": 21.0, "trainer": 0.0}
 
 
-def set_up(first: Held) -> SetUp:
-    return SetUp(sessions_s=8.0, sessions_wall_s=4.0, first=first)
+def observed(first: Held, rounds: list[Held], memory: Memory | None = None) -> Observed:
+    return Observed(sessions_s=8.0, sessions_wall_s=4.0, first=first, rounds=rounds, memory=memory, peak_rss_mb=50.0)
 
 
 def test_a_cell_is_the_medians_of_its_rounds_and_the_set_up_is_apart() -> None:
     rounds = [held(2.0, 3.0), held(1.43, 2.0), held(4.0, 2.5)]
-    figures = msgspec.to_builtins(cell_figures(cell(), set_up(held(9.0, 7.5)), rounds, None, 50.0, FLOOR))
+    figures = msgspec.to_builtins(cell_figures(cell(), observed(held(9.0, 7.5), rounds), FLOOR))
     assert (figures["wall_s"], figures["wall_s_spread"]) == (2.0, (1.43, 4.0))
     assert figures["agreement_s"] == 7.5 + 1.0 - (2.5 + 1.0)
     assert figures["core_s_by_role"] == {"client": 2.5, "compute": 1.0, "trainer": 0.5, "emulator": 0.25}
@@ -107,7 +105,7 @@ def test_a_cell_is_the_medians_of_its_rounds_and_the_set_up_is_apart() -> None:
     }
     assert figures["floor_us"] == FLOOR
     memory = Memory(client=1, compute=2, trainer=3, compute_after=4)
-    weighed = msgspec.to_builtins(cell_figures(cell(), set_up(held(9.0, 7.5)), rounds, memory, 50.0, FLOOR))
+    weighed = msgspec.to_builtins(cell_figures(cell(), observed(held(9.0, 7.5), rounds, memory), FLOOR))
     assert {key for key, value in weighed.items() if value != figures[key]} == {
         key for key in figures if "memory" in key
     }
@@ -115,11 +113,10 @@ def test_a_cell_is_the_medians_of_its_rounds_and_the_set_up_is_apart() -> None:
 
 
 def test_the_least_that_a_node_keeps_are_the_contributions_that_it_holds() -> None:
-    assert kept_bytes(cell()) == (36 + 8 * 10 + 8 * 100) / 10
+    assert cell().kept_bytes == (36 + 8 * 10 + 8 * 100) / 10
     memory = Memory(client=1, compute=300_000, trainer=2, compute_after=5)
-    figures = msgspec.to_builtins(
-        cell_figures(cell(), set_up(held(1, 1)), [held(1, 1, completed=False)], memory, 1.0, FLOOR)
-    )
+    seen = observed(held(1, 1), [held(1, 1, completed=False)], memory)
+    figures = msgspec.to_builtins(cell_figures(cell(), seen, FLOOR))
     assert figures["compute_memory_least_bytes"] == 1000 * 91.6
     assert (figures["compute_memory_bytes"], figures["compute_memory_after_bytes"]) == (300_000, 5)
     assert (figures["success_rate"], figures["noise_sd"], figures["contributors"]) == (0.0, None, None)
@@ -128,13 +125,13 @@ def test_the_least_that_a_node_keeps_are_the_contributions_that_it_holds() -> No
 @pytest.mark.parametrize(("clients", "tolerated", "rate"), [(10, 2, 0.1), (1000, 60, 0.05), (5, 0, 0.5), (9, 3, 0.0)])
 def test_the_expected_success_is_the_binomial_tail(clients: int, tolerated: int, rate: float) -> None:
     one = cell(clients=clients, tolerated=tolerated, drop_rate=rate)
-    assert success_expected(one) == pytest.approx(binom.cdf(tolerated, clients, rate), rel=1e-9)
+    assert one.expected_success == pytest.approx(binom.cdf(tolerated, clients, rate), rel=1e-9)
 
 
 def test_live_as_many_drop_as_the_rate_says() -> None:
     live = cell(backend="mosquitto", clients=100, tolerated=10, drop_rate=0.1)
-    assert success_expected(live) == 1.0
-    assert success_expected(cell(backend="mosquitto", clients=100, tolerated=10, drop_rate=0.11)) == 0.0
+    assert live.expected_success == 1.0
+    assert cell(backend="mosquitto", clients=100, tolerated=10, drop_rate=0.11).expected_success == 0.0
 
 
 class Echo:
@@ -148,25 +145,16 @@ class Echo:
 
 
 def test_a_meter_times_its_actor_passes_facts_on_and_hears_nothing_while_it_is_away() -> None:
-    tally, told, away = Tally(), [], set[bytes]()
-    metered = Metered(Echo(), tally, lambda actor, fact: told.append((actor, fact)), away)  # type: ignore[arg-type]
+    told, away = [], set[bytes]()
+    metered = Metered(Echo(), lambda actor, fact: told.append((actor, fact)), away)  # type: ignore[arg-type]
     metered.handle(Started(), 0)
     assert len(metered.handle(Received(b"s" * 16, b"123"), 0)) == 3
     assert told == [(Echo.id, "answered")]
-    busy_ns = tally.busy_ns
+    busy_ns = metered.busy_ns
     assert busy_ns > 0
     away.add(Echo.id)
     assert metered.handle(Received(b"s" * 16, b"123"), 0) == []
-    assert (tally.busy_ns, len(told)) == (busy_ns, 1)
-
-
-def test_a_tally_counts_what_a_process_has_sent_and_received_since() -> None:
-    tally, traffic = Tally(), Traffic()
-    traffic.messages_sent, traffic.bytes_sent, traffic.messages_received, traffic.bytes_received = 5, 50, 7, 70
-    tally.count(traffic, -1)
-    traffic.messages_sent, traffic.bytes_received = 6, 90
-    tally.count(traffic, 1)
-    assert (tally.sent, tally.sent_bytes, tally.received, tally.received_bytes) == (1, 0, 0, 20)
+    assert (metered.busy_ns, len(told)) == (busy_ns, 1)
 
 
 def test_what_an_actor_used_is_its_part_of_the_time_that_the_process_was_on_a_core() -> None:
@@ -175,10 +163,9 @@ def test_what_an_actor_used_is_its_part_of_the_time_that_the_process_was_on_a_co
         core_s=3.0,
         waiting_s=1.0,
         awake_s=4.0,
-        tallies={"client": Tally(busy_ns=2 * 10**9)},
-        began_s=0.0,
-        at_s={},
-        outcome=None,
+        used={"client": {"busy_ns": 2 * 10**9}},
+        at_s={"began": 0.0},
+        result=None,
     )
     assert account.role_s("client") == 1.5
 
@@ -195,8 +182,8 @@ def test_a_footprint_counts_each_object_once_and_not_what_is_shared() -> None:
     assert 10_000 < footprint({"a": block, "b": [block, block]}) < 11_000
     assert footprint([block, shared], [shared]) < 11_000
     assert 80_000 < footprint((np.zeros(10_000),)) < 81_000
-    tally = Tally()
-    tally.sent = 10**4000  # of a slot
-    assert footprint(tally) > 1_600
-    metered = Metered(Echo(), tally, None, set())  # type: ignore[arg-type]
-    assert footprint(metered) > footprint(tally)
+    metered = Metered(Echo(), None, set())  # type: ignore[arg-type]
+    small = footprint(metered)
+    metered.busy_ns = 10**4000  # of a slot
+    assert footprint(metered) > small + 1_600
+    assert footprint(held(1.0, 1.0)) > 1_000  # of a record

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from emulator.scaling.fit import growth, growths
+from emulator.scaling.costs import growth, growths
 from emulator.scaling.held import Figures
 
 SIZES = list(itertools.product((100, 1000, 10_000), (10, 100, 1000), (10,)))

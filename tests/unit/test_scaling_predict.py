@@ -10,7 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from dca_proto.errors import UsageError
-from emulator.scaling.calibration import FIGURES, TERMS, Size, fit_all, fit_costs, hold_out, usable, worst
+from emulator.scaling.cell import Size
+from emulator.scaling.costs import FIGURES, TERMS, fit_all, fit_costs, hold_out, usable, worst
 from emulator.scaling.held import Figures
 from emulator.scaling.predict import Machine, parse_question, predict
 
@@ -121,7 +122,7 @@ def test_too_few_cells_and_others_make_no_calibration() -> None:
 def test_a_prediction_adds_up_and_says_what_it_assumes() -> None:
     measured = cells()
     size = Size(10**7, 10**4, 10)
-    prediction = predict(size, fit_all(measured), measured, Machine(), 3600)
+    prediction = predict(size, fit_all(measured), measured, Machine())
     client, compute = prediction.roles["client"], prediction.roles["compute"]
     assert client.core_s.value == pytest.approx(figure("core_s_by_role", "client", size))
     assert client.core_s.interval[0] <= client.core_s.value * (1 + 1e-9)
@@ -159,16 +160,16 @@ def test_machines_are_counted_for_what_is_tightest(
     for key in ("core_s_by_role", "bytes", "received_bytes"):
         costs[key, "compute"] = each
     costs["memory_bytes", "compute"] = of_one
-    need = predict(Size(3, 1, 3), costs, measured, Machine(**machine), round_s).roles["compute"]
+    need = predict(Size(3, 1, 3), costs, measured, Machine(**machine, round_s=round_s)).roles["compute"]
     assert (need.machines, need.tightest) == (3 * machines, tightest)
 
 
 def test_a_calibration_with_one_m_says_nothing_of_others() -> None:
     measured = cells((10,))
     costs = fit_all(measured)
-    assert predict(Size(1000, 10, 10), costs, measured, Machine(), 60).computes == 10
+    assert predict(Size(1000, 10, 10), costs, measured, Machine(round_s=60)).computes == 10
     with pytest.raises(UsageError, match=r"computes=5: the calibration was measured with M = 10 alone"):
-        predict(Size(1000, 10, 5), costs, measured, Machine(), 60)
+        predict(Size(1000, 10, 5), costs, measured, Machine(round_s=60))
 
 
 def test_a_calibration_that_lacks_a_figure_is_refused() -> None:
@@ -176,7 +177,7 @@ def test_a_calibration_that_lacks_a_figure_is_refused() -> None:
     with pytest.raises(
         UsageError, match=r"no received of client, received of compute, received of trainer; measure anew"
     ):
-        predict(Size(1000, 10, 10), fit_all(measured), measured, Machine(), 60)
+        predict(Size(1000, 10, 10), fit_all(measured), measured, Machine(round_s=60))
 
 
 def test_a_question_is_read() -> None:

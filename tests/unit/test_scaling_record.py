@@ -10,16 +10,16 @@ import msgspec
 import pytest
 
 from dca_proto.errors import UsageError
-from emulator.scaling.cell import Cell, sweep
+from emulator.scaling.cell import Cell, Sweep
 from emulator.scaling.held import Figures
 from emulator.scaling.record import Record
-from emulator.scaling.sweep import run_sweep
 
 OPTIONS = {"clients": [10, 20, 40], "repeats": 2}
 
 
 def cells() -> list[Cell]:
-    return sweep([10, 20, 40], [5], [3], [0.1], [0.0], backend="emulated", repeats=2)
+    sizes = {"clients": [10, 20, 40], "dimension": [5], "computes": [3]}
+    return Sweep(**sizes, tolerated=[0.1], drop_rates=[0.0], backend="emulated", repeats=2).cells()
 
 
 class Machine:
@@ -46,20 +46,20 @@ class Machine:
 def test_an_interrupted_sweep_resumes_and_runs_only_what_is_missing(tmp_path: Path) -> None:
     path, first, second, third = tmp_path / "sweep.json", Machine(fails_at=2), Machine(), Machine()
     with pytest.raises(KeyboardInterrupt):
-        run_sweep(cells(), Record(path, OPTIONS), first.measure, first)
+        Record(path, OPTIONS).run(cells(), first.measure, first)
     assert first.measured == [10, 20]
     assert first.shown == ["began 10", "ended 10", "began 20", "ended 20", "began 40"]
-    done = run_sweep(cells(), Record(path, OPTIONS), second.measure, second)
+    done = Record(path, OPTIONS).run(cells(), second.measure, second)
     assert second.measured == [40]
     assert [one.wall_s for one in done] == [1.0, 2.0, 4.0]
-    assert run_sweep(cells(), Record(path, OPTIONS), third.measure, third) == done
+    assert Record(path, OPTIONS).run(cells(), third.measure, third) == done
     assert third.measured == []
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_without_a_file_nothing_is_kept(tmp_path: Path) -> None:
     machine = Machine()
-    run_sweep(cells(), Record(None, OPTIONS), machine.measure, machine)
+    Record(None, OPTIONS).run(cells(), machine.measure, machine)
     assert len(machine.measured) == 3
     assert list(tmp_path.iterdir()) == []
 

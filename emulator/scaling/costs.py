@@ -1,7 +1,11 @@
-"""What one client, one pair and one coordinate cost: an additive model of each figure, with its error held out.
+"""How rounds grow: exponents of what was measured, and what one client, one pair, one coordinate costs.
 
-A figure of a round (core seconds of a role, its bytes, its memory) is a sum of few terms, each the count of something
-that is done, times what doing it once costs:
+*Exponents* are a summary: log t = log a + α log N + β log d + γ log M + error, by least squares, with Student's
+intervals. They cover at their nominal rate if errors in the logarithm are independent, normal and alike. Fixed costs
+flatten a power where sizes are small, so exponents are those of the sizes measured.
+
+*Costs* predict other sizes. A figure of a round (core seconds of a role, its bytes, its memory) is a sum of few terms,
+each the count of something that is done, times what doing it once costs:
 
     1       a round                 N       a client                    M       a Compute node
     d       a coordinate, once      N M     a client and a node         M2      M², two nodes
@@ -27,25 +31,71 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
+from scipy.stats import t as student
 
 from dca_proto.errors import UsageError
-from emulator.scaling.cell import EMULATED
-from emulator.scaling.held import Figures
+from emulator.scaling.cell import EMULATED, Size
+from emulator.scaling.held import COUNTED, Figures
 
+SIZES = {"N": "clients", "d": "dimension", "M": "computes"}
+FITTED = ("wall_s", "core_s")
+CONFIDENCE = 0.95
 CELLS_MIN = 6
 HELD_OUT_SHARE = 0.2
 ERROR_MAX = 0.25
 """The error on held-out cells up to which a prediction is worth its name."""
 _DRAWS, _SEED = 200, 1
 _LEAST = 0.05  # a figure that was measured is never nothing
+Floats = NDArray[np.float64]
 
 
-class Size(msgspec.Struct, frozen=True):
-    """N, d and M of a round."""
+class Exponent(msgspec.Struct, frozen=True):
+    """An exponent and its interval at `CONFIDENCE`."""
 
-    clients: int
-    dimension: int
-    computes: int
+    value: float
+    interval: tuple[float, float]
+
+
+class Growth(msgspec.Struct, frozen=True):
+    """A fitted power law.
+
+    Attributes:
+        exponents: by symbol, of the sizes that vary. cells: how many were fitted.
+        spread: standard deviation of the residuals of log t, so about the relative error.
+    """
+
+    exponents: dict[str, Exponent]
+    cells: int
+    spread: float
+
+
+def growth(cells: Sequence[Figures], figure: str) -> Growth | None:
+    """How `figure` of the cells grows with what varies among them; None where there are too few to tell."""
+
+    def logarithms(key: str) -> Floats:
+        return np.log(np.array([getattr(cell, key) for cell in cells], dtype=np.float64))
+
+    varying = [symbol for symbol, key in SIZES.items() if len({getattr(cell, key) for cell in cells}) > 1]
+    x = np.stack([np.ones(len(cells)), *(logarithms(SIZES[symbol]) for symbol in varying)], axis=1)
+    y, free = logarithms(figure), len(cells) - x.shape[1]
+    if not varying or free < 1 or np.linalg.matrix_rank(x) < x.shape[1]:
+        return None
+    slopes, *_ = np.linalg.lstsq(x, y, rcond=None)
+    variance = float(np.sum((y - x @ slopes) ** 2)) / free
+    errors = np.sqrt(variance * np.diag(np.linalg.inv(x.T @ x)))
+    reach = float(student.ppf((1 + CONFIDENCE) / 2, free)) * errors
+    exponents = {
+        symbol: Exponent(float(slope), (float(slope - half), float(slope + half)))
+        for symbol, slope, half in zip(varying, slopes[1:], reach[1:], strict=True)
+    }
+    return Growth(exponents, len(cells), math.sqrt(variance))
+
+
+def growths(cells: Sequence[Figures]) -> dict[str, Growth]:
+    """`growth` of each of `FITTED`, over the cells without drop-outs; empty where there are too few."""
+    plain = [cell for cell in cells if cell.is_plain]
+    fits = {figure: growth(plain, figure) for figure in FITTED} if plain else {}
+    return {figure: fit for figure, fit in fits.items() if fit is not None}
 
 
 TERMS: dict[str, Callable[[Size], float]] = {
@@ -60,7 +110,6 @@ TERMS: dict[str, Callable[[Size], float]] = {
     "M d": lambda size: size.computes * size.dimension,
     "N M d": lambda size: size.clients * size.computes * size.dimension,
 }
-
 _SENT: dict[str, tuple[str, ...]] = {
     "client": ("N", "N M", "N d"),
     "compute": ("M", "M2", "N", "N M", "M d"),
@@ -76,10 +125,11 @@ FIGURES: dict[tuple[str, str], tuple[str, ...]] = {
     ("core_s_by_role", "compute"): ("M", "M2", "N", "N M", "M d", "N d", "N M d"),
     ("core_s_by_role", "trainer"): ("1", "M", "N", "d", "M d"),
     ("core_s_by_role", "emulator"): ("1", "N", "N M", "N d"),
-    **{("messages", role): _SENT[role] for role in _SENT},
-    **{("bytes", role): _SENT[role] for role in _SENT},
-    **{("received", role): _TAKEN[role] for role in _TAKEN},
-    **{("received_bytes", role): _TAKEN[role] for role in _TAKEN},
+    **{
+        (key, role): terms
+        for key, by_role in zip(COUNTED, (_SENT, _SENT, _TAKEN, _TAKEN), strict=True)
+        for role, terms in by_role.items()
+    },
     ("memory_bytes", "client"): ("1", "M", "d"),
     ("memory_bytes", "compute"): ("1", "N", "d", "N d/M"),
     ("memory_bytes", "trainer"): ("1", "M", "N", "d", "M d"),
@@ -112,10 +162,10 @@ class Costs(msgspec.Struct, frozen=True):
     """
 
     terms: tuple[str, ...]
-    each: NDArray[np.float64]
-    design: NDArray[np.float64]
-    fitted: NDArray[np.float64]
-    residuals: NDArray[np.float64]
+    each: Floats
+    design: Floats
+    fitted: Floats
+    residuals: Floats
 
     def at(self, size: Size) -> float:
         """The figure of a round of that size."""
@@ -134,12 +184,9 @@ Calibration = dict[tuple[str, str], Costs]
 """The costs of each of `FIGURES` that the cells have."""
 
 
-class HeldOut(msgspec.Struct, frozen=True):
+class HeldOut(Size, frozen=True):
     """A figure of a cell that was measured and not fitted. `error`: predicted / measured - 1."""
 
-    clients: int
-    dimension: int
-    computes: int
     quantity: str
     measured: float
     predicted: float
@@ -157,16 +204,16 @@ def fit_costs(sizes: Sequence[Size], values: Sequence[float], terms: tuple[str, 
     return Costs(terms, each, design, fitted, residuals)
 
 
-def _solve(design: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _solve(design: Floats, values: Floats) -> Floats:
     """Minimise |Σ cost·term / value - 1|² over costs >= 0; columns are scaled, for terms differ by powers of ten."""
     relative = design / values[:, None]
     scale = np.linalg.norm(relative, axis=0)
     scaled, _ = nnls(relative / scale, np.ones(len(values)))
-    each: NDArray[np.float64] = scaled / scale
+    each: Floats = scaled / scale
     return each
 
 
-def _row(terms: Sequence[str], size: Size) -> NDArray[np.float64]:
+def _row(terms: Sequence[str], size: Size) -> Floats:
     return np.array([TERMS[term](size) for term in terms], dtype=np.float64)
 
 
@@ -174,20 +221,16 @@ def fit_all(cells: Sequence[Figures]) -> Calibration:
     """Costs of every figure that all the cells have; a difference of times that came out at nothing is left out."""
     fitted: Calibration = {}
     for figure, terms in FIGURES.items():
-        values = [figure_of(cell, figure) for cell in cells]
-        seen = [(size_of(cell), value) for cell, value in zip(cells, values, strict=True) if value]
+        values = [_figure_of(cell, figure) for cell in cells]
+        seen = [(cell, value) for cell, value in zip(cells, values, strict=True) if value]
         if None not in values and len(seen) >= CELLS_MIN:
-            fitted[figure] = fit_costs([size for size, _ in seen], [value for _, value in seen], terms)
+            fitted[figure] = fit_costs([cell for cell, _ in seen], [value for _, value in seen], terms)
     return fitted
 
 
 def usable(cells: Sequence[Figures]) -> list[Figures]:
-    """The cells that a fit may be of: emulated, without drop-outs.
-
-    Raises:
-        UsageError: there are too few.
-    """
-    chosen = [cell for cell in cells if (cell.drop_rate, cell.backend) == (0, EMULATED)]
+    """The cells that a fit may be of: emulated, without drop-outs. Raises `UsageError` where there are too few."""
+    chosen = [cell for cell in cells if cell.is_plain and cell.backend == EMULATED]
     require_cells(len(chosen))
     return chosen
 
@@ -202,27 +245,22 @@ def require_cells(count: int) -> None:
 
 
 def hold_out(cells: Sequence[Figures]) -> list[HeldOut]:
-    """Predict the cells of the largest N·d from the others."""
-    ordered = sorted(cells, key=_largeness)
+    """Predict the largest cells from the others."""
+    ordered = sorted(cells, key=lambda cell: cell.largeness)
     kept = len(ordered) - _held_out_count(len(ordered))
     costs = fit_all(ordered[:kept])
     return [one for cell in ordered[kept:] for one in _compared(cell, costs)]
 
 
-def _largeness(cell: Figures) -> tuple[int, int]:
-    size = size_of(cell)
-    return size.clients * size.dimension, size.clients * size.computes
-
-
 def _compared(cell: Figures, costs: Calibration) -> list[HeldOut]:
-    size, compared = size_of(cell), []
+    compared = []
     for quantity, figures in {**CLAIMED, **_ROUGH}.items():
-        measured = math.fsum(figure_of(cell, figure) or 0.0 for figure in figures)
+        measured = math.fsum(_figure_of(cell, figure) or 0.0 for figure in figures)
         if not measured or any(figure not in costs for figure in figures):
             continue
-        predicted = math.fsum(costs[figure].at(size) for figure in figures)
+        predicted = math.fsum(costs[figure].at(cell) for figure in figures)
         error = predicted / measured - 1
-        compared.append(HeldOut(size.clients, size.dimension, size.computes, quantity, measured, predicted, error))
+        compared.append(HeldOut(cell.clients, cell.dimension, cell.computes, quantity, measured, predicted, error))
     return compared
 
 
@@ -231,12 +269,7 @@ def worst(held_out: Sequence[HeldOut]) -> HeldOut:
     return max((one for one in held_out if one.quantity in CLAIMED), key=lambda one: abs(one.error))
 
 
-def size_of(cell: Figures) -> Size:
-    """N, d and M of a cell."""
-    return Size(cell.clients, cell.dimension, cell.computes)
-
-
-def figure_of(cell: Figures, figure: tuple[str, str]) -> float | None:
+def _figure_of(cell: Figures, figure: tuple[str, str]) -> float | None:
     """A figure of a cell, None where it was not measured."""
     key, role = figure
     value = getattr(cell, key)
