@@ -36,7 +36,7 @@ def main() -> int:
     missed = found.never_reached
     if missed:
         print(f"never reached: {'; '.join(missed)}")
-    idle = [str(number) for number in range(1, 12) if not found.checked[number]]
+    idle = [str(number) for number in range(1, 12) if not found.checked.get(str(number))]
     if idle:
         print(f"nothing to check: invariant {', '.join(idle)}")
     asked_for = last - first + 1

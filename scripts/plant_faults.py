@@ -16,13 +16,11 @@ import argparse
 import functools
 import importlib.machinery
 import json
-import multiprocessing
 import sys
 import time
 import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -34,6 +32,8 @@ from rich.console import Console
 from rich.table import Table
 
 from dca_proto.cli.progress import PatientBar
+from dca_proto.errors import DcaError, UsageError
+from emulator import engine as engines
 
 TABLE = Path(__file__).with_name("planted_faults.toml")
 SEEDS_MAX, EXIT_FAILED, EXIT_SURVIVED, CAUGHT_PART = 300, 2, 4, 0.9
@@ -92,50 +92,42 @@ def faults() -> list[Fault]:
     return msgspec.convert(tomllib.loads(TABLE.read_text(encoding="utf-8"))["fault"], list[Fault])
 
 
-def plant(fault: Fault, seeds: int = SEEDS_MAX) -> Found:
+def plant(fault: Fault, seeds: int = SEEDS_MAX, engine: str = engines.LOCAL) -> Found:
     """Plant a fault in a process of its own, and sweep until it is caught."""
     began_s = time.monotonic()
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_sweep, args=(fault, seeds, sender))
-    process.start()
-    sender.close()
     try:
-        ran, broken = receiver.recv()
-    except EOFError:
-        ran, broken = 0, {ACCIDENT: "the process ended without a word"}
-    process.join()
-    why = "" if broken else fault.why
-    seconds = time.monotonic() - began_s
+        with (
+            engines.open_engine(engine) as chosen,
+            chosen.worker(functools.partial(FaultyProtocol, fault), fault.name) as worker,
+        ):
+            ran, broken = worker.call("sweep", seeds)
+    except (DcaError, RuntimeError) as error:
+        ran, broken = 0, {ACCIDENT: str(error)}
+    seconds, why = time.monotonic() - began_s, "" if broken else fault.why
     return Found(name=fault.name, kind=fault.kind, seeds=ran, seconds=seconds, broken=broken, why=why)
 
 
-def _sweep(fault: Fault, seeds: int, sender: Connection) -> None:
-    """In the child: import all that is ours anew, with the fault in it, and run scenarios until one breaks."""
-    try:
-        sender.send(_first_broken(fault, seeds))
-    except BaseException as error:
-        sender.send((0, {ACCIDENT: f"{type(error).__name__}: {error}"}))
+class FaultyProtocol:
+    """In the worker's process: all that is ours, to be imported anew with the fault in it."""
 
+    def __init__(self, fault: Fault) -> None:
+        install(fault)
+        bindings.crypto_sign_open = functools.lru_cache(1 << 14)(bindings.crypto_sign_open)  # many check the same one
+        for name in [name for name in sys.modules if name.split(".")[0] in _OURS]:
+            del sys.modules[name]
 
-def _first_broken(fault: Fault, seeds: int) -> tuple[int, dict[int, str]]:
-    install(fault)
-    bindings.crypto_sign_open = functools.lru_cache(1 << 14)(bindings.crypto_sign_open)  # many check the same one
-    for name in [name for name in sys.modules if name.split(".")[0] in _OURS]:
-        del sys.modules[name]
-    from emulator.trials.draw import draw_scenario
-    from emulator.trials.examination import broken_in, examine
-    from emulator.trials.sweep import COMPARE_EVERY
+    def sweep(self, seeds: int) -> tuple[int, dict[int, str]]:
+        """Run scenarios until one breaks: how many it took, and what broke."""
+        from emulator.trials.sweep import trial_of
 
-    for seed in range(seeds):
-        try:
-            result = examine(draw_scenario(seed), compare=seed % COMPARE_EVERY == 0).to_json()
-        except Exception as error:
-            return seed + 1, {-1: f"{type(error).__name__}: {error}"}
-        broken = broken_in(result)
-        if broken:
-            return seed + 1, broken
-    return seeds, {}
+        for seed in range(seeds):
+            try:
+                broken = trial_of(seed).broken
+            except Exception as error:
+                return seed + 1, {-1: f"{type(error).__name__}: {error}"}
+            if broken:
+                return seed + 1, broken
+        return seeds, {}
 
 
 def install(fault: Fault) -> None:
@@ -151,20 +143,20 @@ def install(fault: Fault) -> None:
 
 
 def patched(path: str, patches: list[tuple[str, str, str]]) -> str:
-    """A file's text with patches in it. Raises `SystemExit` where it does not have one's text exactly once."""
+    """A file's text with patches in it. Raises `UsageError` where it does not have one's text exactly once."""
     text = Path(path).read_text(encoding="utf-8")
     for file, old, new in patches:
         if text.count(old) != 1:
-            raise SystemExit(f"{file} has {old!r} {text.count(old)} times, expected once; change {TABLE.name}")
+            raise UsageError(f"{file} has {old!r} {text.count(old)} times, expected once; change {TABLE.name}")
         text = text.replace(old, new)
     return text
 
 
-def run(chosen: list[Fault], seeds: int, processes: int) -> Iterator[Found]:
+def run(chosen: list[Fault], seeds: int, processes: int, engine: str) -> Iterator[Found]:
     """Plant all, as many at once as there are processes; each as it is done."""
     pool = ThreadPoolExecutor(processes)
     try:
-        for done in as_completed([pool.submit(plant, one, seeds) for one in chosen]):
+        for done in as_completed([pool.submit(plant, one, seeds, engine) for one in chosen]):
             yield done.result()
     finally:  # also after Ctrl-C, which ends the children that run: no further one begins
         pool.shutdown(cancel_futures=True)
@@ -191,6 +183,7 @@ def main() -> int:
     parser.add_argument("--only", help="one kind, or one fault by its name")
     parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="scenarios for each fault, at most")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--engine", default=engines.LOCAL, help=engines.HELP)
     parser.add_argument("--json", type=Path, help="write what was found there; - is standard output")
     asked = parser.parse_args()
     chosen = [one for one in faults() if asked.only in (None, one.kind, one.name)]
@@ -198,7 +191,7 @@ def main() -> int:
         parser.error(f"--only {asked.only!r} names no fault; kinds are {', '.join(KINDS)}")
     console, found = Console(stderr=asked.json == Path("-")), []
     with PatientBar(console, len(chosen), "planting faults") as bar:
-        for one in run(chosen, asked.seeds, asked.processes):
+        for one in run(chosen, asked.seeds, asked.processes, asked.engine):
             found.append(one)
             bar.advance(1)
             if not console.is_terminal:

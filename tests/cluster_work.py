@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from emulator.trials.draw import draw_scenario
-from emulator.trials.examination import examine
+from emulator.trials.trial import examine
 
 
 def digest(seed: int) -> tuple[str, str]:

@@ -10,6 +10,7 @@ import os
 import secrets
 import shutil
 import sys
+import tempfile
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,6 +56,11 @@ def require_writable(path: Path, *, make_folders: bool = False) -> None:
         raise StorageError(f"cannot write {path}: {folder} is no folder; name another")
     if not os.access(path if path.exists() else folder, os.W_OK):
         raise StorageError(f"cannot write {path}: permission denied; name another place")
+    if not path.exists():
+        try:
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError as error:  # as of /proc, where nobody makes files
+            raise StorageError(f"cannot write {path}: {error.strerror}; name another place") from None
 
 
 def require_matplotlib() -> None:

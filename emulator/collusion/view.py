@@ -26,12 +26,11 @@ from dca_proto.protocol.trainer.round import ROUNDS as TRAINER_ROUNDS
 from dca_proto.protocol.trainer.round import StoredRound
 from dca_proto.protocol.wire.codec import decode_body
 from dca_proto.protocol.wire.messages import Answer, PartialSum, Sealed
+from emulator.pairs import Pairs
 from emulator.sim.events import Observer
 from emulator.sim.process import Process
 from emulator.sim.simulator import US, Simulator
-from emulator.trials.checkers.pairs import Pairs
-from emulator.trials.checkers.witness import Asked, asked_in
-from emulator.trials.wire import body_of
+from emulator.wire import Asked, asked_in, body_of
 
 
 class Passed(NamedTuple):

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
-
-import msgspec
 
 from emulator.report.charts import Lane, timeline
 from emulator.report.figures import UNKNOWN, claimed, count, counted, listed, number, seconds
 from emulator.report.page import Block, Cell, Code, Folded, Heading, Note, Page, Section, Table, as_json
 from emulator.report.swarm import traffic_table
-from emulator.results import Amount, Traffic
+from emulator.trials.fault import FaultOutcome
 from emulator.trials.faults import FAULTS
 from emulator.trials.hostile import HOSTILE
-from emulator.trials.outcome import Drop, FaultOutcome, InvariantOutcome, RoundOutcome
+from emulator.trials.outcome import InvariantOutcome, Outcome, RoundOutcome
 
 PHASES = ("collect", "commit")
 _FAULT, _DROP, _OTHER = 4, -1, 3
@@ -23,46 +20,13 @@ _FACTS_MAX, _ROWS_MAX = 200, 200
 _MARGIN = 0.03
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """How it ended: whether it was live once healed, and if not why; how a further round went, or why none was due."""
-
-    result: str
-    rounds: list[RoundOutcome]
-    live: bool | None = None
-    further: str | None = None
-    why: list[str] = []
+def by_kind(run: Outcome) -> dict[str, list[FaultOutcome]]:
+    """The faults by kind, those that struck first on top."""
+    first = sorted(run.faults, key=lambda one: (not one.reached, one.at_ms))
+    return {kind: [one for one in first if one.kind == kind] for kind in dict.fromkeys(one.kind for one in first)}
 
 
-class Emulation(msgspec.Struct, frozen=True, kw_only=True):
-    """What the page reads of `dca emulate run|replay --json`."""
-
-    ok: bool
-    digest: str
-    outcome: Ended
-    invariants: list[InvariantOutcome]
-    seed: int | str | None = None
-    faults: list[FaultOutcome] = []
-    options: dict[str, Any] = {}
-    traffic: dict[str, Traffic] = {}
-    drops: list[Drop] = []
-    last_facts: list[str] = []
-    replay: str | None = None
-    wall_s: Amount | None = None
-    virtual_s: Amount | None = None
-
-    @property
-    def broken(self) -> list[InvariantOutcome]:
-        """Those that did not hold."""
-        return [one for one in self.invariants if not one.ok]
-
-    @property
-    def kinds(self) -> dict[str, list[FaultOutcome]]:
-        """The faults by kind, those that struck first on top."""
-        first = sorted(self.faults, key=lambda one: (not one.reached, one.at_ms))
-        return {kind: [one for one in first if one.kind == kind] for kind in dict.fromkeys(one.kind for one in first)}
-
-
-def page(run: Emulation) -> Page:
+def page(run: Outcome) -> Page:
     """The page of an emulation."""
     sections: list[Section] = [
         ("How to see it again", [*_replay(run)]),
@@ -93,47 +57,53 @@ def page(run: Emulation) -> Page:
     )
 
 
-def _title(run: Emulation) -> str:
-    if run.broken:
-        names = listed([f"{one.number} ({one.name})" for one in run.broken], 3)
-        return f"Invariant{'s' if len(run.broken) > 1 else ''} {names} did not hold"
+def _broken(run: Outcome) -> list[InvariantOutcome]:
+    """Those that did not hold."""
+    return [one for one in run.invariants if not one.ok]
+
+
+def _title(run: Outcome) -> str:
+    broken = _broken(run)
+    if broken:
+        names = listed([f"{one.number} ({one.name})" for one in broken], 3)
+        return f"Invariant{'s' if len(broken) > 1 else ''} {names} did not hold"
     if not run.ok:
         return "No invariant was seen broken, but the run is not ok"
-    results = Counter(one.result for one in run.outcome.rounds)
+    results = Counter(one.result for one in run.ended.rounds)
     ended = listed([f"{counted(held, 'round')} {result}" for result, held in results.items()]) or "no round held"
     return f"{ended}; nothing that was promised was broken"
 
 
-def _answer(run: Emulation) -> str:
+def _answer(run: Outcome) -> str:
     """Which faults there were, who contributed, what was spent."""
     reached = sum(fault.reached for fault in run.faults)
     parts = [f"{count(reached)} of {counted(len(run.faults), 'planned fault')} came to pass."]
-    done = [one for one in run.outcome.rounds if one.result == "completed"]
+    done = [one for one in run.ended.rounds if one.result == "completed"]
     if done:
         last = done[-1]
         spent = f", for epsilon {claimed(last.epsilon)}" if last.epsilon is not None else ""
         needed = f"; at least {count(last.needed)} were needed" if last.needed is not None else ""
         parts.append(f"{count(last.contributors)} of {count(last.clients)} clients are in the last sum{spent}{needed}.")
-    if run.outcome.live is not None:
-        ended = "finished" if run.outcome.live else f"did not finish: {listed(run.outcome.why) or 'no reason is given'}"
+    if run.ended.live is not None:
+        ended = "finished" if run.ended.live else f"did not finish: {listed([*run.ended.why]) or 'no reason is given'}"
         parts.append(f"Once healed, it {ended}.")
-    if run.outcome.further:
-        parts.append(f"A further round: {run.outcome.further}.")
+    if run.ended.further:
+        parts.append(f"A further round: {run.ended.further}.")
     return " ".join(parts)
 
 
-def _replay(run: Emulation) -> Iterator[Block]:
+def _replay(run: Outcome) -> Iterator[Block]:
     if run.replay:
         yield Code(run.replay)
     yield Note(f"The same seed and version give a trace with the digest {run.digest}.")
 
 
-def _invariants(run: Emulation) -> list[Block]:
+def _invariants(run: Outcome) -> list[Block]:
     rows = [
         (str(one.number), one.name, count(one.checked), _verdict(one), one.detail or "")
         for one in sorted(run.invariants, key=lambda one: one.number)
     ]
-    used = 5 if run.broken else 4
+    used = 5 if _broken(run) else 4
     header = ("", "invariant", "checked", "verdict", "what was found")
     return [Table(header[:used], [row[:used] for row in rows], text_columns=(0, 1, 3, 4))]
 
@@ -144,15 +114,15 @@ def _verdict(one: InvariantOutcome) -> Cell:
     return Cell("✓ holds", tone="good") if one.checked else Cell("not checked")
 
 
-def _timeline(run: Emulation) -> list[Block]:
+def _timeline(run: Outcome) -> list[Block]:
     """Rounds with their phases, then a lane for each kind of fault, from the first round's begin to the last's end."""
-    ends = [moment for one in run.outcome.rounds for span in one.phases.values() for moment in span]
+    ends = [moment for one in run.ended.rounds for span in one.phases.values() for moment in span]
     if not ends:
         return []
     margin = _MARGIN * (max(ends) - min(ends)) or 1.0
     low, high = max(0.0, min(ends) - margin), max(ends) + margin  # in ms, as all times here
     lanes = []
-    for place, one in enumerate(run.outcome.rounds, 1):
+    for place, one in enumerate(run.ended.rounds, 1):
         pieces = [
             (begin / 1000, end / 1000, PHASES.index(name) if name in PHASES else _OTHER)
             for name, (begin, end) in one.phases.items()
@@ -161,7 +131,7 @@ def _timeline(run: Emulation) -> list[Block]:
     if run.drops:
         lanes.append(Lane("clients drop out", marks=[(one.at_ms / 1000, _DROP) for one in run.drops]))
     beyond = 0
-    for kind, faults in run.kinds.items():
+    for kind, faults in by_kind(run).items():
         there = [one for one in faults if one.reached]
         seen = [one for one in there if one.at_ms <= high and (one.until_ms or one.at_ms) >= low]
         beyond += len(there) - len(seen)
@@ -175,13 +145,13 @@ def _timeline(run: Emulation) -> list[Block]:
     return [timeline(lanes, low / 1000, high / 1000, legend, caption=caption)]
 
 
-def _faults(run: Emulation) -> list[Block]:
+def _faults(run: Outcome) -> list[Block]:
     """Each kind of fault with what it is, how many were reached of those planned, and whom they struck when."""
     rows = [
         (Cell(kind, FAULTS[kind].does if kind in FAULTS else ""),
          f"{sum(one.reached for one in faults)}/{len(faults)}",
          listed([_struck(one) for one in faults if one.reached], 8) or UNKNOWN)
-        for kind, faults in run.kinds.items()
+        for kind, faults in by_kind(run).items()
     ]  # fmt: skip
     return [Table(("kind", "reached/planned", "whom, when"), rows[:_ROWS_MAX], text_columns=(0, 2))] if rows else []
 
@@ -191,13 +161,13 @@ def _struck(one: FaultOutcome) -> str:
     return f"{one.actor} at {_ms(one.at_ms)}{until}"
 
 
-def _rounds(run: Emulation) -> list[Block]:
+def _rounds(run: Outcome) -> list[Block]:
     """How each ended, and the noise in its sum beside the floor that the claim needs."""
-    reasons = any(one.reason for one in run.outcome.rounds)
+    reasons = any(one.reason for one in run.ended.rounds)
     rows = [
         (Cell(str(place), one.round_id[:8]), one.result, count(one.clients), count(one.contributors),
          count(one.needed), claimed(one.epsilon), _over_floor(one), *((one.reason or "",) if reasons else ()))
-        for place, one in enumerate(run.outcome.rounds[:_ROWS_MAX], 1)
+        for place, one in enumerate(run.ended.rounds[:_ROWS_MAX], 1)
     ]  # fmt: skip
     header = ("round", "result", "clients", "contributed", "needed", "epsilon", "noise variance / floor")
     return [Table((*header, *(("why",) if reasons else ())), rows, text_columns=(0, 1, 7))] if rows else []
@@ -209,7 +179,7 @@ def _over_floor(one: RoundOutcome) -> str:
     return number(one.noise_variance / one.noise_floor)
 
 
-def _drops(run: Emulation) -> list[Block]:
+def _drops(run: Outcome) -> list[Block]:
     if not run.drops:
         return []
     by_phase = Counter(one.phase for one in run.drops)
@@ -218,7 +188,7 @@ def _drops(run: Emulation) -> list[Block]:
     return [Table(("phase", "dropouts"), [(phase, count(found)) for phase, found in by_phase.items()]), every]
 
 
-def _adversaries(run: Emulation) -> list[Block]:
+def _adversaries(run: Outcome) -> list[Block]:
     """Those that the scenario names."""
     named = run.options.get("adversaries")
     found = [one for one in named[:_ROWS_MAX] if isinstance(one, dict)] if isinstance(named, list) else []
@@ -229,10 +199,10 @@ def _adversaries(run: Emulation) -> list[Block]:
     return [Table(("kind", "actor"), rows, text_columns=(0, 1))] if rows else []
 
 
-def _last_facts(run: Emulation) -> list[Block]:
+def _last_facts(run: Outcome) -> list[Block]:
     """What was told before a break; else the last facts, folded away."""
     told: list[Block] = []
-    for one in run.broken:
+    for one in _broken(run):
         if one.facts:
             told += [Heading(f"Before invariant {one.number} ({one.name}) broke"), Code("\n".join(one.facts))]
     if run.last_facts:

@@ -43,7 +43,7 @@ class Kind(NamedTuple):
 
 KINDS = {
     "swarm": Kind("emulator.report.swarm", "Swarm", "dca swarm"),
-    "emulation": Kind("emulator.report.emulation", "Emulation", "dca emulate run SCENARIO"),
+    "emulation": Kind("emulator.report.emulation", "Outcome", "dca emulate run SCENARIO"),
     "sweep": Kind("emulator.report.sweep", "Sweep", "dca emulate sweep"),
     "collusion": Kind("emulator.report.collusion", "Result", "dca emulate collude"),
     "scaling": Kind("emulator.report.scaling", "Scaling", "dca scaling"),

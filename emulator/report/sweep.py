@@ -3,45 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
-
-import msgspec
 
 from emulator.report.charts import ROWS_MAX, bars
 from emulator.report.figures import count, counted, listed, number, seconds
 from emulator.report.page import Block, Code, Folded, Heading, Note, Page, Table, as_json
-from emulator.results import Amount, Count
+from emulator.trials.sweep import Sweep
 
 _FAILURES_MAX, _FACTS_MAX = 50, 100
-
-
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """A scenario that broke an invariant; 0 is liveness, None that there was no result."""
-
-    seed: int | str
-    invariant: int | str | None = None
-    name: str = ""
-    detail: str | None = None
-    replay: str | None = None
-    shrunk: dict[str, Any] | None = None
-    facts: list[str] = []
-
-
-class Sweep(msgspec.Struct, frozen=True, kw_only=True):
-    """What the page reads of `dca emulate sweep --json`; `checked`, by the names that `invariants` has of numbers."""
-
-    ok: bool
-    run: Count
-    failed: list[Failure]
-    coverage: dict[str, Count]
-    transitions: dict[str, Count] = {}
-    checked: dict[str, Count] = {}
-    invariants: dict[str, str] = {}
-    rounds: dict[str, Count] = {}
-    interrupted: bool = False
-    seeds: tuple[Count, Count] | None = None
-    wall_s: Amount | None = None
-    scenarios_per_s: Amount | None = None
 
 
 def page(run: Sweep) -> Page:

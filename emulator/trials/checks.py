@@ -4,82 +4,65 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, NoReturn
-
-import msgspec
+from collections.abc import Iterator
+from functools import cache
+from typing import NoReturn, get_type_hints
 
 from dca_proto.errors import UsageError
 from dca_proto.privacy.mechanism import LOCAL_MECHANISMS
 from dca_proto.wording import nearest
 from emulator.trials.faults import FAULTS
 from emulator.trials.hostile import HOSTILE
-from emulator.trials.questions import CATEGORICAL, STATISTICS
-from emulator.trials.scenario import KINDS, LDP_REPORT, NODE_RELEASE, Adversary, Fault, Scenario
+from emulator.trials.scenario import (
+    CATEGORICAL,
+    KINDS,
+    LDP_REPORT,
+    NODE_RELEASE,
+    STATISTICS,
+    TIME_MS_MAX,
+    Adversary,
+    Between,
+    Fault,
+    Scenario,
+)
 
-CLIENTS_MAX, COMPUTES_MAX, DIMENSION_MAX, ROWS_MAX = 10_000, 64, 100_000, 10_000
-ROUNDS_MAX, LIST_MAX = 100, 1_000
-TIME_MS_MAX = 30 * 24 * 3600 * 1000
-EPOCH_MS_MIN = 1_800_000  # the round after healing has long windows
-BYTES_MAX, MESSAGES_MAX = 1 << 30, 1_000_000
-LOSS_MAX = 0.95  # a link that always loses sends again for ever
+LIST_MAX, MASKS_MAX = 1_000, 10_000_000
+_BYTES_MAX, _MESSAGES_MAX, _HOUR_MS = 1 << 30, 1_000_000, 3_600_000
+_LOSS_MAX = 0.95  # a link that always loses sends again for ever
 _ACTOR = re.compile(r"(client|compute) (\d{1,9})")
 _GROUPS = ("clients", "computes", "trainer", "broker")
 
-# Each place in a scenario: what it may hold at least and at most.
-RANGES: dict[str, tuple[float, float]] = {
-    "seed": (0, (1 << 63) - 1),
-    "heal_ms": (0, TIME_MS_MAX),
-    "epoch_ms": (EPOCH_MS_MIN, TIME_MS_MAX),
-    "population.clients": (3, CLIENTS_MAX),
-    "population.computes": (2, COMPUTES_MAX),
-    "population.dimension": (1, DIMENSION_MAX),
-    "population.rows": (1, ROWS_MAX),
-    "rounds.count": (1, ROUNDS_MAX),
-    "rounds.first_ms": (0, TIME_MS_MAX),
-    "rounds.every_ms": (0, TIME_MS_MAX),
-    "rounds.expected": (0, CLIENTS_MAX),
-    "rounds.tolerated": (0, CLIENTS_MAX),
-    "rounds.colluders": (0, CLIENTS_MAX),
-    "rounds.epsilon": (1e-6, 20),
-    "rounds.delta": (1e-12, 0.5),
-    "rounds.fraction_bits": (0, 40),
-    "rounds.rows_max": (0, ROWS_MAX),
-    "rounds.batch": (0, CLIENTS_MAX),
-    "rounds.collect_window_ms": (1, TIME_MS_MAX // 10),
-    "rounds.commit_window_ms": (1, TIME_MS_MAX // 10),
-    "limits.epsilon_per_period_max": (1e-6, 1000),
-    "limits.account_epsilon": (0, 1000),
-    "limits.clients_min": (1, CLIENTS_MAX),
-    "limits.honest_min": (1, CLIENTS_MAX),
-    "limits.colluders_min": (0, CLIENTS_MAX),
-    "limits.floor_clients_min": (1, CLIENTS_MAX),
-    "limits.floor_honest_min": (1, CLIENTS_MAX),
-    "network.delay_ms": (0, 3_600_000),
-    "network.jitter_ms": (0, 3_600_000),
-    "network.bandwidth_bytes_s": (0, BYTES_MAX),
-    "network.loss": (0, LOSS_MAX),
-    "network.retry_ms": (1, 3_600_000),
+# Of the simulator's options: what each may be at least and at most. Those of the scenario's own are with its fields.
+_RANGES: dict[str, tuple[float, float]] = {
+    "network.delay_ms": (0, _HOUR_MS),
+    "network.jitter_ms": (0, _HOUR_MS),
+    "network.bandwidth_bytes_s": (0, _BYTES_MAX),
+    "network.loss": (0, _LOSS_MAX),
+    "network.retry_ms": (1, _HOUR_MS),
     "network.duplicate": (0, 1),
     "network.reorder": (0, 1),
-    "network.reorder_ms": (0, 3_600_000),
-    "broker.queue_messages_max": (1, MESSAGES_MAX),
-    "broker.inflight_max": (1, MESSAGES_MAX),
-    "broker.packet_bytes_max": (128, BYTES_MAX),
-    "broker.part_bytes_max": (128, BYTES_MAX),
+    "network.reorder_ms": (0, _HOUR_MS),
+    "broker.queue_messages_max": (1, _MESSAGES_MAX),
+    "broker.inflight_max": (1, _MESSAGES_MAX),
+    "broker.packet_bytes_max": (128, _BYTES_MAX),
+    "broker.part_bytes_max": (128, _BYTES_MAX),
     "broker.session_expiry_ms": (0, TIME_MS_MAX),
-    "broker.connects_per_s_max": (0, MESSAGES_MAX),
-    "broker.reconnect_ms": (1, 3_600_000),
+    "broker.connects_per_s_max": (0, _MESSAGES_MAX),
+    "broker.reconnect_ms": (1, _HOUR_MS),
 }
 
 
 def check(scenario: Scenario, source: str = "scenario") -> None:
     """Raises `UsageError` for the first thing that cannot be."""
-    for place, value in _numbers(scenario):
-        low, high = RANGES[place]
+    parts = {"": scenario} | {f"{name}.": getattr(scenario, name) for name in ("population", "rounds", "limits")}
+    ranges = [(prefix + name, low, high) for prefix, part in parts.items() for name, low, high in _ranges(type(part))]
+    for place, low, high in (*ranges, *((place, *limits) for place, limits in _RANGES.items())):
+        part, _, name = place.rpartition(".")
+        value = getattr(getattr(scenario, part) if part else scenario, name)
         if not (math.isfinite(value) and low <= value <= high):
             _refuse(source, f"{place} is {value:g}", f"a number from {low:g} to {high:g}")
-    _check_rounds(scenario, source)
-    _check_reports(scenario, source)
+    for found, expected in _misfits(scenario):
+        _refuse(source, found, expected)
     for number, fault in enumerate(scenario.faults, 1):
         _check_fault(scenario, fault, f"{source}: faults {number}")
     for number, adversary in enumerate(scenario.adversaries, 1):
@@ -87,53 +70,54 @@ def check(scenario: Scenario, source: str = "scenario") -> None:
     _check_lists(scenario, source)
 
 
-def _numbers(scenario: Scenario) -> list[tuple[str, float]]:
-    places = [(name, float(getattr(scenario, name))) for name in ("seed", "heal_ms", "epoch_ms")]
-    for part in ("population", "rounds", "limits", "network", "broker"):
-        values: dict[str, Any] = msgspec.structs.asdict(getattr(scenario, part))
-        places += [(f"{part}.{name}", value) for name, value in values.items() if f"{part}.{name}" in RANGES]
-    return places
+@cache
+def _ranges(part: Any) -> list[tuple[str, float, float]]:
+    """The fields of a part that have a range."""
+    hints = get_type_hints(part, include_extras=True).items()
+    ranges = [(name, one) for name, hint in hints for one in getattr(hint, "__metadata__", ())]
+    return [(name, one.low, one.high) for name, one in ranges if isinstance(one, Between)]
 
 
-def _check_rounds(scenario: Scenario, source: str) -> None:
-    population, rounds = scenario.population, scenario.rounds
-    if rounds.tolerated > population.clients - 2:
+def _misfits(scenario: Scenario) -> Iterator[tuple[str, str]]:
+    """What does not fit together: what was found, and what is expected."""
+    population, rounds, broker = scenario.population, scenario.rounds, scenario.broker
+    largest = population.clients - 2
+    if rounds.tolerated > largest:
         found = f"rounds.tolerated is {rounds.tolerated} of {population.clients} clients"
-        _refuse(source, found, f"at most N - 2 = {population.clients - 2}, so that somebody's noise is left")
+        yield found, f"at most N - 2 = {largest}, so that somebody's noise is left"
     if rounds.colluders > rounds.tolerated:
-        _refuse(source, f"rounds.colluders is {rounds.colluders}", f"at most rounds.tolerated = {rounds.tolerated}")
+        yield f"rounds.colluders is {rounds.colluders}", f"at most rounds.tolerated = {rounds.tolerated}"
     if rounds.kind not in KINDS:
-        _refuse(source, f"rounds.kind is {rounds.kind!r}{nearest(rounds.kind, KINDS)}", f"one of {', '.join(KINDS)}")
+        yield f"rounds.kind is {rounds.kind!r}{nearest(rounds.kind, KINDS)}", f"one of {', '.join(KINDS)}"
     if rounds.kind == NODE_RELEASE and not rounds.rows_max:
-        _refuse(source, "rounds.rows_max is 0 of node releases", "how many rows of a client count at most, 1 or more")
-    if rounds.batch and (rounds.batch > population.clients or not rounds.colluders + 3 <= rounds.batch):
+        yield "rounds.rows_max is 0 of node releases", "how many rows of a client count at most, 1 or more"
+    if rounds.batch and not rounds.colluders + 3 <= rounds.batch <= population.clients:
         found = f"rounds.batch is {rounds.batch} of {population.clients} clients"
-        _refuse(source, found, f"0, or c + 3 = {rounds.colluders + 3} to {population.clients}")
+        yield found, f"0, or c + 3 = {rounds.colluders + 3} to {population.clients}"
     if population.statistic not in STATISTICS:
         near = nearest(population.statistic, STATISTICS)
-        _refuse(source, f"population.statistic is {population.statistic!r}{near}", f"one of {', '.join(STATISTICS)}")
-    if population.clients * population.dimension * population.computes > MESSAGES_MAX * 10:
-        _refuse(source, "population has more than 10 million masks a round", "fewer clients or coordinates")
-    if scenario.broker.part_bytes_max > scenario.broker.packet_bytes_max:
-        found = f"broker.part_bytes_max is {scenario.broker.part_bytes_max}"
-        _refuse(source, found, f"at most broker.packet_bytes_max = {scenario.broker.packet_bytes_max}")
+        yield f"population.statistic is {population.statistic!r}{near}", f"one of {', '.join(STATISTICS)}"
+    if population.clients * population.dimension * population.computes > MASKS_MAX:
+        yield "population has more than 10 million masks a round", "fewer clients or coordinates"
+    if broker.part_bytes_max > broker.packet_bytes_max:
+        expected = f"at most broker.packet_bytes_max = {broker.packet_bytes_max}"
+        yield f"broker.part_bytes_max is {broker.part_bytes_max}", expected
+    yield from _misfits_of_reports(scenario)
 
 
-def _check_reports(scenario: Scenario, source: str) -> None:
+def _misfits_of_reports(scenario: Scenario) -> Iterator[tuple[str, str]]:
     population, rounds, by = scenario.population, scenario.rounds, scenario.rounds.mechanism
     if rounds.kind != LDP_REPORT:
         if by:
-            _refuse(source, f"rounds.mechanism is {by!r} of kind {rounds.kind!r}", f"kind = {LDP_REPORT!r}, or none")
+            yield f"rounds.mechanism is {by!r} of kind {rounds.kind!r}", f"kind = {LDP_REPORT!r}, or none"
         return
     if by not in LOCAL_MECHANISMS:
-        found = f"rounds.mechanism is {by!r}{nearest(by, LOCAL_MECHANISMS)}"
-        _refuse(source, found, f"one of {', '.join(LOCAL_MECHANISMS)}")
-    if by in CATEGORICAL:
-        if population.statistic != "histogram" or population.dimension < 2:
-            found = f"population.statistic is {population.statistic!r} of dimension {population.dimension}"
-            _refuse(source, found, f"a histogram of 2 or more bins, of which a report by {by} names one")
-        if rounds.rows_max != 1:
-            _refuse(source, f"rounds.rows_max is {rounds.rows_max}", f"1: a report by {by} is of one row's bin")
+        yield f"rounds.mechanism is {by!r}{nearest(by, LOCAL_MECHANISMS)}", f"one of {', '.join(LOCAL_MECHANISMS)}"
+    if by in CATEGORICAL and (population.statistic != "histogram" or population.dimension < 2):
+        found = f"population.statistic is {population.statistic!r} of dimension {population.dimension}"
+        yield found, f"a histogram of 2 or more bins, of which a report by {by} names one"
+    if by in CATEGORICAL and rounds.rows_max != 1:
+        yield f"rounds.rows_max is {rounds.rows_max}", f"1: a report by {by} is of one row's bin"
 
 
 def _check_fault(scenario: Scenario, fault: Fault, where: str) -> None:

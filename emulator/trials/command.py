@@ -22,13 +22,13 @@ from emulator import engine as engines
 from emulator.sim.events import Observer
 from emulator.trials.display import show_failure, show_sweep, show_trial
 from emulator.trials.draw import draw_scenario
-from emulator.trials.examination import broken_in, examine, facts_before
 from emulator.trials.example import example as example_text
 from emulator.trials.scenario import Scenario, to_plain
 from emulator.trials.scenario_file import from_plain, load_scenario, to_toml
 from emulator.trials.shrink import shrink
-from emulator.trials.sweep import Failure, Sweep, shrink_failures, take_shrunk
+from emulator.trials.sweep import Failure, failures_of, shrink_failures
 from emulator.trials.sweep import sweep as sweep_seeds
+from emulator.trials.trial import examine
 from emulator.trials.world import TrialWorld
 
 EXIT_BROKEN = 4
@@ -126,23 +126,18 @@ def _trial(scenario: Scenario, again: str, shrink_seconds: float, save: Path, js
     console = Console(stderr=json_to == STDOUT)
     columns = (TextColumn("{task.description:<12}"), BarColumn(bar_width=30), TaskProgressColumn())
     with PatientBar(console, max(1, scenario.healed_ms), "", *columns) as bar:
-        result = examine(scenario, on_world=_VirtualTime(bar).watch).to_json()
-    result["replay"] = again
-    broken = broken_in(result)
-    show_trial(console, result)
-    if broken:
-        number, detail = next(iter(broken.items()))
-        failure = Failure(seed=scenario.seed, invariant=number, detail=detail, replay=again, options=result["options"])
-        failure.facts = facts_before(result, number)
-        failure.name = {one["number"]: one["name"] for one in result["invariants"]}.get(number, "")
-        if shrink_seconds > 0:
+        outcome = examine(scenario, on_world=_VirtualTime(bar).watch)
+    outcome.replay = again
+    show_trial(console, outcome)
+    for failure in failures_of(outcome, again)[:1]:
+        if shrink_seconds > 0 and isinstance(failure.invariant, int):
             say(console, "shrinking", f"for at most {shrink_seconds:g} s")
-            take_shrunk(failure, shrink(scenario, number, seconds=shrink_seconds))
-            result["shrunk"] = failure.shrunk
+            failure.take_shrunk(shrink(scenario, failure.invariant, seconds=shrink_seconds))
+            outcome.shrunk = failure.shrunk
         show_failure(console, failure)
         _save(console, failure, save)
-    write_json(result, json_to)
-    return EXIT_BROKEN if broken else 0
+    write_json(outcome.to_json(), json_to)
+    return 0 if outcome.ok else EXIT_BROKEN
 
 
 def _save(console: Console, failure: Failure, folder: Path) -> None:
@@ -233,7 +228,7 @@ def sweep(
             minutes=minutes,
             processes=processes,
             engine=engine,
-            on_done=lambda found: bar.reach(found.run, _progress(found)),
+            on_done=lambda found: bar.reach(found.run, f"{len(found.failed)} failed" if found.failed else "scenarios"),
         )
     if shrink_seconds > 0 and not found.interrupted:
         if found.failed:
@@ -242,7 +237,7 @@ def sweep(
     show_sweep(console, found)
     for failure in [one for one in found.failed if one.shrunk]:
         _save(console, failure, save)
-    write_json(found.to_json(), json_to)
+    write_json(msgspec.to_builtins(found), json_to)
     if found.run < last - first + 1:
         how = "interrupted" if found.interrupted else "ended"
         say(console, how, f"after {found.run} of {last - first + 1} scenarios")
@@ -256,10 +251,6 @@ def _seeds(text: str) -> tuple[int, int]:
     if match is None or int(match[1]) > int(match[2]) or int(match[2]) > _SEED_MAX:
         raise UsageError(f"--seeds {text}: expected first..last, such as 0..199, not descending")
     return int(match[1]), int(match[2])
-
-
-def _progress(found: Sweep) -> str:
-    return f"{len(found.failed)} failed" if found.failed else "scenarios"
 
 
 def _check_effort(minutes: float | None, processes: int | None) -> None:

@@ -12,6 +12,7 @@ from rich.table import Table
 from dca_proto.cli.output import say
 from emulator.trials.faults import FAULTS
 from emulator.trials.hostile import HOSTILE
+from emulator.trials.outcome import Outcome
 from emulator.trials.scenario import LDP_REPORT, NODE_RELEASE, Adversary, Fault, Scenario
 from emulator.trials.scenario_file import from_plain, to_toml
 from emulator.trials.sweep import Failure, Sweep
@@ -21,79 +22,68 @@ _FACTS_SHOWN = 12
 _FAILURES_SHOWN = 5
 
 
-def show_trial(console: Console, result: dict[str, Any]) -> None:
-    """Everything about one trial; `result` is its JSON."""
-    say(console, "scenario", _scenario(result))
-    console.print(rounds_table(result))
-    if result["faults"] or _adversaries(result):
-        console.print(faults_table(result))
-    console.print(invariants_table(result))
-    say(console, "digest", result["digest"])
-    say(console, "time", f"{result['virtual_s']:.0f} s of virtual time in {result['wall_s']:.2f} s")
+def show_trial(console: Console, outcome: Outcome) -> None:
+    """Everything about one trial."""
+    say(console, "scenario", _scenario(outcome))
+    console.print(_rounds_table(outcome))
+    if outcome.faults or outcome.options.get("adversaries"):
+        console.print(_faults_table(outcome))
+    console.print(_invariants_table(outcome))
+    say(console, "digest", outcome.digest)
+    say(console, "time", f"{outcome.virtual_s:.0f} s of virtual time in {outcome.wall_s:.2f} s")
 
 
-def _scenario(result: dict[str, Any]) -> str:
-    population, rounds = result["options"]["population"], result["options"]["rounds"]
+def _scenario(outcome: Outcome) -> str:
+    population, rounds = outcome.options["population"], outcome.options["rounds"]
     asked = f"{population['statistic']} with d = {population['dimension']}"
+    who = f"seed {outcome.seed}: {population['clients']}"
     if rounds["kind"] == LDP_REPORT:
-        return f"seed {result['seed']}: {population['clients']} clients that report by {rounds['mechanism']}; {asked}"
+        return f"{who} clients that report by {rounds['mechanism']}; {asked}"
     if rounds["kind"] == NODE_RELEASE:
-        return (
-            f"seed {result['seed']}: {population['clients']} data nodes, releases of at most {rounds['rows_max']} "
-            f"rows of each; {asked}"
-        )
-    return (
-        f"seed {result['seed']}: {population['clients']} clients, {population['computes']} Compute nodes, "
-        f"T = {rounds['tolerated']}, c = {rounds['colluders']}; {asked}"
-    )
+        return f"{who} data nodes, releases of at most {rounds['rows_max']} rows of each; {asked}"
+    limits = f"T = {rounds['tolerated']}, c = {rounds['colluders']}"
+    return f"{who} clients, {population['computes']} Compute nodes, {limits}; {asked}"
 
 
-def rounds_table(result: dict[str, Any]) -> Table:
+def _rounds_table(outcome: Outcome) -> Table:
     """How each round ended."""
     table = _table("round", "N", "in sum", "needed", "noise / floor", "ended")
-    asked_for = result["options"]["rounds"]["count"]
-    for number, one in enumerate(result["outcome"]["rounds"], 1):
-        ratio = "" if not one["noise_floor"] else f"{one['noise_variance'] / one['noise_floor']:.2f}"
-        ended = one["result"] if not one["reason"] else f"{one['result']}: {one['reason']}"
-        if number > asked_for:
+    for number, one in enumerate(outcome.ended.rounds, 1):
+        ratio = f"{one.noise_variance / one.noise_floor:.2f}" if one.noise_floor and one.noise_variance else ""
+        ended = one.result if not one.reason else f"{one.result}: {one.reason}"
+        if number > outcome.options["rounds"]["count"]:
             ended += " (the one after healing)"
-        counts = (_number(one["clients"]), _number(one["contributors"]), _number(one["needed"]))
-        table.add_row(one["round_id"][:8], *counts, ratio, ended)
+        counts = ("" if count is None else str(count) for count in (one.clients, one.contributors, one.needed))
+        table.add_row(one.round_id[:8], *counts, ratio, ended)
     return table
 
 
-def faults_table(result: dict[str, Any]) -> Table:
+def _faults_table(outcome: Outcome) -> Table:
     """What was to go wrong, and whether it did."""
     table = _table("fault", "at", "from", "to", "reached", "what it is")
-    for one in result["faults"]:
-        until = "" if one["until_ms"] is None else _seconds(one["until_ms"])
-        reached = "yes" if one["reached"] else "no"
-        table.add_row(one["kind"], one["actor"], _seconds(one["at_ms"]), until, reached, FAULTS[one["kind"]].does)
-    for one in _adversaries(result):
-        table.add_row(one["kind"], one["actor"], "", "", "", HOSTILE[one["kind"]].does)
+    for one in outcome.faults:
+        until = "" if one.until_ms is None else _seconds(one.until_ms)
+        reached = "yes" if one.reached else "no"
+        table.add_row(one.kind, one.actor, _seconds(one.at_ms), until, reached, FAULTS[one.kind].does)
+    for hostile in outcome.options.get("adversaries", ()):
+        table.add_row(hostile["kind"], hostile["actor"], "", "", "", HOSTILE[hostile["kind"]].does)
     return table
 
 
-def invariants_table(result: dict[str, Any]) -> Table:
-    """The ten, and liveness."""
-    table = _table("", "invariant", "checked", "result")
-    for one in result["invariants"]:
-        table.add_row(str(one["number"]), one["name"], f"{one['checked']:,}", _verdict(one["ok"], one["detail"]))
-    outcome = result["outcome"]
-    table.add_row("", LIVENESS_NAME, "", _verdict(outcome["live"], "; ".join(outcome["why"]), outcome["further"]))
+def _invariants_table(outcome: Outcome) -> Table:
+    """All of them, and liveness."""
+    table, ended = _table("", "invariant", "checked", "result"), outcome.ended
+    for one in outcome.invariants:
+        table.add_row(str(one.number), one.name, f"{one.checked:,}", "holds" if one.ok else f"BROKEN: {one.detail}")
+    note = f" ({ended.further})" if (ended.further or "").startswith("not") else ""
+    table.add_row("", LIVENESS_NAME, "", f"holds{note}" if ended.live else f"BROKEN: {'; '.join(ended.why)}")
     return table
-
-
-def _verdict(holds: bool, detail: str | None, note: str = "") -> str:
-    if holds:
-        return f"holds ({note})" if note.startswith("not") else "holds"
-    return f"BROKEN: {detail}"
 
 
 def show_sweep(console: Console, found: Sweep) -> None:
     """The sum of a sweep, then its failures."""
     if found.run:
-        console.print(coverage_table(found))
+        console.print(_coverage_table(found))
     rounds = ", ".join(f"{count} {result}" for result, count in sorted(found.rounds.items()))
     say(console, "rounds", rounds or "none")
     say(console, "checked", f"{sum(found.checked.values()):,} facts against eleven invariants")
@@ -109,7 +99,7 @@ def show_sweep(console: Console, found: Sweep) -> None:
     say(console, "sweep", f"{found.run} scenarios in {found.wall_s:.0f} s, {rate}; {len(found.failed)} failures")
 
 
-def coverage_table(found: Sweep) -> Table:
+def _coverage_table(found: Sweep) -> Table:
     """In how many trials each kind was reached, in two columns."""
     table = _table("fault", "trials", "fault", "trials")
     kinds = sorted(found.coverage.items(), key=lambda item: (-item[1], item[0]))
@@ -125,7 +115,7 @@ def show_failure(console: Console, failure: Failure) -> None:
     what = f"seed {failure.seed}: {_invariant(failure)}"
     if failure.invariant is None:
         say(console, "FAILED", what)
-        _print(console, failure.detail.splitlines())
+        _print(console, (failure.detail or "").splitlines())
     else:
         say(console, "FAILED", f"{what}: {failure.detail}")
     plain = failure.shrunk or failure.options
@@ -135,7 +125,7 @@ def show_failure(console: Console, failure: Failure) -> None:
     if failure.facts:
         say(console, "before", "")
         _print(console, failure.facts[-_FACTS_SHOWN:])
-    say(console, "replay", failure.replay)
+    say(console, "replay", failure.replay or "")
 
 
 def _invariant(failure: Failure) -> str:
@@ -171,20 +161,12 @@ def _print(console: Console, lines: Iterable[str]) -> None:
         console.print(f"    {line}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _adversaries(result: dict[str, Any]) -> list[dict[str, Any]]:
-    return list(result["options"].get("adversaries", []))
-
-
 def _table(*names: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in names:
         right = name in ("N", "in sum", "needed", "noise / floor", "checked", "trials", "from", "to")
         table.add_column(name, justify="right" if right else "left", overflow="fold")
     return table
-
-
-def _number(value: int | None) -> str:
-    return "" if value is None else str(value)
 
 
 def _seconds(at_ms: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import msgspec
 
@@ -11,11 +12,21 @@ from dca_proto.protocol.params import Timing
 from emulator.sim.broker import BrokerOptions
 from emulator.sim.link import LinkOptions
 from emulator.sim.streams import Streams
-from emulator.trials.checks import EPOCH_MS_MIN, check
+from emulator.trials.checks import check
 from emulator.trials.faults import FAULTS
 from emulator.trials.hostile import HOSTILE
-from emulator.trials.questions import CATEGORICAL
-from emulator.trials.scenario import LDP_REPORT, NODE_RELEASE, Adversary, Fault, Limits, Population, Rounds, Scenario
+from emulator.trials.scenario import (
+    CATEGORICAL,
+    EPOCH_MS_MIN,
+    LDP_REPORT,
+    NODE_RELEASE,
+    Adversary,
+    Fault,
+    Limits,
+    Population,
+    Rounds,
+    Scenario,
+)
 
 
 class DrawLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,15 +49,15 @@ def draw_scenario(seed: int, limits: DrawLimits | None = None) -> Scenario:
     together: tuple[Fault, ...] = ()
     if limits == DrawLimits():
         rounds, together = _together(streams("draw/together"), population, rounds)
-    windows_ms = rounds.end_ms
     faults = (*_faults(streams("draw/faults"), population, rounds, limits.faults_max), *together)
     broker = _broker(streams("draw/broker"))
     if any(fault.kind == "mix-parts" for fault in faults):
         broker = msgspec.structs.replace(broker, part_bytes_max=300)  # most messages have parts
+    heals, usual_ms = streams("draw/heal"), Timing().epoch_ms
     scenario = Scenario(
         seed=seed,
-        heal_ms=_heal_ms(streams("draw/heal"), windows_ms),
-        epoch_ms=streams("draw/epoch").choice([Timing().epoch_ms, Timing().epoch_ms, EPOCH_MS_MIN]),
+        heal_ms=0 if heals.random() < 0.6 else heals.randrange(1_000, rounds.end_ms),  # 0: when all rounds are over
+        epoch_ms=streams("draw/epoch").choice([usual_ms, usual_ms, EPOCH_MS_MIN]),
         population=population,
         rounds=rounds,
         limits=_limits(streams("draw/limits"), population, rounds),
@@ -153,11 +164,6 @@ def _broker(stream: random.Random) -> BrokerOptions:
     )
 
 
-def _heal_ms(stream: random.Random, windows_ms: int) -> int:
-    """Mostly when all rounds are over; sometimes in the middle of them."""
-    return 0 if stream.random() < 0.6 else stream.randrange(1_000, windows_ms)
-
-
 # --- faults -----------------------------------------------------------------------------------------------------------
 
 
@@ -167,73 +173,19 @@ def _faults(stream: random.Random, population: Population, rounds: Rounds, most:
     for _ in range(count):
         relays = rounds.batch and stream.random() < 0.1  # of no use elsewhere
         fault = _fault(stream, "relay" if relays else stream.choice(list(FAULTS)), population, rounds)
-        once = fault.kind in ("epoch-turn", "twin", "restore") and any(one.kind == fault.kind for one in drawn)
-        if not once:
+        if not (FAULTS[fault.kind].once and any(one.kind == fault.kind for one in drawn)):
             drawn.append(fault)
     return tuple(drawn)
-
-
-def _together(stream: random.Random, population: Population, rounds: Rounds) -> tuple[Rounds, tuple[Fault, ...]]:
-    """In one trial of three, faults that meet seldom by chance; together they reach what none does alone."""
-    if stream.random() >= 0.35:
-        return rounds, ()
-    at_ms, client = rounds.first_ms, f"client {stream.randrange(population.clients)}"
-    meet = stream.choice([_late, _restored] if rounds.is_summed else [_unheard, _empty, _uncertified])
-    return meet(rounds, client, at_ms)
-
-
-def _late(rounds: Rounds, client: str, at_ms: int) -> tuple[Rounds, tuple[Fault, ...]]:
-    """Arrivals have not gone quiet when the round closes, which the nodes' clocks say before the trainer's does."""
-    return rounds, (
-        Fault(kind="clogged", actor="clients", amount=rounds.collect_window_ms // 3),
-        Fault(kind="clock-behind", actor="trainer", amount=3_000),
-        Fault(kind="lossy", actor="trainer", amount=0.1),
-        Fault(kind="vanish-before-sending", actor=client),
-    )
-
-
-def _restored(rounds: Rounds, client: str, at_ms: int) -> tuple[Rounds, tuple[Fault, ...]]:
-    """An old copy pays again with its numbers, is late with that, and hears again that they were used."""
-    return msgspec.structs.replace(rounds, count=3, every_ms=15_000), (
-        Fault(kind="restore", actor=client, at_ms=at_ms, for_ms=10_000),
-        Fault(kind="replay", actor="computes", at_ms=at_ms + 23_000, amount=60),
-    )
-
-
-def _unheard(rounds: Rounds, client: str, at_ms: int) -> tuple[Rounds, tuple[Fault, ...]]:
-    """Nobody is heard until the round is over."""
-    return rounds, (Fault(kind="partition-up", actor="clients", at_ms=at_ms, for_ms=rounds.longest_ms + 1_000),)
-
-
-def _empty(rounds: Rounds, client: str, at_ms: int) -> tuple[Rounds, tuple[Fault, ...]]:
-    """Nobody has data."""
-    return rounds, (Fault(kind="data-fail", actor="clients"), Fault(kind="lossy", actor="clients", amount=0.2))
-
-
-def _uncertified(rounds: Rounds, client: str, at_ms: int) -> tuple[Rounds, tuple[Fault, ...]]:
-    """All who are there decline, as many as are expected; one comes later, with a new certificate."""
-    return msgspec.structs.replace(rounds, counted=True, expected=1, batch=0), (
-        Fault(kind="crash", actor=client),
-        Fault(kind="certificate-ends", actor="clients", at_ms=at_ms + 5_000, for_ms=1_000),
-    )
-
-
-def _moment_ms(stream: random.Random, name: str, rounds: Rounds, *, waits: bool) -> int:
-    """When a fault begins, or begins to wait for its moment."""
-    if waits or name in ("relay", "mix-parts"):
-        return stream.choice([0, 0, rounds.end_ms // 3])
-    return _soon_ms(stream, rounds)
 
 
 def _fault(stream: random.Random, name: str, population: Population, rounds: Rounds) -> Fault:
     kind = FAULTS[name]
     role = stream.choice(kind.roles)
     phases = kind.phases_of(role)
-    waits = bool(phases) or name.startswith("vanish") or name == "disk-full"
-    at_ms = _moment_ms(stream, name, rounds, waits=waits)
+    at_ms = stream.choice([0, 0, rounds.end_ms // 3]) if kind.early else _soon_ms(stream, rounds)
     return Fault(
         kind=name,
-        actor=_actor(stream, name, role, population),
+        actor="clients" if name == "reconnect-storm" else _actor(stream, role, population),
         at_ms=min(at_ms, EPOCH_MS_MIN // 2),
         for_ms=0 if name == "relay" else stream.choice([0, 500, 3_000, 10_000, 30_000]),
         phase=stream.choice(["", *phases]) if phases else "",
@@ -248,31 +200,62 @@ def _soon_ms(stream: random.Random, rounds: Rounds) -> int:
     return begins_ms + (stream.randrange(rounds.longest_ms) if late else int(4_000 * stream.random() ** 2))
 
 
-def _actor(stream: random.Random, name: str, role: str, population: Population) -> str:
-    if name == "reconnect-storm":
-        return "clients"
-    match role:
-        case "client":
-            return f"client {stream.randrange(population.clients)}"
-        case "compute":
-            return f"compute {stream.randrange(population.computes)}"
-        case _:
-            return role
+def _actor(stream: random.Random, role: str, population: Population) -> str:
+    there = {"client": population.clients, "compute": population.computes}.get(role)
+    return role if there is None else f"{role} {stream.randrange(there)}"
 
 
 def _amount(stream: random.Random, amount: str, amounts: tuple[float, float]) -> float:
     """A size that makes sense for what it counts."""
-    match amount:
-        case "milliseconds":
-            return min(amounts[1], stream.choice([50.0, 500.0, 3_000.0, 20_000.0, 120_000.0]))
-        case "a probability":
-            return stream.choice([0.1, 0.3, 0.6])
-        case "how many messages":
-            return float(stream.choice([1, 5, 25]))
-        case "bytes a second":
-            return stream.choice([500.0, 5_000.0])
-        case _:
-            return 0.0
+    sizes: dict[str, Any] = {
+        "milliseconds": [50.0, 500.0, 3_000.0, 20_000.0, 120_000.0],
+        "a probability": [0.1, 0.3, 0.6],
+        "how many messages": [1.0, 5.0, 25.0],
+        "bytes a second": [500.0, 5_000.0],
+    }
+    return min(amounts[1], stream.choice(sizes[amount])) if amount in sizes else 0.0
+
+
+def _together(stream: random.Random, population: Population, rounds: Rounds) -> tuple[Rounds, tuple[Fault, ...]]:
+    """In one trial of three, faults that meet seldom by chance; together they reach what none does alone."""
+    if stream.random() >= 0.35:
+        return rounds, ()
+    at_ms, client = rounds.first_ms, f"client {stream.randrange(population.clients)}"
+    meetings: dict[str, tuple[dict[str, Any], tuple[Fault, ...]]] = {
+        # An old copy pays again with its numbers, is late with that, and hears again that they were used.
+        "restored": (
+            {"count": 3, "every_ms": 15_000},
+            (
+                Fault(kind="restore", actor=client, at_ms=at_ms, for_ms=10_000),
+                Fault(kind="replay", actor="computes", at_ms=at_ms + 23_000, amount=60),
+            ),
+        ),
+        # Arrivals have not gone quiet when the round closes, which the nodes' clocks say before the trainer's does.
+        "late": (
+            {},
+            (
+                Fault(kind="clogged", actor="clients", amount=rounds.collect_window_ms // 3),
+                Fault(kind="clock-behind", actor="trainer", amount=3_000),
+                Fault(kind="lossy", actor="trainer", amount=0.1),
+                Fault(kind="vanish-before-sending", actor=client),
+            ),
+        ),
+        # Nobody is heard until the round is over.
+        "unheard": ({}, (Fault(kind="partition-up", actor="clients", at_ms=at_ms, for_ms=rounds.longest_ms + 1_000),)),
+        # Nobody has data.
+        "empty": ({}, (Fault(kind="data-fail", actor="clients"), Fault(kind="lossy", actor="clients", amount=0.2))),
+        # All who are there decline, as many as are expected; one comes later, with a new certificate.
+        "uncertified": (
+            {"counted": True, "expected": 1, "batch": 0},
+            (
+                Fault(kind="crash", actor=client),
+                Fault(kind="certificate-ends", actor="clients", at_ms=at_ms + 5_000, for_ms=1_000),
+            ),
+        ),
+    }
+    names = ("late", "restored") if rounds.is_summed else ("unheard", "empty", "uncertified")
+    changes, faults = meetings[stream.choice(names)]
+    return msgspec.structs.replace(rounds, **changes), faults
 
 
 # --- adversaries ------------------------------------------------------------------------------------------------------
@@ -286,15 +269,9 @@ def _adversaries(stream: random.Random, population: Population, rounds: Rounds, 
     for _ in range(min(most, stream.randint(1, 2))):
         role = "compute" if rounds.is_summed and stream.random() < 0.6 else "client"
         kind = stream.choice([kind for kind, one in HOSTILE.items() if one.role == role])
-        hostile = HOSTILE[kind]
-        if hostile.is_stranger:
-            actor = f"stranger {len(drawn)}"
-        elif hostile.role == "client":
-            actor = f"client {stream.randrange(population.clients)}"
-        else:
-            actor = f"compute {stream.randrange(population.computes)}"
-        nodes = [one for one in drawn if one.startswith("compute")]
-        if actor in drawn or (nodes and actor.startswith("compute")):
+        actor = f"stranger {len(drawn)}" if HOSTILE[kind].is_stranger else _actor(stream, role, population)
+        is_second_node = role == "compute" and any(one.startswith(role) for one in drawn)
+        if actor in drawn or is_second_node:
             continue
         dropped = max(1, rounds.tolerated - rounds.colluders) + stream.choice([0, 0, 1])
         drawn[actor] = Adversary(kind=kind, actor=actor, amount=dropped if kind == "drop-clients" else 0)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from dca_proto.protocol.client import round as client_round
 from dca_proto.protocol.compute import round as compute_round
+from dca_proto.protocol.effects import Effect
+from dca_proto.protocol.events import Event
 from dca_proto.protocol.trainer import round as trainer_round
 from emulator.sim.events import Observer
 from emulator.sim.process import Process
@@ -24,111 +26,173 @@ PHASES: dict[str, tuple[str, ...]] = {
     "trainer": (*trainer_round.OPEN, *trainer_round.ENDED),
 }  # fmt: skip
 """The phases of a round that each role stores, in which transitions can be struck."""
+END, HANDLED, KILLED, DELIVERED, TOLD = "end", "handled", "killed", "delivered", "told"
+"""What a fault waits for: its end; or until one of its targets has answered an event, was killed, gets a message, or
+reports a fact. It is given that process, and the effects, the message or the fact."""
+Steps = Generator[str, Any, None]
 
 
-class FaultRecord(msgspec.Struct, kw_only=True):
-    """What became of a fault. Times are Unix milliseconds of virtual time.
+class FaultOutcome(msgspec.Struct, kw_only=True):
+    """What became of a fault. Times are milliseconds since the scenario's start.
 
     Attributes:
         kind, actor, role: as in the scenario. reached: whether it happened and not only was meant to.
-        at_ms, until_ms: when it took effect and was undone; None where it did not, or was over at once.
+        at_ms, until_ms: when it took effect (or was to) and was undone; None where it was not, or was over at once.
         phase: in which the actor was, or which it was about to enter.
     """
 
     kind: str
     actor: str
     role: str
-    at_ms: int | None = None
+    at_ms: int
     until_ms: int | None = None
     reached: bool = False
     phase: str = ""
-
-
-class Injection(Observer):
-    """One fault in one trial. Subclasses say what `begin` and `end` do; those that wait for a moment also observe.
-
-    Args:
-        world: that is struck. fault: what the scenario says. number: its place there, which names its random stream.
-
-    Attributes:
-        record: what became of it. targets: processes that it concerns.
-    """
-
-    watches: ClassVar[bool] = False
-    """Whether it must see what happens."""
-
-    def __init__(self, world: TrialWorld, fault: Fault, number: int) -> None:
-        self.world = world
-        self.simulator = world.simulator
-        self.fault = fault
-        self.stream = world.simulator.streams(f"fault/{number}")
-        self.targets = world.processes_of(fault.actor)
-        self.record = FaultRecord(kind=fault.kind, actor=fault.actor, role=fault.actor.split(" ")[0].removesuffix("s"))
-        self.is_over = False
-        self.is_on = False
-        self.began_ms: int | None = None  # when it began, or began to wait, and when it was over
-        self.ended_ms: int | None = None
-
-    def arm(self) -> None:
-        """Have it begin when the scenario says."""
-        if self.watches:
-            self.simulator.observers.append(self)
-        self.simulator.at(self.simulator.start_ms + self.fault.at_ms, self._begin)
-
-    def _begin(self) -> None:
-        if self.is_over:
-            return
-        self.is_on = True
-        self.began_ms = self.simulator.now_ms
-        self.begin()
-        if self.fault.for_ms and not self.watches:
-            self.simulator.after(self.fault.for_ms, self.stop)
-
-    def begin(self) -> None:
-        """It starts, or starts to wait for its moment."""
-
-    def end(self) -> None:
-        """Undo it."""
-
-    def stop(self) -> None:
-        """It is over: at its time, or because everything is mended."""
-        if self.is_on and not self.is_over:
-            self.ended_ms = self.simulator.now_ms
-            self.end()
-            if self.record.reached and self.record.until_ms is None:
-                self.record.until_ms = self.simulator.now_ms
-        self.is_over, self.is_on = True, False
-
-    def reached(self, process: Process | None = None, phase: str = "") -> None:
-        """It has really happened."""
-        if not self.record.reached:
-            self.record.at_ms = self.simulator.now_ms
-            self.record.phase = phase or (self.world.phase_of(process) if process is not None else "")
-        self.record.reached = True
-
-    def note(self, what: str, process: Process | None = None) -> None:
-        """Into the trace."""
-        self.simulator.note(f"{self.fault.kind}: {what}", process.id if process is not None else b"")
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
     """A kind of fault.
 
     Attributes:
-        does: in words. make: its injection. roles: whom it may strike. heals: whether it ends by itself.
-        amount: what its size means; amounts: from, to. phases: whether it strikes at a transition.
-        is_of_one: whether it cannot strike a group.
+        does: in words. steps: does what goes wrong, yields what it waits for, and after `END` undoes it.
+        roles: whom it may strike. is_of_one: whether it cannot strike a group. once: whether a scenario draws one.
+        heals: whether it ends by itself. waits: whether its moment comes by itself, so that it ends when that is over.
+        early: whether it is drawn to begin early. phases: whether it strikes at a transition.
+        amount: what its size means; amounts: from, to. tardy: by how many times its amount an actor may be late.
+        promise: what completion takes it for: a `trouble` while it lasts, `seen` by its kills, `harmless`, or `beyond`.
     """
 
     does: str
-    make: Callable[[TrialWorld, Fault, int], Injection]
+    steps: Callable[[Injection], Steps]
     roles: tuple[str, ...]
+    is_of_one: bool = False
+    once: bool = False
     heals: bool = False
+    waits: bool = False
+    early: bool = False
+    phases: bool = False
     amount: str = "not used"
     amounts: tuple[float, float] = (0, 0)
-    phases: bool = False
-    is_of_one: bool = False
+    tardy: int = 0
+    promise: Literal["trouble", "seen", "harmless", "beyond"] = "trouble"
 
     def phases_of(self, role: str) -> tuple[str, ...]:
         """The phases at whose entry it may strike."""
         return PHASES.get(role, ()) if self.phases else ()
+
+
+class Kinds(dict[str, Kind]):
+    """Kinds of faults by name, in the order in which they are defined."""
+
+    def add(
+        self, name: str, does: str, roles: tuple[str, ...], steps: Callable[[Injection], Steps], **more: Any
+    ) -> None:
+        """One more; `more` as of `Kind`."""
+        self[name] = Kind(does=does, steps=steps, roles=roles, **more)
+
+    def kind(
+        self, name: str, does: str, roles: tuple[str, ...], **more: Any
+    ) -> Callable[[Callable[[Injection], Steps]], Callable[[Injection], Steps]]:
+        """Decorates the steps of one more."""
+
+        def decorate(steps: Callable[[Injection], Steps]) -> Callable[[Injection], Steps]:
+            self.add(name, does, roles, steps, **more)
+            return steps
+
+        return decorate
+
+
+class Injection(Observer):
+    """One fault in one trial.
+
+    Args:
+        world: that is struck. kind, fault: what the scenario says. number: its place there, which names its stream.
+
+    Attributes:
+        record: what became of it. targets: processes that it concerns. amount: its size.
+        began_ms, ended_ms: when it began, or began to wait, and was over, in virtual Unix milliseconds.
+    """
+
+    def __init__(self, world: TrialWorld, kind: Kind, fault: Fault, number: int) -> None:
+        self.world, self.simulator, self.kind, self.fault = world, world.simulator, kind, fault
+        self.stream = world.simulator.streams(f"fault/{number}")
+        self.targets = world.processes_of(fault.actor)
+        self.amount = fault.amount
+        role = fault.actor.split(" ")[0].removesuffix("s")
+        self.record = FaultOutcome(kind=fault.kind, actor=fault.actor, role=role, at_ms=fault.at_ms)
+        self.is_over = self.is_on = False
+        self.began_ms: int | None = None
+        self.ended_ms: int | None = None
+        self._steps = kind.steps(self)
+        self._waits_for = ""
+
+    def arm(self) -> None:
+        """Have it begin when the scenario says."""
+        if self.kind.waits:
+            self.simulator.observers.append(self)
+        self.simulator.at(self.simulator.start_ms + self.fault.at_ms, self._begin)
+
+    def _begin(self) -> None:
+        if self.is_over:
+            return
+        self.is_on, self.began_ms = True, self.simulator.now_ms
+        self._go_on(None)
+        if self.fault.for_ms and not self.kind.waits:
+            self.simulator.after(self.fault.for_ms, self.stop)
+
+    def _go_on(self, seen: object) -> None:
+        self._waits_for = self._steps.send(seen)
+
+    def stop(self) -> None:
+        """It is over: at its time, or because everything is mended."""
+        if self.is_on and not self.is_over:
+            self.ended_ms = self.simulator.now_ms
+            if self._waits_for == END:
+                next(self._steps, None)
+            self._steps.close()
+            if self.record.reached and self.record.until_ms is None:
+                self.record.until_ms = self.simulator.now_ms - self.simulator.start_ms
+        self.is_over, self.is_on = True, False
+
+    def stop_after(self, ms: int) -> None:
+        """It is over so many milliseconds later."""
+        self.simulator.after(ms, self.stop)
+
+    def revive_after(self, ms: int, process: Process) -> None:
+        """A process that is down starts again so many milliseconds later, and the fault is over."""
+
+        def revive() -> None:
+            if not process.is_up:
+                process.restart()
+            self.stop()
+
+        self.simulator.after(ms, revive)
+
+    def reached(self, process: Process | None = None, phase: str = "") -> None:
+        """It has really happened."""
+        if not self.record.reached:
+            self.record.at_ms = self.simulator.now_ms - self.simulator.start_ms
+            self.record.phase = phase or self.world.phase_of(process)
+        self.record.reached = True
+
+    def note(self, what: str, process: Process | None = None) -> None:
+        """Into the trace."""
+        self.simulator.note(f"{self.fault.kind}: {what}", process.id if process is not None else b"")
+
+    # --- looking on, for its moment ----------------------------------------------------------------------------------
+
+    def _see(self, what: str, process: Process, *more: object) -> None:
+        if self.is_on and self._waits_for == what and process in self.targets:
+            self._go_on((process, *more))
+
+    def on_handled(self, process: Process, event: Event, effects: Sequence[Effect]) -> None:
+        self._see(HANDLED, process, effects)
+
+    def on_kill(self, process: Process) -> None:
+        self._see(KILLED, process)
+
+    def on_deliver(self, process: Process, sender: bytes, payload: bytes) -> None:
+        self._see(DELIVERED, process, payload)
+
+    def on_fact(self, process: Process, fact: object) -> None:
+        self._see(TOLD, process, fact)

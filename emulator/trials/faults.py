@@ -1,120 +1,347 @@
-"""The table of all kinds of faults: what each does, whom it may strike, and whether it ends by itself."""
+"""All kinds of faults, in one list. Here are those of machines, links, the broker and owners, one function each.
+
+What a malicious broker does with messages is in `tampering`.
+"""
 
 from __future__ import annotations
 
-from emulator.trials.fault import Kind
-from emulator.trials.kills import (
-    Crash,
-    DuplicateInstance,
-    KillAfter,
-    KillBefore,
-    KillBetween,
-    KillTorn,
-    VanishAfterReceipt,
-    VanishBeforeSending,
-    VanishSending,
-)
-from emulator.trials.life import CertificateEnds, DataFail, FloorsRaised, Restored
-from emulator.trials.outages import (
-    BrokerKill,
-    BrokerLoss,
-    BrokerRestart,
-    ClockAhead,
-    ClockBehind,
-    Congested,
-    Cramped,
-    DiskFull,
-    EpochTurn,
-    Lossy,
-    Machine,
-    Narrow,
-    Overflow,
-    Partition,
-    PartitionDown,
-    PartitionUp,
-    ReconnectStorm,
-)
-from emulator.trials.tampering import (
-    FlipBits,
-    Forge,
-    Garbage,
-    Misdirect,
-    MixParts,
-    Relay,
-    Replay,
-    ReplayElsewhere,
-    Spoof,
-    Swallow,
-    Truncate,
-)
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from dca_proto.protocol.client import round as client_round
+from dca_proto.protocol.compute import round as compute_round
+from dca_proto.protocol.effects import Channel, Effect, Persist
+from dca_proto.protocol.facts import Acknowledged
+from dca_proto.protocol.trainer import round as trainer_round
+from dca_proto.protocol.wire.messages import Announcement, Invitation
+from emulator.sim.broker import Memory
+from emulator.sim.process import KillPoint, Process, Where, usual_options
+from emulator.trials.fault import DELIVERED, END, HANDLED, KILLED, TOLD, Injection, Kinds, Steps
+from emulator.trials.tampering import TAMPERING
+from emulator.wire import body_of, contributions_in
 
 ACTORS = ("client", "compute", "trainer")
-ALL = (*ACTORS, "broker")
+_CLIENT, _BROKER = ("client",), ("broker",)
 _HOUR_MS = 3_600_000.0
 _MS, _SHARE, _COUNT = "milliseconds", "a probability", "how many messages"
+_AWAY_MS = 1_500
+_STORED: dict[str, Any] = {one.ROUNDS: one.StoredRound for one in (client_round, compute_round, trainer_round)}
+_OWN = Kinds()
 
-FAULTS: dict[str, Kind] = {
-    "vanish-before-sending": Kind(does="is gone when the announcement comes", make=VanishBeforeSending,
-                                  roles=("client",)),
-    "vanish-sending": Kind(does="is gone when it has paid, before or after sending", make=VanishSending,
-                           roles=("client",)),
-    "vanish-after-receipt": Kind(does="is gone when it has its receipt", make=VanishAfterReceipt, roles=("client",)),
-    "crash": Kind(does="is killed at a time", make=Crash, roles=ACTORS),
-    "kill-before": Kind(does="is killed before a transition is stored", make=KillBefore, roles=ACTORS, heals=True,
-                        phases=True),
-    "kill-torn": Kind(does="is killed while a transition is stored", make=KillTorn, roles=ACTORS, heals=True,
-                      phases=True),
-    "kill-after": Kind(does="is killed when a transition is stored", make=KillAfter, roles=ACTORS, heals=True,
-                       phases=True),
-    "kill-between": Kind(does="is killed between a transition's messages", make=KillBetween, roles=ACTORS, heals=True,
-                         phases=True),
-    "slow": Kind(does="takes its time over each batch and write", make=Machine, roles=ACTORS, amount=_MS,
-                 amounts=(0, 60_000)),
-    "clock-ahead": Kind(does="its clock is ahead", make=ClockAhead, roles=ACTORS, amount=_MS, amounts=(0, _HOUR_MS)),
-    "clock-behind": Kind(does="its clock is behind", make=ClockBehind, roles=ACTORS, amount=_MS, amounts=(0, _HOUR_MS)),
-    "cramped": Kind(does="it holds few messages that wait", make=Cramped, roles=ACTORS, amount=_COUNT,
-                    amounts=(0, 1e6)),
-    "disk-full": Kind(does="its disk is full", make=DiskFull, roles=ACTORS, heals=True),
-    "partition": Kind(does="is cut off", make=Partition, roles=ACTORS),
-    "partition-up": Kind(does="nothing that it sends arrives", make=PartitionUp, roles=ACTORS),
-    "partition-down": Kind(does="nothing that is sent to it arrives", make=PartitionDown, roles=ACTORS),
-    "clogged": Kind(does="every packet waits", make=Congested, roles=ACTORS, amount=_MS, amounts=(0, 600_000)),
-    "lossy": Kind(does="its link loses, repeats and reorders", make=Lossy, roles=ACTORS, amount=_SHARE,
-                  amounts=(0, 0.95)),
-    "narrow": Kind(does="its link is narrow", make=Narrow, roles=ACTORS, amount="bytes a second", amounts=(100, 1e9)),
-    "broker-restart": Kind(does="goes down and comes back", make=BrokerRestart, roles=("broker",), heals=True),
-    "broker-loss": Kind(does="goes down and comes back empty", make=BrokerLoss, roles=("broker",), heals=True),
-    "broker-kill": Kind(does="is killed and comes back with its last snapshot", make=BrokerKill, roles=("broker",),
-                        heals=True, amount=_MS, amounts=(0, _HOUR_MS)),
-    "overflow": Kind(does="its session overflows while it is away", make=Overflow, roles=ACTORS, heals=True,
-                     amount=_COUNT, amounts=(0, 1e6)),
-    "reconnect-storm": Kind(does="half of the swarm reconnects at once", make=ReconnectStorm, roles=("client",),
-                            heals=True),
-    "twin": Kind(does="a copy of it runs, too", make=DuplicateInstance, roles=("client", "compute"), is_of_one=True),
-    "restore": Kind(does="an old copy of its store takes that one's place", make=Restored, roles=("client", "compute"),
-                    heals=True, is_of_one=True),
-    "certificate-ends": Kind(does="its certificate ends", make=CertificateEnds, roles=("client",)),
-    "floors": Kind(does="it raises its floors above every round", make=FloorsRaised, roles=("compute",)),
-    "data-fail": Kind(does="its data cannot be read", make=DataFail, roles=("client",)),
-    "epoch-turn": Kind(does="an epoch ends", make=EpochTurn, roles=("broker",), heals=True),
-    "swallow": Kind(does="its messages are acknowledged and lost", make=Swallow, roles=ACTORS, amount=_SHARE,
-                    amounts=(0, 1)),
-    "flip-bits": Kind(does="its messages are damaged", make=FlipBits, roles=ACTORS, amount=_SHARE, amounts=(0, 1)),
-    "truncate": Kind(does="its messages are cut short", make=Truncate, roles=ACTORS, amount=_SHARE, amounts=(0, 1)),
-    "relay": Kind(does="invitations reach everybody", make=Relay, roles=("broker",)),
-    "replay": Kind(does="its messages are repeated later", make=Replay, roles=ALL, heals=True, amount=_COUNT,
-                   amounts=(0, 1_000)),
-    "replay-elsewhere": Kind(does="its messages are repeated rounds and epochs later", make=ReplayElsewhere, roles=ALL,
-                             heals=True, amount=_COUNT, amounts=(0, 1_000)),
-    "forge": Kind(does="others forge its messages, signed with a key of their own", make=Forge, roles=ALL, heals=True,
-                  amount=_COUNT, amounts=(0, 1_000)),
-    "mix-parts": Kind(does="parts of its messages carry pieces of others", make=MixParts, roles=ACTORS, amount=_SHARE,
-                      amounts=(0, 1)),
-    "spoof": Kind(does="its messages come under another's name", make=Spoof, roles=ALL, heals=True, amount=_COUNT,
-                  amounts=(0, 1_000)),
-    "misdirect": Kind(does="its messages go to others", make=Misdirect, roles=ALL, heals=True, amount=_COUNT,
-                      amounts=(0, 1_000)),
-    "garbage": Kind(does="meaningless bytes come from nobody", make=Garbage, roles=("broker",), heals=True,
-                    amount=_COUNT, amounts=(0, 1_000)),
-}  # fmt: skip
-"""By name. An epoch turn strikes the broker only in name: it is nobody's own."""
+
+# --- killed, and gone -------------------------------------------------------------------------------------------------
+
+
+def _vanishes_at(moment: str, phase: str, is_it: Callable[[Any], bool]) -> Callable[[Injection], Steps]:
+    """A client is gone at a moment of a round, when what it is doing is done. It comes back late, or never."""
+
+    def steps(it: Injection) -> Steps:
+        while True:
+            process, seen = yield moment
+            if is_it(seen):
+                break
+        it.reached(process, phase)
+        it.simulator.at(it.simulator.now_ms, process.kill, it.fault.kind)
+        if it.fault.for_ms:
+            it.revive_after(it.fault.for_ms, process)
+        if moment == DELIVERED:
+            process.kill(it.fault.kind)
+        yield END
+
+    return steps
+
+
+def entered(effects: Sequence[Effect]) -> list[str]:
+    """The phases that a round enters, or stays in, with these effects, in order; none without a stored round."""
+    stored = [one for one in effects if isinstance(one, Persist) and one.table in _STORED]
+    if stored:
+        return [msgspec.msgpack.decode(one.value, type=_STORED[one.table]).phase for one in stored]
+    keeping = (trainer_round.RELEASES, compute_round.CONTRIBUTIONS)
+    keeps = any(isinstance(effect, Persist) and effect.table in keeping for effect in effects)
+    return [compute_round.COLLECTING] if keeps else []
+
+
+def _killed_at(where: Where, *, vanishes: bool = False) -> Callable[[Injection], Steps]:
+    """Killed once where a round enters a phase; `where` in its transaction. Started again after a while.
+
+    Who `vanishes` is killed as it has paid, and comes back late, or never.
+    """
+
+    def steps(it: Injection) -> Steps:
+        while True:
+            process, effects = yield HANDLED
+            phases = entered(effects)
+            strikes = not vanishes or contributions_in(effects)
+            if phases and strikes and it.fault.phase in ("", *phases):
+                break
+        process.plan_kill(KillPoint(process.disk.transactions, where))
+        (process,) = yield KILLED
+        it.reached(process, it.fault.phase or phases[-1])
+        if it.fault.for_ms or not vanishes:
+            it.revive_after(it.fault.for_ms or _AWAY_MS, process)
+        yield END
+
+    return steps
+
+
+_OWN.add("vanish-before-sending", "is gone when the announcement comes", _CLIENT,
+         _vanishes_at(DELIVERED, "new", lambda payload: isinstance(body_of(payload), Announcement | Invitation)),
+         waits=True, early=True, promise="seen")  # fmt: skip
+_OWN.add("vanish-sending", "is gone when it has paid, before or after sending", _CLIENT,
+         _killed_at("between", vanishes=True), waits=True, early=True, promise="seen")  # fmt: skip
+_OWN.add("vanish-after-receipt", "is gone when it has its receipt", _CLIENT,
+         _vanishes_at(TOLD, "kept", lambda fact: isinstance(fact, Acknowledged)),
+         waits=True, early=True, promise="seen")  # fmt: skip
+
+
+@_OWN.kind("crash", "is killed at a time", ACTORS, promise="seen")
+def _crash(it: Injection) -> Steps:
+    for process in it.targets:
+        if process.is_up:
+            it.reached(process)
+            process.kill(it.fault.kind)
+    yield END
+    for process in it.targets:
+        if not process.is_up:
+            process.restart()
+
+
+_TRANSITION: dict[str, Any] = {"heals": True, "waits": True, "early": True, "phases": True, "promise": "seen"}
+_OWN.add("kill-before", "is killed before a transition is stored", ACTORS, _killed_at("before"), **_TRANSITION)
+_OWN.add("kill-torn", "is killed while a transition is stored", ACTORS, _killed_at("torn"), **_TRANSITION)
+_OWN.add("kill-after", "is killed when a transition is stored", ACTORS, _killed_at("after"), **_TRANSITION)
+_OWN.add("kill-between", "is killed between a transition's messages", ACTORS, _killed_at("between"), **_TRANSITION)
+
+
+# --- machines -----------------------------------------------------------------------------------------------------
+
+
+def _machine(worse: Callable[[int], dict[str, int]]) -> Callable[[Injection], Steps]:
+    """Some options of a machine are replaced, and set right again."""
+
+    def steps(it: Injection) -> Steps:
+        for process in it.targets:
+            process.options = msgspec.structs.replace(process.options, **worse(int(it.amount)))
+            it.reached(process)
+        yield END
+        for process in it.targets:
+            usual = {name: getattr(usual_options(process.role), name) for name in worse(0)}
+            process.options = msgspec.structs.replace(process.options, **usual)
+
+    return steps
+
+
+_OWN.add("slow", "takes its time over each batch and write", ACTORS,
+         _machine(lambda ms: {"work_ms": ms, "commit_ms": ms}), amount=_MS, amounts=(0, 60_000), tardy=20)  # fmt: skip
+_OWN.add("clock-ahead", "its clock is ahead", ACTORS, _machine(lambda ms: {"skew_ms": ms}), amount=_MS,
+         amounts=(0, _HOUR_MS), tardy=1, promise="beyond")  # fmt: skip
+_OWN.add("clock-behind", "its clock is behind", ACTORS, _machine(lambda ms: {"skew_ms": -ms}), amount=_MS,
+         amounts=(0, _HOUR_MS), tardy=1, promise="beyond")  # fmt: skip
+_OWN.add("cramped", "it holds few messages that wait", ACTORS,
+         _machine(lambda most: dict.fromkeys(("inbox_events_max", "publishing_max", "unacknowledged_max"),
+                                             max(1, most))), amount=_COUNT, amounts=(0, 1e6))  # fmt: skip
+
+
+@_OWN.kind("disk-full", "its disk is full", ACTORS, heals=True, waits=True, early=True, promise="seen")
+def _disk_full(it: Injection) -> Steps:
+    """The next transaction fails, and the process with it, until the disk is freed and it is started again."""
+    for process in it.targets:
+        process.disk.is_full = True
+    try:
+        while True:
+            (process,) = yield KILLED
+            if process.disk.is_full:
+                it.reached(process)
+                it.stop_after(it.fault.for_ms or 1_000)
+    finally:
+        for process in it.targets:
+            process.disk.is_full = False
+            if it.record.reached and not process.is_up:
+                process.restart()
+
+
+# --- links ------------------------------------------------------------------------------------------------------------
+
+
+def _partition(*, up: bool, down: bool) -> Callable[[Injection], Steps]:
+    """Nothing passes in the given directions, until it is mended."""
+
+    def steps(it: Injection) -> Steps:
+        for process in it.targets:
+            it.simulator.broker.cut(process, up=up, down=down)
+            it.note("cut off", process)
+            it.reached(process)
+        yield END
+        for process in it.targets:
+            it.simulator.broker.mend(process)
+            it.note("mended", process)
+
+    return steps
+
+
+def _link(worse: Callable[[Injection], dict[str, float]]) -> Callable[[Injection], Steps]:
+    """Some options of a link are replaced."""
+
+    def steps(it: Injection) -> Steps:
+        for process in it.targets:
+            process.link.options = msgspec.structs.replace(process.link.options, **worse(it))
+            it.reached(process)
+        yield END
+        for process in it.targets:
+            process.link.options = it.world.scenario.network
+
+    return steps
+
+
+_OWN.add("partition", "is cut off", ACTORS, _partition(up=True, down=True))
+_OWN.add("partition-up", "nothing that it sends arrives", ACTORS, _partition(up=True, down=False))
+_OWN.add("partition-down", "nothing that is sent to it arrives", ACTORS, _partition(up=False, down=True))
+_OWN.add("clogged", "every packet waits", ACTORS,
+         _link(lambda it: {"delay_ms": it.world.scenario.network.delay_ms + it.amount}), amount=_MS,
+         amounts=(0, 600_000))  # fmt: skip
+_OWN.add("lossy", "its link loses, repeats and reorders", ACTORS,
+         _link(lambda it: {"loss": it.amount, "duplicate": 0.3, "reorder": 0.3, "reorder_ms": 2_000.0}), amount=_SHARE,
+         amounts=(0, 0.95))  # fmt: skip
+_OWN.add("narrow", "its link is narrow", ACTORS, _link(lambda it: {"bandwidth_bytes_s": it.amount}),
+         amount="bytes a second", amounts=(100, 1e9), promise="beyond")  # fmt: skip
+
+
+# --- the broker -------------------------------------------------------------------------------------------------------
+
+
+def _broker_down(left: Callable[[Injection], Memory | None]) -> Callable[[Injection], Steps]:
+    """The broker goes down `amount` milliseconds later, and comes back with what is left now; with None, with all."""
+
+    def steps(it: Injection) -> Steps:
+        memory = left(it)
+
+        def go_down() -> None:
+            if it.is_on:
+                it.simulator.broker.stop(memory)
+                it.reached(None, "up")
+                it.note("the broker goes down")
+                it.stop_after(it.fault.for_ms or 2_000)
+
+        if it.fault.kind == "broker-kill":
+            it.simulator.after(int(it.amount), go_down)
+        else:
+            go_down()
+        yield END
+        it.simulator.broker.start()
+        it.note("the broker is back")
+
+    return steps
+
+
+_OWN.add("broker-restart", "goes down and comes back", _BROKER, _broker_down(lambda it: None), heals=True)
+_OWN.add("broker-loss", "goes down and comes back empty", _BROKER, _broker_down(lambda it: Memory()), heals=True)
+_OWN.add("broker-kill", "is killed and comes back with its last snapshot", _BROKER,
+         _broker_down(lambda it: it.simulator.broker.memory), heals=True, amount=_MS,
+         amounts=(0, _HOUR_MS))  # fmt: skip
+
+
+@_OWN.kind("overflow", "its session overflows while it is away", ACTORS, heals=True, amount=_COUNT, amounts=(0, 1e6))
+def _overflow(it: Injection) -> Steps:
+    """A receiver is cut off, and its session holds few messages: the others are acknowledged and lost."""
+    broker = it.simulator.broker
+    lost = broker.dropped["queue full"]
+    broker.options = msgspec.structs.replace(broker.options, queue_messages_max=max(1, int(it.amount)))
+    for process in it.targets:
+        broker.cut(process, up=False, down=True)
+    it.stop_after(it.fault.for_ms or 10_000)
+    yield END
+    if broker.dropped["queue full"] > lost:
+        it.reached(it.targets[0])
+    broker.options = it.world.scenario.broker
+    for process in it.targets:
+        broker.mend(process)
+
+
+@_OWN.kind("reconnect-storm", "half of the swarm reconnects at once", _CLIENT, heals=True)
+def _reconnect_storm(it: Injection) -> Steps:
+    clients = [process for process in it.targets if process.is_up]
+    away: list[Process] = it.stream.sample(clients, k=(len(clients) + 1) // 2)
+    for process in away:
+        it.simulator.broker.cut(process, up=True, down=True)
+        it.reached(process)
+    it.note(f"{len(away)} clients lose their connection")
+    it.stop_after(it.fault.for_ms or 3_000)
+    yield END
+    for process in away:
+        it.simulator.broker.mend(process)
+
+
+# --- owners -----------------------------------------------------------------------------------------------------------
+
+
+@_OWN.kind("twin", "a copy of it runs, too", ("client", "compute"), is_of_one=True, once=True, promise="beyond")
+def _twin(it: Injection) -> Steps:
+    """A copy of the disk runs as a second process of the same identity; each throws the other out of its session."""
+    (original,) = it.targets
+    copy = it.world.add_twin(original)
+    it.reached(original)
+    it.note("a second process with this identity", original)
+    yield END
+    copy.kill("the copy is gone")
+
+
+@_OWN.kind("restore", "an old copy of its store takes that one's place", ("client", "compute"), heals=True,
+           is_of_one=True, once=True, promise="beyond")  # fmt: skip
+def _restore(it: Injection) -> Steps:
+    """What was stored since the copy was made is forgotten."""
+    copies = {process: process.disk.copy() for process in it.targets}
+    it.stop_after(it.fault.for_ms or 5_000)
+    yield END
+    for process, copy in copies.items():
+        (it.world.restored if process.role is Channel.CLIENT else it.world.twinned).add(process.id)
+        it.reached(process)
+        process.restore(copy)
+        process.restart()
+
+
+@_OWN.kind("certificate-ends", "its certificate ends", _CLIENT, promise="beyond")
+def _certificate_ends(it: Injection) -> Steps:
+    """It was made to end at this time (`TrialFederation.ends_ms`). Its owner has it renewed, and starts anew."""
+    for process in it.targets:
+        it.reached(process)
+    yield END
+    for process in it.targets:
+        it.world.cast.ends_ms.pop(process.id, None)
+        process.restart()
+
+
+@_OWN.kind("floors", "it raises its floors above every round", ("compute",), promise="beyond")
+def _floors(it: Injection) -> Steps:
+    """It starts anew with these, and later with those that it had."""
+    it.world.cast.refusing.update(process.id for process in it.targets)
+    for process in it.targets:
+        it.reached(process)
+        process.restart()
+    yield END
+    it.world.cast.refusing.difference_update(process.id for process in it.targets)
+    for process in it.targets:
+        process.restart()
+
+
+@_OWN.kind("data-fail", "its data cannot be read", _CLIENT, promise="harmless")
+def _data_fail(it: Injection) -> Steps:
+    it.world.cast.failing.update(process.id for process in it.targets)
+    for process in it.targets:
+        it.reached(process)
+    yield END
+    it.world.cast.failing.difference_update(process.id for process in it.targets)
+
+
+@_OWN.kind("epoch-turn", "an epoch ends", _BROKER, heals=True, once=True, promise="harmless")
+def _epoch_turn(it: Injection) -> Steps:
+    """The clocks were set so that it ends now (`Scenario.start_ms`). It is nobody's own: all keys turn in mid-round."""
+    it.reached(it.world.trainer)
+    it.note("an epoch ends")
+    it.stop_after(0)
+    yield END
+
+
+FAULTS: Kinds = Kinds({**_OWN, **TAMPERING})
+"""By name."""

@@ -1,16 +1,9 @@
-"""All kinds of hostile actors: production actors with one step replaced, and strangers. Trainers: `hostile_trainer`.
-
-Each kind says what it can spoil (DESIGN §10). What it does not name must hold: privacy always does.
-
-    value     the result may be wrong; it is not less private
-    round     a round may end without a result
-    consent   clients may decline, until they start anew
-"""
+"""All kinds of hostile actors: production actors with one step replaced, and strangers. Trainers: `hostile_trainer`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,7 +11,6 @@ from numpy.typing import NDArray
 
 from dca_proto.crypto.masks import CHARGE_BYTES, ENTRY_BYTES, TAG_BYTES, WORD_BYTES
 from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES
-from dca_proto.protocol.actor import Actor
 from dca_proto.protocol.announcement import OpenedAnnouncement
 from dca_proto.protocol.client.actor import Client
 from dca_proto.protocol.client.compose import Composer
@@ -47,32 +39,15 @@ from dca_proto.protocol.wire.messages import (
     Sealed,
     Signed,
 )
-from emulator.trials import hostile_trainer
-from emulator.trials.wire import body_of
+from emulator.trials.adversary import Adversaries
+from emulator.trials.hostile_trainer import TRAINERS
+from emulator.wire import body_of
 
-FLOOD_EVERY_MS, FLOODS_MAX, FLOOD_MESSAGES = 1_500, 20, 10
+_FLOOD_EVERY_MS, _FLOODS_MAX = 1_500, 20
 _FAR = 1 << 62
 _FAR_BYTE = b"\x55"  # of a category beyond any, bits of which some may be beyond the last
-Values = NDArray[np.int64]
-
-
-class Hostile(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of adversary.
-
-    Attributes:
-        does: in words. role: whom it replaces. actor: what runs in its place.
-        spoils: what it may spoil, as documented: `value`, `round`, `consent`.
-        amount_max: the largest size, where it has one. default: the size where the scenario says 0.
-        is_stranger: whether it comes beside the population, and was never enrolled.
-    """
-
-    does: str
-    role: Literal["client", "compute", "trainer"]
-    actor: Callable[..., Actor]
-    spoils: frozenset[str]
-    amount_max: int = 0
-    default: int = 0
-    is_stranger: bool = False
+_CLIENTS, _MESSAGES = (1, 10_000), (10, 1_000)
+_OWN = Adversaries()
 
 
 # --- clients ----------------------------------------------------------------------------------------------------------
@@ -81,7 +56,7 @@ class Hostile(msgspec.Struct, frozen=True, kw_only=True):
 class HostileClient(Client):
     """A client that does not keep to the protocol. `amount`: its size. `composes`: how it makes what it sends."""
 
-    amount = 0
+    role, amount = "client", 0
     composes: type[Composer] = Composer
 
     def __init__(self, *given: Any, **named: Any) -> None:
@@ -100,24 +75,21 @@ class _Far(Composer, frozen=True, eq=False):
         assert isinstance(body, Release), "nothing else is composed of a report"
         return self.sign(msgspec.structs.replace(body, vector=_FAR_BYTE * len(body.vector)))
 
-    def _value(self, validated: ValidatedRound, body: Announcement) -> tuple[Values, int, list[str]]:
+    def _value(self, validated: ValidatedRound, body: Announcement) -> tuple[NDArray[np.int64], int, list[str]]:
         if isinstance(validated.terms, LdpReport):
             return super()._value(validated, body)
         return np.full(validated.dimension, _FAR, dtype=np.int64), body.rows_max, []
 
 
-class OutOfRange(HostileClient):
-    """Contributes numbers far beyond the announced bounds, the ring's largest; of reports, those that nobody can make.
-
-    (A mechanism randomises no such value; who lies writes the bytes of the report.)
-    """
+@_OWN.kind("out-of-range", "contributes any numbers", "value")
+class _OutOfRange(HostileClient):
+    """Far beyond the announced bounds, the ring's largest; of reports, the bytes of those that nobody can make."""
 
     composes = _Far
 
 
-class TwoFaced(HostileClient):
-    """Sends two contributions, releases or reports for one charge."""
-
+@_OWN.kind("two-faced", "contributes twice for one charge")
+class _TwoFaced(HostileClient):
     def _contribute(self, current: ClientRound, validated: ValidatedRound, now_ms: int) -> list[Effect]:
         effects = super()._contribute(current, validated, now_ms)
         second, _ = self._composer.compose(current.opened, validated, self.ledger[current.id].number)
@@ -145,9 +117,8 @@ class _Wrongly(Composer, frozen=True, eq=False):
         return Composer(*own).compose(opened, validated, charge)
 
 
-class WrongTags(HostileClient):
-    """Masks and tags for one node are made with a key of its own; that node can only object."""
-
+@_OWN.kind("wrong-tags", "contributes what a node must object to", "round")
+class _WrongTags(HostileClient):
     composes = _Wrongly
 
 
@@ -156,14 +127,14 @@ class _ForOne(Composer, frozen=True, eq=False):
         return super().compose(opened, validated, 1)
 
 
-class ReusingCharges(HostileClient):
-    """Pays for everything with its first charge."""
-
+@_OWN.kind("reuse-charge", "pays with one charge for all", "round")
+class _ReusingCharges(HostileClient):
     composes = _ForOne
 
 
-class WrongHolder(HostileClient):
-    """Sends its contribution to another Compute node than the one that is to hold it, and sealed to that one."""
+@_OWN.kind("wrong-holder", "contributes to another holder", "round")
+class _WrongHolder(HostileClient):
+    """It seals its contribution to that one, too."""
 
     def _contribute(self, current: ClientRound, validated: ValidatedRound, now_ms: int) -> list[Effect]:
         opened = current.opened
@@ -188,28 +159,30 @@ class _HeldBy:
         return Address(Channel.COMPUTE, self._holder)
 
 
-class Sybil(HostileClient):
-    """One of several ids of one owner: has a session, so as to be counted, and never contributes."""
+@_OWN.kind("sybil", "has a session and never contributes", "round")
+class _Sybil(HostileClient):
+    """One of several ids of one owner, which is counted."""
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
-        effects = super().handle(event, now_ms)
         kept = (Channel.COMPUTE, Channel.TRAINER)
-        return [one for one in effects if not (isinstance(one, Send) and one.to.channel in kept)]
+        return [one for one in super().handle(event, now_ms) if not (isinstance(one, Send) and one.to.channel in kept)]
 
 
-class Flooding(HostileClient):
-    """Sends `amount` messages at a time to everybody: bytes without meaning, and what cannot be opened."""
+@_OWN.kind("stranger", "comes without being enrolled", amount=_MESSAGES, is_stranger=True)
+@_OWN.kind("flood", "floods everybody", amount=_MESSAGES)
+class _Flooding(HostileClient):
+    """Sends `amount` messages at a time: bytes without meaning, and what cannot be opened."""
 
     _floods = 0
 
     def _on_start_up(self, now_ms: int) -> list[Effect]:
-        return [*super()._on_start_up(now_ms), SetTimer(Timer("flood"), now_ms + FLOOD_EVERY_MS)]
+        return [*super()._on_start_up(now_ms), SetTimer(Timer("flood"), now_ms + _FLOOD_EVERY_MS)]
 
     def _on_timer(self, timer: Timer, now_ms: int) -> list[Effect]:
         if timer.purpose != "flood":
             return super()._on_timer(timer, now_ms)
         self._floods += 1
-        again = [SetTimer(timer, now_ms + FLOOD_EVERY_MS)] if self._floods < FLOODS_MAX else []
+        again = [SetTimer(timer, now_ms + _FLOOD_EVERY_MS)] if self._floods < _FLOODS_MAX else []
         return [*(send for _ in range(self.amount) for send in self._junk()), *again]
 
     def _junk(self) -> list[Effect]:
@@ -224,17 +197,23 @@ class Flooding(HostileClient):
         ]
 
 
+@_OWN.kind("copier", "sends others' ciphertexts as its own")
+class _Copier(HostileClient):
+    """The broker helps it (`TrialWorld`)."""
+
+
 # --- Compute nodes ----------------------------------------------------------------------------------------------------
 
 
 class HostileCompute(ComputeNode):
     """A Compute node that does not keep to the protocol. `amount`: its size."""
 
-    amount = 0
+    role, amount = "compute", 0
 
 
-class Equivocating(HostileCompute):
-    """Signs a shorter list for the first of its peers than for the others."""
+@_OWN.kind("equivocate", "tells its peers different lists", "round")
+class _Equivocating(HostileCompute):
+    """The first of them gets a shorter one."""
 
     def _list_to(self, current: NodeRound, peer: bytes) -> Effect:
         stored = current.stored
@@ -252,17 +231,17 @@ class Equivocating(HostileCompute):
             del current.tags_for
 
 
-class Dropping(HostileCompute):
-    """Leaves `amount` clients out of its list."""
-
+@_OWN.kind("drop-clients", "leaves clients out of its list", "round", _CLIENTS)
+class _Dropping(HostileCompute):
     def _freeze(self, current: NodeRound, now_ms: int) -> list[Effect]:
         for client in sorted(current.kept)[: self.amount]:
             del current.kept[client]
         return super()._freeze(current, now_ms)
 
 
-class MakingUp(HostileCompute):
-    """Adds `amount` entries that it has made up, of clients that it may hold, to its list."""
+@_OWN.kind("make-up", "lists what nobody has sent", amount=_CLIENTS)
+class _MakingUp(HostileCompute):
+    """Entries of clients that it may hold."""
 
     def _freeze(self, current: NodeRound, now_ms: int) -> list[Effect]:
         nodes, dimension = len(current.stored.computes), current.validated.dimension
@@ -280,15 +259,15 @@ class MakingUp(HostileCompute):
         return [one for one in (*silent, *drawn) if current.opened.holder(one).id == self.id]
 
 
-class ListingOthers(MakingUp):
-    """Adds entries of clients that another node holds."""
-
+@_OWN.kind("list-others", "lists clients of other holders", "round", _CLIENTS)
+class _ListingOthers(_MakingUp):
     def _made_up(self, current: NodeRound) -> list[bytes]:
         return [one for one in sorted(self._sessions.slots) if current.opened.holder(one).id != self.id]
 
 
-class ListingTwice(HostileCompute):
-    """Lists its first client twice, and adds its contribution twice."""
+@_OWN.kind("list-twice", "lists a client twice", "round")
+class _ListingTwice(HostileCompute):
+    """And adds its contribution twice."""
 
     def _load(self, *given: Any) -> NodeRound:
         current = super()._load(*given)
@@ -298,64 +277,65 @@ class ListingTwice(HostileCompute):
         return current
 
 
-class AlteringTags(HostileCompute):
-    """Gives its peers wrong tags of its first `amount` clients."""
-
+@_OWN.kind("alter-tags", "gives its peers wrong tags", "round", _CLIENTS)
+class _AlteringTags(HostileCompute):
     def _list_to(self, current: NodeRound, peer: bytes) -> Effect:
-        honest, wrong = current.tags_for, TAG_BYTES * self.amount
-
-        def tags(place: int) -> bytes:
-            given = honest(place)
-            return bytes(byte ^ 0xA5 for byte in given[:wrong]) + given[wrong:]
-
-        current.tags_for = tags  # type: ignore[method-assign]
+        honest = current.tags_for
+        current.tags_for = lambda place: _turned(honest(place), self.amount)  # type: ignore[method-assign]
         try:
             return super()._list_to(current, peer)
         finally:
             del current.tags_for
 
 
-class Objecting(HostileCompute):
-    """Objects to the first `amount` entries of each list."""
+@_OWN.kind("object", "objects to clients", "round", _CLIENTS)
+class _Objecting(HostileCompute):
+    """To the first `amount` entries of each list."""
 
     def _answer_when_complete(self, current: NodeRound, now_ms: int) -> list[Effect]:
         if current.phase == FROZEN and len(current.lists) == len(current.stored.computes):
-            wrong = TAG_BYTES * self.amount
             for node, one in current.lists.items():
-                tags = bytes(byte ^ 0xA5 for byte in one.tags[:wrong]) + one.tags[wrong:]
-                current.lists[node] = msgspec.structs.replace(one, tags=tags)
+                current.lists[node] = msgspec.structs.replace(one, tags=_turned(one.tags, self.amount))
         return super()._answer_when_complete(current, now_ms)
 
 
-class Altering(HostileCompute):
-    """Adds what it likes to its partial sum."""
+def _turned(tags: bytes, count: int) -> bytes:
+    """Tags of which the first few are wrong."""
+    wrong = TAG_BYTES * count
+    return bytes(byte ^ 0xA5 for byte in tags[:wrong]) + tags[wrong:]
 
+
+class _Withholding(HostileCompute):
+    """Takes part in everything, and keeps some of its messages."""
+
+    keeps: Callable[[Send], bool]
+
+    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        effects = super().handle(event, now_ms)
+        return [one for one in effects if not (isinstance(one, Send) and type(self).keeps(one))]
+
+
+@_OWN.kind("withhold-answer", "keeps its answer", "round")
+class _WithholdingAnswers(_Withholding):
+    keeps = staticmethod(lambda send: isinstance(body_of(send.payload), Answer))
+
+
+@_OWN.kind("alter-sum", "alters its partial sum", "value")
+class _Altering(HostileCompute):
     def _sign(self, body: Body) -> Signed:
         if isinstance(body, PartialSum):
             body = msgspec.structs.replace(body, vector=bytes(byte ^ 0xA5 for byte in body.vector))
         return super()._sign(body)
 
 
-class Withholding(HostileCompute):
-    """Takes part in everything, and keeps its partial sum."""
-
-    def handle(self, event: Event, now_ms: int) -> list[Effect]:
-        return [one for one in super().handle(event, now_ms) if not self._keeps(one)]
-
-    def _keeps(self, effect: Effect) -> bool:
-        is_word = isinstance(effect, Send) and effect.to.channel is Channel.TRAINER
-        return is_word and isinstance(body_of(effect.payload), Sealed)  # type: ignore[union-attr]
+@_OWN.kind("withhold-sum", "keeps its partial sum", "round")
+class _WithholdingSums(_Withholding):
+    keeps = staticmethod(lambda send: send.to.channel is Channel.TRAINER and isinstance(body_of(send.payload), Sealed))
 
 
-class WithholdingAnswers(Withholding):
-    """Takes part up to its answer, and keeps that."""
-
-    def _keeps(self, effect: Effect) -> bool:
-        return isinstance(effect, Send) and isinstance(body_of(effect.payload), Answer)
-
-
-class Silent(HostileCompute):
-    """Says that it has the round, and nothing more."""
+@_OWN.kind("silent", "says nothing after its first word", "round")
+class _Silent(HostileCompute):
+    """That it has the round."""
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         speaks = not self._rounds
@@ -363,9 +343,8 @@ class Silent(HostileCompute):
         return effects if speaks else [one for one in effects if not isinstance(one, Send) or one.retain]
 
 
-class AbortingLate(HostileCompute):
-    """Signs that it has released nothing, right after it has released."""
-
+@_OWN.kind("abort-late", "signs an abort after its release", "round")
+class _AbortingLate(HostileCompute):
     def _release_when_complete(self, current: NodeRound, now_ms: int) -> list[Effect]:
         effects = super()._release_when_complete(current, now_ms)
         if not any(isinstance(one, Report) and isinstance(one.fact, Released) for one in effects):
@@ -375,8 +354,9 @@ class AbortingLate(HostileCompute):
         return [*effects, Send(Address(Channel.ABORT), current.id, encode(lie))]
 
 
-class CallingOld(HostileCompute):
-    """Says of the ledgers of the first `amount` clients that they are old copies, and keeps none of their messages."""
+@_OWN.kind("call-old", "calls ledgers old copies", "round consent", _CLIENTS)
+class _CallingOld(HostileCompute):
+    """Those of the first `amount` clients, none of whose messages it keeps."""
 
     def _keep(self, current: NodeRound, client: bytes, kept: Kept, reply: Effect, now_ms: int) -> list[Effect]:
         if client in sorted(self._sessions.slots)[: self.amount]:
@@ -384,58 +364,5 @@ class CallingOld(HostileCompute):
         return super()._keep(current, client, kept, reply, now_ms)
 
 
-_VALUE, _ROUND = frozenset({"value"}), frozenset({"round"})
-_NOTHING: frozenset[str] = frozenset()
-_CLIENTS: dict[str, Any] = {"amount_max": 10_000, "default": 1}
-_MESSAGES: dict[str, Any] = {"amount_max": 1_000, "default": FLOOD_MESSAGES}
-_AFTER_MS: dict[str, Any] = {"amount_max": 60_000, "default": 300}
-
-HOSTILE: dict[str, Hostile] = {
-    "out-of-range": Hostile(does="contributes any numbers", role="client", actor=OutOfRange, spoils=_VALUE),
-    "two-faced": Hostile(does="contributes twice for one charge", role="client", actor=TwoFaced, spoils=_NOTHING),
-    "wrong-tags": Hostile(does="contributes what a node must object to", role="client", actor=WrongTags, spoils=_ROUND),
-    "reuse-charge": Hostile(does="pays with one charge for all", role="client", actor=ReusingCharges, spoils=_ROUND),
-    "wrong-holder": Hostile(does="contributes to another holder", role="client", actor=WrongHolder, spoils=_ROUND),
-    "sybil": Hostile(does="has a session and never contributes", role="client", actor=Sybil, spoils=_ROUND),
-    "flood": Hostile(does="floods everybody", role="client", actor=Flooding, spoils=_NOTHING, **_MESSAGES),
-    "stranger": Hostile(does="comes without being enrolled", role="client", actor=Flooding, spoils=_NOTHING,
-                        is_stranger=True, **_MESSAGES),
-    "copier": Hostile(does="sends others' ciphertexts as its own", role="client", actor=HostileClient,
-                      spoils=_NOTHING),
-    "equivocate": Hostile(does="tells its peers different lists", role="compute", actor=Equivocating, spoils=_ROUND),
-    "drop-clients": Hostile(does="leaves clients out of its list", role="compute", actor=Dropping, spoils=_ROUND,
-                            **_CLIENTS),
-    "make-up": Hostile(does="lists what nobody has sent", role="compute", actor=MakingUp, spoils=_NOTHING, **_CLIENTS),
-    "list-others": Hostile(does="lists clients of other holders", role="compute", actor=ListingOthers, spoils=_ROUND,
-                           **_CLIENTS),
-    "list-twice": Hostile(does="lists a client twice", role="compute", actor=ListingTwice, spoils=_ROUND),
-    "alter-tags": Hostile(does="gives its peers wrong tags", role="compute", actor=AlteringTags, spoils=_ROUND,
-                          **_CLIENTS),
-    "object": Hostile(does="objects to clients", role="compute", actor=Objecting, spoils=_ROUND, **_CLIENTS),
-    "withhold-answer": Hostile(does="keeps its answer", role="compute", actor=WithholdingAnswers, spoils=_ROUND),
-    "alter-sum": Hostile(does="alters its partial sum", role="compute", actor=Altering, spoils=_VALUE),
-    "withhold-sum": Hostile(does="keeps its partial sum", role="compute", actor=Withholding, spoils=_ROUND),
-    "silent": Hostile(does="says nothing after its first word", role="compute", actor=Silent, spoils=_ROUND),
-    "abort-late": Hostile(does="signs an abort after its release", role="compute", actor=AbortingLate, spoils=_ROUND),
-    "call-old": Hostile(does="calls ledgers old copies", role="compute", actor=CallingOld,
-                        spoils=frozenset({"round", "consent"}), **_CLIENTS),
-    "two-announcements": Hostile(does="tells members of different rounds under one id", role="trainer",
-                                 actor=hostile_trainer.Equivocating, spoils=_ROUND),
-    "announce-twice": Hostile(does="announces two rounds under one id", role="trainer",
-                              actor=hostile_trainer.AnnouncingTwice, spoils=_ROUND),
-    "two-halves": Hostile(does="asks two halves at once, and tells a node of the wrong one", role="trainer",
-                          actor=hostile_trainer.CallingHalves, spoils=_ROUND),
-    "ask-too-much": Hostile(does="announces what policies forbid", role="trainer",
-                            actor=hostile_trainer.AskingTooMuch, spoils=_ROUND),
-    "close-early": Hostile(does="closes while clients contribute", role="trainer",
-                           actor=hostile_trainer.ClosingEarly, spoils=_ROUND, **_AFTER_MS),
-    "usurp": Hostile(does="says what Compute nodes alone may", role="trainer", actor=hostile_trainer.Usurping,
-                     spoils=_ROUND, **_AFTER_MS),
-}  # fmt: skip
+HOSTILE = Adversaries({**_OWN, **TRAINERS})
 """By name."""
-
-
-def configured(kind: Hostile, amount: int, **known: object) -> type[Any]:
-    """The class of an adversary of that size, and of what else it knows."""
-    base: Any = kind.actor
-    return type(base.__name__, (base,), {"amount": amount or kind.default, **known})

@@ -33,9 +33,12 @@ from dca_proto.protocol.wire.messages import (
     ListHeader,
     Signed,
 )
-from emulator.trials.wire import body_of
+from emulator.trials.adversary import Adversaries
+from emulator.wire import body_of, ids_in
 
 MEDDLE, MEDDLES_MAX = "meddle", 3
+TRAINERS = Adversaries()
+_AFTER_MS = (300, 60_000)
 
 
 class HostileTrainer(Trainer):
@@ -44,7 +47,7 @@ class HostileTrainer(Trainer):
     `amount`: its size. `clients`: ids of those that it has heard of, sorted.
     """
 
-    amount = 0
+    role, amount = "trainer", 0
     clients: tuple[bytes, ...] = ()
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
@@ -56,8 +59,9 @@ class HostileTrainer(Trainer):
         return (send,)
 
 
+@TRAINERS.kind("two-announcements", "tells members of different rounds under one id", "round")
 class Equivocating(HostileTrainer):
-    """Signs two announcements under each round id: every second client and Compute node gets the other one."""
+    """Every second client and Compute node gets the other announcement."""
 
     def _instead(self, send: Send) -> Sequence[Effect]:
         current = self._rounds.get(send.round_id)
@@ -82,16 +86,14 @@ class Equivocating(HostileTrainer):
         return msgspec.structs.replace(send, payload=encode(said))
 
 
+@TRAINERS.kind("announce-twice", "announces two rounds under one id", "round")
 class AnnouncingTwice(Equivocating):
-    """Signs two announcements under each round id, and sends both to everybody."""
-
     def _told(self, send: Send, other: Send) -> Sequence[Effect]:
         return send, other
 
 
+@TRAINERS.kind("two-halves", "asks two halves at once, and tells a node of the wrong one", "round")
 class CallingHalves(HostileTrainer):
-    """Asks two halves of the clients in two rounds at once, and tells a Compute node of the wrong half."""
-
     def _on_open(self, request: OpenRound, now_ms: int) -> list[Effect]:
         asked = sorted(request.invited or self.clients)
         second = digest(b"dca4-halves", request.round_id)[:ID_BYTES]
@@ -108,8 +110,7 @@ class CallingHalves(HostileTrainer):
         frame = decode_frame(send.payload)
         if not isinstance(frame, InvitedRound) or send.to.id != self.federation.computes[-1].id:
             return (send,)
-        ids = [frame.clients[at : at + ID_BYTES] for at in range(0, len(frame.clients), ID_BYTES)]
-        others = b"".join(one for one in self.clients if one not in ids)
+        others = b"".join(one for one in self.clients if one not in ids_in(frame.clients))
         return msgspec.structs.replace(send, payload=encode(InvitedRound(frame.announcement, others))), send
 
 
@@ -121,8 +122,9 @@ def _of_half(request: OpenRound, round_id: bytes, half: tuple[bytes, ...]) -> Op
     return msgspec.structs.replace(request, round_id=round_id, invited=half, clients_expected=0, ask=ask)
 
 
+@TRAINERS.kind("ask-too-much", "announces what policies forbid", "round")
 class AskingTooMuch(HostileTrainer):
-    """Announces what nobody may agree to: too large an ε, δ or μ, too few contributions, too many colluders."""
+    """Too large an ε, δ or μ, too few contributions, too many colluders."""
 
     def _sign(self, body: Body) -> Signed:
         return super()._sign(self._worse(body) if isinstance(body, Announcement) else body)
@@ -160,16 +162,18 @@ class Meddling(HostileTrainer):
         raise NotImplementedError
 
 
+@TRAINERS.kind("close-early", "closes while clients contribute", "round", _AFTER_MS)
 class ClosingEarly(Meddling):
-    """Closes a round while clients contribute, some Compute nodes sooner than others."""
+    """At some Compute nodes sooner than at others."""
 
     def _meddle(self, current: Round) -> list[Effect]:
         payload, nodes = encode(self._sign(Close(current.id, current.opened.hash))), current.opened.computes
         return [Send(Address(Channel.COMPUTE, node), current.id, payload) for node in nodes[: self._said]]
 
 
+@TRAINERS.kind("usurp", "says what Compute nodes alone may", "round", _AFTER_MS)
 class Usurping(Meddling):
-    """Says what only Compute nodes may: aborts, lists, answers, sums, receipts, and that ledgers are old."""
+    """Aborts, lists, answers, and that ledgers are old."""
 
     def _meddle(self, current: Round) -> list[Effect]:
         opened = current.opened

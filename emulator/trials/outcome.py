@@ -1,20 +1,27 @@
-"""What came of a trial, as the command line prints it, the report reads it, and a sweep counts it."""
+"""What came of a trial: the record that `--json` writes, the terminal prints, the page reads and a sweep counts."""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.protocol.facts import RoundCompleted
+from emulator.results import Amount, Traffic
 from emulator.sim.trace import Entry
+from emulator.trials.fault import FaultOutcome
 from emulator.trials.scenario import to_plain
-from emulator.trials.world import RoundLog, TrialWorld
 
+if TYPE_CHECKING:
+    from emulator.trials.checkers.base import Checker
+    from emulator.trials.world import RoundLog, TrialWorld
+
+LIVENESS = 0
+"""Stands where an invariant's number would, for a trial that has not become live after healing."""
 FACTS_SHOWN = 40
 _ROUND = re.compile(r"\bround ([0-9a-f]{8})\b")
 
@@ -42,18 +49,6 @@ class RoundOutcome(msgspec.Struct, frozen=True, kw_only=True):
     phases: dict[str, tuple[int, int]] = {}
 
 
-class FaultOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a fault. Times are milliseconds since the scenario's start."""
-
-    kind: str
-    actor: str
-    role: str
-    at_ms: int
-    until_ms: int | None
-    reached: bool
-    phase: str
-
-
 class InvariantOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What a checker found: how often it looked, and the first thing that was broken.
 
@@ -76,78 +71,125 @@ class Drop(msgspec.Struct, frozen=True, kw_only=True):
     phase: str
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """How a trial ended.
+
+    Attributes:
+        result: `ok` or `broken`. rounds: how each ended. live: whether all ended in time, and one more came about.
+        further: how that one went, or why none was due. why: what was not live.
+    """
+
+    result: str
+    rounds: tuple[RoundOutcome, ...]
+    live: bool | None = None
+    further: str | None = None
+    why: tuple[str, ...] = ()
+
+
+class Outcome(msgspec.Struct, kw_only=True):
     """What came of a trial.
 
     Attributes:
-        seed: of the scenario. digest: of the trace. result: `ok` or `broken`. live: whether all rounds ended in time,
-            and one more came about. further: how that one went, or why none was due. why: what was not live.
-        rounds, invariants, faults, drops: as in their types. spoils: what the scenario's adversaries may spoil, as
-            documented in `hostile`. options: the scenario as plain data.
+        ok: whether everything that was promised held. seed: of the scenario. digest: of the trace.
+        ended: see `Ended`; `outcome` in the JSON object. invariants, faults, drops: as in their types.
+        spoils: what the scenario's adversaries may spoil. options: the scenario as plain data.
         transitions: the entries of the actors' tables that were taken.
-        traffic: role -> messages and payload bytes that left it. last_facts: of the trace, in words.
-        wall_s, virtual_s: how long it took, here and there.
+        traffic: what left each role. last_facts: of the trace, in words. wall_s, virtual_s: how long it took.
+        replay: the command that repeats it. shrunk: a smaller scenario that fails alike.
     """
 
-    seed: int
+    ok: bool
     digest: str
-    result: str
-    live: bool
-    further: str
-    why: tuple[str, ...]
-    rounds: tuple[RoundOutcome, ...]
+    ended: Ended = msgspec.field(name="outcome")
     invariants: tuple[InvariantOutcome, ...]
-    faults: tuple[FaultOutcome, ...]
-    drops: tuple[Drop, ...]
-    spoils: tuple[str, ...]
-    options: dict[str, Any]
-    traffic: dict[str, dict[str, int]]
-    last_facts: tuple[str, ...]
-    wall_s: float
-    virtual_s: float
+    seed: int | str | None = None
+    faults: tuple[FaultOutcome, ...] = ()
+    drops: tuple[Drop, ...] = ()
+    spoils: tuple[str, ...] = ()
+    options: dict[str, Any] = {}
+    traffic: dict[str, Traffic] = {}
+    last_facts: tuple[str, ...] = ()
+    wall_s: Amount | None = None
+    virtual_s: Amount | None = None
     transitions: tuple[str, ...] = ()
+    replay: str | None = None
+    shrunk: dict[str, Any] | None = None
+    kind: str = "emulation"
 
     @property
-    def ok(self) -> bool:
-        """Whether everything that was promised held."""
-        return self.result == "ok"
+    def broken(self) -> dict[int, str]:
+        """The numbers of the invariants that did not hold (`LIVENESS` for none of them), and how."""
+        found = {one.number: one.detail or "" for one in self.invariants if not one.ok}
+        return found if self.ended.live else {**found, LIVENESS: "; ".join(self.ended.why)}
+
+    def facts_before(self, number: int) -> tuple[str, ...]:
+        """What was told before that invariant broke; before the end, where it did not become live."""
+        return next((one.facts for one in self.invariants if one.number == number), self.last_facts)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data for `--json` and for the report."""
+        """Plain data."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
-        outcome = {name: plain.pop(name) for name in ("result", "live", "further", "why", "rounds")}
-        return {
-            "kind": "emulation",
-            "ok": self.ok,
-            **plain,
-            "outcome": outcome,
-            "replay": f"dca emulate replay {self.seed}",
-        }
+        return {name: value for name, value in plain.items() if name != "shrunk" or value is not None}
 
 
-def rounds_of(world: TrialWorld) -> tuple[RoundOutcome, ...]:
-    """How each round ended."""
-    return tuple(_round(world, log) for log in world.rounds)
+def outcome_of(
+    world: TrialWorld, watching: Sequence[Checker], why: list[str], further: str, transitions: Iterable[str],
+    wall_s: float,
+) -> Outcome:  # fmt: skip
+    """What came of a trial that is over; `why`, `further`: as of `Ended`."""
+    invariants = tuple(
+        InvariantOutcome(
+            number=one.number,
+            name=one.name,
+            checked=one.checked,
+            ok=not one.broken,
+            detail=one.broken[0] if one.broken else None,
+            facts=_evidence(world, one.before, one.broken[0]) if one.broken else (),
+        )
+        for one in sorted(watching, key=lambda one: one.number)
+    )
+    ok, simulator = not why and all(one.ok for one in invariants), world.simulator
+    rounds = tuple(_round(world, log) for log in world.rounds)
+    return Outcome(
+        ok=ok,
+        digest=simulator.trace.digest(),
+        ended=Ended(result="ok" if ok else "broken", rounds=rounds, live=not why, further=further, why=tuple(why)),
+        invariants=invariants,
+        seed=world.scenario.seed,
+        faults=tuple(injection.record for injection in world.injections),
+        drops=_drops(world),
+        spoils=tuple(sorted(world.spoils())),
+        options=to_plain(world.scenario),
+        traffic=_traffic(world),
+        last_facts=_told(world, simulator.trace.entries),
+        wall_s=wall_s,
+        virtual_s=(simulator.now_ms - simulator.start_ms) / 1000,
+        transitions=tuple(sorted(transitions)),
+        replay=f"dca emulate replay {world.scenario.seed}",
+    )
 
 
 def _round(world: TrialWorld, log: RoundLog) -> RoundOutcome:
-    known: dict[str, Any] = {
-        "round_id": log.id.hex(),
-        "epsilon": log.request.epsilon,
-        "phases": _phases(world, log),
-        "clients": log.request.answers_expected or len(world.clients),
-    }
+    found: dict[str, Any] = {"result": "aborted"}
     if log.refused:
-        return RoundOutcome(result="refused", reason=log.refused, **known)
-    if isinstance(log.ended, RoundCompleted):
-        return RoundOutcome(result="completed", **known, **_noise(log.ended.aggregate))
-    if log.ended is not None:
-        fact = log.ended
-        return RoundOutcome(
-            result="aborted", reason=fact.reason, contributors=fact.contributors, needed=fact.needed, **known
-        )
-    open_at = world.open_at(log)
-    return RoundOutcome(result="open" if open_at else "aborted", reason="; ".join(open_at) or "ended untold", **known)
+        found = {"result": "refused", "reason": log.refused}
+    elif isinstance(log.ended, RoundCompleted):
+        found = {"result": "completed", **_noise(log.ended.aggregate)}
+    elif log.ended is not None:
+        found |= {name: getattr(log.ended, name) for name in ("reason", "contributors", "needed")}
+    elif open_at := world.open_at(log):
+        found = {"result": "open", "reason": "; ".join(open_at)}
+    else:
+        found["reason"] = "ended untold"
+    marks = (("collect", log.announced_ms), ("commit", log.closed_ms), ("end", log.ended_ms))
+    there = [(name, at_ms - world.simulator.start_ms) for name, at_ms in marks if at_ms is not None]
+    return RoundOutcome(
+        round_id=log.id.hex(),
+        epsilon=log.request.epsilon,
+        phases={name: (begins, max(begins, ends)) for (name, begins), (_, ends) in itertools.pairwise(there)},
+        clients=log.request.answers_expected or len(world.clients),
+        **found,
+    )
 
 
 def _noise(aggregate: NoisyAggregate) -> dict[str, Any]:
@@ -165,60 +207,26 @@ def _noise(aggregate: NoisyAggregate) -> dict[str, Any]:
     }
 
 
-def _phases(world: TrialWorld, log: RoundLog) -> dict[str, tuple[int, int]]:
-    """When each phase began and ended, as far as it came; from one mark to the next."""
-    marks = (("collect", log.announced_ms), ("commit", log.closed_ms), ("end", log.ended_ms))
-    start_ms = world.simulator.start_ms
-    there = [(name, at_ms - start_ms) for name, at_ms in marks if at_ms is not None]
-    return {name: (begins, max(begins, ends)) for (name, begins), (_, ends) in itertools.pairwise(there)}
-
-
-def drops_of(world: TrialWorld) -> tuple[Drop, ...]:
+def _drops(world: TrialWorld) -> tuple[Drop, ...]:
     """Who was asked, and is not in the result."""
     drops = []
     for log in world.rounds:
-        if not isinstance(log.ended, RoundCompleted):
-            continue
-        for client in set(log.request.invited or world.cast.clients).difference(log.contributors):
-            at_ms = min(world.killed_ms.get(client, 1 << 60), log.ended_ms or 0) - world.simulator.start_ms
-            drops.append(Drop(client=world.client_number(client), at_ms=at_ms, phase="collect"))
-    drops.sort(key=lambda drop: (drop.at_ms, drop.client))
-    return tuple(drops)
+        if isinstance(log.ended, RoundCompleted):
+            for client in set(log.request.invited or world.cast.clients).difference(log.contributors):
+                at_ms = min(world.killed_ms.get(client, 1 << 60), log.ended_ms or 0) - world.simulator.start_ms
+                drops.append(Drop(client=world.client_number(client), at_ms=at_ms, phase="collect"))
+    return tuple(sorted(drops, key=lambda drop: (drop.at_ms, drop.client)))
 
 
-def faults_of(world: TrialWorld) -> tuple[FaultOutcome, ...]:
-    """What became of each fault."""
-    start_ms = world.simulator.start_ms
-    return tuple(
-        FaultOutcome(
-            kind=one.kind,
-            actor=one.actor,
-            role=one.role,
-            at_ms=fault.at_ms if one.at_ms is None else one.at_ms - start_ms,
-            until_ms=None if one.until_ms is None else one.until_ms - start_ms,
-            reached=one.reached,
-            phase=one.phase,
-        )
-        for one, fault in zip(world.faults, world.scenario.faults, strict=True)
-    )
-
-
-def traffic_of(world: TrialWorld) -> dict[str, dict[str, int]]:
+def _traffic(world: TrialWorld) -> dict[str, Traffic]:
     """Whole messages and payload bytes that left each role."""
-    traffic: dict[str, dict[str, int]] = {}
+    sent: dict[str, list[tuple[int, int]]] = {}
     for process in world.simulator.processes.values():
-        total = traffic.setdefault(process.role.value, {"messages": 0, "bytes": 0})
-        total["messages"] += process.traffic.messages_sent
-        total["bytes"] += process.traffic.bytes_sent
-    return traffic
+        sent.setdefault(process.role.value, []).append((process.traffic.messages_sent, process.traffic.bytes_sent))
+    return {role: Traffic(*(sum(column) for column in zip(*counts, strict=True))) for role, counts in sent.items()}
 
 
-def facts_of(world: TrialWorld) -> tuple[str, ...]:
-    """The last facts in words: when, who, what."""
-    return _told(world, world.simulator.trace.entries)
-
-
-def evidence(world: TrialWorld, before: Iterable[Entry], detail: str) -> tuple[str, ...]:
+def _evidence(world: TrialWorld, before: Iterable[Entry], detail: str) -> tuple[str, ...]:
     """Of the facts before a break, the last ones in words: those of its round, and what the emulator did; or all."""
     found = _ROUND.search(detail)
     if found is None:
@@ -228,16 +236,10 @@ def evidence(world: TrialWorld, before: Iterable[Entry], detail: str) -> tuple[s
 
 
 def _told(world: TrialWorld, entries: Iterable[Entry]) -> tuple[str, ...]:
-    return tuple(_in_words(world, entry) for entry in list(entries)[-FACTS_SHOWN:])
-
-
-def _in_words(world: TrialWorld, entry: Entry) -> str:
-    process = world.simulator.processes.get(entry.actor)
-    after_s = (entry.at_ms - world.simulator.start_ms) / 1000
-    who = world.name_of(process) if process is not None else "emulator"
-    return f"{after_s:9.3f} s  {who:12} {entry.fact!r}"
-
-
-def options_of(world: TrialWorld) -> dict[str, Any]:
-    """The scenario as plain data."""
-    return to_plain(world.scenario)
+    """The last facts in words: when, who, what."""
+    told = []
+    for entry in list(entries)[-FACTS_SHOWN:]:
+        process = world.simulator.processes.get(entry.actor)
+        who = world.name_of(process) if process is not None else "emulator"
+        told.append(f"{(entry.at_ms - world.simulator.start_ms) / 1000:9.3f} s  {who:12} {entry.fact!r}")
+    return tuple(told)

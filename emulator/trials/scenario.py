@@ -6,18 +6,54 @@ Nothing in it is random: with its seed it fixes a trial byte for byte.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import msgspec
 
 from dca_proto.privacy.cost import PrivacyCost
-from dca_proto.privacy.mechanism import PURE_MECHANISMS
+from dca_proto.privacy.mechanism import PURE_MECHANISMS, RANDOMISED_RESPONSE, UNARY_ENCODING
 from dca_proto.protocol.params import Timing
 from emulator.sim.broker import BrokerOptions
 from emulator.sim.link import LinkOptions
 from emulator.sim.simulator import START_MS
 
 SECURE_SUM, NODE_RELEASE, LDP_REPORT = KINDS = ("secure-sum", "node-release", "ldp-report")
+CATEGORICAL = (RANDOMISED_RESPONSE, UNARY_ENCODING)
+"""The mechanisms whose reports name categories: a histogram's bins, two or more."""
+CLIENTS_MAX, ROWS_MAX = 10_000, 10_000
+TIME_MS_MAX = 30 * 24 * 3600 * 1000
+EPOCH_MS_MIN = 1_800_000  # the round after healing has long windows
+
+
+def _columns(dimension: int) -> dict[str, Any]:
+    """Each column within [-1, 1]."""
+    names, ones = [f"x{index}" for index in range(dimension)], [1.0] * dimension
+    return {"columns": names, "centre": [0.0] * dimension, "scale": ones, "bound": ones}
+
+
+def _bins(dimension: int) -> dict[str, Any]:
+    """As many bins between -1 and 1."""
+    return {"columns": ["x0"], "edges": [-1 + 2 * index / dimension for index in range(dimension + 1)]}
+
+
+STATISTICS: dict[str, Callable[[int], dict[str, Any]]] = {
+    "sum": _columns, "mean": _columns, "second-moments": _columns, "histogram": _bins,
+}  # fmt: skip
+"""The statistics that rounds may ask for: public parameters, for a number of coordinates."""
+
+
+class Between(msgspec.Struct, frozen=True):
+    """What a number may be at least and at most (`checks`)."""
+
+    low: float
+    high: float
+
+
+Clients = Annotated[int, Between(0, CLIENTS_MAX)]
+Floor = Annotated[int, Between(1, CLIENTS_MAX)]
+Time = Annotated[int, Between(0, TIME_MS_MAX)]
+Window = Annotated[int, Between(1, TIME_MS_MAX // 10)]
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,11 +69,11 @@ class Population(_Part, frozen=True, kw_only=True):
         rows: each client's, drawn within the bounds.
     """
 
-    clients: int = 6
-    computes: int = 3
+    clients: Annotated[int, Between(3, CLIENTS_MAX)] = 6
+    computes: Annotated[int, Between(2, 64)] = 3
     statistic: str = "sum"
-    dimension: int = 1
-    rows: int = 1
+    dimension: Annotated[int, Between(1, 100_000)] = 1
+    rows: Annotated[int, Between(1, ROWS_MAX)] = 1
 
 
 class Rounds(_Part, frozen=True, kw_only=True):
@@ -58,23 +94,23 @@ class Rounds(_Part, frozen=True, kw_only=True):
         collect_window_ms, commit_window_ms: of each round.
     """
 
-    count: int = 1
-    first_ms: int = 1_000
-    every_ms: int = 0
+    count: Annotated[int, Between(1, 100)] = 1
+    first_ms: Time = 1_000
+    every_ms: Time = 0
     kind: str = SECURE_SUM
-    tolerated: int = 1
-    colluders: int = 0
-    batch: int = 0
-    epsilon: float = 1.0
-    delta: float = 1e-6
+    tolerated: Clients = 1
+    colluders: Clients = 0
+    batch: Clients = 0
+    epsilon: Annotated[float, Between(1e-6, 20)] = 1.0
+    delta: Annotated[float, Between(1e-12, 0.5)] = 1e-6
     counted: bool = True
-    expected: int = 0
-    fraction_bits: int = 24
-    rows_max: int = 0
+    expected: Clients = 0
+    fraction_bits: Annotated[int, Between(0, 40)] = 24
+    rows_max: Annotated[int, Between(0, ROWS_MAX)] = 0
     noise: bool = True
     mechanism: str = ""
-    collect_window_ms: int = 20_000
-    commit_window_ms: int = 20_000
+    collect_window_ms: Window = 20_000
+    commit_window_ms: Window = 20_000
 
     @property
     def is_summed(self) -> bool:
@@ -116,13 +152,13 @@ class Limits(_Part, frozen=True, kw_only=True):
             floor_clients_min, floor_honest_min: of Compute nodes.
     """
 
-    epsilon_per_period_max: float = 40.0
-    account_epsilon: float = 0.0
-    clients_min: int = 1
-    honest_min: int = 1
-    colluders_min: int = 0
-    floor_clients_min: int = 1
-    floor_honest_min: int = 1
+    epsilon_per_period_max: Annotated[float, Between(1e-6, 1000)] = 40.0
+    account_epsilon: Annotated[float, Between(0, 1000)] = 0.0
+    clients_min: Floor = 1
+    honest_min: Floor = 1
+    colluders_min: Clients = 0
+    floor_clients_min: Floor = 1
+    floor_honest_min: Floor = 1
 
 
 class Fault(_Part, frozen=True, kw_only=True):
@@ -166,10 +202,10 @@ class Scenario(_Part, frozen=True, kw_only=True):
         epoch_ms: how long keys last; all times that go with it are in the proportions of the production's day.
     """
 
-    seed: int = 0
+    seed: Annotated[int, Between(0, (1 << 63) - 1)] = 0
     name: str = ""
-    heal_ms: int = 0
-    epoch_ms: int = Timing().epoch_ms
+    heal_ms: Time = 0
+    epoch_ms: Annotated[int, Between(EPOCH_MS_MIN, TIME_MS_MAX)] = Timing().epoch_ms
     population: Population = Population()
     rounds: Rounds = Rounds()
     limits: Limits = Limits()

@@ -16,9 +16,9 @@ import msgspec
 from dca_proto.errors import UsageError
 from emulator.sim.broker import BrokerOptions
 from emulator.sim.link import IDEAL
-from emulator.trials.examination import COMPARED, broken_in, examine, facts_before
 from emulator.trials.scenario import Adversary, Fault, Limits, Scenario, to_plain
 from emulator.trials.scenario_file import from_plain
+from emulator.trials.trial import COMPARED, examine
 
 T = TypeVar("T")
 Breaks = Callable[[Scenario], bool]
@@ -83,10 +83,9 @@ def shrink(
     found: dict[Scenario, tuple[str, tuple[str, ...]]] = {}
 
     def in_a_trial(smaller: Scenario) -> bool:
-        result = examine(smaller, compare=number in COMPARED).to_json()
-        broken = broken_in(result)
-        found[smaller] = broken.get(number, ""), tuple(facts_before(result, number))
-        return number in broken
+        outcome = examine(smaller, compare=number in COMPARED)
+        found[smaller] = outcome.broken.get(number, ""), outcome.facts_before(number)
+        return number in outcome.broken
 
     search = _Search(scenario, breaks or in_a_trial, time.monotonic() + seconds, trials_max)
     before: Scenario | None = None

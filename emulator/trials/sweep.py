@@ -6,30 +6,29 @@ Every tenth seed is also compared with a second run of itself and with one on ne
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
 
 from emulator import engine as engines
 from emulator.engine import LOCAL, Done
+from emulator.results import Amount, Count
 from emulator.trials.draw import draw_scenario
-from emulator.trials.examination import broken_in, examine, facts_before
 from emulator.trials.faults import FAULTS
 from emulator.trials.hostile import HOSTILE
+from emulator.trials.outcome import Outcome
 from emulator.trials.scenario import to_plain
 from emulator.trials.shrink import Shrunk, shrink
 from emulator.trials.transitions import TRANSITIONS
+from emulator.trials.trial import examine
 
-Work = Callable[[int], dict[str, Any]]
-"""Makes plain data of a seed."""
 COMPARE_EVERY = 10
 SHRUNK_MAX = 3
 
 
 class Failure(msgspec.Struct, kw_only=True):
-    """A seed that failed.
+    """A seed that failed: what the terminal prints, `--json` writes and the page reads.
 
     Attributes:
         seed: whose scenario. invariant: 1 to 11, 0 for liveness, None where there is no result. name: of the invariant.
@@ -38,79 +37,105 @@ class Failure(msgspec.Struct, kw_only=True):
         shrunk: a smaller scenario in which the same invariant breaks, as plain data; None where there was no time.
     """
 
-    seed: int
-    invariant: int | None
-    detail: str
-    replay: str
+    seed: int | str
+    invariant: int | str | None = None
+    detail: str | None = None
+    replay: str | None = None
     name: str = ""
     options: dict[str, Any] | None = None
-    facts: list[str] = []
+    facts: tuple[str, ...] = ()
     shrunk: dict[str, Any] | None = None
+
+    def take_shrunk(self, shrunk: Shrunk) -> None:
+        """The smaller scenario, and what was told in it before it broke."""
+        self.shrunk = to_plain(shrunk.scenario)
+        if shrunk.facts:
+            self.detail, self.facts = shrunk.detail, shrunk.facts
 
 
 class Sweep(msgspec.Struct, kw_only=True):
-    """What a sweep has found so far.
+    """What a sweep has found so far: what the terminal prints, `--json` writes and the page reads.
 
     Attributes:
-        seeds: first and last that were asked for. run: how many were run. failed: in the order in which they came.
+        ok: whether nothing failed. seeds: first and last that were asked for. run: how many were run.
+        failed: in the order in which they came.
         coverage: fault kind -> trials that reached it, adversary kind -> trials that had one; all kinds are there.
         transitions: entry of an actor's table -> trials that took it; all entries are there.
         checked: invariant -> single facts held against it; invariants: its name. rounds: result -> how many ended so.
-        wall_s: how long it took. interrupted: whether it was ended before all seeds were run.
+        wall_s: how long it took. scenarios_per_s: in that time.
+        interrupted: whether it was ended before all seeds were run.
     """
 
-    seeds: tuple[int, int]
-    run: int = 0
-    failed: list[Failure] = msgspec.field(default_factory=list)
-    coverage: Counter[str] = msgspec.field(default_factory=lambda: Counter(dict.fromkeys((*FAULTS, *HOSTILE), 0)))
-    transitions: Counter[str] = msgspec.field(default_factory=lambda: Counter(dict.fromkeys(TRANSITIONS, 0)))
-    checked: Counter[int] = msgspec.field(default_factory=Counter)
-    invariants: dict[int, str] = msgspec.field(default_factory=dict)
-    rounds: Counter[str] = msgspec.field(default_factory=Counter)
-    wall_s: float = 0.0
+    ok: bool
+    run: Count
+    failed: list[Failure]
+    coverage: dict[str, Count]
+    transitions: dict[str, Count] = {}
+    checked: dict[str, Count] = {}
+    invariants: dict[str, str] = {}
+    rounds: dict[str, Count] = {}
     interrupted: bool = False
+    seeds: tuple[Count, Count] | None = None
+    wall_s: Amount | None = None
+    scenarios_per_s: Amount | None = None
+    kind: str = "sweep"
 
-    @property
-    def ok(self) -> bool:
-        return not self.failed
+    @classmethod
+    def begun(cls, first: int, last: int) -> Sweep:
+        """Nothing was run yet."""
+        kinds, entries = dict.fromkeys((*FAULTS, *HOSTILE), 0), dict.fromkeys(TRANSITIONS, 0)
+        return cls(ok=True, run=0, failed=[], coverage=kinds, transitions=entries, seeds=(first, last))
 
     @property
     def never_reached(self) -> list[str]:
         """The kinds of faults and adversaries, and the entries of tables, that no trial had."""
         return [name for counts in (self.coverage, self.transitions) for name, count in counts.items() if not count]
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain data for `--json`."""
-        plain: dict[str, Any] = msgspec.to_builtins(self)
-        rate = self.run / self.wall_s if self.wall_s else 0.0
-        checked = {str(number): count for number, count in sorted(self.checked.items())}
-        plain["invariants"] = {str(number): name for number, name in sorted(self.invariants.items())}
-        return {"kind": "sweep", "ok": self.ok, **plain, "checked": checked, "scenarios_per_s": rate}
-
-    def note(self, done: Done[int, dict[str, Any]]) -> None:
-        """Add what came of one seed."""
+    def note(self, done: Done[int, Outcome], wall_s: float) -> None:
+        """Add what came of one seed, so long after the beginning."""
         self.run += 1
-        replay = f"dca emulate replay {done.item}"
-        if done.result is None:
-            self.failed.append(Failure(seed=done.item, invariant=None, detail=done.trouble, replay=replay))
-            return
-        result = done.result
-        self.coverage.update({fault["kind"] for fault in result["faults"] if fault["reached"]})
-        self.coverage.update({adversary["kind"] for adversary in result["options"].get("adversaries", ())})
-        self.transitions.update(result["transitions"])
-        self.checked.update({one["number"]: one["checked"] for one in result["invariants"]})
-        self.invariants.update({one["number"]: one["name"] for one in result["invariants"]})
-        self.rounds.update(one["result"] for one in result["outcome"]["rounds"])
-        for number, detail in broken_in(result).items():
-            failure = Failure(seed=done.item, invariant=number, detail=detail, replay=replay)
-            failure.facts, failure.options = facts_before(result, number), result["options"]
-            failure.name = self.invariants.get(number, "")
-            self.failed.append(failure)
+        self.wall_s, self.scenarios_per_s = wall_s, self.run / wall_s if wall_s else None
+        replay, outcome = f"dca emulate replay {done.item}", done.result
+        if outcome is None:
+            self.failed.append(Failure(seed=done.item, detail=done.trouble, replay=replay))
+        else:
+            adversaries = {one["kind"] for one in outcome.options.get("adversaries", ())}
+            _count(self.coverage, {fault.kind for fault in outcome.faults if fault.reached} | adversaries)
+            _count(self.transitions, outcome.transitions)
+            _count(self.rounds, (one.result for one in outcome.ended.rounds))
+            for one in outcome.invariants:
+                number = str(one.number)
+                self.checked[number] = self.checked.get(number, 0) + one.checked
+                self.invariants[number] = one.name
+            self.failed += failures_of(outcome, replay)
+        self.ok = not self.failed
 
 
-def trial_of(seed: int) -> dict[str, Any]:
-    """One seed's trial, as plain data: what a worker does."""
-    return examine(draw_scenario(seed), compare=seed % COMPARE_EVERY == 0).to_json()
+def _count(counts: dict[str, int], names: Iterable[str]) -> None:
+    for name in names:
+        counts[name] = counts.get(name, 0) + 1
+
+
+def failures_of(outcome: Outcome, replay: str) -> list[Failure]:
+    """Each invariant that a trial broke."""
+    names = {one.number: one.name for one in outcome.invariants}
+    return [
+        Failure(
+            seed=outcome.seed if outcome.seed is not None else "",
+            invariant=number,
+            detail=detail,
+            replay=replay,
+            name=names.get(number, ""),
+            options=outcome.options,
+            facts=outcome.facts_before(number),
+        )
+        for number, detail in outcome.broken.items()
+    ]
+
+
+def trial_of(seed: int) -> Outcome:
+    """One seed's trial: what a worker does."""
+    return examine(draw_scenario(seed), compare=seed % COMPARE_EVERY == 0)
 
 
 def sweep(
@@ -121,7 +146,7 @@ def sweep(
     processes: int | None = None,
     engine: str = LOCAL,
     on_done: Callable[[Sweep], None] = lambda _: None,
-    work: Work = trial_of,
+    work: Callable[[int], Outcome] = trial_of,
 ) -> Sweep:
     """Run the scenarios of the seeds from `first` to `last`.
 
@@ -132,12 +157,11 @@ def sweep(
     """
     began_s = time.monotonic()
     until_s = began_s + 60 * minutes if minutes is not None else float("inf")
-    found = Sweep(seeds=(first, last))
+    found = Sweep.begun(first, last)
     try:
         with engines.open_engine(engine) as chosen:
             for done in chosen.map(work, _seeds(first, last, until_s), processes=processes):
-                found.note(done)
-                found.wall_s = time.monotonic() - began_s
+                found.note(done, time.monotonic() - began_s)
                 on_done(found)
     except KeyboardInterrupt:
         found.interrupted = True
@@ -156,12 +180,5 @@ def _seeds(first: int, last: int, until_s: float) -> Iterator[int]:
 def shrink_failures(found: Sweep, seconds: float) -> None:
     """Make the first few failing scenarios smaller, so many seconds each."""
     for failure in found.failed[:SHRUNK_MAX]:
-        if failure.invariant is not None:
-            take_shrunk(failure, shrink(draw_scenario(failure.seed), failure.invariant, seconds=seconds))
-
-
-def take_shrunk(failure: Failure, shrunk: Shrunk) -> None:
-    """The smaller scenario, and what was told in it before it broke."""
-    failure.shrunk = to_plain(shrunk.scenario)
-    if shrunk.facts:
-        failure.detail, failure.facts = shrunk.detail, list(shrunk.facts)
+        if isinstance(failure.invariant, int):
+            failure.take_shrunk(shrink(draw_scenario(int(failure.seed)), failure.invariant, seconds=seconds))

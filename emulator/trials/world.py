@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -11,34 +11,31 @@ from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.errors import UsageError
 from dca_proto.protocol.actor import NEW
 from dca_proto.protocol.client.actor import Client
+from dca_proto.protocol.compute import round as node_round
 from dca_proto.protocol.compute.actor import ComputeNode
-from dca_proto.protocol.compute.round import ANNOUNCEMENTS, CONTRIBUTIONS, LISTS, OPEN
-from dca_proto.protocol.compute.round import ROUNDS as NODE_ROUNDS
-from dca_proto.protocol.compute.round import StoredRound as NodeRound
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.facts import Announced, Closed, LedgerReused, RoundCompleted, RoundFailed
 from dca_proto.protocol.records import decoded
+from dca_proto.protocol.trainer import round as trainer_round
 from dca_proto.protocol.trainer.actor import Trainer
 from dca_proto.protocol.trainer.request import OpenRound
-from dca_proto.protocol.trainer.round import CLOSED, ENDED, ROUNDS, StoredRound
 from emulator.sim.events import Observer, Refused
+from emulator.sim.link import LinkOptions
 from emulator.sim.packet import Packet
 from emulator.sim.process import Process
 from emulator.sim.simulator import Simulator
 from emulator.sim.world import World
-from emulator.trials.cast import Plant, TrialFederation
-from emulator.trials.fault import FaultRecord, Injection
+from emulator.trials.fault import FaultOutcome, Injection
 from emulator.trials.faults import FAULTS
+from emulator.trials.federation import TrialFederation
 from emulator.trials.hostile import HOSTILE
-from emulator.trials.outages import quiet
 from emulator.trials.router import Router
 from emulator.trials.scenario import Scenario
 
 FACTS_KEPT = 1_000
 OWNER_WAITS_MS = 500
 DOWN = "down"
-_TARDINESS = {"slow": 20, "clock-ahead": 1, "clock-behind": 1}
-_ENDED = (*ENDED, CLOSED)
+_ENDED = (*trainer_round.ENDED, trainer_round.CLOSED)
 
 
 class RoundLog(msgspec.Struct, kw_only=True):
@@ -66,48 +63,11 @@ class RoundLog(msgspec.Struct, kw_only=True):
         return self.request.round_id
 
 
-class _Owner(Observer):
-    """Whoever runs the trainer and the clients: notes what they tell, and does what an owner does upon it."""
-
-    def __init__(self, world: TrialWorld) -> None:
-        self.world = world
-
-    def on_fact(self, process: Process, fact: object) -> None:
-        match fact:
-            case Refused() if process is self.world.trainer:
-                self.world.refused(fact.text)
-            case LedgerReused():
-                self.world.told_old.add(process.id)
-            case Announced() | Closed() | RoundCompleted() | RoundFailed():
-                self._note(fact)
-
-    def _note(self, fact: Announced | Closed | RoundCompleted | RoundFailed) -> None:
-        log, now_ms = self.world.round_of(fact.round_id), self.world.simulator.now_ms
-        if log is None:
-            return
-        match fact:
-            case Announced():
-                log.announced_ms = now_ms
-            case Closed():
-                log.closed_ms = now_ms
-            case _ if log.ended is None:
-                log.ended_ms, log.ended = now_ms, fact
-                trainer = self.world.trainer.actor
-                log.contributors = trainer.contributors(log.id) if isinstance(trainer, Trainer) else ()
-
-    def on_kill(self, process: Process) -> None:
-        self.world.killed_ms[process.id] = self.world.simulator.now_ms
-
-    def on_restart(self, process: Process) -> None:
-        if process is self.world.trainer:
-            self.world.simulator.after(OWNER_WAITS_MS, self.world.ask_again)
-
-
-class TrialWorld(World):
-    """A trial's federation, running.
+class TrialWorld(World, Observer):
+    """A trial's federation, running; and whoever owns the trainer and the clients, who does what an owner does.
 
     Args:
-        scenario: of what. plant: a mistake of the actors of one role.
+        scenario: of what. faulty: as of `TrialFederation`.
 
     Attributes:
         scenario, cast, simulator, computes, clients, trainer: as in `World`. router: the simulator's broker.
@@ -119,13 +79,13 @@ class TrialWorld(World):
             by an old copy: what that may break is documented.
         restored: ids of clients whose store was replaced by an old copy.
         told_old: ids of clients that were told that their ledger is an old copy.
-        killed_ms: id -> when it was last killed. faults: what became of each fault, in the scenario's order.
+        killed_ms: id -> when it was last killed. injections: the faults, in the scenario's order.
     """
 
     cast: TrialFederation
 
-    def __init__(self, scenario: Scenario, plant: Plant | None = None) -> None:
-        cast = TrialFederation(scenario, plant)
+    def __init__(self, scenario: Scenario, faulty: dict[str, Callable[[type], type]] | None = None) -> None:
+        cast = TrialFederation(scenario, faulty or {})
         cast.check()
         simulator = Simulator(
             scenario.seed,
@@ -136,7 +96,7 @@ class TrialWorld(World):
             keep_facts_max=FACTS_KEPT,
             raise_crashes=False,
         )
-        self.scenario = scenario
+        self.scenario: Scenario = scenario
         self.router = simulator.broker = Router(simulator, scenario.broker)
         self.rounds: list[RoundLog] = []
         self.further: RoundLog | None = None
@@ -149,10 +109,10 @@ class TrialWorld(World):
         self.enrolled = frozenset(cast.clients)
         self.hostile = self._hostile()
         self.altering = self._hostile("value").intersection(cast.computes)
-        simulator.observers.append(_Owner(self))
+        simulator.observers.append(self)
         self.strangers = frozenset(process.id for process in self._let_in())
-        self.injections: list[Injection] = [
-            FAULTS[fault.kind].make(self, fault, number) for number, fault in enumerate(scenario.faults)
+        self.injections = [
+            Injection(self, FAULTS[fault.kind], fault, number) for number, fault in enumerate(scenario.faults)
         ]
 
     def client_number(self, actor_id: bytes) -> int:
@@ -160,7 +120,8 @@ class TrialWorld(World):
         return self._numbers[actor_id]
 
     @property
-    def faults(self) -> list[FaultRecord]:
+    def faults(self) -> list[FaultOutcome]:
+        """What became of each fault, in the scenario's order."""
         return [injection.record for injection in self.injections]
 
     def spoils(self) -> frozenset[str]:
@@ -175,9 +136,9 @@ class TrialWorld(World):
 
     def _hostile(self, spoiling: str = "") -> frozenset[bytes]:
         """Ids of adversaries, all of them or those that may spoil something."""
-        all_of = [one for one in self.scenario.adversaries if not HOSTILE[one.kind].is_stranger]
-        spoilers = [one for one in all_of if not spoiling or spoiling in HOSTILE[one.kind].spoils]
-        return frozenset(process.id for one in spoilers for process in self.processes_of(one.actor))
+        kinds = [(one.actor, HOSTILE[one.kind]) for one in self.scenario.adversaries]
+        actors = [actor for actor, kind in kinds if not kind.is_stranger and {spoiling} - {""} <= kind.spoils]
+        return frozenset(process.id for actor in actors for process in self.processes_of(actor))
 
     def _let_in(self) -> list[Process]:
         """Strangers start beside the population; copiers have the broker's help."""
@@ -187,7 +148,7 @@ class TrialWorld(World):
                 build = functools.partial(self.cast.stranger, len(strangers), one.amount)
                 strangers.append(self.simulator.add(Channel.CLIENT, build))
             elif one.kind == "copier":
-                self.router.add(functools.partial(self._copy, self.cast.clients[int(one.actor.split(" ")[1])]))
+                self.router.tampers.append(functools.partial(self._copy, self.processes_of(one.actor)[0].id))
         return strangers
 
     def _copy(self, copier: bytes, packet: Packet) -> Sequence[Packet]:
@@ -205,7 +166,7 @@ class TrialWorld(World):
         if actor in groups:
             return groups[actor]
         role, number = actor.split(" ")
-        return [(self.clients if role == "client" else self.computes)[int(number)]]
+        return [groups[f"{role}s"][int(number)]]
 
     def name_of(self, process: Process) -> str:
         """What a scenario calls a process."""
@@ -220,31 +181,52 @@ class TrialWorld(World):
         """The phase at an actor of the newest round that was asked for; empty without one."""
         return phase_at(process, self.rounds[-1].id) if process is not None and self.rounds else ""
 
-    def round_of(self, round_id: bytes) -> RoundLog | None:
-        """The log of a round that was asked for."""
-        return next((log for log in self.rounds if log.id == round_id), None)
-
     def tardiness_ms(self, process: Process) -> int:
         """By how much a process may be late, for it is slow (over ten batches and their writes) or its clock jumps."""
-        own = [fault for fault in self.scenario.faults if process in self.processes_of(fault.actor)]
-        return sum(int(_TARDINESS.get(fault.kind, 0) * fault.amount) for fault in own)
+        own = [one for one in self.injections if process in self.processes_of(one.fault.actor)]
+        return sum(int(one.kind.tardy * one.amount) for one in own)
 
-    # --- rounds ----------------------------------------------------------------------------------------------------
+    def open_at(self, log: RoundLog) -> list[str]:
+        """Where a round has not ended, and in which phase it is: at the trainer and at honest Compute nodes."""
+        where = []
+        phase = phase_at(self.trainer, log.id)
+        if log.ended is None and not log.refused and not (phase in _ENDED and self._has_stored_its_end(log)):
+            where.append(f"the trainer is {phase}")
+        for number, process in enumerate(self.computes):
+            phase = phase_at(process, log.id)
+            if process.id not in self.hostile and phase in (*node_round.OPEN, DOWN):
+                where.append(f"compute {number} is {phase}")
+        return where
+
+    def _has_stored_its_end(self, log: RoundLog) -> bool:
+        """Whether an end that nobody was told of is durable, and not still being written by a slow trainer."""
+        table, kind = trainer_round.ROUNDS, trainer_round.StoredRound
+        stored = self.trainer.disk.records.get((table, log.id))
+        return stored is not None and decoded(table, stored, kind).phase in _ENDED
+
+    # --- the owner ---------------------------------------------------------------------------------------------------
 
     def ask_next(self) -> None:
-        """The owner asks for the next round of the scenario."""
+        """Ask for the next round of the scenario."""
         self.ask(self.cast.batch(len(self.rounds)))
 
     def ask(self, request: OpenRound) -> RoundLog:
-        """The owner asks the trainer for a round, now or as soon as it runs."""
+        """Ask the trainer for a round, now or as soon as it runs."""
         log = RoundLog(request=request, asked_ms=self.simulator.now_ms)
         self.rounds.append(log)
         self.requests.append(request)
         self._command(log)
         return log
 
-    def ask_again(self) -> None:
-        """The trainer has started again: the owner asks for what it does not know."""
+    def _command(self, log: RoundLog) -> None:
+        log.asked_of = self.trainer.starts if self.trainer.is_up else None
+        try:
+            self.simulator.command(self.trainer.id, log.request)
+        except UsageError as error:
+            log.refused = str(error)
+
+    def _ask_again(self) -> None:
+        """The trainer has started again: ask for what it does not know."""
         for log in self._unknown():
             if log.asked_of != self.trainer.starts:
                 self._command(log)
@@ -254,49 +236,43 @@ class TrialWorld(World):
         waiting = [log for log in self.rounds if log.ended is None and not log.refused]
         return [log for log in waiting if phase_at(self.trainer, log.id) == NEW]
 
-    def _command(self, log: RoundLog) -> None:
-        log.asked_of = self.trainer.starts if self.trainer.is_up else None
-        try:
-            self.simulator.command(self.trainer.id, log.request)
-        except UsageError as error:
-            log.refused = str(error)
+    def on_fact(self, process: Process, fact: object) -> None:
+        match fact:
+            case Refused() if process is self.trainer:
+                for log in self._unknown()[:1]:  # a slow trainer says so later
+                    log.refused = fact.text
+            case LedgerReused():
+                self.told_old.add(process.id)
+            case Announced() | Closed() | RoundCompleted() | RoundFailed():
+                for log in [log for log in self.rounds if log.id == fact.round_id]:
+                    self._note(log, fact)
 
-    def refused(self, text: str) -> None:
-        """A slow trainer has refused what it was asked for: the first that it does not know."""
-        for log in self._unknown()[:1]:
-            log.refused = text
+    def _note(self, log: RoundLog, fact: Announced | Closed | RoundCompleted | RoundFailed) -> None:
+        now_ms = self.simulator.now_ms
+        match fact:
+            case Announced():
+                log.announced_ms = now_ms
+            case Closed():
+                log.closed_ms = now_ms
+            case _ if log.ended is None:
+                log.ended_ms, log.ended = now_ms, fact
+                trainer = self.trainer.actor
+                log.contributors = trainer.contributors(log.id) if isinstance(trainer, Trainer) else ()
 
-    def has_ended(self, log: RoundLog) -> bool:
-        """Whether a round is over at the trainer and at every honest Compute node."""
-        return not self.open_at(log)
+    def on_kill(self, process: Process) -> None:
+        self.killed_ms[process.id] = self.simulator.now_ms
 
-    def open_at(self, log: RoundLog) -> list[str]:
-        """Where a round has not ended, and in which phase it is."""
-        where = []
-        phase = phase_at(self.trainer, log.id)
-        if log.ended is None and not log.refused and not (phase in _ENDED and self._has_stored_its_end(log)):
-            where.append(f"the trainer is {phase}")
-        for number, process in enumerate(self.computes):
-            phase = phase_at(process, log.id)
-            if process.id not in self.hostile and phase in (*OPEN, DOWN):
-                where.append(f"compute {number} is {phase}")
-        return where
-
-    def _has_stored_its_end(self, log: RoundLog) -> bool:
-        """Whether an end that nobody was told of is durable, and not still being written by a slow trainer."""
-        stored = self.trainer.disk.records.get((ROUNDS, log.id))
-        return stored is not None and decoded(ROUNDS, stored, StoredRound).phase in _ENDED
+    def on_restart(self, process: Process) -> None:
+        if process is self.trainer:
+            self.simulator.after(OWNER_WAITS_MS, self._ask_again)
 
     # --- faults ----------------------------------------------------------------------------------------------------
 
-    def revive(self, process: Process) -> None:
-        """Start a process again."""
-        process.restart()
-
     def add_twin(self, original: Process) -> Process:
         """A second process with a copy of the original's disk, as of now. It waits for its connection."""
-        index = (self.clients if original.role is Channel.CLIENT else self.computes).index(original)
-        build = functools.partial(self.cast.client if original.role is Channel.CLIENT else self.cast.compute, index)
+        is_client = original.role is Channel.CLIENT
+        index = (self.clients if is_client else self.computes).index(original)
+        build = functools.partial(self.cast.client if is_client else self.cast.compute, index)
         self.twinned.add(original.id)
         return self.simulator.add(original.role, build, link=self.scenario.network, disk=original.disk.copy())
 
@@ -304,10 +280,10 @@ class TrialWorld(World):
         """Everything that was broken works again; who was told that its ledger is old, starts anew."""
         for injection in self.injections:
             injection.stop()
-        self.router.clear()
+        self.router.tampers.clear()
         for process in self.simulator.machines:
             process.kill_points = None
-            process.link.options = quiet(self.scenario.network)
+            process.link.options = _quiet(self.scenario.network)
         self.cast.is_redeemed = True
         for process in list(self.simulator.processes.values()):
             self._mend_one(process)
@@ -322,19 +298,26 @@ class TrialWorld(World):
             process.kill("to keep to the protocol")
             if process.role is Channel.COMPUTE:
                 _forget_open_rounds(process)
-            self.revive(process)
+            process.restart()
         elif not process.is_up or process.id in self.told_old:
-            self.revive(process)
+            process.restart()
+
+
+def _quiet(options: LinkOptions) -> LinkOptions:
+    """The link of a scenario without loss, and with no more than a second on the way: when all is mended."""
+    slow = {name: min(getattr(options, name), 1_000.0) for name in ("delay_ms", "jitter_ms", "reorder_ms")}
+    return msgspec.structs.replace(options, bandwidth_bytes_s=0.0, loss=0.0, **slow)
 
 
 def _forget_open_rounds(node: Process) -> None:
     """A Compute node that has lied in a round cannot go on with it honestly."""
-    records = node.disk.records
-    stored = [decoded(NODE_ROUNDS, value, NodeRound) for (table, _), value in records.items() if table == NODE_ROUNDS]
-    lost = {one.round_id for one in stored if one.phase in OPEN}
-    for table, key in list(records):
-        if table in (NODE_ROUNDS, ANNOUNCEMENTS, CONTRIBUTIONS, LISTS) and key[:ID_BYTES] in lost:
-            del records[table, key]
+    records, table, kind = node.disk.records, node_round.ROUNDS, node_round.StoredRound
+    stored = [decoded(table, value, kind) for (name, _), value in records.items() if name == table]
+    lost = {one.round_id for one in stored if one.phase in node_round.OPEN}
+    of_rounds = (table, node_round.ANNOUNCEMENTS, node_round.CONTRIBUTIONS, node_round.LISTS)
+    for name, key in list(records):
+        if name in of_rounds and key[:ID_BYTES] in lost:
+            del records[name, key]
 
 
 def phase_at(process: Process, round_id: bytes) -> str:

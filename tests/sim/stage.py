@@ -9,7 +9,6 @@ import msgspec
 
 from dca_proto.protocol.facts import RoundCompleted
 from emulator.sim.link import LinkOptions
-from emulator.trials.cast import Plant
 from emulator.trials.checkers import checkers_of
 from emulator.trials.outcome import Outcome
 from emulator.trials.scenario import Adversary, Fault, Population, Rounds, Scenario
@@ -46,7 +45,9 @@ def with_limits(scenario: Scenario, **limits: Any) -> Scenario:
 
 
 def run(
-    scenario: Scenario, prepare: Callable[[TrialWorld], None] | None = None, plant: Plant | None = None
+    scenario: Scenario,
+    prepare: Callable[[TrialWorld], None] | None = None,
+    faulty: dict[str, Callable[[type], type]] | None = None,
 ) -> tuple[TrialWorld, Outcome]:
     """A trial under all checkers, and its world as it was left. `prepare` may do anything before it begins."""
     worlds: list[TrialWorld] = []
@@ -58,7 +59,7 @@ def run(
             prepare(world)
         return made
 
-    outcome = run_trial(scenario, checkers=checkers, plant=plant)
+    outcome = run_trial(scenario, checkers=checkers, faulty=faulty)
     return worlds[0], outcome
 
 
@@ -66,14 +67,14 @@ def held(scenario: Scenario, prepare: Callable[[TrialWorld], None] | None = None
     """A trial in which everything that was promised held."""
     world, outcome = run(scenario, prepare)
     broken = [(one.number, one.detail) for one in outcome.invariants if not one.ok]
-    assert outcome.ok, (outcome.why, broken)
+    assert outcome.ok, (outcome.ended.why, broken)
     return world, outcome
 
 
 def results(outcome: Outcome) -> list[str]:
     """How the rounds of the scenario ended; the further one is not among them."""
-    ended = [one.result for one in outcome.rounds]
-    return ended[: len(ended) - (outcome.further == "completed")]
+    ended = [one.result for one in outcome.ended.rounds]
+    return ended[: len(ended) - (outcome.ended.further == "completed")]
 
 
 def contributors(world: TrialWorld, index: int = 0) -> int:

@@ -37,7 +37,7 @@ def test_attack_25_a_node_far_ahead_refuses_the_round_which_ends_in_words() -> N
     """It never collects for a round whose deadline is over by its own clock: no round opens after its deadline."""
     world, outcome = held(small(Fault(kind="clock-ahead", actor="compute 1", amount=10.0 * MINUTE_MS)))
     assert results(outcome) == ["aborted"]
-    assert "compute-1" in outcome.rounds[0].reason
+    assert "compute-1" in outcome.ended.rounds[0].reason
     assert dropped(world, "late") >= 1
     charges = [charge for client in world.clients for charge in client.actor.ledger.charges]
     assert [charge.returned for charge in charges] == [True, False] * 4, (
@@ -54,7 +54,7 @@ def test_attack_25_clocks_that_jump_in_mid_round() -> None:
     ]
     world, outcome = held(small(*jumps, clients=5))
     assert all(record.reached for record in world.faults)
-    assert outcome.live
+    assert outcome.ended.live
 
 
 @pytest.mark.parametrize("at_ms", [900, 1_005, 1_012, 1_020, 1_030, 1_040, 1_060, 1_100, 2_000])
@@ -96,4 +96,4 @@ def test_attack_30_an_old_key_that_is_deleted_early_costs_the_round_and_nothing_
     assert world.computes[1].actor.phase(world.rounds[0].id) != RELEASED
     assert results(outcome) == ["aborted"]
     assert all(client.actor.ledger[world.rounds[0].id].returned for client in world.clients)
-    assert outcome.further == "completed", "with a key of the same epoch, made anew"
+    assert outcome.ended.further == "completed", "with a key of the same epoch, made anew"

@@ -35,7 +35,7 @@ def test_attack_12_what_was_trimmed_is_dropped_when_it_comes_again(days: float) 
 
     Deadlines refuse old rosters and announcements, and clients' ledgers are never trimmed.
     """
-    world, _ = held(small(), lambda world: world.router.keep_passed())
+    world, _ = held(small())
     simulator, passed = world.simulator, list(world.router.passed)
     simulator.run(simulator.now_ms + int(days * 24 * 3600 * 1000))
     known = [dict(node.disk.records) for node in world.computes]
@@ -75,7 +75,7 @@ def test_attack_23_many_ids_of_one_owner_crowd_out_or_do_not(tolerated: int) -> 
     """Documented limit: whoever enrolled k ids can leave a round without k contributions. Up to T it completes, and
     each sum has N - T - 1 honest noises and more; beyond T it is aborted with figures and nothing is released."""
     world, outcome = held(small(adversaries=SYBILS, clients=8, tolerated=tolerated))
-    first = outcome.rounds[0]
+    first = outcome.ended.rounds[0]
     if tolerated == 3:
         assert results(outcome) == ["completed"]
         assert contributors(world) == 5
@@ -97,4 +97,4 @@ def test_attack_23_honest_clients_below_the_floor_among_sybils() -> None:
     assert results(outcome) == ["aborted"]
     assert not reported(world, Declined)
     assert reported(world, RoundFailed)
-    assert outcome.further.startswith("not due: 5 honest clients")
+    assert outcome.ended.further.startswith("not due: 5 honest clients")

@@ -96,7 +96,7 @@ def test_attack_29_the_trainer_dies_before_it_has_saved_the_round(where: str) ->
     world, outcome = held(small(kill))
     assert world.faults[0].reached
     assert results(outcome) == ["completed"]
-    assert len(world.trainer.actor.ledger.charges) == 1 + (outcome.further == "completed")
+    assert len(world.trainer.actor.ledger.charges) == 1 + (outcome.ended.further == "completed")
     assert world.trainer.starts == 2
 
 
@@ -116,7 +116,7 @@ def test_a_failure_that_was_durable_and_not_told_is_told_by_the_next_start(phase
     assert world.faults[0].phase == phase
     assert isinstance(world.rounds[0].ended, RoundFailed)
     assert results(outcome) == ["aborted"]
-    assert outcome.rounds[0].reason != "ended untold"
+    assert outcome.ended.rounds[0].reason != "ended untold"
 
 
 def test_attack_29_a_contribution_that_comes_after_clean_up_open_nothing() -> None:

@@ -73,7 +73,7 @@ def test_attack_31_a_broker_that_blocks_a_role_ends_rounds_and_no_more(actor: st
     """Documented: it can. The round ends in words at whoever can still speak, and nothing was released."""
     _, outcome = held(small(Fault(kind="swallow", actor=actor, amount=1)))
     assert results(outcome) == ["aborted"]
-    assert outcome.rounds[0].reason
+    assert outcome.ended.rounds[0].reason
 
 
 class Sizes(Observer):

@@ -42,7 +42,7 @@ def test_attack_26_a_node_drops_honest_clients_up_to_t_minus_c(dropped: int, col
     holder_of_two = "compute 0"
     world, outcome = held(against("drop-clients", dropped, holder_of_two, tolerated=2, colluders=colluders))
     assert results(outcome) == [ends]
-    first = outcome.rounds[0]
+    first = outcome.ended.rounds[0]
     if ends == "completed":
         assert contributors(world) == 6 - dropped
         assert first.noise_variance >= first.noise_floor
@@ -64,7 +64,7 @@ def test_attack_26_an_altered_sum_is_not_noticed_and_spoils_the_value_only() -> 
 def test_attack_26_a_withheld_sum_ends_the_round_and_names_the_node() -> None:
     world, outcome = held(against("withhold-sum"))
     assert results(outcome) == ["aborted"]
-    assert outcome.rounds[0].reason.startswith("no answer from Compute node compute-1 while committing")
+    assert outcome.ended.rounds[0].reason.startswith("no answer from Compute node compute-1 while committing")
     assert len(world.trainer.actor.ledger.charges) == 2
     assert not world.trainer.actor.ledger[world.rounds[0].id].returned, "the others have released: it stays spent"
 
@@ -81,7 +81,7 @@ def test_attack_26_an_equivocating_node_spoils_the_round_and_gets_no_second_sum(
     """Answers carry all list hashes as each node saw them: honest nodes see two, and release nothing."""
     _, outcome = held(against("equivocate", tolerated=2, seed=9))
     assert results(outcome) == ["aborted"]
-    assert " names other lists" in outcome.rounds[0].reason
+    assert " names other lists" in outcome.ended.rounds[0].reason
 
 
 def test_attack_26_an_abort_signed_after_a_release() -> None:
@@ -102,7 +102,7 @@ def test_attack_26_a_node_that_calls_ledgers_old_makes_clients_decline_until_the
     declines = [fact for fact in reported(world, Declined) if fact.client in world.told_old]
     assert {fact.reason for fact in declines} <= {"ledger"}
     assert reported(world, LedgerReused) or declines
-    assert outcome.further == "completed"
+    assert outcome.ended.further == "completed"
     assert contributors(world, 2) == 6, "all are back after a start"
 
 

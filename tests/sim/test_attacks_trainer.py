@@ -29,7 +29,7 @@ def spent(world: TrialWorld) -> list[int]:
 def test_whatever_a_trainer_does_nobody_releases_or_pays_more(hostile: str, terms: dict[str, object]) -> None:
     """All checkers hold, and once it keeps to the protocol a round completes."""
     world, outcome = held(under(hostile, count=2, every_ms=9_000, **terms))
-    assert outcome.further == "completed"
+    assert outcome.ended.further == "completed"
     assert world.hostile == {world.trainer.id}
     assert max(spent(world)) <= 3, "one charge for each round and client"
 
@@ -43,7 +43,7 @@ def test_attack_41_two_announcements_under_one_id_charge_each_client_once() -> N
 
 def test_attack_44_an_early_close_leaves_stragglers_out_or_aborts() -> None:
     world, outcome = held(under("close-early", amount=6))
-    assert outcome.rounds[0].result in ("completed", "aborted")
+    assert outcome.ended.rounds[0].result in ("completed", "aborted")
     counts = [fact.count for fact in reported(world, ListFrozen)]
     assert min(counts) < 2, "somebody froze before all had contributed"
 

@@ -17,8 +17,7 @@ import planted
 import pytest
 
 from dca_proto import cli
-from emulator.trials import command, examination
-from emulator.trials.cast import Plant
+from emulator.trials import command, trial
 from emulator.trials.faults import FAULTS
 from emulator.trials.hostile import HOSTILE
 from emulator.trials.scenario_file import from_plain, load_scenario
@@ -49,7 +48,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def faulty(scenario: Any, **named: Any) -> Any:
         named["compare"] = False
-        return examination.examine(scenario, plant=Plant(role="compute", make=lambda _: planted.AddsOne), **named)
+        return trial.examine(scenario, faulty={"compute": lambda _: planted.AddsOne}, **named)
 
     monkeypatch.setattr(command, "examine", faulty)
     monkeypatch.setattr("emulator.trials.shrink.examine", faulty)

@@ -18,8 +18,8 @@ from emulator.trials.fault import PHASES
 from emulator.trials.faults import FAULTS
 from emulator.trials.scenario import Fault, Scenario
 from emulator.trials.trial import run_trial
-from emulator.trials.wire import body_of
 from emulator.trials.world import TrialWorld
+from emulator.wire import body_of
 
 
 def fault(kind: str, actor: str, **more: object) -> Fault:
@@ -143,7 +143,7 @@ def test_each_kind_happens_bites_and_is_undone(kind: str) -> None:
     (record,) = world.faults
     assert record.reached, results(outcome)
     assert record.at_ms is not None
-    assert BITES[kind][1](world), (results(outcome), outcome.rounds)
+    assert BITES[kind][1](world), (results(outcome), outcome.ended.rounds)
     if FAULTS[kind].heals:
         assert record.until_ms is None or record.until_ms < healed_ms(world), "over by itself"
     gone = world.twinned | world.restored | world.strangers
@@ -153,7 +153,7 @@ def test_each_kind_happens_bites_and_is_undone(kind: str) -> None:
 
 
 def healed_ms(world: TrialWorld) -> int:
-    return world.simulator.start_ms + world.scenario.healed_ms
+    return world.scenario.healed_ms
 
 
 def test_without_the_fault_it_is_not_seen() -> None:
@@ -208,7 +208,7 @@ def test_attack_28_killed_at_every_transition(role: str, phase: str, where: str)
     world, outcome = held(failing(strikes) if phase in ("aborted", "returned", "failed") else declining(strikes, phase))
     assert world.faults[0].reached, results(outcome)
     assert world.faults[0].phase == phase
-    assert outcome.further in (
+    assert outcome.ended.further in (
         "completed",
         "not due: 0 honest clients have budget left, too few for the limits of the scenario",
     )

@@ -16,11 +16,10 @@ from dca_proto.protocol.facts import RoundCompleted
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.statistics.contribution import contribution
 from dca_proto.statistics.sensitivity import REPLACE_ONE_ROW
-from emulator.trials.cast import Plant
 from emulator.trials.draw import draw_scenario
-from emulator.trials.examination import broken_in, examine
 from emulator.trials.scenario import Adversary, Fault, Scenario, to_plain
 from emulator.trials.scenario_file import from_plain
+from emulator.trials.trial import examine
 from emulator.trials.world import TrialWorld
 
 ROWS, ROWS_MAX = 3, 2
@@ -50,7 +49,7 @@ def test_without_noise_each_data_nodes_release_is_its_own_rows_sum() -> None:
     assert [node.value.tolist() for node in whole.nodes] == [np.ldexp(one, -24).tolist() for one in expected]
     assert [(node.contributors, node.relation) for node in whole.nodes] == [(ROWS_MAX, REPLACE_ONE_ROW)] * 3
     assert whole.value.tolist() == np.ldexp(sum(expected), -24).tolist()
-    (told, _) = outcome.rounds
+    (told, _) = outcome.ended.rounds
     assert (told.result, told.clients, told.contributors, told.needed) == ("completed", 3, 3, 1)
 
 
@@ -61,12 +60,12 @@ def test_no_compute_node_hears_of_it_and_everybody_pays_once() -> None:
     assert told == []
     for process in (*world.clients, world.trainer):
         assert sum(table == LEDGER for table, _ in process.disk.records) == 3, "the one after healing, too"
-    assert {round(one.noise_variance / one.noise_floor, 9) for one in outcome.rounds} == {1.0}
+    assert {round(one.noise_variance / one.noise_floor, 9) for one in outcome.ended.rounds} == {1.0}
 
 
 def test_two_runs_and_one_on_neighbouring_data_look_the_same() -> None:
-    result = examine(releases(Fault(kind="lossy", actor="clients", amount=0.3))).to_json()
-    assert broken_in(result) == {}
+    result = examine(releases(Fault(kind="lossy", actor="clients", amount=0.3)))
+    assert result.broken == {}
     assert all(one["checked"] for one in result["invariants"])
 
 
@@ -81,20 +80,20 @@ PLACES = (("trainer", "collecting"), ("trainer", "done"), ("client 1", "sent"), 
 def test_a_kill_at_any_step_loses_no_release_and_makes_none_twice(kind: str, actor: str, phase: str) -> None:
     _, outcome = held(releases(Fault(kind=kind, actor=actor, phase=phase, for_ms=500)))
     assert outcome.faults[0].reached
-    assert [(one.result, one.contributors) for one in outcome.rounds] == [("completed", 3)] * 2
+    assert [(one.result, one.contributors) for one in outcome.ended.rounds] == [("completed", 3)] * 2
 
 
 def test_who_is_silent_is_left_out_at_the_close_and_the_rest_is_the_result() -> None:
     world, outcome = held(releases(Fault(kind="vanish-before-sending", actor="client 1")))
-    assert outcome.rounds[0].contributors == 2
+    assert outcome.ended.rounds[0].contributors == 2
     assert len(aggregate_of(world).nodes) == 2
-    ended_ms = outcome.rounds[0].phases["collect"][1]
+    ended_ms = outcome.ended.rounds[0].phases["collect"][1]
     assert ended_ms >= 1_000 + 16_000, "not before the close"
 
 
 def test_a_round_without_any_release_ends_in_words() -> None:
     _, outcome = held(releases(Fault(kind="partition", actor="clients", for_ms=40_000)))
-    (first, _) = outcome.rounds
+    (first, _) = outcome.ended.rounds
     assert (first.result, first.contributors) == ("aborted", None)
     assert "no data node released anything" in (first.reason or "")
 
@@ -102,8 +101,8 @@ def test_a_round_without_any_release_ends_in_words() -> None:
 def test_a_data_node_that_has_spent_its_budget_declines() -> None:
     scenario = with_limits(releases(count=3, every_ms=3_000), epsilon_per_period_max=1.5)
     _, outcome = held(scenario)
-    assert [one.result for one in outcome.rounds] == ["completed", "completed", "aborted"]
-    assert outcome.further.startswith("not due")
+    assert [one.result for one in outcome.ended.rounds] == ["completed", "completed", "aborted"]
+    assert outcome.ended.further.startswith("not due")
 
 
 @pytest.mark.parametrize(
@@ -112,7 +111,7 @@ def test_a_data_node_that_has_spent_its_budget_declines() -> None:
 )
 def test_hostile_clients_spoil_nothing_but_their_own_release(kind: str, actor: str, code: str) -> None:
     world, outcome = held(releases(adversaries=(Adversary(kind=kind, actor=actor),)))
-    assert outcome.rounds[0].contributors == 3
+    assert outcome.ended.rounds[0].contributors == 3
     assert not code or dropped(world, code) > 0
 
 
@@ -124,7 +123,7 @@ def test_a_hostile_router_changes_no_release(kind: str) -> None:
     actor = "broker" if kind not in ("flip-bits", "swallow") else "clients"
     _, outcome = held(releases(Fault(kind=kind, actor=actor, amount=amount, for_ms=5_000), count=2, every_ms=2_000))
     assert outcome.faults[0].reached
-    assert {one.contributors for one in outcome.rounds if one.result == "completed"} == {3}
+    assert {one.contributors for one in outcome.ended.rounds if one.result == "completed"} == {3}
 
 
 # --- checkers -------------------------------------------------------------------------------------------------------
@@ -136,7 +135,7 @@ def test_a_planted_fault_breaks_its_invariants_and_no_other(plant: type) -> None
     scenario = with_limits(releases(count=3, every_ms=3_000), epsilon_per_period_max=1.5)
     scenario = msgspec.structs.replace(scenario, **planted.changes)
     held(scenario)
-    _, outcome = run(scenario, plant=Plant(planted.role, lambda _: plant))
+    _, outcome = run(scenario, faulty={planted.role: lambda _: plant})
     assert {one.number for one in outcome.invariants if not one.ok} == planted.broken, outcome.invariants
 
 
@@ -149,7 +148,7 @@ def test_the_first_random_scenarios_of_node_releases_break_nothing() -> None:
     assert len(releasing) > 8
     assert all(one.population.rows > 1 and one.rounds.rows_max for one in releasing)
     for number, scenario in enumerate(releasing[:12]):
-        assert broken_in(examine(scenario, compare=not number).to_json()) == {}, f"seed {scenario.seed}"
+        assert examine(scenario, compare=not number).broken == {}, f"seed {scenario.seed}"
 
 
 def test_node_releases_need_to_know_how_many_rows_count() -> None:

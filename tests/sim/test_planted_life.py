@@ -11,10 +11,9 @@ import pytest
 from stage import held, run, small
 
 from emulator.sim.broker import BrokerOptions
-from emulator.trials.cast import Plant
 from emulator.trials.draw import draw_scenario
-from emulator.trials.examination import broken_in, examine
 from emulator.trials.sweep import sweep
+from emulator.trials.trial import examine
 
 SEEDS_MAX, QUICK_MAX = 300, 10
 ROWS = re.findall(r"^\| (.+?) \| (.+?) \| (\d+) \| (\d+) \|$", planted_life.__doc__ or "", re.MULTILINE)
@@ -32,9 +31,9 @@ def faulty(plant: type, honest: type) -> type:
 @pytest.mark.parametrize(("name", "invariant"), CASES)
 def test_a_sweep_finds_a_planted_fault(name: str, invariant: int) -> None:
     role, make = planted_life.PLANTS[name]
-    plant = Plant(role, functools.partial(faulty, make))  # type: ignore[arg-type]
-    trials = (examine(draw_scenario(seed), compare=False, plant=plant) for seed in range(SEEDS_MAX))
-    broken = next((broken for broken in map(broken_in, (one.to_json() for one in trials)) if broken), {})
+    plant = {role: functools.partial(faulty, make)}  # type: ignore[arg-type]
+    trials = (examine(draw_scenario(seed), compare=False, faulty=plant) for seed in range(SEEDS_MAX))
+    broken = next((one.broken for one in trials if one.broken), {})
     assert invariant in broken, broken
 
 
@@ -51,8 +50,8 @@ def test_a_round_within_the_promise_completes_unless_somebody_never_repeats_hims
     assert world.faults[0].reached
     (promised,) = [one.checked for one in outcome.invariants if one.number == 11]
     assert promised >= 1
-    _, outcome = run(scenario, plant=Plant(role, functools.partial(faulty, make)))  # type: ignore[arg-type]
-    assert 11 in broken_in(outcome.to_json())
+    _, outcome = run(scenario, faulty={role: functools.partial(faulty, make)})  # type: ignore[arg-type]
+    assert 11 in outcome.broken
 
 
 @pytest.mark.long
@@ -60,4 +59,4 @@ def test_300_scenarios_reach_every_kind_of_fault_and_every_entry_of_the_tables()
     found = sweep(0, 299)
     assert found.ok
     assert found.never_reached == []
-    assert found.checked[11] >= 50, "rounds within the promise of completion"
+    assert found.checked["11"] >= 50, "rounds within the promise of completion"

@@ -26,12 +26,10 @@ from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.ledger import Charge
 from dca_proto.protocol.records import decoded
 from dca_proto.statistics.sensitivity import REPLACE_ONE_CLIENT
-from emulator.trials.cast import Plant
 from emulator.trials.draw import draw_scenario
-from emulator.trials.examination import broken_in, examine
-from emulator.trials.questions import CATEGORICAL
-from emulator.trials.scenario import Adversary, Fault, Scenario, to_plain
+from emulator.trials.scenario import CATEGORICAL, Adversary, Fault, Scenario, to_plain
 from emulator.trials.scenario_file import from_plain
+from emulator.trials.trial import examine
 from emulator.trials.world import TrialWorld
 
 DIMENSION = 5
@@ -69,7 +67,7 @@ def test_everybody_reports_and_pays_once_and_no_compute_node_hears_of_it(by: str
     assert aggregate.reports is not None
     shape = (3,) if by == RANDOMISED_RESPONSE else (3, DIMENSION)
     assert (aggregate.reports.values.shape, aggregate.relation) == (shape, REPLACE_ONE_CLIENT)
-    (first, *_) = outcome.rounds
+    (first, *_) = outcome.ended.rounds
     assert (first.result, first.clients, first.contributors, first.needed) == ("completed", 3, 3, 1)
     assert first.noise_variance == first.noise_floor == pytest.approx(aggregate.sigma_local**2)
 
@@ -77,8 +75,8 @@ def test_everybody_reports_and_pays_once_and_no_compute_node_hears_of_it(by: str
 @pytest.mark.parametrize("by", LOCAL_MECHANISMS)
 def test_two_runs_and_one_on_neighbouring_data_look_the_same(by: str) -> None:
     """The neighbour has another number of rows."""
-    result = examine(reports(by, Fault(kind="lossy", actor="clients", amount=0.3))).to_json()
-    assert broken_in(result) == {}
+    result = examine(reports(by, Fault(kind="lossy", actor="clients", amount=0.3)))
+    assert result.broken == {}
     assert all(one["checked"] for one in result["invariants"])
 
 
@@ -106,16 +104,16 @@ PLACES = (("trainer", "collecting"), ("trainer", "done"), ("client 1", "sent"), 
 def test_a_kill_at_any_step_loses_no_report_and_makes_none_twice(kind: str, by: str, actor: str, phase: str) -> None:
     _, outcome = held(reports(by, Fault(kind=kind, actor=actor, phase=phase, for_ms=500)))
     assert outcome.faults[0].reached
-    assert [(one.result, one.contributors) for one in outcome.rounds] == [("completed", 3)] * 2
+    assert [(one.result, one.contributors) for one in outcome.ended.rounds] == [("completed", 3)] * 2
 
 
 def test_who_is_silent_is_left_out_at_the_close_and_a_round_without_any_report_ends_in_words() -> None:
     world, outcome = held(reports(UNARY_ENCODING, Fault(kind="vanish-before-sending", actor="client 1")))
-    assert outcome.rounds[0].contributors == aggregate_of(world).clients == 2
-    assert outcome.rounds[0].phases["collect"][1] >= 1_000 + 16_000, "not before the close"
+    assert outcome.ended.rounds[0].contributors == aggregate_of(world).clients == 2
+    assert outcome.ended.rounds[0].phases["collect"][1] >= 1_000 + 16_000, "not before the close"
     _, outcome = held(reports(UNARY_ENCODING, Fault(kind="partition", actor="clients", for_ms=40_000)))
-    assert (outcome.rounds[0].result, outcome.rounds[0].contributors) == ("aborted", None)
-    assert "no client released anything" in (outcome.rounds[0].reason or "")
+    assert (outcome.ended.rounds[0].result, outcome.ended.rounds[0].contributors) == ("aborted", None)
+    assert "no client released anything" in (outcome.ended.rounds[0].reason or "")
 
 
 @pytest.mark.parametrize(("by", "completed"), [(ANALYTIC_GAUSSIAN, 2), (GRID_LAPLACE, 1)])
@@ -123,15 +121,15 @@ def test_a_client_that_has_spent_its_budget_declines(by: str, completed: int) ->
     """At 1.5 two Gaussian rounds of epsilon 1 are let through, and one of epsilon-private reports."""
     scenario = with_limits(reports(by, count=3, every_ms=3_000), epsilon_per_period_max=1.5)
     _, outcome = held(scenario)
-    assert [one.result for one in outcome.rounds] == ["completed"] * completed + ["aborted"] * (3 - completed)
-    assert outcome.further.startswith("not due")
+    assert [one.result for one in outcome.ended.rounds] == ["completed"] * completed + ["aborted"] * (3 - completed)
+    assert outcome.ended.further.startswith("not due")
 
 
 @pytest.mark.parametrize("by", LOCAL_MECHANISMS)
 @pytest.mark.parametrize(("kind", "code"), [("two-faced", "known-release"), ("copier", "sender"), ("flood", "")])
 def test_hostile_clients_spoil_nothing_but_their_own_report(kind: str, code: str, by: str) -> None:
     world, outcome = held(reports(by, adversaries=(Adversary(kind=kind, actor="client 1"),)))
-    assert outcome.rounds[0].contributors == 3
+    assert outcome.ended.rounds[0].contributors == 3
     assert not code or dropped(world, code) > 0
 
 
@@ -143,10 +141,10 @@ def test_bytes_that_no_mechanism_makes_are_no_report_and_a_vector_may_say_anythi
     told = aggregate_of(world).reports
     assert told is not None
     if by in CATEGORICAL:
-        assert outcome.rounds[0].contributors == 2
+        assert outcome.ended.rounds[0].contributors == 2
         assert dropped(world, "release") > 0
     else:
-        assert outcome.rounds[0].contributors == 3
+        assert outcome.ended.rounds[0].contributors == 3
         place = sorted(world.cast.clients).index(world.cast.clients[1])
         assert (np.abs(told.values).max(axis=1) > 2.0**30).tolist() == [index == place for index in range(3)]
     assert (LEDGER, world.rounds[0].id) in world.clients[1].disk.records
@@ -162,7 +160,7 @@ def test_a_hostile_router_changes_no_report(kind: str, by: str) -> None:
     actor = "broker" if kind not in ("flip-bits", "swallow") else "clients"
     _, outcome = held(reports(by, Fault(kind=kind, actor=actor, amount=amount, for_ms=5_000), count=2, every_ms=2_000))
     assert outcome.faults[0].reached
-    assert {one.contributors for one in outcome.rounds if one.result == "completed"} == {3}
+    assert {one.contributors for one in outcome.ended.rounds if one.result == "completed"} == {3}
 
 
 # --- checkers -------------------------------------------------------------------------------------------------------
@@ -175,14 +173,14 @@ def test_a_planted_fault_breaks_its_invariants_and_no_other(plant: type, by: str
     scenario = with_limits(reports(by, count=3, every_ms=3_000), epsilon_per_period_max=1.5)
     scenario = msgspec.structs.replace(scenario, **planted.changes)
     held(scenario)
-    _, outcome = run(scenario, plant=Plant(planted.role, lambda _: plant))
+    _, outcome = run(scenario, faulty={planted.role: lambda _: plant})
     broken = planted.broken | ({11} if by in planted.stalls else set())
     assert {one.number for one in outcome.invariants if not one.ok} == broken, outcome.invariants
 
 
 @pytest.mark.parametrize("plant", BESIDE_A_NEIGHBOUR, ids=lambda plant: plant.__name__)
 def test_a_report_that_tells_more_than_its_mechanism_differs_beside_a_neighbour(plant: type) -> None:
-    outcome = examine(reports(UNARY_ENCODING), plant=Plant("client", lambda _: plant))
+    outcome = examine(reports(UNARY_ENCODING), faulty={"client": lambda _: plant})
     assert {one.number for one in outcome.invariants if not one.ok} == {5}, outcome.invariants
 
 
@@ -195,7 +193,7 @@ def test_the_first_random_scenarios_of_reports_break_nothing() -> None:
     assert len(reporting) > 12
     assert {one.rounds.mechanism for one in reporting} == set(LOCAL_MECHANISMS)
     for number, scenario in enumerate(reporting[:6]):
-        assert broken_in(examine(scenario, compare=not number).to_json()) == {}, f"seed {scenario.seed}"
+        assert examine(scenario, compare=not number).broken == {}, f"seed {scenario.seed}"
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from emulator.trials.examination import broken_in, examine
 from emulator.trials.scenario_file import from_plain
+from emulator.trials.trial import examine
 
 FOUND = tomllib.loads((Path(__file__).parent / "seeds.toml").read_text(encoding="utf-8"))["found"]
 
 
 @pytest.mark.parametrize("found", FOUND, ids=lambda found: " ".join(found["reason"].split()[:8]))
 def test_what_was_found_once_holds(found: dict[str, Any]) -> None:
-    result = examine(from_plain(found["scenario"], "seeds.toml")).to_json()
-    assert broken_in(result) == {}
+    result = examine(from_plain(found["scenario"], "seeds.toml"))
+    assert result.broken == {}
     missed = [fault["kind"] for fault in result["faults"] if not fault["reached"]]
     assert missed == [], "a scenario that does not come to its point"

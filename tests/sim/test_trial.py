@@ -12,7 +12,6 @@ from dca_proto.errors import UsageError
 from dca_proto.protocol.effects import Channel, Effect, Send
 from dca_proto.protocol.events import Event
 from emulator.sim.simulator import START_MS
-from emulator.trials.cast import Plant
 from emulator.trials.draw import DrawLimits, draw_scenario
 from emulator.trials.scenario import Adversary, Fault
 from emulator.trials.trial import run_trial
@@ -24,8 +23,8 @@ LIMITS = DrawLimits(clients_max=6, computes_max=3)
 def test_a_quiet_trial_completes_and_one_round_more() -> None:
     world, outcome = held(small(clients=5, computes=3, count=2))
     assert results(outcome) == ["completed", "completed"]
-    assert outcome.further == "completed"
-    assert outcome.live
+    assert outcome.ended.further == "completed"
+    assert outcome.ended.live
     assert contributors(world) == 5
     assert not outcome.drops
     assert {one.number for one in outcome.invariants} == set(range(1, 12))
@@ -39,7 +38,7 @@ def test_one_more_fault_does_not_reshuffle_the_rest() -> None:
     """A fault that does nothing more than be there leaves keys, data and links as they were."""
     _, plain = held(small(seed=3))
     _, other = held(small(Fault(kind="crash", actor="client 0", at_ms=60_000), seed=3, heal_ms=40_000))
-    assert plain.rounds[0].phases == other.rounds[0].phases
+    assert plain.ended.rounds[0].phases == other.ended.rounds[0].phases
 
 
 def test_the_outcome_as_json() -> None:
@@ -76,15 +75,15 @@ def test_why_no_further_round_is_due() -> None:
     tight = with_limits(small(), epsilon_per_period_max=1.05)
     _, outcome = held(tight)
     assert results(outcome) == ["completed"]
-    assert outcome.further.startswith("not due: 0 honest clients have budget left")
+    assert outcome.ended.further.startswith("not due: 0 honest clients have budget left")
     _, outcome = held(with_limits(small(), account_epsilon=1.05))
-    assert outcome.further == "not due: the trainer's account is used up"
+    assert outcome.ended.further == "not due: the trainer's account is used up"
     _, outcome = held(with_limits(small(count=2, every_ms=20_000), account_epsilon=1.05))
     assert results(outcome) == ["completed", "aborted"], "and the account refuses"
     floors = with_limits(small(), floor_clients_min=4, clients_min=4)
     _, outcome = held(floors)
     assert results(outcome) == ["aborted"], "n_min is below the floors"
-    assert outcome.further.startswith("not due: 4 honest clients have budget left, too few")
+    assert outcome.ended.further.startswith("not due: 4 honest clients have budget left, too few")
 
 
 @pytest.mark.parametrize(
@@ -110,11 +109,11 @@ class Mute:
 
 
 def test_a_planted_mistake_runs_in_place_of_the_honest_actor_and_is_seen() -> None:
-    _, outcome = run(small(), plant=Plant("trainer", Mute.make))
+    _, outcome = run(small(), faulty={"trainer": Mute.make})
     assert not outcome.ok
-    assert not outcome.live
-    assert outcome.further.startswith("aborted: compute-")
-    assert outcome.why == (f"one more round: {outcome.further}",)
+    assert not outcome.ended.live
+    assert outcome.ended.further.startswith("aborted: compute-")
+    assert outcome.ended.why == (f"one more round: {outcome.ended.further}",)
 
 
 def test_a_crash_of_an_actor_is_no_crash_of_the_emulator() -> None:
@@ -126,7 +125,7 @@ def test_a_crash_of_an_actor_is_no_crash_of_the_emulator() -> None:
 
         return type("Crashing", (honest,), {"handle": handle})
 
-    _, outcome = run(small(), plant=Plant("client", make))
+    _, outcome = run(small(), faulty={"client": make})
     assert [one.number for one in outcome.invariants if not one.ok][:1] == [6]
     assert not outcome.ok
 

@@ -21,9 +21,8 @@ from emulator.trials.checkers.inputs import Inputs
 from emulator.trials.checkers.kills import Kills
 from emulator.trials.checkers.noise import Noise
 from emulator.trials.checkers.releases import EnoughContributors, OneRelease
-from emulator.trials.checkers.repetition import Repetition
 from emulator.trials.checkers.sums import ExactSum
-from emulator.trials.checkers.view import Transcript, View
+from emulator.trials.checkers.view import Repetition, Transcript, View
 from emulator.trials.checkers.witness import Witness
 
 if TYPE_CHECKING:

@@ -45,8 +45,8 @@ from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW
 from emulator import reference
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
-from emulator.trials.checkers.witness import Of, Release, Witness, contributions_in
-from emulator.trials.wire import body_of
+from emulator.trials.checkers.witness import Of, Release, Witness
+from emulator.wire import body_of, contributions_in
 
 if TYPE_CHECKING:
     from emulator.trials.world import TrialWorld

@@ -19,15 +19,12 @@ from dca_proto.protocol.wire.messages import Announcement, Close, Hello, Invitat
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
 from emulator.trials.checkers.witness import Witness
-from emulator.trials.wire import body_of
+from emulator.wire import body_of
 
 if TYPE_CHECKING:
     from emulator.trials.world import RoundLog, TrialWorld
 
 _NEVER = 1 << 62
-_SEEN_AS_KILLS = ("crash", "kill", "vanish", "disk-full")
-_HARMLESS = ("replay", "spoof", "misdirect", "garbage", "relay", "forge", "data-fail", "epoch-turn")
-_BEYOND = ("clock", "narrow", "twin", "restore", "certificate-ends", "floors")
 _RECONNECT_MS, _AGAIN_MS, _RETRY_MS = 1_000, 4_000, 90_000
 _LOSSES = 1e-6
 
@@ -149,7 +146,7 @@ class Completion(Checker):
         for fault in self.world.injections:
             kind, begin_ms = fault.fault.kind, fault.began_ms
             concerns = process in fault.targets or fault.fault.actor == "broker" or kind == "overflow"
-            if begin_ms is None or not concerns or kind.startswith((*_SEEN_AS_KILLS, *_HARMLESS)):
+            if begin_ms is None or not concerns or fault.kind.promise in ("seen", "harmless"):
                 continue
             end_ms = _NEVER if fault.ended_ms is None else fault.ended_ms
             left_ms = {"slow": 20, "clogged": 2}.get(kind, 0) * int(fault.fault.amount) + 10_000 * (kind == "lossy")
@@ -159,7 +156,7 @@ class Completion(Checker):
     def _is_beyond(self, process: Process, end_ms: int) -> bool:
         """Whether something has happened to it, before the round's end, about which nothing is promised."""
         struck = [one for one in self.world.injections if process in one.targets and one.began_ms is not None]
-        return any(one.fault.kind.startswith(_BEYOND) and one.began_ms < end_ms for one in struck if one.began_ms)
+        return any(one.kind.promise == "beyond" and one.began_ms < end_ms for one in struck if one.began_ms)
 
     def _floods(self) -> bool:
         """Whether a queue at the broker may overflow in a round that goes well."""

@@ -44,8 +44,8 @@ from dca_proto.protocol.wire.codec import decode_frame, encode
 from dca_proto.protocol.wire.messages import Abort, EpochKey, FederationFile, HelloWanted, Invitation, Sessions, Signed
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
-from emulator.trials.checkers.witness import Witness, contributions_in
-from emulator.trials.wire import body_of
+from emulator.trials.checkers.witness import Witness
+from emulator.wire import body_of, contributions_in
 
 if TYPE_CHECKING:
     from emulator.trials.world import TrialWorld

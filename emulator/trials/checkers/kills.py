@@ -26,7 +26,8 @@ from dca_proto.protocol.wire.codec import decode_body, decode_frame
 from dca_proto.protocol.wire.messages import Abort, Answer, Receipt, Sealed, Signed
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
-from emulator.trials.checkers.witness import Of, Release, Witness, contributions_in, entries_of, release_in
+from emulator.trials.checkers.witness import Of, Release, Witness, entries_of, release_in
+from emulator.wire import contributions_in
 
 if TYPE_CHECKING:
     from emulator.trials.world import TrialWorld

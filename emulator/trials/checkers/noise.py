@@ -27,7 +27,8 @@ from emulator import reference
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
 from emulator.trials.checkers.recording import Recording
-from emulator.trials.checkers.witness import Asked, Witness, contributions_in
+from emulator.trials.checkers.witness import Witness
+from emulator.wire import Asked, contributions_in
 
 if TYPE_CHECKING:
     from emulator.trials.world import TrialWorld

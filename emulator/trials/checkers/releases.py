@@ -14,9 +14,10 @@ from dca_proto.protocol.records import decoded
 from dca_proto.protocol.sessions import SESSIONS, StoredSession
 from dca_proto.protocol.trainer.round import RELEASES
 from emulator.sim.process import Process
-from emulator.trials.cast import FOREVER_MS
 from emulator.trials.checkers.base import Checker
-from emulator.trials.checkers.witness import Asked, Entry, Of, Release, Released, Witness, places_of
+from emulator.trials.checkers.witness import Entry, Of, Release, Released, Witness, places_of
+from emulator.trials.federation import FOREVER_MS
+from emulator.wire import Asked
 
 if TYPE_CHECKING:
     from emulator.trials.world import TrialWorld

@@ -41,7 +41,8 @@ from dca_proto.statistics.contribution import contribution
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
 from emulator.trials.checkers.recording import Recording
-from emulator.trials.checkers.witness import Asked, Entry, Release, Released, Witness, contributions_in, release_in
+from emulator.trials.checkers.witness import Entry, Release, Released, Witness, release_in
+from emulator.wire import Asked, contributions_in
 
 if TYPE_CHECKING:
     from emulator.trials.world import TrialWorld

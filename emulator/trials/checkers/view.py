@@ -29,7 +29,8 @@ from emulator.sim.events import Observer
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
 from emulator.trials.checkers.recording import Recording
-from emulator.trials.checkers.witness import Witness, contributions_in, release_in
+from emulator.trials.checkers.witness import Witness, release_in
+from emulator.wire import contributions_in
 
 if TYPE_CHECKING:
     from emulator.trials.world import TrialWorld
@@ -199,6 +200,25 @@ class View(Checker):
         mine, client = self._own.released[of], of[1]
         same = mine == theirs or (client == changed and _blank(release_in(mine)) == _blank(release_in(theirs)))
         self.expect(same, f"what client {client.hex()[:8]} says beside its release depends on the data of a client")
+
+
+class Repetition(Checker):
+    """Invariant 9: the same seed gives the same run, byte for byte in its trace of facts.
+
+    Args:
+        digest: of another run of the same scenario; None checks nothing.
+    """
+
+    number, name = 9, "same seed, same run"
+
+    def __init__(self, world: TrialWorld, witness: Witness, digest: str | None = None) -> None:
+        super().__init__(world, witness)
+        self._before = digest
+
+    def finish(self) -> None:
+        if self._before is not None:
+            found = self.world.simulator.trace.digest()
+            self.expect(found == self._before, f"the trace has digest {found}, and had {self._before}")
 
 
 def _shape(kept: Kept) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ out again here from lists and answers.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,8 +16,6 @@ from dca_proto.crypto.masks import ENTRY_BYTES
 from dca_proto.crypto.sealing import ID_BYTES, AgreementKey
 from dca_proto.protocol.announcement import announcement_hash, open_answer
 from dca_proto.protocol.client.round import ANNOUNCEMENTS as CLIENT_ANNOUNCEMENTS
-from dca_proto.protocol.client.round import ROUNDS as CLIENT_ROUNDS
-from dca_proto.protocol.client.round import StoredRound as ClientRound
 from dca_proto.protocol.compute.round import (
     ANNOUNCEMENTS,
     CONTRIBUTIONS,
@@ -28,10 +26,9 @@ from dca_proto.protocol.compute.round import (
     StoredList,
     StoredRound,
 )
-from dca_proto.protocol.contribution import Kept, Outbound
+from dca_proto.protocol.contribution import Kept
 from dca_proto.protocol.effects import Channel, Effect, Persist, Send, Write
 from dca_proto.protocol.events import Event
-from dca_proto.protocol.kinds import SecureSum
 from dca_proto.protocol.lists import answer_hash, list_hash
 from dca_proto.protocol.records import decoded
 from dca_proto.protocol.trainer.request import OpenRound
@@ -39,12 +36,12 @@ from dca_proto.protocol.trainer.round import RELEASES
 from dca_proto.protocol.trainer.round import ROUNDS as TRAINER_ROUNDS
 from dca_proto.protocol.trainer.round import StoredRound as TrainerRound
 from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode
-from dca_proto.protocol.wire.messages import Announcement, Answer, EpochKey, InvitedRound, PartialSum, Sealed, Signed
+from dca_proto.protocol.wire.messages import Announcement, Answer, PartialSum, Sealed, Signed
 from dca_proto.protocol.wire.messages import Release as ReleaseBody
+from emulator.pairs import Pairs
 from emulator.sim.events import Observer
 from emulator.sim.process import Process
-from emulator.trials.checkers.pairs import Pairs
-from emulator.trials.wire import body_of
+from emulator.wire import Asked, asked_in, body_of, contributions_in
 
 if TYPE_CHECKING:
     from emulator.trials.world import TrialWorld
@@ -61,30 +58,6 @@ class Entry(NamedTuple):
     @property
     def encoded(self) -> bytes:
         return self.client + self.contribution + self.charge.to_bytes(4, "little")
-
-
-class Asked(NamedTuple):
-    """An announcement as an honest member has stored it: its hash, its nodes' keys, and at nodes who is invited."""
-
-    body: Announcement
-    hash: bytes
-    epochs: tuple[EpochKey, ...]
-    invited: frozenset[bytes] | None
-
-    @property
-    def computes(self) -> tuple[bytes, ...]:
-        return tuple(key.compute for key in self.epochs)
-
-    @property
-    def terms(self) -> SecureSum:
-        assert isinstance(self.body.terms, SecureSum), "no other has Compute nodes"
-        return self.body.terms
-
-    def holder(self, client: bytes) -> bytes:
-        """Who holds a client's contribution: multiply-shift hashing, keyed by the announcement's hash (DESIGN §4.4)."""
-        factor = int.from_bytes(self.hash[:8], "little") | 1
-        hashed = factor * int.from_bytes(client[:8], "little") + int.from_bytes(self.hash[8:16], "little")
-        return self.computes[(hashed % 2**64 >> 32) * len(self.epochs) >> 32]
 
 
 class Release(NamedTuple):
@@ -104,17 +77,6 @@ class Released(NamedTuple):
     round_id: bytes
     number: int
     body: ReleaseBody
-
-
-def contributions_in(effects: Iterable[Effect]) -> list[tuple[bytes, Outbound]]:
-    """What a client is about to send, with the round's id: in the write that pays for it, and in no later one."""
-    found = []
-    for effect in effects:
-        if isinstance(effect, Persist) and effect.table == CLIENT_ROUNDS:
-            stored = decoded(CLIENT_ROUNDS, effect.value, ClientRound)
-            if stored.outbound is not None and not stored.aborted_by:
-                found.append((effect.key, stored.outbound))
-    return found
 
 
 def release_in(frame: Signed) -> ReleaseBody:
@@ -372,19 +334,3 @@ def entries_of(data: bytes, holder: bytes) -> list[Entry]:
 def places_of(objections: bytes) -> list[int]:
     """The places in U that an answer objects to."""
     return [int.from_bytes(objections[at : at + 4], "little") for at in range(0, len(objections), 4)]
-
-
-def asked_in(payload: bytes) -> Asked:
-    """An announcement as a Compute node has stored it."""
-    frame = decode_frame(payload)
-    invited = None
-    if isinstance(frame, InvitedRound):
-        ids = frame.clients
-        invited = frozenset(ids[at : at + ID_BYTES] for at in range(0, len(ids), ID_BYTES))
-        frame = frame.announcement
-    assert isinstance(frame, Signed), "an honest node has checked it"
-    body = decode_body(frame.body)
-    assert isinstance(body, Announcement), "an honest node has checked it"
-    keys = [decode_body(one.body) for one in body.terms.computes] if isinstance(body.terms, SecureSum) else []
-    epochs = tuple(key for key in keys if isinstance(key, EpochKey))
-    return Asked(body, announcement_hash(encode(frame)), epochs, invited)

@@ -1,11 +1,10 @@
-"""The federation of a scenario: keys, data and limits, with hostile actors and planted mistakes in their places."""
+"""The federation of a scenario: keys, data and limits, with hostile and faulty actors in their places."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,27 +19,19 @@ from dca_proto.protocol.wire.messages import Certificate
 from dca_proto.statistics import resolve
 from dca_proto.testing import NoNoise, TestFederation, seeded
 from emulator.sim.streams import Streams
-from emulator.trials.hostile import HOSTILE, configured
-from emulator.trials.questions import STATISTICS
-from emulator.trials.scenario import LDP_REPORT, NODE_RELEASE, Scenario
+from emulator.trials.hostile import HOSTILE
+from emulator.trials.scenario import LDP_REPORT, NODE_RELEASE, STATISTICS, Scenario
 
 FOREVER_MS = 1 << 52
-Role = Literal["client", "compute", "trainer"]
 Stored = Iterable[tuple[str, bytes, bytes]]
-
-
-class Plant(msgspec.Struct, frozen=True):
-    """A mistake planted in all honest actors of a role: `make` turns the production class into a faulty subclass."""
-
-    role: Role
-    make: Callable[[Any], Any]
 
 
 class TrialFederation(TestFederation):
     """All actors of a scenario.
 
     Args:
-        scenario: who they are. plant: a mistake of the actors of one role, to show that a checker sees it.
+        scenario: who they are.
+        faulty: role -> what makes a faulty class of its production class, to show that a checker sees it.
 
     Attributes:
         is_redeemed: whether hostile Compute nodes and trainers that are built from now on keep to the protocol.
@@ -49,26 +40,20 @@ class TrialFederation(TestFederation):
         strangers: identities that nobody enrolled.
     """
 
-    def __init__(self, scenario: Scenario, plant: Plant | None = None) -> None:
+    def __init__(self, scenario: Scenario, faulty: dict[str, Callable[[type], type]]) -> None:
         population, limits, rounds = scenario.population, scenario.limits, scenario.rounds
-        self.scenario = scenario
+        self.scenario, self._faulty = scenario, faulty
         self.parameters = STATISTICS[population.statistic](population.dimension)
         self.statistic = resolve(population.statistic, self.parameters)
         self.is_redeemed = False
-        self.ends_ms: dict[bytes, int] = {}
         self.failing: set[bytes] = set()
         self.refusing: set[bytes] = set()
-        self._plant = plant
-        columns = self.statistic.columns
-        name = f"trial-{scenario.seed}"
-        self.strangers = [
-            Identity(seeded(f"{name}/stranger{index}")(KEY_BYTES))
-            for index in range(sum(HOSTILE[one.kind].is_stranger for one in scenario.adversaries))
-        ]
+        name, columns = f"trial-{scenario.seed}", self.statistic.columns
+        strangers = sum(HOSTILE[one.kind].is_stranger for one in scenario.adversaries)
+        self.strangers = [Identity(seeded(f"{name}/stranger{index}")(KEY_BYTES)) for index in range(strangers)]
         self._adversaries = {one.actor: one for one in scenario.adversaries}
-        self.account = (
-            BudgetLimit(epsilon=limits.account_epsilon, delta=rounds.delta) if limits.account_epsilon else None
-        )
+        epsilon = limits.account_epsilon
+        self.account = BudgetLimit(epsilon=epsilon, delta=rounds.delta) if epsilon else None
         super().__init__(
             population.clients,
             population.computes,
@@ -88,33 +73,40 @@ class TrialFederation(TestFederation):
             mechanism=None if rounds.noise else NoNoise(),
             timing=scenario.timing,
         )
-        for fault in scenario.faults:
-            if fault.kind == "certificate-ends":
-                named = self.clients if fault.actor == "clients" else (self.clients[int(fault.actor.split(" ")[1])],)
-                self.ends_ms.update(dict.fromkeys(named, scenario.start_ms + fault.at_ms))
+        ends = [(fault.actor, scenario.start_ms + fault.at_ms) for fault in scenario.faults
+                if fault.kind == "certificate-ends"]  # fmt: skip
+        self.ends_ms = {
+            client: ends_ms for actor, ends_ms in ends for number, client in enumerate(self.clients)
+            if actor in ("clients", f"client {number}")
+        }  # fmt: skip
 
     def client(self, index: int, records: Stored = ()) -> Client:
         """Client `index`, hostile where the scenario says so."""
-        made: Client = self._class_of("client", f"client {index}", Client)(
-            self.client_identities[index],
-            self.certificate(index, self.ends_ms.get(self.clients[index], FOREVER_MS)),
-            self.federation,
-            columns=self.columns,
-            rows=self._rows_of(index),
-            policy=self.policy,
-            **self._common(records, f"client{index}"),
-        )
-        return made
+        certificate = self.certificate(index, self.ends_ms.get(self.clients[index], FOREVER_MS))
+        common = self._common(records, f"client{index}")
+        made = self._class_of("client", f"client {index}", Client)
+        return self._client(made, self.client_identities[index], certificate, index, common)
+
+    def stranger(self, index: int, amount: int, records: Stored = ()) -> Client:
+        """A client whose certificate it made itself."""
+        identity, common = self.strangers[index], self._common(records, f"stranger{index}")
+        certificate = Certificate(identity.public_key, FOREVER_MS, bytes(64))
+        return self._client(HOSTILE["stranger"].configured(amount), identity, certificate, 0, common)
+
+    def _client(
+        self, make: type[Client], identity: Identity, certificate: Certificate, index: int, common: Any
+    ) -> Client:
+        """A client with the rows of client `index`."""
+        return make(
+            identity, certificate, self.federation, columns=self.columns, rows=self._rows_of(index),
+            policy=self.policy, **common,
+        )  # fmt: skip
 
     def compute(self, index: int, records: Stored = ()) -> ComputeNode:
         """Compute node `index`, hostile where the scenario says so."""
-        made: ComputeNode = self._class_of("compute", f"compute {index}", ComputeNode)(
-            self.compute_identities[index],
-            self.federation,
-            floors=self.floors_of(self.computes[index]),
-            **self._common(records, f"compute{index}"),
-        )
-        return made
+        floors, common = self.floors_of(self.computes[index]), self._common(records, f"compute{index}")
+        made = self._class_of("compute", f"compute {index}", ComputeNode)
+        return made(self.compute_identities[index], self.federation, floors=floors, **common)  # type: ignore[no-any-return]
 
     def floors_of(self, compute: bytes) -> Floors:
         """A Compute node's own limits, as it was started with or will be next."""
@@ -123,24 +115,8 @@ class TrialFederation(TestFederation):
 
     def trainer(self, records: Stored = ()) -> Trainer:
         """The trainer with its account, hostile where the scenario says so."""
-        made: Trainer = self._class_of("trainer", "trainer", Trainer)(
-            self.trainer_identity, self.federation, account=self.account, **self._common(records, "trainer")
-        )
-        return made
-
-    def stranger(self, index: int, amount: int, records: Stored = ()) -> Client:
-        """A client whose certificate it made itself."""
-        identity = self.strangers[index]
-        made: Client = configured(HOSTILE["stranger"], amount)(
-            identity,
-            Certificate(identity.public_key, FOREVER_MS, bytes(64)),
-            self.federation,
-            columns=self.columns,
-            rows=self._rows_of(0),
-            policy=self.policy,
-            **self._common(records, f"stranger{index}"),
-        )
-        return made
+        common, made = self._common(records, "trainer"), self._class_of("trainer", "trainer", Trainer)
+        return made(self.trainer_identity, self.federation, account=self.account, **common)  # type: ignore[no-any-return]
 
     def request(self, **changes: Any) -> OpenRound:
         """A round of the scenario; any field can be changed."""
@@ -163,8 +139,7 @@ class TrialFederation(TestFederation):
             return self.request()
         order = Streams(self.scenario.seed)(f"batch/{number}").sample(self.clients, rounds.batch)
         tolerated = tolerated_of(rounds.batch, population.clients, rounds.tolerated, rounds.colluders)
-        tolerated = min(tolerated, rounds.batch - 2)
-        ask = self.ask_of(max(tolerated, rounds.colluders), rounds.colluders)
+        ask = self.ask_of(max(min(tolerated, rounds.batch - 2), rounds.colluders), rounds.colluders)
         return self.request(invited=tuple(sorted(order)), clients_expected=0, ask=ask)
 
     def ask_of(self, tolerated: int, colluders: int) -> Ask:
@@ -193,11 +168,11 @@ class TrialFederation(TestFederation):
 
         return rows
 
-    def _class_of(self, role: Role, actor: str, honest: Any) -> Any:
+    def _class_of(self, role: str, actor: str, honest: Any) -> Any:
         adversary = self._adversaries.get(actor)
         if adversary is None or (role != "client" and self.is_redeemed):
-            return self._plant.make(honest) if self._plant is not None and self._plant.role == role else honest
-        return configured(HOSTILE[adversary.kind], adversary.amount, clients=tuple(sorted(self.clients)))
+            return self._faulty[role](honest) if role in self._faulty else honest
+        return HOSTILE[adversary.kind].configured(adversary.amount, clients=tuple(sorted(self.clients)))
 
 
 def _rows(scenario: Scenario, columns: int) -> list[NDArray[np.float64]]:
