@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from functools import cache
-from typing import NoReturn, get_type_hints
+from typing import Any, NoReturn, get_type_hints
 
 from dca_proto.errors import UsageError
 from dca_proto.privacy.mechanism import LOCAL_MECHANISMS
@@ -70,7 +69,6 @@ def check(scenario: Scenario, source: str = "scenario") -> None:
     _check_lists(scenario, source)
 
 
-@cache
 def _ranges(part: Any) -> list[tuple[str, float, float]]:
     """The fields of a part that have a range."""
     hints = get_type_hints(part, include_extras=True).items()
