@@ -27,6 +27,7 @@ import ast
 import errno
 import importlib.metadata
 import importlib.util
+import json
 import os
 import sys
 import traceback
@@ -35,8 +36,8 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
+import dca_proto
 from dca_proto import __version__
-from dca_proto.cli.own_packages import foreign_package
 from dca_proto.wording import nearest, to_install
 
 GROUP = "dca.commands"
@@ -44,6 +45,7 @@ USAGE, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
 _COMPLETION = ("--install-completion", "--show-completion")
 _COMPLETE = "_DCA_COMPLETE"  # the shell asks how a line may go on
+_OWN_LINE = 'PROJECT = "dca-proto"'  # of the packages below, whose names others use, too
 _NEEDED = ("typer", "rich")  # by every command; --help and --version do without
 _OPTIONAL = {"amqtt", "matplotlib", "scipy", "sklearn"}  # by some
 
@@ -55,6 +57,7 @@ _NEXT = """Examples:
   dca learn trainer.toml                 learn from a federation's clients; goes on where it was after a kill
   dca emulate sweep --seeds 0..99        try the protocol in virtual time, under faults and adversaries
   dca COMMAND --help                     more about a command
+  dca schema COMMAND                     the JSON schema of what its --json writes
   dca --install-completion               let your shell complete commands and options
 
 Errors are one line; `dca --debug COMMAND ...` shows where they come from.
@@ -113,6 +116,8 @@ def _dispatch(arguments: list[str]) -> int:
         return _dispatch([*rest, "--help"])
     if name in ("--help", "-h", "help"):
         return _print_help(commands)
+    if name == "schema":
+        return _print_schema(commands, rest)
     if name == "--version":
         print(f"dca {__version__}")
         return 0
@@ -129,6 +134,34 @@ def _print_help(commands: dict[str, EntryPoint]) -> int:
         print(f"  {name:{width}}  {summary(commands[name])}")
     print(f"\n{_NEXT}", end="")
     return 0
+
+
+def _print_schema(commands: dict[str, EntryPoint], path: list[str]) -> int:
+    """The JSON schema of what ``dca PATH --json`` writes."""
+    if not path or path[0] not in commands:
+        hint = nearest(path[0], commands) if path else ""
+        return _fail(f"schema needs the name of a command{hint}, as in: dca schema account; dca schema emulate sweep")
+    output = output_of(commands[path[0]], path[-1])
+    if output is None:
+        return _fail(f"`dca {' '.join(path)}` has no option --json; see `dca {' '.join(path)} --help`")
+    from dca_proto.cli.output import schema_of
+
+    print(json.dumps(schema_of(output), indent=2))
+    return 0
+
+
+def output_of(entry: EntryPoint, name: str) -> Any:
+    """What a command's --json writes: the type (or types, as of `schema_of`) in its module's `OUTPUT`; perhaps None.
+
+    Args:
+        name: of the command itself, or of one within its group.
+    """
+    entry.load()
+    output = getattr(sys.modules[entry.module], "OUTPUT", None)
+    found = output.get(name) if isinstance(output, dict) else output
+    return (
+        EntryPoint(name, found, GROUP).load() if isinstance(found, str) else found
+    )  # a type in a module not yet needed
 
 
 def summary(entry: EntryPoint) -> str:
@@ -230,3 +263,25 @@ def _usage_line(error: Any) -> str:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "dca"
     return f"{message[:1].lower()}{message[1:]}; see `{path} --help`" if message else f"see `{path} --help`"
+
+
+def foreign_package() -> str | None:
+    """What is wrong and what to do, where another project's `inference` or `emulator` would be imported; else None.
+
+    Such a package comes first where its folder stands earlier on the path: in site-packages before an editable install,
+    in the current folder under ``python -m``, or in PYTHONPATH. A wheel installed later replaces files in the same
+    folder. So both count here, the place beside `dca_proto` and a line of the package's own. Imports neither.
+    """
+    beside = Path(dca_proto.__file__).resolve().parent.parent
+    for name in ("inference", "emulator"):
+        spec = importlib.util.find_spec(name)
+        expected = beside / name / "__init__.py"
+        found = Path(spec.origin).resolve() if spec is not None and spec.origin is not None else None
+        if found != expected or _OWN_LINE not in found.read_text(encoding="utf-8"):
+            place = "no such package" if found is None else f"another project's, {found}"
+            return (
+                f"cannot use package {name!r}: found {place}, expected this project's, {expected}; install this "
+                "project into an environment of its own (python -m venv), and start it where no other folder or file "
+                f"is called {name}"
+            )
+    return None

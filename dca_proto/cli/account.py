@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 
-from dca_proto.cli import account_options as options
-from dca_proto.cli.account_answer import answer
-from dca_proto.cli.account_enquiry import Enquiry, parse_also, parse_shares
-from dca_proto.cli.account_plot import plot
-from dca_proto.cli.account_question import Columns, questions
-from dca_proto.cli.account_view import show
-from dca_proto.cli.options import DELTA, parse_bounds, parse_names
-from dca_proto.cli.output import (
-    STDOUT,
-    require_json_target,
-    require_matplotlib,
-    require_writable,
-    say,
-    whole_file,
-    write_json,
+from dca_proto.cli.account_plan import (
+    DATA,
+    Answer,
+    Columns,
+    Enquiry,
+    PlannedRound,
+    answer,
+    parse_also,
+    parse_shares,
+    questions,
 )
-from dca_proto.errors import UsageError
+from dca_proto.cli.account_plot import plot
+from dca_proto.cli.options import DELTA, Json, parse_bounds, parse_names
+from dca_proto.cli.output import require_plot_target, result_console, say, table, whole_file, write_json
 from dca_proto.privacy.budget import Budget
-from dca_proto.privacy.rounding import claim_words
+from dca_proto.privacy.rounding import at_least, claim_words
 
 EXAMPLES = """Examples:
 
@@ -38,41 +38,66 @@ EXAMPLES = """Examples:
 
   dca account --clients 1000 --json - | jq .scale_factor
 """
+OUTPUT = Answer
+_SHOWN_MAX = 12  # coordinates up to which each one's noise is shown
+_GAIN_SHOWN = 0.01  # of the noise; less is not worth telling
+_LEFT_SHOWN = 0.999  # of the budget's mu: what several rounds keep back for rounding is above it
+_SIGNALS = {
+    "sum": ("a sum over all {n} clients that is a third of the largest possible", "values", "their bound"),
+    "mean": ("a mean over all {n} clients that is a third of its bound", "values", "their bound"),
+    "second-moments": ("a mean square that is a third of the largest possible", "squares", "the largest"),
+    "moments": ("a mean or mean square that is a third of the largest possible", "values", "the largest"),
+    "phases": ("a mean cosine or sine of a third", "waves", "the largest"),
+    "mixture": (
+        "a mean of one component's statistics that is a third of the largest possible",
+        "values",
+        "the largest",
+    ),
+    "regression": ("a mean product of two columns that is a third of the largest possible", "products", "the largest"),
+    "gradient": ("a mean gradient that has a third of the clip in one coordinate", "gradients", "the clip"),
+}
+"""What is held against the noise, by statistic; then what spreads, and a third of what, for the sampling error."""
+_ANY_SIGNAL = ("a mean over all {n} clients that is a third of the largest possible", "values", "the largest")
 
 
 def account(
-    clients: options.Clients,
-    epsilon: options.Epsilon = 1.0,
-    delta: options.Delta = DELTA,
-    tolerate: options.Tolerate = None,
-    colluders: options.Colluders = 0,
-    computes: options.Computes = 3,
-    statistic: options.Statistics = None,
-    columns: options.Columns = None,
-    dimension: options.Dimension = None,
-    bound: options.Bound = None,
-    bounds: options.Bounds = None,
-    parameter: options.Parameters = None,
-    rows_max: options.RowsMax = 0,
-    fraction_bits: options.FractionBits = 24,
-    shares: options.Shares = "best",
-    also: options.Also = None,
-    plot_to: options.PlotTo = None,
-    json_to: options.JsonTo = None,
+    clients: Annotated[int, typer.Option(help="N, how many clients take part.")],
+    epsilon: Annotated[float, typer.Option(help="What the whole job may cost each client.")] = 1.0,
+    delta: Annotated[float, typer.Option(help="The delta of that cost, far below 1/N.")] = DELTA,
+    tolerate: Annotated[
+        int | None, typer.Option(help="T, how many may drop out or collude; by default N / 10.")
+    ] = None,
+    colluders: Annotated[int, typer.Option(help="c, how many of the T are reserved for colluders.")] = 0,
+    computes: Annotated[int, typer.Option(help="M, the number of Compute nodes.")] = 3,
+    statistic: Annotated[
+        list[str] | None, typer.Option(help="What is computed, by default sum; several rounds: repeat it, or A,B.")
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="Names of the columns, A,B,C; a regression's target last.")
+    ] = None,
+    dimension: Annotated[
+        int | None, typer.Option(help="Or how many columns (bins, of a histogram); by default the fewest.")
+    ] = None,
+    bound: Annotated[float | None, typer.Option(help="Every column lies within ± this; by default 1.")] = None,
+    bounds: Annotated[
+        str | None, typer.Option(help="Or the public bounds of each: COL=LO:HI,... or a TOML file.")
+    ] = None,
+    parameter: Annotated[list[str] | None, typer.Option(help="A further NAME=JSON of a statistic; repeat.")] = None,
+    rows_max: Annotated[int, typer.Option(help="R, to add up to R rows of a client; 0 for their mean.")] = 0,
+    fraction_bits: Annotated[int, typer.Option(help="f of the grid 2^-f, even.")] = 24,
+    shares: Annotated[str, typer.Option(help="Of the budget (of mu²) for each round, A,B,..., or best.")] = "best",
+    also: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What else is spent on the same clients, KIND:VALUE such as laplace:0.1 or pure:0.5; repeat."
+        ),
+    ] = None,
+    plot_to: Annotated[Path | None, typer.Option("--plot", help="A picture over N and T.", metavar="FILE.png")] = None,
+    json_to: Json = None,
 ) -> None:
-    """Tell what a round would cost and carry: noise, factor, signal, before anybody runs anything.
-
-    Fields of the JSON object: epsilon, delta, mu_budget (of the whole budget), mu and epsilon_spent (of these rounds
-    together), clients, tolerated, colluders, computes, contributors_needed, honest_shares; noise_multiplier,
-    sensitivity, sigma_local, scale_factor, ring_bits (of the first round, as in rounds); rounds (share, statistic,
-    dimension, relation, sensitivity, bound, epsilon, delta, mu, noise_multiplier, sigma_std, sigma_local, sigma_sum,
-    sigma_sum_fewest, sigma_floor, scale_factor, scale_factor_std, ring_bits, fraction_bits, noise_of_mean,
-    sampling_error, signal_to_noise, labels, noise_std, noise_std_units, best_weights, best_weights_gain);
-    weakest_round (by its signal, from 1); curve (delta, epsilon, epsilon_with_also); also; epsilon_with_also,
-    epsilon_charged_with_also (as ledgers would count it), and epsilon_charged_apart_with_also (as those would that keep
-    a part for reports of delta 0); warnings. What is not known is null.
-    """
-    _check_outputs(plot_to, json_to)
+    """Tell what a round would cost and carry: noise, factor, signal, before anybody runs anything."""
+    console = result_console(json_to)
+    require_plot_target(plot_to)
     asked = Columns(names=parse_names(columns), dimension=dimension, bound=bound, bounds=parse_bounds(bounds))
     enquiry = Enquiry(
         budget=Budget(epsilon, delta),
@@ -86,30 +111,143 @@ def account(
         fraction_bits=fraction_bits,
         also=tuple(map(parse_also, also or [])),
     )
-    _answer(enquiry, plot_to, json_to)
-
-
-def _check_outputs(plot_to: Path | None, json_to: str | None) -> None:
-    """Refuse, before the work, what could not be written after it."""
-    require_json_target(json_to)
-    if plot_to is not None:
-        if plot_to.suffix not in (".png", ".svg", ".pdf"):
-            raise UsageError(f"--plot {plot_to}: expected a name that ends with .png, .svg or .pdf")
-        require_matplotlib()
-        require_writable(plot_to)
-
-
-def _answer(enquiry: Enquiry, plot_to: Path | None, json_to: str | None) -> None:
-    """Work it out and tell it."""
     with Console(stderr=True).status("working it out"):  # up to three seconds, where much is asked
         divided = enquiry.divided()
-        rounds = enquiry.rounds(divided)
-        found = answer(enquiry, divided, rounds)
+        requests = enquiry.rounds(divided)
+        found = answer(enquiry, divided, requests)
         if plot_to is not None:
             with whole_file(plot_to) as place:
-                plot(rounds, place, claim_words(enquiry.budget.epsilon, enquiry.budget.delta))
+                plot(requests, place, claim_words(epsilon, delta))
     write_json(found, json_to)  # before the tables: whoever reads only their head gets it whole
-    console = Console(stderr=json_to == STDOUT)
-    show(console, enquiry, found)
+    show(console, found)
     if plot_to is not None:
         say(console, "picture", str(plot_to))
+
+
+def show(console: Console, found: Answer) -> None:
+    """Everything, from the federation down to what else is spent."""
+    n, t, c = found.clients, found.tolerated, found.colluders
+    say(console, "federation", f"{n} clients, {found.computes} Compute nodes, T = {t} (c = {c} reserved for colluders)")
+    say(console, "budget", _budget_in_words(found))
+    for warning in found.warnings:
+        say(console, "warning", warning)
+    columns = ("", *(one.statistic for one in found.rounds))
+    console.print(table(columns, ((label, *map(figure, found.rounds)) for label, figure in _figures(found))))
+    for one in found.rounds:
+        for label, line in _estimates_in_words(one):
+            say(console, label, line)
+    say(console, "factor", _factor_in_words(found))
+    say(console, "colluders", _colluders_in_words(found))
+    say(console, "signal", _signal_in_words(found))
+    points = found.curve[1::2]
+    curve = [("epsilon", *(at_least(point.epsilon) for point in points))]
+    if found.also:
+        curve.append(("with what else is spent", *(at_least(point.epsilon_with_also or 0) for point in points)))
+    console.print(table(("the whole job, at delta", *(at_least(point.delta) for point in points)), curve))
+    if found.also:
+        say(console, "also", _also_in_words(found))
+
+
+def _figures(found: Answer) -> list[tuple[str, Callable[[PlannedRound], str]]]:
+    """A label and the text of a round's figure, for each row of the table."""
+    return [
+        ("share of the budget (of mu²)", lambda r: f"{100 * r.share:.3g} %"),
+        ("mu of the round", lambda r: at_least(r.mu)),
+        ("  quoted as epsilon", lambda r: at_least(r.epsilon)),
+        ("dimension d", lambda r: f"{r.dimension}"),
+        ("sensitivity Δ, L2, when one client's data are replaced", lambda r: f"{r.sensitivity:.4g}"),
+        ("noise multiplier σ_std/Δ", lambda r: f"{r.noise_multiplier:.4g}"),
+        ("noise of a trusted aggregator σ_std", lambda r: f"{r.sigma_std:.4g}"),
+        ("noise of each client's share", lambda r: f"{r.sigma_local:.4g}"),
+        ("noise in the sum when nobody drops", lambda r: f"{r.sigma_sum:.4g}"),
+        ("  its variance, beside a trusted aggregator's", lambda r: f"× {r.scale_factor:.4g}"),
+        ("  its standard deviation", lambda r: f"× {r.scale_factor_std:.4g}"),
+        (f"noise in the sum of the fewest, {found.contributors_needed}", lambda r: f"{r.sigma_sum_fewest:.4g}"),
+        ("floor: noise that is unknown to a coalition", lambda r: f"{r.sigma_floor:.4g}"),
+        ("bits of the ring's 64 that the sum can need", lambda r: f"{r.ring_bits}"),
+        ("noise in a mean over all, in parts of the largest value", lambda r: f"{r.noise_of_mean:.3g}"),
+        ("  beside it, the sampling error of the values", lambda r: f"{r.sampling_error:.3g}"),
+        ("signal to noise", lambda r: f"{r.signal_to_noise:.3g}"),
+    ]
+
+
+def _budget_in_words(found: Answer) -> str:
+    """What may be spent, and what these rounds spend where that is less."""
+    whole = f"{claim_words(found.epsilon, found.delta)} of every client in all (mu {at_least(found.mu_budget)})"
+    if found.mu > _LEFT_SHOWN * found.mu_budget:
+        return whole
+    rounds = "this round spends" if len(found.rounds) == 1 else "these rounds spend"
+    return f"{whole}, of which {rounds} epsilon {at_least(found.epsilon_spent)} (mu {at_least(found.mu)})"
+
+
+def _estimates_in_words(one: PlannedRound) -> Iterator[tuple[str, str]]:
+    """The noise of each estimate in its own units, where there are few; and better weights of a regression."""
+    if one.labels is not None and one.noise_std is not None and 1 < len(one.labels) <= _SHOWN_MAX:
+        parts = ", ".join(f"{label} {std:.3g}" for label, std in zip(one.labels, one.noise_std, strict=True))
+        units = "" if one.noise_std_units == DATA else f" ({one.noise_std_units})"
+        yield "estimates", f"{one.statistic}{units}, standard deviation of the noise in each: {parts}"
+    if one.best_weights is not None and (gain := one.best_weights_gain or 0) > _GAIN_SHOWN:
+        weights = ",".join(map(str, one.best_weights))
+        saved = f"would save {100 * gain:.2g} % of the noise"
+        yield "weights", f"--parameter weights=[{weights}] for xxᵀ, xy and y² {saved}"
+
+
+def _factor_in_words(found: Answer) -> str:
+    n, honest, factor = found.clients, found.honest_shares, found.scale_factor
+    return (
+        f"the noise of any {honest} clients (N - T - 1) is enough for the promise. The sum of all {n} carries "
+        f"{factor:.4g} times the variance that a trusted aggregator would add: N/(N - T - 1) = {n / honest:.4g}, "
+        f"and a part of {max(factor * honest / n - 1, 0):.1g} on top for the grid"
+    )
+
+
+def _colluders_in_words(found: Answer) -> str:
+    """Against whom the promise holds when as few contribute as may, and what that leaves for others."""
+    t, c, needed = found.tolerated, found.colluders, found.contributors_needed
+    nodes = f"any {found.computes - 1} of the Compute nodes"
+    drops = f"at most {t - c} clients may drop out" if t > c else "no client may drop out"
+    room = f"a sum of fewer than {needed} contributions is never released, so {drops}"
+    if c:
+        return (
+            f"{room}; even then the promise holds against a curious client with {c} other clients that tell it their "
+            f"noise, and {nodes}"
+        )
+    if t == 0:
+        return f"{room}, and the promise holds against a curious client that is alone, and {nodes}"
+    return (
+        f"{room}. c = 0: the promise holds against a curious client that is alone, and {nodes}. Each contribution "
+        f"above {needed} makes up for one more client that tells its noise, but Compute nodes that collude can leave "
+        f"clients out until {needed} remain: count on c others only. --colluders c reserves room for them; then "
+        f"{t} - c may drop out"
+    )
+
+
+def _signal_in_words(found: Answer) -> str:
+    """Of the round in which the signal is weakest."""
+    number, n = found.weakest_round, found.clients
+    one = found.rounds[number - 1]
+    which = f"weakest in round {number}, {one.statistic}: " if len(found.rounds) > 1 else ""
+    verb = "drowns in" if one.signal_to_noise < 1 else "stands above"
+    far = f"{one.signal_to_noise:.3g} standard deviations of its noise from 0: it {verb} it"
+    if one.statistic == "histogram":
+        return (
+            f"{which}a bin that holds a third of what all {n} clients contribute is {far}. Every bin's noise has a "
+            f"standard deviation of {one.sigma_sum:.3g}"
+        )
+    what, spread, of = _SIGNALS.get(one.statistic, _ANY_SIGNAL)
+    return (
+        f"{which}{what.format(n=n)} is {far}. The noise is {one.noise_of_mean / one.sampling_error:.3g} times the "
+        f"sampling error of {spread} spread by a third of {of}, which there is without privacy, too"
+    )
+
+
+def _also_in_words(found: Answer) -> str:
+    together = f"epsilon {at_least(found.epsilon_with_also or 0)} at delta {at_least(found.delta)}"
+    charged = f"epsilon {at_least(found.epsilon_charged_with_also or 0)}"
+    if pure := sum(getattr(one, "epsilon", 0.0) for one in found.also):
+        apart = at_least(found.epsilon_charged_apart_with_also or 0)
+        charged += f", or {apart} with epsilon_for_reports = {at_least(pure)} in [policy]"
+    return (
+        f"together with what else is spent on the same clients, it costs them at most {together}; their ledgers, "
+        f"charged for all of it, would count {charged}"
+    )

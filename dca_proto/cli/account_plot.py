@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
-from dca_proto.cli.account_enquiry import asked_otherwise
 from dca_proto.errors import UsageError
 from dca_proto.jobs.forecast import forecast
 from dca_proto.protocol.trainer.request import AskSecureSum, OpenRound
@@ -27,7 +27,7 @@ class _Curve(NamedTuple):
 
     label: str
     fixed: int
-    percent: int
+    percent: int = 0
 
     def tolerated(self, clients: int) -> int:
         return self.fixed + clients * self.percent // 100
@@ -45,60 +45,45 @@ def plot(rounds: Sequence[OpenRound], path: Path, caption: str) -> None:
 
     figure = Figure(figsize=(7.2, 2.2 + 2.7 * (1 + len(rounds))), layout="constrained")
     FigureCanvasAgg(figure)
-    panels = figure.subplots(1 + len(rounds), 1, sharex=True, squeeze=False)[:, 0]
-    curves = _curves(_tolerated(rounds[0]))
-    clients = _clients(rounds[0].clients_expected)
-    _panel(panels[0], rounds[0], curves, clients, "scale_factor", "noise variance in the sum,\n× trusted aggregator")
-    for panel, request in zip(panels[1:], rounds, strict=True):
-        label = f"{request.statistic}:\nbound/3 over noise of the mean"
-        _panel(panel, request, curves, clients, "signal_to_noise", label)
+    first, *others = figure.subplots(1 + len(rounds), 1, sharex=True, squeeze=False)[:, 0]
+    _panel(first, rounds[0], "scale_factor", "noise variance in the sum,\n× trusted aggregator")
+    first.set_ylim(1, max(5.0, 1.15 * forecast(rounds[0]).scale_factor))
+    for panel, request in zip(others, rounds, strict=True):
+        _panel(panel, request, "signal_to_noise", f"{request.statistic}:\nbound/3 over noise of the mean")
         panel.axhline(1, color="0.5", linewidth=1)
-    panels[0].set_ylim(1, max(5.0, 1.15 * forecast(rounds[0]).scale_factor))
-    for panel in panels[1:]:
         panel.set_yscale("log")
-    panels[-1].set_xlabel("N, number of clients")
-    handles, labels = panels[0].get_legend_handles_labels()
+    others[-1].set_xlabel("N, number of clients")
+    handles, labels = first.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
     figure.suptitle(f"What distributing the noise costs, and what signal is left\n{caption}", fontsize=11, wrap=True)
     figure.savefig(path, dpi=150)
 
 
-def _curves(asked: int) -> list[_Curve]:
-    fixed = [_Curve(f"T = {t}", t, 0) for t in (0, 5, 10)]
-    curves = [*fixed, _Curve("T = 10 % of N", 0, 10)]
-    return curves if asked in (0, 5, 10) else [*curves, _Curve(f"T = {asked}, as asked", asked, 0)]
-
-
-def _clients(asked: int) -> list[int]:
-    """Values of N, evenly spread in their logarithm, the asked one among them."""
-    most = min(max(_N_SHOWN, 10 * asked), _N_MOST)
-    grid = np.geomspace(_N_LEAST, most, _POINTS).round().astype(int)
-    return sorted({*grid.tolist(), asked})
-
-
-def _panel(axes: Any, request: OpenRound, curves: list[_Curve], clients: list[int], figure: str, label: str) -> None:
+def _panel(axes: Any, request: OpenRound, name: str, label: str) -> None:
     """One figure of a `Forecast` over N, a line for each T and a ring at what is asked."""
+    assert isinstance(request.ask, AskSecureSum), "an enquiry is about secure sums"
+    asked_n, asked_t = request.clients_expected, request.ask.tolerated
+    curves = [*(_Curve(f"T = {t}", t) for t in (0, 5, 10)), _Curve("T = 10 % of N", 0, 10)]
+    if asked_t not in (0, 5, 10):
+        curves.append(_Curve(f"T = {asked_t}, as asked", asked_t))
+    most = min(max(_N_SHOWN, 10 * asked_n), _N_MOST)
+    clients = sorted({*np.geomspace(_N_LEAST, most, _POINTS).round().astype(int).tolist(), asked_n})
     for curve, (colour, dashes) in zip(curves, _STYLES, strict=False):
-        points = [(n, found) for n in clients if (found := _figure(request, n, curve.tolerated(n), figure)) is not None]
+        points = [(n, found) for n in clients if (found := _figure(request, n, curve.tolerated(n), name)) is not None]
         axes.plot(*zip(*points, strict=True), color=colour, linestyle=dashes, linewidth=2, label=curve.label)
-    n, t = request.clients_expected, _tolerated(request)
     axes.plot(
-        n, getattr(forecast(request), figure), "o", markersize=11, markerfacecolor="none",
-        markeredgecolor="#D55E00", markeredgewidth=2.5, label=f"asked: N = {n}, T = {t}",
+        asked_n, getattr(forecast(request), name), "o", markersize=11, markerfacecolor="none",
+        markeredgecolor="#D55E00", markeredgewidth=2.5, label=f"asked: N = {asked_n}, T = {asked_t}",
     )  # fmt: skip
     axes.set(xscale="log", ylabel=label)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _figure(request: OpenRound, clients: int, tolerated: int, figure: str) -> float | None:
-    """None where no round can be held."""
+def _figure(request: OpenRound, clients: int, tolerated: int, name: str) -> float | None:
+    """The figure for other N and T, without colluders; None where no round can be held."""
+    ask = AskSecureSum(computes=request.ask.computes, tolerated=tolerated)
     try:
-        return float(getattr(forecast(asked_otherwise(request, clients, tolerated)), figure))
+        return float(getattr(forecast(msgspec.structs.replace(request, ask=ask, clients_expected=clients)), name))
     except UsageError:
         return None
-
-
-def _tolerated(request: OpenRound) -> int:
-    assert isinstance(request.ask, AskSecureSum), "an enquiry is about secure sums"
-    return request.ask.tolerated

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import logging
-import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.cli.ledger_view import as_plain, ledger_view_of
-from dca_proto.cli.options import parse_bounds, parse_names, parse_parameter
-from dca_proto.cli.output import STDOUT, require_json_target, write_json
+from dca_proto.cli.ledger import account_line
+from dca_proto.cli.options import Bounds, Colluders, Json, given_settings, parse_names, parse_parameters
+from dca_proto.cli.output import result_console, table, write_json
 from dca_proto.cli.reporter import Reporter
 from dca_proto.errors import RoundAborted, UsageError
 from dca_proto.privacy.mechanism import LOCAL_MECHANISMS
-from dca_proto.privacy.rounding import at_least, at_most, claim_words
+from dca_proto.privacy.rounding import claim_words
 from dca_proto.protocol.facts import RoundCompleted, RoundFailed
 from dca_proto.runtime.config import convert
 from dca_proto.runtime.device import Device, complete, load
 from dca_proto.runtime.logs import FactLog, configure_logs
-from dca_proto.runtime.outcome import abort_line, estimates, outcome
+from dca_proto.runtime.outcome import Aborted, Outcome, aborted, estimates, outcome
 from dca_proto.runtime.request import KINDS, RoundSettings, open_round
 
+OUTPUT = {"trainer": Outcome | Aborted | list[Outcome | Aborted]}
 _CONFIG = """  [{role}]
   identity = "{role}.key"            # made by `dca keygen`, mode 0600
   federation = "federation.toml"
@@ -134,21 +133,28 @@ def _serve(actor: Device, json_logs: bool) -> None:
 
 
 def trainer(
+    context: typer.Context,
     config: Config,
     statistic: Annotated[str | None, typer.Option(help="What is computed: mean, sum, histogram, ...")] = None,
-    columns: Annotated[str | None, typer.Option(help="Of which columns of the clients' data: A,B,C.")] = None,
-    bounds: Annotated[
-        str | None, typer.Option(help="Public bounds of these columns: COL=LO:HI,... or a TOML file.")
+    columns: Annotated[
+        str | None, typer.Option(help="Of which columns of the clients' data: A,B,C.", callback=parse_names)
     ] = None,
-    parameter: Annotated[list[str] | None, typer.Option(help="A further NAME=JSON of the statistic; repeat.")] = None,
+    bounds: Bounds = None,
+    parameters: Annotated[
+        list[str] | None,
+        typer.Option("--parameter", help="A further NAME=JSON of the statistic; repeat.", callback=parse_parameters),
+    ] = None,
     epsilon: Annotated[float | None, typer.Option(help="What the round costs each participant,")] = None,
     delta: Annotated[float | None, typer.Option(help="and its delta.")] = None,
     tolerate: Annotated[int | None, typer.Option(help="T, how many clients may drop out.")] = None,
-    colluders: Annotated[int | None, typer.Option(help="c, how many of the T are reserved for colluders.")] = None,
+    colluders: Colluders = None,
     clients: Annotated[
         int | None, typer.Option(help="N: the round ends as soon as so many have answered. 0: all with a session.")
     ] = None,
-    nodes: Annotated[str | None, typer.Option(help="Names of the Compute nodes, A,B,C; by default all.")] = None,
+    computes: Annotated[
+        str | None,
+        typer.Option("--nodes", help="Names of the Compute nodes, A,B,C; by default all.", callback=parse_names),
+    ] = None,
     rows_max: Annotated[
         int | None, typer.Option(help="0: the mean of each client's rows; R: the sum of at most R.")
     ] = None,
@@ -166,77 +172,47 @@ def trainer(
         bool,
         typer.Option("--resume", help="Finish the store's rounds, tell results and collect charges; hold no new one."),
     ] = False,
-    json_to: Annotated[str | None, typer.Option("--json", help="Write the result to a file, or - for stdout.")] = None,
+    json_to: Json = None,
 ) -> None:
     """Hold one round as the trainer, and print the private result with its noise."""
     actor = load(config, roles=("trainer",))
-    require_json_target(json_to)
-    options = {
-        "statistic": statistic,
-        "columns": parse_names(columns),
-        "bounds": parse_bounds(bounds),
-        "parameters": None if parameter is None else dict(map(parse_parameter, parameter)),
-        "epsilon": epsilon,
-        "delta": delta,
-        "tolerate": tolerate,
-        "colluders": colluders,
-        "clients": clients,
-        "computes": parse_names(nodes),
-        "rows_max": rows_max,
-        "kind": kind,
-        "mechanism": mechanism,
-        "collect_s": collect_s,
-        "commit_s": commit_s,
-    }
-    given = {name: value for name, value in options.items() if value is not None}
+    console = result_console(json_to)
+    given = given_settings(context, RoundSettings)
     configure_logs(level=logging.WARNING)
-    if resume:
-        if given:
-            raise UsageError(f"--resume holds no new round: leave out --{next(iter(given))}")
-        _resume(actor, json_to)
+    if not resume:
+        _hold(actor, _settings(actor, given), console, json_to)
+    elif given:
+        raise UsageError(f"--resume holds no new round: leave out --{next(iter(given))}")
     else:
-        _hold(actor, _settings(actor, given), json_to)
+        _resume(actor, console, json_to)
 
 
 def _settings(actor: Device, given: dict[str, Any]) -> RoundSettings:
     """The file's `[round]` with the options on top."""
-    table = {} if actor.config.round is None else _as_table(actor.config.round)
+    own = actor.config.round
+    table = {} if own is None else {name: getattr(own, name) for name in own.__struct_fields__}
     if not table and not given:
         raise UsageError("no round to hold: give --statistic, --columns, --epsilon, --delta ..., or a [round] section")
     return convert("round:", {**table, **given}, RoundSettings)
 
 
-def _as_table(settings: RoundSettings) -> dict[str, Any]:
-    return {name: getattr(settings, name) for name in settings.__struct_fields__}
-
-
-def _hold(actor: Device, settings: RoundSettings, json_to: str | None) -> None:
+def _hold(actor: Device, settings: RoundSettings, console: Console, json_to: str | None) -> None:
     request = open_round(settings, actor.config.federation)
-    console = Console(stderr=True)
-    with Reporter(console, actor.config.federation, settings.clients) as reporter:
+    with Reporter(Console(stderr=True), actor.config.federation, settings.clients) as reporter:
         reporter.waiting(f"connecting to {actor.config.broker.url}")
         try:
             aggregate = complete(actor.hold(request, reporter))
         except RoundAborted as error:
-            write_json(_failure(error), json_to)
+            write_json(aborted(error), json_to)
             raise
     if aggregate is None:
         raise typer.Exit(143)
-    if json_to is not None:
-        write_json(outcome(aggregate), json_to)  # first of all: it is paid for
-    _show(aggregate, json_to)
-    Console(stderr=json_to == STDOUT).print(_account_line(actor), highlight=False, soft_wrap=True)
+    write_json(outcome(aggregate), json_to)  # first of all: it is paid for
+    _show(console, aggregate)
+    console.print(f"account    {account_line(actor.config)}", highlight=False, soft_wrap=True)
 
 
-def _account_line(actor: Device) -> str:
-    """What the account has left now that the round is over."""
-    account = actor.config.account
-    plain = as_plain(ledger_view_of(actor.config), account.delta, time.time_ns() // 1_000_000)
-    left = f"epsilon {at_most(plain['epsilon_left'])} is left in one more round, of {at_least(account.epsilon)} in all"
-    return f"account    {left}, at delta {at_least(account.delta)} in {account.period_days:g} days"
-
-
-def _resume(actor: Device, json_to: str | None) -> None:
+def _resume(actor: Device, console: Console, json_to: str | None) -> None:
     with Reporter(Console(stderr=True), actor.config.federation) as reporter:
         reporter.waiting("resuming")
         ended = complete(actor.resume(reporter))
@@ -244,42 +220,30 @@ def _resume(actor: Device, json_to: str | None) -> None:
         raise typer.Exit(143)
     if not ended:
         raise UsageError("the store holds no round that is open, done or owed its charge: there is nothing to resume")
-    aborts = [_abort(fact) for fact in ended if isinstance(fact, RoundFailed)]
     results = [fact.aggregate for fact in ended if isinstance(fact, RoundCompleted)]
+    aborts = [
+        RoundAborted(fact.reason, contributors=fact.contributors, needed=fact.needed)
+        for fact in ended
+        if isinstance(fact, RoundFailed)
+    ]
     for aggregate in results:
-        _show(aggregate, json_to)
-    write_json([*map(outcome, results), *map(_failure, aborts)], json_to)
+        _show(console, aggregate)
+    write_json([*map(outcome, results), *map(aborted, aborts)], json_to)
     if aborts:
         raise aborts[-1]
 
 
-def _abort(fact: RoundFailed) -> RoundAborted:
-    return RoundAborted(fact.reason, contributors=fact.contributors, needed=fact.needed)
-
-
-def _failure(error: RoundAborted) -> dict[str, Any]:
-    return {"ok": False, "error": abort_line(error), "contributors": error.contributors, "needed": error.needed}
-
-
-def _show(aggregate: NoisyAggregate, json_to: str | None) -> None:
-    """A table for people, on stderr where stdout is taken by JSON."""
-    console = Console(stderr=json_to == STDOUT)
-    console.print(_result_table(aggregate))
-    for line in _result_lines(aggregate):
+def _show(console: Console, aggregate: NoisyAggregate) -> None:
+    """What people read of a result."""
+    columns = ("", "private estimate" if aggregate.private else "estimate, not private", "noise (standard deviation)")
+    rows = [(one.label, f"{one.value:.6g}", f"{one.noise_std:.3g}") for one in estimates(aggregate)]
+    console.print(table(columns, rows, title=aggregate.statistic))
+    for line in result_lines(aggregate):
         console.print(line, highlight=False, soft_wrap=True)
 
 
-def _result_table(aggregate: NoisyAggregate) -> Table:
-    table = Table(title=aggregate.statistic, title_justify="left", box=None, pad_edge=False)
-    table.add_column("")
-    table.add_column("private estimate" if aggregate.private else "estimate, not private", justify="right")
-    table.add_column("noise (standard deviation)", justify="right")
-    for estimate in estimates(aggregate):
-        table.add_row(estimate.label, f"{estimate.value:.6g}", f"{estimate.noise_std:.3g}")
-    return table
-
-
-def _result_lines(aggregate: NoisyAggregate) -> list[str]:
+def result_lines(aggregate: NoisyAggregate) -> list[str]:
+    """Whose data are in a result, and what it cost."""
     claim = "nothing is claimed: this is not private"
     if aggregate.epsilon is not None and aggregate.delta is not None:
         whose = "every row's budget" if aggregate.nodes else "every participant's budget"
@@ -293,8 +257,4 @@ def _result_lines(aggregate: NoisyAggregate) -> list[str]:
     if aggregate.nodes:
         rows = ", ".join(str(node.contributors) for node in aggregate.nodes)
         source = f"{aggregate.contributors} rows of {aggregate.clients} data nodes ({rows}), each with its whole noise"
-    return [
-        f"from       {source}",
-        f"spent      {claim}",
-        f"round      {aggregate.round_id.hex()}",
-    ]
+    return [f"from       {source}", f"spent      {claim}", f"round      {aggregate.round_id.hex()}"]

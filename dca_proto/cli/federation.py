@@ -14,9 +14,9 @@ from typing import Annotated
 import msgspec
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from dca_proto.cli import trial, verbatim
+from dca_proto.cli.output import table
 from dca_proto.crypto.sealing import Identity, actor_id
 from dca_proto.errors import StorageError, UsageError
 from dca_proto.privacy.rounding import at_least
@@ -400,19 +400,12 @@ def show(file: Annotated[Path, typer.Argument(help="The federation file.")] = Pa
     """Show who belongs to a federation."""
     federation = read_federation(file)
     title = f"federation {federation.name}, file number {federation.number}"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for column in ("role", "name", "id", "public key"):
-        table.add_column(column, overflow="fold", no_wrap=column != "public key")
-    for role, members in (("compute", federation.computes), ("trainer", federation.trainers)):
-        for member in members:
-            table.add_row(role, member.name, member.id.hex(), member.key.hex())
-    table.add_row(
-        "authority", "enrolment key", actor_id(federation.enrolment_key).hex(), federation.enrolment_key.hex()
-    )
-    for one in federation.revoked:
-        table.add_row("revoked", "", one.hex(), "")
+    named = [("compute", one) for one in federation.computes] + [("trainer", one) for one in federation.trainers]
+    enrolment = Member("enrolment key", federation.enrolment_key)
+    rows = [(role, one.name, one.id.hex(), one.key.hex()) for role, one in (*named, ("authority", enrolment))]
+    rows += [("revoked", "", one.hex(), "") for one in federation.revoked]
     console = Console()
-    console.print(table)
+    console.print(table(("role", "name", "id", "public key"), rows, title=title, align="<<<w"))
     console.print(f"hash {federation.hash.hex()}", highlight=False, soft_wrap=True)
 
 

@@ -1,20 +1,42 @@
-"""`dca inspect`: what is in a message or a store, without its secrets."""
+"""`dca inspect`: what is in a message or a store, without its secrets.
+
+Bytes are shown only where their field is on the list of ids, public keys and hashes; everything else (ciphertexts,
+masked vectors, sums, tags, keys) is shown as its size. What is not known to be public is taken for secret.
+"""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
+import sqlite3
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dca_proto.cli.message_dump import describe_message, describe_store, is_store
-from dca_proto.cli.output import STDOUT, require_json_target, write_json
-from dca_proto.errors import InputError, UsageError
+from dca_proto.cli.options import Json
+from dca_proto.cli.output import STDOUT, result_console, write_json
+from dca_proto.crypto.masks import ENTRY_BYTES
+from dca_proto.crypto.sealing import ID_BYTES, actor_id
+from dca_proto.errors import InputError, PeerError, UsageError
+from dca_proto.protocol import charges, contribution, federation, keyring, ledger, sessions
+from dca_proto.protocol.client import round as client_round
+from dca_proto.protocol.compute import round as compute_round
+from dca_proto.protocol.kinds import LdpReport, NodeRelease, SecureSum
+from dca_proto.protocol.trainer import round as trainer_round
+from dca_proto.protocol.wire.codec import decode_body, decode_frame
+from dca_proto.protocol.wire.fields import Signed
+from dca_proto.protocol.wire.messages import Certificate, InvitedRound
+from dca_proto.runtime.logs import printable
+from dca_proto.runtime.parts import Assembler
+from dca_proto.runtime.store_check import Row, Tags, check_log, damaged, read_rows
 
 EXAMPLES = """Examples:
 
@@ -25,36 +47,70 @@ EXAMPLES = """Examples:
 
 Secrets are never shown: keys, ciphertexts, shares and sums appear as their sizes.
 """
-
-_HEAD_BYTES = 16
+HEAD_BYTES = 16
+YEAR_10000_MS = 253_402_300_800_000
+"""The first time that no calendar of Python's knows, in Unix milliseconds."""
 _FILE_BYTES_MAX = 1 << 28
+# fmt: off
+_PUBLIC = frozenset({
+    "round_id", "contribution", "trainer", "compute", "computes", "client", "client_key", "public", "reply_key",
+    "ephemeral", "announcement_hash", "hash", "list_hash", "lists", "aborted_by", "invited",
+    "federation_hash", "trainers", "revoked",
+})
+# fmt: on
+_OMITTED = frozenset({"signature", "version"})
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError, PeerError, UsageError)
+Plain = dict[str, Any]
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A record of a store; the fields of what it holds stand beside these.
+
+    Attributes:
+        actor: its owner's id, in a store of many. unreadable: why its content cannot be shown.
+    """
+
+    kind: str
+    size: str
+    actor: str = ""
+    unreadable: str = ""
+
+
+class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A message; its fields stand beside these.
+
+    Attributes:
+        frame: its outermost type. message: of a signed one, the type of what is signed.
+    """
+
+    frame: str
+    message: str = ""
+
+
+OUTPUT = Frame | list[Record]
 
 
 def inspect(
     file: Annotated[Path | None, typer.Argument(help="A store, or a message: bytes, hexadecimal or base64.")] = None,
     hex_text: Annotated[str | None, typer.Option("--hex", help="A message in hexadecimal or base64.")] = None,
-    json_to: Annotated[str | None, typer.Option("--json", help="Write it to a file, or - for stdout.")] = None,
+    json_to: Json = None,
 ) -> None:
     """Show what is in a message or an actor's store, without its secrets."""
-    require_json_target(json_to)
+    console = result_console(json_to)
     if (file is None) == (hex_text is None):
         raise UsageError("give a file, or --hex with a message; see `dca inspect --help`")
-    if hex_text is not None:
-        found: Any = describe_message(_decoded(hex_text))
-    else:
-        assert file is not None, "checked above"
-        found = _described(file)
+    found = _described(file) if file is not None else describe_message(_decoded(hex_text or ""))
     write_json(found, json_to)
     if json_to == STDOUT:
         return
     for part in found if isinstance(found, list) else [found]:
-        _print(part)
+        _print(console, part)
 
 
-def _described(file: Path) -> Any:
+def _described(file: Path) -> Plain | list[Plain]:
     try:
         with file.open("rb") as opened:
-            head = opened.read(_HEAD_BYTES)
+            head = opened.read(HEAD_BYTES)
             data = b"" if is_store(head) else head + opened.read(_FILE_BYTES_MAX)
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror}; check the path and its rights") from None
@@ -71,25 +127,22 @@ def _described(file: Path) -> Any:
 def _decoded(text: str) -> bytes:
     """Bytes from hexadecimal or base64. Raises `UsageError` for anything else."""
     compact = "".join(text.split())
-    try:
+    with contextlib.suppress(ValueError):
         return bytes.fromhex(compact)
-    except ValueError:
-        pass
     try:
         return base64.b64decode(compact, validate=True)
     except (binascii.Error, ValueError):
         raise UsageError("expected a message in hexadecimal or base64, found neither") from None
 
 
-def _print(plain: dict[str, Any]) -> None:
+def _print(console: Console, plain: Plain) -> None:
     """One object as a table of two columns; what is nested gets dotted names."""
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column(overflow="fold")
+    made = Table(box=None, pad_edge=False, show_header=False)
+    made.add_column(no_wrap=True, style="bold")
+    made.add_column(overflow="fold")
     for name, value in _flattened("", plain):
-        table.add_row(name, Text(str(value)))
-    console = Console()
-    console.print(table)
+        made.add_row(name, Text(str(value)))
+    console.print(made)
     console.print()
 
 
@@ -98,6 +151,183 @@ def _flattened(prefix: str, value: Any) -> list[tuple[str, Any]]:
         return [pair for key, inner in value.items() for pair in _flattened(f"{prefix}.{key}".lstrip("."), inner)]
     if isinstance(value, list) and any(isinstance(item, dict) for item in value):
         return [pair for index, item in enumerate(value) for pair in _flattened(f"{prefix}[{index}]", item)]
-    if isinstance(value, list):
-        return [(prefix, ", ".join(map(str, value)))]
-    return [(prefix, value)]
+    return [(prefix, ", ".join(map(str, value)) if isinstance(value, list) else value)]
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+
+def describe_message(payload: bytes) -> Plain:
+    """The fields of a message as it was sent, or as a broker carries it (with the head of its only part).
+
+    Raises:
+        UsageError: it is neither.
+    """
+    whole = Assembler().add("", payload)
+    failures = []
+    for candidate in (payload, whole):
+        if candidate is not None:
+            try:
+                return _frame(decode_frame(candidate))
+            except PeerError as error:
+                failures.append(str(error.found))
+    if payload[:1] == b"\x01" and whole is None:
+        raise InputError("this is one part of a larger message: inspect needs all parts in one connection's order")
+    raise InputError(f"{len(payload)} bytes that are no message: {failures[0]}")
+
+
+def _frame(frame: msgspec.Struct) -> Plain:
+    if not isinstance(frame, Signed):
+        plain = {"frame": type(frame).__name__, **_struct(frame)}
+        return {**plain, "clients": _ids(frame.clients)} if isinstance(frame, InvitedRound) else plain
+    try:
+        body = decode_body(frame.body)
+    except PeerError as error:
+        raise InputError(f"a signed frame whose body is no message: {error.found}") from None
+    return {"frame": "Signed", "message": type(body).__name__, **_struct(body)}
+
+
+def _ids(packed: bytes) -> list[str]:
+    return [packed[at : at + ID_BYTES].hex() for at in range(0, len(packed), ID_BYTES)]
+
+
+def _struct(value: msgspec.Struct) -> Plain:
+    return {name: _plain(name, getattr(value, name)) for name in value.__struct_fields__ if name not in _OMITTED}
+
+
+def _plain(name: str, value: object) -> object:
+    match value:
+        case Certificate():
+            return {"client": actor_id(value.client_key).hex(), **_struct(value)}
+        case Signed():
+            return _frame(value)
+        case msgspec.Struct():
+            kind = {"kind": type(value).__name__} if isinstance(value, SecureSum | NodeRelease | LdpReport) else {}
+            return {**kind, **_struct(value)}
+        case bytes():
+            size = f"{len(value) // ENTRY_BYTES} entries" if name == "entries" else f"<{len(value)} bytes>"
+            return value.hex() if name in _PUBLIC else size
+        case tuple() | list():
+            return [_plain(name, item) for item in value]
+        case dict():
+            return {str(key): _plain(str(key), item) for key, item in value.items()}
+        case int() if name.endswith(("_by_ms", "expires_ms")) or name == "at_ms":
+            return _time(value)
+        case str():
+            return printable(value)
+        case _:
+            return value
+
+
+def _time(at_ms: int) -> str:
+    if not 0 <= at_ms < YEAR_10000_MS:
+        return f"{at_ms} ms"
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+# --- stores -----------------------------------------------------------------------------------------------------------
+
+
+def is_store(data: bytes) -> bool:
+    """Whether a file's first bytes are those of an SQLite database."""
+    return data.startswith(b"SQLite format 3\0")
+
+
+def describe_store(path: Path) -> list[Plain]:
+    """The records of an actor's store, one object each: ``actor`` (in shared stores), ``kind`` and what it is about.
+
+    They are not authenticated, for a store by itself does not hold its key.
+
+    Raises:
+        UsageError: it is in use, damaged, or a database of something else.
+    """
+    return [_record(*row) for row in read_store(path)]
+
+
+def read_store(path: Path, key: bytes | None = None) -> list[Row]:
+    """The records of an actor's store. Changes nothing.
+
+    Args:
+        key: its identity's `store_key`; None leaves the records unchecked.
+
+    Raises:
+        UsageError: it is in use, damaged, or a database of something else.
+    """
+    try:
+        # Without a log beside it nobody has the store open; told so, SQLite leaves no files of its own behind.
+        how = "mode=ro" if Path(f"{path}-wal").exists() else "immutable=1"
+        with contextlib.closing(
+            sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True, timeout=0)
+        ) as connection:
+            check_log(path)
+            return read_rows(connection, path, None if key is None else Tags(key))[0]
+    except sqlite3.OperationalError as error:
+        if "locked" in str(error):
+            raise InputError(f"store {path} is in use: stop its actor first") from None
+        if "decode" in str(error):
+            raise damaged(path, "a record's kind is no text") from None
+        raise InputError(f"{path} is no store of an actor: {error}") from None
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite's own message may quote a damaged page
+        raise damaged(path, " ".join(str(error).split())) from None
+
+
+def _record(namespace: bytes, kind: str, key: bytes, value: bytes) -> Plain:
+    owner = {"actor": namespace.hex()} if namespace else {}
+    try:
+        known = _content(kind, key, value)
+    except _UNREADABLE as error:
+        known = {"unreadable": str(error)[:200]}
+    return {**owner, "kind": kind, **known, "size": f"{len(value)} bytes"}
+
+
+def _content(kind: str, key: bytes, value: bytes) -> Plain:
+    """What a record of a known kind holds, and nothing of others."""
+    if kind in _BY_HAND:
+        return _BY_HAND[kind](key, value)
+    if kind not in _RECORDS:
+        return {}
+    names, record = _RECORDS[kind]
+    ids = {name: key[place * ID_BYTES :][:ID_BYTES].hex() for place, name in enumerate(names) if name}
+    held = decode_frame(value) if record is None else msgspec.msgpack.decode(value, type=record)
+    return {**ids, **(_frame(held) if record in (None, Signed) else _struct(held))}
+
+
+def _contribution(key: bytes, value: bytes) -> Plain:
+    kept = contribution.restored_kept(compute_round.CONTRIBUTIONS, value)
+    ids = {"round_id": key[:ID_BYTES].hex(), "client": key[ID_BYTES:].hex(), "contribution": kept.contribution.hex()}
+    return {**ids, "charge": kept.charge, "tags": f"<{len(kept.tags)} bytes>", "y": f"<{len(kept.y)} bytes>"}
+
+
+def _seen_charges(key: bytes, value: bytes) -> Plain:
+    page = int.from_bytes(key, "big")
+    seen = charges.SeenCharges([(charges.TABLE, bytes(len(key)), value)])
+    known = {slot: highest for slot in range(charges.PAGE) if (highest := seen.highest(slot))}
+    return {"highest_charge_by_slot": {str(page * charges.PAGE + slot): number for slot, number in known.items()}}
+
+
+def _trainer_round(key: bytes, value: bytes) -> Plain:
+    stored = msgspec.msgpack.decode(value, type=trainer_round.StoredRound)
+    partials = f"{len(stored.partials)} of {len(stored.request.ask.computes)}"
+    return {"round_id": key.hex(), **_struct(stored), "partials": partials, "reply_secret": "<hidden>"}
+
+
+_RECORDS: dict[str, tuple[tuple[str, ...], Any]] = {
+    ledger.TABLE: ((), ledger.Charge),
+    client_round.DECLINES: ((), client_round.DeclinedRound),
+    client_round.ROUNDS: (("round_id",), client_round.StoredRound),
+    client_round.ANNOUNCEMENTS: (("round_id",), None),
+    federation.FILES: ((), None),
+    sessions.HELLO: ((), None),
+    sessions.SESSIONS: (("client",), sessions.StoredSession),
+    compute_round.ROUNDS: ((), compute_round.StoredRound),
+    compute_round.LISTS: (("round_id", "compute"), compute_round.StoredList),
+    trainer_round.RELEASES: (("", "client"), Signed),
+}
+"""By kind of record: the ids that its key is made of, and its type; None for a message."""
+_BY_HAND: dict[str, Callable[[bytes, bytes], Plain]] = {
+    keyring.SEEN: lambda key, value: {"compute": key.hex(), "epoch": int.from_bytes(value, "big")},
+    keyring.TABLE: lambda key, value: {"epoch": int.from_bytes(key, "big"), "secret": "<hidden>"},
+    compute_round.CONTRIBUTIONS: _contribution,
+    charges.TABLE: _seen_charges,
+    trainer_round.ROUNDS: _trainer_round,
+}

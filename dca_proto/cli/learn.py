@@ -12,7 +12,7 @@ from rich.console import Console
 
 from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest, SecureSumRequest
 from dca_proto.cli.job_run import JobRun
-from dca_proto.cli.job_settings import Draft, Task, beyond_default_limits, task_of
+from dca_proto.cli.job_settings import Draft, JobSettings, Task, beyond_default_limits, task_of
 from dca_proto.cli.learn_view import (
     LearnSummary,
     ProgressReporter,
@@ -22,8 +22,8 @@ from dca_proto.cli.learn_view import (
     round_row,
     show,
 )
-from dca_proto.cli.ledger_view import as_plain, ledger_view_of
-from dca_proto.cli.options import parse_bounds, parse_names
+from dca_proto.cli.ledger import account_line
+from dca_proto.cli.options import Bounds, Colluders, Json, given_settings, parse_names
 from dca_proto.cli.output import (
     STDOUT,
     require_json_target,
@@ -38,7 +38,7 @@ from dca_proto.errors import RoundAborted, UsageError
 from dca_proto.jobs.journal import Journal, journal_path
 from dca_proto.jobs.runner import HeldRound
 from dca_proto.jobs.runner import learn as learn_over
-from dca_proto.privacy.rounding import at_least, at_most, claim_words
+from dca_proto.privacy.rounding import claim_words
 from dca_proto.protocol.trainer.actor import Trainer
 from dca_proto.protocol.trainer.federation_budget import BudgetError
 from dca_proto.runtime.device import Device, complete, load
@@ -63,6 +63,7 @@ _COUNTED = {
 }
 DRAWS_SUFFIX = ".nc"
 
+OUTPUT = LearnSummary
 EXAMPLES = """Examples:
 
   dca learn trainer.toml                                 the file's [job]; the same command goes on after a kill
@@ -115,18 +116,17 @@ Exit codes: 0 done, 2 wrong call or input, 3 a round was aborted, 130 Ctrl-C.
 
 
 def learn(
+    context: typer.Context,
     config: Annotated[Path, typer.Argument(help="The trainer's TOML file.", metavar="CONFIG")],
-    job: Annotated[str | None, typer.Option(help=f"What is learned: {', '.join(NAMES)}.")] = None,
-    features: Annotated[str | None, typer.Option(help="Columns to learn from, A,B,C.")] = None,
+    name: Annotated[str | None, typer.Option("--job", help=f"What is learned: {', '.join(NAMES)}.")] = None,
+    features: Annotated[str | None, typer.Option(help="Columns to learn from, A,B,C.", callback=parse_names)] = None,
     target: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
-    bounds: Annotated[
-        str | None, typer.Option(help="Public bounds of these columns: COL=LO:HI,... or a TOML file.")
-    ] = None,
+    bounds: Bounds = None,
     epsilon: Annotated[float | None, typer.Option(help="What all rounds together cost each participant,")] = None,
     delta: Annotated[float | None, typer.Option(help="and its delta.")] = None,
     clients: Annotated[int | None, typer.Option(help="N, how many clients are expected.")] = None,
     tolerate: Annotated[int | None, typer.Option(help="T, how many may drop out of a round.")] = None,
-    colluders: Annotated[int | None, typer.Option(help="c, how many of the T are reserved for colluders.")] = None,
+    colluders: Colluders = None,
     sets: Annotated[list[str] | None, typer.Option("--set", help="A setting of the job, KEY=VALUE; repeat.")] = None,
     journal: Annotated[
         Path | None, typer.Option(help="What the job has got, by default beside the store, by the job's name.")
@@ -137,25 +137,14 @@ def learn(
     categories: Annotated[
         list[str] | None, typer.Option(help="Public categories of a text column of that CSV, COL=A,B,C; repeat.")
     ] = None,
-    json_to: Annotated[str | None, typer.Option("--json", help="Write the result to a file, or - for stdout.")] = None,
+    json_to: Json = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the estimates: FILE.png, .svg or .pdf.")] = None,
     draws: Annotated[Path | None, typer.Option(help="Write draws of the posterior for ArviZ: FILE.nc.")] = None,
 ) -> int:
     """Learn from a federation's clients as its trainer: a regression or another job, in as many rounds as it takes."""
     configure_logs(level=logging.WARNING)
-    options = {
-        "name": job,
-        "features": parse_names(features),
-        "target": target,
-        "bounds": parse_bounds(bounds),
-        "epsilon": epsilon,
-        "delta": delta,
-        "clients": clients,
-        "tolerate": tolerate,
-        "colluders": colluders,
-    }
     actor = load(config, roles=("trainer",))
-    given = {name: value for name, value in options.items() if value is not None}
+    given = given_settings(context, JobSettings)
     task = task_of({**(actor.config.job or {}), **given, **parse_words(sets or ())}, actor.config.federation)
     outputs = Outputs(json_to, plot, draws)
     outputs.check()
@@ -408,13 +397,8 @@ class _Run:
         return f"{claim(summary)}, {most} {who}"
 
     def _say_account(self) -> None:
-        """What the trainer's account has left."""
-        account = self._actor.config.account
-        plain = as_plain(ledger_view_of(self._actor.config), account.delta, _now_ms())
-        left = (
-            f"epsilon {at_most(plain['epsilon_left'])} is left in one more round, of {at_least(account.epsilon)} in all"
-        )
-        say(self._console, "account", f"{left}, at delta {at_least(account.delta)} in {account.period_days:g} days")
+        """What the trainer's account has left, and where the job's rounds are kept."""
+        say(self._console, "account", account_line(self._actor.config))
         changeable = self._task.job.changeable
         free = f"another {', '.join(changeable)} costs nothing; " if changeable else ""
         say(self._console, "journal", f"{self._path}; {free}to learn anew, at a new price, name another --journal")

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from types import TracebackType
 from typing import Any
 
+import msgspec
 import numpy as np
 from rich import box
 from rich.console import Console, Group
@@ -24,7 +25,7 @@ from dca_proto.errors import UsageError
 from dca_proto.jobs.runner import HeldRound
 from dca_proto.protocol import facts
 from dca_proto.protocol.federation import Federation
-from dca_proto.runtime.outcome import plain_reports
+from dca_proto.runtime.outcome import report_values
 from dca_proto.runtime.request import NODE_RELEASE
 from dca_proto.wording import to_install
 from inference.jobs.base import Stage
@@ -230,7 +231,7 @@ def round_row(held: HeldRound) -> dict[str, Any]:
 
 def reports_row(reports: LocalReports) -> dict[str, Any]:
     """What clients reported in one round, in the order of their ids; very many numbers are left out."""
-    told = plain_reports(reports, most=_NUMBERS_MAX)
+    told = msgspec.to_builtins(report_values(reports, most=_NUMBERS_MAX))
     if reports.categories:
         return {**told, "told": _named(reports)}
     return {**told, "histogram": _histogram(reports) if reports.values.shape[1] == 1 else None}

@@ -1,4 +1,4 @@
-"""What commands write: texts beside their labels, and files that are there whole or not at all.
+"""What commands write: tables, texts beside their labels, and files that are there whole or not at all.
 
 That a file can be written is seen before the work, as far as it can be.
 """
@@ -12,16 +12,19 @@ import shutil
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
+
+import msgspec
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from dca_proto.errors import StorageError, UsageError
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 STDOUT = "-"
 PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
@@ -34,6 +37,24 @@ def say(console: Console, label: str, text: str) -> None:
     lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
     joined = f"\n{'':{_LABEL_WIDTH}}".join(lines)
     console.print(f"{label:<{_LABEL_WIDTH}}{joined}", highlight=False, markup=False, soft_wrap=True)
+
+
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, title: str | None = None, align: str = ""
+) -> Table:
+    """A table in the one look of all commands; nothing in it is taken for markup.
+
+    Args:
+        align: a letter for each column: ``<`` left and ``>`` right, both whole, ``w`` words that may be wrapped. By
+            default the first column has words, and all others numbers.
+    """
+    made = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    made.show_edge = made.pad_edge = False
+    for name, side in zip(columns, align or "w" + ">" * (len(columns) - 1), strict=True):
+        made.add_column(name, justify="right" if side == ">" else "left", no_wrap=side != "w", overflow="fold")
+    for row in rows:
+        made.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    return made
 
 
 def require_writable(path: Path, *, make_folders: bool = False) -> None:
@@ -85,6 +106,12 @@ def require_json_target(target: str | None) -> None:
         require_writable(Path(str(target)))
 
 
+def result_console(json_to: str | None) -> Console:
+    """Where people read the result: stderr where stdout is taken by JSON. Refuses a target as `require_json_target`."""
+    require_json_target(json_to)
+    return Console(stderr=json_to == STDOUT)
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """Where to write what becomes the file at `path` when the block ends, and leaves it as it was if the block fails.
@@ -116,12 +143,28 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def write_json(value: object, target: str | None) -> None:
-    """Write one value to a file, or to stdout for ``-``; to nowhere for None. Raises `UsageError` where it cannot."""
+    """Write a record, or plain values, to a file, or to stdout for ``-``; to nowhere for None.
+
+    Raises:
+        UsageError: it cannot be written there.
+    """
     if target is None:
         return
-    text = json.dumps(value, indent=2, allow_nan=False) + "\n"
+    text = json.dumps(msgspec.to_builtins(value), indent=2, allow_nan=False) + "\n"
     if target == STDOUT:
         sys.stdout.write(text)
         return
     with whole_file(Path(target)) as place:
         place.write_text(text, encoding="utf-8")
+
+
+def schema_of(output: Any) -> dict[str, Any]:
+    """The JSON schema of what a command writes.
+
+    Args:
+        output: its type; or several, all of whose fields stand in the one object.
+    """
+    parts = output if isinstance(output, tuple) else (output,)
+    schemas, definitions = msgspec.json.schema_components(parts, ref_template="#/$defs/{name}")
+    draft = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    return {**draft, **(schemas[0] if len(schemas) == 1 else {"allOf": list(schemas)}), "$defs": definitions}

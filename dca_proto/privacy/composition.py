@@ -49,7 +49,7 @@ _ROUNDING, _NOISE = 1e-9, 1e-15  # of δ, relative and absolute: above what sums
 _REACH = 10.0  # standard deviations within which a loss lies, but for 1e-21 (Hoeffding for losses within ±ε)
 
 
-class _Pure(msgspec.Struct, frozen=True):
+class _Pure(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
     """ε-private by itself."""
 
     epsilon: float
@@ -58,7 +58,7 @@ class _Pure(msgspec.Struct, frozen=True):
         _require("epsilon", self.epsilon, _EPSILON_MIN <= self.epsilon <= _EPSILON_MAX, _RANGE.format(_EPSILON_MAX))
 
 
-class Gaussian(msgspec.Struct, frozen=True):
+class Gaussian(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
     """Gaussian noise with μ = Δ/σ; a round of the protocol has the μ of its plan."""
 
     mu: float

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import random
 import secrets
@@ -349,5 +348,5 @@ def _hold(device: Device, path: Path) -> int:
         return 3
     if aggregate is None:
         return 143
-    sys.stdout.write(json.dumps(outcome(aggregate)) + "\n")
+    sys.stdout.write(msgspec.json.encode(outcome(aggregate)).decode() + "\n")
     return 0

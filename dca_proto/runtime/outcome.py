@@ -27,6 +27,76 @@ class Estimate(msgspec.Struct, frozen=True):
     noise_std: float
 
 
+class ReportValues(msgspec.Struct, frozen=True):
+    """What each client reported, in the order of their ids, bits as 0 and 1; epsilon and delta stand beside.
+
+    Attributes:
+        values: null where there are too many to be written.
+        noise_scale, probabilities: of the mechanism, as in `dca_proto.aggregate.LocalReports`.
+    """
+
+    values: list[Any] | None
+    noise_scale: float
+    probabilities: tuple[float, float] | None
+
+
+class NodeOutcome(msgspec.Struct, frozen=True):
+    """What one data node released; all that is not here it has in common with the sum."""
+
+    rows: int
+    estimates: list[float]
+    sum: list[float]
+    noise_variance: float
+    contributors_hash: str
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="result"):
+    """A round's result.
+
+    Attributes:
+        labels, estimate, noise_std: of each coordinate, as of `Estimate`. sum: the noisy sum, in the statistic's units.
+        noise_variance: in each coordinate of the sum. sigma_local: the noise of one client's share.
+        contributors: how many are in the sum, of `clients` who were asked. fewest: n_min. colluders: c.
+        private: whether epsilon is claimed. epsilon, delta: what it cost each participant; null where none is claimed.
+        relation: the neighbours that the sensitivity is for. nodes, reports: what was released one by one.
+        contributors_hash, announcement_hash: in hexadecimal, as round_id.
+    """
+
+    ok: bool = True
+    statistic: str
+    parameters: dict[str, Any]
+    labels: list[str]
+    estimate: list[float]
+    noise_std: list[float]
+    sum: list[float]
+    noise_variance: float
+    sigma_local: float
+    contributors: int
+    clients: int
+    fewest: int
+    colluders: int
+    private: bool
+    epsilon: float | None
+    delta: float | None
+    mechanism: str
+    sensitivity: float
+    relation: str
+    round_id: str
+    announcement_hash: str
+    contributors_hash: str
+    nodes: list[NodeOutcome]
+    reports: ReportValues | None
+
+
+class Aborted(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="abort"):
+    """A round that ended without a result: why, and how many contributed and were needed, where that is known."""
+
+    ok: bool = False
+    error: str
+    contributors: int | None
+    needed: int | None
+
+
 def estimates(aggregate: NoisyAggregate) -> tuple[Estimate, ...]:
     """The estimate of each coordinate. `Statistic.estimate` scales and shifts coordinates, so noise scales alike."""
     statistic = resolve(aggregate.statistic, aggregate.parameters)
@@ -36,58 +106,49 @@ def estimates(aggregate: NoisyAggregate) -> tuple[Estimate, ...]:
     return tuple(Estimate(label, float(value), float(noise_std)) for label, value, noise_std in triples)
 
 
-def outcome(aggregate: NoisyAggregate) -> dict[str, Any]:
-    """Everything about a result as plain JSON values; hashes in hexadecimal, epsilon None where none can be claimed."""
+def outcome(aggregate: NoisyAggregate) -> Outcome:
+    """Everything about a result."""
     found = estimates(aggregate)
-    return {
-        "ok": True,
-        "statistic": aggregate.statistic,
-        "parameters": aggregate.parameters,
-        "labels": [estimate.label for estimate in found],
-        "estimate": [estimate.value for estimate in found],
-        "noise_std": [estimate.noise_std for estimate in found],
-        "sum": aggregate.value.tolist(),
-        "noise_variance": aggregate.noise_variance,
-        "sigma_local": aggregate.sigma_local,
-        "contributors": aggregate.contributors,
-        "clients": aggregate.clients,
-        "fewest": aggregate.fewest,
-        "colluders": aggregate.colluders,
-        "private": aggregate.private,
-        "epsilon": aggregate.epsilon,
-        "delta": aggregate.delta,
-        "mechanism": aggregate.mechanism,
-        "sensitivity": aggregate.sensitivity,
-        "relation": aggregate.relation,
-        "round_id": aggregate.round_id.hex(),
-        "announcement_hash": aggregate.announcement_hash.hex(),
-        "contributors_hash": aggregate.contributors_hash.hex(),
-        "nodes": list(map(_node, aggregate.nodes)),
-        "reports": None if aggregate.reports is None else plain_reports(aggregate.reports),
-    }
+    same = ("statistic", "parameters", "noise_variance", "sigma_local", "contributors", "clients", "fewest",
+            "colluders", "private", "epsilon", "delta", "mechanism", "sensitivity", "relation")  # fmt: skip
+    return Outcome(
+        **{name: getattr(aggregate, name) for name in same},
+        labels=[one.label for one in found],
+        estimate=[one.value for one in found],
+        noise_std=[one.noise_std for one in found],
+        sum=aggregate.value.tolist(),
+        round_id=aggregate.round_id.hex(),
+        announcement_hash=aggregate.announcement_hash.hex(),
+        contributors_hash=aggregate.contributors_hash.hex(),
+        nodes=[
+            NodeOutcome(
+                rows=node.contributors,
+                estimates=[one.value for one in estimates(node)],
+                sum=node.value.tolist(),
+                noise_variance=node.noise_variance,
+                contributors_hash=node.contributors_hash.hex(),
+            )
+            for node in aggregate.nodes
+        ],
+        reports=None if aggregate.reports is None else report_values(aggregate.reports),
+    )
 
 
-def _node(node: NoisyAggregate) -> dict[str, Any]:
-    """What one data node released; all that is not here it has in common with the sum."""
-    return {
-        "rows": node.contributors,
-        "estimates": [estimate.value for estimate in estimates(node)],
-        "sum": node.value.tolist(),
-        "noise_variance": node.noise_variance,
-        "contributors_hash": node.contributors_hash.hex(),
-    }
-
-
-def plain_reports(reports: LocalReports, *, most: float = math.inf) -> dict[str, Any]:
-    """What each client reported, in the order of their ids, bits as 0 and 1; epsilon and delta stand beside.
+def report_values(reports: LocalReports, *, most: float = math.inf) -> ReportValues:
+    """What each client reported.
 
     Args:
-        most: how many numbers are told; with more of them ``values`` is None.
+        most: how many numbers are written; with more of them there are none.
     """
-    told = None
+    values = None
     if reports.values.size <= most:
-        told = (reports.values.astype(int) if reports.categories else reports.values).tolist()
-    return {"values": told, "noise_scale": reports.noise_scale, "probabilities": reports.probabilities}
+        values = (reports.values.astype(int) if reports.categories else reports.values).tolist()
+    return ReportValues(values, reports.noise_scale, reports.probabilities)
+
+
+def aborted(error: RoundAborted) -> Aborted:
+    """The record of a round that was aborted."""
+    return Aborted(error=abort_line(error), contributors=error.contributors, needed=error.needed)
 
 
 def abort_line(error: RoundAborted) -> str:

@@ -26,13 +26,14 @@ from emulator.audit.finding import REFUTED, find, same_law
 from emulator.audit.picture import plot_audit
 from emulator.audit.programme import IdealRounds, Rounds
 from emulator.audit.protocol import ProtocolRounds
-from emulator.audit.report import Audit, figures_table, plan_lines, result, sentence
+from emulator.audit.report import Audit, Result, figures_table, plan_lines, result, sentence
 from emulator.audit.uniformity import views
 from emulator.audit.worlds import STATISTICS, Coalition, Setting, World, default_coalition, of_release
 
 EXIT_REFUTED = 4
 _DEFAULT_RUNS, _DEFAULT_RUNS_PROTOCOL = 400_000, 400
 
+OUTPUT = Result
 EXAMPLES = """Examples:
 
   dca audit                                               epsilon 1, N = 10, T = 3: does the claim stand?

@@ -16,12 +16,13 @@ from dca_proto.cli.progress import PatientBar
 from dca_proto.errors import UsageError
 from emulator.collusion.coalition import Case, Coalition, Setting, worst_revealing
 from emulator.collusion.finding import REFUTED, investigate, least_runs, require_runs
-from emulator.collusion.report import case_lines, figures_table, result, seen_lines, sentence
+from emulator.collusion.report import Result, case_lines, figures_table, result, seen_lines, sentence
 
 EXIT_REFUTED = 4
 RUNS_DEFAULT = 100
 _SEED_BYTES = 6
 
+OUTPUT = Result
 EXAMPLES = """Examples:
 
   dca emulate collude --broker --trainer                  the worst coalition that the claim covers

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.console import Console
 
@@ -24,6 +25,16 @@ EXAMPLES = """Examples:
 """
 
 
+class Made(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="report"):
+    """What `dca report --json` writes: the path of the page, and the kind of the run that it shows."""
+
+    page: str
+    of: str
+
+
+OUTPUT = Made
+
+
 def report(
     run: Annotated[Path, typer.Argument(help="What a command wrote with --json.", metavar="RUN.json")],
     output: Annotated[
@@ -38,8 +49,7 @@ def report(
 ) -> None:
     """Write one HTML page that shows a run: a swarm, an emulation, a sweep, a coalition, a scaling sweep or an audit.
 
-    The page is whole in itself: it loads nothing from anywhere and runs no script. Fields of the JSON object: kind
-    (report), page (its path), of (the kind of the run).
+    The page is whole in itself: it loads nothing from anywhere and runs no script.
     """
     target = output if output is not None else run.with_suffix(".html")
     require_json_target(json_to)
@@ -56,4 +66,4 @@ def report(
     with whole_file(target) as place:
         place.write_text(text, encoding="utf-8")
     say(Console(stderr=json_to == STDOUT), "page", str(target))
-    write_json({"kind": "report", "page": str(target), "of": kind}, json_to)
+    write_json(Made(page=str(target), of=kind), json_to)

@@ -27,6 +27,7 @@ _CALIBRATION = {"clients": "100,250,600", "dimension": "10,1000,4000", "computes
 """About a minute on one core."""
 _REPEATS, _REPEATS_CALIBRATION = 5, 3
 
+OUTPUT = Scaling
 EXAMPLES = """Examples:
 
   dca scaling --clients 100,1000 --dimension 10,100,1000 --json scaling.json --plot scaling.png

@@ -19,12 +19,14 @@ from dca_proto.runtime.logs import configure_logs
 from emulator import engine as engines
 from emulator.counts import check_clients
 from emulator.inexact import RoundedGaussian
+from emulator.results import Run
 from emulator.swarm.data import TEST_FRACTION, DataOptions, first_rows, problem_of
 from emulator.swarm.learn import Lesson, check_outputs, learn
 from emulator.swarm.options import SwarmOptions
 from emulator.swarm.synthetic import CLIENTS, show_rounds
 from inference.jobs import NAMES, find, require_kind
 from inference.jobs.settings import parse_words, settings_from
+from inference.jobs.summary import Summary
 from inference.problem import split
 
 _PROCESSES = 2
@@ -32,6 +34,7 @@ SHARED = ("computes", "tolerate", "colluders")
 SUMS = ("clients", *SHARED)
 """Options about sums over many clients; all but the first mean nothing, either, where each client reports by itself."""
 
+OUTPUT = (Run, Summary)
 EXAMPLES = """Examples:
 
   dca swarm                                   442 patients' diabetes data, everything by default

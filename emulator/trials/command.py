@@ -72,6 +72,12 @@ _GROUP = """Examples:
 
   dca emulate collude -h                  more about one of these commands
 """
+OUTPUT = {
+    "run": "emulator.report.emulation:Emulation",
+    "replay": "emulator.report.emulation:Emulation",
+    "sweep": "emulator.report.sweep:Sweep",
+    "collude": "emulator.collusion.command:OUTPUT",
+}
 
 app = typer.Typer(
     add_completion=False, rich_markup_mode=None, help=__doc__, epilog=verbatim(_GROUP), no_args_is_help=True

@@ -37,6 +37,7 @@ class Figures(TypedDict):
 
     Attributes:
         prior_interval_95: of a proper prior. contraction: how much of the prior's spread is gone.
+        nonprivate, nonprivate_sd, nonprivate_interval_95: in files these stand in `not_covered_by_epsilon`.
     """
 
     estimate: float | None
@@ -44,9 +45,9 @@ class Figures(TypedDict):
     interval_95: Ends | None
     prior_interval_95: Ends | None
     contraction: float | None
-    nonprivate: float | None
-    nonprivate_sd: float | None
-    nonprivate_interval_95: Ends | None
+    nonprivate: NotRequired[float | None]
+    nonprivate_sd: NotRequired[float | None]
+    nonprivate_interval_95: NotRequired[Ends | None]
 
 
 class Row(Figures):
@@ -120,6 +121,7 @@ class Summary(TypedDict, total=False):
         naive_title: what the naive estimates are. interval_note: what the intervals leave out.
         stopped: why a job ended early. test: None where no row was held out. remarks: by label, for people.
         log_rank, groups, method, outside_bounds: of single jobs.
+        not_covered_by_epsilon: in files, what comes from rows as they are, and is not private.
         ok, private, epsilon, delta, reports, iterations: of the run.
     """
 
@@ -144,6 +146,7 @@ class Summary(TypedDict, total=False):
     delta: float | None
     reports: str | None
     iterations: list[Iterated]
+    not_covered_by_epsilon: dict[str, Any] | None
 
 
 class Point(NamedTuple):

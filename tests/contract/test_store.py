@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dca_proto.cli.message_dump import read_store
+from dca_proto.cli.inspect import read_store
 from dca_proto.errors import UsageError
 from dca_proto.protocol.effects import Forget, Persist
 from dca_proto.runtime.store import MemoryStore, Record, SqliteStore

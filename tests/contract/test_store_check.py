@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dca_proto.cli.message_dump import describe_store, read_store
+from dca_proto.cli.inspect import describe_store, read_store
 from dca_proto.crypto.sealing import Identity
 from dca_proto.errors import UsageError
 from dca_proto.protocol.compute.round import CONTRIBUTIONS

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from dca_proto.cli.message_dump import read_store
+from dca_proto.cli.inspect import read_store
 from dca_proto.protocol.actor import Actor
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.wire.topics import subscriptions

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from schemas import parsed
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.cli import main
@@ -114,7 +115,7 @@ def test_a_round_from_files_gives_a_result_and_signals_end_everyone(
     )
     told, narrated = trainer.communicate(timeout=PATIENCE_S)
     assert trainer.returncode == 0, narrated
-    result = json.loads(told)
+    result = parsed(told, "trainer")
     assert (result["ok"], result["contributors"], result["labels"]) == (True, CLIENTS, ["x"])
     # false alarm: noise beyond 8 standard deviations, below 1e-14
     assert abs(result["estimate"][0] - 4) < 8 * result["noise_std"][0]
@@ -176,13 +177,13 @@ def test_a_trainer_without_the_command_line_holds_its_files_round(
     trainer = processes.start(*DEVICE, "trainer.toml", "--log-json")
     told, logged = trainer.communicate(timeout=PATIENCE_S)
     assert trainer.returncode == 0, logged
-    assert json.loads(told)["labels"] == ["x in [0, 5)", "x in [5, 10]"]
+    assert parsed(told, "trainer")["labels"] == ["x in [0, 5)", "x in [5, 10]"]
     assert {json.loads(line)["event"] for line in logged.splitlines()} >= {"Announced", "Closed", "RoundCompleted"}
 
     again = processes.start(*DCA, "trainer", "trainer.toml", "--resume", "--json", "-")
     repeated, narrated = again.communicate(timeout=PATIENCE_S)
     assert again.returncode == 0, narrated
-    assert json.loads(repeated) == [json.loads(told)], "the same answer, no fresh noise"
+    assert parsed(repeated, "trainer") == [parsed(told, "trainer")], "the same answer, no fresh noise"
 
 
 def test_a_trainer_killed_in_mid_round_finishes_it_later(
@@ -201,7 +202,7 @@ def test_a_trainer_killed_in_mid_round_finishes_it_later(
     again = processes.start(*DCA, "trainer", "trainer.toml", "--resume", "--json", "-")
     told, narrated = again.communicate(timeout=PATIENCE_S)
     assert again.returncode == 0, narrated
-    assert [result["contributors"] for result in json.loads(told)] == [CLIENTS]
+    assert [result["contributors"] for result in parsed(told, "trainer")] == [CLIENTS]
 
 
 def test_an_aborted_round_ends_with_code_3_and_says_why(
@@ -215,7 +216,7 @@ def test_an_aborted_round_ends_with_code_3_and_says_why(
     _, narrated = trainer.communicate(timeout=PATIENCE_S)
     assert trainer.returncode == 3, narrated
     assert "dca: the round was aborted: 4 clients contributed, at least 5 were needed; nothing was released" in narrated
-    assert json.loads((tmp_path / "out.json").read_text())["ok"] is False
+    assert parsed((tmp_path / "out.json").read_text(), "trainer")["ok"] is False
 
 
 @pytest.mark.long
@@ -243,7 +244,7 @@ def test_a_charge_whose_aborts_were_missing_comes_back_with_resume(
     again = processes.start(*DCA, "trainer", "trainer.toml", "--resume", "--json", "-")
     told, narrated = again.communicate(timeout=PATIENCE_S)
     assert again.returncode == 3, narrated
-    (ended,) = json.loads(told)
+    (ended,) = parsed(told, "trainer")
     assert ended["ok"] is False
     assert ended["error"].endswith("; its charge came back to the account")
     assert "nothing of it was released, the charge is returned" in narrated
@@ -273,7 +274,7 @@ def test_a_result_is_written_before_anything_else_can_fail(
     out = tmp_path / "out.json"
     assert main(["trainer", str(tmp_path / "trainer.toml"), *ROUND, "--tolerate", "1", "--json", str(out)]) == 8
     assert "trainer.db" in capsys.readouterr().err
-    assert json.loads(out.read_text())["ok"] is True
+    assert parsed(out.read_text(), "trainer")["ok"] is True
 
 
 def test_clients_decline_what_their_policy_does_not_allow(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import json
 import math
 import re
 import threading
@@ -15,11 +14,12 @@ import numpy as np
 import pytest
 from commands import Done
 from rich.console import Console
+from schemas import parsed
 
 from dca_proto.aggregate import SecureSumRequest
 from dca_proto.cli import main
 from dca_proto.cli.learn_view import ProgressReporter, iteration_row, show
-from dca_proto.cli.ledger_view import read_ledger_view
+from dca_proto.cli.ledger import read_ledger_view
 from dca_proto.jobs.runner import HeldRound
 from dca_proto.protocol import facts
 from dca_proto.runtime import device
@@ -119,7 +119,7 @@ def learn(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 def test_a_job_from_a_file_gives_a_result_and_is_not_paid_for_twice(learn: Learn, folder: Path) -> None:
     done = learn("--test", "own.csv", "--json", "-", "--plot", "c.png")
     assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    result = parsed(done.stdout, "learn")
     assert (result["kind"], result["job"], result["ok"], result["private"]) == (
         "learn",
         "regression-bounded",
@@ -142,7 +142,7 @@ def test_a_job_from_a_file_gives_a_result_and_is_not_paid_for_twice(learn: Learn
     again = learn("--json", "-")
     assert again.returncode == 0, again.stderr
     assert "resumed: 1 of 1 rounds were held before" in again.stderr
-    repeated = json.loads(again.stdout)
+    repeated = parsed(again.stdout, "learn")
     assert repeated["coefficients"] == result["coefficients"]
     assert repeated["rounds"][0]["round_id"] == result["rounds"][0]["round_id"]
 
@@ -155,7 +155,7 @@ def test_a_round_that_is_aborted_is_told_with_what_is_kept(learn: Learn, folder:
     options = ("--job", "gaussian", "--clients", "9", "--tolerate", "0", "--set", "collect_s=0.3", "--set", "retries=0")
     done = learn(*options, "--json", "-")
     assert done.returncode == 3
-    result = json.loads(done.stdout)
+    result = parsed(done.stdout, "learn")
     assert (result["ok"], result["kind"], [one["ok"] for one in result["rounds"]]) == (False, "learn", [False])
     told = " ".join(done.stderr.split())
     assert "stopped 0 rounds held and kept in" in told

@@ -16,7 +16,7 @@ from test_learn import LET_THROUGH, WIDE, Actors
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from dca_proto.cli import main
-from dca_proto.cli.ledger_view import read_ledger_view
+from dca_proto.cli.ledger import read_ledger_view
 from dca_proto.errors import UsageError
 from dca_proto.jobs.job import JobTerms
 from dca_proto.jobs.journal import Journal, journal_path

@@ -21,6 +21,7 @@ import psutil
 import pytest
 from commands import Dca, Done
 from rich.console import Console
+from schemas import parsed
 
 from dca_proto.cli import main
 from dca_proto.errors import RoundAborted
@@ -63,7 +64,7 @@ def own(table: Path, *more: str) -> list[str]:
 def test_a_run_says_and_writes_what_it_found(dca: Dca, table: Path, any_broker: Broker, tmp_path: Path) -> None:
     done = dca(*own(table, "--broker", any_broker.url, "--drop", "2", "--json", "-"))
     assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    result = parsed(done.stdout, "swarm")
     assert (result["ok"], result["private"], result["epsilon"], result["delta"]) == (True, True, 8.0, 1e-5)
     assert (result["mechanism"], result["not_private_because"]) == ("distributed-discrete-gaussian", [])
     assert (result["clients"], result["computes"], result["tolerated"], result["colluders"]) == (31, 3, 3, 0)
@@ -141,7 +142,7 @@ def test_each_phase_is_told_once_and_an_aborted_round_has_one() -> None:
 def test_clients_may_share_a_connection(dca: Dca, table: Path, embedded_broker: Broker) -> None:
     done = dca(*own(table, "--broker", embedded_broker.url, "--connections", "shared", "--drop", "2", "--json", "-"))
     assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    result = parsed(done.stdout, "swarm")
     assert (result["connections"], result["contributors"], result["dropped"]) == ("shared", 29, 2)
     assert "5 connections" in done.stderr
 
@@ -186,7 +187,7 @@ def test_another_job_learns_in_mini_batches(
     job = ("--job", "logistic", "--set", "batch=12", "--set", "epochs=3", "--epsilon", "60", "--drop", "0")
     done = dca(*data, *job, "--broker", embedded_broker.url, "--json", "-")
     assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    result = parsed(done.stdout, "swarm")
     assert (result["kind"], result["job"], result["batch"], result["tolerated"]) == ("swarm", "logistic", 12, 2)
     assert [(one["name"], one["contributors"]) for one in result["rounds"]] == [("phases", 24)] + 6 * [("gradient", 12)]
     assert [one["number"] for one in result["not_covered_by_epsilon"]["iterations"]] == [1, 2, 3, 4, 5, 6]
@@ -213,7 +214,7 @@ def test_dropping_as_many_as_tolerated_gives_a_result(
         *own(table, "--broker", embedded_broker.url, "--tolerate", "4", "--drop", "4", "--json", "out.json"),
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads((tmp_path / "out.json").read_text())["contributors"] == 27
+    assert parsed((tmp_path / "out.json").read_text(), "swarm")["contributors"] == 27
 
 
 @pytest.mark.parametrize(("drop", "colluders", "needed"), [("5", "0", 27), ("3", "2", 29)])
@@ -226,7 +227,7 @@ def test_one_drop_too_many_aborts(
     *_, advice, last = done.stderr.strip().splitlines()
     assert re.match(r"next +raise --tolerate to 5 or lower --drop to [24]", advice)
     assert f"{31 - int(drop)} clients contributed, at least {needed} were needed" in last
-    result = json.loads(done.stdout)
+    result = parsed(done.stdout, "swarm")
     assert (result["ok"], result["not_covered_by_epsilon"], len(result["rounds"])) == (False, None, 1)
     assert 0 <= result["epsilon_spent"] < 8, "what was charged counts until it is given back"
     assert not (tmp_path / "run").exists()
@@ -238,7 +239,7 @@ def test_a_seed_fixes_splits_and_drops_but_no_keys(dca: Dca, table: Path, embedd
     for _ in range(2):
         done = dca(*own(table, "--broker", embedded_broker.url, "--seed", "5", "--drop", "3", "--json", "-"))
         assert done.returncode == 0, done.stderr
-        results.append(json.loads(done.stdout))
+        results.append(parsed(done.stdout, "swarm"))
     first, second = results
     errors = [one["not_covered_by_epsilon"]["test"] for one in results]
     assert errors[0]["rmse_nonprivate"] == errors[1]["rmse_nonprivate"]
@@ -325,7 +326,7 @@ def test_hardening_12_what_epsilon_does_not_cover_is_left_out_on_request(
     """Neither in files nor on the screen; no row is held out, so that each is some client's."""
     done = dca(*own(table, "--no-reference", "--broker", embedded_broker.url, "--drop", "0", "--json", "-"))
     assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    result = parsed(done.stdout, "swarm")
     assert (result["private"], result["not_covered_by_epsilon"], result["clients"]) == (True, None, 40)
     assert json.loads((tmp_path / "run/result.json").read_text()) == result
     assert not [name for name, _ in leaves(result) if re.search("nonprivate|rmse|score", name)]
@@ -337,7 +338,7 @@ def test_bounds_from_data_claim_nothing(dca: Dca, table: Path, embedded_broker: 
     known = ("--csv", str(table), "--target", "y", "--bounds-from-data")
     done = dca(*known, "--broker", embedded_broker.url, "--drop", "0", "--json", "-")
     assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    result = parsed(done.stdout, "swarm")
     claims_nothing(result, done, because="the bounds were read from the data")
 
 
@@ -378,7 +379,7 @@ def test_fast_noise_claims_nothing(
     monkeypatch.setattr("dca_proto.cli.job_run.plot_estimates", plot)
     done = dca(*own(table, "--broker", embedded_broker.url, "--drop", "0", "--fast-noise", "--json", "-"))
     assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    result = parsed(done.stdout, "swarm")
     assert result["mechanism"] == "rounded-gaussian-not-private"
     assert all(one["noise_variance"] == pytest.approx(31 * one["sigma_local"] ** 2) for one in result["rounds"])
     claims_nothing(result, done, because="the noise is inexact")
@@ -392,7 +393,7 @@ def test_an_aborted_round_with_fast_noise_claims_nothing(dca: Dca, table: Path, 
     options = ("--tolerate", "4", "--drop", "5", "--fast-noise", "--json", "-")
     done = dca(*own(table, "--broker", embedded_broker.url, *options))
     assert done.returncode == 3
-    result = json.loads(done.stdout)
+    result = parsed(done.stdout, "swarm")
     assert not [value for name, value in leaves(result) if re.search("epsilon|delta|mu$", name) and value is not None]
     assert not re.search(r"(epsilon|delta|mu)\W+\d", done.stderr)
 

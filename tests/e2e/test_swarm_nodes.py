@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import Dca
+from schemas import parsed
 from test_learn import Actors
 
 from dca_proto.aggregate import NodeReleaseRequest
 from dca_proto.cli import main
-from dca_proto.cli.ledger_view import read_ledger_view
+from dca_proto.cli.ledger import read_ledger_view
 from dca_proto.errors import RoundAborted
 from dca_proto.protocol.effects import Address, Channel
 from dca_proto.protocol.trainer.request import OpenRound
@@ -70,7 +71,7 @@ def test_data_nodes_release_by_themselves_and_there_is_nobody_else(
 ) -> None:
     done = dca(*own(table, "--data-nodes", "3", "--broker", embedded_broker.url, "--json", "-"))
     assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    result = parsed(done.stdout, "swarm")
     assert (result["clients"], result["computes"], result["tolerated"], result["round_kind"]) == (
         3,
         0,
@@ -114,7 +115,7 @@ def test_a_data_node_that_vanishes_is_not_waited_for_beyond_the_close(
     monkeypatch.setattr(options, "_RELEASING_MS", 750)
     done = dca(*own(table, "--data-nodes", "3", "--drop", "1", "--broker", embedded_broker.url, "--json", "-"))
     assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    result = parsed(done.stdout, "swarm")
     (one,) = result["rounds"]
     assert (one["dropped"], one["arrived"], len(one["absent_clients"])) == (1, 2, 1)
     assert {node["number"] for node in result["nodes"]} == {0, 1, 2} - set(one["absent_clients"])
@@ -133,7 +134,7 @@ def test_a_round_in_which_nothing_came_is_an_abort_with_advice(
     monkeypatch.setattr(LiveTrainer, "hold", lost)
     done = dca(*own(table, "--data-nodes", "2", "--broker", embedded_broker.url, "--json", "-"))
     assert done.returncode == 3
-    result = json.loads(done.stdout)
+    result = parsed(done.stdout, "swarm")
     assert (result["ok"], result["nodes"], result["relation"]) == (False, [], None)
     assert result["error"] == "no data node released anything; 0 declined"
     assert "no release came in time: lower --data-nodes or --drop" in words(done.stderr)
@@ -152,7 +153,7 @@ def test_a_release_is_lost_and_no_contribution() -> None:
 def test_one_sum_over_all_clients_is_one_node(dca: Dca, table: Path, embedded_broker: Broker) -> None:
     done = dca(*own(table, "--clients", "40", "--drop", "2", "--broker", embedded_broker.url, "--json", "-"))
     assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    result = parsed(done.stdout, "swarm")
     (one,) = result["rounds"]
     assert (result["round_kind"], one["relation"], one["contributors"]) == ("secure-sum", "replace-one-client", 38)
     assert one["noise_variance"] == pytest.approx(38 * one["sigma_local"] ** 2), "what it really carries"
@@ -165,7 +166,7 @@ def test_data_nodes_release_averages_of_their_rows(dca: Dca, table: Path, embedd
     group = ("--data-nodes", "3", "--set", "group=5", "--broker", embedded_broker.url, "--json", "-")
     done = dca(*own(table, *group))
     assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    result = parsed(done.stdout, "swarm")
     (one,) = result["rounds"]
     assert (one["name"], one["relation"]) == ("averaged-regression", "replace-one-row")
     assert [node["rows"] for node in result["nodes"]] == [515, 515, 515], "whole groups count"
@@ -187,7 +188,7 @@ def test_what_was_released_is_written_where_no_result_comes_of_it(
     assert "what was released is in run/result.json; run again with other settings, --set KEY=VALUE" in words(
         done.stderr
     )
-    result = json.loads(done.stdout)
+    result = parsed(done.stdout, "swarm")
     assert json.loads(Path("run/result.json").read_text()) == result
     assert (result["ok"], result["error"]) == (False, "a draw is not finite; take another method")
     (one,) = result["rounds"]

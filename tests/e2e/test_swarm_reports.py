@@ -20,11 +20,12 @@ import numpy as np
 import pytest
 from commands import Dca
 from rich.console import Console
+from schemas import parsed
 from scipy.stats import binom
 from test_learn import Actors
 
 from dca_proto.cli import main
-from dca_proto.cli.ledger_view import read_ledger_view
+from dca_proto.cli.ledger import read_ledger_view
 from dca_proto.errors import RoundAborted
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.runtime.broker import Broker
@@ -95,7 +96,7 @@ def test_a_histogram_of_reports(
 ) -> None:
     done = dca(*own(table, any_broker.url, "calls", "--job", "ldp-histogram", "--epsilon", "6", *QUICK, "--json", "-"))
     assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    result = parsed(done.stdout, "swarm")
     assert (result["reports"], result["mechanism"], result["round_kind"]) == (*["unary-encoding"] * 2, "ldp-report")
     assert (result["clients"], result["computes"], result["tolerated"], result["unknown_noises"]) == (ROWS, 0, 0, None)
     assert (result["epsilon"], result["delta"], result["epsilon_spent"], result["reported"]) == (6.0, 0.0, 6.0, ROWS)
@@ -160,7 +161,7 @@ def test_a_mean_of_reports_of_which_some_are_missing(
     given = ("--job", "ldp-mean", "--set", "family=poisson", "--epsilon", "4", "--clients", "50", "--drop", "2")
     done = dca(*own(table, embedded_broker.url, "calls", *given, *QUICK, "--json", "-"))
     assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    result = parsed(done.stdout, "swarm")
     (one,) = result["rounds"]
     assert (one["contributors"], one["dropped"], len(one["absent_clients"]), result["reported"]) == (48, 2, 2, 48)
     assert (result["clients"], result["epsilon_spent"], result["delta"]) == (50, 4.0, 0.0)
@@ -190,7 +191,7 @@ def test_a_regression_from_reports(
     given = ("--job", "ldp-regression", "--epsilon", "8", "--delta", "1e-6", "--set", "radius=1")
     done = dca(*own(table, embedded_broker.url, "y", *given, *QUICK, "--json", "-"))
     assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    result = parsed(done.stdout, "swarm")
     (one,) = result["rounds"]
     assert (one["name"], one["contributors"], one["dimension"]) == ("regression", 46, 6)
     assert (result["delta"], result["epsilon_spent"]) == (1e-6, pytest.approx(8))
@@ -211,7 +212,7 @@ def test_two_reports_of_each_client_cost_it_the_budget_together(
     given = ("--job", "ldp-regression", "--epsilon", "8", "--set", "family=logistic", "--set", "inputs=true")
     done = dca(*own(table, embedded_broker.url, "high", *given, "--json", "-"))
     assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    result = parsed(done.stdout, "swarm")
     assert [(one["name"], one["contributors"], one["dimension"]) for one in result["rounds"]] == [
         ("sum", 46, 1),
         ("histogram", 46, 2),
@@ -229,7 +230,7 @@ def test_gradient_steps_over_groups_of_clients(
     given = ("--job", "ldp-sgd", "--epsilon", "8", "--set", "group=10")
     done = dca(*own(table, embedded_broker.url, "y", *given, "--json", "-"))
     assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    result = parsed(done.stdout, "swarm")
     assert [one["contributors"] for one in result["rounds"]] == [11, 11, 11, 11], "of 46 clients, two are left over"
     assert (result["batch"], result["reported"], result["groups"]) == (11, 44, {"number": 4, "size": 11})
     assert result["epsilon_spent"] == pytest.approx(8), "each was asked once"
@@ -252,7 +253,7 @@ def test_a_round_in_which_nothing_came_is_an_abort_with_advice(
     monkeypatch.setattr(LiveTrainer, "hold", lost)
     done = dca(*own(table, embedded_broker.url, "y", "--job", "ldp-sgd", "--json", "-"))
     assert done.returncode == 3
-    assert json.loads(done.stdout)["error"] == "no client released anything; 0 declined"
+    assert parsed(done.stdout, "swarm")["error"] == "no client released anything; 0 declined"
     assert "no report came in time: lower --clients or --drop" in words(done.stderr)
 
 

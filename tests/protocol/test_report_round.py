@@ -120,12 +120,12 @@ def test_the_sum_of_many_rows_and_their_mean_are_protected_as_a_whole() -> None:
 def test_the_result_in_words_and_as_json() -> None:
     cast = Reporters(UNARY_ENCODING, HELD)
     (result,) = results(reported(cast))
-    plain = json.loads(json.dumps(outcome(result)))
+    plain = json.loads(msgspec.json.encode(outcome(result)))
     assert np.array(plain["reports"]["values"]).tolist() == result.reports.values.astype(int).tolist()
     assert (plain["reports"]["probabilities"], plain["nodes"]) == (list(result.reports.probabilities), [])
     assert [one.noise_std for one in estimates(result)] == [pytest.approx(result.noise_variance**0.5)] * 5
     summed = TestFederation(4, 2, rows=[np.full((1, 1), 0.5)] * 4)
-    assert outcome(results(begin(summed)[0])[0])["reports"] is None
+    assert outcome(results(begin(summed)[0])[0]).reports is None
 
 
 # What it costs, and when

@@ -75,7 +75,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
         ("--also laplace:x", "--also 'laplace:x': expected laplace:EPSILON", 2),
         ("--also laplace:1,2,3", "--also 'laplace:1,2,3': expected laplace:EPSILON", 2),
         ("--also pure:-1", "--also 'pure:-1': epsilon is -1, expected 1e-09 to 100", 2),
-        ("--plot cost.txt", "--plot cost.txt: expected a name that ends with .png", 2),
+        ("--plot cost.txt", "--plot cost.txt: expected a name that ends in .png", 2),
         ("--plot missing/cost.png", "cannot write missing/cost.png", 8),
         ("--json missing/x.json", "cannot write missing/x.json", 8),
         ("--json full.json", "cannot write full.json: No space left on device", 8),

@@ -15,10 +15,11 @@ from pathlib import Path
 import msgspec
 import pytest
 import typer
+from schemas import parsed
 
-from dca_proto import cli, device
+from dca_proto import cli
 from dca_proto.cli import main
-from dca_proto.cli.message_dump import describe_message
+from dca_proto.cli.inspect import describe_message
 from dca_proto.errors import PeerError, RoundAborted, TransportError, UsageError
 from dca_proto.protocol.client.round import StoredRound as ClientRound
 from dca_proto.protocol.compute.round import StoredList
@@ -29,6 +30,7 @@ from dca_proto.protocol.trainer.round import ROUNDS, StoredRound
 from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode
 from dca_proto.protocol.wire.fields import Signed
 from dca_proto.protocol.wire.messages import Answer, Contribution, Receipt
+from dca_proto.runtime import device
 from dca_proto.runtime.keyfile import read_certificate, read_federation, read_identity
 from dca_proto.runtime.parts import split
 from dca_proto.runtime.store import SqliteStore
@@ -46,8 +48,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
 
     def call(*arguments: str) -> tuple[int, str, str]:
         code = main(arguments)
-        told, error = capsys.readouterr()
-        return code, told, error
+        return code, *capsys.readouterr()
 
     return call
 
@@ -426,7 +427,7 @@ def test_a_store_is_shown_without_its_secrets(run: Run, tmp_path: Path, played: 
             code, told, error = run("inspect", str(path), *given)
             assert code == 0, error
             assert not [value for value in secret if value in told.replace("\n", "")]
-        shown_kinds |= {record["kind"] for record in json.loads(told)}
+        shown_kinds |= {record["kind"] for record in parsed(told, "inspect")}
         assert not [record for record in json.loads(told) if "unreadable" in record]
         assert len(json.loads(told)) == len(records)
     assert shown_kinds >= {"epoch", "hello", "client-round", "announcement", "ledger", "seen"}, "clients'"
@@ -444,8 +445,7 @@ async def _write_store(path: Path, actor_id: bytes, records: dict[tuple[str, byt
 
 def test_every_message_is_shown_without_its_secrets(played: tuple[TestFederation, Network]) -> None:
     _, network = played
-    secret = secrets_of(network)
-    kinds = set()
+    secret, kinds = secrets_of(network), set()
     for envelope in network.sent:
         plain = describe_message(envelope.payload)
         assert describe_message(split(envelope.payload)[0]) == plain, "also as the broker carries it"

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from schemas import parsed
 
 from dca_proto.cli import main
-from dca_proto.cli.ledger_view import as_plain, read_ledger_view
+from dca_proto.cli.ledger import read_ledger_view, spending
 from dca_proto.privacy import accounting
 from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.rounding import at_least, at_most
@@ -153,7 +154,7 @@ def test_the_json_says_the_same_to_programs(run: Run, folder: Path) -> None:
     code, told, error = run("client.toml", "--json", "-")
     assert code == 0
     assert "charged" in error, "people read the table there"
-    plain = json.loads(told)
+    plain = parsed(told, "ledger")
     assert (plain["role"], plain["federation"], plain["warnings"]) == ("client", "booked", [])
     assert (plain["epsilon_allowed"], plain["epsilon_per_round_max"], plain["delta"]) == (2.0, 1.0, 1e-6)
     assert plain["mu_spent"] == pytest.approx(MU * 2**0.5)
@@ -171,7 +172,7 @@ def test_the_json_says_the_same_to_programs(run: Run, folder: Path) -> None:
 def test_what_is_left_is_what_the_policy_lets_through(folder: Path, played: tuple[TestFederation, Network]) -> None:
     book, now_ms = read_ledger_view(folder / "client.toml"), played[1].now_ms
     assert book.budget_limit is not None
-    left = as_plain(book, 1e-6, now_ms)["epsilon_left"]
+    left = spending(book, 1e-6, now_ms).epsilon_left
     assert book.budget_limit.check(PrivacyCost.of(left, 1e-6), book.ledger, now_ms) is None
     assert book.budget_limit.check(PrivacyCost.of(left * 1.0001, 1e-6), book.ledger, now_ms) is not None
 
@@ -186,7 +187,7 @@ def test_rounds_of_reports_are_told_at_delta_0_and_what_is_left_of_either_kind(
     asyncio.run(save(folder / "client.db", own))
     spent = accounting.compose([MU, MU, mu])
     rest = (accounting.mu_of(2.0, 1e-6) ** 2 - spent**2) ** 0.5
-    plain = json.loads(run("client.toml", "--json", "-")[1])
+    plain = parsed(run("client.toml", "--json", "-")[1], "ledger")
     assert plain["mu_spent"] == pytest.approx(spent)
     assert plain["pure_spent"] == 0.125
     assert plain["epsilon_spent"] == pytest.approx(accounting.epsilon_of(spent, 1e-6))
@@ -201,7 +202,7 @@ def test_rounds_of_reports_are_told_at_delta_0_and_what_is_left_of_either_kind(
     assert plain["epsilon_for_reports"] is None
     policy = folder / "client.toml"
     policy.write_text(policy.read_text() + "epsilon_for_reports = 0.25\n")
-    plain = json.loads(run("client.toml", "--json", "-")[1])
+    plain = parsed(run("client.toml", "--json", "-")[1], "ledger")
     sums = accounting.compose([MU, MU])
     assert plain["mu_spent"] == pytest.approx(sums)
     assert plain["epsilon_spent"] == pytest.approx(0.125 + accounting.epsilon_of(sums, 1e-6))
@@ -222,7 +223,7 @@ def test_a_trainers_account_counts_every_announced_round(
 ) -> None:
     """Two with a result and one that goes on; those without contributions came back, signed by all Compute nodes."""
     at(monkeypatch, played[1].now_ms)
-    plain = json.loads(run("trainer.toml", "--json", "-")[1])
+    plain = parsed(run("trainer.toml", "--json", "-")[1], "ledger")
     assert plain["role"] == "trainer"
     spent = accounting.compose([MU, MU, accounting.mu_of(0.5, 1e-6)])
     assert plain["mu_spent"] == pytest.approx(spent)
@@ -236,7 +237,7 @@ def test_a_trainers_account_counts_every_announced_round(
     ("name", "spent"), [("client", "2 charges, mu = 0.3348"), ("trainer", "3 charges, mu = 0.3571")]
 )
 def test_a_store_by_itself_tells_what_is_spent_at_a_delta(run: Run, name: str, spent: str) -> None:
-    plain = json.loads(run(f"{name}.db", "--delta", "1e-7", "--json", "-")[1])
+    plain = parsed(run(f"{name}.db", "--delta", "1e-7", "--json", "-")[1], "ledger")
     assert (plain["role"], plain["delta"], plain["federation"]) == (name, 1e-7, None)
     assert plain["epsilon_spent"] == accounting.epsilon_of(plain["mu_spent"], 1e-7)
     assert plain["epsilon_left"] is plain["epsilon_allowed"] is plain["period_days"] is None
@@ -320,7 +321,7 @@ def test_a_ledger_that_looks_like_an_old_copy_warns(
     assert said in shown
     assert "Otherwise the node lies or errs" in shown
     assert "\x1b[31m" not in shown
-    plain = json.loads(run("client.toml", "--json", "-")[1])
+    plain = parsed(run("client.toml", "--json", "-")[1], "ledger")
     assert len(plain["warnings"]) == 2
     assert plain["declined"][-1]["epsilon"] is None, "JSON knows no NaN"
 

@@ -141,18 +141,18 @@ def test_an_aggregate_that_is_not_private_has_no_figures_that_could_be_told() ->
 
 
 def test_programs_get_null() -> None:
-    found = outcome(ideal(RoundedGaussian()))
+    found = msgspec.to_builtins(outcome(ideal(RoundedGaussian())))
     assert (found["private"], found["epsilon"], found["delta"]) == (False, None, None)
     text = json.dumps(found)
     assert not CLAIM.search(text)
     assert "1.25" not in text
-    assert CLAIM.search(json.dumps(outcome(ideal(DistributedDiscreteGaussian()))))
+    assert CLAIM.search(msgspec.json.encode(outcome(ideal(DistributedDiscreteGaussian()))).decode())
 
 
 def test_people_are_told_that_nothing_is_claimed(capsys: pytest.CaptureFixture[str]) -> None:
     shown = {}
     for mechanism in (RoundedGaussian(), DistributedDiscreteGaussian()):
-        actors._show(ideal(mechanism), None)
+        actors._show(Console(width=100), ideal(mechanism))
         shown[mechanism.private] = capsys.readouterr().out
     assert "nothing is claimed: this is not private" in shown[False]
     assert "estimate, not private" in shown[False]

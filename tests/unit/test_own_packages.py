@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dca_proto.cli.own_packages import foreign_package
+from dca_proto.cli import foreign_package
 
 ROOT = Path(__file__).parent.parent.parent
 FOREIGN = 'raise SystemExit("a foreign package was imported")\n'
@@ -59,5 +59,5 @@ def test_a_foreign_wheel_over_ours_is_refused_and_ours_is_not(tmp_path: Path) ->
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dca_proto.cli.own_packages.find_spec", lambda name: None)
+    monkeypatch.setattr("dca_proto.cli.importlib.util.find_spec", lambda name: None)
     assert (foreign_package() or "").startswith("cannot use package 'inference': found no such package, expected this")

@@ -12,7 +12,7 @@ import pytest
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.cli import main
-from dca_proto.cli.actors import _result_lines
+from dca_proto.cli.actors import result_lines
 from dca_proto.errors import RoundAborted, UsageError
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.play import play_releases
@@ -82,13 +82,13 @@ def test_a_policy_says_that_rows_are_many_peoples_and_by_default_that_they_are_n
 
 def test_the_result_tells_rows_and_data_nodes() -> None:
     found = result()
-    plain = json.loads(json.dumps(outcome(found)))
+    plain = json.loads(msgspec.json.encode(outcome(found)))
     assert [node["rows"] for node in plain["nodes"]] == [1, 1]
     assert [node["sum"] for node in plain["nodes"]] == [node.value.tolist() for node in found.nodes]
     assert plain["noise_variance"] == 2 * plain["nodes"][0]["noise_variance"]
     assert plain["relation"] == "replace-one-row"
     assert plain["reports"] is None
-    first, second, _ = _result_lines(found)
+    first, second, _ = result_lines(found)
     assert first == "from       2 rows of 2 data nodes (1, 1), each with its whole noise"
     assert second == "spent      epsilon 1, delta 1e-06 of every row's budget"
 
@@ -174,11 +174,11 @@ def test_the_result_tells_how_many_reported_and_by_what() -> None:
     cast = TestFederation(3, 0, rows=[np.array([[0.5]]), np.array([[2.5]]), np.zeros((0, 1))], policy=policy)
     request = msgspec.structs.replace(open_round(reports(), cast.federation), clients_expected=3)
     found = play_releases(cast.trainer(), [cast.client(index) for index in range(3)], request, 1_700_000_000_000)
-    plain = json.loads(json.dumps(outcome(found)))
+    plain = json.loads(msgspec.json.encode(outcome(found)))
     assert found.reports is not None
     assert plain["reports"]["values"] == found.reports.values.astype(int).tolist()
     assert (plain["contributors"], plain["delta"], plain["relation"]) == (3, 0.0, "replace-one-client")
-    first, second, _ = _result_lines(found)
+    first, second, _ = result_lines(found)
     assert first == "from       3 reports by unary-encoding, each private by itself"
     assert second == "spent      epsilon 1, delta 0 of every participant's budget"
 

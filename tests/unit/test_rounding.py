@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import report_samples
 from hypothesis import HealthCheck, given, settings
@@ -25,9 +26,8 @@ from pages import text_of as page_text
 from rich.console import Console
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.cli import account_answer, account_view, actors, learn_view, ledger, ledger_view
-from dca_proto.cli.account_enquiry import Enquiry
-from dca_proto.cli.account_question import Columns, question
+from dca_proto.cli import account, account_plan, actors, learn_view, ledger
+from dca_proto.cli.account_plan import Columns, Enquiry, question
 from dca_proto.privacy import accounting
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.cost import PrivacyCost
@@ -201,8 +201,8 @@ def test_the_picture_of_an_audit(epsilon: float, delta: float) -> None:
 @given(EPSILONS, DELTAS)
 def test_a_trainers_result_on_the_terminal_and_as_json(epsilon: float, delta: float) -> None:
     result = replace(a_sum(), epsilon=epsilon, delta=delta, mu=accounting.mu_of(epsilon, delta))
-    check("\n".join(actors._result_lines(result)), epsilon=(epsilon,), delta=delta)
-    plain = json.loads(json.dumps(outcome(result)))
+    check("\n".join(actors.result_lines(result)), epsilon=(epsilon,), delta=delta)
+    plain = json.loads(msgspec.json.encode(outcome(result)))
     assert (plain["epsilon"], plain["delta"]) == (epsilon, delta), "JSON has all digits"
 
 
@@ -223,14 +223,14 @@ def test_the_account_before_anything_runs(epsilon: float, delta: float) -> None:
         rows_max=1, fraction_bits=32, also=(),
     )  # fmt: skip
     divided = enquiry.divided()
-    found, shown = account_answer.answer(enquiry, divided, enquiry.rounds(divided)), io.StringIO()
-    account_view.show(Console(file=shown, width=300), enquiry, found)
+    found, shown = account_plan.answer(enquiry, divided, enquiry.rounds(divided)), io.StringIO()
+    account.show(Console(file=shown, width=300), found)
     check(re.sub(r"at delta .*\n|epsilon  .*\n", "", shown.getvalue()), epsilon=(epsilon,), delta=delta)
-    for point in found["curve"]:
-        assert accounting.delta_of(point["epsilon"], found["mu"]) <= point["delta"] * (1 + 1e-12)
+    for point in found.curve:
+        assert accounting.delta_of(point.epsilon, found.mu) <= point.delta * (1 + 1e-12)
     columns = [parsed(one) for one in re.search(r"\nepsilon +(.+)\n", shown.getvalue())[1].split()]
-    for told, point in zip(columns, found["curve"][1::2], strict=True):
-        assert point["epsilon"] <= told <= point["epsilon"] * (1 + CLOSE)
+    for told, point in zip(columns, found.curve[1::2], strict=True):
+        assert point.epsilon <= told <= point.epsilon * (1 + CLOSE)
 
 
 @quickly
@@ -243,22 +243,22 @@ def test_a_ledger_rounds_what_is_spent_up_and_what_is_left_down(
         for n, one in enumerate(epsilons, 1)
     ]
     budget_limit = BudgetLimit(epsilon=limit, delta=delta, period_days=36500)
-    kept = ledger_view.LedgerView(
+    kept = ledger.LedgerView(
         store=Path("x"), role="client", ledger=Ledger(charges), declined=(), budget_limit=budget_limit
     )
-    plain = ledger_view.as_plain(kept, delta, 1)
-    (_, spent), (_, left) = ledger._totals(kept, plain)
+    plain = ledger.spending(kept, delta, 1)
+    (_, spent), (_, left) = ledger.totals(plain)
     (spent_epsilon,) = printed(spent, "epsilon")
-    assert plain["epsilon_spent"] <= spent_epsilon <= plain["epsilon_spent"] * (1 + CLOSE)
-    assert accounting.delta_of(plain["epsilon_spent"], plain["mu_spent"]) <= delta * (1 + 1e-12)
+    assert plain.epsilon_spent <= spent_epsilon <= plain.epsilon_spent * (1 + CLOSE)
+    assert accounting.delta_of(plain.epsilon_spent, plain.mu_spent) <= delta * (1 + 1e-12)
     (left_epsilon,) = printed(left, "epsilon")
-    assert plain["epsilon_left"] * (1 - CLOSE) <= left_epsilon <= plain["epsilon_left"]
+    assert plain.epsilon_left * (1 - CLOSE) <= left_epsilon <= plain.epsilon_left
     assert kept.ledger.spent(0) + PrivacyCost.of(left_epsilon, delta) != PrivacyCost()
     assert (kept.ledger.spent(0) + PrivacyCost.of(left_epsilon, delta)).within(limit, delta), (
         "who asks for it is let in"
     )
     console = Console(file=io.StringIO(), width=300)
-    console.print(ledger._charges(plain))
+    console.print(ledger.charges_table(plain))
     rows = [line.split() for line in console.file.getvalue().splitlines() if line.strip()[:1].isdigit()]  # type: ignore[attr-defined]
     for row, charge in zip(rows, charges, strict=True):
         for told, true in zip(row[5:8], (charge.epsilon, charge.delta, charge.mu), strict=True):

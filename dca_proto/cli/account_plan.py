@@ -1,0 +1,444 @@
+"""The rounds that the options of `dca account` mean, planned as their participants would, and what they cost.
+
+Without public bounds there are columns x1, x2, ... about 0, in units of their own, each within ± the bound; where the
+statistic is a histogram, as many bins; by default as few as it takes. The noise of a gradient follows from its clip
+alone, so by default it is at θ = 0, and clipped at 1. That of a mixture does not depend on its components either: by
+default they are two, and all at the centre.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from dca_proto.cli.options import parse_parameters, require_known
+from dca_proto.crypto.sealing import ID_BYTES
+from dca_proto.errors import UsageError
+from dca_proto.jobs.forecast import EXACT, Forecast, forecast
+from dca_proto.privacy import accounting
+from dca_proto.privacy import composition as privacy_loss
+from dca_proto.privacy.budget import Budget, RoundCost, best_shares
+from dca_proto.privacy.cost import PrivacyCost, total
+from dca_proto.privacy.rounding import at_least, at_most
+from dca_proto.protocol.params import Limits
+from dca_proto.protocol.trainer.request import AskSecureSum, OpenRound
+from dca_proto.runtime.request import parameters_of
+from dca_proto.statistics import AveragedRegression, Mixture, ModelGradient, Statistic, registered, resolve
+from dca_proto.statistics.base import COLUMNS_MAX, parameter_names
+from dca_proto.statistics.contribution import client_sensitivity
+from dca_proto.statistics.histogram import BINS_MAX
+from dca_proto.statistics.regression import Regression
+from dca_proto.statistics.regression_sensitivity import Weights
+from dca_proto.statistics.weights import best_regression_weights
+from dca_proto.wording import nearest
+
+DELTAS = tuple(float(f"1e-{digits}") for digits in range(3, 13))
+DATA, SCALED_TO_ONE, SCALED = "data", "columns scaled to ±1", "scaled columns"
+_PLAINEST = {"regression": 2, "averaged-regression": 2, "gradient": 2, "histogram": 2}  # columns or bins; else 1
+_FIRST = ("noise_multiplier", "sensitivity", "sigma_local", "scale_factor", "ring_bits")
+_LABELLED_MAX = 100  # coordinates up to which each is listed by name
+_EPSILON_LARGE = 10.0
+_ALSO: dict[str, tuple[type[privacy_loss.Release], str]] = {
+    "gaussian": (privacy_loss.Gaussian, "gaussian:MU"),
+    "laplace": (privacy_loss.Laplace, "laplace:EPSILON or, on a grid, laplace:EPSILON,STEPS"),
+    "randomised-response": (privacy_loss.RandomisedResponse, "randomised-response:EPSILON,CATEGORIES"),
+    "unary-encoding": (privacy_loss.UnaryEncoding, "unary-encoding:EPSILON"),
+    "pure": (privacy_loss.PureDP, "pure:EPSILON"),
+}
+Question = tuple[str, dict[str, Any]]
+"""A statistic's name and its parameters."""
+
+
+# --- what is asked ----------------------------------------------------------------------------------------------------
+
+
+class Columns(msgspec.Struct, frozen=True, kw_only=True):
+    """What options say of the columns.
+
+    Attributes:
+        names: of the columns; None for x1, x2, ... or those of the bounds.
+        dimension: how many columns, or a histogram's bins. bound: of every column, in units of its own.
+        bounds: public [LO, HI] of each.
+
+    Raises:
+        UsageError: options that exclude each other.
+    """
+
+    names: list[str] | None = None
+    dimension: int | None = None
+    bound: float | None = None
+    bounds: dict[str, list[float]] | None = None
+
+    def __post_init__(self) -> None:
+        if self.bound is not None and self.bounds is not None:
+            raise UsageError("--bound and --bounds exclude each other; keep one")
+
+    def size(self, statistic: str, most: int = COLUMNS_MAX, what: str = "columns") -> int:
+        """How many columns or bins. Raises `UsageError` for more than a round can have."""
+        found = _PLAINEST.get(statistic, 1) if self.dimension is None else self.dimension
+        if not 1 <= found <= most:
+            raise UsageError(f"--dimension {found}: expected 1 to {most} {what}")
+        return found
+
+    def named(self, statistic: str) -> list[str]:
+        """The columns' names. Raises `UsageError` where two options say how many."""
+        given = self.names or list(self.bounds or ())
+        if given and self.dimension is not None:
+            option = "--columns" if self.names else "--bounds"
+            raise UsageError(f"{option} names the columns of a {statistic}, and so excludes --dimension; keep one")
+        return given or [f"x{j}" for j in range(1, self.size(statistic) + 1)]
+
+    def about_zero(self, names: Sequence[str]) -> dict[str, Any]:
+        """Parameters of columns in units of their own, each within ± the bound."""
+        bound = 1.0 if self.bound is None else self.bound
+        return {"centre": [0.0] * len(names), "scale": [1.0] * len(names), "bound": [bound] * len(names)}
+
+
+def questions(statistics: Sequence[str], columns: Columns, further: Sequence[str]) -> tuple[Question, ...]:
+    """The question of each round.
+
+    Args:
+        statistics: names ``A`` or ``A,B``, in the order of the rounds. further: parameters, as texts ``NAME=JSON``.
+
+    Raises:
+        UsageError: an unknown name, naming the nearest, or options that do not go together.
+    """
+    names = [name.strip() for text in statistics for name in text.split(",")]
+    if "" in names:
+        raise UsageError(f"--statistic {','.join(statistics)!r}: a name is missing beside a comma; expected A or A,B")
+    for name in names:
+        require_known("--statistic", name, registered())
+    given = parse_parameters(list(further)) or {}
+    known = sorted({key for name in names for key in parameter_names(name)})
+    for key in given:
+        if key not in known:
+            raise UsageError(
+                f"--parameter {key}: no such parameter of {', '.join(names)}{nearest(key, known)}; "
+                f"known: {', '.join(known)}"
+            )
+    return tuple(question(name, columns, given) for name in names)
+
+
+def question(name: str, columns: Columns, given: dict[str, Any]) -> Question:
+    """A statistic with all of its parameters; of those given it takes what it knows.
+
+    Raises:
+        UsageError: options that do not go together.
+    """
+    known = parameter_names(name)
+    mine = {key: value for key, value in given.items() if key in known}
+    if "edges" in known:
+        return name, {**_binned(name, columns), **mine}
+    if "times" in known:
+        return name, {**_survival(name, columns, "feature_codes" in known), **mine}
+    names = columns.named(name)
+    if "theta" in known:  # a gradient at θ = 0; the last column is the target
+        mine = {"theta": [0.0] * (len(names) - 1 + bool(mine.get("intercept"))), "clip": 1.0, **mine}
+    if "log_weights" in known:
+        mine = {**_alike(names, mine), **mine}
+    if "bound" not in known:
+        return name, {"columns": names, **mine}
+    if columns.bounds is None:
+        return name, {"columns": names, **columns.about_zero(names), **mine}
+    return name, parameters_of(name, names, {key: (low, high) for key, (low, high) in columns.bounds.items()}, mine)
+
+
+def _binned(name: str, columns: Columns) -> dict[str, Any]:
+    """One column, and the edges of equal bins between its bounds, or of bins of 1."""
+    bins = columns.size(name, BINS_MAX, "bins")
+    column = (columns.names or list(columns.bounds or ()) or ["x1"])[0]
+    low, high = (columns.bounds or {}).get(column, (0.0, float(bins)))
+    return {"columns": [column], "edges": [low + (high - low) * k / bins for k in range(bins + 1)]}
+
+
+def _survival(name: str, columns: Columns, has_features: bool) -> dict[str, Any]:
+    """A time grid of so many intervals, one group, and a code of its own for each cell; perhaps one feature."""
+    intervals = columns.size(name, what="intervals")
+    names = columns.names or ["duration", "event", *["x1"] * has_features]
+    grid = {"columns": names, "times": [float(k) for k in range(1, intervals + 1)]}
+    if not has_features:
+        return grid
+    codes = np.eye(2 * intervals + 1, dtype=int).tolist()
+    return {**grid, **columns.about_zero(names[2:]), "radius": 1.0, "codes": codes, "feature_codes": codes}
+
+
+def _alike(names: Sequence[str], given: dict[str, Any]) -> dict[str, Any]:
+    """A mixture's components: as many as some parameter has, all the same."""
+    lists = [given[key] for key in ("log_weights", "means", "precisions") if isinstance(given.get(key), list)]
+    count, d = len(lists[0]) if lists else 2, len(names)
+    return {"log_weights": [0.0] * count, "means": [[0.0] * d] * count, "precisions": [[1.0] * d] * count}
+
+
+def parse_also(text: str) -> privacy_loss.Release:
+    """``KIND:VALUE``. Raises `UsageError` that lists the kinds."""
+    kind, _, values = text.partition(":")
+    if kind not in _ALSO:
+        forms = ", ".join(form for _, form in _ALSO.values())
+        raise UsageError(f"--also {text!r}: {kind!r} is unknown{nearest(kind, _ALSO)}; expected one of {forms}")
+    release, form = _ALSO[kind]
+    try:
+        first, *rest = values.split(",")
+        return release(float(first), *map(int, rest))
+    except UsageError as error:
+        raise UsageError(f"--also {text!r}: {error}") from None
+    except (TypeError, ValueError):
+        raise UsageError(f"--also {text!r}: expected {form}") from None
+
+
+def parse_shares(text: str) -> tuple[float, ...] | None:
+    """``A,B,...`` or ``best``, which is None. Raises `UsageError` for anything else."""
+    if text == "best":
+        return None
+    try:
+        return tuple(float(share) for share in text.split(","))
+    except ValueError:
+        raise UsageError(f"--shares {text!r}: expected one number for each round, as in 0.1,0.9, or best") from None
+
+
+class Enquiry(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that may be held one day.
+
+    Attributes:
+        budget: of the whole job, for each participant.
+        clients, tolerated, colluders, computes: N, T, c and M.
+        questions: of each round. shares: of each round, of μ²; None for the best ones.
+        rows_max, fraction_bits: as in an announcement. also: what else is spent on the same participants.
+    """
+
+    budget: Budget
+    clients: int
+    tolerated: int
+    colluders: int
+    computes: int
+    questions: tuple[Question, ...]
+    shares: tuple[float, ...] | None
+    rows_max: int
+    fraction_bits: int
+    also: tuple[privacy_loss.Release, ...]
+
+    def divided(self) -> tuple[float, ...]:
+        """The share of each round: as given, or the ones that minimise the sum of all coordinates' noise variances.
+
+        Raises:
+            UsageError: not one share for each round, or a statistic that cannot be.
+        """
+        if self.shares is None:
+            return best_shares(map(self._error, self.questions))
+        if len(self.shares) != len(self.questions):
+            raise UsageError(
+                f"--shares: found {len(self.shares)}, expected one for each of {len(self.questions)} rounds"
+            )
+        return self.shares
+
+    def _error(self, question: Question) -> float:
+        """Δ² d, in the statistic's units."""
+        statistic = resolve(*question)
+        sensitivity = client_sensitivity(statistic, self.rows_max, self.fraction_bits)
+        return math.ldexp(sensitivity.l2, -self.fraction_bits) ** 2 * statistic.dimension
+
+    def rounds(self, shares: Sequence[float]) -> list[OpenRound]:
+        """Each round as a trainer would be asked for it. Raises `UsageError` where one cannot be held."""
+        most = Limits().clients_max
+        if not 1 <= self.clients <= most:
+            raise UsageError(f"N = {self.clients} clients, expected 1 to {most}; change --clients")
+        for name, option, count in (("T", "--tolerate", self.tolerated), ("c", "--colluders", self.colluders)):
+            if count < 0:
+                raise UsageError(f"{name} = {count}, expected 0 or more; change {option}")
+        costs = zip(self.questions, self.budget.split(shares), strict=True)
+        return [self._round(number, *question, cost) for number, (question, cost) in enumerate(costs, 1)]
+
+    def _round(self, number: int, statistic: str, parameters: dict[str, Any], cost: RoundCost) -> OpenRound:
+        computes = tuple(place.to_bytes(ID_BYTES, "big") for place in range(self.computes))
+        request = OpenRound(
+            round_id=bytes(ID_BYTES),
+            statistic=statistic,
+            parameters=parameters,
+            mu=cost.mu,
+            epsilon=cost.epsilon,
+            delta=cost.delta,
+            ask=AskSecureSum(computes=computes, tolerated=self.tolerated, colluders=self.colluders),
+            clients_expected=self.clients,
+            rows_max=self.rows_max,
+            fraction_bits=self.fraction_bits,
+        )
+        try:
+            request.draft(EXACT, Limits())
+        except UsageError as error:
+            if len(self.questions) == 1:
+                raise
+            raise UsageError(f"round {number}, {statistic} at epsilon {at_least(cost.epsilon)}: {error}") from None
+        return request
+
+
+# --- what is answered -------------------------------------------------------------------------------------------------
+
+
+class PlannedRound(Forecast, frozen=True, kw_only=True):
+    """A round's forecast, and the noise of each of its estimates.
+
+    Attributes:
+        share: of the budget's μ².
+        labels, noise_std: of each estimate, its name and the standard deviation of the noise in it; null where there
+            are more than 100. noise_std_units: the units of these.
+        best_weights: of a regression, the weights of xxᵀ, xy and y² that minimise the total noise variance.
+        best_weights_gain: what part of the noise's standard deviation these save, beside the weights asked for.
+    """
+
+    share: float
+    labels: list[str] | None = None
+    noise_std: list[float] | None = None
+    noise_std_units: str = DATA
+    best_weights: list[int] | None = None
+    best_weights_gain: float | None = None
+
+
+class CurvePoint(msgspec.Struct, frozen=True):
+    """ε of the whole job at one δ, alone and beside what else is spent."""
+
+    delta: float
+    epsilon: float
+    epsilon_with_also: float | None
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What `dca account --json` writes. What is not known is null.
+
+    Attributes:
+        epsilon, delta, mu_budget: the whole budget. mu, epsilon_spent: of these rounds together.
+        clients, tolerated, colluders, computes: N, T, c and M. contributors_needed: n_min = N - T + c.
+        honest_shares: N - T - 1, how many clients' noises are enough.
+        noise_multiplier, sensitivity, sigma_local, scale_factor, ring_bits: of the first round, as in `rounds`.
+        weakest_round: by its signal to noise, counted from 1. curve: ε of all rounds at several δ.
+        also: what else is spent on the same clients. epsilon_with_also: of all of it, exactly.
+        epsilon_charged_with_also: as ledgers would count it that are charged for all of it.
+        epsilon_charged_apart_with_also: the same where they keep a part for reports of delta 0.
+        warnings: of a budget that protects little.
+    """
+
+    epsilon: float
+    delta: float
+    mu_budget: float
+    mu: float
+    epsilon_spent: float
+    clients: int
+    tolerated: int
+    colluders: int
+    computes: int
+    contributors_needed: int
+    honest_shares: int
+    noise_multiplier: float
+    sensitivity: float
+    sigma_local: float
+    scale_factor: float
+    ring_bits: int
+    rounds: list[PlannedRound]
+    weakest_round: int
+    curve: list[CurvePoint]
+    also: list[privacy_loss.Release]
+    epsilon_with_also: float | None
+    epsilon_charged_with_also: float | None
+    epsilon_charged_apart_with_also: float | None
+    warnings: list[str]
+
+
+def answer(enquiry: Enquiry, shares: Sequence[float], requests: Sequence[OpenRound]) -> Answer:
+    """What the rounds would cost and carry."""
+    budget, also = enquiry.budget, enquiry.also
+    mu = accounting.compose(request.mu for request in requests)
+    rounds = [_planned(request, share) for request, share in zip(requests, shares, strict=True)]
+    signals = [one.signal_to_noise for one in rounds]
+    charged = _charged(mu, also)
+    return Answer(
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        mu_budget=budget.mu,
+        mu=mu,
+        epsilon_spent=min(accounting.epsilon_of(mu, budget.delta), budget.epsilon),  # it is rounded up
+        **{name: getattr(enquiry, name) for name in ("clients", "tolerated", "colluders", "computes")},
+        contributors_needed=enquiry.clients - enquiry.tolerated + enquiry.colluders,
+        honest_shares=enquiry.clients - enquiry.tolerated - 1,
+        **{name: getattr(rounds[0], name) for name in _FIRST},
+        rounds=rounds,
+        weakest_round=1 + signals.index(min(signals)),
+        curve=[CurvePoint(d, accounting.epsilon_of(mu, d), _with_also(mu, also, d)) for d in DELTAS],
+        also=list(also),
+        epsilon_with_also=_with_also(mu, also, budget.delta),
+        epsilon_charged_with_also=charged.epsilon(budget.delta) if also else None,
+        epsilon_charged_apart_with_also=charged.epsilon(budget.delta, apart=True) if also else None,
+        warnings=warnings(budget, enquiry.clients),
+    )
+
+
+def warnings(budget: Budget, clients: int) -> list[str]:
+    """What a budget of such figures allows to happen, where that is no protection to speak of."""
+    found = []
+    if budget.delta * clients >= 1:
+        found.append(
+            f"delta {at_least(budget.delta)} is 1/N = {1 / clients:.2g} or more: a delta of at least 1/N allows to "
+            f"publish somebody's data whole; take one far below, such as {10 ** -math.ceil(math.log10(clients) + 2):g}"
+        )
+    if budget.epsilon > _EPSILON_LARGE:
+        epsilon = at_least(budget.epsilon)
+        found.append(
+            f"epsilon {epsilon} promises little: a result is no more than e^{epsilon} = "
+            f"10^{at_least(budget.epsilon / math.log(10))} times as likely with one client's data as with any "
+            f"other's, and so may tell them apart; take {at_most(_EPSILON_LARGE)} at most, better 1"
+        )
+    return found
+
+
+def _planned(request: OpenRound, share: float) -> PlannedRound:
+    statistic, figures = resolve(request.statistic, request.parameters), forecast(request)
+    labels = noise_std = best = gain = None
+    if statistic.dimension <= _LABELLED_MAX:
+        zero, clients = np.zeros(statistic.dimension), request.clients_expected
+        shifted = statistic.estimate(zero + figures.sigma_sum, clients) - statistic.estimate(zero, clients)
+        labels, noise_std = list(statistic.labels()), np.abs(shifted).tolist()
+    if isinstance(statistic, Regression):
+        weights = best_regression_weights(statistic, request.fraction_bits)
+        best = list(weights)
+        gain = 1 - _error(statistic, weights, request) / _error(statistic, statistic.weights, request)
+    return PlannedRound(
+        **msgspec.structs.asdict(figures),
+        share=share,
+        labels=labels,
+        noise_std=noise_std,
+        noise_std_units=_units(statistic),
+        best_weights=best,
+        best_weights_gain=gain,
+    )
+
+
+def _error(statistic: Regression, weights: Weights, request: OpenRound) -> float:
+    """The root of the total noise variance with these weights of xxᵀ, xy and y², but for a factor."""
+    weighted = msgspec.structs.replace(statistic, weights=weights)
+    sensitivity = client_sensitivity(weighted, request.rows_max, request.fraction_bits)
+    sizes = zip(statistic.block_sizes, weights, strict=True)
+    return math.sqrt(sensitivity.l2_squared * math.fsum(size / weight**2 for size, weight in sizes))
+
+
+def _units(statistic: Statistic) -> str:
+    """The units of estimates: products, gradients and mixtures stay in those of the scaled columns."""
+    if not isinstance(statistic, Regression | AveragedRegression | ModelGradient | Mixture):
+        return DATA
+    if set(statistic.scale) == {1.0} and set(statistic.centre) == {0.0}:
+        return DATA
+    return SCALED_TO_ONE if set(statistic.bound) == {1.0} else SCALED
+
+
+def _with_also(mu: float, also: tuple[privacy_loss.Release, ...], delta: float) -> float | None:
+    return privacy_loss.epsilon_of((privacy_loss.Gaussian(mu), *also), delta) if also else None
+
+
+def _charged(mu: float, also: tuple[privacy_loss.Release, ...]) -> PrivacyCost:
+    """What a ledger counts that is charged for all of it. Of releases that are not Gaussian it knows only ε. In a
+    mixture it takes them for Gaussian ones that tell more, as they may be chosen in view of results (`cost`)."""
+    others = [
+        PrivacyCost.of_mu(one.mu) if isinstance(one, privacy_loss.Gaussian) else PrivacyCost.of_pure(one.epsilon)
+        for one in also
+    ]
+    return total([PrivacyCost.of_mu(mu), *others])
