@@ -7,14 +7,18 @@ centre that is off costs little: the intercept takes it up.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inference.bounds import Interval
+from inference.problem import Schema
 
-Array = NDArray[np.float64]
+Array: TypeAlias = NDArray[np.float64]
 
 PRIOR_BOUND_SDS = 3.0
 """Standard deviations in a half-width, where nothing else is known: whoever states bounds means most values inside."""
@@ -24,27 +28,50 @@ PRIOR_MEAN_SD = 1 / PRIOR_BOUND_SDS  # of a column's mean about the public centr
 
 @dataclass(frozen=True, eq=False)
 class Standardisation:
-    """z = clip((x - centre)/scale, ±bound), of the features and the target, last: shapes ``(d + 1,)``."""
+    """z = clip((x - centre)/scale, ±bound), of the features and the target, last: shapes ``(d + 1,)``.
+
+    Clients then bring the features into the ball of that radius, if it is finite.
+    """
 
     columns: tuple[str, ...]
     centre: Array
     scale: Array
     bound: Array
+    radius: float = inf
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, Any]) -> Standardisation:
+        """That of a statistic with these public parameters."""
+        centre, scale, bound = (np.array(parameters[name], float) for name in ("centre", "scale", "bound"))
+        radius = parameters.get("radius")
+        return cls(tuple(parameters["columns"]), centre, scale, bound, inf if radius is None else radius)
+
+    @classmethod
+    def within_bounds(cls, schema: Schema, unit: float = 1.0) -> Standardisation:
+        """About the middle of the public bounds, whose half-width is ``unit`` scales."""
+        bound = np.full(len(schema.columns), unit)
+        return cls(schema.columns, schema.centres, schema.half_widths / bound, bound)
 
     def parameters(self) -> dict[str, object]:
         """As those of a statistic of scaled columns."""
         numbers = {"centre": self.centre, "scale": self.scale, "bound": self.bound}
-        return {"columns": list(self.columns)} | {name: [float(x) for x in row] for name, row in numbers.items()}
+        known: dict[str, object] = {"columns": list(self.columns)}
+        known |= {name: [float(x) for x in row] for name, row in numbers.items()}
+        return known if self.radius == inf else known | {"radius": self.radius}
 
     def z(self, X: Array) -> Array:
-        """The first columns in their own units, shape ``(k, m)`` with m <= d + 1, as the clients standardise them."""
+        """Rows of features in their own units, shape ``(k, d)``, as the clients standardise them."""
         m = X.shape[1]
-        return np.clip(self.scaled(X), -self.bound[:m], self.bound[:m])
+        return into_ball(np.clip(self.scaled(X), -self.bound[:m], self.bound[:m]), self.radius)
 
     def scaled(self, X: Array) -> Array:
         """The first columns centred and scaled, but not projected, shape ``(k, m)``."""
         m = X.shape[1]
         return np.asarray((X - self.centre[:m]) / self.scale[:m])
+
+    def farthest(self, schema: Schema) -> Array:
+        """How far the public bounds are from the centres, in scales, shape ``(d + 1,)``."""
+        return np.asarray((schema.half_widths + np.abs(schema.centres - self.centre)) / self.scale)
 
     def in_own_units(self, theta: Array) -> Array:
         """(θ₀, θ), shape ``(..., d + 1)``, of a predictor θ₀ + Σ θ_j z_j, as intercept and slopes in own units."""
@@ -53,18 +80,17 @@ class Standardisation:
 
     def with_own_target(self, bounds: Interval) -> Standardisation:
         """The same with the target in its own units, within its public bounds."""
-        own = zip(
-            (self.centre, self.scale, self.bound), (0.0, 1.0, max(abs(bounds.lower), abs(bounds.upper))), strict=True
-        )
-        return Standardisation(self.columns, *(np.r_[row[:-1], value] for row, value in own))
+        last = 0.0, 1.0, max(abs(bounds.lower), abs(bounds.upper))
+        rows = zip((self.centre, self.scale, self.bound), last, strict=True)
+        return Standardisation(self.columns, *(np.r_[row[:-1], value] for row, value in rows))
 
     def without_target(self) -> Standardisation:
         """Of the features alone."""
-        return Standardisation(self.columns[:-1], self.centre[:-1], self.scale[:-1], self.bound[:-1])
+        return Standardisation(self.columns[:-1], self.centre[:-1], self.scale[:-1], self.bound[:-1], self.radius)
 
     def in_bounds(self) -> Standardisation:
         """The same projection in units of the bounds, which are 1 then."""
-        return Standardisation(self.columns, self.centre, self.scale * self.bound, np.ones_like(self.bound))
+        return replace(self, scale=self.scale * self.bound, bound=np.ones_like(self.bound))
 
 
 def into_ball(z: Array, radius: float) -> Array:

@@ -1,4 +1,7 @@
-"""Centres and scales of columns from noisy phases: the first round of all jobs, for bounds that may be far too wide.
+"""Centres and scales of columns from noisy phases, for public bounds that may be far too wide.
+
+Jobs `regression`, `logistic`, `poisson-regression`, `robust-regression`, `mixture` and `survival-regression` begin with
+this round. All other jobs take the public bounds as they are.
 
     φ_k = E exp(i ω_k t) = a exp(i ω_k μ - ω_k² σ²/2),   ω_k = 1.25 · 2^k        t in half-widths, of -1 to 1
 
@@ -15,7 +18,7 @@ The privacy noise in μ/σ and log σ is nearly the same at bounds of 3σ and of
 half-width are left, and the result warns. The scale is that of a column's bulk where its tails are heavy. Where no
 level shows a bulk's spread, as of a rare category's column, it is the largest that the rare values may have.
 
-`two_rounds` measures it for linear regression, where it replaces the moments of the DCA paper's Algorithm 2, step 2.
+In linear regression it replaces the moments of the DCA paper's Algorithm 2, step 2 (`models.linear.job`).
 """
 
 from __future__ import annotations
@@ -24,14 +27,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, RoundRequest, SecureSumRequest
 from dca_proto.wording import listed
-from inference.columns import Standardisation
+from inference.columns import Array, Standardisation
 from inference.problem import Schema
-
-Array = NDArray[np.float64]
 
 STATISTIC = "phases"
 LEVELS = 10
@@ -78,37 +78,25 @@ def located_by(
     Args:
         share: of the job's μ². columns: features, or all. rows_max: of each data node.
     """
-    names = tuple(columns)
-    bounds = [schema.bounds[name] for name in names]
-    parameters = {
-        "columns": list(names),
-        "centre": [float(one.centre) for one in bounds],
-        "scale": [float(one.half_width / BASE) for one in bounds],
-        "bound": [BASE] * len(names),
-        "levels": LEVELS,
-    }
+    bounds = [schema.bounds[name] for name in columns]
+    centre, half = np.array([[one.centre, one.half_width] for one in bounds]).T
+    asked = Standardisation(tuple(columns), centre, half / BASE, np.full(len(bounds), BASE))
     rows = rows_max if issubclass(kind, NodeReleaseRequest) else 1
-    return kind(STATISTIC, parameters, budget_share=share, rows_max=rows)
-
-
-def ends_of(phases: NoisyAggregate) -> Array:
-    """The public bounds of the columns, shape ``(2, D)``."""
-    centre, scale, bound = (np.array(phases.parameters[name], float) for name in ("centre", "scale", "bound"))
-    return np.stack([centre - scale * bound, centre + scale * bound])
+    return kind(STATISTIC, asked.parameters() | {"levels": LEVELS}, budget_share=share, rows_max=rows)
 
 
 def locate(phases: NoisyAggregate) -> Located:
     """Of the columns whose phases were released by `located_by`."""
-    low, high = ends_of(phases)
-    columns = tuple(phases.parameters["columns"])
-    cosines, sines = phases.value.reshape(2, len(columns), LEVELS) / phases.contributors
+    asked = Standardisation.of(phases.parameters)
+    low, high = asked.centre - asked.scale * asked.bound, asked.centre + asked.scale * asked.bound
+    cosines, sines = phases.value.reshape(2, len(low), LEVELS) / phases.contributors
     phi, error = cosines + 1j * sines, phases.noise_variance / phases.contributors**2 + 0.5 / phases.contributors
     share = complete_share(phi, error)
     found = [_fit(one / share, error / share**2) for one in phi]
     middle, spread = (np.array(side) for side in zip(*found, strict=True))
-    words = _warnings(list(columns), np.abs(phi) / share, np.sqrt(error) / share, middle, spread)
+    words = _warnings(asked.columns, np.abs(phi) / share, np.sqrt(error) / share, middle, spread)
     half = (high - low) / 2
-    return Located(columns, (low + high) / 2 + half * middle, half * spread, words)
+    return Located(asked.columns, (low + high) / 2 + half * middle, half * spread, words)
 
 
 def complete_share(phi: Array, error: float) -> float:
@@ -179,7 +167,7 @@ def repeated(columns: Sequence[str], squares: Array, noise: float) -> tuple[str,
     )
 
 
-def _warnings(names: list[str], sizes: Array, doubt: float, middle: Array, spread: Array) -> tuple[str, ...]:
+def _warnings(names: Sequence[str], sizes: Array, doubt: float, middle: Array, spread: Array) -> tuple[str, ...]:
     """What speaks against centres and scales, one sentence for each trouble.
 
     Args:
@@ -191,13 +179,20 @@ def _warnings(names: list[str], sizes: Array, doubt: float, middle: Array, sprea
     at_end = np.abs(middle) >= 1 - NEAR
     wide = (np.abs(middle) > FAR) & (spread < THIN) & ~hidden & ~constant
     troubles = (
-        (hidden, HIDDEN + " {} lies; the middle of the bounds stands for the mean, and intervals may be too narrow"),
-        (constant & ~at_end, "{} is constant as far as the noise shows: no effect can be learned"),
-        (constant & at_end, "nearly all of {} lies at one of the bounds or beyond; check them, unless others are rare"),
+        (hidden, HIDDEN + " {} {lie}; the middle of the bounds stands for the mean, and intervals may be too narrow"),
+        (constant & ~at_end, "{} {are} constant as far as the noise shows: no effect can be learned"),
+        (
+            constant & at_end,
+            "nearly all of {} {lie} at one of the bounds or beyond; check them, unless others are rare",
+        ),
         (wide, "the bounds of {} are far too wide and their middle is far from the data; narrower ones cost less"),
     )
-    return tuple(
-        words.format(listed([name for name, one in zip(names, which, strict=True) if one], NAMES_SHOWN_MAX))
-        for which, words in troubles
-        if which.any()
-    )
+    return tuple(_said(words, list(np.array(names)[which])) for which, words in troubles if which.any())
+
+
+def _said(words: str, names: list[str]) -> str:
+    """The sentence about one column, or about several of them."""
+    verbs = {"lie": "lies", "are": "is"} if len(names) == 1 else {"lie": "lie", "are": "are"}
+    if 1 < len(names) <= NAMES_SHOWN_MAX:
+        return words.format(f"{', '.join(names[:-1])} and {names[-1]}", **verbs)
+    return words.format(listed(names, NAMES_SHOWN_MAX), **verbs)

@@ -39,8 +39,8 @@ from dca_proto.privacy.rounding import at_least
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.models.glm.families import Poisson, StudentT
+from inference.models.glm.job import scored_regression
 from inference.models.glm.scored_fit import exact_fit
-from inference.models.glm.scored_rounds import scored_regression
 from inference.problem import Problem, Schema, stream
 from inference.rounds import run
 from papers.picture import COLOURS, GREY, MARKERS, drawing

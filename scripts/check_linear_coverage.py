@@ -48,7 +48,7 @@ from dca_proto.privacy.rounding import at_least
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.locate import HIDDEN
-from inference.models.linear.two_rounds import regression_with_projection
+from inference.models.linear.job import regression_with_projection
 from inference.problem import Problem, Schema, stream
 from inference.rounds import run
 from papers.picture import COLOURS, MARKERS, drawing

@@ -63,7 +63,7 @@ from emulator.swarm.progress import Lines
 from inference.bounds import Interval
 from inference.datasets import adult, breast_cancer
 from inference.models.coefficients import Coefficients
-from inference.models.logistic.rounds import AUTO, ONE_SUM, VARIATIONAL, logistic_regression
+from inference.models.logistic.job import AUTO, ONE_SUM, VARIATIONAL, logistic_regression
 from inference.problem import Problem, Schema, split, stream
 from inference.rounds import run
 from inference.variational.scores import area_under_curve

@@ -29,7 +29,7 @@ from emulator.swarm.dropout import Dropouts
 from inference.datasets import diabetes, split
 from inference.models.coefficients import rmse
 from inference.models.linear.baselines import nonprivate_regression
-from inference.models.linear.two_rounds import regression_with_projection
+from inference.models.linear.job import regression_with_projection
 from inference.rounds import run
 
 MEDIAN_MAX, WITHIN, SHARE_MIN = 1.06, 1.10, 0.8

@@ -34,7 +34,7 @@ _MODULES = {
     **dict.fromkeys(("regression", "regression-bounded"), "inference.models.linear.job"),
     "regression-mcmc": "inference.models.linear.nodes.job",
     "logistic": "inference.models.logistic.job",
-    **dict.fromkeys(("poisson-regression", "robust-regression"), "inference.models.glm.scored_job"),
+    **dict.fromkeys(("poisson-regression", "robust-regression"), "inference.models.glm.job"),
     "mixture": "inference.models.mixture.job",
     **dict.fromkeys(FAMILIES, "inference.models.conjugate.job"),
     "survival": "inference.models.survival.job",
@@ -42,7 +42,7 @@ _MODULES = {
     "ldp-histogram": "inference.models.column.histogram_job",
     "ldp-mean": "inference.models.column.mean_job",
     "ldp-regression": "inference.models.glm.ldp_job",
-    "ldp-sgd": "inference.models.glm.sgd_job",
+    "ldp-sgd": "inference.models.glm.sgd",
 }
 NAMES = tuple(_MODULES)
 """Of all jobs; the first is the default."""

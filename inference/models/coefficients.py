@@ -27,16 +27,15 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, log_ndtr
 
 from dca_proto.aggregate import NoisyAggregate
-from inference.columns import Standardisation, into_ball
+from inference.columns import Array, Standardisation
 from inference.contraction import contraction
 from inference.draws import CHAINS, DRAWS, InferenceData, inference_data
+from inference.jobs.base import Conditions, LearningJob
 from inference.jobs.estimates import BY_SD, Figure, normal, score, standard_unit, student
 from inference.jobs.summary import HeldOut, Summary
 from inference.posterior import COEFFICIENTS, INTERCEPT, Estimate, Posterior
 from inference.problem import Problem, Schema
 from inference.variational.scores import area_under_curve, log_likelihood
-
-Array = NDArray[np.float64]
 
 IDENTITY, LOGIT, LOG = LINKS = ("identity", "logit", "log")
 LOG_ODDS = "log odds"
@@ -131,7 +130,7 @@ class Coefficients(NormalPosterior):
 
     Attributes:
         link: one of `LINKS`. constant: c; 0 where there is no intercept, and θ₀ is 0.
-        radius: of the ball. residual_variance: of η's residuals where the link is the identity.
+        residual_variance: of η's residuals where the link is the identity.
         spread: where it is a parameter of its own. degrees: of freedom of Student's t, where ``cov`` is its scale.
         schema: of the columns, where it is known. repair: how an indefinite noisy matrix was dealt with.
         by: what the scale of the columns is, in words.
@@ -140,7 +139,6 @@ class Coefficients(NormalPosterior):
     names: tuple[str, ...] = ()
     link: str = IDENTITY
     constant: float = 1.0
-    radius: float = inf
     residual_variance: float = 0.0
     spread: Spread | None = None
     degrees: float = inf
@@ -151,7 +149,7 @@ class Coefficients(NormalPosterior):
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", (INTERCEPT, *self.columns.columns[:-1]))
 
-    # --- in the user's units ------------------------------------------------------------------------------------------
+    # --- in the user's units: of (intercept, slopes), what is predicted being the target, its log or the log odds -----
 
     @property
     def centre(self) -> Array:
@@ -170,7 +168,7 @@ class Coefficients(NormalPosterior):
 
     @property
     def _map(self) -> Array:
-        """From θ to (intercept less the target's centre, slopes) in the user's units, shape ``(d + 1, d + 1)``."""
+        """From θ to (intercept less the target's centre, slopes), shape ``(d + 1, d + 1)``."""
         unit = self._target[1]
         slopes = unit / self.scale[:-1]
         found = np.diag(np.r_[unit * self.constant, slopes])
@@ -179,7 +177,7 @@ class Coefficients(NormalPosterior):
 
     @property
     def coefficients(self) -> Array:
-        """Posterior mean slopes per feature unit: of the target, its logarithm or the log odds. Shape ``(d,)``."""
+        """Posterior mean slopes per feature unit, shape ``(d,)``."""
         return (self._map @ self.mean)[1:]
 
     @property
@@ -199,12 +197,12 @@ class Coefficients(NormalPosterior):
 
     @property
     def covariance(self) -> Array:
-        """Posterior covariance of (intercept, slopes), shape ``(d + 1, d + 1)``."""
+        """Posterior covariance, shape ``(d + 1, d + 1)``."""
         return self._map @ self.cov @ self._map.T
 
     @property
     def priors(self) -> tuple[Array, Array] | None:
-        """Prior means and standard deviations of (intercept, slopes), each ``(d + 1,)``; None without a prior."""
+        """Prior means and standard deviations, each ``(d + 1,)``; None without a prior."""
         if self.prior_sd is None:
             return None
         mean = self._map @ np.broadcast_to(np.asarray(self.prior_mean, float), self.mean.shape)
@@ -216,7 +214,7 @@ class Coefficients(NormalPosterior):
 
     @property
     def contraction(self) -> Array | None:
-        """How much was learned of (intercept, slopes), ``(d + 1,)`` (`inference.contraction`); None without a prior."""
+        """How much was learned, ``(d + 1,)`` (`inference.contraction`); None without a prior."""
         return None if self.priors is None else contraction(np.sqrt(np.diag(self.covariance)), self.priors[1])
 
     def figures(self) -> list[Figure]:
@@ -228,19 +226,17 @@ class Coefficients(NormalPosterior):
     def estimates(self, schema: Schema | None = None) -> list[Estimate]:
         """Intercept, slopes and spread, in the user's units."""
         known = schema or self.schema
-        found = rows_of_slopes(self.figures(), self.names[1:], known, self.columns.columns[-1], self.link,
-                               self.scale[:-1], self.by)  # fmt: skip
+        found = rows_of_slopes(self.figures(), self.columns.columns, known, self.link, self.scale[:-1], self.by)
         if self.spread is not None:
             unit = known.units.get(known.target, known.target) if known and self.link == IDENTITY else ""
             found.append(Estimate(self.spread.name, unit, normal(*self.spread[1:])))
         return found
 
-    # --- predictions --------------------------------------------------------------------------------------------------
+    # --- predictions and draws ----------------------------------------------------------------------------------------
 
     def standardised(self, X: Array) -> Array:
         """Rows as the model sees them, the constant feature first, shape ``(k, d + 1)``."""
-        z = self.columns.z(np.asarray(X, float))
-        return np.column_stack([np.full(len(z), self.constant), into_ball(z, self.radius)])
+        return np.insert(self.columns.z(np.asarray(X, float)), 0, self.constant, axis=1)
 
     def linear_predictor(self, X: Array) -> tuple[Array, Array]:
         """Mean and variance of η at rows in their own units, shape ``(k, d)``: each ``(k,)``."""
@@ -275,8 +271,6 @@ class Coefficients(NormalPosterior):
     def predict_proba(self, X: Array) -> Array:
         """P(y = 1) of rows, averaged over the posterior, shape ``(k,)``."""
         return probability(*self.linear_predictor(X))
-
-    # --- draws --------------------------------------------------------------------------------------------------------
 
     def draws(self, rng: np.random.Generator, chains: int = CHAINS, draws: int = DRAWS) -> dict[str, Array]:
         """Independent draws in the user's units: ``intercept`` (chains, draws), ``coefficients`` (chains, draws, d)."""
@@ -326,12 +320,9 @@ class Coefficients(NormalPosterior):
         """What the draws rest on."""
         return {**super().attrs, "target": self.columns.columns[-1], "repair": self.repair}
 
-    # --- what it says -------------------------------------------------------------------------------------------------
-
     def more(self) -> Summary:
         """As of `NormalPosterior`, and the repair."""
-        found = super().more()
-        return found if self.repair is None else {**found, "repair": self.repair}
+        return super().more() if self.repair is None else {**super().more(), "repair": self.repair}
 
     def scored(self, reference: Any, train: Problem | None, test: Problem) -> HeldOut | None:
         """By what the link asks for: root mean square errors, scores of probabilities, or mean absolute errors."""
@@ -351,16 +342,24 @@ def with_prior(
     return [one._replace(prior=prior) for one, prior in zip(found, priors, strict=True)]
 
 
+class RegressionJob(LearningJob):
+    """A job whose settings that may change are those of the posterior's ``refit``, as its prior."""
+
+    def learned(self, gave: Any, schema: Schema, settings: Any, conditions: Conditions) -> Any:
+        return gave.refit(**{name: getattr(settings, name) for name in self.changeable})
+
+
 def rows_of_slopes(
-    found: list[Figure], features: tuple[str, ...], schema: Schema | None, target: str, link: str, scale: Array, by: str
+    found: list[Figure], columns: tuple[str, ...], schema: Schema | None, link: str, scale: Array, by: str
 ) -> list[Estimate]:
     """The table of an intercept and slopes.
 
     Args:
-        found: figures of the intercept, then of each slope. scale: of each feature in its own units, by which pictures
-            multiply its coefficient; public, or private. by: what the scale is, in words.
+        found: figures of the intercept, then of each slope. columns: the features, then the target.
+        scale: of each feature in its own units, by which pictures multiply its coefficient; public, or private.
+        by: what the scale is, in words.
     """
-    units = {} if schema is None else schema.units
+    (*features, target), units = columns, {} if schema is None else schema.units
     own = units.get(target, target)
     predicted = {IDENTITY: own, LOG: f"log {own}", LOGIT: LOG_ODDS}[link]
     axis, rows = standard_unit(predicted, by), [Estimate(INTERCEPT, "", found[0], INTERCEPT)]
@@ -387,16 +386,11 @@ def scored(
         return {"rows": rows, "scores": _of_classes(own, other, train or test, test)}
     unit = test.schema.units.get(test.schema.target, f"units of {test.schema.target}")
     if absolute:
-
-        def error(predicted: Array | float) -> float:
-            return float(np.mean(np.abs(test.y - predicted)))
-
-        beside, alone = None if other is None else error(other), error(float(np.median(constant)))
-        return {
-            "rows": rows,
-            "unit": unit,
-            "scores": [score("mean absolute error", error(own), beside, alone, higher_is_better=False)],
-        }
+        error = "mean absolute error"
+        errors = [
+            None if one is None else float(np.mean(np.abs(test.y - one))) for one in (own, other, np.median(constant))
+        ]
+        return {"rows": rows, "unit": unit, "scores": [score(error, *errors, higher_is_better=False)]}  # type: ignore[arg-type]
     return {
         "rows": rows,
         "unit": unit,

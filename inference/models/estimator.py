@@ -5,7 +5,7 @@
     fit(rounds)        anything that holds rounds (`inference.rounds.Rounds`): a running trainer or the ideal
                        functionality; the estimator runs its learning job over it
 
-A subclass says how it learns from each, in `_fit_rows`, `_fit_aggregates` and `_fit_rounds`.
+A regression says what it learns from each: `RegressionEstimator`. Other estimators have steps of their own.
 """
 
 from __future__ import annotations
@@ -16,25 +16,20 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.privacy.cost import PrivacyCost, total
+from inference.columns import Array
 from inference.errors import DataError
+from inference.models.coefficients import Coefficients
 from inference.problem import Schema
-from inference.rounds import CostedRounds, Rounds
-
-Array = NDArray[np.float64]
+from inference.rounds import CostedRounds, Job, Rounds, run
 
 
 class Recorded:
-    """Rounds that remember what was held.
-
-    Attributes:
-        held: each request with its aggregate, in order.
-    """
+    """Rounds that remember what was held: ``results`` has each request with its aggregate, in order."""
 
     def __init__(self, rounds: Rounds) -> None:
         self.results: list[tuple[RoundRequest, NoisyAggregate]] = []
@@ -118,8 +113,7 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         composed = self._spent(recorded.results)
         if composed is None or not isinstance(rounds, CostedRounds):
             return composed
-        _, delta = composed
-        return rounds.spent.epsilon(delta), delta
+        return rounds.spent.epsilon(composed[1]), composed[1]
 
     def _account(self, private: bool, spent: tuple[float, float] | None) -> None:
         self.private_ = private and spent is not None
@@ -141,20 +135,54 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         return checked
 
 
-class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
-    """A regression with slopes and an intercept, whose posterior is in ``fit_``."""
+class RegressionEstimator(PrivateEstimator):
+    """A regression, whose posterior is in ``fit_``. A subclass says what it is, from each source."""
+
+    schema: Schema | None
+
+    @abstractmethod
+    def _of_rows(self, X: Any, y: Any) -> Coefficients: ...
+
+    @abstractmethod
+    def _of_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> Coefficients: ...
+
+    @abstractmethod
+    def _job(self, schema: Schema) -> Job[Coefficients]: ...
+
+    def _keep(self, fit: Coefficients) -> None:
+        """Note a posterior, in the columns' own units."""
+        self.fit_ = fit
+        self.coef_, self.coef_sd_ = fit.coefficients, fit.coefficient_sd
+        self.intercept_, self.intercept_sd_ = fit.intercept, fit.intercept_sd
+
+    def _validated(self, X: Any, y: Any) -> tuple[Array, Any]:
+        checked: tuple[Array, Any] = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        return checked
+
+    def _fit_rows(self, X: Any, y: Any) -> None:
+        self._keep(self._of_rows(*self._validated(X, y)))
+
+    def _fit_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> None:
+        fit = self._of_aggregates(aggregates)
+        self._name_features(fit.names[1:])
+        self._keep(fit)
+
+    def _fit_rounds(self, rounds: Rounds) -> bool:
+        schema = required(self.schema)
+        fit = run(self._job(schema), rounds)
+        self._name_features(schema.features)
+        self._keep(fit)
+        return fit.private
+
+
+class PrivateRegressor(RegressorMixin, RegressionEstimator):  # type: ignore[misc]
+    """A regression of a number."""
 
     def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
         """The posterior predictive mean at rows of shape ``(k, d)``, with its standard deviation if asked for."""
         check_is_fitted(self, "fit_")
         mean, sd = self.fit_.predict(self._checked(X))
         return (mean, sd) if return_std else mean
-
-    def _keep_coefficients(self, fit: Any) -> None:
-        """Note a posterior in the columns' own units."""
-        self.fit_ = fit
-        self.coef_, self.coef_sd_ = fit.coefficients, fit.coefficient_sd
-        self.intercept_, self.intercept_sd_ = fit.intercept, fit.intercept_sd
 
 
 def required(schema: Schema | None) -> Schema:
@@ -189,17 +217,10 @@ def composed(aggregates: Sequence[NoisyAggregate]) -> tuple[float, float] | None
 
     None where one of them was not private, so that nothing can be claimed.
     """
-    prices = [_price(one.mu, one.epsilon, one.delta) for one in aggregates]
-    known = [price for price in prices if price is not None]
-    if not known or len(known) < len(prices):
+    if not aggregates or any(one.mu is None or one.epsilon is None for one in aggregates):
         return None
     delta = max(one.delta or 0.0 for one in aggregates)
-    if len(known) == 1 and aggregates[0].epsilon is not None:
-        return aggregates[0].epsilon, delta
-    return total(known).epsilon(delta), delta
-
-
-def _price(mu: float | None, epsilon: float | None, delta: float | None) -> PrivacyCost | None:
-    if mu is None or epsilon is None:
-        return None
-    return PrivacyCost.of_mu(mu) if delta else PrivacyCost.of_pure(epsilon)
+    if len(aggregates) == 1:
+        return aggregates[0].epsilon or 0.0, delta
+    costs = [PrivacyCost.of_mu(one.mu) if one.delta else PrivacyCost.of_pure(one.epsilon) for one in aggregates]  # type: ignore[arg-type]
+    return total(costs).epsilon(delta), delta

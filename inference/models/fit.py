@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, TypeAlias, Unpack
 
 import numpy as np
 
-from dca_proto.aggregate import NoisyAggregate
 from inference.bounds import Interval
+from inference.columns import Standardisation
 from inference.errors import DataError
-from inference.mcmc.posterior import LocalPosterior
+from inference.mcmc.posterior import Draws, LocalPosterior
 from inference.mcmc.run import PRIOR_DRAWS, Options, Run, Sampled, numpyro_module
-from inference.models.glm.regression import Draws, LocalRegression, regression, unit_of_rows, unit_of_sums
+from inference.models.glm.regression import LocalRegression, regression_of_rows, regression_of_sums
+from inference.models.linear.aggregate_stats import Aggregates, constant_of, sums_of
 from inference.models.predictive import EXPONENTIAL, GAUSSIAN, GEOMETRIC, POISSON, CategoryClient, ScalarClient
 from inference.models.priors import DirichletPrior, GaussianPrior, ProbabilityPrior, RatePrior, RegressionPrior
 from inference.problem import Schema
@@ -37,7 +38,6 @@ from inference.releases.reports import (
     labelled_rows_of,
     rows_of,
     scalars_of,
-    sums_of,
 )
 from inference.releases.terms import Given
 
@@ -139,7 +139,7 @@ def histogram(
 
 
 def linear(
-    given: NoisyAggregate | Sequence[NoisyAggregate],
+    given: Aggregates,
     prior: RegressionPrior | None = None,
     *,
     schema: Schema | None = None,
@@ -164,7 +164,7 @@ def linear(
 
 
 def logistic(
-    given: NoisyAggregate | Sequence[NoisyAggregate],
+    given: Aggregates,
     prior: RegressionPrior | None = None,
     *,
     schema: Schema | None = None,
@@ -202,8 +202,8 @@ def linear_inputs(
     noise = {"var_x": rows.variance_x, "var_y": rows.variance_y}
     data = {"prior": asdict(prior), "scatter": w.T @ w, "total": w.sum(axis=0), "n": len(w), **noise}
     sampled = options.sample(numpyro_module(MODELS).LinearRows(rows.x.shape[1], intercept), data)
-    unit = unit_of_rows(sampled.draws, rows, intercept=intercept)
-    return options.checked(regression(sampled, unit, prior, options, {**rows.attrs, "noise_aware": noise_aware}))
+    attrs = {**rows.attrs, "noise_aware": noise_aware}
+    return options.checked(regression_of_rows(sampled, rows, prior, options, attrs, intercept=intercept))
 
 
 def logistic_inputs(
@@ -236,8 +236,8 @@ def logistic_inputs(
     data = {"prior": asdict(prior), "x": rows.x, "y": rows.y, **sums, "var_x": rows.variance_x, "p": rows.p}
     model = numpyro_module(MODELS).LogisticRows(rows.x.shape[1], intercept, mean)
     sampled = options.sample(model, data)
-    unit = unit_of_rows(sampled.draws, rows, intercept=intercept)
-    return options.checked(regression(sampled, unit, prior, options, {**rows.attrs, "noise_aware": noise_aware}))
+    attrs = {**rows.attrs, "noise_aware": noise_aware}
+    return options.checked(regression_of_rows(sampled, rows, prior, options, attrs, intercept=intercept))
 
 
 def _positive(family: str, reports: Scalars, prior: ColumnPrior, options: Options) -> LocalPosterior:
@@ -311,7 +311,7 @@ def _counted(family: str, reports: Scalars) -> Scalars:
 
 
 def _summed(
-    given: NoisyAggregate | Sequence[NoisyAggregate],
+    given: Aggregates,
     prior: RegressionPrior | None,
     schema: Schema | None,
     noise_aware: bool,
@@ -320,12 +320,12 @@ def _summed(
     logistic: bool,
 ) -> LocalRegression:
     sums = sums_of(given, labels=logistic)
-    prior = prior or RegressionPrior.within(sums.bound, logistic=logistic)
-    columns = sums.features - (sums.constant is not None)
-    noise = sums.variance if noise_aware else np.zeros_like(sums.variance)
+    columns, constant = Standardisation.of(sums.parameters), constant_of(sums.parameters) or None
+    prior = prior or RegressionPrior.within(np.minimum(columns.bound, columns.radius), logistic=logistic)
+    noise = sums.noise_variance if noise_aware else np.zeros_like(sums.noise_variance)
     data = {"prior": asdict(prior), "value": sums.value, "noise": noise, "n": sums.n}
-    counted = sums.constant is not None and noise[0] > 0
-    model = numpyro_module(MODELS).SummedRegression(columns, sums.constant, logistic, counted)
+    counted = constant is not None and noise[0] > 0
+    model = numpyro_module(MODELS).SummedRegression(len(columns.columns) - 1, constant, logistic, counted)
     sampled = options.sample(model, data, model.start(data))
-    unit = unit_of_sums(sampled.draws, given, sums, schema, logistic=logistic)
-    return options.checked(regression(sampled, unit, prior, options, {**sums.attrs, "noise_aware": noise_aware}))
+    attrs = {**sums.attrs, "noise_aware": noise_aware}
+    return options.checked(regression_of_sums(sampled, given, prior, options, attrs, schema=schema, logistic=logistic))

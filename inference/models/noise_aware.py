@@ -30,9 +30,18 @@ from inference.mcmc.sums import NoisySums
 from inference.models.column import categories, rectified
 from inference.models.column.few_points import few_points
 from inference.models.glm import moments, perturbed
-from inference.models.glm.sites import ALPHA, FEATURE_MEAN, FEATURE_SD, RESIDUAL_SD, ROOT, THETA
-from inference.models.linear.complete_rows import MISSING, log_prior
-from inference.models.predictive import EXPONENTIAL, GAUSSIAN, GEOMETRIC
+from inference.models.linear.rows import MISSING, log_prior
+from inference.models.predictive import (
+    ALPHA,
+    EXPONENTIAL,
+    FEATURE_MEAN,
+    FEATURE_SD,
+    GAUSSIAN,
+    GEOMETRIC,
+    RESIDUAL_SD,
+    ROOT,
+    THETA,
+)
 from inference.releases.reports import Categories, Scalars
 
 Array: TypeAlias = Any
@@ -112,7 +121,7 @@ class SummedRegression:
 
     Attributes:
         features: columns. constant: value of the constant first feature, or None. logistic: whether y is a label.
-        counted: whether the constant's noisy square says how many of the n rows are complete (`complete_rows`); else
+        counted: whether the constant's noisy square says how many of the n rows are complete (`linear.rows`); else
             all are.
     """
 

@@ -11,14 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit
 
-from inference.columns import into_ball
-from inference.models.glm.sites import COEFFICIENTS, CORRELATION, FEATURE_MEAN, FEATURE_SD, INTERCEPT, RESIDUAL_SD
+from inference.columns import Array, into_ball
+from inference.posterior import COEFFICIENTS, INTERCEPT
 from inference.releases.reports import Categories, Rows, Scalars
 
-Array = NDArray[np.float64]
+THETA, ALPHA, ROOT = "theta", "alpha", "correlation_root"
+"""Sites that the models of regressions draw, in their own units."""
+CORRELATION = "feature_correlation"  # in the place of the root, as `COEFFICIENTS` and `INTERCEPT` of the other two
+FEATURE_SD, FEATURE_MEAN, RESIDUAL_SD = "feature_sd", "feature_mean", "residual_sd"
+"""The same in both units."""
 VALUE, REPORT = "value", "report"
 EXPONENTIAL, GAUSSIAN, GEOMETRIC, POISSON = "exponential", "gaussian", "geometric", "poisson"
 

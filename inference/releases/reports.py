@@ -3,7 +3,6 @@
     Scalars     reports of one column with additive noise, and the bounds that clients clipped it to
     Categories  reports of one of k categories, by randomised response or unary encoding
     Rows        perturbed features and targets of each client
-    Sums        noisy sums of xxᵀ, xy and y², however they came about
 
 Reports come as `NoisyAggregate.reports` of a report round, with the statistic's public parameters, or as bare
 `LocalReports`, and then bounds have to be named. Several, of different clients under the same terms, are one.
@@ -11,8 +10,8 @@ Reports come as `NoisyAggregate.reports` of a report round, with the statistic's
 **What cannot be right is refused** (`terms`), and so is another mechanism, statistic or shape.
 
 **How many reports?** With a proper prior a single report gives a posterior. But with fewer reports than parameters it
-is little more than the prior. Besides, the models of `Sums` assume that sums of squares are normal, which needs more
-rows than sums. So there must be at least as many reports as the model has parameters. Error messages contain no report.
+is little more than the prior. So there must be at least as many reports as the model has parameters. Error messages
+contain no report.
 """
 
 from __future__ import annotations
@@ -30,8 +29,6 @@ from dca_proto.privacy.cost import PrivacyCost
 from inference.bounds import Interval
 from inference.draws import attributes
 from inference.errors import DataError
-from inference.models.linear.aggregate_stats import checked, parameters_of, require_plain_rows, statistics_of
-from inference.models.linear.complete_rows import max_complete_rows
 from inference.releases.terms import (
     GAUSSIAN,
     LAPLACE,
@@ -134,29 +131,6 @@ class Rows:
         """As if there were no noise in them, and nobody had clipped anything."""
         endless = np.full_like(self.bound, inf)
         return replace(self, variance_x=0.0, variance_y=0.0, p=1.0, bound=endless, radius=inf)
-
-
-@dataclass(frozen=True, eq=False)
-class Sums:
-    """Noisy sums over n rows.
-
-    Attributes:
-        value: unique terms of Σ xxᵀ row by row, then Σ xy, then Σ y² if it was released; weights divided out. A
-            constant's own square, the first of them, counts the rows without a missing value (`complete_rows`).
-        variance: of the noise in each coordinate. n: rows, as many as can be. features: d, a constant among them.
-        constant: value of the first feature where it is a constant, else None. square: whether Σ y² is there.
-        bound: where clients clipped the columns, the target last, in units of the scale.
-        attrs: what the draws rest on.
-    """
-
-    value: Array
-    variance: Array
-    n: int
-    features: int
-    constant: float | None
-    square: bool
-    bound: Array
-    attrs: Mapping[str, object] = field(default_factory=dict)
 
 
 def scalars_of(given: Given, bounds: Interval | None = None, *, parameters: int) -> Scalars:
@@ -302,47 +276,6 @@ def _pairs(
     return np.arange(features), np.arange(labels)
 
 
-def sums_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate], *, labels: bool) -> Sums:
-    """Noisy sums of the statistic "regression": a DCA sum, a trusted one, data nodes' or clients' reports.
-
-    Args:
-        aggregates: one or several. labels: whether the target is a label, -1 or 1 in the statistic's units.
-
-    Raises:
-        DataError: they are of another statistic or do not fit together, the target is no label, or too few rows.
-    """
-    listed = [aggregates] if isinstance(aggregates, NoisyAggregate) else list(aggregates)
-    parameters = parameters_of(checked(listed)[0])
-    require_plain_rows(parameters, "this model")
-    found = statistics_of(listed)
-    constant = float(parameters["intercept_bound"]) if parameters["intercept"] else None
-    if labels and not close(parameters["bound"][-1:], [1.0], 1.0):
-        raise DataError(
-            f"the target is clipped to ±{parameters['bound'][-1]:g} in units of its scale; logistic regression takes "
-            "labels of -1 and 1, so scale it to ±1"
-        )
-    d, noise, (i, j) = len(found.xy), found.noise, np.triu_indices(len(found.xy))
-    square = found.yy is not None and not labels
-    parts = [found.xx[i, j], found.xy] + ([np.atleast_1d(np.asarray(found.yy))] if square else [])
-    spread = [(noise.xx, len(i)), (noise.xy, d)] + ([(noise.yy, 1)] if square else [])
-    value, variance = (
-        np.concatenate(parts),
-        np.concatenate([np.full(count, np.asarray(s2, float)) for s2, count in spread]),
-    )
-    n = sum(one.contributors for one in listed)
-    if constant is not None:  # as it was released, and not as `statistics_of` estimates it
-        value[0] = sum(float(one.value[0]) / parameters_of(one)["weights"][0] for one in listed)
-        count = value[0] / constant**2
-        n = max_complete_rows(count, variance[0] / constant**4, n) if variance[0] > 0 else max(round(count), 1)
-    if not np.all(np.isfinite(value)) or not np.all(variance >= 0):
-        raise DataError("a sum is not finite or a variance of noise is below 0; look at how it was released")
-    _check_enough(n, len(value), "rows", "as many as there are sums, whose law is taken to be normal")
-    bound = np.minimum(
-        np.asarray(parameters["bound"], float), inf if parameters["radius"] is None else parameters["radius"]
-    )
-    return Sums(value, variance, n, d, constant, square, bound, {"n": n, **attributes(*listed)})
-
-
 class _Columns(NamedTuple):
     """Public parameters of a statistic of scaled columns."""
 
@@ -425,11 +358,11 @@ def _expected(aggregate: NoisyAggregate, statistics: Sequence[str]) -> Mapping[s
     return aggregate.parameters
 
 
-def _check_enough(
-    found: int, needed: int, what: str = "reports", why: str = "as many as the model has parameters"
-) -> None:
+def _check_enough(found: int, needed: int, what: str = "reports") -> None:
     if found < needed:
-        raise DataError(f"{found} {what} are too few: this model needs at least {needed}, {why}")
+        raise DataError(
+            f"{found} {what} are too few: this model needs at least {needed}, as many as the model has parameters"
+        )
 
 
 def _attributes(reports: LocalReports, rounds: Sequence[NoisyAggregate]) -> dict[str, object]:

@@ -17,7 +17,7 @@ from dca_proto.testing import TestFederation, seeded
 from emulator.ideal import IdealSwarm, noisy_sum
 from inference.bounds import Interval
 from inference.models.coefficients import Coefficients
-from inference.models.linear.two_rounds import regression_with_projection
+from inference.models.linear.job import regression_with_projection
 from inference.problem import Schema
 from inference.rounds import Rounds, run
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from inference.models.linear.closed_form import Noise, SufficientStatistics, posterior, summarise
-from inference.models.linear.complete_rows import counted
 from inference.models.linear.prior import prior_precision
+from inference.models.linear.rows import counted
 
 
 def released(square: float, n: int, variance: float) -> SufficientStatistics:

@@ -25,8 +25,9 @@ from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.errors import DataError
 from inference.models.estimator import Recorded
+from inference.models.linear import closed_form
 from inference.models.linear import estimator as linear
-from inference.models.linear.aggregate_stats import plausible_prior, posterior_of, statistics_of
+from inference.models.linear.aggregate_stats import plausible_prior, statistics_of
 from inference.models.linear.estimator import PrivateLinearRegression
 from inference.problem import Schema
 
@@ -101,7 +102,7 @@ def test_an_aggregate_gives_the_posterior_in_own_units_and_what_it_cost() -> Non
     one = released(50.0)
     fitted = PrivateLinearRegression(prior_precision=4.0, residual_variance=0.3).fit(one)
     of_intercept = plausible_prior(statistics_of(one), 2, 0.3)[0]
-    posterior = posterior_of(one, [of_intercept, 4.0, 4.0], 0.3)
+    posterior = closed_form.posterior(statistics_of(one), [of_intercept, 4.0, 4.0], 0.3)
     np.testing.assert_allclose(fitted.coef_, [10, -100], rtol=0.25)
     np.testing.assert_allclose(fitted.fit_.mean, posterior.mean, rtol=1e-10)
     assert fitted.residual_sd_ == pytest.approx(40 * np.sqrt(0.3))

@@ -21,8 +21,8 @@ from dca_proto.privacy.accounting import mu_of
 from dca_proto.privacy.budget import Budget
 from inference.bounds import Interval
 from inference.datasets.uci import abalone_schema, wine_schema
-from inference.models.linear.repair import NOISE_AWARE
-from inference.models.linear.two_rounds import regression_with_projection
+from inference.models.linear.closed_form import NOISE_AWARE
+from inference.models.linear.job import regression_with_projection
 from inference.problem import Problem, Schema
 from inference.rounds import run
 from papers.dca2017 import corrected, data, figure_2_drawing, paired, published

@@ -37,7 +37,7 @@ from dca_proto.testing import Network, NoNoise, TestFederation, seeded
 from emulator.ideal import IdealSwarm, noisy_sum
 from emulator.inexact import RoundedGaussian
 from inference.datasets import diabetes
-from inference.models.linear.two_rounds import regression_with_projection
+from inference.models.linear.job import regression_with_projection
 from inference.rounds import run
 
 NOW_MS = 1_700_000_000_000

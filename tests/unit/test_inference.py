@@ -25,16 +25,19 @@ from inference.datasets import Problem, Schema, diabetes, split, stream
 from inference.models.coefficients import Coefficients, rmse
 from inference.models.linear.baselines import exact_fit, nonprivate_regression
 from inference.models.linear.closed_form import (
+    NEAREST_PSD,
+    Noise,
     SufficientStatistics,
+    noise_covariance,
     posterior,
+    repaired,
     summarise,
     symmetric,
     unpack,
 )
+from inference.models.linear.job import regression_with_projection
 from inference.models.linear.prior import prior_precision
-from inference.models.linear.repair import NEAREST_PSD, Noise, noise_covariance, repaired
-from inference.models.linear.two_rounds import regression_with_projection
-from inference.models.linear.whole_rows import target_bound
+from inference.models.linear.rows import target_bound
 from inference.rounds import Job
 
 FRACTION_BITS = 32
@@ -277,7 +280,7 @@ def test_job_plans_with_the_noise_that_the_second_round_then_carries(monkeypatch
         planned.append(noise_std)
         return target_bound(n, d, noise_std)
 
-    monkeypatch.setattr("inference.models.linear.two_rounds.target_bound", spy)
+    monkeypatch.setattr("inference.models.linear.job.target_bound", spy)
     problem, rng = rows_in_own_units(200, 14), np.random.default_rng(14)
     job = algorithm2(SCHEMA)
     second = job.send(noisy_sum(next(job), problem.rows[7:], rng, mu=0.7, clients=200))

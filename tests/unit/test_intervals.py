@@ -33,8 +33,9 @@ from inference.jobs.picture import plot_estimates
 from inference.models.coefficients import rows_of_slopes
 from inference.models.conjugate import family
 from inference.models.conjugate.family import CONJUGATE, Release, posterior_of
+from inference.models.glm.families import Bernoulli
+from inference.models.glm.scored_fit import exact_fit
 from inference.models.linear.baselines import nonprivate_regression
-from inference.models.logistic.baseline import laplace
 from inference.models.mixture.fit import MixtureFit
 from inference.models.mixture.model import NO_NOISE, Posterior
 from inference.problem import Problem, Schema, stream
@@ -68,7 +69,7 @@ def test_a_normal_posterior_reaches_1_96_standard_deviations() -> None:
     assert normal(3.0, 2.0).interval == pytest.approx((3 - 2 * 1.959963985, 3 + 2 * 1.959963985))
     assert student(3.0, 2.0, 4).interval == pytest.approx((3 - 2 * 2.776445105, 3 + 2 * 2.776445105))
     rows = data(60)
-    posterior = laplace(rows.X, rows.y > 0, 1.0)
+    posterior = exact_fit(rows.X, (rows.y > 0) * 1.0, Bernoulli(), 1.0)
     found = posterior.figures()
     sd = posterior.covariance[1, 1] ** 0.5
     assert found[1].interval == pytest.approx(st.norm(posterior.coefficients[0], sd).interval(LEVEL))
@@ -251,7 +252,7 @@ def test_coefficients_are_scaled_by_what_is_released_or_public() -> None:
     """The private fit's own scale, or the bounds' half-width: never the rows' standard deviation."""
     rows = data()
     scale = rows.schema.half_widths[:-1]
-    found = rows_of_slopes([normal(0, 1)] * 3, ("a", "b"), rows.schema, "y", "identity", scale, "half-width")[1:]
+    found = rows_of_slopes([normal(0, 1)] * 3, ("a", "b", "y"), rows.schema, "identity", scale, "half-width")[1:]
     assert [one.axis for one in found] == [
         {"unit": "kg per half-width of the feature", "scale": size, "centre": 0.0} for size in (4.0, 2.0)
     ]

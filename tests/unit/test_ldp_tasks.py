@@ -29,7 +29,7 @@ from inference.errors import DataError
 from inference.jobs.base import plan_words
 from inference.jobs.estimates import rows_of, table_of
 from inference.jobs.settings import parse_words, settings_from
-from inference.models.glm import sgd_job as ldp_sgd
+from inference.models.glm import sgd as ldp_sgd
 from inference.problem import split
 from inference.rounds import run
 from inference.variational.progress import Iteration

@@ -17,8 +17,9 @@ from dca_proto.statistics.sensitivity import Sensitivity
 from inference.bounds import Interval
 from inference.errors import DataError
 from inference.models import fit as fits
+from inference.models.linear.aggregate_stats import sums_of
 from inference.models.priors import DirichletPrior, GaussianPrior, ProbabilityPrior, RatePrior, RegressionPrior
-from inference.releases.reports import categories_of, labelled_rows_of, rows_of, scalars_of, sums_of
+from inference.releases.reports import categories_of, labelled_rows_of, rows_of, scalars_of
 
 BITS = 20
 UNIT = 2.0**-BITS
@@ -265,8 +266,8 @@ def test_a_report_that_somebody_made_up_is_left_out_and_told() -> None:
 def test_sums_come_with_their_weights_divided_out_and_variances_of_their_own() -> None:
     found = sums_of(sums(weights=[1, 2, 5], target_square=True), labels=False)
     np.testing.assert_allclose(found.value, [10, 10, 10, 5, 5, 2])
-    np.testing.assert_allclose(found.variance, [4, 4, 4, 1, 1, 0.16])
-    assert (found.n, found.features, found.constant, found.square) == (100, 2, None, True)
+    np.testing.assert_allclose(found.noise_variance, [4, 4, 4, 1, 1, 0.16])
+    assert found.n == 100
     assert len(sums_of(sums(target_square=True), labels=True).value) == 5
     assert (found.attrs["mechanism"], found.attrs["n"], found.attrs["epsilon"]) == ("test", 100, 1.0)
 

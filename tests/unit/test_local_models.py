@@ -20,7 +20,7 @@ from dca_proto.aggregate import LocalReports, SecureSumRequest
 from inference.bounds import Interval
 from inference.mcmc.posterior import Sampling
 from inference.models import fit as fits
-from inference.models.linear.complete_rows import MISSING
+from inference.models.linear.rows import MISSING
 from inference.models.priors import DirichletPrior, GaussianPrior, ProbabilityPrior, RatePrior, RegressionPrior
 
 jax = pytest.importorskip("jax")

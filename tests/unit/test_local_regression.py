@@ -19,10 +19,10 @@ from inference.errors import DataError
 from inference.mcmc.posterior import Sampling
 from inference.mcmc.run import Options, Sampled
 from inference.models.coefficients import Coefficients
-from inference.models.glm.regression import LocalRegression, regression, unit_of_rows, unit_of_sums
+from inference.models.glm.regression import LocalRegression, regression_of_rows, regression_of_sums
 from inference.models.priors import RegressionPrior
 from inference.problem import Schema
-from inference.releases.reports import Rows, Sums
+from inference.releases.reports import Rows
 
 pytest.importorskip("arviz")
 
@@ -63,9 +63,7 @@ def of_sums(intercept: bool = True, logistic: bool = False, square: bool = True,
     size = 3 + 2 + 3 * intercept + square
     given = aggregate(np.ones(size), 1.0, SecureSumRequest("regression", parameters), 100)
     sampled = drawn_by_sites(intercept, logistic)
-    sums = Sums(given.value, np.ones(size), 100, 2 + intercept, 0.5 if intercept else None, square, np.ones(3))
-    unit = unit_of_sums(sampled.draws, given, sums, SCHEMA, logistic=logistic)
-    return regression(sampled, unit, RegressionPrior(), Options(), {})
+    return regression_of_sums(sampled, given, RegressionPrior(), Options(), {}, schema=SCHEMA, logistic=logistic)
 
 
 @pytest.mark.parametrize("intercept", [True, False])
@@ -144,8 +142,7 @@ ROWS = Rows(
 
 def of_rows(rows: Rows, *, intercept: bool = True, logistic: bool = False) -> LocalRegression:
     sampled = drawn_by_sites(intercept, logistic)
-    unit = unit_of_rows(sampled.draws, rows, intercept=intercept)
-    return regression(sampled, unit, RegressionPrior(), Options(), {})
+    return regression_of_rows(sampled, rows, RegressionPrior(), Options(), {}, intercept=intercept)
 
 
 def test_rows_are_clipped_where_clients_clip_theirs_and_only_there() -> None:
@@ -206,8 +203,7 @@ def test_new_clients_of_one_feature() -> None:
     draws = {**{name: array for name, array in sites.items() if array.ndim == 2}, **one}
     rows = replace(ROWS, x=ROWS.x[:, :1], columns=("age", "bp"), centre=ROWS.centre[::2], scale=ROWS.scale[::2])
     rows = replace(rows, bound=np.ones(2))
-    unit = unit_of_rows(draws, rows, intercept=True)
-    found = regression(Sampled(draws, {}, SAMPLING), unit, RegressionPrior(), Options(), {})
+    found = regression_of_rows(Sampled(draws, {}, SAMPLING), rows, RegressionPrior(), Options(), {}, intercept=True)
     x, y = np.moveaxis((found.new_clients(50)["value"] - rows.centre) / rows.scale, -1, 0)
     slope, sd = sites["theta"][..., 0].mean(), sites["feature_sd"][..., 0].mean()
     assert np.cov(x.ravel(), y.ravel())[0, 1] == pytest.approx(slope * sd**2, rel=0.1)  # 4 standard errors

@@ -18,8 +18,8 @@ from inference.errors import DataError
 from inference.estimators import PrivateLogisticRegression
 from inference.jobs import find
 from inference.models.coefficients import Coefficients
+from inference.models.logistic.job import METHODS, logistic_regression, method_of
 from inference.models.logistic.one_sum import one_sum_posterior, sum_request
-from inference.models.logistic.rounds import METHODS, logistic_regression, method_of
 from inference.problem import Schema
 from inference.rounds import run
 from inference.variational import clipping

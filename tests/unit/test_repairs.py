@@ -16,17 +16,22 @@ import pytest
 import inference.models.linear.closed_form as module
 from dca_proto.privacy.accounting import mu_of
 from inference.errors import DataError
-from inference.models.linear.closed_form import Noise, Posterior, SufficientStatistics, posterior, symmetric, unpack
-from inference.models.linear.prior import prior_precision
-from inference.models.linear.repair import (
+from inference.models.linear.closed_form import (
     ABSOLUTE,
     NEAREST_PSD,
     NOISE_AWARE,
     REPAIRS,
+    Noise,
+    Posterior,
+    SufficientStatistics,
     noise_covariance,
+    posterior,
     repaired,
     shrunk,
+    symmetric,
+    unpack,
 )
+from inference.models.linear.prior import prior_precision
 
 INDEFINITE = np.array([[2.0, 3.0], [3.0, 2.0]])  # eigenvalues 5 along (1, 1) and -1 along (1, -1)
 

@@ -23,8 +23,8 @@ from inference.jobs.base import Conditions
 from inference.jobs.settings import settings_from
 from inference.models.coefficients import LOG_MOST, limited
 from inference.models.glm.families import Family, Poisson, StudentT, poisson_quantile
+from inference.models.glm.job import scored_regression, shares
 from inference.models.glm.scored_fit import exact_fit, fit_of
-from inference.models.glm.scored_rounds import scored_regression, shares
 from inference.problem import Problem, Schema
 from inference.rounds import run
 

@@ -22,10 +22,10 @@ from inference.models.coefficients import Coefficients, rmse
 from inference.models.linear.aggregate_stats import statistics_of
 from inference.models.linear.baselines import nonprivate_regression
 from inference.models.linear.closed_form import SufficientStatistics, posterior
+from inference.models.linear.job import parameters, regression_with_projection
 from inference.models.linear.nodes.observed import nodes_of
 from inference.models.linear.prior import SCALES, WIDE, fitted_to
-from inference.models.linear.two_rounds import parameters, regression_with_projection
-from inference.models.linear.whole_rows import about_columns, sensitivity, target_bound, weighted
+from inference.models.linear.rows import about_columns, sensitivity, target_bound, weighted
 from inference.problem import Problem, Schema
 from inference.rounds import run
 
@@ -120,7 +120,7 @@ def test_noise_that_hides_all_leaves_the_bounds_and_is_warned_of() -> None:
     assert np.abs(found.centre).max() < 2
     assert (found.scale < 3).all()
     (warning,) = found.warnings
-    assert warning.startswith(f"{HIDDEN} c0, c1 lies")
+    assert warning.startswith(f"{HIDDEN} c0 and c1 lie;")
     assert "intervals may be too narrow" in warning
 
 
@@ -150,7 +150,7 @@ def test_bounds_ten_times_too_wide_lose_at_most_a_twentieth() -> None:
 
 def test_the_sensitivity_that_is_planned_with_is_the_statistics_or_little_more() -> None:
     for bound in np.geomspace(0.1, 9, 12):
-        asked = parameters(OFF_CENTRE, OFF_CENTRE.centres, np.ones(3), float(bound))
+        asked = parameters(OFF_CENTRE, Located(OFF_CENTRE.columns, OFF_CENTRE.centres, np.ones(3), ()), float(bound))
         exact = resolve("regression", asked).row_sensitivity(FRACTION_BITS).l2 * 2.0**-FRACTION_BITS
         assert exact * 0.999 < sensitivity(float(bound)) < 1.07 * exact
 
@@ -197,7 +197,9 @@ def test_with_a_huge_budget_it_is_unbiased_and_its_spread_is_that_of_weighted_ro
 def test_sums_of_whole_rows_are_refused_where_rows_are_taken_as_they_are() -> None:
     train = problem(200, 4)
     released = swarm(train, 4.0).hold(
-        SecureSumRequest("regression", parameters(OFF_CENTRE, OFF_CENTRE.centres, np.ones(3), 1.0))
+        SecureSumRequest(
+            "regression", parameters(OFF_CENTRE, Located(OFF_CENTRE.columns, OFF_CENTRE.centres, np.ones(3), ()), 1.0)
+        )
     )
     with pytest.raises(DataError, match="rows were scaled as a whole"):
         nodes_of(released)
@@ -214,7 +216,7 @@ def test_collinear_features_and_a_clipped_target_are_warned_of() -> None:
     words = learn(Problem("collinear", schema, X, a + rng.standard_normal(5000)), 4.0).warnings
     assert len(words) == 1
     assert "a and b nearly repeat each other" in words[0]
-    asked = parameters(OFF_CENTRE, OFF_CENTRE.centres, np.ones(3), 2.0)
+    asked = parameters(OFF_CENTRE, Located(OFF_CENTRE.columns, OFF_CENTRE.centres, np.ones(3), ()), 2.0)
     for share, said in ((0.2, 0), (0.7, 1)):
         statistics = SufficientStatistics(100, np.eye(3) * 100 / 3, np.zeros(3), np.asarray(share * 400.0), 1.0)
         assert sum("much of y is clipped" in one for one in about_columns(statistics, asked)) == said

@@ -22,7 +22,7 @@ from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.errors import DataError
 from inference.models.coefficients import IDENTITY, LOGIT, Coefficients, probability, probability_square
-from inference.models.logistic.rounds import score_on
+from inference.models.logistic.job import score_on
 from inference.problem import Problem, Schema
 from inference.rounds import Job, run
 from inference.variational import mean_field, models

@@ -13,21 +13,15 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-from sklearn.utils.validation import validate_data
-
 from dca_proto.aggregate import NoisyAggregate
 from inference.errors import DataError
 from inference.models.coefficients import Coefficients
-from inference.models.estimator import PrivateRegressor, required
+from inference.models.estimator import PrivateRegressor
 from inference.models.glm.families import Family, Poisson, StudentT
+from inference.models.glm.job import ROUNDS, scored_regression
 from inference.models.glm.scored_fit import PRIOR_SD, exact_fit, family_of, fit_of
-from inference.models.glm.scored_rounds import ROUNDS, scored_regression
 from inference.problem import Schema
-from inference.rounds import Rounds, run
-
-Array = NDArray[np.float64]
+from inference.rounds import Job
 
 
 class _Scored(PrivateRegressor):
@@ -35,43 +29,31 @@ class _Scored(PrivateRegressor):
 
     prior_sd: float
     rounds: int
-    schema: Schema | None
+    spread: str  # the attribute that holds it
 
     @abstractmethod
-    def _family(self) -> Family:
-        """Of the targets."""
+    def _family(self) -> Family: ...
 
-    def _fit_rows(self, X: Any, y: Any) -> None:
-        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
-        self._keep(exact_fit(X, y, self._family(), self.prior_sd))
+    def _of_rows(self, X: Any, y: Any) -> Coefficients:
+        return exact_fit(X, y, self._family(), self.prior_sd)
 
-    def _fit_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> None:
-        fit = fit_of(aggregates, self.prior_sd)
-        family = family_of(aggregates[-1])
+    def _of_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> Coefficients:
+        fit, family = fit_of(aggregates, self.prior_sd), family_of(aggregates[-1])
         if type(family) is not type(self._family()):
             raise DataError(
                 f"the aggregates are of the family {family.name!r}; expected {self._family().name!r}, so take the "
                 "other estimator"
             )
-        self._name_features(fit.columns.columns[:-1])
-        self._keep(fit)
+        return fit
 
-    def _fit_rounds(self, rounds: Rounds) -> bool:
-        schema = required(self.schema)
-        job = scored_regression(schema, self._family(), prior_sd=self.prior_sd, rounds=self.rounds)
-        fit = run(job, rounds)
-        self._name_features(schema.features)
-        self._keep(fit)
-        return fit.private
+    def _job(self, schema: Schema) -> Job[Coefficients]:
+        return scored_regression(schema, self._family(), prior_sd=self.prior_sd, rounds=self.rounds)
 
     def _keep(self, fit: Coefficients) -> None:
-        self._keep_coefficients(fit)
+        super()._keep(fit)
         assert fit.spread is not None, "the family has one"
-        self._keep_spread(fit.spread.mean, fit.spread.sd)
-
-    @abstractmethod
-    def _keep_spread(self, mean: float, sd: float) -> None:
-        """Note how far targets are about their mean."""
+        setattr(self, f"{self.spread}_", fit.spread.mean)
+        setattr(self, f"{self.spread}_sd_", fit.spread.sd)
 
 
 class PrivatePoissonRegression(_Scored):
@@ -90,6 +72,8 @@ class PrivatePoissonRegression(_Scored):
         private_, epsilon_, delta_, warnings_, n_features_in_, feature_names_in_: `PrivateEstimator`.
     """
 
+    spread = "dispersion"
+
     def __init__(self, *, prior_sd: float = PRIOR_SD, schema: Schema | None = None, rounds: int = ROUNDS) -> None:
         self.prior_sd = prior_sd
         self.schema = schema
@@ -97,9 +81,6 @@ class PrivatePoissonRegression(_Scored):
 
     def _family(self) -> Family:
         return Poisson()
-
-    def _keep_spread(self, mean: float, sd: float) -> None:
-        self.dispersion_, self.dispersion_sd_ = mean, sd
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -115,8 +96,7 @@ class PrivateRobustRegression(_Scored):
     Args:
         degrees: of freedom of the residuals; fewer ignore outliers more.
         prior_sd: of each slope, in standard deviations of the target for one of the feature.
-        schema: names and public bounds of features and target; needed over rounds alone.
-        rounds: of scores, after the one for scales.
+        schema, rounds: as of `PrivatePoissonRegression`.
 
     Attributes:
         coef_, coef_sd_: posterior mean and standard deviation of the slopes, in own units, shape ``(d,)``.
@@ -125,6 +105,8 @@ class PrivateRobustRegression(_Scored):
         fit_, private_, epsilon_, delta_, warnings_: as of `PrivatePoissonRegression`.
         n_features_in_, feature_names_in_: `PrivateEstimator`.
     """
+
+    spread = "residual_scale"
 
     def __init__(
         self,
@@ -141,6 +123,3 @@ class PrivateRobustRegression(_Scored):
 
     def _family(self) -> Family:
         return StudentT(self.degrees)
-
-    def _keep_spread(self, mean: float, sd: float) -> None:
-        self.residual_scale_, self.residual_scale_sd_ = mean, sd

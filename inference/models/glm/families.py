@@ -35,10 +35,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit, gammaincinv, ndtri, stdtrit
 
-Array = NDArray[np.float64]
+from inference.columns import Array
+from inference.models.coefficients import IDENTITY, LOG, LOGIT
 
 POISSON, STUDENT, BERNOULLI = "poisson", "student", "bernoulli"
 PREDICTOR_MAX = 30.0  # of a log rate: beyond, only an iterate that went astray is
@@ -52,15 +52,19 @@ class Family(ABC):
     """What the engine asks of a model.
 
     Attributes:
-        name: of the family in the statistic "gradient". own_units: whether the target is left in its own units.
-        disperses: whether the last of φ is κ. tells: whether clients can send a term of it.
+        name: of the family in the statistic "gradient". link: of the mean, as of `Coefficients`.
+        own_units: whether the target is left in its own units.
+        disperses: whether the last of φ is κ. sends_dispersion: whether clients can send a term of it.
         bounded: whether residuals are, and so narrowly that rows are best shortened by their features alone.
+        prior_sd: of the slopes, where rounds are planned.
     """
 
     name: ClassVar[str]
-    own_units: ClassVar[bool]
-    disperses: ClassVar[bool]
-    tells: ClassVar[bool] = False
+    link: ClassVar[str]
+    own_units: ClassVar[bool] = True
+    disperses: ClassVar[bool] = True
+    sends_dispersion: ClassVar[bool] = False
+    prior_sd: ClassVar[float] = 1.0
 
     @property
     def bounded(self) -> bool:
@@ -72,10 +76,6 @@ class Family(ABC):
         """Of the statistic."""
         return {"family": self.name, "intercept": True} | ({"by_features": True} if self.bounded else {})
 
-    def reach(self, phi: Array, x: Array) -> Array:
-        """The largest norm of s(φ) at rows' features, whatever the targets are, shape ``(m,)``; only if `bounded`."""
-        raise NotImplementedError
-
     @abstractmethod
     def score(self, phi: Array, x: Array, y: Array) -> Array:
         """s(φ) of each row, shape ``(m, p)``, 0 in the place of a parameter without a score of mean zero, as κ.
@@ -84,9 +84,13 @@ class Family(ABC):
             x: shape ``(m, d + 1)``. y: ``(m,)``.
         """
 
-    @abstractmethod
     def sent(self, phi: Array, x: Array, y: Array, dispersion: float) -> Array:
         """What clients send in the score's place: with κ's term, times the weight ``dispersion``: shape ``(m, p)``."""
+        return self.score(phi, x, y)
+
+    def score_bound(self, phi: Array, x: Array) -> Array:
+        """The largest norm of s(φ) at rows' features, whatever the targets are, shape ``(m,)``; only if `bounded`."""
+        raise NotImplementedError
 
     @abstractmethod
     def likelihood_score(self, phi: Array, x: Array, y: Array) -> Array:
@@ -96,9 +100,9 @@ class Family(ABC):
     def curvature(self, phi: Array, x: Array) -> Array:
         """q of each row, shape ``(m,)``: the terms of q x xᵀ are sent."""
 
-    @abstractmethod
     def information(self, phi: Array, curved: Array) -> Array:
         """E[s lᵀ], given the mean of q x xᵀ, ``(d + 1, d + 1)``: of the parameters that have an l."""
+        return curved
 
     @abstractmethod
     def targets(self, phi: Array, x: Array, uniform: Array) -> Array:
@@ -110,9 +114,8 @@ class Poisson(Family):
     """Counts."""
 
     name: ClassVar[str] = POISSON
-    own_units: ClassVar[bool] = True
-    disperses: ClassVar[bool] = True
-    tells: ClassVar[bool] = True
+    link: ClassVar[str] = LOG
+    sends_dispersion: ClassVar[bool] = True
 
     @property
     def bounded(self) -> bool:
@@ -134,9 +137,6 @@ class Poisson(Family):
     def curvature(self, phi: Array, x: Array) -> Array:
         return rate(phi, x)
 
-    def information(self, phi: Array, curved: Array) -> Array:
-        return curved
-
     def targets(self, phi: Array, x: Array, uniform: Array) -> Array:
         mean = rate(phi, x)
         if phi[-1] > DISPERSION_MIN:
@@ -149,16 +149,13 @@ class Bernoulli(Family):
     """Two classes: the upper one where the target is above 0."""
 
     name: ClassVar[str] = BERNOULLI
-    own_units: ClassVar[bool] = True
-    disperses: ClassVar[bool] = True
+    link: ClassVar[str] = LOGIT
+    prior_sd: ClassVar[float] = 2.0
 
     def score(self, phi: Array, x: Array, y: Array) -> Array:
         return np.column_stack([self.likelihood_score(phi, x, y), np.zeros(len(x))])
 
-    def sent(self, phi: Array, x: Array, y: Array, dispersion: float) -> Array:
-        return self.score(phi, x, y)
-
-    def reach(self, phi: Array, x: Array) -> Array:
+    def score_bound(self, phi: Array, x: Array) -> Array:
         longest: Array = expit(np.abs(x @ phi[:-1])) * np.linalg.norm(x, axis=1)
         return longest
 
@@ -170,9 +167,6 @@ class Bernoulli(Family):
         p = expit(x @ phi[:-1])
         return np.asarray(p * (1 - p))
 
-    def information(self, phi: Array, curved: Array) -> Array:
-        return curved
-
     def targets(self, phi: Array, x: Array, uniform: Array) -> Array:
         return np.where(uniform[:, 0] < expit(x @ phi[:-1]), 1.0, -1.0)
 
@@ -182,6 +176,7 @@ class StudentT(Family):
     """Attributes: degrees: ν, above 0; the fewer, the less outliers count."""
 
     name: ClassVar[str] = STUDENT
+    link: ClassVar[str] = IDENTITY
     own_units: ClassVar[bool] = False
     disperses: ClassVar[bool] = False
     degrees: float = 4.0
@@ -199,10 +194,7 @@ class StudentT(Family):
         weighted = (self.degrees + 1) / (self.degrees + r**2) * r
         return np.column_stack([weighted[:, None] * x, weighted * r - 1])
 
-    def sent(self, phi: Array, x: Array, y: Array, dispersion: float) -> Array:
-        return self.score(phi, x, y)
-
-    def reach(self, phi: Array, x: Array) -> Array:
+    def score_bound(self, phi: Array, x: Array) -> Array:
         nu = self.degrees
         longest: Array = np.hypot((nu + 1) / (2 * np.sqrt(nu)) * np.linalg.norm(x, axis=1), max(1.0, nu))
         return longest

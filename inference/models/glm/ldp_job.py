@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass, replace
-from math import sqrt
+from math import inf, sqrt
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
 from dca_proto.aggregate import LdpReportRequest, NoisyAggregate
+from inference.columns import Standardisation
 from inference.errors import DataError
 from inference.jobs.base import Conditions, Stage, one_round, target_on_features
 from inference.jobs.reports import SAMPLED, ReportJob, SamplerSettings, check_clients
@@ -31,13 +31,12 @@ from inference.models import fit
 from inference.models.glm.regression import LocalRegression
 from inference.models.linear.aggregate_stats import STATISTIC
 from inference.models.linear.baselines import nonprivate_regression
-from inference.models.linear.one_round import INTERCEPT_BOUND
+from inference.models.linear.job import INTERCEPT_BOUND
 from inference.models.logistic import job as logistic
 from inference.models.priors import RegressionPrior
 from inference.problem import Problem, Schema
 from inference.releases.terms import GAUSSIAN, RESPONSE
 
-Array = NDArray[np.float64]
 LINEAR, LOGISTIC = FAMILIES = ("linear", "logistic")
 OF_BOUNDS = "bounds being ±1; by default of these"
 PRIORS = ("coefficient_sd", "intercept_sd", "lkj", "feature_sd", "feature_mean_sd", "residual_sd")
@@ -91,7 +90,7 @@ class Settings(SamplerSettings):
 
 def _of_features(schema: Schema, settings: Settings) -> LdpReportRequest:
     """A report of a client's features, mapped from their bounds to ±1."""
-    parameters = _columns(schema, settings, len(schema.features))
+    parameters = _columns(schema, settings).without_target().parameters()
     return LdpReportRequest("sum", parameters, 1 - settings.label_share, rows_max=1, mechanism=GAUSSIAN)
 
 
@@ -109,16 +108,9 @@ def epsilon_of(mu: float) -> float:
     return float(log_ndtr(mu / 2) - log_ndtr(-mu / 2))
 
 
-def _columns(schema: Schema, settings: Settings, count: int | None = None) -> dict[str, Any]:
-    """The columns, or the first ``count`` of them, mapped from their bounds to ±1."""
-    names = schema.columns[:count]
-    parameters: dict[str, Any] = {
-        "columns": list(names),
-        "centre": [float(centre) for centre in schema.centres[:count]],
-        "scale": [float(width) for width in schema.half_widths[:count]],
-        "bound": [1.0] * len(names),
-    }
-    return parameters if settings.radius is None else {**parameters, "radius": settings.radius}
+def _columns(schema: Schema, settings: Settings) -> Standardisation:
+    """The columns mapped from their bounds to ±1."""
+    return replace(Standardisation.within_bounds(schema), radius=settings.radius or inf)
 
 
 class LdpRegression(ReportJob):
@@ -145,11 +137,11 @@ class LdpRegression(ReportJob):
             features = yield _of_features(schema, settings)
             return features, (yield _of_labels(schema, settings, conditions))
         if settings.inputs:
-            least, statistic, parameters = d + d * (d + 1) // 2 + 1, "sum", _columns(schema, settings)
+            least, statistic, parameters = d + d * (d + 1) // 2 + 1, "sum", _columns(schema, settings).parameters()
         else:
             squares = int(settings.family == LINEAR)
             least, statistic = (d + 1) * (d + 2) // 2 + d + 1 + squares, STATISTIC
-            parameters = _columns(schema, settings) | {
+            parameters = _columns(schema, settings).parameters() | {
                 "intercept": True,
                 "intercept_bound": INTERCEPT_BOUND,
                 "target_square": bool(squares),

@@ -37,6 +37,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from inference.models.glm.logistic_normal import derivative_means
+from inference.models.logistic.one_sum import expected_products
 
 Array: TypeAlias = Any
 """A float64 array, JAX's or NumPy's."""
@@ -80,9 +81,8 @@ def logistic(
     a = V @ theta
     of_sigmoid = derivative_means(mu @ theta, theta @ a, 3)
     g0, g1, g2, g3 = 2 * of_sigmoid[0] - 1, *(2 * one for one in of_sigmoid[1:])
-    W = V + jnp.outer(mu, mu)
+    W, xy = expected_products(mu, V, a, g0, g1)
     i, j = np.triu_indices(theta.shape[0])
-    xy = mu * g0 + a * g1
     # The factor of μ_i in Cov(x_i x_j, x_k y), by j and k; then all that is left of it, by pair and k.
     moved = V * g0 + jnp.outer(a, mu * g1 + a * g2)
     mixed = mu[i, None] * moved[j] + mu[j, None] * moved[i] + (V[i] * a[j, None] + V[j] * a[i, None]) * g1

@@ -8,40 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit, ndtr
 
-from dca_proto.aggregate import NoisyAggregate
-from inference.columns import Standardisation
+from inference.columns import Array, Standardisation
 from inference.errors import DataError
 from inference.jobs.estimates import BY_SD
 from inference.jobs.summary import HeldOut
-from inference.mcmc.posterior import LocalPosterior
+from inference.mcmc.posterior import Draws, LocalPosterior
 from inference.mcmc.run import PRIOR_DRAWS, Options, Sampled
 from inference.models.coefficients import IDENTITY, LOGIT, Coefficients, rows_of_slopes, scored
-from inference.models.glm.sites import (
+from inference.models.linear.aggregate_stats import Aggregates, checked, constant_of, fit_of, parameters_of
+from inference.models.linear.closed_form import Posterior
+from inference.models.predictive import (
     ALPHA,
-    COEFFICIENTS,
     CORRELATION,
     FEATURE_MEAN,
     FEATURE_SD,
-    INTERCEPT,
     RESIDUAL_SD,
     ROOT,
     THETA,
+    RowClient,
+    targets_of,
 )
-from inference.models.linear.aggregate_stats import columns_of, fit_of
-from inference.models.linear.closed_form import Posterior
-from inference.models.predictive import RowClient, targets_of
-from inference.posterior import Estimate
+from inference.posterior import COEFFICIENTS, INTERCEPT, Estimate
 from inference.problem import Problem, Schema
-from inference.releases.reports import Rows, Sums
-
-Array = NDArray[np.float64]
-Draws = Mapping[str, Array]
+from inference.releases.reports import Rows
 
 AXES = {
     COEFFICIENTS: ("feature",),
@@ -50,6 +44,10 @@ AXES = {
     CORRELATION: ("feature", "other_feature"),
     "target": ("row",),
 }
+NO_SQUARES = (
+    "the squares of {} were not released, so the residuals' standard deviation rests on its prior; ask for "
+    "target_square"
+)
 PREDICTED_ROWS = 500  # at a time: for each of them there are as many probabilities as draws
 CLIPPED = 0.02  # a share of clipped values that matters
 SURELY = 0.05  # the quantile of its posterior that has to exceed it
@@ -75,9 +73,8 @@ class LocalRegression(LocalPosterior):
     def estimates(self, schema: Schema | None = None) -> list[Estimate]:
         """Intercept and slopes, with quantiles of draws for intervals."""
         found = [*self.figures(INTERCEPT), *self.figures(COEFFICIENTS)]
-        link, columns = LOGIT if self.logistic else IDENTITY, self.linear.columns.columns
-        known = schema or self.linear.schema
-        return rows_of_slopes(found, columns[:-1], known, columns[-1], link, self.mean[FEATURE_SD], BY_SD)
+        link, known = LOGIT if self.logistic else IDENTITY, schema or self.linear.schema
+        return rows_of_slopes(found, self.linear.columns.columns, known, link, self.mean[FEATURE_SD], BY_SD)
 
     def scored(self, reference: Any, train: Problem | None, test: Problem) -> HeldOut:
         """As of `Coefficients`."""
@@ -132,85 +129,80 @@ class SitePrior(Protocol):
         """By the models' sites, shape ``(count, ...)``."""
 
 
-class Unit(NamedTuple):
-    """The way from the models' units to the columns' own.
-
-    Attributes:
-        linear: as moments, and with it centres and scales. columns: of the features, then the target.
-        logistic: whether y is a label. rows: where clients reported theirs, and not sums.
-        notes: what speaks against the model, in words.
-    """
-
-    linear: Coefficients
-    columns: tuple[str, ...]
-    logistic: bool
-    rows: Rows | None = None
-    notes: tuple[str, ...] = ()
-
-
-def unit_of_sums(
-    draws: Draws,
-    given: NoisyAggregate | Sequence[NoisyAggregate],
-    sums: Sums,
-    schema: Schema | None,
+def regression_of_sums(
+    sampled: Sampled,
+    given: Aggregates,
+    prior: SitePrior,
+    options: Options,
+    attrs: Mapping[str, object],
     *,
-    logistic: bool,
-) -> Unit:
-    """Of a regression from these sums; with a schema, its linear fit is what a job over the schema returns."""
-    moments = moments_of(draws, sums.constant)
-    linear = fit_of(given, moments, schema)
-    columns = columns_of(given)
-    notes = about_bounds(draws, linear, columns, logistic=logistic)
-    if not logistic and not sums.square:
-        notes += (
-            f"the squares of {columns[-1]} were not released, so the residuals' standard deviation rests on its prior; "
-            "ask for target_square",
-        )
-    return Unit(replace(linear, link=LOGIT) if logistic else linear, columns, logistic, notes=notes)
-
-
-def unit_of_rows(draws: Draws, rows: Rows, *, intercept: bool) -> Unit:
-    """Of a regression from perturbed rows."""
-    constant = 1.0 if intercept else None
-    moments = moments_of(draws, constant)
-    if not intercept:
-        moments = Posterior(np.r_[0.0, moments.mean], np.pad(moments.cov, ((1, 0), (1, 0))), moments.residual_variance)
-    linear = Coefficients(
-        columns=Standardisation(rows.columns, rows.centre, rows.scale, rows.bound),
-        mean=moments.mean,
-        cov=moments.cov,
-        residual_variance=float(moments.residual_variance),
-        constant=constant or 0.0,
-        radius=rows.radius,
-    )
-    logistic = RESIDUAL_SD not in draws
-    notes = rows.notes + about_bounds(draws, linear, rows.columns, logistic=logistic)
-    return Unit(linear, rows.columns, logistic, rows, notes)
-
-
-def regression(
-    sampled: Sampled, unit: Unit, prior: SitePrior, options: Options, attrs: Mapping[str, object]
+    schema: Schema | None = None,
+    logistic: bool = False,
+    notes: Sequence[str] | None = None,
 ) -> LocalRegression:
-    """The posterior in the columns' own units, of draws by the models' sites."""
-    features = unit.columns[:-1]
-    before = {
-        name: array
-        for name, array in prior.draws(options.rng, PRIOR_DRAWS, len(features)).items()
-        if name in sampled.draws
-    }
+    """The posterior in the columns' own units, of draws by the models' sites given these sums.
+
+    Args:
+        schema: with it, ``linear`` is what a job over the schema returns.
+        notes: what speaks against the result; None: that there are no squares of the target, if it lacks them.
+    """
+    parameters = parameters_of(checked(given)[0])
+    constant = constant_of(parameters)
+    if notes is None:
+        notes = () if logistic or parameters["target_square"] else (NO_SQUARES.format(parameters["columns"][-1]),)
+    linear = fit_of(given, moments_of(sampled.draws, constant or None), schema)
+    linear = replace(linear, link=LOGIT) if logistic else linear
+    return _regression(sampled, linear, prior, options, attrs, logistic, notes)
+
+
+def regression_of_rows(
+    sampled: Sampled,
+    rows: Rows,
+    prior: SitePrior,
+    options: Options,
+    attrs: Mapping[str, object],
+    *,
+    intercept: bool,
+) -> LocalRegression:
+    """The same given perturbed rows."""
+    moments = moments_of(sampled.draws, 1.0 if intercept else None)
+    mean, cov = moments.mean, moments.cov
+    linear = Coefficients(
+        columns=Standardisation(rows.columns, rows.centre, rows.scale, rows.bound, rows.radius),
+        mean=mean if intercept else np.r_[0.0, mean],
+        cov=cov if intercept else np.pad(cov, ((1, 0), (1, 0))),
+        residual_variance=float(moments.residual_variance),
+        constant=float(intercept),
+    )
+    return _regression(sampled, linear, prior, options, attrs, RESIDUAL_SD not in sampled.draws, rows.notes, rows)
+
+
+def _regression(
+    sampled: Sampled,
+    linear: Coefficients,
+    prior: SitePrior,
+    options: Options,
+    attrs: Mapping[str, object],
+    logistic: bool,
+    notes: Sequence[str],
+    rows: Rows | None = None,
+) -> LocalRegression:
+    *features, target = linear.columns.columns
+    drawn = prior.draws(options.rng, PRIOR_DRAWS, len(features))
+    before = {name: array for name, array in drawn.items() if name in sampled.draws}
     return LocalRegression(
-        "logistic" if unit.logistic else "linear",
-        _in_own_units(sampled.draws, unit.linear),
+        "logistic" if logistic else "linear",
+        _in_own_units(sampled.draws, linear),
         sampled.sampling,
-        RowClient(unit.linear.centre, unit.logistic, unit.rows),
-        prior=_in_own_units(before, unit.linear),
+        RowClient(linear.centre, logistic, rows),
+        prior=_in_own_units(before, linear),
         axes=AXES,
-        coords={"feature": features, "other_feature": features, "column": unit.columns},
-        warmup=_in_own_units(sampled.warmup, unit.linear) if sampled.warmup else {},
-        notes=unit.notes,
+        coords={"feature": tuple(features), "other_feature": tuple(features), "column": (*features, target)},
+        warmup=_in_own_units(sampled.warmup, linear) if sampled.warmup else {},
+        notes=(*notes, *_about_bounds(sampled.draws, linear, logistic)),
         attrs=attrs,
-        linear=unit.linear,
-        logistic=unit.logistic,
+        linear=linear,
+        logistic=logistic,
     )
 
 
@@ -241,10 +233,11 @@ def moments_of(draws: Draws, constant: float | None) -> Posterior:
     )
 
 
-def about_bounds(draws: Draws, linear: Coefficients, columns: Sequence[str], *, logistic: bool) -> tuple[str, ...]:
+def _about_bounds(draws: Draws, linear: Coefficients, logistic: bool) -> tuple[str, ...]:
     """What the model surely expects where clients bring it elsewhere; a label is not clipped."""
-    clipped = columns[:-1] if logistic else columns
-    return _about_clipping(draws, linear.columns.bound, clipped) + _about_ball(draws, linear.radius)
+    columns = linear.columns
+    clipped = columns.columns[:-1] if logistic else columns.columns
+    return _about_clipping(draws, columns.bound, clipped) + _about_ball(draws, columns.radius)
 
 
 def _about_ball(draws: Draws, radius: float) -> tuple[str, ...]:

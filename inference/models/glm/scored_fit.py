@@ -14,39 +14,29 @@ from functools import partial
 from math import inf, log
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate
-from inference.columns import Standardisation, standardisation
+from inference.columns import Array, Standardisation, standardisation
 from inference.errors import DataError
 from inference.locate import STATISTIC as PHASES
 from inference.locate import locate, repeated
-from inference.models.coefficients import (
-    DISPERSION,
-    IDENTITY,
-    LOG,
-    LOGIT,
-    RESIDUAL_SCALE,
-    Coefficients,
-    Spread,
-)
+from inference.models.coefficients import DISPERSION, RESIDUAL_SCALE, Coefficients, Spread
 from inference.models.glm.families import Bernoulli, Family, Poisson, StudentT
-from inference.models.glm.scoring import Normal, Prior, Rows, Score, Terms, posterior, squares_of, symmetric
+from inference.models.glm.scoring import Normal, Prior, Rows, Score, Terms, posterior, squares_of
+from inference.models.linear.closed_form import symmetric
 from inference.problem import Schema
-
-Array = NDArray[np.float64]
 
 STATISTIC = "gradient"
 PRIOR_SD = 1.0
 AWAY_MAX = 0.3  # of a standardised coefficient, or of ln σ, from where the last round asked
-LINK = {Poisson.name: LOG, Bernoulli.name: LOGIT, StudentT.name: IDENTITY}
+FAMILIES: dict[str, type[Family]] = {one.name: one for one in (Poisson, Bernoulli, StudentT)}
 STEPS, CONVERGED = 100, 1e-10  # of Fisher's scoring on rows, and its last step
 
 
 def phi_of(aggregates: Sequence[NoisyAggregate], prior_sd: float = PRIOR_SD) -> Normal:
     """The posterior of φ given released scores, as of `fit_of`, shapes ``(d + 2,)`` and ``(d + 2, d + 2)``."""
     rounds = _rounds(aggregates)
-    columns, family = columns_of(rounds[0]), family_of(rounds[0])
+    columns, family = Standardisation.of(rounds[0].parameters), family_of(rounds[0])
     scores = [_score(one, family) for one in rounds]
     return posterior(scores, simulated(aggregates), rounds[-1].contributors, prior_of(family, columns, prior_sd))
 
@@ -69,9 +59,8 @@ def fit_of(
     """
     rounds = _rounds(aggregates)
     family, phi = family_of(rounds[0]), phi_of(aggregates, prior_sd)
-    found = _coefficients(family, columns_of(rounds[0]), phi, prior_sd, schema)
     return replace(
-        found,
+        _coefficients(family, Standardisation.of(rounds[0].parameters), phi, prior_sd, schema),
         method="private Fisher scoring",
         contributors=rounds[-1].contributors,
         private=(schema is None or schema.private) and all(one.private for one in aggregates),
@@ -109,16 +98,14 @@ def _coefficients(
     spread, residual = None, 0.0
     if isinstance(family, StudentT):
         sigma, nu = float(columns.scale[-1] * np.exp(last)), family.degrees
-        spread, residual = (
-            Spread(RESIDUAL_SCALE, sigma, sigma * sd),
-            np.exp(2 * last) * (nu / (nu - 2) if nu > 2 else inf),
-        )
-    elif family.tells:
+        spread = Spread(RESIDUAL_SCALE, sigma, sigma * sd)
+        residual = np.exp(2 * last) * (nu / (nu - 2) if nu > 2 else inf)
+    elif family.sends_dispersion:
         spread = Spread(DISPERSION, max(last, 0.0), sd)
     prior = prior_of(family, columns, prior_sd)
     return Coefficients(
         columns=columns,
-        link=LINK[family.name],
+        link=family.link,
         mean=phi.mean[:-1],
         cov=phi.cov[:-1, :-1],
         prior_mean=prior.mean[:-1],
@@ -143,9 +130,9 @@ def _rounds(aggregates: Sequence[NoisyAggregate]) -> list[NoisyAggregate]:
 def simulated(aggregates: Sequence[NoisyAggregate]) -> Rows:
     """The simulation by the features' moments that the first round of scores has."""
     first = next(one for one in aggregates if one.statistic == STATISTIC)
-    family, columns = family_of(first), columns_of(first)
+    family = family_of(first)
     squares = squares_of(_score(first, family), family, first.contributors)
-    return rows_of(family, columns, squares)
+    return rows_of(family, Standardisation.of(first.parameters), squares)
 
 
 def prior_of(family: Family, columns: Standardisation, prior_sd: float) -> Prior:
@@ -153,11 +140,12 @@ def prior_of(family: Family, columns: Standardisation, prior_sd: float) -> Prior
     if not prior_sd > 0:
         raise DataError(f"prior_sd is {prior_sd:g}; expected a number above 0")
     slopes = np.full(len(columns.columns) - 1, prior_sd)
-    if not family.tells and family.disperses:
-        return Prior(np.zeros(slopes.size + 2), 1 / np.r_[prior_sd, slopes, 1.0] ** 2)
-    if family.disperses:
-        return Prior(np.r_[log(columns.bound[-1] / 3), 0 * slopes, 0.0], 1 / np.r_[3.0, slopes, 1.0] ** 2)
-    return Prior(np.r_[0.0, 0 * slopes, log(0.5)], 1 / np.r_[3.0, slopes, 2.0] ** 2)
+    first, first_sd, last, last_sd = 0.0, 3.0, log(0.5), 2.0
+    if isinstance(family, Bernoulli):
+        first, first_sd, last, last_sd = 0.0, prior_sd, 0.0, 1.0
+    elif family.disperses:
+        first, first_sd, last, last_sd = log(columns.bound[-1] / 3), 3.0, 0.0, 1.0
+    return Prior(np.r_[first, 0 * slopes, last], 1 / np.r_[first_sd, slopes, last_sd] ** 2)
 
 
 def rows_of(family: Family, columns: Standardisation, squares: Array) -> Rows:
@@ -166,22 +154,12 @@ def rows_of(family: Family, columns: Standardisation, squares: Array) -> Rows:
     return Rows(family, squares, columns.bound[:-1], (-bound, bound))
 
 
-def columns_of(aggregate: NoisyAggregate) -> Standardisation:
-    """How a round's columns were standardised."""
-    given = aggregate.parameters
-    return Standardisation(tuple(given["columns"]), *(np.array(given[name]) for name in ("centre", "scale", "bound")))
-
-
 def family_of(aggregate: NoisyAggregate) -> Family:
     """The model that a round asked for. Raises `DataError` for one that is not fitted here."""
-    given = aggregate.parameters
-    if given["family"] == Poisson.name:
-        return Poisson()
-    if given["family"] == Bernoulli.name:
-        return Bernoulli()
-    if given["family"] == StudentT.name:
-        return StudentT(given["degrees"])
-    raise DataError(f"an aggregate is of the family {given['family']!r}; expected one of: {', '.join(LINK)}")
+    name = aggregate.parameters["family"]
+    if name not in FAMILIES:
+        raise DataError(f"an aggregate is of the family {name!r}; expected one of: {', '.join(FAMILIES)}")
+    return StudentT(aggregate.parameters["degrees"]) if name == StudentT.name else FAMILIES[name]()
 
 
 def _score(aggregate: NoisyAggregate, family: Family) -> Score:
@@ -212,7 +190,7 @@ def exact_fit(
     Raises:
         DataError: a count is below 0, or all are 0; ``prior_sd`` is not above 0.
     """
-    if family.tells and (y.min() < 0 or not y.any()):
+    if family.sends_dispersion and (y.min() < 0 or not y.any()):
         raise DataError(f"counts lie in {y.min():g} to {y.max():g}; expected 0 or more, and one above 0")
     centre, scale = standardisation(np.column_stack([X, y]))
     if family.own_units:
@@ -229,7 +207,7 @@ def exact_fit(
 def _mode(family: Family, x: Array, y: Array, prior: Prior) -> Normal:
     """Fisher's scoring; for counts κ is the moments' estimate."""
     phi, q, n = prior.mean.copy(), x.shape[1] + (not family.disperses), len(x)
-    if family.tells:
+    if family.sends_dispersion:
         phi[0] = log(max(float(y.mean()), 1e-9))
     for _ in range(STEPS):
         score, curved = family.score(phi, x, y)[:, :q], (x * family.curvature(phi, x)[:, None]).T @ x / n
@@ -246,7 +224,7 @@ def _mode(family: Family, x: Array, y: Array, prior: Prior) -> Normal:
     cov[:q, :q] = inverse
     if not isinstance(family, Bernoulli):  # counts may vary beyond the family's law, and residuals have outliers
         cov[:q, :q] = inverse @ (centred.T @ centred + np.diag(prior.precision[:q])) @ inverse
-    if family.tells:
+    if family.sends_dispersion:
         mean = family.curvature(phi, x)
         excess = ((y - mean) ** 2 - y) / (mean**2).sum()
         phi[-1] = max(float(excess.sum()), 0.0)

@@ -59,9 +59,9 @@ from scipy.linalg import block_diag
 from scipy.special import ndtri
 from scipy.stats.qmc import Sobol
 
+from inference.columns import Array
 from inference.models.glm.families import Family
-
-Array = NDArray[np.float64]
+from inference.models.linear.closed_form import symmetric
 
 SIMULATED_LOG2 = 12  # of the rows
 WRONG = 1 / 3  # of M, as at the head
@@ -199,8 +199,8 @@ class At:
         """Of all that a row sends, shape ``(m,)``; where residuals are bounded, the largest for any target."""
         score, curved = self.sent
         family, phi = self.rows.family, self.terms.phi
-        reach = family.reach(phi, self.rows.x) if family.bounded else np.linalg.norm(score, axis=1)
-        return np.asarray(np.hypot(reach, np.linalg.norm(curved, axis=1)))
+        longest = family.score_bound(phi, self.rows.x) if family.bounded else np.linalg.norm(score, axis=1)
+        return np.asarray(np.hypot(longest, np.linalg.norm(curved, axis=1)))
 
     def expected(self, clip: float) -> Expected:
         """Equation (2) at norm C."""
@@ -226,14 +226,6 @@ class At:
 
     def _mean(self, curved: Array) -> Array:
         return np.asarray(symmetric(curved.mean(axis=0)) / self.terms.information)
-
-
-def symmetric(terms: Array) -> Array:
-    """The symmetric matrix with these unique terms."""
-    size = int(np.sqrt(2 * terms.size))
-    found, (i, j) = np.zeros((size, size)), np.triu_indices(size)
-    found[i, j] = found[j, i] = terms
-    return found
 
 
 def positive(matrix: Array) -> Array:
@@ -352,7 +344,7 @@ def best_terms(rows: Rows, phi: Array, n: float, noise_per_sensitivity: float, p
     """
     score, curved = At(rows, Terms(phi, np.inf, 1.0, 0.0)).sent
     typical, of_terms = (float(np.median(np.linalg.norm(part, axis=1))) for part in (score, curved))
-    weight = DISPERSION * typical if last and rows.family.tells else 0.0
+    weight = DISPERSION * typical if last and rows.family.sends_dispersion else 0.0
     terms = Terms(phi, np.inf, INFORMATION * typical / of_terms, weight)
     at, losses, centred = At(rows, terms), [], _centred(rows.family, phi.size)
     clips = np.quantile(at.norms, QUANTILES)

@@ -1,4 +1,6 @@
-"""LDP-SGD: stochastic gradient descent over reports, in which each client takes part once (LDP paper, section 4.2).
+"""Job `ldp-sgd`: stochastic gradient descent over reports, each client used once (LDP paper, section 4.2).
+
+Linear or logistic regression, which needs no sampler and gives a point, without a spread.
 
     groups    L = ⌊N/G⌋ groups, one after the other, of ⌊N/L⌋ clients each, at most `GROUPS_MAX`
     reports   of each client of group t: its gradient g of the log likelihood at θ_t, within the ball of radius C, with
@@ -45,21 +47,22 @@ from math import ceil, inf, sqrt
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dca_proto.aggregate import LdpReportRequest, NoAggregate, NoisyAggregate
-from inference.columns import PRIOR_BOUND_SDS, Standardisation
+from inference.columns import PRIOR_BOUND_SDS, Array, Standardisation
 from inference.errors import DataError, unknown
+from inference.jobs.base import Conditions, LearningJob, Stage, target_on_features
 from inference.jobs.estimates import BY_BOUNDS, Figure
+from inference.jobs.settings import require_choice, require_count, setting
 from inference.jobs.summary import Summary
-from inference.models.coefficients import IDENTITY, LOGIT, Coefficients
-from inference.problem import Schema
+from inference.models.coefficients import IDENTITY, LOGIT, Coefficients, is_positive
+from inference.models.glm.ldp_job import FAMILIES, LINEAR, reference
+from inference.problem import Problem, Schema
 from inference.releases.terms import GAUSSIAN
 from inference.rounds import Job
 from inference.variational.models import BERNOULLI, NORMAL
 from inference.variational.progress import Iteration, OnProgress
-
-Array = NDArray[np.float64]
+from inference.variational.scores import area_under_curve
 
 GAINED = "log likelihood gained"
 GROUPS_MAX = 50
@@ -201,7 +204,7 @@ def ldp_sgd(
 
     Args:
         plan: from `groups`, of all clients.
-        columns: how clients scale and clamp; by default `in_deviations`.
+        columns: how clients scale and clamp; by default in what standard deviations probably are (`Standardisation`).
         score: of iterates, for `on_progress`; without one, what the log likelihood of a client has gained is told, an
             estimate from the same reports that costs no budget.
 
@@ -209,7 +212,7 @@ def ldp_sgd(
         NoAggregate: of the first group, without which there is no result.
         DataError: the columns are not the schema's.
     """
-    scaled = in_deviations(schema) if columns is None else columns
+    scaled = Standardisation.within_bounds(schema, PRIOR_BOUND_SDS) if columns is None else columns
     if scaled.columns != schema.columns:
         raise DataError(f"columns {', '.join(scaled.columns)} are scaled, and the schema has others; give one for each")
     descent = _Descent(scaled, settings, plan)
@@ -225,12 +228,6 @@ def ldp_sgd(
         if on_progress is not None:
             on_progress(Iteration(t, plan.number, *descent.scored(score)))
     return descent.result(schema)
-
-
-def in_deviations(schema: Schema) -> Standardisation:
-    """Columns about the middle of their public bounds, in what their standard deviations probably are."""
-    bound = np.full(len(schema.columns), PRIOR_BOUND_SDS)
-    return Standardisation(schema.columns, schema.centres, schema.half_widths / bound, bound)
 
 
 class _Descent:
@@ -294,3 +291,81 @@ class _Descent:
             warnings=about_weight(float(weight.min()), self._contributors),
             by=BY_BOUNDS,
         )
+
+
+# --- the job ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of the job."""
+
+    family: str = setting(LINEAR, f"{', '.join(FAMILIES)}; the latter of a target whose bounds are its two classes.")
+    group: int | None = setting(None, f"Clients of each step; by default for {GROUPS_MAX} steps.")
+    clip: float | None = setting(None, "Largest norm of a client's gradient, features being in sds; by default usual.")
+
+    def __post_init__(self) -> None:
+        require_choice("family", self.family, FAMILIES)
+        require_count("group", self.group)
+        _ = self.own
+
+    @property
+    def own(self) -> SgdSettings:
+        """As the descent takes them. Raises `DataError` where a number is out of range."""
+        return SgdSettings(NORMAL if self.family == LINEAR else BERNOULLI, True, self.clip)
+
+
+def _groups(settings: Settings, conditions: Conditions) -> Groups:
+    return groups(conditions.clients, settings.group or 1)
+
+
+def _score(schema: Schema, settings: Settings, held_out: Problem | None) -> Score | None:
+    """None where the rows that are held out tell nothing."""
+    if held_out is None:
+        return None
+    columns = Standardisation.within_bounds(schema, PRIOR_BOUND_SDS)
+    z, positive = columns.z(held_out.X), is_positive(held_out)
+    if settings.family == LINEAR:
+        target, unit = columns.scaled(held_out.rows)[:, -1], float(columns.scale[-1])
+        return Score(
+            "held-out error", lambda theta: unit * sqrt(float(np.mean((target - theta[0] - z @ theta[1:]) ** 2)))
+        )
+    if len(np.unique(positive)) < 2:
+        return None
+    return Score("held-out AUC", lambda theta: area_under_curve(theta[0] + z @ theta[1:], positive))
+
+
+class LdpSgd(LearningJob):
+    """Linear or logistic regression by gradient steps over reports; a point, without a posterior."""
+
+    name, settings = "ldp-sgd", Settings
+    iterative, drawable = True, False
+    kinds = (LdpReportRequest,)
+
+    def reports(self, settings: Settings) -> str:
+        return GAUSSIAN
+
+    def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
+        """All of each client's budget in its only report."""
+        number, size = _groups(settings, conditions)
+        purpose = "all of the budget on one gradient step" if number == 1 else "in each client's one report, by groups"
+        return [Stage(number, 1.0, purpose, batch=size, uses=1)]
+
+    def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[SgdFit]:
+        """Iterates are scored on the held-out rows, where there are any."""
+        return ldp_sgd(
+            schema,
+            _groups(settings, conditions),
+            settings.own,
+            score=_score(schema, settings, conditions.held_out),
+            on_progress=conditions.on_iteration,
+        )
+
+    def model(self, schema: Schema, settings: Settings) -> str:
+        return f"{target_on_features(schema)} ({settings.family}), by gradient steps over reports by {GAUSSIAN}"
+
+    def reference(self, train: Problem, settings: Settings) -> object:
+        return reference(train, settings)
+
+
+JOBS = {"ldp-sgd": LdpSgd()}

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from inference.columns import Standardisation, standardisation
+from inference.columns import Array, Standardisation, standardisation
 from inference.errors import DataError
 from inference.models.coefficients import Coefficients
 from inference.models.linear.closed_form import Posterior, posterior, summarise
 from inference.problem import Problem, Schema
-
-Array = NDArray[np.float64]
 
 FLAT = 1e-6  # prior precision: nothing beside one row's, yet it bears columns that are constant or repeated
 

@@ -20,7 +20,7 @@ keeps to the prior in directions in which A is mostly noise. At s = 0, where S =
 
 Bayes' rule gives this posterior under a flat prior on xx if S is known. S is plugged in: β and λ are iterated from
 zero, and xx in S is the positive semi-definite matrix nearest to A. The spread then takes E[ββᵀ] for ββᵀ. A is first
-shrunk (`repair.shrunk`), which reduces its error. The variance of E still stands for that error: it is not too small.
+shrunk (`shrunk`), which reduces its error. The variance of E still stands for that error: it is not too small.
 
 This repair is the default: it has the smallest errors, and its intervals hold. The table shows the median squared error
 of predictions beyond the residuals, in variances of the target. The features explain 0.5 of that variance. In brackets:
@@ -39,6 +39,18 @@ different scales. With correlations of 0.95 between neighbouring features it is 
 small where there is hardly more than noise. The other repairs' intervals, with the noise in their spread, hold as
 often, or always where the mean explodes.
 
+**The repairs** of a matrix A = xx + E that may not be positive semi-definite, although xx is:
+
+- `absolute`: |A|, negative eigenvalues change their sign (what the DCA paper's published code does);
+- `nearest-psd`: A₊, negative eigenvalues become 0 (nearest in Frobenius norm);
+- `noise-aware`: A shrunk, in a regression that knows the noise (above).
+
+Neither |A| nor A₊ is further from xx than A is, in Frobenius norm: the projection onto a convex set that holds xx
+never adds distance, and for symmetric matrices A -> |A| is Lipschitz with constant 1 while |xx| = xx. So the noise of a
+repaired matrix is, in all, at most that of A, and its known variance may stand for it. The same holds on average for
+the shrinkage of James and Stein, which the noise-aware repair starts with: k >= 3 numbers with independent noise of
+variance s² are nearer to the truth, whatever that is, after a multiplication by 1 - (k - 2) s² / Σ a².
+
 All functions broadcast over leading axes, so that many releases may be repaired at once.
 """
 
@@ -47,26 +59,104 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from inference.errors import DataError
-from inference.models.linear.repair import (
-    NOISE_AWARE,
-    REPAIR,
-    REPAIRS,
-    Noise,
-    check_repair,
-    noise_covariance,
-    repaired,
-    shrunk,
-)
+from inference.columns import Array
+from inference.errors import DataError, unknown
 
-__all__ = ["REPAIR", "REPAIRS", "Noise", "Posterior", "SufficientStatistics", "posterior", "posterior_with_evidence",
-           "summarise", "symmetric", "unpack"]  # fmt: skip
-
-Array = NDArray[np.float64]
-
+NOISE_AWARE = "noise-aware"
+NEAREST_PSD = "nearest-psd"
+ABSOLUTE = "absolute"
+REPAIRS = (NOISE_AWARE, NEAREST_PSD, ABSOLUTE)
+REPAIR = NOISE_AWARE  # unless asked for another
 ITERATIONS = 4  # of the plug-in of β and λ into S; measured at ε = 1: the mean is then 0.003 sd from the fixed point
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Variance of the noise in each unique term of xx, of xy and of yy, each broadcastable to ``(...)``.
+
+    Attributes:
+        constant: in the own square of a constant first feature, in the place of xx's; 0 where it is exact.
+    """
+
+    xx: ArrayLike = 0.0
+    xy: ArrayLike = 0.0
+    yy: ArrayLike = 0.0
+    constant: ArrayLike = 0.0
+
+    @property
+    def present(self) -> bool:
+        """Whether there is any in what the coefficients depend on."""
+        return bool(np.any(self.xx) or np.any(self.xy))
+
+
+def check_repair(repair: str) -> None:
+    """Raise `DataError` for a name that is none of `REPAIRS`."""
+    if repair not in REPAIRS:
+        raise unknown("repair", repair, None, REPAIRS)
+
+
+def repaired(A: Array, repair: str) -> Array:
+    """The positive semi-definite matrix that stands for A, shape ``(..., m, m)``; for noise-aware, A₊."""
+    values, vectors = np.linalg.eigh(A)
+    values = np.abs(values) if repair == ABSOLUTE else np.maximum(values, 0.0)
+    positive: Array = (vectors * values[..., None, :]) @ np.swapaxes(vectors, -1, -2)
+    return positive
+
+
+def shrunk(A: Array, variance: ArrayLike, *, constant: bool = False) -> Array:
+    """A with its noise reduced by positive-part James-Stein shrinkage in groups, shape ``(..., m, m)``.
+
+    The groups: products of two features, towards 0; those with the constant, towards 0; squares, towards their mean
+    (k - 3 for k - 2 then). One of fewer than three numbers beyond its centre stays as it is.
+
+    Args:
+        variance: s² of each unique term, shape ``(...)``. constant: whether the first feature is a constant, whose own
+            square stays as it is.
+    """
+    result, m, first = A.copy(), A.shape[-1], int(constant)
+    i, j = np.triu_indices(m, 1)
+    groups = [(i[i >= first], j[i >= first]), (i[i < first], j[i < first])]
+    for rows, columns in groups:
+        result[..., rows, columns] = _james_stein(A[..., rows, columns], variance, len(rows) - 2)
+        result[..., columns, rows] = result[..., rows, columns]
+    own = np.arange(first, m)
+    squares = A[..., own, own]
+    mean = squares.mean(axis=-1, keepdims=True)
+    result[..., own, own] = mean + _james_stein(squares - mean, variance, len(own) - 3)
+    return result
+
+
+def _james_stein(a: Array, variance: ArrayLike, freedom: int) -> Array:
+    if freedom < 1:
+        return a
+    norm = (a**2).sum(axis=-1) + np.finfo(float).tiny
+    factor = np.maximum(0.0, 1 - freedom * np.asarray(variance, float) / norm)
+    closer: Array = factor[..., None] * a
+    return closer
+
+
+def noise_covariance(
+    beta: Array, noise: Noise | ArrayLike, *, constant: bool = False, cov: Array | None = None
+) -> Array:
+    """Cov(e - E β), shape ``(..., m, m)``, where the unique terms of the symmetric E and those of e are independent.
+
+    (E β)_j and (E β)_k share E_jk, hence s_xy² I + s_xx² [ tr(B) I + B - diag(B) ] with B = ββᵀ, or B = E[ββᵀ] where β
+    is uncertain and has the covariance ``cov`` about ``beta``. Args: constant: as of `SufficientStatistics`.
+    """
+    variances = noise if isinstance(noise, Noise) else Noise(noise, noise, noise)
+    second = beta[..., :, None] * beta[..., None, :] + (0.0 if cov is None else cov)
+    squares = np.diagonal(second, axis1=-2, axis2=-1)
+    diagonal = squares.sum(axis=-1, keepdims=True) - squares  # the other half of each diagonal comes from B
+    if constant:
+        diagonal[..., 0] -= squares[..., 0]
+    eye = np.eye(beta.shape[-1])
+    of_xx, of_xy = (np.asarray(one, float)[..., None, None] for one in (variances.xx, variances.xy))
+    scaled: Array = of_xx * (second + diagonal[..., None] * eye) + of_xy * eye
+    if constant:
+        scaled[..., 0, 0] += np.asarray(variances.constant, float) * squares[..., 0]
+    return scaled
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +170,7 @@ class SufficientStatistics:
         constant: whether the first feature is a constant, whose own square carries no noise but what
             ``noise_variance`` says of it.
         residuals: what λ⁻¹ is multiplied by in the covariance of Σ xᵢrᵢ, shape ``(m, m)``; None for xx. Of rows that
-            were multiplied by weights s (`whole_rows`), that is Σ s² xᵢxᵢᵀ of the weighted rows, and n is Σ s².
+            were multiplied by weights s (`rows`), that is Σ s² xᵢxᵢᵀ of the weighted rows, and n is Σ s².
     """
 
     n: float | Array
@@ -112,10 +202,6 @@ class Posterior:
     residual_variance: Array
     prior_variance: Array | None = None
 
-    def draws(self, rng: np.random.Generator, chains: int, draws: int) -> Array:
-        """Independent draws of β, shape ``(chains, draws, m)``."""
-        return rng.multivariate_normal(self.mean, self.cov, size=(chains, draws), method="eigh")
-
 
 def unpack(
     value: Array,
@@ -129,7 +215,7 @@ def unpack(
 
     Args:
         value: shape ``(m(m+1)/2 + m,)`` or one longer.
-        features: m, a constant included, whose own square is left as it was released (`complete_rows.counted`).
+        features: m, a constant included, whose own square is left as it was released (`rows.counted`).
         n: how many contributors the sum is over. noise_variance: of each coordinate of ``value``.
         weights: w that the terms of xxᵀ, xy and y² were multiplied by before the noise, whose variance in a block's own
             units is therefore 1/w² times that of ``value``.
@@ -146,8 +232,9 @@ def unpack(
     return SufficientStatistics(n, xx, xy, yy, noise)
 
 
-def symmetric(unique: Array, m: int) -> Array:
+def symmetric(unique: Array, m: int | None = None) -> Array:
     """Symmetric matrices ``(..., m, m)`` of their upper triangles row by row, ``(..., m(m+1)/2)``."""
+    m = int(np.sqrt(2 * unique.shape[-1])) if m is None else m
     i, j = np.triu_indices(m)
     matrix = np.empty((*unique.shape[:-1], m, m))
     matrix[..., i, j] = unique
@@ -177,26 +264,11 @@ def posterior(
     """
     if repair == NOISE_AWARE and not noise_in_spread:
         raise DataError("the noise-aware repair always has the noise in its spread; name another repair")
-    fit = _fitted(statistics, prior_precision, residual_variance, repair)
-    spread = fit.spread() if noise_in_spread else fit.published_spread()
-    with np.errstate(divide="ignore"):
-        return Posterior(fit.beta, spread, fit.variance, 1 / np.diag(fit.prior))
-
-
-def posterior_with_evidence(
-    statistics: SufficientStatistics,
-    prior_precision: ArrayLike,
-    residual_variance: ArrayLike | None = None,
-    *,
-    repair: str = REPAIR,
-) -> tuple[Posterior, float]:
-    """`posterior` and ln p(xy | xx, λ₀) but for a constant, of statistics without leading axes; λ₀ above 0."""
-    fit = _fitted(statistics, prior_precision, residual_variance, repair)
-    return Posterior(fit.beta, fit.spread(), fit.variance, 1 / np.diag(fit.prior)), fit.log_evidence()
+    return fitted(statistics, prior_precision, residual_variance, repair).posterior(noise_in_spread=noise_in_spread)
 
 
 @dataclass(frozen=True, eq=False)
-class _Fit:
+class Fit:
     """β and λ⁻¹ plugged into each other, with what they rest on.
 
     Attributes:
@@ -211,6 +283,12 @@ class _Fit:
     variance: Array
     beta: Array
 
+    def posterior(self, *, noise_in_spread: bool = True) -> Posterior:
+        """As of `posterior`."""
+        spread = self.spread() if noise_in_spread else self.published_spread()
+        with np.errstate(divide="ignore"):
+            return Posterior(self.beta, spread, self.variance, 1 / np.diag(self.prior))
+
     def step(self) -> Array:
         """β of the next iteration, eq. (7)."""
         learnt, pull = self.learnt()
@@ -221,19 +299,19 @@ class _Fit:
         A, b, scale = self.statistics.xx, self.statistics.xy, self.variance[..., None]
         if not self.aware:
             return self.plus / scale[..., None], b / scale
-        S = self._known_mean(cov)
+        S = self._of_residuals(cov)
         weighted = np.swapaxes(np.linalg.solve(S, A), -1, -2)  # AᵀS⁻¹
         return weighted @ A, _apply(weighted, b)
 
-    def _known_mean(self, cov: Array | None) -> Array:
+    def _of_residuals(self, cov: Array | None) -> Array:
         """S, the covariance of b about A β."""
         residuals = self.plus if self.statistics.residuals is None else self.statistics.residuals
         return self._privacy(cov) + self.variance[..., None, None] * residuals
 
     def log_evidence(self) -> float:
-        """ln p(b | A, λ₀) but for a constant: b ~ N(0, A diag(λ₀)⁻¹ A + S), with S as the posterior has it."""
+        """ln p(b | A, λ₀) but for a constant, b ~ N(0, A diag(λ₀)⁻¹ A + S), S as in the posterior; no leading axes."""
         A = self.statistics.xx if self.aware else self.plus
-        cov = A @ np.linalg.solve(self.prior, A) + self._known_mean(self.published_spread())
+        cov = A @ np.linalg.solve(self.prior, A) + self._of_residuals(self.published_spread())
         cov = cov + np.eye(len(cov)) * np.finfo(float).eps * np.trace(cov)
         off = self.statistics.xy
         return float(-0.5 * (np.linalg.slogdet(cov)[1] + off @ np.linalg.solve(cov, off)))
@@ -247,7 +325,7 @@ class _Fit:
 
         A plugged-in mean's is Λ̂⁻¹ + λ² Λ̂⁻¹ Cov(e - E β) Λ̂⁻¹. With M = xx + E' in the place of xx, b = M β + (e - E' β)
         + Σ xᵢrᵢ, so that μ̂ - β is Λ̂⁻¹ times λ (e - E' β) + λ Σ xᵢrᵢ - diag(λ₀) β. The last two have the covariance Λ̂
-        over residuals and prior, which leaves Λ̂⁻¹; the first is independent of them. E' is no larger than E (`repair`).
+        over residuals and prior, which leaves Λ̂⁻¹; the first is independent of them. E' is no larger than E.
         """
         cov = self.published_spread()
         if self.aware:
@@ -259,9 +337,10 @@ class _Fit:
         return noise_covariance(self.beta, self.statistics.noise, constant=self.statistics.constant, cov=cov)
 
 
-def _fitted(
+def fitted(
     statistics: SufficientStatistics, prior_precision: ArrayLike, residual_variance: ArrayLike | None, repair: str
-) -> _Fit:
+) -> Fit:
+    """β and λ⁻¹, iterated. Arguments and errors as of `posterior`."""
     check_repair(repair)
     if statistics.yy is None and residual_variance is None:
         raise DataError("the residual variance is unknown and the statistics hold no yy to estimate it from")
@@ -276,7 +355,7 @@ def _fitted(
     beta: Array = np.zeros_like(statistics.xy)
     for _ in range(ITERATIONS):
         variance = _residual_variance(statistics, plus, beta) if known is None else known
-        fit = _Fit(statistics, plus, prior, aware, variance, beta)
+        fit = Fit(statistics, plus, prior, aware, variance, beta)
         beta = fit.step()
     return replace(fit, beta=beta)
 

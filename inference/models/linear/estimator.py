@@ -11,27 +11,22 @@ scikit-learn's `Ridge` with alpha = λ⁻¹ λ₀ on standardised columns, and `
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import validate_data
+from numpy.typing import ArrayLike
 
 from dca_proto.aggregate import NoisyAggregate
 from inference.errors import DataError
 from inference.models.coefficients import Coefficients
-from inference.models.estimator import PrivateRegressor, required
-from inference.models.linear.aggregate_stats import fit_aggregates
+from inference.models.estimator import PrivateRegressor
+from inference.models.linear.aggregate_stats import regression_of
 from inference.models.linear.baselines import exact_fit
-from inference.models.linear.one_round import regression_in_bounds
+from inference.models.linear.closed_form import REPAIR, check_repair
+from inference.models.linear.job import STD_SHARE, regression_in_bounds, regression_with_projection
 from inference.models.linear.prior import prior_precision
-from inference.models.linear.repair import REPAIR, check_repair
-from inference.models.linear.two_rounds import STD_SHARE, regression_with_projection
 from inference.problem import Schema
-from inference.rounds import Rounds, run
-
-Array = NDArray[np.float64]
+from inference.rounds import Job
 
 
 class PrivateLinearRegression(PrivateRegressor):
@@ -42,10 +37,10 @@ class PrivateLinearRegression(PrivateRegressor):
             or in units of the aggregates' ``scale``; None: the features explain half of the target's variance on
             average, and of noisy sums the scale of that is learned (`inference.models.linear.prior`).
         residual_variance: λ⁻¹, in squared units of the same; None, as it must be over rounds: estimated.
-        repair: of an indefinite noisy matrix, one of `inference.models.linear.repair.REPAIRS`.
+        repair: of an indefinite noisy matrix, one of `inference.models.linear.closed_form.REPAIRS`.
         schema: names and public bounds of features and target; needed over rounds alone.
         projection: over rounds, Algorithm 2 in two rounds; False: one round within the public bounds.
-        std_share: of Algorithm 2 (`inference.models.linear.two_rounds`).
+        std_share: of Algorithm 2 (`inference.models.linear.job`).
 
     Attributes:
         coef_, coef_sd_: posterior mean and standard deviation of the slopes, in own units, shape ``(d,)``.
@@ -73,40 +68,29 @@ class PrivateLinearRegression(PrivateRegressor):
         self.projection = projection
         self.std_share = std_share
 
-    def _fit_rows(self, X: Any, y: Any) -> None:
+    def _of_rows(self, X: Any, y: Any) -> Coefficients:
         check_repair(self.repair)
-        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         slopes = prior_precision(X.shape[1])[1:] if self.prior_precision is None else self.prior_precision
         prior = np.r_[0.0, np.broadcast_to(np.asarray(slopes, float), X.shape[1:])]
-        self._keep(exact_fit(np.column_stack([X, y]), prior, self.residual_variance))
+        return exact_fit(np.column_stack([X, y]), prior, self.residual_variance)
 
-    def _fit_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> None:
-        fit = fit_aggregates(
-            aggregates,
-            prior_precision=self.prior_precision,
-            residual_variance=self.residual_variance,
-            repair=self.repair,
-        )
-        self._name_features(fit.names[1:])
-        self._keep(fit)
+    def _of_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> Coefficients:
+        given = {"prior_precision": self.prior_precision, "residual_variance": self.residual_variance}
+        return regression_of(aggregates, repair=self.repair, **given)  # type: ignore[arg-type]
 
-    def _fit_rounds(self, rounds: Rounds) -> bool:
-        schema = required(self.schema)
+    def _job(self, schema: Schema) -> Job[Coefficients]:
         if self.residual_variance is not None:
             raise DataError(
                 f"residual_variance is {self.residual_variance}, but rounds run a job that estimates it; it serves "
                 "rows and aggregates, so leave it out"
             )
-        make = (
-            partial(regression_with_projection, std_share=self.std_share) if self.projection else regression_in_bounds
+        if not self.projection:
+            return regression_in_bounds(schema, repair=self.repair, prior_precision=self.prior_precision)
+        return regression_with_projection(
+            schema, std_share=self.std_share, repair=self.repair, prior_precision=self.prior_precision
         )
-        job = make(schema, repair=self.repair, prior_precision=self.prior_precision)
-        result = run(job, rounds)
-        self._name_features(schema.features)
-        self._keep(result)
-        return result.private
 
     def _keep(self, fit: Coefficients) -> None:
-        self._keep_coefficients(fit)
+        super()._keep(fit)
         self.repair_ = fit.repair
         self.residual_sd_ = float(fit.scale[-1] * np.sqrt(fit.residual_variance))

@@ -24,19 +24,12 @@ What is given as a prior precision is taken as it is, without scales.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import softmax
 
+from inference.columns import Array
 from inference.errors import DataError
-from inference.models.linear.closed_form import (
-    REPAIR,
-    Posterior,
-    SufficientStatistics,
-    posterior,
-    posterior_with_evidence,
-)
-
-Array = NDArray[np.float64]
+from inference.models.linear.closed_form import REPAIR, Posterior, SufficientStatistics, fitted, posterior
 
 PRIOR_R2 = 0.5
 SCALES = (0.25, 1.0, 4.0, 16.0)
@@ -78,8 +71,8 @@ def fitted_to(
         precision[-features:] = slopes
         return posterior(statistics, precision, residual_variance, repair=repair)
     precisions = [np.r_[precision[:-features], precision[-features:] / scale] for scale in SCALES]
-    both = [posterior_with_evidence(statistics, one, residual_variance, repair=repair) for one in precisions]
-    fits, evidence = [fit for fit, _ in both], np.array([log for _, log in both])
+    plugged = [fitted(statistics, one, residual_variance, repair) for one in precisions]
+    fits, evidence = [one.posterior() for one in plugged], np.array([one.log_evidence() for one in plugged])
     weights, wide = softmax(evidence), softmax(evidence[WIDE])
     means = np.array([fit.mean for fit in fits])
     mean = weights @ means

@@ -1,1 +1,1 @@
-"""Logistic regression from scores, gradients (`rounds`) or one sum (`one_sum`): `job`, `estimator`, `baseline`."""
+"""Logistic regression from scores, gradients or one sum (`one_sum`): `job`, `estimator`."""

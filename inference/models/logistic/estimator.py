@@ -20,24 +20,24 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from inference.columns import Array
 from inference.errors import DataError
 from inference.locate import STATISTIC as PHASES
 from inference.models.coefficients import Coefficients, probability
-from inference.models.estimator import PrivateEstimator, composed, required
+from inference.models.estimator import RegressionEstimator, composed
+from inference.models.glm.families import Bernoulli
 from inference.models.glm.scored_fit import STATISTIC as SCORES
+from inference.models.glm.scored_fit import exact_fit
 from inference.models.glm.scored_fit import fit_of as scores_fit_of
-from inference.models.logistic.baseline import laplace
+from inference.models.logistic.job import AUTO, logistic_regression
 from inference.models.logistic.one_sum import fit_of
-from inference.models.logistic.rounds import AUTO, logistic_regression
 from inference.problem import Schema
-from inference.rounds import Rounds, run
+from inference.rounds import Job
 from inference.variational.mean_field_job import VariationalSettings
 from inference.variational.models import PRIOR_SD
 
-Array = NDArray[np.float64]
 
-
-class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
+class PrivateLogisticRegression(ClassifierMixin, RegressionEstimator):  # type: ignore[misc]
     """Bayesian logistic regression of two classes with intercept, from rows or over rounds.
 
     Args:
@@ -45,7 +45,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         schema: names and public bounds of features and target; needed over rounds alone. The class above the middle of
             the target's bounds is the second one.
         method: "scores", "one-sum", "variational", or "auto", which takes scores where noise and the number of features
-            allow (`inference.models.logistic.rounds`); with a setting of variational inference it is that.
+            allow (`inference.models.logistic.job`); with a setting of variational inference it is that.
         epochs, batch, clip, rate: of variational inference alone (`VariationalSettings`).
         random_state: seed of the Monte Carlo draws, or a numpy `Generator`. No noise comes from it. With rounds that a
             journal records, give a seed: a resumed job must ask the same.
@@ -57,6 +57,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         fit_: the whole posterior (`inference.models.coefficients.Coefficients`), with ``refit``.
         private_, epsilon_, delta_, warnings_, n_features_in_, feature_names_in_: `PrivateEstimator`.
     """
+
+    classes_: NDArray[Any]
 
     def __init__(
         self,
@@ -99,7 +101,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         check_is_fitted(self, "fit_")
         return self.fit_.linear_predictor(self._checked(X))
 
-    def _fit_rows(self, X: Any, y: Any) -> None:
+    def _validated(self, X: Any, y: Any) -> tuple[Array, Any]:
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         self.classes_, second = np.unique(y, return_inverse=True)
@@ -107,35 +109,32 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
             raise DataError("Only binary classification is supported. The type of the target is multiclass.")
         if len(self.classes_) < 2:
             raise DataError(f"all rows are of one class, {self.classes_[0]!r}; expected rows of two classes")
-        self._keep(laplace(X, second, self.prior_sd))
+        return X, second.astype(float)
 
-    def _fit_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> None:
+    def _of_rows(self, X: Any, y: Any) -> Coefficients:
+        return exact_fit(X, y, Bernoulli(), self.prior_sd)
+
+    def _of_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> Coefficients:
         if {one.statistic for one in aggregates} == {PHASES}:
             raise DataError(
                 "found the round of phases alone; expected all rounds of a job 'logistic', or a sum 'regression'"
             )
         scored = any(one.statistic == SCORES for one in aggregates)
         fit = scores_fit_of(aggregates, self.prior_sd) if scored else fit_of(aggregates, self.prior_sd)
-        centre, scale, bound = (float(row[-1]) for row in (fit.columns.centre, fit.columns.scale, fit.columns.bound))
-        self.classes_ = centre + scale * bound * np.array([-1.0, 1.0])
-        self._name_features(fit.names[1:])
-        self._keep(fit)
+        columns = fit.columns
+        self.classes_ = columns.centre[-1] + columns.scale[-1] * columns.bound[-1] * np.array([-1.0, 1.0])
+        return fit
 
-    def _fit_rounds(self, rounds: Rounds) -> bool:
-        schema = required(self.schema)
-        job = logistic_regression(
+    def _job(self, schema: Schema) -> Job[Coefficients]:
+        bounds = schema.bounds[schema.target]
+        self.classes_ = np.array([bounds.lower, bounds.upper])
+        return logistic_regression(
             schema,
             method=self.method,
             rng=np.random.default_rng(self.random_state),
             settings=VariationalSettings(epochs=self.epochs, batch=self.batch, clip=self.clip, rate=self.rate),
             prior_sd=self.prior_sd,
         )
-        fit = run(job, rounds)
-        bounds = schema.bounds[schema.target]
-        self.classes_ = np.array([bounds.lower, bounds.upper])
-        self._name_features(schema.features)
-        self._keep(fit)
-        return fit.private
 
     def _spent(self, results: Sequence[tuple[RoundRequest, NoisyAggregate]]) -> tuple[float, float] | None:
         """(ε, δ) of a client that took part in the rounds of all clients and in as many others as there are epochs."""

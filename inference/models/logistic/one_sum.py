@@ -25,31 +25,37 @@ uniform features, 0.90 of Student's t with 5 degrees, 0.84 of exponential ones, 
 tenth of the rows.
 
 **Rows with a missing value** count as zero. Their share is a parameter, of which the constant's noisy square speaks
-(`complete_rows`).
+(`linear.rows`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from math import log2, sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtri
 from scipy.stats import chi2
 from scipy.stats.qmc import Sobol
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference import laplace
-from inference.columns import Standardisation, into_ball
+from inference.columns import Array, Standardisation, into_ball
 from inference.errors import DataError
+from inference.mcmc.sums import NoisySums
 from inference.models.coefficients import LOGIT, Coefficients
-from inference.models.linear.aggregate_stats import STATISTIC, checked, parameters_of
-from inference.models.linear.complete_rows import estimate
-
-Array = NDArray[np.float64]
+from inference.models.linear.aggregate_stats import (
+    STATISTIC,
+    checked,
+    constant_of,
+    parameters_of,
+    require_plain_rows,
+    statistics_of,
+    vector_of,
+)
 
 METHOD = "one sum of normal features, Laplace's approximation"
 UNCHECKED = (
@@ -117,79 +123,52 @@ def one_sum_posterior(aggregate: NoisyAggregate | Sequence[NoisyAggregate], prio
         prior_sd: of α and of each of θ, about 0, in standardised units.
 
     Raises:
-        DataError: what `checked` refuses, or there is no constant.
+        DataError: what `statistics_of` refuses, rows were scaled as a whole, or there is no constant.
     """
-    sums = _Sums.of(checked(aggregate))
+    listed = checked(aggregate)
+    parameters = parameters_of(listed[0])
+    require_plain_rows(parameters, "logistic regression from one sum")
+    if not parameters["intercept"]:
+        raise DataError("the sum has no constant; ask for the statistic 'regression' with intercept=True")
+    if parameters["target_square"]:
+        raise DataError("the sum has the squares of the target, which of a label say nothing; leave them out")
+    sums = vector_of(statistics_of(listed), listed)
+    sums = replace(sums, value=sums.value / sums.n, noise_variance=sums.noise_variance / sums.n**2)  # of a row
     law = _Law(sums)
     start, precision = law.start(), law.prior_precision(prior_sd)
     found = laplace.posterior(
         laplace.Law(law.mean, law.jacobian, law.spread), sums.value, np.zeros_like(start), precision, start
     )
-    phi = found.theta
-    parts, own = law.parts(phi), slice(1, 2 + law.d)
-    return Found(phi[own], found.cov[own, own], parts.mu, parts.root @ parts.root.T)
+    parts, own = law.parts(found.theta), slice(1, 2 + law.d)
+    return Found(found.theta[own], found.cov[own, own], parts.mu, parts.root @ parts.root.T)
 
 
 def fit_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate], prior_sd: float) -> Coefficients:
     """The regression from sums alone; ``prior_sd`` in units of their scale. Raises `DataError` as `one_sum_posterior`.
 
-    A radius is of the ball in which clients summed; the log odds are linear beyond it.
+    The ball is that in which clients summed; the log odds are linear beyond it.
     """
     listed = checked(aggregates)
-    parameters, found = parameters_of(listed[0]), one_sum_posterior(listed, prior_sd)
-    centre, scale = (np.asarray(parameters[name], float) for name in ("centre", "scale"))
-    bound = np.r_[np.full(len(parameters["columns"]) - 1, np.inf), parameters["bound"][-1]]
+    columns = Standardisation.of(parameters_of(listed[0]))
+    bound = np.r_[np.full(len(columns.bound) - 1, np.inf), columns.bound[-1]]
+    found = regression_of(listed, replace(columns, bound=bound, radius=np.inf), prior_sd)
+    return replace(found, warnings=(UNCHECKED,), again=partial(fit_of, listed))
+
+
+def regression_of(sums: Sequence[NoisyAggregate], columns: Standardisation, prior_sd: float) -> Coefficients:
+    """The regression from one sum over these clients, whose columns are so standardised."""
+    found = one_sum_posterior(sums, prior_sd)
     return Coefficients(
-        columns=Standardisation(tuple(parameters["columns"]), centre, scale, bound),
+        columns=columns,
         link=LOGIT,
         mean=found.mean,
         cov=found.cov,
         prior_sd=prior_sd,
         method=METHOD,
-        contributors=sum(one.contributors for one in listed),
-        private=all(one.private for one in listed),
-        aggregates=tuple(listed),
-        warnings=(UNCHECKED,),
-        again=partial(fit_of, listed),
+        contributors=sum(one.contributors for one in sums),
+        private=all(one.private for one in sums),
+        aggregates=tuple(sums),
     )
-
-
-class _Sums(NamedTuple):
-    """For each row, weights divided out: the sum and its noise's variance, ``(D,)``, and how clients clip features.
-
-    Attributes:
-        n: rows. d: features. constant: c. bound: of each feature. radius: of the ball; infinite without one.
-    """
-
-    value: Array
-    noise: Array
-    n: int
-    d: int
-    constant: float
-    bound: Array
-    radius: float
-
-    @classmethod
-    def of(cls, aggregates: Sequence[NoisyAggregate]) -> _Sums:
-        """Of aggregates that fit together. The constant's square says how many rows are complete."""
-        parameters = parameters_of(aggregates[0])
-        if not parameters["intercept"]:
-            raise DataError("the sum has no constant; ask for the statistic 'regression' with intercept=True")
-        d, n = len(parameters["columns"]) - 1, sum(one.contributors for one in aggregates)
-        weights = [
-            np.repeat(np.asarray(parameters_of(one)["weights"], float), [(d + 1) * (d + 2) // 2, d + 1, 0])
-            for one in aggregates
-        ]
-        if parameters["target_square"]:
-            raise DataError("the sum has the squares of the target, which of a label say nothing; leave them out")
-        value = np.sum([one.value / w for one, w in zip(aggregates, weights, strict=True)], axis=0) / n
-        noise = np.sum([one.noise_variance / w**2 for one, w in zip(aggregates, weights, strict=True)], axis=0) / n**2
-        square = parameters["intercept_bound"] ** 2
-        rows, left = estimate(n * value[0] / square, n**2 * noise[0] / square**2, np.asarray(n))
-        value[0], noise[0] = rows * square / n, left * square**2 / n**2
-        radius = np.inf if parameters["radius"] is None else parameters["radius"]
-        bound = np.asarray(parameters["bound"][:-1], float)
-        return cls(value, noise, n, d, parameters["intercept_bound"], bound, radius)
 
 
 class _Parts(NamedTuple):
@@ -205,8 +184,10 @@ class _Parts(NamedTuple):
 class _Law:
     """The law of one row's statistics: m(φ), its Jacobian, and by auxiliary rows C(φ) and what clipping takes off."""
 
-    def __init__(self, sums: _Sums) -> None:
-        self.d, self._sums = sums.d, sums
+    def __init__(self, sums: NoisySums) -> None:
+        columns = Standardisation.of(sums.parameters)
+        self.d, self._n, self._noise = len(columns.bound) - 1, sums.n, sums.noise_variance
+        self._constant, self._bound, self._radius = constant_of(sums.parameters), columns.bound[:-1], columns.radius
         self._lower, self._pairs = np.tril_indices(self.d), np.triu_indices(self.d + 1)
         size = len(self._pairs[0]) + self.d + 1
         power = int(log2(min(AUXILIARY, NUMBERS_MAX // size)))
@@ -234,9 +215,9 @@ class _Law:
         cov = root @ root.T
         a = cov @ theta
         g0, g1 = sigmoid_means(float(alpha + mu @ theta), float(theta @ a))
-        x, second = np.r_[self._sums.constant, mu], np.pad(cov, ((1, 0), (1, 0)))
-        xy = np.r_[self._sums.constant * g0, mu * g0 + a * g1]
-        return np.asarray(share * np.r_[(second + np.outer(x, x))[self._pairs], xy])
+        second = np.pad(cov, ((1, 0), (1, 0)))
+        xx, xy = expected_products(np.r_[self._constant, mu], second, np.r_[0.0, a], g0, g1)
+        return np.asarray(share * np.r_[xx[self._pairs], xy])
 
     def jacobian(self, phi: Array) -> Array:
         """∂m/∂φ, by central differences: shape ``(D, p)``."""
@@ -250,16 +231,21 @@ class _Law:
         """
         share, alpha, theta, mu, root = self.parts(phi)
         x = mu + self._z @ root.T
-        seen = into_ball(np.clip(x, -self._sums.bound, self._sums.bound), self._sums.radius)
+        seen = into_ball(np.clip(x, -self._bound, self._bound), self._radius)
         g = np.tanh((alpha + x @ theta) / 2)[:, None]
-        whole, seen = (np.insert(one, 0, self._sums.constant, axis=1) for one in (x, seen))
+        whole, seen = (np.insert(one, 0, self._constant, axis=1) for one in (x, seen))
         of_whole, of_seen = (
             np.concatenate([one[:, self._pairs[0]] * one[:, self._pairs[1]], one * g], axis=1) for one in (whole, seen)
         )
         cov, label = np.cov(of_seen, rowvar=False), slice(-self.d - 1, None)
         cov[label, label] += (seen * (1 - g**2)).T @ seen / len(x)
-        noise = np.diag(self._sums.noise + TINY)
-        return share * (of_seen - of_whole).mean(axis=0), share * cov / self._sums.n + noise
+        noise = np.diag(self._noise + TINY)
+        return share * (of_seen - of_whole).mean(axis=0), share * cov / self._n + noise
+
+
+def expected_products(mu: Any, V: Any, a: Any, g0: Any, g1: Any) -> tuple[Any, Any]:
+    """E[xxᵀ] and E[xy] of equation (1), x ~ N(μ, V) with the constant first and a = Vθ: NumPy's arrays or JAX's."""
+    return V + mu[:, None] * mu, mu * g0 + a * g1
 
 
 def sigmoid_means(mean: float, variance: float) -> tuple[float, float]:

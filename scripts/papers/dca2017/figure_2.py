@@ -30,9 +30,8 @@ from scipy.stats import binom
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least
 from inference.bounds import PUBLISHED_WITH_ROWS
-from inference.models.linear.one_round import regression_in_bounds
-from inference.models.linear.repair import ABSOLUTE, NOISE_AWARE
-from inference.models.linear.two_rounds import regression_with_projection
+from inference.models.linear.closed_form import ABSOLUTE, NOISE_AWARE
+from inference.models.linear.job import regression_in_bounds, regression_with_projection
 from inference.problem import Problem, stream
 from inference.rounds import run
 from papers.dca2017 import corrected, data, published

@@ -39,11 +39,9 @@ from dca_proto.privacy.rounding import at_least
 from inference.errors import DataError
 from inference.models.coefficients import Coefficients
 from inference.models.linear.baselines import nonprivate_regression, of_rows
-from inference.models.linear.closed_form import Posterior, posterior, summarise
-from inference.models.linear.one_round import regression_in_bounds
+from inference.models.linear.closed_form import REPAIR, Posterior, posterior, summarise
+from inference.models.linear.job import regression_in_bounds, regression_with_projection
 from inference.models.linear.prior import prior_precision
-from inference.models.linear.repair import REPAIR
-from inference.models.linear.two_rounds import regression_with_projection
 from inference.problem import Array, Problem, Schema, split, stream
 from inference.rounds import Job, run
 from papers.dca2017.gdsc_files import GENES, SIMULATED, Gdsc, read_gdsc

@@ -17,7 +17,7 @@ from dca_proto.privacy.budget import Budget
 from emulator.inexact import RoundedGaussian
 from inference.locate import LEVELS
 from inference.models.linear.closed_form import SufficientStatistics, symmetric
-from inference.models.linear.two_rounds import regression_with_projection
+from inference.models.linear.job import regression_with_projection
 from inference.problem import Problem
 from inference.rounds import run
 from papers.dca2017 import corrected

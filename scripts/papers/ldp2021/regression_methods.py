@@ -33,9 +33,10 @@ from scipy.special import expit
 from inference.bounds import Interval
 from inference.columns import Standardisation
 from inference.mcmc.posterior import LocalPosterior
+from inference.models.glm.families import Bernoulli
 from inference.models.glm.regression import LocalRegression
+from inference.models.glm.scored_fit import exact_fit
 from inference.models.glm.sgd import Gain, SgdSettings, groups, ldp_sgd
-from inference.models.logistic.baseline import laplace
 from inference.models.priors import RegressionPrior
 from inference.problem import Schema
 from inference.rounds import run
@@ -179,7 +180,7 @@ def gain(rate: float, dimension: int) -> Gain:
 def _classical(rows: Split, label: bool) -> Array:
     """Predictions of least squares, or of logistic regression, from rows that are not clipped."""
     if label:
-        fitted = laplace(rows.X, rows.y > 0, VAGUE)
+        fitted = exact_fit(rows.X, np.asarray(rows.y > 0, float), Bernoulli(), VAGUE)
         return np.asarray(expit(fitted.linear_predictor(rows.X_test)[0]))
     design, tested = (np.insert(X, 0, 1.0, axis=1) for X in (rows.X, rows.X_test))
     theta = np.linalg.lstsq(design, rows.y, rcond=None)[0]

@@ -54,11 +54,11 @@ from dca_proto.statistics.weights import best_regression_weights
 from emulator.ideal import IdealSwarm
 from inference.bounds import PUBLISHED_WITH_ROWS
 from inference.draws import R_HAT_REQUIRED
-from inference.models.glm.sites import COEFFICIENTS, INTERCEPT
-from inference.models.glm.sites import RESIDUAL_SD as RESIDUAL
-from inference.models.linear.aggregate_stats import posterior_of
-from inference.models.linear.repair import NEAREST_PSD
+from inference.models.linear.aggregate_stats import statistics_of
+from inference.models.linear.closed_form import NEAREST_PSD, posterior
+from inference.models.predictive import RESIDUAL_SD as RESIDUAL
 from inference.models.priors import RegressionPrior
+from inference.posterior import COEFFICIENTS, INTERCEPT
 from inference.problem import stream
 from inference.releases.terms import GAUSSIAN
 from papers import picture
@@ -404,8 +404,11 @@ def naive(rows: Rows, released: NoisyAggregate, rng: np.random.Generator) -> Dra
     """The sums taken for exact."""
     constant = rows.statistic.intercept_bound
     sds = np.r_[rows.prior.intercept_sd / constant, np.full(_features(rows), rows.prior.coefficient_sd)]
-    found = posterior_of(released, sds**-2, repair=NEAREST_PSD, noise_in_spread=False)
-    theta = found.draws(rng, 1, NAIVE_DRAWS)[0] * np.r_[constant, np.ones(_features(rows))]
+    found = posterior(statistics_of(released), sds**-2, repair=NEAREST_PSD, noise_in_spread=False)
+    theta = (
+        rng.multivariate_normal(found.mean, found.cov, size=NAIVE_DRAWS, method="eigh")
+        * np.r_[constant, np.ones(_features(rows))]
+    )
     return Drawn(theta, np.full(NAIVE_DRAWS, sqrt(found.residual_variance)), 1.0)
 
 

@@ -3,8 +3,8 @@
 Of what J data nodes release by themselves (`methods`), or of one secure sum over all clients. One sum also has Σ y²,
 which nodes' model does not know, so its posterior is that of all noisy sums (`models.fit.linear`).
 
-Columns are measured in half-widths of their public bounds, about the bounds' centres, as in `one_round`; a constant
-feature is a third of a half-width.
+Columns are measured in half-widths of their public bounds, about the bounds' centres, as in `regression-bounded`; a
+constant feature is a third of a half-width.
 
 **Averages** (appendix B.1): with ``group`` = k > 1 nodes release the statistic of averages of k rows, which are closer
 to normal than rows are, without a constant. It is dear: a kth of the rows, with more noise than single rows have, 1.3
@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, RoundRequest, SecureSumRequest
+from inference.columns import Standardisation
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, one_round, target_on_features
 from inference.jobs.reports import SAMPLED, SamplerSettings, check_clients, check_installed
@@ -28,9 +29,9 @@ from inference.models.fit import linear
 from inference.models.glm.regression import LocalRegression
 from inference.models.linear.aggregate_stats import STATISTIC
 from inference.models.linear.baselines import nonprivate_regression
+from inference.models.linear.job import INTERCEPT_BOUND
 from inference.models.linear.nodes.methods import ABOUT, FAST, NAMES, NORMAL, fit, fit_fast, rows_least
 from inference.models.linear.nodes.observed import AVERAGED, prior_of
-from inference.models.linear.one_round import INTERCEPT_BOUND
 from inference.models.priors import RegressionPrior
 from inference.problem import Problem, Schema
 
@@ -98,12 +99,7 @@ class NodesRegression(LearningJob):
                 f"averages of {group} rows are for data nodes that release by themselves; in a sum over clients they "
                 "carry the noise of single rows and tell less, so leave out group"
             )
-        parameters = {
-            "columns": list(schema.columns),
-            "centre": [float(centre) for centre in schema.centres],
-            "scale": [float(width) for width in schema.half_widths],
-            "bound": [1.0] * len(schema.columns),
-        }
+        parameters = Standardisation.within_bounds(schema).parameters()
         name = STATISTIC if group == 1 else AVERAGED
         more = {"intercept": True, "intercept_bound": INTERCEPT_BOUND} if group == 1 else {"group": group}
         if by_nodes:

@@ -12,23 +12,21 @@ nodes with fewer, and the result says so; how many rows a node has is public.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate
+from inference.columns import Array
 from inference.draws import attributes
 from inference.errors import DataError, unknown
 from inference.jobs.estimates import BY_BOUNDS
 from inference.mcmc.run import Options, Run, Sampled, numpyro_module
 from inference.models.coefficients import Coefficients
-from inference.models.glm.regression import LocalRegression, Unit, about_bounds, moments_of, regression
-from inference.models.glm.sites import ALPHA, FEATURE_MEAN, FEATURE_SD, RESIDUAL_SD, ROOT, THETA
-from inference.models.linear import complete_rows
-from inference.models.linear.aggregate_stats import columns_of, fit_of
+from inference.models.glm.regression import LocalRegression, regression_of_sums
+from inference.models.linear.aggregate_stats import Aggregates, fit_of
 from inference.models.linear.nodes import fixed_s_fast
 from inference.models.linear.nodes.observed import (
     AVERAGED,
@@ -38,13 +36,15 @@ from inference.models.linear.nodes.observed import (
     Prior,
     check_observed,
     check_prior,
+    listed_nodes,
     nodes_of,
     prior_of,
     regressions,
 )
+from inference.models.linear.rows import MISSING
+from inference.models.predictive import ALPHA, FEATURE_MEAN, FEATURE_SD, RESIDUAL_SD, ROOT, THETA
 from inference.problem import Schema
 
-Array = NDArray[np.float64]
 NORMAL, FAST = NAMES = ("normal", "fast")
 ABOUT = {NORMAL: "normal features (B.2), by NUTS", FAST: "Bayes-fixedS-fast (Algorithm 3), in closed form"}
 BOUND_Y = 1.0  # of the target, in half-widths of its bounds
@@ -82,7 +82,7 @@ class Before:
 
 
 def fit(
-    aggregates: NoisyAggregate | Sequence[NoisyAggregate],
+    aggregates: Aggregates,
     prior: Prior | None = None,
     *,
     schema: Schema | None = None,
@@ -100,19 +100,18 @@ def fit(
             not mixed; or a package is missing.
     """
     options = Options(**run)
-    nodes, note = large_enough(aggregates, NORMAL)
+    nodes, notes = large_enough(aggregates, NORMAL)
     observed, prior = nodes_of(nodes), prior or prior_of(nodes)
     sampled = sample(observed, prior, options)
     constant = float(observed.constant) or None
-    drawn, warmup = _by_site(sampled.draws, constant), _by_site(sampled.warmup, constant) if sampled.warmup else {}
-    moments, listed = moments_of(drawn, constant), regressions(nodes)
-    linear = fit_of(listed, moments, schema)
-    columns = columns_of(listed)
-    notes = (*([note] if note else []), *about_bounds(drawn, linear, columns, logistic=False))
-    attrs = {"method": NORMAL, "nodes": observed.nodes, **attributes(*_listed(aggregates))}
-    found = Sampled(drawn, warmup, sampled.sampling)
-    unit = Unit(linear, columns, logistic=False, notes=notes)
-    return options.checked(regression(found, unit, Before(prior, constant), options, attrs))
+    warmup = _by_site(sampled.warmup, constant) if sampled.warmup else {}
+    found = Sampled(_by_site(sampled.draws, constant), warmup, sampled.sampling)
+    given = [aggregates] if isinstance(aggregates, NoisyAggregate) else aggregates
+    attrs = {"method": NORMAL, "nodes": observed.nodes, **attributes(*given)}
+    before = Before(prior, constant)
+    return options.checked(
+        regression_of_sums(found, regressions(nodes), before, options, attrs, schema=schema, notes=notes)
+    )
 
 
 def sample(
@@ -121,7 +120,7 @@ def sample(
     options: Options,
     *,
     prior_rows: float = PRIOR_ROWS,
-    missing: float = complete_rows.MISSING,
+    missing: float = MISSING,
 ) -> Sampled:
     """Draws in the statistics' units: ``theta``, ``sigma_y2``, ``Sigma_x`` and, with a constant, ``mu_x``.
 
@@ -143,7 +142,7 @@ def sample(
 
 def fit_fast(aggregates: NoisyAggregate, schema: Schema, prior: Prior | None = None) -> Coefficients:
     """Method `fast`, of nodes of any size."""
-    nodes = list(aggregates.nodes or (aggregates,))
+    nodes = listed_nodes(aggregates)
     found = fixed_s_fast.posterior(nodes_of(nodes), prior or prior_of(nodes), fixed_s_fast.crude_sigma_y2(BOUND_Y))
     return fit_of(regressions(nodes), found, schema, method=ABOUT[FAST], by=BY_BOUNDS)
 
@@ -159,16 +158,14 @@ def rows_least(method: str, features: int) -> int:
     return features + 1 if method == NORMAL else 1
 
 
-def large_enough(
-    aggregates: NoisyAggregate | Sequence[NoisyAggregate], method: str
-) -> tuple[list[NoisyAggregate], str]:
+def large_enough(aggregates: Aggregates, method: str) -> tuple[list[NoisyAggregate], tuple[str, ...]]:
     """The nodes with rows enough, and in words which are left out. Raises `DataError` if none is left."""
-    nodes = [node for one in _listed(aggregates) for node in (one.nodes or (one,))]
+    nodes = listed_nodes(aggregates)
     observed = nodes_of(nodes)
     least = rows_least(method, observed.features)
     is_enough = observed.n >= least
     if is_enough.all():
-        return nodes, ""
+        return nodes, ()
     k = nodes[0].parameters.get("group", AVERAGED_GROUP)
     unit = f"averages of {k} rows" if nodes[0].statistic == AVERAGED else "rows"
     needs = f"method {method!r} needs {least} of each"
@@ -177,16 +174,12 @@ def large_enough(
         raise DataError(f"{who} {observed.n.max():g} {unit}, and {needs}; take {FAST!r}, which needs 1")
     return [node for node, enough in zip(nodes, is_enough, strict=True) if enough], (
         f"{np.sum(~is_enough)} of {len(nodes)} data nodes are left out: the smallest has {observed.n.min():g} {unit}, "
-        f"and {needs}; {FAST!r} learns from all that have any"
+        f"and {needs}; {FAST!r} learns from all that have any",
     )
 
 
-def _listed(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> list[NoisyAggregate]:
-    return [aggregates] if isinstance(aggregates, NoisyAggregate) else list(aggregates)
-
-
 def _by_site(drawn: Mapping[str, Array], constant: float | None) -> dict[str, Array]:
-    """Draws by the names that all regressions have (`models.glm.sites`)."""
+    """Draws by the names that all regressions have (`models.predictive`)."""
     theta, Sigma = drawn["theta"], drawn["Sigma_x"]
     sd = np.sqrt(np.diagonal(Sigma, axis1=-2, axis2=-1))
     root = np.linalg.cholesky(Sigma) / sd[..., None]

@@ -5,7 +5,7 @@
     ẑ_j | S_j, θ     N(S_jθ, V_j),  V_j = σ_y² S_j + σ_z² I                                          (9), (10)
     θ | S, σ_y²      N(μ, P⁻¹),  P = C⁻¹ + Σ_j S_j V_j⁻¹ S_j,  Pμ = C⁻¹m + Σ_j S_j V_j⁻¹ ẑ_j        (12)
     ln p(ẑ | S, σ_y²) = -½ [Σ_j ln|V_j| + ln|P| + Σ_j r_jᵀV_j⁻¹r_j + (μ - m)ᵀC⁻¹(μ - m)],  r_j = ẑ_j - S_jμ
-    prior            θ ~ N(m, C), σ_y² ~ IG(a, b), Σ_x ~ IW(Λ, κ), μ_x ~ N(0, Σ_x/k_0), m_j of `complete_rows`
+    prior            θ ~ N(m, C), σ_y² ~ IG(a, b), Σ_x ~ IW(Λ, κ), μ_x ~ N(0, Σ_x/k_0), m_j of `linear.rows`
 
 (Numbers are the third paper's: this is the posterior of MCMC-normalX, and with a constant that of appendix B.2.) Where
 there is a constant the number m_j of complete rows is drawn too, as a real number: only its noisy multiple c²m_j is
@@ -47,8 +47,8 @@ import numpyro.distributions as dist
 from jax.scipy.special import gammaln
 from numpy.typing import NDArray
 
-from inference.models.linear import complete_rows
 from inference.models.linear.nodes.observed import PRIOR_ROWS, NodeStatistics, Prior
+from inference.models.linear.rows import MISSING, log_prior
 
 Array: TypeAlias = Any
 SHARE_MIN = 0.5  # of the rows: at least so many are taken for complete where the coordinates are chosen
@@ -121,7 +121,7 @@ class NodeRegression:
 
     constant: bool
     prior_rows: float = PRIOR_ROWS
-    missing: float = complete_rows.MISSING
+    missing: float = MISSING
 
     def __call__(self, data: Mapping[str, Any]) -> None:
         observed, prior = data["observed"], data["prior"]
@@ -166,7 +166,7 @@ class NodeRegression:
         J, D = observed.z.shape
         missing = numpyro.sample("missing", dist.Uniform().expand([J]))
         rows = observed.n - missing * (observed.n - D)
-        numpyro.factor("rows", complete_rows.log_prior(rows, observed.n, self.missing).sum())
+        numpyro.factor("rows", log_prior(rows, observed.n, self.missing).sum())
         return rows
 
     def _root(self, frame: Frame, prior: Prior, k: Array, D: int) -> Array:

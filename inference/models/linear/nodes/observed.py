@@ -45,17 +45,24 @@ from math import log, sqrt
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dca_proto.aggregate import NoisyAggregate
-from inference.columns import PRIOR_MEAN_SD
+from inference.columns import PRIOR_MEAN_SD, Standardisation
 from inference.errors import DataError
-from inference.models.linear.aggregate_stats import STATISTIC, checked, parameters_of, require_plain_rows, unpacked
+from inference.models.linear.aggregate_stats import (
+    STATISTIC,
+    Aggregates,
+    checked,
+    constant_of,
+    parameters_of,
+    require_plain_rows,
+    unpacked,
+)
 from inference.models.linear.closed_form import SufficientStatistics
-from inference.models.linear.complete_rows import max_complete_rows
 from inference.models.linear.prior import PRIOR_R2
+from inference.models.linear.rows import max_complete_rows
 
-Array = NDArray[np.float64]
 Field: TypeAlias = Any
 """A float64 array: NumPy's, and JAX's own where a sampler is at work."""
 
@@ -167,7 +174,7 @@ class Prior(NamedTuple):
         return cls(np.zeros(d), b / (a - 1) * np.eye(d), np.array(a), np.array(b), scale, np.array(d + 1.0))
 
 
-def nodes_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> NodeStatistics:
+def nodes_of(aggregates: Aggregates) -> NodeStatistics:
     """What the samplers take, of released aggregates of the statistic "regression".
 
     Args:
@@ -178,25 +185,30 @@ def nodes_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> NodeStati
         DataError: there is none, they are of another statistic, or of different columns, scales, bounds or relations;
             or as `check_observed`.
     """
-    nodes = [node for one in regressions(aggregates) for node in (one.nodes or (one,))]
+    nodes = listed_nodes(regressions(aggregates))
     _check_relations(nodes)
     parts = [unpacked(node) for node in nodes]
-    noises = [part.noise for part in parts]
     parameters = parameters_of(nodes[0])
     require_plain_rows(parameters, "regression from nodes")
-    constant = parameters["intercept_bound"] if parameters["intercept"] else 0.0
+    constant = constant_of(parameters)
     return check_observed(
         NodeStatistics(
             S=np.array([part.xx for part in parts]),
             z=np.array([part.xy for part in parts]),
             n=np.array([_rows(node, part, constant) for node, part in zip(nodes, parts, strict=True)]),
-            variance_S=np.array([noise.xx for noise in noises], float),
-            variance_z=np.array([noise.xy for noise in noises], float),
+            variance_S=np.array([part.noise.xx for part in parts], float),
+            variance_z=np.array([part.noise.xy for part in parts], float),
             u=np.array([np.nan if part.yy is None else part.yy for part in parts], float),
             variance_u=np.array([np.nan if part.yy is None else part.noise.yy for part in parts], float),
             constant=np.array(constant, float),
         )
     )
+
+
+def listed_nodes(aggregates: Aggregates) -> list[NoisyAggregate]:
+    """The nodes of all aggregates; one without any stands for one node."""
+    listed = [aggregates] if isinstance(aggregates, NoisyAggregate) else aggregates
+    return [node for one in listed for node in (one.nodes or (one,))]
 
 
 def _rows(node: NoisyAggregate, part: SufficientStatistics, constant: float) -> float:
@@ -207,7 +219,7 @@ def _rows(node: NoisyAggregate, part: SufficientStatistics, constant: float) -> 
     return float(max_complete_rows(float(part.xx[0, 0]) / constant**2, variance, node.contributors))
 
 
-def regressions(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> list[NoisyAggregate]:
+def regressions(aggregates: Aggregates) -> list[NoisyAggregate]:
     """The aggregates as of the statistic "regression", averaged ones too, which all fit together.
 
     Raises:
@@ -232,18 +244,15 @@ def _as_regression(aggregate: NoisyAggregate) -> NoisyAggregate:
     )
 
 
-def prior_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> Prior:
+def prior_of(aggregates: Aggregates) -> Prior:
     """`Prior.default` for the columns of these aggregates: standard deviations of a third of their bounds.
 
     Raises:
         DataError: as `nodes_of` for what does not fit together.
     """
     parameters = parameters_of(regressions(aggregates)[0])
-    sd = PRIOR_MEAN_SD * np.asarray(parameters["bound"], float)
-    if not parameters["intercept"]:
-        return Prior.default(len(sd) - 1, sd)
-    constant = parameters["intercept_bound"]
-    return Prior.default(len(sd), np.r_[constant, sd], constant)
+    sd, constant = PRIOR_MEAN_SD * Standardisation.of(parameters).bound, constant_of(parameters)
+    return Prior.default(len(sd), np.r_[constant, sd], constant) if constant else Prior.default(len(sd) - 1, sd)
 
 
 def check_observed(observed: NodeStatistics) -> NodeStatistics:

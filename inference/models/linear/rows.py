@@ -1,5 +1,21 @@
-"""Rows on the unit sphere: Algorithm 2's projection, step 3, such that it does not bias a linear relation.
+"""Rows: how many of them are complete, and rows that are scaled to the unit sphere.
 
+**Complete rows** have no missing value. A row with one counts as zero (`dca_proto.statistics.contribution`): it adds
+nothing to a sum, but the public n counts it. So m, the number of complete rows, is private. Where each row has a
+constant feature c the sum of its squares is m c², and is released with noise like every other term. One cannot simply
+replace it by n c²: the noise can hide missing rows, and their share can be as large as the noise in the intercept, or
+several times as large.
+
+    c² m + N(0, s²)                        what was released
+    p(m) ∝ exp(-(n - m)/(n q)), m <= n     before: a share of about q = `MISSING` of the rows lacks a value, and that
+                                           none does is the likeliest
+
+`counted` puts c² E[m] in the place of the noisy square, and c⁴ Var[m] in that of its noise, given the square alone (a
+normal law cut off at n); the sampler of `nodes.model` draws m with all else.
+
+Clients who sum several rows each can be more rows than clients. Then n is no bound, and `max_complete_rows` finds one.
+
+**Whole rows** on the sphere are Algorithm 2's projection, step 3, such that it does not bias a linear relation.
 Each client scales its whole row, v = (1, x) and the target y, by s = 1/|v|, so that v s lies on the unit sphere, and
 clips the scaled target to ±q. Where y = vᵀβ + r, also s y = (s v)ᵀβ + s r with the same β. So
 
@@ -26,26 +42,27 @@ xx would tell their covariance, and so the weights' law (`weighted`): in the fea
 one variance for each direction. Against simulation a standard deviation is right to about 5 % for log-normal features,
 Student's t with 3 degrees, and neighbours of correlation 0.95.
 
-**How many rows** are complete is the trace of xx: each complete row adds exactly 1 to it.
+Here the trace of xx counts the complete rows: each adds exactly 1 to it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from inference.columns import Array
 from inference.locate import repeated
-from inference.models.linear.closed_form import SufficientStatistics
-from inference.models.linear.complete_rows import estimate
+from inference.models.linear.closed_form import NEAREST_PSD, SufficientStatistics, repaired, shrunk
 from inference.models.linear.prior import PRIOR_R2
-from inference.models.linear.repair import NEAREST_PSD, repaired, shrunk
 
-Array = NDArray[np.float64]
-
+MISSING = 0.1
+MARGIN = 8.0  # standard deviations of noise that the moments are calculated over
+BEYOND = 4.0  # standard deviations above n that noise alone does not reach
+POINTS = 1025
 BOUNDS = np.geomspace(0.5, 12, 65)  # q in root mean squares of the weights
 BIAS_SHARE = 1 / 3  # of the spread
 DRAWS = 4000  # of rows, to integrate over
@@ -55,13 +72,72 @@ TURNS = 60  # of the fixed point
 LEAST = 1e-4  # share of the trace below which a direction is not taken to lie: noise and repair may leave less
 
 
+def log_prior(rows: Any, n: Any, missing: float = MISSING) -> Any:
+    """ln p(m) but for a constant, of m <= n: NumPy's or JAX's arrays.
+
+    Args:
+        missing: the share of rows without all values that is expected, above 0.
+    """
+    return (rows - n) / (missing * n)
+
+
+def max_complete_rows(count: float, variance: float, n: int) -> int:
+    """How many rows there can be: n, or more where the noisy count says so.
+
+    Args:
+        count: the noisy sum of the constant's squares over c². variance: of its noise, in rows².
+    """
+    return int(_max_rows(np.asarray(count), np.asarray(variance), np.asarray(n)))
+
+
+def _max_rows(count: Array, variance: Array, n: Array) -> Array:
+    margin = BEYOND * np.sqrt(variance)
+    return np.where(count > n + margin, np.floor(count + margin), n)
+
+
+def estimate(count: Array, variance: Array, n: Array) -> tuple[Array, Array]:
+    """Mean and variance of m given its noisy count, by quadrature of N(count; m, variance) p(m) over what m can be.
+
+    Args:
+        count, variance, n: as of `max_complete_rows`; they broadcast.
+    """
+    n, margin = _max_rows(count, variance, n)[..., None], MARGIN * np.sqrt(variance)[..., None]
+    count, twice = count[..., None], 2 * np.maximum(variance, np.finfo(float).tiny)[..., None]
+    low, high = np.maximum(0, np.minimum(count, n) - margin), np.minimum(n, np.maximum(count, 0) + margin)
+    rows = low + (high - low) * np.linspace(0, 1, POINTS)
+    off = (rows - count) ** 2
+    log_density = log_prior(rows, n) - (off - off.min(axis=-1, keepdims=True)) / twice
+    weights = np.exp(log_density - log_density.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    mean = (weights * rows).sum(axis=-1, keepdims=True)
+    return mean[..., 0], (weights * (rows - mean) ** 2).sum(axis=-1)
+
+
+def counted(statistics: SufficientStatistics, constant: float) -> SufficientStatistics:
+    """The statistics with as many rows as are complete, as far as the square of their constant first feature tells.
+
+    Args:
+        statistics: as released. constant: c, its value.
+    """
+    square, noise = constant**2, statistics.noise
+    count, variance = np.asarray(statistics.xx[..., 0, 0]) / square, np.asarray(noise.xx, float) / square**2
+    rows, left = estimate(count, variance, np.asarray(statistics.n))
+    xx = statistics.xx.copy()
+    xx[..., 0, 0] = rows * square
+    noise = replace(noise, constant=left * square**2)
+    return replace(statistics, n=np.maximum(np.rint(rows), 1), xx=xx, noise_variance=noise, constant=True)
+
+
+# --- whole rows -----------------------------------------------------------------------------------------------------
+
+
 def sensitivity(bound: float) -> float:
     """Of the second round with target bound q (`dca_proto.statistics.regression_sensitivity`), or up to 6 % more."""
     return float(np.sqrt(2) * (1 + bound**2 / 2) if bound**2 <= 2 else 1 + bound**2)
 
 
 @lru_cache(maxsize=16)
-def _auxiliary(features: int) -> tuple[Array, Array, Array]:
+def _simulated(features: int) -> tuple[Array, Array, Array]:
     """s² of normal rows, the squares of one feature, and targets: each of shape ``(DRAWS,)``."""
     rng = np.random.default_rng(features)
     one = rng.standard_normal(DRAWS) ** 2
@@ -77,7 +153,7 @@ def target_bound(n: int, features: int, noise_std: Callable[[float], float]) -> 
     Args:
         n: rows. features: d. noise_std: of each coordinate of the second round's sum, given q.
     """
-    weights, squares, targets = _auxiliary(features)
+    weights, squares, targets = _simulated(features)
     signal, residual = (weights * squares).mean(), (weights**2 * squares).mean() * (1 - PRIOR_R2)
     root = np.sqrt(weights)
     for bound in BOUNDS * np.sqrt(weights.mean()):

@@ -1,0 +1,234 @@
+"""Jobs `poisson-regression` and `robust-regression`: counts, and targets with outliers, on features.
+
+A round for scales, then a few of scores (`scoring`), as also in job `logistic`. The first round gives centres and
+scales of the features, and where to start: slopes of 0, for counts the logarithm of their mean, for Student-t the mean
+and standard deviation of the target. Counts are left in their own units, clipped at their public upper bound; a target
+with outliers is measured in its standard deviation and clipped at its public bounds. Features are clipped at their
+public bounds too: a score's norm is bounded, so that nothing else needs a limit, and a rare value of a binary feature
+may be many standard deviations out. `FAR` is a limit of arithmetic alone, of counts: exp(η) of the farthest row that
+the bounds allow must be a number.
+
+The first round of scores has slopes of 0, where the information is a multiple of the features' second moments. Only the
+last asks for κ's term. Between them, κ is what the variance of the counts leaves beyond what the features explain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf, log, sqrt
+
+import numpy as np
+from scipy.special import expit
+
+from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
+from inference.columns import Array, Standardisation
+from inference.errors import DataError
+from inference.jobs.base import EFFECT, Conditions, Stage
+from inference.jobs.settings import require_count, require_positive, require_share, setting
+from inference.locate import locate, located_by
+from inference.models.coefficients import Coefficients, RegressionJob
+from inference.models.glm.families import Bernoulli, Family, Poisson, StudentT, rate
+from inference.models.glm.scored_fit import PRIOR_SD, STATISTIC, exact_fit, fit_of, phi_of, prior_of, rows_of, simulated
+from inference.models.glm.scoring import Rows, Terms, best_terms
+from inference.problem import Problem, Schema
+from inference.rounds import Job
+
+STD_SHARE, ROUNDS = 0.1, 4
+SHARES = (1.0, 1.0, 2.0, 4.0)  # of the rounds of scores, the last ones where there are fewer; the first is repeated
+FAR = 60.0  # standard deviations, over the root of the number of features: no feature is farther from its centre
+REACH_MAX = 100.0  # of a row's linear predictor at the slopes that a round asks about
+DISPERSION_MAX = 5.0  # that a clip is planned for
+STEPS, PULL = 30, 0.001  # of Newton's method, of at most 1 each, to where the next round of two classes asks
+
+
+def shares(rounds: int, std_share: float) -> list[float]:
+    """Of the job's μ², of each round of scores."""
+    parts = np.array([SHARES[0]] * (rounds - len(SHARES)) + list(SHARES[-rounds:]))
+    return [float(part) for part in (1 - std_share) * parts / parts.sum()]
+
+
+def stages_of(rounds: int, std_share: float) -> list[Stage]:
+    """Scales first, then scores, the later rounds with more of the budget."""
+    later = enumerate(shares(rounds, std_share), 1)
+    return [Stage(1, std_share, "on scales"), *(Stage(1, share, f"on scores, round {place}") for place, share in later)]
+
+
+def scored_regression(
+    schema: Schema,
+    family: Family,
+    *,
+    prior_sd: float = PRIOR_SD,
+    rounds: int = ROUNDS,
+    std_share: float = STD_SHARE,
+) -> Job[Coefficients]:
+    """The job: yields `SecureSumRequest`s, is sent `NoisyAggregate`s, returns the fit.
+
+    Args:
+        prior_sd: of each slope, with features in standard deviations. rounds: of scores, at least 1.
+        std_share: the first round's part of the budget.
+
+    Raises:
+        DataError: before the first round: a number is out of range, or counts have a lower bound below 0.
+        NoAggregate: a round ended without a sum.
+    """
+    check(schema, family)
+    if rounds < 1:
+        raise DataError(f"rounds is {rounds}; expected at least 1 round of scores")
+    phases = yield located_by(schema, std_share, schema.columns)
+    aggregates = yield from scores(phases, schema, family, rounds, std_share)
+    return fit_of(aggregates, prior_sd, schema=schema)
+
+
+def scores(
+    phases: NoisyAggregate, schema: Schema, family: Family, rounds: int, std_share: float
+) -> Job[tuple[NoisyAggregate, ...]]:
+    """The rounds of scores after that of phases, which ask the same whatever prior is meant in the end.
+
+    Returns:
+        The aggregates of all rounds.
+    """
+    per_sensitivity = sqrt(phases.noise_variance * std_share) / phases.sensitivity
+    columns, mean, sd = _measured(schema, phases, family)
+    prior = prior_of(family, columns, family.prior_sd)
+    rows, phi = rows_of(family, columns, np.eye(len(columns.columns))), _start(prior.mean, family, mean, sd)
+    aggregates = [phases]
+    for place, share in enumerate(shares(rounds, std_share), 1):
+        noise = per_sensitivity / sqrt(share)
+        terms = best_terms(rows, phi, phases.contributors, noise, prior, last=place == rounds)
+        aggregates.append((yield _request(columns, family, terms, share)))
+        if place < rounds:
+            rows, found = simulated(aggregates), phi_of(aggregates, family.prior_sd).mean
+            phi = _nearer(phi, found, rows) if isinstance(family, Bernoulli) else _next(found, rows, columns, mean, sd)
+    return tuple(aggregates)
+
+
+def check(schema: Schema, family: Family) -> None:
+    """Raise `DataError` where the target's bounds are none of counts."""
+    lower = schema.bounds[schema.target].lower
+    if family.sends_dispersion and lower < 0:
+        raise DataError(f"target {schema.target!r} has the lower bound {lower:g}; counts start at 0, so give 0:HIGH")
+
+
+def _measured(schema: Schema, phases: NoisyAggregate, family: Family) -> tuple[Standardisation, float, float]:
+    """Columns within their public bounds, the target as the model takes it; its mean and sd in its own units."""
+    found = locate(phases).standardisation(schema, inf)
+    mean, sd = float(found.centre[-1]), float(found.scale[-1])
+    if family.sends_dispersion:
+        found.centre[-1], found.scale[-1] = 0.0, 1.0
+    farthest = found.farthest(schema)
+    if not family.bounded:
+        farthest[:-1] = np.minimum(farthest[:-1], FAR / sqrt(farthest.size - 1))
+    return replace(found, bound=farthest), mean, sd
+
+
+def _start(phi: Array, family: Family, mean: float, sd: float) -> Array:
+    phi = phi.copy()
+    if family.sends_dispersion:
+        count = max(mean, sd / 20)
+        phi[0], phi[-1] = log(count), min(max((sd**2 - count) / count**2, 0.0), DISPERSION_MAX)
+    return phi
+
+
+def _next(phi: Array, rows: Rows, columns: Standardisation, mean: float, sd: float) -> Array:
+    """Where to ask next: the posterior mean, with slopes that no row's predictor leaves all reason with."""
+    phi = phi.copy()
+    farthest = float(np.abs(phi[1:-1]) @ columns.bound[:-1])
+    phi[1:-1] *= min(1.0, REACH_MAX / max(farthest, REACH_MAX))
+    if rows.family.disperses:
+        squares = float(np.mean(rate(phi, rows.x) ** 2))
+        phi[-1] = min(max((sd**2 + mean**2 - mean) / squares - 1, 0.0), DISPERSION_MAX)
+    return phi
+
+
+def _nearer(asked: Array, phi: Array, rows: Rows) -> Array:
+    """Where to ask next of two classes: the θ at which simulated rows have the mean score that a step to φ stands for.
+
+    From slopes of 0 the step falls short of strong effects and of a rare class; simulated rows know by how much. Only
+    the place of a round hangs on them, not its result. A weak pull to φ keeps θ finite whatever the noise is.
+    """
+    x, theta = rows.x, asked[:-1].copy()
+    p = expit(x @ theta)
+    target = x.T @ p / len(x) + (x.T * (p * (1 - p))) @ x @ (phi - asked)[:-1] / len(x)
+    for _ in range(STEPS):
+        p = expit(x @ theta)
+        slope = (x.T * (p * (1 - p))) @ x / len(x) + PULL * np.eye(theta.size)
+        step = np.linalg.solve(slope, target - x.T @ p / len(x) - PULL * (theta - phi[:-1]))
+        theta += step * min(1.0, 1 / max(float(np.linalg.norm(step)), 1.0))
+    return np.asarray(np.r_[theta, phi[-1]])
+
+
+def _request(columns: Standardisation, family: Family, terms: Terms, share: float) -> SecureSumRequest:
+    theta = terms.phi[:-1] if family.disperses else terms.phi
+    parameters = columns.parameters() | family.parameters
+    parameters |= {"theta": [float(value) for value in theta], "clip": terms.clip, "information": terms.information}
+    if terms.dispersion:
+        parameters["dispersion"] = terms.dispersion
+    return SecureSumRequest(STATISTIC, parameters, budget_share=share)
+
+
+# --- jobs -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of both jobs."""
+
+    rounds: int = setting(ROUNDS, "How many rounds of scores follow the one for scales.")
+    std_share: float = setting(STD_SHARE, "The first round's share of the budget, between 0 and 1.")
+    prior_sd: float = setting(PRIOR_SD, "Standard deviation of the prior of each standardised coefficient.")
+
+    def __post_init__(self) -> None:
+        require_positive("prior_sd", self.prior_sd)
+        require_count("rounds", self.rounds)
+        require_share("std_share", self.std_share)
+
+    @property
+    def family(self) -> Family:
+        """The model."""
+        return Poisson()
+
+
+@dataclass(frozen=True)
+class RobustSettings(Settings):
+    """Of the job with outliers."""
+
+    degrees: float = setting(
+        StudentT.degrees, "Degrees of freedom of the residuals' Student-t law; fewer ignore outliers more."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive("degrees", self.degrees)
+
+    @property
+    def family(self) -> Family:
+        return StudentT(self.degrees)
+
+
+class PoissonRegression(RegressionJob):
+    """Counts on features."""
+
+    name, title, settings = "poisson-regression", "Effect on the log of {target}", Settings
+    changeable = ("prior_sd",)
+
+    def check(self, schema: Schema, settings: Settings) -> None:
+        check(schema, settings.family)
+
+    def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
+        return stages_of(settings.rounds, settings.std_share)
+
+    def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[Coefficients]:
+        return scored_regression(schema, settings.family, rounds=settings.rounds, std_share=settings.std_share)
+
+    def reference(self, train: Problem, settings: Settings) -> Coefficients:
+        """The same model on the raw rows. Raises `DataError` of targets that are no counts."""
+        return exact_fit(train.X, train.y, settings.family, settings.prior_sd, train.schema.columns)
+
+
+class RobustRegression(PoissonRegression):
+    """Targets with outliers on features."""
+
+    name, title, settings = "robust-regression", EFFECT, RobustSettings
+
+
+JOBS = {job.name: job for job in (PoissonRegression(), RobustRegression())}
