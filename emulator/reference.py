@@ -1,4 +1,4 @@
-"""How much noise a release must carry, by the papers' formulas: what the product makes is held against it.
+"""What clients contribute, what a result says, and how much noise it must carry: the product is held against it.
 
 Nothing of the product is imported.
 
@@ -7,13 +7,19 @@ Neighbours differ in all rows of one client; in a node release, in one row.
     δ(ε; μ) = Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ),  μ = Δ/σ            Balle and Wang (2018), theorem 8
     each of N clients adds variance σ²/n,  n = N - T - 1            DCA (2017), theorem 1
     Laplace noise of scale Δ₁/ε;  odds of e^ε                       Kulkarni et al. (2021), section 2
+    μ(ε) = 2 Φ⁻¹(e^ε/(1 + e^ε)) of what is ε-private;  Σμ²          Dong, Roth and Su (2022), section 3
+
+On the grid of 2^-f a statistic is integers. Its sum is taken modulo 2^64, and read as lying in [-2^63, 2^63).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from math import e, erfc, exp, log, sqrt
+from math import e, erfc, exp, floor, isfinite, ldexp, log, sinh, sqrt
+from statistics import NormalDist
+from typing import Any
 
 ALARM = 1e-9
 """How likely a sound mechanism looks too weak by chance, at most, in each of the tests below."""
@@ -58,6 +64,12 @@ def sensitivity(statistic: str, bounds: Sequence[float], rows: int = 1) -> tuple
     return rows * sum(widths), rows * sqrt(sum(width**2 for width in widths))
 
 
+def sensitivity_of(statistic: str, parameters: Mapping[str, Any], rows: int = 1) -> tuple[float, float]:
+    """Δ₁ and Δ₂ of a statistic with public parameters, in its own units."""
+    bins = [1.0] * (len(parameters["edges"]) - 1) if statistic == "histogram" else []
+    return sensitivity(statistic, bins or parameters["bound"], rows)
+
+
 def least_variance(l2: float, epsilon: float, delta: float, honest: int = 1) -> float:
     """The least variance of one client's noise where `honest` such noises must hide a client, in squared units."""
     return (l2 / mu_of(epsilon, delta)) ** 2 / honest
@@ -80,3 +92,97 @@ def unlikely(hits: int, count: int, chance: float, *, above: bool) -> bool:
         return False
     parts = ((part, chance), (1 - part, 1 - chance))
     return exp(-count * sum(p * log(p / q) for p, q in parts if p)) < ALARM
+
+
+# --- budgets ----------------------------------------------------------------------------------------------------------
+
+
+def composed(charges: Iterable[tuple[float, float, float]]) -> tuple[float, float, float]:
+    """Σμ² of Gaussian releases, Σε and Σμ(ε)² of ε-private ones; each is (μ, ε, δ), and ε-private where δ = 0."""
+    known = list(charges)
+    pure = [epsilon for _, epsilon, delta in known if not delta]
+    squares = (4 * NormalDist().inv_cdf(1 / (1 + exp(epsilon))) ** 2 for epsilon in pure)
+    return sum(mu**2 for mu, _, delta in known if delta), sum(pure), sum(squares)
+
+
+def is_within(spent: tuple[float, float, float], epsilon: float, delta: float, for_reports: float = 0.0) -> bool:
+    """Whether releases together, as `composed`, are (ε, δ)-private; with a part of ε kept for the ε-private ones."""
+    gaussian, pure, converted = spent
+    if for_reports:
+        return pure <= for_reports and (not gaussian or sqrt(gaussian) <= mu_of(epsilon - for_reports, delta))
+    return (not gaussian and pure <= epsilon) or sqrt(gaussian + converted) <= mu_of(epsilon, delta)
+
+
+# --- contributions and results ----------------------------------------------------------------------------------------
+
+
+def dimension(statistic: str, parameters: Mapping[str, Any]) -> int:
+    """How many coordinates a statistic has."""
+    return len(parameters["edges"]) - 1 if statistic == "histogram" else len(parameters["columns"])
+
+
+def contribution(
+    statistic: str, parameters: Mapping[str, Any], rows: Sequence[Sequence[float]], rows_max: int, fraction_bits: int
+) -> list[int]:
+    """What a client's rows come to before noise, in units of 2^-f: the sum over its first rows, or the mean of all.
+
+    A row with a missing value counts as zero, and in a mean's denominator. A mean is rounded to the nearest integer.
+
+    Args:
+        rows: of the statistic's columns, in units of the data. rows_max: 0 is the mean.
+    """
+    counted = rows[: rows_max or None]
+    found = [0] * dimension(statistic, parameters)
+    for row in counted:
+        if all(map(isfinite, row)):
+            found = [
+                total + one
+                for total, one in zip(found, _of_row(statistic, parameters, row, fraction_bits), strict=True)
+            ]
+    count = len(counted)
+    return found if rows_max or count <= 1 else [(2 * total + count) // (2 * count) for total in found]
+
+
+def _of_row(statistic: str, parameters: Mapping[str, Any], row: Sequence[float], fraction_bits: int) -> list[int]:
+    if statistic == "histogram":
+        edges = parameters["edges"]
+        own = min(max(bisect_right(edges, row[0]) - 1, 0), len(edges) - 2)
+        return [int(place == own) << fraction_bits for place in range(len(edges) - 1)]
+    power = 2 if statistic == "second-moments" else 1
+    columns = zip(row, *(parameters[name] for name in ("centre", "scale", "bound")), strict=True)
+    return [
+        _on_grid((x - centre) / scale, bound, fraction_bits // power) ** power for x, centre, scale, bound in columns
+    ]
+
+
+def _on_grid(value: float, bound: float, bits: int) -> int:
+    limit = floor(ldexp(bound, bits))
+    return max(-limit, min(limit, round(ldexp(value, bits))))
+
+
+def centred(word: int) -> int:
+    """The integer that a sum modulo 2^64 stands for."""
+    return (word + 2**63) % 2**64 - 2**63
+
+
+def odds(mechanism: str, epsilon: float, categories: int) -> tuple[float, float, float]:
+    """How probably a report names the client's own category, another one, and any of a client that has none."""
+    if mechanism == "unary-encoding":
+        return 0.5, 1 / (exp(epsilon) + 1), 1 / (exp(epsilon) + 1)
+    return exp(epsilon) / (exp(epsilon) + categories - 1), 1 / (exp(epsilon) + categories - 1), 1 / categories
+
+
+def report_variance(
+    mechanism: str, epsilon: float, delta: float, scales: tuple[float, float], categories: int
+) -> float:
+    """The variance of one report's noise in the sum that reports stand for, in squared units of `scales`, at least.
+
+    Args:
+        scales: Δ₁ and Δ₂ in units of the grid. categories: k, of mechanisms that name one.
+    """
+    if mechanism in ("randomised-response", "unary-encoding"):
+        own, other, _ = chances = odds(mechanism, epsilon, categories)
+        return max(one * (1 - one) for one in chances) / (own - other) ** 2
+    if mechanism == "grid-laplace":
+        return 1 / (2 * sinh(epsilon / scales[0] / 2) ** 2)
+    return least_variance(scales[1], epsilon, delta)

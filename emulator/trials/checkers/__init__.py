@@ -41,7 +41,7 @@ def checkers_of(
     witness = Witness(world)
     world.simulator.observers.append(witness)  # before those that ask it
     exact_sum = ExactSum(world, witness)
-    return [
+    witness.checkers = [
         Noise(world, witness, exact_sum.recording),
         OneRelease(world, witness),
         EnoughContributors(world, witness),
@@ -54,3 +54,4 @@ def checkers_of(
         Repetition(world, witness, digest),
         Completion(world, witness),
     ]
+    return witness.checkers

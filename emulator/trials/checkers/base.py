@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from emulator.sim.events import Observer
 from emulator.sim.process import Process
@@ -18,13 +18,26 @@ BROKEN_KEPT_MAX = 8
 class Checker(Observer):
     """One of the eleven invariants, held against everything that happens in a trial.
 
+    Beside what every observer sees, the witness tells it of what it has decoded, when it has noted that itself:
+
+        on_drawn(client, round_id, made)        an honest client is about to contribute, release or report
+        on_paid(client, round_id, made)         that is durable
+        on_charge(process, charge)              an entry of an honest actor's ledger is durable
+        on_session(node, client, stored)        so is a session at an honest node
+        on_begun(node, asked)                   so is an announcement at an honest node
+        on_kept(node, round_id, client, kept)   so is a contribution at any node
+        on_round(node, stored)                  so is a round's state at an honest node
+        on_answer(node, asked, union, objected) so is the node's first answer: U (None of unknown lists), places in it
+        on_trainer_round(trainer, round_id, stored)    so is a round's state at the trainer
+        on_gathered(trainer, round_id, client)  so is a release or a report at the trainer
+        on_release(release), on_alone(release)  each distinct partial sum, release or report of an honest sender leaves
+
     Args:
         world: whose actors are looked at. witness: what has been decoded for all checkers; it looks on first.
 
     Attributes:
         number, name: of the invariant. checked: how many single facts were held against it so far.
         broken: what contradicted it, the first few, in words. before: the facts that were told until the first of them.
-        finish: to be called once, when the trial is over.
     """
 
     number: int
@@ -36,6 +49,12 @@ class Checker(Observer):
         self.checked = 0
         self.broken: list[str] = []
         self.before: list[Entry] = []
+
+    def _nothing(self, *told: Any) -> None:
+        """By default a checker has no interest in something."""
+
+    on_drawn = on_paid = on_charge = on_session = on_begun = on_kept = on_round = on_answer = _nothing
+    on_trainer_round = on_gathered = on_release = on_alone = _nothing
 
     def finish(self) -> None:
         """The trial is over: check what can only be checked now."""
@@ -58,7 +77,17 @@ class Checker(Observer):
         """Whether the process runs a production actor, and no other one has a copy of its disk."""
         return process.id not in self.witness.dishonest
 
+    def honest(self) -> list[Process]:
+        """All such processes."""
+        return [process for process in self.world.simulator.processes.values() if self.is_honest(process)]
+
     @property
     def all_nodes_are_honest(self) -> bool:
         """Whether all Compute nodes keep to the protocol."""
         return self.witness.dishonest.isdisjoint(self.world.cast.computes)
+
+
+def about(actor: Process | bytes, round_id: bytes) -> str:
+    """Whom and which round something is said of."""
+    name = actor.name if isinstance(actor, Process) else actor.hex()[:8]
+    return f"{name}, round {round_id.hex()[:8]}"

@@ -2,7 +2,8 @@
 
 A charge is of the announced price: μ, or ε of a report that is ε-private (δ = 0). It pays for one contribution, which
 never changes and has a number, which no Compute node takes twice or forgets. Only a client that is asked pays. What
-comes back has the signed aborts of all M Compute nodes behind it, each of which is durable at its node.
+comes back has the signed aborts of all M Compute nodes behind it, each of which is durable at its node. What charges
+come to together, a ledger says as `emulator.reference` does.
 
 A client whose store was replaced by an old copy spends no number twice in released sums. A node that remembers tells
 it, and then it takes part in no further round until it starts anew.
@@ -10,32 +11,25 @@ it, and then it takes part in no further round until it starts anew.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from math import isclose, sqrt
 from typing import TYPE_CHECKING
 
-from msgspec.structs import astuple
-
-from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.errors import PeerError
-from dca_proto.privacy import accounting
-from dca_proto.privacy.cost import PrivacyCost, total
 from dca_proto.privacy.mechanism import PURE_MECHANISMS
 from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.protocol.charges import PAGE, WINDOW
 from dca_proto.protocol.charges import TABLE as SEEN_CHARGES
+from dca_proto.protocol.client import round as client_round
 from dca_proto.protocol.client.actor import Client
-from dca_proto.protocol.client.round import KEPT, MISSED, SENT
-from dca_proto.protocol.client.round import ROUNDS as CLIENT_ROUNDS
-from dca_proto.protocol.client.round import StoredRound as ClientRound
-from dca_proto.protocol.compute.round import ABORTED, CONTRIBUTIONS, ROUNDS, StoredRound
+from dca_proto.protocol.compute.round import ABORTED
 from dca_proto.protocol.contribution import Kept, Outbound
-from dca_proto.protocol.effects import Channel, Persist, Send, Write
+from dca_proto.protocol.effects import Channel, Forget, Send, Write
 from dca_proto.protocol.facts import LedgerReused
 from dca_proto.protocol.kinds import NodeRelease, SecureSum
 from dca_proto.protocol.ledger import TABLE as LEDGER
-from dca_proto.protocol.ledger import Charge
+from dca_proto.protocol.ledger import Charge, Ledger
 from dca_proto.protocol.records import decoded
 from dca_proto.protocol.sessions import SESSIONS, StoredSession
 from dca_proto.protocol.trainer.actor import Trainer
@@ -44,9 +38,9 @@ from dca_proto.protocol.wire.messages import Abort, Announcement, ChargeReused, 
 from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW
 from emulator import reference
 from emulator.sim.process import Process
-from emulator.trials.checkers.base import Checker
-from emulator.trials.checkers.witness import Of, Release, Witness
-from emulator.wire import body_of, contributions_in
+from emulator.trials.checkers.base import Checker, about
+from emulator.trials.checkers.witness import Entry, Of, Release, Witness
+from emulator.wire import Asked, body_of
 
 if TYPE_CHECKING:
     from emulator.trials.world import TrialWorld
@@ -63,41 +57,31 @@ class Budget(Checker):
     def __init__(self, world: TrialWorld, witness: Witness) -> None:
         super().__init__(world, witness)
         self._charges: defaultdict[bytes, dict[bytes, Charge]] = defaultdict(dict)
-        self._made: dict[tuple[bytes, bytes], Outbound] = {}
-        self._answered: set[Of] = set()
+        self._made: dict[Of, Outbound] = {}
         self._numbers: defaultdict[Of, set[int]] = defaultdict(set)  # by node and client
         self._aborts: defaultdict[tuple[bytes, bytes], set[bytes]] = defaultdict(set)  # by receiver and announcement
         self._genuine: dict[bytes, bool] = {}  # by payload
-        self._paid: defaultdict[tuple[bytes, bytes], set[int]] = defaultdict(set)  # by client and round, ever
+        self._paid: defaultdict[Of, set[int]] = defaultdict(set)  # by client and round, ever
         self._spent: dict[tuple[bytes, int], bytes] = {}  # round, by client and charge number in a released sum
         self._to_tell: set[bytes] = set()  # clients that were told of a number used twice, and not yet their owner
         self._warned: dict[bytes, int] = {}  # in which start a client has told its owner
-        witness.on_release.append(self._released)
 
-    # --- what becomes durable ----------------------------------------------------------------------------------------
+    # --- charges ---------------------------------------------------------------------------------------------------
+
+    def on_paid(self, client: Process, round_id: bytes, made: Outbound) -> None:
+        """A round has one contribution, with the same bytes after any restart."""
+        if self.is_honest(client):
+            first = self._made.setdefault((client.id, round_id), made)
+            self.expect(first == made, f"{about(client, round_id)}: one charge, two contributions")
 
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
-        """Follow the ledger, the ciphertexts that a charge pays for, and the numbers that nodes have seen."""
-        if not self.is_honest(process):
-            return
-        for round_id, made in contributions_in(writes):
-            self._check_made(process, round_id, made)
-        for write in writes:
-            if process.role is Channel.COMPUTE:
-                if isinstance(write, Persist):
-                    self._check_node(process, write)
-            elif write.table == LEDGER and isinstance(write, Persist):
-                self._charged(process, decoded(LEDGER, write.value, Charge))
-            elif write.table == LEDGER:
-                self.fail(f"{process.name} deletes a charge")
+        """Nothing is deleted from a ledger."""
+        if any(isinstance(write, Forget) and write.table == LEDGER for write in writes) and self.is_honest(process):
+            self.fail(f"{process.name} deletes a charge")
 
-    def _check_made(self, process: Process, round_id: bytes, made: Outbound) -> None:
-        """A round has one contribution, with the same bytes after any restart."""
-        first = self._made.setdefault((process.id, round_id), made)
-        self.expect(first == made, f"{process.name}, round {round_id.hex()[:8]}: one charge, two contributions")
-
-    def _charged(self, process: Process, charge: Charge) -> None:
-        charges, who = self._charges[process.id], f"{process.name}, round {charge.round_id.hex()[:8]}"
+    def on_charge(self, process: Process, charge: Charge) -> None:
+        """It is new and numbered in order, or comes back once."""
+        charges, who = self._charges[process.id], about(process, charge.round_id)
         before = charges.get(charge.round_id)
         highest = max((one.number for one in charges.values()), default=0)
         charges[charge.round_id] = charge
@@ -137,14 +121,14 @@ class Budget(Checker):
         asked = own.body if own is not None else self.witness.announcements[charge.round_id]
         of_row = isinstance(asked.terms, NodeRelease)
         self.expect(charge.relation == (REPLACE_ONE_ROW if of_row else REPLACE_ONE_CLIENT), f"{who}: {charge.relation}")
-        found, price = charge.price, _price_of(asked)
-        pairs = zip(astuple(found), astuple(price), strict=True)
-        near = all(math.isclose(one, other, rel_tol=_ROUNDING) for one, other in pairs)
-        self.expect(near, f"{who}: a charge of {found}, where {price} was announced")
+        pure = asked.mechanism in PURE_MECHANISMS
+        found, price = _together([charge]), reference.composed([(asked.mu, asked.epsilon, 0.0 if pure else 1.0)])
+        self.expect(_are_close(found, price), f"{who}: a charge of {found}, where {price} was announced")
         same = (charge.epsilon, charge.delta) == (asked.epsilon, asked.delta)
         self.expect(same, f"{who}: a charge of epsilon {at_least(charge.epsilon)} at delta {at_least(charge.delta)}")
-        most = price.mu if asked.mechanism in PURE_MECHANISMS else accounting.mu_of(asked.epsilon, asked.delta)
-        self.expect(asked.mu <= most, f"{who}: mu {at_least(asked.mu)} is not private at what it is quoted")
+        most = sqrt(price[2]) if pure else reference.mu_of(asked.epsilon, asked.delta)
+        private = asked.mu <= most * (1 + _ROUNDING)
+        self.expect(private, f"{who}: mu {at_least(asked.mu)} is not private at what it is quoted")
 
     def _check_aborts(self, process: Process, round_id: bytes, who: str) -> None:
         """All M nodes of the announcement have signed; and those that are honest hold to it."""
@@ -154,78 +138,54 @@ class Budget(Checker):
         told = self._aborts[process.id, hashed]
         self.expect(told.issuperset(computes), f"{who}: a charge comes back against {len(told)} aborts")
         nodes = [node for node in self.world.computes if node.id in computes and self.is_honest(node)]
-        ended = {node.name: (node.id, round_id) for node in nodes}
-        signed = (ABORTED, hashed)
-        told_of = {name: (self.witness.ends.get(of), self.witness.ended_hash.get(of)) for name, of in ended.items()}
-        others = [name for name, end in told_of.items() if end != signed]
+        known, found = self.witness.ended_hash, self.witness.ends
+        ends = [(node.name, found.get((node.id, round_id)), known.get((node.id, round_id))) for node in nodes]
+        others = [name for name, *end in ends if end != [ABORTED, hashed]]
         self.expect(not others, f"{who}: a charge comes back without the abort of {', '.join(others)}")
 
     def _check_total(self, process: Process) -> None:
         """All that counts in the period together, within the client's own policy, or the trainer's account."""
         cast = self.world.cast
-        budget_limit = cast.policy.budget_limit if process.role is Channel.CLIENT else cast.account
-        if budget_limit is None or (process.role is Channel.TRAINER and self.world.has_batches):
+        limit = cast.policy.budget_limit if process.role is Channel.CLIENT else cast.account
+        if limit is None or (process.role is Channel.TRAINER and self.world.has_batches):
             return  # of mini-batches the account is each client's own, which its ledger holds
-        since_ms = process.now_ms - budget_limit.period_days * _DAY_MS
+        since_ms = process.now_ms - limit.period_days * _DAY_MS
         kept = [one for one in self._charges[process.id].values() if not one.returned and one.at_ms >= since_ms]
-        gaussian = math.sqrt(sum(one.mu**2 for one in kept if one.delta))
-        most = reference.mu_of(budget_limit.epsilon * (1 + _ROUNDING), budget_limit.delta)
-        self.expect(
-            gaussian <= most, f"{process.name} has spent mu {at_least(gaussian)}, where {at_most(most)} is allowed"
-        )
-        spent = total(one.price for one in kept)
-        self.expect(
-            spent.within(budget_limit.epsilon * (1 + _ROUNDING), budget_limit.delta, budget_limit.epsilon_for_reports),
-            f"{process.name} has spent epsilon {at_least(spent.epsilon(budget_limit.delta))}, where "
-            f"{at_most(budget_limit.epsilon)} is allowed at delta {at_least(budget_limit.delta)}",
-        )
+        spent, most = _together(kept), limit.epsilon * (1 + _ROUNDING)
+        within = reference.is_within(spent, most, limit.delta, limit.epsilon_for_reports * (1 + _ROUNDING))
+        found = reference.epsilon_of(sqrt(spent[0] + spent[2]), limit.delta)
+        self.expect(within, f"{process.name} has spent epsilon {at_least(found)}, where {at_most(limit.epsilon)} is "
+                            f"allowed at delta {at_least(limit.delta)}")  # fmt: skip
 
     # --- charge numbers at Compute nodes -----------------------------------------------------------------------------
 
-    def _check_node(self, node: Process, write: Persist) -> None:
-        if write.table == CONTRIBUTIONS:
-            self._check_number(node, write)
-        elif write.table == ROUNDS:
-            stored = decoded(ROUNDS, write.value, StoredRound)
-            of = node.id, stored.round_id
-            if stored.answer is not None and of not in self._answered:
-                self._answered.add(of)
-                self._check_answer(node, of)
-
-    def _check_number(self, node: Process, write: Persist) -> None:
+    def on_kept(self, node: Process, round_id: bytes, client: bytes, kept: Kept) -> None:
         """What a holder keeps of an honest client has the number of the charge that paid for it."""
-        client, kept = write.key[ID_BYTES:], Kept(write.value)
-        if client not in self.witness.dishonest:
+        if self.is_honest(node) and client not in self.witness.dishonest:
+            paid = kept.charge in self._paid[client, round_id]
             who = f"{node.name} keeps a contribution of {client.hex()[:8]}"
-            paid = self._paid[client, write.key[:ID_BYTES]]
-            self.expect(kept.charge in paid, f"{who} with another number than it paid")
+            self.expect(paid, f"{who} with another number than it paid")
 
-    def _released(self, release: Release) -> None:
+    def on_release(self, release: Release) -> None:
         """No number pays for two sums, whatever a client's ledger has forgotten."""
         for entry in self.witness.agreed(release) or ():
             first = self._spent.setdefault((entry.client, entry.charge), release.round_id)
             what = f"round {release.round_id.hex()[:8]}: charge {entry.charge} of {entry.client.hex()[:8]}"
             self.expect(first == release.round_id, f"{what} pays for a second sum")
 
-    def _check_answer(self, node: Process, of: Of) -> None:
+    def on_answer(self, node: Process, asked: Asked, union: list[Entry] | None, objected: list[int]) -> None:
         """With its answer a node has remembered the numbers of all entries that it lets through, each of them new."""
-        answer, asked = self.witness.answers[of], self.witness.asked[of]
-        objected = {answer.objections[at : at + 4] for at in range(0, len(answer.objections), 4)}
-        union = self.witness.union(of)
         if union is None:
             self.fail(f"{node.name} answers for lists that it has not stored")
             return
-        for place, entry in enumerate(union):
-            if place.to_bytes(4, "little") in objected:
-                continue
+        excluded = set(objected)
+        for entry in (entry for place, entry in enumerate(union) if place not in excluded):
             known, who = self._numbers[node.id, entry.client], f"{node.name}, client {entry.client.hex()[:8]}"
             fresh = entry.charge not in known and entry.charge > max(known, default=0) - WINDOW
             self.expect(fresh, f"{who}: charge number {entry.charge} is taken twice")
             known.add(entry.charge)
-            seen = _numbers_at(node, entry.client)
-            lost = {number for number in known if number > max(known) - WINDOW} - seen
+            lost = {number for number in known if number > max(known) - WINDOW} - _numbers_at(node, entry.client)
             self.expect(not lost, f"{who}: charge numbers {sorted(lost)} are not remembered")
-        self.checked += len(asked.epochs)
 
     # --- what leaves, what arrives, and what a start finds -----------------------------------------------------------
 
@@ -252,13 +212,14 @@ class Budget(Checker):
 
     def _concerns(self, client: Process, body: ChargeReused) -> bool:
         """Whether a client of which one copy runs has that round open, and paid for it with that number."""
-        stored = client.disk.records.get((CLIENT_ROUNDS, body.round_id))
+        stored = client.disk.records.get((client_round.ROUNDS, body.round_id))
         if stored is None or body.client != client.id or not self.is_honest(client) or client.options.work_ms:
             return False
-        is_open = decoded(CLIENT_ROUNDS, stored, ClientRound).phase in (SENT, KEPT, MISSED)
+        phase = decoded(client_round.ROUNDS, stored, client_round.StoredRound).phase
         charge = self._charges[client.id].get(body.round_id)
         asked = self.witness.asked.get((client.id, body.round_id))
         is_known = asked is not None and asked.hash == body.announcement_hash
+        is_open = phase in (client_round.SENT, client_round.KEPT, client_round.MISSED)
         return is_open and is_known and charge is not None and charge.number == body.charge
 
     def on_fact(self, process: Process, fact: object) -> None:
@@ -271,25 +232,17 @@ class Budget(Checker):
         """Whoever was told just now has forgotten it."""
         self._to_tell.discard(process.id)
 
-    def finish(self) -> None:
-        """What nodes have said of old copies has reached their owners."""
-        names = ", ".join(client.hex()[:8] for client in self._to_tell if self._warned.get(client) is None)
-        self.expect(not names, f"no word to the owner of {names}, whose charge number was used before")
-
     def on_send(self, process: Process, send: Send) -> None:
         """No contribution, release, report or announcement leaves without a durable charge, and only as stored."""
-        if not self.is_honest(process):
-            return
-        what = self._spends(process, send)
+        what = self._spends(process, send) if self.is_honest(process) else ""
         if not what:
             return
-        who = f"{process.name}, round {send.round_id.hex()[:8]}"
+        who = about(process, send.round_id)
         self.expect((LEDGER, send.round_id) in process.disk.records, f"{who}: {what} leaves without a durable charge")
         if process.role is Channel.CLIENT:
             made = self._made.get((process.id, send.round_id))
-            self.expect(
-                made is not None and send.payload == made.payload, f"{who}: {what} leaves that was not stored before"
-            )
+            same = made is not None and send.payload == made.payload
+            self.expect(same, f"{who}: {what} leaves that was not stored before")
 
     def _spends(self, process: Process, send: Send) -> str:
         """What a message is that must have been paid for, if it is. A report is a release, too."""
@@ -307,17 +260,35 @@ class Budget(Checker):
         """An old copy: what it has forgotten was paid for, and what it sends now is paid for again."""
         records = process.disk.records.items()
         charges = [decoded(LEDGER, value, Charge) for (table, _), value in records if table == LEDGER]
-        self._charges[process.id] = {charge.round_id: charge for charge in charges}
-        known = self._charges[process.id]
+        known = self._charges[process.id] = {charge.round_id: charge for charge in charges}
         self._made = {of: made for of, made in self._made.items() if of[0] != process.id or of[1] in known}
 
     def on_restart(self, process: Process) -> None:
         """A start finds every charge that was ever durable."""
-        actor = process.actor
-        if not isinstance(actor, Client | Trainer) or not self.is_honest(process):
-            return
-        found = {charge.round_id: charge for charge in actor.ledger.charges}
-        self.expect(found == self._charges[process.id], f"{process.name} starts with another ledger than was durable")
+        if isinstance(process.actor, Client | Trainer) and self.is_honest(process):
+            found = {charge.round_id: charge for charge in process.actor.ledger.charges}
+            same = found == self._charges[process.id]
+            self.expect(same, f"{process.name} starts with another ledger than was durable")
+
+    def finish(self) -> None:
+        """What nodes have said of old copies has reached their owners; and ledgers add up as they must."""
+        names = ", ".join(client.hex()[:8] for client in self._to_tell if self._warned.get(client) is None)
+        self.expect(not names, f"no word to the owner of {names}, whose charge number was used before")
+        for process in self.honest():
+            if isinstance(process.actor, Client | Trainer):
+                charges = [one for one in process.actor.ledger.charges if not one.clients]
+                spent = Ledger(charges).spent()
+                found = spent.gaussian, spent.pure, spent.converted
+                expected = _together([one for one in charges if not one.returned])
+                self.expect(_are_close(found, expected), f"{process.name}: its ledger comes to {found}, not {expected}")
+
+
+def _together(charges: Iterable[Charge]) -> tuple[float, float, float]:
+    return reference.composed((one.mu, one.epsilon, one.delta) for one in charges)
+
+
+def _are_close(found: tuple[float, ...], expected: tuple[float, ...]) -> bool:
+    return all(isclose(one, other, rel_tol=_ROUNDING) for one, other in zip(found, expected, strict=True))
 
 
 def _signed_in(payload: bytes) -> object:
@@ -325,11 +296,6 @@ def _signed_in(payload: bytes) -> object:
     frame = decode_frame(payload)
     frame = getattr(frame, "announcement", frame)
     return decode_body(frame.body) if isinstance(frame, Signed) else None
-
-
-def _price_of(asked: Announcement) -> PrivacyCost:
-    """What an announcement costs, by the mechanism's name."""
-    return PrivacyCost.of_pure(asked.epsilon) if asked.mechanism in PURE_MECHANISMS else PrivacyCost.of_mu(asked.mu)
 
 
 def _numbers_at(node: Process, client: bytes) -> set[int]:

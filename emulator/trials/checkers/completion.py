@@ -11,11 +11,11 @@ import math
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from dca_proto.privacy.cost import total
 from dca_proto.protocol.effects import Channel, Send
 from dca_proto.protocol.facts import RoundCompleted
 from dca_proto.protocol.kinds import SecureSum
 from dca_proto.protocol.wire.messages import Announcement, Close, Hello, Invitation, InvitedRound, Sealed
+from emulator import reference
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
 from emulator.trials.checkers.witness import Witness
@@ -97,10 +97,9 @@ class Completion(Checker):
             return False
         invited = log.request.invited or world.cast.clients
         clients = [world.simulator.processes[one] for one in invited]
-        policy, price = world.cast.policy, world.scenario.rounds.price
-        fits = total([price] * count).within(
-            policy.epsilon_per_period_max, policy.delta_max, policy.epsilon_for_reports
-        )
+        policy, charge = world.cast.policy, (announced.mu, announced.epsilon, announced.delta)
+        limits = policy.epsilon_per_period_max, policy.delta_max, policy.epsilon_for_reports
+        fits = reference.is_within(reference.composed([charge] * count), *limits)
         if not fits or any(self._is_beyond(one, end_ms) for one in clients):
             return False
         return self._has_time(announced, servers, [one for one in clients if one.id not in self.witness.dishonest])

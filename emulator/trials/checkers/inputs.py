@@ -1,9 +1,7 @@
 """Invariant 6: hostile or damaged input never crashes, blocks or grows an actor; it is counted, dropped and named.
 
-No store changes for a message that nobody sent, that comes under another name, or that has changed it before.
-
-Keys are deleted in time. And no fact holds a secret: no key, no tag, no row. Facts are what logs, traces and reports
-are made of.
+No store changes for a message that nobody sent, that comes under another name, or that has changed it before. And no
+fact holds a secret: no key, no tag, no row. Facts are what logs, traces and reports are made of.
 """
 
 from __future__ import annotations
@@ -17,35 +15,31 @@ import msgspec
 import numpy as np
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.crypto.sealing import ID_BYTES
+from dca_proto.protocol import charges, facts, keyring, sessions
 from dca_proto.protocol.actor import Actor
-from dca_proto.protocol.charges import PAGE
-from dca_proto.protocol.charges import TABLE as SEEN_CHARGES
+from dca_proto.protocol.client import round as client_round
 from dca_proto.protocol.client.actor import Client
-from dca_proto.protocol.client.round import ANNOUNCEMENTS, DECLINES, DECLINES_MAX
-from dca_proto.protocol.client.round import ROUNDS as CLIENT_ROUNDS
+from dca_proto.protocol.compute import round as node_round
 from dca_proto.protocol.compute.actor import ComputeNode
-from dca_proto.protocol.compute.round import ANNOUNCEMENTS as NODE_ANNOUNCEMENTS
-from dca_proto.protocol.compute.round import CONTRIBUTIONS, ENDS, LISTS, RELEASED, ROUNDS
-from dca_proto.protocol.compute.round import StoredRound as NodeRound
 from dca_proto.protocol.contribution import Kept
 from dca_proto.protocol.effects import Channel, Effect, Forget, Persist, Report, Send, Write
 from dca_proto.protocol.events import Event, Received
-from dca_proto.protocol.facts import Dropped
-from dca_proto.protocol.keyring import SEEN, epoch_of
-from dca_proto.protocol.keyring import TABLE as EPOCHS
 from dca_proto.protocol.ledger import TABLE as LEDGER
-from dca_proto.protocol.records import decoded
-from dca_proto.protocol.sessions import HELLO, SESSIONS
-from dca_proto.protocol.trainer.round import RELEASES
-from dca_proto.protocol.trainer.round import ROUNDS as TRAINER_ROUNDS
-from dca_proto.protocol.trainer.round import StoredRound as TrainerRound
+from dca_proto.protocol.trainer import round as trainer_round
 from dca_proto.protocol.wire.codec import decode_frame, encode
-from dca_proto.protocol.wire.messages import Abort, EpochKey, FederationFile, HelloWanted, Invitation, Sessions, Signed
+from dca_proto.protocol.wire.messages import (
+    Abort,
+    EpochKey,
+    FederationFile,
+    HelloWanted,
+    Invitation,
+    Sessions,
+    Signed,
+)
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
 from emulator.trials.checkers.witness import Witness
-from emulator.wire import body_of, contributions_in
+from emulator.wire import Asked, body_of
 
 if TYPE_CHECKING:
     from emulator.trials.world import TrialWorld
@@ -62,9 +56,7 @@ CODES = frozenset({
 _PREFIX = 8  # bytes of a secret that give it away
 _EPOCHS_MAX = 4
 _HEX = re.compile(r"[0-9a-f]{16,}")
-_SLACK_MS = 5_000
 _LOOK_EVERY = 512  # handled events between two looks at an actor's memory
-_WORK = (CONTRIBUTIONS, LISTS)
 _SAME_EACH_TIME = (EpochKey, HelloWanted, Sessions)  # words about no round, which may be true again
 _OPAQUE = (bytes, str, int, float, bool, type(None), np.ndarray)
 
@@ -101,15 +93,13 @@ class Inputs(Checker):
         """What is dropped is counted in the actor and told to its owner, in equal numbers."""
         if process.actor is None or not self.is_honest(process):
             return
-        drops = [one.fact for one in effects if isinstance(one, Report) and isinstance(one.fact, Dropped)]
-        start = process.id, process.starts
-        self._told[start] += len(drops)
+        drops = [one.fact for one in effects if isinstance(one, Report) and isinstance(one.fact, facts.Dropped)]
         for drop in drops:
             self.expect(drop.code in CODES, f"{process.name} drops under the unknown code {drop.code!r}")
             self.expect(bool(drop.detail), f"{process.name} drops a message without a word")
         if drops:
-            counted = sum(process.actor.dropped.values())
-            told = self._told[start]
+            self._told[process.id, process.starts] += len(drops)
+            counted, told = sum(process.actor.dropped.values()), self._told[process.id, process.starts]
             self.expect(counted == told, f"{process.name} counts {counted} drops and tells of {told}")
         if isinstance(event, Received) and any(_acts(one) for one in effects):
             self._check_origin(process, event, writes=any(isinstance(one, Persist | Forget) for one in effects))
@@ -152,169 +142,119 @@ class Inputs(Checker):
 
     # --- growth ------------------------------------------------------------------------------------------------------
 
-    def _check_records(self, process: Process) -> None:
-        """Tables have no more records than what was asked for and enrolled can account for."""
-        found = Counter(table for table, _ in process.disk.records)
-        most = self._records_max(process.role)
-        for table, count in found.items():
-            limit = most.get(table, 0)
-            self.expect(count <= limit, f"{process.name} stores {count} records of {table!r}, at most {limit} belong")
-
     @property
     def _rounds(self) -> int:
         """How many were asked for, or announced unasked."""
         return len({*(one.round_id for one in self.world.requests), *self.witness.announcements})
 
     def _records_max(self, role: Channel) -> dict[str, int]:
-        rounds, nodes = self._rounds, len(self.world.computes)
+        """How many records of each table what was asked for and enrolled can account for."""
+        rounds, nodes, enrolled = self._rounds, len(self.world.computes), len(self.world.enrolled)
+        of_clients = {client_round.ROUNDS: rounds, client_round.ANNOUNCEMENTS: rounds, LEDGER: rounds}
         if role is Channel.COMPUTE:
-            enrolled = len(self.world.enrolled)
             return {
-                ROUNDS: rounds,
-                NODE_ANNOUNCEMENTS: rounds,
-                CONTRIBUTIONS: rounds * enrolled,
-                LISTS: rounds * nodes,
-                SESSIONS: enrolled,
-                SEEN_CHARGES: 1 + enrolled // PAGE,
-                SEEN: nodes,
-                EPOCHS: _EPOCHS_MAX,
+                node_round.ROUNDS: rounds,
+                node_round.ANNOUNCEMENTS: rounds,
+                node_round.CONTRIBUTIONS: rounds * enrolled,
+                node_round.LISTS: rounds * nodes,
+                sessions.SESSIONS: enrolled,
+                charges.TABLE: 1 + enrolled // charges.PAGE,
+                keyring.SEEN: nodes,
+                keyring.TABLE: _EPOCHS_MAX,
             }
         if role is Channel.TRAINER:
-            return {TRAINER_ROUNDS: rounds, LEDGER: rounds, RELEASES: rounds * len(self.world.enrolled)}
-        kept = dict.fromkeys((CLIENT_ROUNDS, ANNOUNCEMENTS, LEDGER), rounds)
-        return {**kept, DECLINES: min(rounds, DECLINES_MAX), HELLO: 1, SEEN: nodes, EPOCHS: _EPOCHS_MAX}
-
-    def _check_ended(self, process: Process) -> None:
-        """Rounds are forgotten when their time is over; contributions, lists and sums are, sooner (DESIGN §4.7, §8)."""
-        timing, late_ms = self.world.cast.timing, self.world.tardiness_ms(process) + _SLACK_MS
-        kept_ms = {
-            Channel.CLIENT: timing.abort_grace_ms,
-            Channel.COMPUTE: max(timing.retention_ms, 2 * timing.epoch_ms + timing.epoch_grace_ms),
-            Channel.TRAINER: timing.retention_ms,
-        }[process.role]
-        table = {Channel.CLIENT: CLIENT_ROUNDS, Channel.COMPUTE: ROUNDS, Channel.TRAINER: TRAINER_ROUNDS}[process.role]
-        for round_id in {key[:ID_BYTES] for name, key in process.disk.records if name == table}:
-            announced, who = self.witness.announcements.get(round_id), f"{process.name}, round {round_id.hex()[:8]}"
-            ago_ms = process.now_ms - late_ms - (announced.commit_by_ms if announced else process.now_ms)
-            self.expect(ago_ms <= kept_ms, f"{who}: it keeps a round whose time is over")
-            if process.role is Channel.COMPUTE:
-                stored = decoded(ROUNDS, process.disk.records[ROUNDS, round_id], NodeRound)
-                secret = stored.phase == RELEASED and bool(stored.word) and ago_ms > timing.abort_grace_ms
-                self.expect(not secret, f"{who}: it keeps a sum that nobody may ask for any more")
-                held = [name for name, key in process.disk.records if key[:ID_BYTES] == round_id and name in _WORK]
-                self.expect(stored.phase not in ENDS or not held, f"{who}: it has ended, and keeps {len(held)} records")
-
-    def _check_epochs(self, process: Process) -> None:
-        """A key is deleted when its epoch and the grace are over, and the node or client has had the time for it."""
-        timing, late_ms = self.world.cast.timing, self.world.tardiness_ms(process) + _SLACK_MS
-        for table, key in process.disk.records:
-            if table == EPOCHS:
-                over_ms = (int.from_bytes(key, "big") + 1) * timing.epoch_ms + timing.epoch_grace_ms
-                if process.role is Channel.CLIENT:
-                    over_ms += timing.hello_spread_ms
-                holds = process.now_ms <= over_ms + late_ms
-                self.expect(holds, f"{process.name} keeps the key of an epoch that is over")
+            return {trainer_round.ROUNDS: rounds, LEDGER: rounds, trainer_round.RELEASES: rounds * enrolled}
+        kept = {client_round.DECLINES: min(rounds, client_round.DECLINES_MAX), sessions.HELLO: 1}
+        return {**of_clients, **kept, keyring.SEEN: nodes, keyring.TABLE: _EPOCHS_MAX}
 
     def _check_memory(self, process: Process) -> None:
         """Containers hold a fixed number of things, and so many for each round and each actor."""
         assert process.actor is not None
         people = len(self.world.enrolled) + len(self.world.computes)
-        limit = 1000 + 64 * people * (1 + self._rounds)
-        found = items(process.actor)
+        limit, found = 1000 + 64 * people * (1 + self._rounds), _items(process.actor)
         self.expect(found <= limit, f"{process.name} holds {found} things in memory, at most {limit} belong")
 
     # --- secrets -----------------------------------------------------------------------------------------------------
 
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
-        """Collect what nobody may tell: keys, masked vectors, secrets of sealed answers."""
+        """What was acted upon is durable; epoch keys are nobody's to tell."""
         self._acted[process.id].update(self._acting.pop(process.id, ()))
-        self._check_seen(process, writes)
         for write in writes:
-            if not isinstance(write, Persist):
-                continue
-            if write.table == EPOCHS:
+            if isinstance(write, Persist) and write.table == keyring.TABLE:
                 self._keep(write.value, "an epoch key")
-            elif write.table == CONTRIBUTIONS:
-                self._keep(Kept(write.value).tags, "tags")
-            elif write.table == TRAINER_ROUNDS:
-                self._keep(decoded(TRAINER_ROUNDS, write.value, TrainerRound).reply_secret, "a reply key")
 
-    def _check_seen(self, process: Process, writes: Sequence[Write]) -> None:
-        """Whoever takes part in a round has stored which epochs its Compute nodes have shown."""
-        rounds = {round_id for round_id, _ in contributions_in(writes)}
-        rounds |= {one.key for one in writes if isinstance(one, Persist) and one.table == NODE_ANNOUNCEMENTS}
-        for round_id in rounds if self.is_honest(process) else ():
-            for key in self.witness.asked[process.id, round_id].epochs:
-                seen = epoch_of(process.disk.records.get((SEEN, key.compute), b""))
-                self.expect(seen >= key.epoch, f"{process.name} does not remember epoch {key.epoch} of a Compute node")
+    def on_kept(self, node: Process, round_id: bytes, client: bytes, kept: Kept) -> None:
+        self._keep(kept.tags, "tags")
+
+    def on_trainer_round(self, trainer: Process, round_id: bytes, stored: trainer_round.StoredRound) -> None:
+        self._keep(stored.reply_secret, "a reply key")
 
     def _keep(self, secret: bytes, what: str) -> None:
         if len(secret) >= _PREFIX:
             self._secrets[secret[:_PREFIX]] = what
 
+    def on_paid(self, client: Process, round_id: bytes, made: object) -> None:
+        if self.is_honest(client):
+            self._check_seen(client, self.witness.asked[client.id, round_id])
+
+    def on_begun(self, node: Process, asked: Asked) -> None:
+        self._check_seen(node, asked)
+
+    def _check_seen(self, process: Process, asked: Asked) -> None:
+        """Whoever takes part in a round has stored which epochs its Compute nodes have shown."""
+        for key in asked.epochs:
+            seen = keyring.epoch_of(process.disk.records.get((keyring.SEEN, key.compute), b""))
+            self.expect(seen >= key.epoch, f"{process.name} does not remember epoch {key.epoch} of a Compute node")
+
     def on_fact(self, process: Process, fact: object) -> None:
         """Collect what was told."""
         if self.is_honest(process):
-            self._texts.add(repr(fact))
-            for leaf in _leaves(fact):
-                if isinstance(leaf, bytes):
-                    self._bytes.add(leaf)
-                elif isinstance(leaf, str):
-                    self._texts.add(leaf)
+            leaves = list(_leaves(fact))
+            self._bytes.update(leaf for leaf in leaves if isinstance(leaf, bytes))
+            self._texts.update([repr(fact), *(leaf for leaf in leaves if isinstance(leaf, str))])
 
     def finish(self) -> None:
         """Look at stores, at memory and through all facts."""
-        for process in self.world.simulator.processes.values():
-            if self.is_honest(process):
-                self._check_records(process)
-                if process.actor is not None:
-                    self._check_memory(process)
-                    self._check_epochs(process)
-                    self._check_ended(process)
-        self._check_facts()
-
-    def _check_facts(self) -> None:
-        rows = {_bytes_of(value): "a row" for table in self.world.cast.rows for value in np.ravel(table)}
-        known = {**self._secrets, **rows}
-        for data in self._bytes:
-            self._check_bytes(data, known)
-        values = {repr(float(value)) for table in self.world.cast.rows for value in np.ravel(table)}
-        telling = [value for value in values if len(value) > 9]  # short ones are everywhere
+        for process in self.honest():
+            most = self._records_max(process.role)
+            for table, count in Counter(table for table, _ in process.disk.records).items():
+                limit = most.get(table, 0)
+                what = f"{process.name} stores {count} records of {table!r}, at most {limit} belong"
+                self.expect(count <= limit, what)
+            if process.actor is not None:
+                self._check_memory(process)
+        values = [float(value) for table in self.world.cast.rows for value in np.ravel(table)]
+        known = {**self._secrets, **{np.float64(value).tobytes(): "a row" for value in values}}
+        telling = [text for text in map(repr, values) if len(text) > 9]  # short ones are everywhere
         for text in self._texts:
-            for run in _HEX.findall(text):
-                self._check_bytes(bytes.fromhex(run[: len(run) // 2 * 2]), known)
+            self._bytes.update(bytes.fromhex(run[: len(run) // 2 * 2]) for run in _HEX.findall(text))
             self.expect(not any(value in text for value in telling), "a fact tells the value of a row")
-
-    def _check_bytes(self, data: bytes, known: Mapping[bytes, str]) -> None:
-        windows = (data[start : start + _PREFIX] for start in range(len(data) - _PREFIX + 1))
-        found = next((known[window] for window in windows if window in known), None)
-        self.expect(found is None, f"a fact tells {found}")
+        for data in self._bytes:
+            windows = (data[start : start + _PREFIX] for start in range(len(data) - _PREFIX + 1))
+            found = next((known[window] for window in windows if window in known), None)
+            self.expect(found is None, f"a fact tells {found}")
 
 
 def _acts(effect: Effect) -> bool:
     """Whether something is stored, or told as a fact, beyond that a message was dropped."""
-    return isinstance(effect, Persist | Forget) or (isinstance(effect, Report) and not isinstance(effect.fact, Dropped))
-
-
-def _bytes_of(value: float) -> bytes:
-    return np.float64(value).tobytes()
+    told = isinstance(effect, Report) and not isinstance(effect.fact, facts.Dropped)
+    return told or isinstance(effect, Persist | Forget)
 
 
 def _leaves(fact: object) -> Iterator[object]:
     """The bytes and texts of a fact, of a result all but the public sum itself."""
+    if isinstance(fact, NoisyAggregate):
+        fact = (fact.round_id, fact.announcement_hash, fact.contributors_hash)
     if isinstance(fact, msgspec.Struct):
-        for value in msgspec.structs.astuple(fact):
-            yield from _leaves(value)
-    elif isinstance(fact, tuple | list):
+        fact = msgspec.structs.astuple(fact)
+    if isinstance(fact, tuple | list):
         for value in fact:
             yield from _leaves(value)
-    elif isinstance(fact, NoisyAggregate):
-        yield from (fact.round_id, fact.announcement_hash, fact.contributors_hash)
     else:
         yield fact
 
 
-def items(actor: Actor) -> int:
+def _items(actor: Actor) -> int:
     """How many things the containers that an actor reaches hold, all together."""
     seen: set[int] = set()
     waiting: deque[object] = deque([actor])
@@ -324,12 +264,9 @@ def items(actor: Actor) -> int:
         if id(value) in seen or isinstance(value, _OPAQUE) or callable(value):
             continue
         seen.add(id(value))
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping | set | frozenset | list | tuple | deque):
             count += len(value)
-            waiting.extend(value.values())
-        elif isinstance(value, set | frozenset | list | tuple | deque):
-            count += len(value)
-            waiting.extend(value)
+            waiting.extend(value.values() if isinstance(value, Mapping) else value)
         elif hasattr(value, "__dict__"):
             waiting.extend(vars(value).values())
         elif isinstance(value, msgspec.Struct):

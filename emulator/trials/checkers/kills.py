@@ -16,7 +16,7 @@ from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.protocol.client.round import ANNOUNCEMENTS
 from dca_proto.protocol.compute.round import ABORTED, CONTRIBUTIONS, ENDS, RELEASED, ROUNDS, StoredRound
 from dca_proto.protocol.contribution import Kept, Outbound
-from dca_proto.protocol.effects import Channel, Forget, Persist, Send, Write
+from dca_proto.protocol.effects import Channel, Forget, Send, Write
 from dca_proto.protocol.facts import Acknowledged, ChargeReturned, RoundCompleted, RoundFailed
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.ledger import Charge
@@ -25,9 +25,8 @@ from dca_proto.protocol.trainer.round import RELEASES
 from dca_proto.protocol.wire.codec import decode_body, decode_frame
 from dca_proto.protocol.wire.messages import Abort, Answer, Receipt, Sealed, Signed
 from emulator.sim.process import Process
-from emulator.trials.checkers.base import Checker
+from emulator.trials.checkers.base import Checker, about
 from emulator.trials.checkers.witness import Of, Release, Witness, entries_of, release_in
-from emulator.wire import contributions_in
 
 if TYPE_CHECKING:
     from emulator.trials.world import TrialWorld
@@ -47,120 +46,53 @@ class Kills(Checker):
         self._said: dict[tuple[bytes, ...], str] = {}  # of each node, round, client and contribution
         self._made: dict[tuple[bytes, bytes], Outbound] = {}  # by client and contribution id
         self._results: dict[bytes, bytes | None] = {}  # round -> the result's bytes; None where it failed
-        witness.on_release.append(self._released)
 
-    def _released(self, release: Release) -> None:
+    # --- what is durable ---------------------------------------------------------------------------------------------
+
+    def on_paid(self, client: Process, round_id: bytes, made: Outbound) -> None:
+        """The announcement is stored with the charge."""
+        self._made[client.id, made.contribution] = made
+        known = (ANNOUNCEMENTS, round_id) in client.disk.records
+        self.expect(known, f"{about(client, round_id)}: paid for, and its announcement is lost")
+
+    def on_release(self, release: Release) -> None:
         """What a node holds of S was durable."""
-        kept, who = self.witness.kept[release.node, release.round_id], f"compute {release.node.hex()[:8]}"
+        kept, who = (
+            self.witness.kept[release.node, release.round_id],
+            f"compute {about(release.node, release.round_id)}",
+        )
         held = [one for one in self.witness.agreed(release) or () if one.holder == release.node]
         lost = [one for one in held if (one.client, one.contribution) not in kept]
-        self.expect(not lost, f"{who}, round {release.round_id.hex()[:8]}: {len(lost)} of its sum were never durable")
-
-    # --- Compute nodes -----------------------------------------------------------------------------------------------
-
-    def on_send(self, process: Process, send: Send) -> None:
-        """What a node or the trainer says is durable."""
-        if not self.is_honest(process):
-            return
-        if process.role is Channel.TRAINER and send.to.channel is Channel.CLIENT:
-            self._check_gathered(process, send)
-        if process.role is not Channel.COMPUTE:
-            return
-        frame, of = decode_frame(send.payload), (process.id, send.round_id)
-        who = f"{process.name}, round {send.round_id.hex()[:8]}"
-        if isinstance(frame, Receipt):
-            self._check_receipt(process, send.to.id, frame)
-        elif isinstance(frame, Sealed) and send.to.channel is Channel.COMPUTE:
-            self.expect(of in self.witness.lists, f"{who}: a list leaves that is not durable")
-        elif isinstance(frame, Signed):
-            body = decode_body(frame.body)
-            if isinstance(body, Answer):
-                self.expect(self.witness.answers.get(of) == body, f"{who}: an answer leaves that is not durable")
-            elif isinstance(body, Abort) and body.compute == process.id:
-                ended = self.witness.ends.get(of)
-                self.expect(ended == ABORTED, f"{who}: it says abort and has stored {ended or 'no end'}")
-
-    def _check_gathered(self, trainer: Process, send: Send) -> None:
-        """A receipt is of what is on the disk, and word that it was late of what is not; the client knows both tags."""
-        frame, client, who = decode_frame(send.payload), send.to.id, f"round {send.round_id.hex()[:8]}"
-        if not isinstance(frame, Receipt):
-            return
-        made = self._made.get((client, frame.contribution))
-        if made is None:
-            self.expect(client in self.witness.dishonest, f"{who}: an answer to a release that nobody has made")
-            return
-        stored = trainer.disk.records.get((RELEASES, frame.round_id + client))
-        kept = stored is not None and release_in(decoded(RELEASES, stored, Signed)).contribution == frame.contribution
-        if frame.tag == made.receipt:
-            self.expect(kept, f"{who}: a receipt for a release that is not durable")
-        else:
-            self.expect(frame.tag == made.late and not kept, f"{who}: it says late of a release that it keeps")
-
-    def _check_receipt(self, node: Process, client: bytes, receipt: Receipt) -> None:
-        """It is about what is on the disk, and in the list once there is one; or says late of what is not in the list.
-
-        Which of the two it is, its tag says: both are worked out again, under the keys of the client and of the node.
-        """
-        of, who = (node.id, receipt.round_id), f"{node.name}, round {receipt.round_id.hex()[:8]}"
-        asked, pair = self.witness.asked[of], (client, receipt.contribution)
-        own = asked.epochs[asked.computes.index(node.id)]
-        word = self.witness.pairs.words(own, client, asked.hash, receipt.contribution).get(receipt.tag)
-        if word is None:
-            self.expect(client in self.witness.dishonest, f"{who}: a receipt whose tag means nothing")
-            return
-        said = self._said.setdefault((*of, *pair), word)
-        self.expect(said == word, f"{who}: both a receipt and word that it was late for one contribution")
-        listed = of in self.witness.lists and pair in self._listed(of)
-        if word == "late":
-            late = of in self.witness.lists and not listed
-            self.expect(late, f"{who}: it says late of what its list holds, or before there is one")
-            return
-        there = (CONTRIBUTIONS, receipt.round_id + client) in node.disk.records or of in self.witness.ends
-        self.expect(pair in self.witness.kept[of] and there, f"{who}: a receipt for a contribution that is not durable")
-        self.expect(of not in self.witness.lists or listed, f"{who}: a receipt for what its list does not hold")
-
-    def _listed(self, of: Of) -> set[tuple[bytes, bytes]]:
-        """Clients and contributions in a node's own list; none before there is one."""
-        return {(one.client, one.contribution) for one in entries_of(self.witness.lists.get(of, b""), of[0])}
+        self.expect(not lost, f"{who}: {len(lost)} of its sum were never durable")
 
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
-        """Contributions come before the list and go only behind an end; words do not change."""
-        if process.role is Channel.CLIENT:
-            for round_id, made in contributions_in(writes):
-                self._made[process.id, made.contribution] = made
-                known = (ANNOUNCEMENTS, round_id) in process.disk.records
-                self.expect(
-                    known, f"{process.name}, round {round_id.hex()[:8]}: paid for, and its announcement is lost"
-                )
+        """Contributions go only behind an end."""
         if process.role is not Channel.COMPUTE or not self.is_honest(process):
             return
         for write in writes:
-            if write.table == CONTRIBUTIONS:
-                self._check_contribution(process, write)
-            elif write.table == ROUNDS and isinstance(write, Persist):
-                self._check_words(process, decoded(ROUNDS, write.value, StoredRound))
+            if isinstance(write, Forget) and write.table == CONTRIBUTIONS:
+                round_id = write.key[:ID_BYTES]
+                ended = (process.id, round_id) in self.witness.ends
+                self.expect(ended, f"{about(process, round_id)}: it forgets a contribution before the end")
 
-    def _check_contribution(self, process: Process, write: Write) -> None:
-        of, who = (process.id, write.key[:ID_BYTES]), f"{process.name}, round {write.key[:ID_BYTES].hex()[:8]}"
-        if isinstance(write, Forget):
-            self.expect(of in self.witness.ends, f"{who}: it forgets a contribution before the end")
-            return
-        kept, client = Kept(write.value), write.key[ID_BYTES:]
-        in_time = of not in self.witness.lists or (client, kept.contribution) in self._listed(of)
-        self.expect(in_time, f"{who}: it keeps a contribution after its list was frozen")
+    def on_kept(self, node: Process, round_id: bytes, client: bytes, kept: Kept) -> None:
+        """Contributions come before the list."""
+        of = node.id, round_id
+        if self.is_honest(node):
+            in_time = of not in self.witness.lists or (client, kept.contribution) in self._listed(of)
+            self.expect(in_time, f"{about(node, round_id)}: it keeps a contribution after its list was frozen")
 
-    def _check_words(self, process: Process, stored: StoredRound) -> None:
-        of, who = (process.id, stored.round_id), f"{process.name}, round {stored.round_id.hex()[:8]}"
+    def on_round(self, node: Process, stored: StoredRound) -> None:
+        """Words do not change."""
+        of, who = (node.id, stored.round_id), about(node, stored.round_id)
         first = self._phases.get(of, stored.phase)
         self._phases[of] = stored.phase
         self.expect(first not in ENDS or stored.phase == first, f"{who} was {first} and is {stored.phase}")
         if stored.phase == RELEASED and not stored.word:
             return  # an hour after the end
         said = stored.entries, stored.header, stored.answer
-        before = self._words.get(of)
-        if before is not None:
-            same = [old == new or old in (b"", None) for old, new in zip(before, said, strict=True)]
-            self.expect(all(same), f"{who}: its list or its answer is worked out again")
+        same = [old == new or old in (b"", None) for old, new in zip(self._words.get(of, said), said, strict=True)]
+        self.expect(all(same), f"{who}: its list or its answer is worked out again")
         self._words[of] = said
 
     def on_restart(self, process: Process) -> None:
@@ -171,6 +103,67 @@ class Kills(Checker):
             if node == process.id and (ROUNDS, round_id) in process.disk.records:
                 stored = decoded(ROUNDS, process.disk.records[ROUNDS, round_id], StoredRound)
                 self.expect(stored.phase == end, f"{process.name} has lost the end of round {round_id.hex()[:8]}")
+
+    # --- what is said ------------------------------------------------------------------------------------------------
+
+    def on_send(self, process: Process, send: Send) -> None:
+        """What a node or the trainer says is durable."""
+        if process.role is Channel.CLIENT or not self.is_honest(process):
+            return
+        frame, of, who = decode_frame(send.payload), (process.id, send.round_id), about(process, send.round_id)
+        if isinstance(frame, Receipt) and send.to.channel is Channel.CLIENT:
+            check = self._check_gathered if process.role is Channel.TRAINER else self._check_receipt
+            check(process, send.to.id, frame)
+        elif process.role is Channel.TRAINER:
+            return
+        elif isinstance(frame, Sealed) and send.to.channel is Channel.COMPUTE:
+            self.expect(of in self.witness.lists, f"{who}: a list leaves that is not durable")
+        elif isinstance(frame, Signed):
+            body = decode_body(frame.body)
+            if isinstance(body, Answer):
+                self.expect(self.witness.answers.get(of) == body, f"{who}: an answer leaves that is not durable")
+            elif isinstance(body, Abort) and body.compute == process.id:
+                ended = self.witness.ends.get(of)
+                self.expect(ended == ABORTED, f"{who}: it says abort and has stored {ended or 'no end'}")
+
+    def _check_gathered(self, trainer: Process, client: bytes, receipt: Receipt) -> None:
+        """A receipt is of what is on the disk, and word that it was late of what is not; the client knows both tags."""
+        who, made = f"round {receipt.round_id.hex()[:8]}", self._made.get((client, receipt.contribution))
+        if made is None:
+            self.expect(client in self.witness.dishonest, f"{who}: an answer to a release that nobody has made")
+            return
+        stored = trainer.disk.records.get((RELEASES, receipt.round_id + client))
+        kept = stored is not None and release_in(decoded(RELEASES, stored, Signed)).contribution == receipt.contribution
+        if receipt.tag == made.receipt:
+            self.expect(kept, f"{who}: a receipt for a release that is not durable")
+        else:
+            self.expect(receipt.tag == made.late and not kept, f"{who}: it says late of a release that it keeps")
+
+    def _check_receipt(self, node: Process, client: bytes, receipt: Receipt) -> None:
+        """It is about what is on the disk, and in the list once there is one; or says late of what is not in the list.
+
+        Which of the two it is, its tag says: both are worked out again, under the keys of the client and of the node.
+        """
+        of, who = (node.id, receipt.round_id), about(node, receipt.round_id)
+        asked, pair = self.witness.asked[of], (client, receipt.contribution)
+        own = asked.epochs[asked.computes.index(node.id)]
+        word = self.witness.pairs.words(own, client, asked.hash, receipt.contribution).get(receipt.tag)
+        if word is None:
+            self.expect(client in self.witness.dishonest, f"{who}: a receipt whose tag means nothing")
+            return
+        said = self._said.setdefault((*of, *pair), word)
+        self.expect(said == word, f"{who}: both a receipt and word that it was late for one contribution")
+        frozen, listed = of in self.witness.lists, pair in self._listed(of)
+        if word == "late":
+            self.expect(frozen and not listed, f"{who}: it says late of what its list holds, or before there is one")
+            return
+        there = (CONTRIBUTIONS, receipt.round_id + client) in node.disk.records or of in self.witness.ends
+        self.expect(pair in self.witness.kept[of] and there, f"{who}: a receipt for a contribution that is not durable")
+        self.expect(not frozen or listed, f"{who}: a receipt for what its list does not hold")
+
+    def _listed(self, of: Of) -> set[tuple[bytes, bytes]]:
+        """Clients and contributions in a node's own list; none before there is one."""
+        return {(one.client, one.contribution) for one in entries_of(self.witness.lists.get(of, b""), of[0])}
 
     # --- clients and trainer -----------------------------------------------------------------------------------------
 
@@ -213,6 +206,6 @@ class Kills(Checker):
             if node not in self.witness.dishonest:
                 asked, listed = self.witness.asked[node, round_id], {one.client for one in entries_of(entries, node)}
                 told = {one for one in self._acknowledged[round_id] if self.witness.knows(one, asked)}
-                held = {one for one in told if asked.holder(one) == node}
-                name = f"compute {node.hex()[:8]}, round {round_id.hex()[:8]}"
-                self.expect(held <= listed, f"{name}: {len(held - listed)} with a receipt are not in its list")
+                missing = {one for one in told if asked.holder(one) == node} - listed
+                who = f"compute {about(node, round_id)}"
+                self.expect(not missing, f"{who}: {len(missing)} with a receipt are not in its list")

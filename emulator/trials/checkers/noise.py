@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections import defaultdict
-from collections.abc import Sequence
-from math import exp, ldexp, log
+from math import ldexp, log
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,16 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.privacy.mechanism import GRID_LAPLACE, RANDOMISED_RESPONSE, UNARY_ENCODING, DistributedDiscreteGaussian
-from dca_proto.protocol.effects import Channel, Effect
-from dca_proto.protocol.events import Event
+from dca_proto.protocol.contribution import Outbound
 from dca_proto.protocol.kinds import LdpReport, NodeRelease, SecureSum
 from dca_proto.protocol.wire.messages import Announcement
 from emulator import reference
 from emulator.sim.process import Process
-from emulator.trials.checkers.base import Checker
+from emulator.trials.checkers.base import Checker, about
 from emulator.trials.checkers.recording import Recording
 from emulator.trials.checkers.witness import Witness
-from emulator.wire import Asked, contributions_in
+from emulator.wire import Asked
 
 if TYPE_CHECKING:
     from emulator.trials.world import TrialWorld
@@ -54,21 +52,17 @@ class Noise(Checker):
         self._sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0])  # scaled noise, and how much of it
         self._hits: defaultdict[tuple[str, float, bool], list[int]] = defaultdict(lambda: [0, 0])
 
-    def on_handled(self, process: Process, event: Event, effects: Sequence[Effect]) -> None:
+    def on_drawn(self, client: Process, round_id: bytes, made: Outbound) -> None:
         """What an honest client has just drawn for a contribution."""
-        drawn = self._recording.drawn
-        if process.role is not Channel.CLIENT or not self.is_honest(process) or drawn is None:
-            return
-        for round_id, _ in contributions_in(effects):
-            who = f"{process.name}, round {round_id.hex()[:8]}"
-            missing = " and on ".join(self._recording.without)
-            self.expect(not missing, f"{who}: its noise does not depend on {missing}")
-            asked = self.witness.asked[process.id, round_id]
-            body = asked.body
-            if isinstance(body.terms, LdpReport):
-                self._add_report(process, body, drawn)
-            elif body.mechanism == DistributedDiscreteGaussian.name:
-                self._add_noise(who, asked, drawn)
+        drawn, body = self._recording.drawn, self.witness.asked[client.id, round_id].body
+        if drawn is None:
+            return  # said by invariant 3
+        who, missing = about(client, round_id), " and on ".join(self._recording.without)
+        self.expect(not missing, f"{who}: its noise does not depend on {missing}")
+        if isinstance(body.terms, LdpReport):
+            self._add_report(client, body, drawn)
+        elif body.mechanism == DistributedDiscreteGaussian.name:
+            self._add_noise(who, self.witness.asked[client.id, round_id], drawn)
 
     def _add_noise(self, who: str, asked: Asked, noise: NDArray[np.int64]) -> None:
         least, found = self._least(asked), float(self._recording.variance)
@@ -85,7 +79,7 @@ class Noise(Checker):
         if asked.hash not in self._variances:
             honest = body.terms.fewest - 1 - body.terms.colluders if isinstance(body.terms, SecureSum) else 1
             rows = 1 if isinstance(body.terms, NodeRelease) else max(1, body.rows_max)
-            _, l2 = reference.sensitivity(body.statistic, _bounds(body), rows)
+            _, l2 = reference.sensitivity_of(body.statistic, body.parameters, rows)
             least = reference.least_variance(l2, body.epsilon, body.delta, honest)
             self._variances[asked.hash] = ldexp(least, 2 * body.fraction_bits)
         return self._variances[asked.hash]
@@ -95,15 +89,17 @@ class Noise(Checker):
         row = self.world.cast.rows[self.world.client_number(process.id)]
         if body.statistic != "histogram" or len(row) != 1 or np.isnan(row).any():
             return
-        edges, odds = _numbers(body, "edges"), exp(body.epsilon)
+        edges = msgspec.convert(body.parameters["edges"], list[float])
         k = len(edges) - 1
         own = min(max(bisect(edges, row[0, 0]) - 1, 0), k - 1)
-        if body.mechanism == RANDOMISED_RESPONSE:
-            self._hit("own category", odds / (odds + k - 1), True, np.asarray(report == own))
-        elif body.mechanism == UNARY_ENCODING:
+        if body.mechanism in (RANDOMISED_RESPONSE, UNARY_ENCODING):
+            right, wrong, _ = reference.odds(body.mechanism, body.epsilon, k)
+            if body.mechanism == RANDOMISED_RESPONSE:
+                self._hit("own category", right, True, np.asarray(report == own))
+                return
             bits = report.reshape(-1)
-            self._hit("own bit", 0.5, True, bits[own])
-            self._hit("other bit", 1 / (odds + 1), False, np.delete(bits, own))
+            self._hit("own bit", right, True, bits[own])
+            self._hit("other bit", wrong, False, np.delete(bits, own))
         else:
             noise = np.ldexp(report.reshape(-1).astype(float), -body.fraction_bits) - (np.arange(k) == own)
             l1, l2 = reference.sensitivity("histogram", [1.0] * k)
@@ -131,14 +127,3 @@ class Noise(Checker):
         for (what, chance, above), (hits, count) in self._hits.items():
             odd = reference.unlikely(hits, count, chance, above=above)
             self.expect(not odd, f"reports name an {what} {hits} times of {count}, where the chance is {chance:.3g}")
-
-
-def _bounds(body: Announcement) -> list[float]:
-    """Of each column, in units of its scale; of a histogram one for each bin."""
-    if body.statistic == "histogram":
-        return [1.0] * (len(_numbers(body, "edges")) - 1)
-    return _numbers(body, "bound")
-
-
-def _numbers(body: Announcement, parameter: str) -> list[float]:
-    return msgspec.convert(body.parameters[parameter], list[float])

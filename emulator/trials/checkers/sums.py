@@ -1,51 +1,56 @@
 """Invariant 3: the combined value is the exact ring sum of what the contributions in S encoded.
 
-What an honest client encoded is worked out anew: its statistic from its rows, and the noise that its mechanism drew,
-which is recorded. What a hostile client encoded is what its holder keeps of it, and all M masks, worked out a second
-time. Each honest node's partial sum is held against the contributions that it has durably kept, and its own masks over
-S. The trainer's result is held against the one set that all honest nodes have summed over, also where other nodes are
-hostile: only one that alters its sum may spoil the value, and nothing but the value.
+What an honest client encoded is worked out anew: its statistic from its rows by `emulator.reference`, and the noise
+that its mechanism drew, which is recorded. What a hostile client encoded is what its holder keeps of it, and all M
+masks, worked out a second time. Each honest node's partial sum is held against the contributions that it has durably
+kept, and its own masks over S. The trainer's result is held against the one set that all honest nodes have summed over,
+also where other nodes are hostile: only one that alters its sum may spoil the value, and nothing but the value.
 
 Without Compute nodes it is held against each release: what the data node encoded, and how many rows; and the result
 against all releases that the trainer has durably kept. Each report is the one that its mechanism draws of the client's
 own value from the one key that the client used, whatever rows it has, and says of one row.
+
+No arithmetic of the product has a part in what is expected of a result: neither its value nor its noise nor its scale.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING
+from math import isclose, ldexp, sqrt
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.aggregate import LocalReports, NoisyAggregate
-from dca_proto.crypto.fixedpoint import ring_from_bytes, ring_to_bytes, to_ring
+from dca_proto.aggregate import NoisyAggregate
 from dca_proto.crypto.masks import RingVector
 from dca_proto.crypto.sealing import digest
+from dca_proto.privacy.mechanism import RANDOMISED_RESPONSE, UNARY_ENCODING
 from dca_proto.protocol.client.actor import Client
-from dca_proto.protocol.effects import Channel, Effect
-from dca_proto.protocol.events import Event
+from dca_proto.protocol.contribution import Outbound
+from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.facts import RoundCompleted
+from dca_proto.protocol.kinds import NodeRelease, SecureSum
 from dca_proto.protocol.lists import set_hash
-from dca_proto.protocol.params import Limits
 from dca_proto.protocol.trainer.actor import Trainer
-from dca_proto.protocol.trainer.combine import Hashes, aggregate_of, merge_reports, release_of, sum_releases
-from dca_proto.protocol.validated import ValidatedRound, validate_announcement
 from dca_proto.protocol.wire.codec import encode
-from dca_proto.protocol.wire.messages import Signed
-from dca_proto.statistics.contribution import contribution
+from dca_proto.protocol.wire.messages import Announcement, Signed
+from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW
+from emulator import reference
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
 from emulator.trials.checkers.recording import Recording
 from emulator.trials.checkers.witness import Entry, Release, Released, Witness, release_in
-from emulator.wire import Asked, contributions_in
+from emulator.wire import Asked
 
 if TYPE_CHECKING:
     from emulator.trials.world import TrialWorld
+
+_CATEGORICAL = (RANDOMISED_RESPONSE, UNARY_ENCODING)
+_CLOSE, _WIDER = 1e-9, 1.001  # floats of one figure; what the grid may add to noise
 
 
 class ExactSum(Checker):
@@ -61,60 +66,46 @@ class ExactSum(Checker):
         super().__init__(world, witness)
         self.recording = world.cast.mechanism = Recording(world.cast.mechanism)
         for client in world.clients:
-            self._watch(client)
+            self.on_restart(client)
         self._encoded: dict[tuple[bytes, bytes, bytes], RingVector] = {}  # by round, client and contribution
         self._alone: dict[tuple[bytes, bytes, bytes], tuple[int, bytes]] = {}  # the same: rows and vector of a release
-        self._rounds: dict[bytes, ValidatedRound] = {}
+        self._variances: dict[bytes, float] = {}  # of each client's noise, in units of the grid, by round
         self._summed: dict[bytes, dict[bytes, list[Entry]]] = defaultdict(dict)  # by round and honest node
-        witness.on_release.append(self._released)
-        witness.on_alone.append(self._released_alone)
 
     # --- what was encoded --------------------------------------------------------------------------------------------
 
-    def _watch(self, process: Process) -> None:
+    def on_restart(self, process: Process) -> None:
+        """A client that starts again draws by new objects."""
         if isinstance(process.actor, Client):
             self.recording.watch(process.actor)
 
-    def on_restart(self, process: Process) -> None:
-        """A client that starts again draws by new objects."""
-        self._watch(process)
-
-    def on_handled(self, process: Process, event: Event, effects: Sequence[Effect]) -> None:
+    def on_drawn(self, client: Process, round_id: bytes, made: Outbound) -> None:
         """Keep what an honest client has just encoded."""
-        if process.role is not Channel.CLIENT or not self.is_honest(process):
+        drawn, self.recording.drawn = self.recording.drawn, None
+        if drawn is None:
+            self.fail(f"{client.name} contributes to round {round_id.hex()[:8]} without any noise")
             return
-        for round_id, made in contributions_in(effects):
-            drawn, self.recording.drawn = self.recording.drawn, None
-            if drawn is None:
-                self.fail(f"{process.name} contributes to round {round_id.hex()[:8]} without any noise")
-            elif not self.witness.is_summed(round_id):
-                asked = self.witness.asked[process.id, round_id]
-                self._alone[round_id, process.id, made.contribution] = self._told(process.id, asked, drawn)
-            else:
-                value = self._value(process.id, self.witness.asked[process.id, round_id])
-                self._encoded[round_id, process.id, made.contribution] = to_ring(value + drawn)
+        body, of = self.witness.asked[client.id, round_id].body, (round_id, client.id, made.contribution)
+        value, rows = self._value(client.id, body)
+        if isinstance(body.terms, SecureSum | NodeRelease):
+            self._variances[round_id] = self.recording.variance
+            noisy = _words((value + drawn).astype("<i8").tobytes())
+            self._encoded[of], self._alone[of] = noisy, (min(rows, body.rows_max), noisy.tobytes())
+        else:
+            report = self.recording.report
+            held = (np.argmax(value) if value.any() else -1) if body.mechanism in _CATEGORICAL else value
+            (own,) = report.randomise(np.array([held]), self.recording.key)
+            self._alone[of] = 1, report.encode(own)
 
-    def _told(self, client: bytes, asked: Asked, drawn: NDArray[np.int64]) -> tuple[int, bytes]:
-        """What a release without Compute nodes must say: how many rows, and the noisy sum or the report."""
-        report, value = self._validated(asked).report, self._value(client, asked)
-        if report is None:
-            failing = client in self.world.cast.failing
-            rows = 0 if failing else len(self.world.cast.rows[self.world.client_number(client)])
-            counted = min(rows, asked.body.rows_max)
-            return counted, ring_to_bytes(to_ring(value + drawn))
-        (own,) = report.randomise(report.to_inputs(value[np.newaxis]), self.recording.key)
-        return 1, report.encode(own)
+    def _value(self, client: bytes, body: Announcement) -> tuple[NDArray[np.int64], int]:
+        """What a client's rows come to, and how many there are."""
+        cast = self.world.cast
+        places = [cast.columns.index(column) for column in msgspec.convert(body.parameters["columns"], list[str])]
+        rows = [] if client in cast.failing else cast.rows[self.world.client_number(client)][:, places].tolist()
+        own = reference.contribution(body.statistic, body.parameters, rows, body.rows_max, body.fraction_bits)
+        return np.array(own, dtype=np.int64), len(rows)
 
-    def _value(self, client: bytes, asked: Asked) -> NDArray[np.int64]:
-        body, cast = asked.body, self.world.cast
-        statistic = self._validated(asked).statistic
-        if client in cast.failing:
-            return np.zeros(statistic.dimension, dtype=np.int64)
-        places = [cast.columns.index(column) for column in statistic.columns]
-        rows = cast.rows[self.world.client_number(client)][:, places]
-        return contribution(statistic, rows, body.rows_max, body.fraction_bits)
-
-    def _released_alone(self, release: Released) -> None:
+    def on_alone(self, release: Released) -> None:
         """What an honest data node releases is its own rows' sum with the noise that it drew, and their number; what an
         honest client reports, what its mechanism makes of its value with the key that it drew."""
         body, who = release.body, f"client {release.client.hex()[:8]} in round {release.round_id.hex()[:8]}"
@@ -126,11 +117,6 @@ class ExactSum(Checker):
         self.expect(body.vector == vector, f"{who}: it does not release what its rows and its key give")
         self.expect(body.rows == rows, f"{who}: it tells of {body.rows} rows, expected {rows}")
 
-    def _validated(self, asked: Asked) -> ValidatedRound:
-        if asked.hash not in self._rounds:
-            self._rounds[asked.hash] = validate_announcement(asked.body, self.recording, Limits())
-        return self._rounds[asked.hash]
-
     def _encoded_by(self, asked: Asked, entry: Entry) -> RingVector | None:
         """What a contribution encoded; None where nobody honest can tell."""
         if entry.client not in self.witness.dishonest:
@@ -140,18 +126,17 @@ class ExactSum(Checker):
             return None
         tags = [kept.tags[8 * place : 8 * place + 8] for place in range(len(asked.epochs))]
         masks = [self._mask(asked, place, entry, tag) for place, tag in enumerate(tags)]
-        known = [mask for mask in masks if mask is not None]
-        return _total([_words(kept.y), *known], known[0].size) if len(known) == len(masks) else None
+        return _total([_words(kept.y), *(mask for mask in masks if mask is not None)]) if None not in masks else None
 
     def _mask(self, asked: Asked, place: int, entry: Entry, tag: bytes) -> RingVector | None:
         """A node's mask of an entry; None where no key of its client gives that tag."""
-        dimension = self._validated(asked).dimension
+        dimension = reference.dimension(asked.body.statistic, asked.body.parameters)
         data = self.witness.pairs.mask(asked.epochs[place], entry.client, tag, asked.hash, entry.encoded, dimension)
         return None if data is None else _words(data)
 
     # --- what was released -------------------------------------------------------------------------------------------
 
-    def _released(self, release: Release) -> None:
+    def on_release(self, release: Release) -> None:
         """A node's first partial sum adds up the contributions that the node has kept, and its masks over all of S."""
         asked, chosen = self.witness.asked.get((release.node, release.round_id)), self.witness.agreed(release)
         if release.number or asked is None or chosen is None:
@@ -166,12 +151,12 @@ class ExactSum(Checker):
             return  # invariant 8 says that it was never durable
         tags = self.witness.tags[release.node, release.round_id]
         masks = [self._mask(asked, place, entry, tags.get(entry.encoded, b"")) for entry in chosen]
-        false = [entry for entry, mask in zip(chosen, masks, strict=True) if mask is None]
-        self.expect(not false, f"{who}: {len(false)} in S have a tag that no key of that client gives")
+        false = sum(mask is None for mask in masks)
+        self.expect(not false, f"{who}: {false} in S have a tag that no key of that client gives")
         if not false:
             parts = [*(_words(one.y) for one in held if one is not None), *(mask for mask in masks if mask is not None)]
-            words = ring_from_bytes(release.partial.vector, self._validated(asked).dimension)
-            self.expect(np.array_equal(words, _total(parts, words.size)), f"{who}: its sum is not that of what it kept")
+            same = np.array_equal(_words(release.partial.vector), _total(parts))
+            self.expect(same, f"{who}: its sum is not that of what it kept")
 
     # --- what came out -----------------------------------------------------------------------------------------------
 
@@ -191,80 +176,147 @@ class ExactSum(Checker):
         unknown = {client for client, part in parts.items() if part is None}
         secretive = set() if self.all_nodes_are_honest else self.witness.dishonest
         self.expect(unknown <= secretive, f"round {name}: nobody knows what {len(unknown)} in its sum encoded")
-        known = [part for part in parts.values() if part is not None]
-        wrong = _different(fact.aggregate, self._expected(asked, chosen, known))
-        if self.world.altering or unknown:
-            wrong = [name for name in wrong if name != "value"]
-        self.expect(not wrong, f"round {name}: the result differs in {', '.join(wrong)}")
+        hashes = asked.hash, set_hash(asked.hash, b"".join(entry.encoded for entry in chosen))
+        clients = max(self.witness.requests[fact.round_id].answers_expected, len(chosen))
+        spoiled = self.world.altering or unknown
+        total = None if spoiled else _value_of(asked.body, _total([one for one in parts.values() if one is not None]))
+        self._compare(fact.aggregate, asked.body, hashes, total, len(chosen), clients)
         if isinstance(process.actor, Trainer):
             told = process.actor.contributors(fact.round_id)
             self.expect(told == tuple(sorted(parts)), f"round {name}: the trainer names others than those in S")
 
-    def _expected(self, asked: Asked, chosen: Sequence[Entry], known: Sequence[RingVector]) -> NoisyAggregate:
-        """What must come out of a set of contributions, and of what they encoded."""
-        body, validated = asked.body, self._validated(asked)
-        hashes = Hashes(asked.hash, set_hash(asked.hash, b"".join(entry.encoded for entry in chosen)))
-        clients = max(self.witness.requests[body.round_id].answers_expected, len(chosen))
-        total, private = _total(known, validated.dimension), self.recording.private
-        return aggregate_of(body, validated, total, len(chosen), hashes, clients=clients, private=private)
-
     def _check_alone(self, fact: RoundCompleted) -> None:
-        name = fact.round_id.hex()[:8]
-        if not self.witness.gathered[fact.round_id]:
-            self.fail(f"round {name}: a result of releases that were never durable")
-            return
-        wrong = _different(fact.aggregate, self._expected_alone(fact.round_id))
-        self.expect(not wrong, f"round {name}: the result differs in {', '.join(wrong)}")
-
-    def _expected_alone(self, round_id: bytes) -> NoisyAggregate:
-        """What must come out of releases or reports: each that is kept, by client id, and their sum."""
-        body = self.witness.announcements[round_id]
-        validated = validate_announcement(body, self.recording, Limits())
-        kept = sorted(self.witness.gathered[round_id].items())
+        """The result is of each release or report that is kept, by client id, and their sum."""
+        kept = sorted(self.witness.gathered[fact.round_id].items())
         members = [(client, frame) for client, frame in kept if release_in(frame).rows]
-        if validated.report is not None:
-            reports = np.array([validated.report.decode(release_in(frame).vector) for _, frame in members])
-            clients, hashes = tuple(client for client, _ in members), self._hashes(round_id, members)
-            return merge_reports(body, validated, validated.report, reports, clients, hashes)
-        nodes = []
-        for client, frame in members:
-            release, told = release_in(frame), self._hashes(round_id, [(client, frame)])
-            vector = ring_from_bytes(release.vector, validated.dimension)
-            nodes.append(release_of(body, validated, vector, release.rows, told, private=self.recording.private))
-        return sum_releases(nodes, self._hashes(round_id, members))
+        if not members:
+            self.fail(f"round {fact.round_id.hex()[:8]}: a result of releases that were never durable")
+            return
+        body, found = self.witness.announcements[fact.round_id], fact.aggregate
+        told, count = [release_in(frame) for _, frame in members], len(members)
+        hashes = [self._hashes(fact.round_id, [member]) for member in members]
+        if isinstance(body.terms, NodeRelease):
+            values = [_value_of(body, _words(one.vector)) for one in told]
+            for place, node in enumerate(found.nodes[:count]):
+                where = f" of node {place + 1}"
+                self._compare(node, body, hashes[place], values[place], told[place].rows, 1, where=where)
+            self.expect(len(found.nodes) == count, f"round {fact.round_id.hex()[:8]}: not one entry for each node")
+            of_all, value = sum(one.rows for one in told), np.sum(values, axis=0)
+        else:
+            of_all, value = count, self._reported(found, body, tuple(client for client, _ in members),
+                                                  [one.vector for one in told])  # fmt: skip
+        self._compare(found, body, self._hashes(fact.round_id, members), value, of_all, count)
 
-    def _hashes(self, round_id: bytes, members: list[tuple[bytes, Signed]]) -> Hashes:
+    def _hashes(self, round_id: bytes, members: list[tuple[bytes, Signed]]) -> tuple[bytes, bytes]:
         announced = self.witness.announced_hash(round_id)
         parts = (part for client, frame in members for part in (client, encode(frame)))
-        return Hashes(announced, digest(b"dca4-releases", announced, *parts))
+        return announced, digest(b"dca4-releases", announced, *parts)
+
+    def _compare(
+        self, found: NoisyAggregate, body: Announcement, hashes: tuple[bytes, bytes], value: NDArray[np.float64] | None,
+        contributors: int, clients: int, *, where: str = "",
+    ) -> None:  # fmt: skip
+        """All fields of a result, but its single releases. `value`: None where it may be spoiled."""
+        terms, private = body.terms, self.recording.private
+        known: dict[str, Any] = {name: getattr(body, name) for name in ("statistic", "parameters", "mechanism")}
+        known |= {name: getattr(body, name) if private else None for name in ("epsilon", "delta", "mu")}
+        known |= {"round_id": body.round_id, "announcement_hash": hashes[0], "contributors_hash": hashes[1]}
+        known |= {"contributors": contributors, "clients": clients, "private": private}
+        known |= {name: getattr(terms, name, 0) for name in ("fewest", "colluders")}
+        known["relation"] = REPLACE_ONE_ROW if isinstance(terms, NodeRelease) else REPLACE_ONE_CLIENT
+        wrong = [name for name, expected in known.items() if getattr(found, name) != expected]
+        l1, l2 = _sensitivity(body)
+        d, unit = reference.dimension(body.statistic, body.parameters), ldexp(1.0, -body.fraction_bits)
+        rounding = (sqrt(d) + 1) * unit  # of a mean to the grid
+        if not l2 * (1 - _CLOSE) <= found.sensitivity <= l2 + rounding:
+            wrong.append("sensitivity")
+        variance = found.sigma_local**2
+        if not isclose(found.noise_variance, variance * (1 if where else self._noises(body, contributors, clients)),
+                       rel_tol=_CLOSE):  # fmt: skip
+            wrong.append("noise_variance")
+        if not self._is_noise(body, variance, (l1 + d * unit, l2 + rounding)):
+            wrong.append("sigma_local")
+        if value is not None and not np.array_equal(found.value, value):
+            exact = isinstance(terms, SecureSum) or where
+            wrong += [] if not exact and np.allclose(found.value, value, rtol=_CLOSE, atol=0) else ["value"]
+        wrong = [name + where for name in wrong]
+        self.expect(not wrong, f"round {body.round_id.hex()[:8]}: the result differs in {', '.join(wrong)}")
+
+    @staticmethod
+    def _noises(body: Announcement, contributors: int, clients: int) -> int:
+        """How many noises are in a sum: one of each client that contributed, released or reported."""
+        return clients if isinstance(body.terms, NodeRelease) else contributors
+
+    def _is_noise(self, body: Announcement, variance: float, most: tuple[float, float]) -> bool:
+        """Whether one client's noise has that variance, in squared units of the statistic."""
+        unit = ldexp(1.0, -body.fraction_bits)
+        if isinstance(body.terms, SecureSum | NodeRelease):
+            drawn = self._variances.get(body.round_id)
+            return drawn is None or isclose(variance, drawn * unit**2, rel_tol=_CLOSE, abs_tol=0.0)
+        k = reference.dimension(body.statistic, body.parameters)
+        named = body.mechanism in _CATEGORICAL
+        unit = 1.0 if named else unit
+        least = [reference.report_variance(body.mechanism, body.epsilon, body.delta, (one / unit, other / unit), k)
+                 for one, other in (_sensitivity(body), most)]  # fmt: skip
+        return (
+            least[0] * (1 - _CLOSE)
+            <= variance / unit**2
+            <= least[1] * (1 + _CLOSE if named else _WIDER) + (0 if named else 12)
+        )
+
+    def _reported(
+        self, found: NoisyAggregate, body: Announcement, clients: tuple[bytes, ...], vectors: list[bytes]
+    ) -> NDArray[np.float64]:
+        """The sum that reports stand for; that the result holds each is checked here."""
+        k, count, reports = reference.dimension(body.statistic, body.parameters), len(vectors), found.reports
+        chances: tuple[float, float] | None = None
+        if body.mechanism == RANDOMISED_RESPONSE:
+            told = np.array([int.from_bytes(one, "little") for one in vectors])
+            names = np.bincount(told, minlength=k).astype(float)
+        elif body.mechanism == UNARY_ENCODING:
+            bits = np.unpackbits(np.array([list(one) for one in vectors], dtype=np.uint8), axis=1, bitorder="little")
+            told = bits[:, :k].astype(bool)
+            names = told.sum(axis=0).astype(float)
+        else:
+            told = np.array([_value_of(body, _words(one)) for one in vectors])
+        if body.mechanism in _CATEGORICAL:
+            chances = reference.odds(body.mechanism, body.epsilon, k)[:2]
+            value = (names - count * chances[1]) / (chances[0] - chances[1])
+        else:
+            value = told.sum(axis=0)
+        known = {"mechanism": body.mechanism, "epsilon": body.epsilon, "delta": body.delta, "clients": clients,
+                 "categories": k if chances else 0}  # fmt: skip
+        wrong = [name for name, expected in known.items() if getattr(reports, name, None) != expected]
+        if reports is not None:
+            same = reports.values.dtype == told.dtype and np.array_equal(reports.values, told)
+            near = np.allclose(reports.probabilities or (0, 0), chances or (0, 0), rtol=_CLOSE, atol=0)
+            laplace = _sensitivity(body)[0] / body.epsilon if body.mechanism == "grid-laplace" else found.sigma_local
+            scale = 0.0 if chances else laplace
+            wide = scale * (1 - _CLOSE) <= reports.noise_scale <= scale * _WIDER + ldexp(k, -body.fraction_bits)
+            holds = {"values": same, "probabilities": near, "noise_scale": wide}
+            wrong += [name for name, ok in holds.items() if not ok]
+        name = body.round_id.hex()[:8]
+        self.expect(
+            not wrong, f"round {name}: the result differs in {', '.join(f'{one} of the reports' for one in wrong)}"
+        )
+        return value
 
 
 def _words(data: bytes) -> RingVector:
     return np.frombuffer(data, dtype="<u8").astype(np.uint64)
 
 
-def _total(vectors: Sequence[RingVector], dimension: int) -> RingVector:
+def _total(vectors: Sequence[RingVector]) -> RingVector:
     """The sum modulo 2^64."""
-    return reduce(np.add, vectors, np.zeros(dimension, dtype=np.uint64))
+    return reduce(np.add, vectors)
 
 
-def _different(found: NoisyAggregate, expected: NoisyAggregate) -> list[str]:
-    """The names of the fields that differ, the value's in any bit."""
-    plain = [field.name for field in fields(found) if field.name not in ("value", "nodes", "reports")]
-    wrong = [name for name in plain if getattr(found, name) != getattr(expected, name)]
-    wrong += _different_reports(found.reports, expected.reports)
-    if len(found.nodes) != len(expected.nodes):
-        wrong.append("nodes")
-    for place, pair in enumerate(zip(found.nodes, expected.nodes, strict=False), 1):
-        wrong += [f"{name} of node {place}" for name in _different(*pair)]
-    return wrong if found.value.tobytes() == expected.value.tobytes() else ["value", *wrong]
+def _value_of(body: Announcement, words: Iterable[Any]) -> NDArray[np.float64]:
+    """What ring elements stand for, in the statistic's units."""
+    return np.array([ldexp(float(reference.centred(int(word))), -body.fraction_bits) for word in words])
 
 
-def _different_reports(found: LocalReports | None, expected: LocalReports | None) -> list[str]:
-    """The names of the fields of reports that differ."""
-    if found is None or expected is None:
-        return [] if found is expected else ["reports"]
-    plain = [field.name for field in fields(found) if field.name != "values"]
-    wrong = [f"{name} of the reports" for name in plain if getattr(found, name) != getattr(expected, name)]
-    same = found.values.dtype == expected.values.dtype and np.array_equal(found.values, expected.values)
-    return wrong if same else ["values of the reports", *wrong]
+def _sensitivity(body: Announcement) -> tuple[float, float]:
+    """Δ₁ and Δ₂ of what is protected, in the statistic's units."""
+    rows = 1 if isinstance(body.terms, NodeRelease) else max(1, body.rows_max)
+    return reference.sensitivity_of(body.statistic, body.parameters, rows)
