@@ -66,7 +66,7 @@ def test_no_compute_node_hears_of_it_and_everybody_pays_once() -> None:
 def test_two_runs_and_one_on_neighbouring_data_look_the_same() -> None:
     result = examine(releases(Fault(kind="lossy", actor="clients", amount=0.3)))
     assert result.broken == {}
-    assert all(one["checked"] for one in result["invariants"])
+    assert all(one.checked for one in result.invariants)
 
 
 # --- with faults ----------------------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ def test_two_runs_and_one_on_neighbouring_data_look_the_same(by: str) -> None:
     """The neighbour has another number of rows."""
     result = examine(reports(by, Fault(kind="lossy", actor="clients", amount=0.3)))
     assert result.broken == {}
-    assert all(one["checked"] for one in result["invariants"])
+    assert all(one.checked for one in result.invariants)
 
 
 def test_at_a_large_epsilon_the_reports_are_what_the_clients_hold() -> None:

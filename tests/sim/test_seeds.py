@@ -18,5 +18,5 @@ FOUND = tomllib.loads((Path(__file__).parent / "seeds.toml").read_text(encoding=
 def test_what_was_found_once_holds(found: dict[str, Any]) -> None:
     result = examine(from_plain(found["scenario"], "seeds.toml"))
     assert result.broken == {}
-    missed = [fault["kind"] for fault in result["faults"] if not fault["reached"]]
+    missed = [fault.kind for fault in result.faults if not fault.reached]
     assert missed == [], "a scenario that does not come to its point"

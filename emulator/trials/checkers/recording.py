@@ -29,11 +29,8 @@ class Recording:
 
     Attributes:
         key: from which something was drawn last. drawn: what that was, noise or a report; None once it was looked at.
-        variance: of noise that was drawn last. report: the mechanism of the last report, whatever was drawn.
-        without: on what, in words, the last key does not depend.
+        variance: of noise that was drawn last. without: on what, in words, the last key does not depend.
     """
-
-    report: LocalMechanism
 
     def __init__(self, mechanism: Mechanism) -> None:
         self._mechanism = mechanism
@@ -158,5 +155,5 @@ class _Reports:
 
     def randomise(self, values: ArrayLike, key: bytes) -> NDArray[Any]:
         reports = self._mechanism.randomise(values, key)
-        self._recording.key, self._recording.drawn, self._recording.report = key, reports, self._mechanism
+        self._recording.key, self._recording.drawn = key, reports
         return reports

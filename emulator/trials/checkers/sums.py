@@ -35,7 +35,9 @@ from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.facts import RoundCompleted
 from dca_proto.protocol.kinds import NodeRelease, SecureSum
 from dca_proto.protocol.lists import set_hash
+from dca_proto.protocol.params import Limits
 from dca_proto.protocol.trainer.actor import Trainer
+from dca_proto.protocol.validated import validate_announcement
 from dca_proto.protocol.wire.codec import encode
 from dca_proto.protocol.wire.messages import Announcement, Signed
 from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW
@@ -92,7 +94,8 @@ class ExactSum(Checker):
             noisy = _words((value + drawn).astype("<i8").tobytes())
             self._encoded[of], self._alone[of] = noisy, (min(rows, body.rows_max), noisy.tobytes())
         else:
-            report = self.recording.report
+            report = validate_announcement(body, self.recording, Limits()).report
+            assert report is not None, "no other kind is left"
             held = (np.argmax(value) if value.any() else -1) if body.mechanism in _CATEGORICAL else value
             (own,) = report.randomise(np.array([held]), self.recording.key)
             self._alone[of] = 1, report.encode(own)
@@ -126,7 +129,8 @@ class ExactSum(Checker):
             return None
         tags = [kept.tags[8 * place : 8 * place + 8] for place in range(len(asked.epochs))]
         masks = [self._mask(asked, place, entry, tag) for place, tag in enumerate(tags)]
-        return _total([_words(kept.y), *(mask for mask in masks if mask is not None)]) if None not in masks else None
+        known = [mask for mask in masks if mask is not None]
+        return _total([_words(kept.y), *known]) if len(known) == len(masks) else None
 
     def _mask(self, asked: Asked, place: int, entry: Entry, tag: bytes) -> RingVector | None:
         """A node's mask of an entry; None where no key of its client gives that tag."""
