@@ -23,10 +23,11 @@ from emulator.sim.events import Observer
 from emulator.trials.display import show_failure, show_sweep, show_trial
 from emulator.trials.draw import draw_scenario
 from emulator.trials.example import example as example_text
+from emulator.trials.outcome import Outcome
 from emulator.trials.scenario import Scenario, to_plain
 from emulator.trials.scenario_file import from_plain, load_scenario, to_toml
 from emulator.trials.shrink import shrink
-from emulator.trials.sweep import Failure, failures_of, shrink_failures
+from emulator.trials.sweep import Failure, Sweep, failures_of, shrink_failures
 from emulator.trials.sweep import sweep as sweep_seeds
 from emulator.trials.trial import examine
 from emulator.trials.world import TrialWorld
@@ -72,12 +73,7 @@ _GROUP = """Examples:
 
   dca emulate collude -h                  more about one of these commands
 """
-OUTPUT = {
-    "run": "emulator.report.emulation:Emulation",
-    "replay": "emulator.report.emulation:Emulation",
-    "sweep": "emulator.report.sweep:Sweep",
-    "collude": "emulator.collusion.command:OUTPUT",
-}
+OUTPUT = {"run": Outcome, "replay": Outcome, "sweep": Sweep, "collude": "emulator.collusion.command:OUTPUT"}
 
 app = typer.Typer(
     add_completion=False, rich_markup_mode=None, help=__doc__, epilog=verbatim(_GROUP), no_args_is_help=True
