@@ -1,7 +1,8 @@
 """Hooks of the documentation site (mkdocs.yml): pages that stand beside the code, and the reference of commands.
 
 `pip install -e '.[docs]'`, then `mkdocs build --strict`, makes the site. Its pages are those in docs/, the design
-documents and the changelog as they stand in the checkout, and one page that is made from the commands themselves.
+documents and the changelog as they stand in the checkout, and two that are made from the commands themselves: their
+options, and the types of what they write as JSON.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 from posixpath import dirname, normpath, relpath
@@ -17,7 +19,8 @@ from typing import Any
 import typer
 from mkdocs.structure.files import File, Files
 
-from dca_proto.cli import GROUP, examples_of
+from dca_proto.cli import GROUP, examples_of, output_of
+from dca_proto.cli.output import schema_of
 from emulator.collusion import command as collusion
 
 ROOT = Path(__file__).parents[1]
@@ -29,7 +32,7 @@ BESIDE_THE_CODE = {
     "emulator/DESIGN.md": "design/emulator.md",
     "CHANGELOG.md": "changelog.md",
 }
-_COMMANDS = "reference/commands.md"
+_COMMANDS, _JSON = "reference/commands.md", "reference/json.md"
 _LINK = re.compile(r"\[([^\]]+)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -38,6 +41,7 @@ def on_files(files: Files, config: Any) -> Files:
     for source, page in BESIDE_THE_CODE.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
     files.append(File.generated(config, _COMMANDS, content=commands_page()))
+    files.append(File.generated(config, _JSON, content=json_page()))
     return files
 
 
@@ -89,6 +93,60 @@ def _command(name: str, command: Any, examples: str, heading: str) -> str:
         body = re.sub(r"\AExamples:\n+", "", inspect.cleandoc(examples))
         lines += ["", "```text", body, "```"]
     return "\n".join([*lines, ""])
+
+
+def json_page() -> str:
+    """The types of what each command writes with --json, and their fields."""
+    parts = [
+        "# Results as JSON\n",
+        "Every command with `--json` writes one object or a list of them. `dca schema COMMAND` prints its JSON schema, "
+        "from which this page is made. Further fields may come in later versions; none of these goes without a note in "
+        "the changelog.\n",
+    ]
+    shown: set[str] = set()
+    for entry in sorted(entry_points(group=GROUP), key=lambda one: one.name):
+        found = entry.load()
+        group: Any = typer.main.get_command(found) if isinstance(found, typer.Typer) else None
+        for name in group.commands if group else [entry.name]:
+            output = output_of(entry, name)
+            if output is not None:
+                words = f"dca {entry.name} {name}" if group else f"dca {name}"
+                schema = schema_of(output)
+                of = ", ".join(_type(one) for one in schema.get("allOf", [schema]))
+                parts.append(f"## {words}\n\n{of}\n")
+                parts += [part for kind in schema["$defs"].items() for part in _record(*kind, shown)]
+    return "\n".join(parts)
+
+
+def _record(name: str, schema: dict[str, Any], shown: set[str]) -> Iterator[str]:
+    """The table of a type's fields, where the page does not have it yet."""
+    if name in shown:
+        return
+    shown.add(name)
+    yield f'### <a id="{name}"></a>{name}\n'
+    yield f"```text\n{inspect.cleandoc(schema.get('description', ''))}\n```\n"
+    yield "| field | type | |\n| --- | --- | --- |"
+    for field, kind in schema.get("properties", {}).items():
+        need = "" if field in schema.get("required", ()) else "optional"
+        yield f"| `{field}` | {_type(kind)} | {need} |"
+    yield ""
+
+
+def _type(schema: dict[str, Any]) -> str:
+    """A type in words, with links to records."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name})"
+    if "anyOf" in schema:
+        return " or ".join(_type(one) for one in schema["anyOf"])
+    if "enum" in schema:
+        return " or ".join(f"`{one}`" for one in schema["enum"])
+    if schema.get("type") == "array":
+        items = schema.get("items") or {}
+        return f"list of {_type(items)}" if isinstance(items, dict) else "list"
+    if schema.get("type") == "object" and isinstance(schema.get("additionalProperties"), dict):
+        return f"object of {_type(schema['additionalProperties'])}"
+    return str(schema.get("type", "any value"))
 
 
 def _exit_codes() -> str:

@@ -44,3 +44,6 @@ def test_the_reference_has_every_command_option_and_exit_code(site: Path) -> Non
     for option in ("--epsilon", "--data-nodes", "--colluding-nodes", "--log-json", "--output"):
         assert f"<code>{option}</code>" in page
     assert "StorageError" in page
+    results = (site / "reference/json/index.html").read_text(encoding="utf-8")
+    for field in ("epsilon_charged_with_also", "pure_left", "contributors_hash", "virtual_s", "us_per_contribution"):
+        assert f"<code>{field}</code>" in results
