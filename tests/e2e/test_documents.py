@@ -292,7 +292,7 @@ def test_the_code_and_the_tests_of_every_privacy_claim_exist() -> None:
 
 @cache
 def commands() -> frozenset[str]:
-    return frozenset(entry.name for entry in entry_points(group="dca.commands"))
+    return frozenset({"schema", *(entry.name for entry in entry_points(group="dca.commands"))})
 
 
 def calls(page: Path, program: str) -> Iterator[tuple[str, set[str]]]:
