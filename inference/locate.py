@@ -44,6 +44,7 @@ PRIOR_SCALE, PRIOR_LOG_SD = 1 / 6, 1.2
 SCALES = np.geomspace(1 / 800, 1 / 1.2, 32)
 STEPS = 16  # of the grid of μ in a radian of the highest frequency that is looked at
 NAMES_SHOWN_MAX = 5
+NEARLY = 0.57  # (1 - cos x)/(x²/2) at x = 2.5, the farthest that two values are apart at the lowest level
 SHRUNK = 0.7  # |φ| that a column's spread falls below at some level, unless it is of rare values
 COLLINEAR, PAIRS = 0.9, 3  # correlation that is warned of, and how many pairs are named
 FAR, THIN, NEAR, CONSTANT = 0.5, 0.01, 0.05, 0.95  # of the half-width, and the mean of |φ|: what is warned of
@@ -93,8 +94,8 @@ def locate(phases: NoisyAggregate) -> Located:
     phi, error = cosines + 1j * sines, phases.noise_variance / phases.contributors**2 + 0.5 / phases.contributors
     share = complete_share(phi, error)
     found = [_fit(one / share, error / share**2) for one in phi]
-    middle, spread = (np.array(side) for side in zip(*found, strict=True))
-    words = _warnings(asked.columns, np.abs(phi) / share, np.sqrt(error) / share, middle, spread)
+    middle, spread, vague = (np.array(side) for side in zip(*found, strict=True))
+    words = _warnings(asked.columns, np.abs(phi) / share, np.sqrt(error) / share, middle, spread, vague)
     half = (high - low) / 2
     return Located(asked.columns, (low + high) / 2 + half * middle, half * spread, words)
 
@@ -125,9 +126,9 @@ def _levels(phi: Array, error: float) -> int:
     return first + 1 if first + 1 == LEVELS or squares[first + 1] > squares[first] else first + 2
 
 
-def _fit(phi: Array, error: float) -> tuple[float, float]:
-    """Posterior means of μ and (of its logarithm) σ, in half-widths."""
-    frequencies, rare = FREQUENCIES[: _levels(phi, error)], _rare_sd(phi, error)
+def _fit(phi: Array, error: float) -> tuple[float, float, bool]:
+    """Posterior means of μ and (of its logarithm) σ, in half-widths; and whether noise hides σ."""
+    frequencies, (rare, vague) = FREQUENCIES[: _levels(phi, error)], _rare_sd(phi, error)
     grid = np.linspace(-1, 1, 2 * round(STEPS * frequencies[-1]) + 1)
     phi, angle = phi[: len(frequencies)], SCALES[:, None] * frequencies
     size, variance = np.exp(-0.5 * angle**2), error + (SHAPE * np.minimum(angle, 1.0)) ** 2
@@ -138,16 +139,25 @@ def _fit(phi: Array, error: float) -> tuple[float, float]:
     weights = np.exp(log_density - log_density.max())
     weights /= weights.sum()
     scale = float(np.exp(weights.sum(axis=0) @ np.log(SCALES)))
-    return float(weights.sum(axis=1) @ grid), max(scale, rare)
+    return float(weights.sum(axis=1) @ grid), max(scale, rare), vague
 
 
-def _rare_sd(phi: Array, error: float) -> float:
-    """That of rare values far from a column's bulk, as large as noise hides; 0 where a level shows the bulk's."""
+def _rare_sd(phi: Array, error: float) -> tuple[float, bool]:
+    """That of rare values far from a column's bulk, and whether noise hides it; 0 where a level shows the bulk's.
+
+    1 - |φ|² is at most ω²σ², and near it up to the lowest level where it shows. Two standard errors are taken for a
+    sign of it, as too small a scale makes rows with a rare value huge; it takes three to be sure. Where
+    none shows, the largest σ is taken that noise hides at the lowest level: 1 - |φ|² is at least `NEARLY` ω²σ² there.
+    """
     sizes, doubt = np.abs(phi), 2 * np.sqrt(error)
     if sizes.min() < max(SHRUNK - doubt, SIGNIFICANT * np.sqrt(error)):
-        return 0.0
-    surely = (1 - sizes**2 - 3 * doubt) / FREQUENCIES**2  # 1 - |φ|² is at most ω²σ² at every level
-    return float(np.sqrt(surely.max())) if surely.max() > 0 else float(np.sqrt(doubt) / BASE)
+        return 0.0, False
+    shown = 1 - sizes**2
+    signs = shown > 2 * doubt
+    if not signs.any():
+        return float(np.sqrt((max(0.0, shown[0]) + doubt) / NEARLY) / BASE), True
+    lowest = int(np.argmax(signs))
+    return float(np.sqrt(shown[lowest]) / FREQUENCIES[lowest]), bool(shown[lowest] < 3 * doubt)
 
 
 def repeated(columns: Sequence[str], squares: Array, noise: float) -> tuple[str, ...]:
@@ -167,23 +177,31 @@ def repeated(columns: Sequence[str], squares: Array, noise: float) -> tuple[str,
     )
 
 
-def _warnings(names: Sequence[str], sizes: Array, doubt: float, middle: Array, spread: Array) -> tuple[str, ...]:
+def _warnings(
+    names: Sequence[str], sizes: Array, doubt: float, middle: Array, spread: Array, vague: Array
+) -> tuple[str, ...]:
     """What speaks against centres and scales, one sentence for each trouble.
 
     Args:
-        sizes: |φ|, shape ``(D, K)``. doubt: standard deviation of its real and imaginary parts. middle, spread: found.
+        sizes: |φ|, shape ``(D, K)``. doubt: standard deviation of its real and imaginary parts.
+        middle, spread, vague: found.
     """
     hidden = sizes[:, 0] < SIGNIFICANT * doubt
     constant = sizes.min(axis=1) > max(CONSTANT - SIGNIFICANT * doubt, SIGNIFICANT * doubt)  # noise lowers the least
     constant &= sizes.mean(axis=1) > CONSTANT
     at_end = np.abs(middle) >= 1 - NEAR
     wide = (np.abs(middle) > FAR) & (spread < THIN) & ~hidden & ~constant
+    vague = (vague > 0) & ~hidden & ~constant
     troubles = (
         (hidden, HIDDEN + " {} {lie}; the middle of the bounds stands for the mean, and intervals may be too narrow"),
         (constant & ~at_end, "{} {are} constant as far as the noise shows: no effect can be learned"),
         (
             constant & at_end,
             "nearly all of {} {lie} at one of the bounds or beyond; check them, unless others are rare",
+        ),
+        (
+            vague,
+            "noise hides how much {} {vary}, so effects may lie beyond intervals; narrow the bounds, or raise epsilon",
         ),
         (wide, "the bounds of {} are far too wide and their middle is far from the data; narrower ones cost less"),
     )
@@ -192,7 +210,11 @@ def _warnings(names: Sequence[str], sizes: Array, doubt: float, middle: Array, s
 
 def _said(words: str, names: list[str]) -> str:
     """The sentence about one column, or about several of them."""
-    verbs = {"lie": "lies", "are": "is"} if len(names) == 1 else {"lie": "lie", "are": "are"}
+    verbs = (
+        {"lie": "lies", "are": "is", "vary": "varies"}
+        if len(names) == 1
+        else {verb: verb for verb in ("lie", "are", "vary")}
+    )
     if 1 < len(names) <= NAMES_SHOWN_MAX:
         return words.format(f"{', '.join(names[:-1])} and {names[-1]}", **verbs)
     return words.format(listed(names, NAMES_SHOWN_MAX), **verbs)

@@ -194,6 +194,16 @@ def test_bounds_ten_times_too_wide_cost_nothing(family: Family) -> None:
     assert far < 3.5 * narrow
 
 
+def test_bounds_of_two_hundred_deviations_leave_outliers_spreads_alone() -> None:
+    """Where slopes were held back by the farthest row that bounds allow, spreads were twelve times as wide."""
+    rows, spreads = problem(StudentT(4.0), 20_000), []
+    for width in (12.0, 200.0):
+        bounds = {"a": Interval(-4, -4 + width), "b": Interval(-10, -10 + 2 * width), "y": Interval(-60, 60)}
+        fit = run(scored_regression(Schema(("a", "b"), "y", bounds), StudentT(4.0)), NoisyRounds(rows.rows, 4.0))
+        spreads.append(fit.coefficient_sd * [1.0, 2.0])
+    assert np.all(spreads[1] < 1.2 * spreads[0])
+
+
 def test_what_the_first_round_says_against_columns_is_in_the_warnings() -> None:
     rows = problem(StudentT(), 20_000)
     X = np.column_stack([rows.X[:, 0], rows.X[:, 0] + 0.05 * np.random.default_rng(1).standard_normal(20_000)])

@@ -115,6 +115,21 @@ def test_a_binary_column_in_far_too_wide_bounds_has_a_scale_of_its_size() -> Non
     np.testing.assert_allclose(located(rows, 20.0, 1.0).scale, 0.3, rtol=0.5)
 
 
+@pytest.mark.parametrize(
+    ("rows_n", "half_width", "hidden"), [(2_000, 1.0, True), (2_000, 20.0, True), (20_000, 1.0, False)]
+)
+def test_a_spread_that_noise_hides_is_not_far_too_small_and_is_warned_of(
+    rows_n: int, half_width: float, hidden: bool
+) -> None:
+    """One in ten and one in twenty, each of ten data sets: no spread is far below the true one."""
+    shares = np.array([0.1, 0.05])
+    for seed in range(10):
+        rows = (np.random.default_rng(seed).random((rows_n, 2)) < shares) * 2.0 - 1
+        found = located(rows, half_width, 0.3 if hidden else 1.0)
+        assert np.all(found.scale > 0.1 * 2 * np.sqrt(shares * (1 - shares)))
+        assert bool(found.warnings) == hidden
+
+
 def test_noise_that_hides_all_leaves_the_bounds_and_is_warned_of() -> None:
     found = located(np.random.default_rng(4).normal(size=(100, 2)), 3.0, 0.01)
     assert np.abs(found.centre).max() < 2

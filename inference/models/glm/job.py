@@ -130,10 +130,11 @@ def _start(phi: Array, family: Family, mean: float, sd: float) -> Array:
 
 
 def _next(phi: Array, rows: Rows, columns: Standardisation, mean: float, sd: float) -> Array:
-    """Where to ask next: the posterior mean, with slopes that no row's predictor leaves all reason with."""
+    """Where to ask next: the posterior mean, with slopes at which the exponential of each row's predictor is finite."""
     phi = phi.copy()
-    farthest = float(np.abs(phi[1:-1]) @ columns.bound[:-1])
-    phi[1:-1] *= min(1.0, REACH_MAX / max(farthest, REACH_MAX))
+    if not rows.family.bounded:
+        farthest = float(np.abs(phi[1:-1]) @ columns.bound[:-1])
+        phi[1:-1] *= min(1.0, REACH_MAX / max(farthest, REACH_MAX))
     if rows.family.disperses:
         squares = float(np.mean(rate(phi, rows.x) ** 2))
         phi[-1] = min(max((sd**2 + mean**2 - mean) / squares - 1, 0.0), DISPERSION_MAX)
