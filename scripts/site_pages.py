@@ -103,7 +103,6 @@ def json_page() -> str:
         "from which this page is made. Further fields may come in later versions; none of these goes without a note in "
         "the changelog.\n",
     ]
-    shown: set[str] = set()
     for entry in sorted(entry_points(group=GROUP), key=lambda one: one.name):
         found = entry.load()
         group: Any = typer.main.get_command(found) if isinstance(found, typer.Typer) else None
@@ -111,41 +110,38 @@ def json_page() -> str:
             output = output_of(entry, name)
             if output is not None:
                 words = f"dca {entry.name} {name}" if group else f"dca {name}"
-                schema = schema_of(output)
-                of = ", ".join(_type(one) for one in schema.get("allOf", [schema]))
+                schema, place = schema_of(output), words.replace(" ", "-")
+                of = ", ".join(_type(one, place) for one in schema.get("allOf", [schema]))
                 parts.append(f"## {words}\n\n{of}\n")
-                parts += [part for kind in schema["$defs"].items() for part in _record(*kind, shown)]
+                parts += [part for kind in schema["$defs"].items() for part in _record(*kind, place)]
     return "\n".join(parts)
 
 
-def _record(name: str, schema: dict[str, Any], shown: set[str]) -> Iterator[str]:
-    """The table of a type's fields, where the page does not have it yet."""
-    if name in shown:
-        return
-    shown.add(name)
-    yield f'### <a id="{name}"></a>{name}\n'
+def _record(name: str, schema: dict[str, Any], place: str) -> Iterator[str]:
+    """The table of a type's fields."""
+    yield f'### <a id="{place}-{name}"></a>{name}\n'
     yield f"```text\n{inspect.cleandoc(schema.get('description', ''))}\n```\n"
     yield "| field | type | |\n| --- | --- | --- |"
     for field, kind in schema.get("properties", {}).items():
         need = "" if field in schema.get("required", ()) else "optional"
-        yield f"| `{field}` | {_type(kind)} | {need} |"
+        yield f"| `{field}` | {_type(kind, place)} | {need} |"
     yield ""
 
 
-def _type(schema: dict[str, Any]) -> str:
-    """A type in words, with links to records."""
+def _type(schema: dict[str, Any], place: str) -> str:
+    """A type in words, with links to the records of the command in that place."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
-        return f"[{name}](#{name})"
+        return f"[{name}](#{place}-{name})"
     if "anyOf" in schema:
-        return " or ".join(_type(one) for one in schema["anyOf"])
+        return " or ".join(_type(one, place) for one in schema["anyOf"])
     if "enum" in schema:
         return " or ".join(f"`{one}`" for one in schema["enum"])
     if schema.get("type") == "array":
         items = schema.get("items") or {}
-        return f"list of {_type(items)}" if isinstance(items, dict) else "list"
+        return f"list of {_type(items, place)}" if isinstance(items, dict) else "list"
     if schema.get("type") == "object" and isinstance(schema.get("additionalProperties"), dict):
-        return f"object of {_type(schema['additionalProperties'])}"
+        return f"object of {_type(schema['additionalProperties'], place)}"
     return str(schema.get("type", "any value"))
 
 
