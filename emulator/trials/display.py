@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -13,7 +12,7 @@ from dca_proto.cli.output import say
 from emulator.trials.faults import FAULTS
 from emulator.trials.hostile import HOSTILE
 from emulator.trials.outcome import Outcome
-from emulator.trials.scenario import LDP_REPORT, NODE_RELEASE, Adversary, Fault, Scenario
+from emulator.trials.scenario import LDP_REPORT, NODE_RELEASE
 from emulator.trials.scenario_file import from_plain, to_toml
 from emulator.trials.sweep import Failure, Sweep
 
@@ -121,7 +120,7 @@ def show_failure(console: Console, failure: Failure) -> None:
     plain = failure.shrunk or failure.options
     if plain is not None:
         say(console, "scenario", "shrunk, as TOML:" if failure.shrunk else "as TOML:")
-        _print(console, _short_toml(plain))
+        _print(console, to_toml(from_plain(plain), short=True).splitlines())
     if failure.facts:
         say(console, "before", "")
         _print(console, failure.facts[-_FACTS_SHOWN:])
@@ -132,28 +131,6 @@ def _invariant(failure: Failure) -> str:
     if failure.invariant is None:
         return "no result"
     return f"invariant {failure.invariant} ({failure.name})" if failure.invariant else LIVENESS_NAME
-
-
-def _short_toml(plain: dict[str, Any]) -> list[str]:
-    """Only what differs from the defaults, which `dca emulate run` fills in again."""
-    usual = Scenario(faults=(Fault(kind="", actor=""),), adversaries=(Adversary(kind="", actor=""),))
-    defaults = {head: set(lines) for head, lines in _tables(to_toml(usual))}
-    kept = [
-        (head, [line for line in lines if line not in defaults[head]])
-        for head, lines in _tables(to_toml(from_plain(plain)))
-    ]
-    return [line for head, lines in kept if lines for line in (head, *lines) if line]
-
-
-def _tables(toml: str) -> list[tuple[str, list[str]]]:
-    """A TOML file's tables: each head with its lines, what stands before all of them first."""
-    tables: list[tuple[str, list[str]]] = [("", [])]
-    for line in toml.splitlines():
-        if line.startswith("["):
-            tables.append((line, []))
-        elif line:
-            tables[-1][1].append(line)
-    return tables
 
 
 def _print(console: Console, lines: Iterable[str]) -> None:

@@ -41,6 +41,7 @@ from dca_proto.protocol.wire.messages import (
 )
 from emulator.trials.adversary import Adversaries
 from emulator.trials.hostile_trainer import TRAINERS
+from emulator.trials.replaced import Replaced
 from emulator.wire import body_of
 
 _FLOOD_EVERY_MS, _FLOODS_MAX = 1_500, 20
@@ -54,30 +55,21 @@ _OWN = Adversaries()
 
 
 class HostileClient(Client):
-    """A client that does not keep to the protocol. `amount`: its size. `composes`: how it makes what it sends."""
+    """A client that does not keep to the protocol. `amount`: its size. `_honest`: its composer."""
 
     role, amount = "client", 0
-    composes: type[Composer] = Composer
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        self._composer = self.composes(*msgspec.structs.astuple(self._composer))
+        self._honest = self._composer
+        self._composer = Replaced(self._composer, compose=self._make)  # type: ignore[assignment]
+
+    def _make(self, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int) -> tuple[Outbound, list[str]]:
+        return self._honest.compose(opened, validated, charge)
 
 
 class _Far(Composer, frozen=True, eq=False):
-    def compose(self, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int) -> tuple[Outbound, list[str]]:
-        if not isinstance(validated.terms, LdpReport):
-            return super().compose(opened, validated, charge)
-        lying: Any = (*msgspec.structs.astuple(self)[:5], self._forge, self.random)
-        return Composer(*lying).compose(opened, validated, charge)
-
-    def _forge(self, body: Body) -> Signed:
-        assert isinstance(body, Release), "nothing else is composed of a report"
-        return self.sign(msgspec.structs.replace(body, vector=_FAR_BYTE * len(body.vector)))
-
     def _value(self, validated: ValidatedRound, body: Announcement) -> tuple[NDArray[np.int64], int, list[str]]:
-        if isinstance(validated.terms, LdpReport):
-            return super()._value(validated, body)
         return np.full(validated.dimension, _FAR, dtype=np.int64), body.rows_max, []
 
 
@@ -85,7 +77,14 @@ class _Far(Composer, frozen=True, eq=False):
 class _OutOfRange(HostileClient):
     """Far beyond the announced bounds, the ring's largest; of reports, the bytes of those that nobody can make."""
 
-    composes = _Far
+    def _make(self, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int) -> tuple[Outbound, list[str]]:
+        if isinstance(validated.terms, LdpReport):
+            return msgspec.structs.replace(self._honest, sign=self._forge).compose(opened, validated, charge)
+        return _Far(*msgspec.structs.astuple(self._honest)).compose(opened, validated, charge)
+
+    def _forge(self, body: Body) -> Signed:
+        assert isinstance(body, Release), "nothing else is composed of a report"
+        return self._honest.sign(msgspec.structs.replace(body, vector=_FAR_BYTE * len(body.vector)))
 
 
 @_OWN.kind("two-faced", "contributes twice for one charge")
@@ -96,40 +95,24 @@ class _TwoFaced(HostileClient):
         return [*effects, Send(current.holder, current.id, second.payload)]
 
 
-class _Keys:
-    """A session that gives a wrong key for one Compute node that is not the holder."""
-
-    def __init__(self, composer: Composer, opened: OpenedAnnouncement) -> None:
-        self._composer = composer
-        self._opened = opened
-        self.hash = composer.session.hash
-
-    def pair_keys(self, epochs: tuple[EpochKey, ...]) -> list[bytes]:
-        made, opened = list(self._composer.session.pair_keys(epochs)), self._opened
-        holder = opened.holder(self._composer.identity.id).id
-        made[-1 if holder != opened.computes[-1] else 0] = self._composer.random(KEY_BYTES)
-        return made
-
-
-class _Wrongly(Composer, frozen=True, eq=False):
-    def compose(self, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int) -> tuple[Outbound, list[str]]:
-        own: Any = (self.rows, _Keys(self, opened), *msgspec.structs.astuple(self)[2:])
-        return Composer(*own).compose(opened, validated, charge)
-
-
 @_OWN.kind("wrong-tags", "contributes what a node must object to", "round")
 class _WrongTags(HostileClient):
-    composes = _Wrongly
+    """Its key for one Compute node that is not the holder is a wrong one."""
 
+    def _make(self, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int) -> tuple[Outbound, list[str]]:
+        def pair_keys(epochs: tuple[EpochKey, ...]) -> list[bytes]:
+            made, holder = list(self._honest.session.pair_keys(epochs)), opened.holder(self.id).id
+            made[-1 if holder != opened.computes[-1] else 0] = self._honest.random(KEY_BYTES)
+            return made
 
-class _ForOne(Composer, frozen=True, eq=False):
-    def compose(self, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int) -> tuple[Outbound, list[str]]:
-        return super().compose(opened, validated, 1)
+        session: Any = Replaced(self._honest.session, pair_keys=pair_keys)
+        return msgspec.structs.replace(self._honest, session=session).compose(opened, validated, charge)
 
 
 @_OWN.kind("reuse-charge", "pays with one charge for all", "round")
 class _ReusingCharges(HostileClient):
-    composes = _ForOne
+    def _make(self, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int) -> tuple[Outbound, list[str]]:
+        return super()._make(opened, validated, 1)
 
 
 @_OWN.kind("wrong-holder", "contributes to another holder", "round")
@@ -140,23 +123,9 @@ class _WrongHolder(HostileClient):
         opened = current.opened
         if opened.computes:
             place = (opened.computes.index(opened.holder(self.id).id) + 1) % len(opened.computes)
-            current.opened = _HeldBy(opened, opened.computes[place])  # type: ignore[assignment]
-            current.holder = current.opened.holder(self.id)
+            current.holder = other = Address(Channel.COMPUTE, opened.computes[place])
+            current.opened = Replaced(opened, holder=lambda client: other)  # type: ignore[assignment]
         return super()._contribute(current, validated, now_ms)
-
-
-class _HeldBy:
-    """An announcement with another holder."""
-
-    def __init__(self, opened: OpenedAnnouncement, holder: bytes) -> None:
-        self._opened = opened
-        self._holder = holder
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._opened, name)
-
-    def holder(self, client: bytes) -> Address:
-        return Address(Channel.COMPUTE, self._holder)
 
 
 @_OWN.kind("sybil", "has a session and never contributes", "round")

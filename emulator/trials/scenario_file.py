@@ -12,7 +12,7 @@ import msgspec
 from dca_proto.errors import InputError
 from dca_proto.wording import in_words, nearest
 from emulator.trials.checks import check
-from emulator.trials.scenario import Scenario, to_plain
+from emulator.trials.scenario import Adversary, Fault, Scenario, to_plain
 
 
 def load_scenario(path: Path) -> Scenario:
@@ -42,16 +42,22 @@ def from_plain(plain: dict[str, Any], source: str = "scenario") -> Scenario:
     return scenario
 
 
-def to_toml(scenario: Scenario) -> str:
-    """The scenario as a TOML file."""
-    plain = to_plain(scenario)
-    lines = [f"{key} = {_scalar(value)}" for key, value in plain.items() if not isinstance(value, dict | list)]
+def to_toml(scenario: Scenario, *, short: bool = False) -> str:
+    """The scenario as a TOML file; `short` leaves out what is usual, which reading it fills in again."""
+    one = Scenario(faults=(Fault(kind="", actor=""),), adversaries=(Adversary(kind="", actor=""),))
+    plain, usual = to_plain(scenario), to_plain(one) if short else {}
+    tables: list[tuple[str, dict[str, Any], dict[str, Any]]] = [("", plain, usual)]
     for key, value in plain.items():
-        tables = value if isinstance(value, list) else [value] if isinstance(value, dict) else []
-        head = f"[[{key}]]" if isinstance(value, list) else f"[{key}]"
-        for table in tables:
-            lines += ["", head, *(f"{name} = {_scalar(item)}" for name, item in table.items())]
-    return "\n".join(lines) + "\n"
+        if isinstance(value, dict):
+            tables.append((f"[{key}]", value, usual.get(key, {})))
+        elif isinstance(value, list):
+            tables += [(f"[[{key}]]", table, usual[key][0] if short else {}) for table in value]
+    parts = []
+    for head, table, known in tables:
+        told = [(key, value) for key, value in table.items() if not isinstance(value, dict | list)]
+        lines = [f"{key} = {_scalar(value)}" for key, value in told if not short or known[key] != value]
+        parts += ["\n".join([head] * bool(head) + lines)] if lines else []
+    return ("\n" if short else "\n\n").join(parts) + "\n"
 
 
 def _scalar(value: object) -> str:

@@ -216,6 +216,7 @@ def test_mistakes_are_one_line_that_says_what_to_do(run: Run, tmp_path: Path) ->
     assert "replay --help" in refused(run, "replay", "--", "-1")
     assert "whole number" in refused(run, "replay", str(1 << 63))
     assert "does not exist" in refused(run, "replay", "1", "--json", "no/such/run.json", code=8)
+    assert "cannot write /proc/x/" in refused(run, "sweep", "--output", "/proc/x", code=8)
 
 
 @pytest.mark.parametrize("name", ["run", "replay", "sweep", "collude"])

@@ -1,4 +1,4 @@
-"""Invariant 7: a round never hangs. It ends with a result, or with an abort that names its reason.
+"""Invariant 7: a round never hangs. It ends with a result, or with an abort that names its reason; and not too early.
 
 After its end a Compute node holds no more work of it; after its grace no sum, after its retention nothing but charges.
 Nor is there a secret of an epoch after its grace (DESIGN §2.2, §4.7, §4.8, §8).
@@ -17,10 +17,11 @@ from dca_proto.protocol.keyring import TABLE as EPOCHS
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.records import decoded
 from dca_proto.protocol.trainer import round as trainer_round
+from dca_proto.protocol.wire.messages import Abort
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker, about
 from emulator.trials.checkers.witness import Of, Witness
-from emulator.wire import Asked
+from emulator.wire import Asked, body_of
 
 if TYPE_CHECKING:
     from emulator.trials.world import TrialWorld
@@ -41,6 +42,7 @@ class Endings(Checker):
         self._crashed: set[bytes] = set()
         self._heard_ms: dict[Of, int] = {}  # when a node stored an announcement, by its own clock
         self._collected: set[Of] = set()
+        self._aborted: set[bytes] = set()  # rounds of which the trainer was told an abort
 
     def on_crash(self, process: Process, error: Exception) -> None:
         """Note who broke invariant 6."""
@@ -53,7 +55,17 @@ class Endings(Checker):
     def on_trainer_round(self, trainer: Process, round_id: bytes, stored: trainer_round.StoredRound) -> None:
         """A failure that is durable has ended the round, also where a kill keeps it from being told."""
         if stored.phase in (trainer_round.FAILED, trainer_round.RETURNED):
+            known, announced = round_id in self._ended_ms, self.witness.announcements[round_id]
             self._end(trainer, round_id, stored.reason)
+            early_ms = announced.commit_by_ms - trainer.now_ms - _SLACK_MS - self.world.tardiness_ms(trainer)
+            if not known and self.all_nodes_are_honest and self.is_honest(trainer) and announced.terms.is_summed:
+                gave_up = early_ms > 0 and round_id not in self._aborted
+                self.expect(not gave_up, f"round {round_id.hex()[:8]} fails before its end, and nobody has aborted it")
+
+    def on_deliver(self, process: Process, sender: bytes, payload: bytes) -> None:
+        """Note aborts, of whomever they are."""
+        if process is self.world.trainer and isinstance(body := body_of(payload), Abort):
+            self._aborted.add(body.round_id)
 
     def on_begun(self, node: Process, asked: Asked) -> None:
         self._heard_ms[node.id, asked.body.round_id] = node.now_ms
@@ -79,6 +91,10 @@ class Endings(Checker):
                 self._end(process, fact.round_id, fact.reason)
             case NodeAborted():
                 self.expect(bool(fact.reason and fact.detail), f"{process.name} aborts without a reason")
+                if process.role is Channel.COMPUTE and fact.reason == "peer-silent":
+                    over_ms = self.witness.asked[process.id, fact.round_id].body.commit_by_ms
+                    waited = process.now_ms + _SLACK_MS + self.world.tardiness_ms(process) >= over_ms
+                    self.expect(waited, f"{about(process, fact.round_id)}: it gives up before commit_by")
             case Declined():
                 self.expect(bool(fact.reason and fact.expected), f"{process.name} declines without a reason")
             case _:

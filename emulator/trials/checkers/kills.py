@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dca_proto.crypto.sealing import ID_BYTES
-from dca_proto.protocol.client.round import ANNOUNCEMENTS
+from dca_proto.protocol.client import round as client_round
 from dca_proto.protocol.compute.round import ABORTED, CONTRIBUTIONS, ENDS, RELEASED, ROUNDS, StoredRound
 from dca_proto.protocol.contribution import Kept, Outbound
-from dca_proto.protocol.effects import Channel, Forget, Send, Write
+from dca_proto.protocol.effects import Channel, Effect, Forget, Send, Write
+from dca_proto.protocol.events import Event, Started
 from dca_proto.protocol.facts import Acknowledged, ChargeReturned, RoundCompleted, RoundFailed
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.ledger import Charge
@@ -52,7 +53,7 @@ class Kills(Checker):
     def on_paid(self, client: Process, round_id: bytes, made: Outbound) -> None:
         """The announcement is stored with the charge."""
         self._made[client.id, made.contribution] = made
-        known = (ANNOUNCEMENTS, round_id) in client.disk.records
+        known = (client_round.ANNOUNCEMENTS, round_id) in client.disk.records
         self.expect(known, f"{about(client, round_id)}: paid for, and its announcement is lost")
 
     def on_release(self, release: Release) -> None:
@@ -103,6 +104,21 @@ class Kills(Checker):
             if node == process.id and (ROUNDS, round_id) in process.disk.records:
                 stored = decoded(ROUNDS, process.disk.records[ROUNDS, round_id], StoredRound)
                 self.expect(stored.phase == end, f"{process.name} has lost the end of round {round_id.hex()[:8]}")
+
+    def on_handled(self, process: Process, event: Event, effects: Sequence[Effect]) -> None:
+        """A client that starts goes on with what it has paid for and has no receipt of."""
+        if process.role is not Channel.CLIENT or not isinstance(event, Started) or not self.is_honest(process):
+            return
+        sent = {one.payload for one in effects if isinstance(one, Send)}
+        for (table, round_id), value in process.disk.records.items():
+            asked = self.witness.asked.get((process.id, round_id))
+            if table == client_round.ROUNDS and asked is not None and process.now_ms < asked.body.commit_by_ms:
+                stored = decoded(table, value, client_round.StoredRound)
+                goes_on = stored.phase != client_round.SENT or getattr(stored.outbound, "payload", None) in {
+                    *sent,
+                    None,
+                }
+                self.expect(goes_on, f"{about(process, round_id)}: it starts anew, and gives the round up")
 
     # --- what is said ------------------------------------------------------------------------------------------------
 
