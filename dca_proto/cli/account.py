@@ -95,7 +95,7 @@ def account(
     plot_to: Annotated[Path | None, typer.Option("--plot", help="A picture over N and T.", metavar="FILE.png")] = None,
     json_to: Json = None,
 ) -> None:
-    """Tell what a round would cost and carry: noise, factor, signal, before anybody runs anything."""
+    """Compute what a round would cost and carry, before anybody runs anything: noise, factor, signal."""
     console = result_console(json_to)
     require_plot_target(plot_to)
     asked = Columns(names=parse_names(columns), dimension=dimension, bound=bound, bounds=parse_bounds(bounds))

@@ -1,4 +1,4 @@
-"""`dca client`, `dca compute` and `dca trainer`: one actor each, from its TOML file, told to people."""
+"""`dca client`, `dca compute` and `dca trainer`: one actor each, from its TOML file, shown to people."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ EXAMPLES = {
   rows_of_many = true                # each row is another person's: also take part in node releases, which protect rows
 
 Or, for many clients to share: policy = "policy.toml" in [client], a file of these keys without the line [policy].
-What was spent and what is left tells: dca ledger client.toml
+To see what was spent and what is left: dca ledger client.toml
 
 A device without the command line runs the same file with: python -m dca_proto client.toml
 """,
@@ -106,7 +106,7 @@ Example of a file:
 }
 
 Config = Annotated[Path, typer.Argument(help="The actor's TOML file.", metavar="CONFIG")]
-JsonLogs = Annotated[bool, typer.Option("--log-json", help="Log JSON lines to stderr instead of telling.")]
+JsonLogs = Annotated[bool, typer.Option("--log-json", help="Log JSON lines to stderr, in place of sentences for people.")]
 
 
 def client(config: Config, json_logs: JsonLogs = False) -> None:
@@ -170,7 +170,7 @@ def trainer(
     commit_s: Annotated[float | None, typer.Option(help="and how long the Compute nodes may take to agree.")] = None,
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Finish the store's rounds, tell results and collect charges; hold no new one."),
+        typer.Option("--resume", help="Finish the store's rounds, show results, collect charges; hold no new round."),
     ] = False,
     json_to: Json = None,
 ) -> None:

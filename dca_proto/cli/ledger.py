@@ -154,12 +154,12 @@ def ledger(
 ) -> None:
     """Show what a client or a trainer has spent, on what, and what is left.
 
-    Charges of Gaussian rounds add up in mu: the squares do, exactly. So several rounds cost less than the sum of their
-    epsilons, and what is left is told as the largest single round that still fits. Rounds of reports that are private
-    by epsilon alone (delta 0) add up in epsilon, or, where that comes to less, in the mu that each of them is within;
-    beside Gaussian rounds always in mu, which comes to more: such rounds may be chosen in view of results. Where the
-    file keeps a part of epsilon for reports (epsilon_for_reports), their epsilons add up to that part, and the others
-    share the rest.
+    Charges of Gaussian rounds add up as squares of mu, exactly. So several rounds cost less than the sum of their
+    epsilons, and what is left is stated as the largest single round that still fits. Reports that are private by
+    epsilon alone (delta 0) add up in epsilon. If that comes to less, each is counted as a Gaussian round whose mu covers
+    it. Beside Gaussian rounds each is always counted so, since such rounds may be chosen in view of results; that comes
+    to more. If the file keeps a part of epsilon for reports (epsilon_for_reports), their epsilons add up to that part,
+    and the other rounds share the rest.
     """
     console = result_console(json_to)
     view = read_ledger_view(file)
