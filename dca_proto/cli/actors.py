@@ -106,7 +106,7 @@ Example of a file:
 }
 
 Config = Annotated[Path, typer.Argument(help="The actor's TOML file.", metavar="CONFIG")]
-JsonLogs = Annotated[bool, typer.Option("--log-json", help="Log JSON lines to stderr, in place of sentences for people.")]
+JsonLogs = Annotated[bool, typer.Option("--log-json", help="Log JSON lines to stderr, not sentences for people.")]
 
 
 def client(config: Config, json_logs: JsonLogs = False) -> None:
