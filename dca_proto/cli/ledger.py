@@ -158,8 +158,8 @@ def ledger(
     epsilons, and what is left is stated as the largest single round that still fits. Reports that are private by
     epsilon alone (delta 0) add up in epsilon. If that comes to less, each is counted as a Gaussian round whose mu
     covers it. Beside Gaussian rounds each is always counted so, since such rounds may be chosen in view of results;
-    that comes to more. If the file keeps a part of epsilon for reports (epsilon_for_reports), their epsilons add up to that part,
-    and the other rounds share the rest.
+    that comes to more. If the file keeps a part of epsilon for reports (epsilon_for_reports), their epsilons add up to
+    that part, and the other rounds share the rest.
     """
     console = result_console(json_to)
     view = read_ledger_view(file)
