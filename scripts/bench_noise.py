@@ -4,11 +4,10 @@
     scripts/bench_noise.py
     scripts/bench_noise.py --variance 1000000 --repeats 5 --json -
 
-Three figures, each the median of R repeats with the quartiles: samples per second of one long draw (10,000 from one
-key), samples per second of many short ones (1,000 keys, 10 each), and microseconds of a single short draw (10 from one
-key). Beside them the time to build the table of a variance, paid once, and the bare ChaCha20 stream of the long draw.
-`fast_...` are the same, but for the many short ones, of the rounded normals that are not private (`dca swarm
---fast-noise`).
+Two figures, each the median of R repeats with the quartiles: samples per second of one long draw (10,000 from one key),
+and microseconds of a single short draw (10 from one key). Beside them the time to build the table of a variance, paid
+once, and the bare ChaCha20 stream of the long draw. `fast_...` are the same of the rounded normals that are not private
+(`dca swarm --fast-noise`).
 
 `local_..._reports_per_s` are reports of 10,000 clients at epsilon 1: vectors of 10 coordinates whose L1 sensitivity is
 2^28 grid units, and categories out of 10; `..._one_us` is the time of a device's single report.
@@ -70,13 +69,11 @@ def spread(figures: list[float]) -> dict[str, float]:
 def measure(variance: int, repeats: int) -> dict[str, dict[str, float]]:
     sampler = DiscreteGaussian(variance)
     long = seconds(lambda: sampler.sample(10_000, KEYS[0]), 20, repeats)
-    many = seconds(lambda: sampler.sample_many(KEYS, 10), 5, repeats)
     single = seconds(lambda: [sampler.sample(10, key) for key in KEYS], 1, repeats)
     build = seconds(lambda: DiscreteGaussian(variance), 2, repeats)
     stream = seconds(lambda: [randombytes_buf_deterministic(2**14, key) for key in KEYS[:10]], 20, repeats)
     return {
         "long_samples_per_s": spread([1e4 / s for s in long]),
-        "many_samples_per_s": spread([1e4 / s for s in many]),
         "single_call_us": spread([s * 1e3 for s in single]),
         "build_ms": spread([s * 1e3 for s in build]),
         "stream_bytes_per_s": spread([10 * 2**14 / s for s in stream]),

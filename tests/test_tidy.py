@@ -129,7 +129,6 @@ LAYERS |= {
 ENTRY_POINTS = {
     "inference.estimators",
     "dca_proto.testing",
-    "dca_proto.runtime.memory",
     "dca_proto.protocol.play",
     "dca_proto.jobs.sync",
 }

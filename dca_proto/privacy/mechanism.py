@@ -17,7 +17,7 @@ from dca_proto.privacy.noise import discrete_gaussian
 
 if TYPE_CHECKING:  # what is loaded with the first report round
     from dca_proto.aggregate import LocalReports
-    from dca_proto.privacy.local.estimate import LocalEstimate
+    from dca_proto.privacy.local.values import LocalEstimate
 
 ANALYTIC_GAUSSIAN, GRID_LAPLACE = "analytic-gaussian", "grid-laplace"
 RANDOMISED_RESPONSE, UNARY_ENCODING = "randomised-response", "unary-encoding"

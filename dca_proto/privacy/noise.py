@@ -28,7 +28,7 @@ drawn with probability (1 - r) r^i, by throwing s bits until all are zero, and p
 **The stream.** Candidates are read in order from ChaCha20 under the key; after each `_CHUNK` of them a new ChaCha20
 key is derived from the chunk's number by keyed BLAKE2b. The rare further bits of a candidate come from keyed BLAKE2b
 and its own position, so they move no other candidate. The samples are the accepted candidates in order: hence the
-first n samples depend neither on how many were asked for, nor on which other keys were asked beside them.
+first n samples do not depend on how many were asked for.
 
 Rejection takes a varying time, which depends on rejected candidates and, in the two rare steps, slightly on where in
 its block an accepted one lies: an observer who times a device to the microsecond is not defended against.
@@ -137,7 +137,11 @@ class DiscreteGaussian:
         Raises:
             UsageError: a negative count or a key of another length.
         """
-        _check(count, (key,))
+        if count < 0:
+            raise UsageError(f"the number of noise samples is {count}, expected 0 or more")
+        if not isinstance(key, bytes) or len(key) != KEY_BYTES:
+            found = f"{type(key).__name__} of length {len(key)}"
+            raise UsageError(f"a noise key is a {found}, expected {KEY_BYTES} secret bytes")
         few = self._sample_few(key, count) if 0 < count <= _FEW else None
         if few is not None:
             return few
@@ -147,44 +151,6 @@ class DiscreteGaussian:
             parts.append(self._sample_chunk(key, len(parts), left))
             left -= len(parts[-1])
         return np.concatenate(parts) if len(parts) > 1 else parts[0]
-
-    def sample_many(self, keys: Sequence[bytes], count: int) -> NDArray[np.int64]:
-        """Samples for many keys at once; row i equals ``sample(count, keys[i])``.
-
-        Args:
-            keys: one key of 32 bytes per row.
-            count: samples per key, >= 0.
-
-        Returns:
-            Samples of shape (len(keys), count).
-
-        Raises:
-            UsageError: a negative count or a key of another length.
-        """
-        _check(count, keys)
-        samples = np.empty((len(keys), count), dtype=np.int64)
-        candidates = self._candidates(count)
-        batch = max(1, _CHUNK // candidates)
-        for first in range(0, len(keys), batch):
-            rows = keys[first : first + batch]
-            if len(rows) == 1:
-                samples[first] = self.sample(count, rows[0])
-            else:
-                self._sample_rows(rows, candidates, samples[first : first + batch])
-        return samples
-
-    def _sample_rows(self, keys: Sequence[bytes], candidates: int, samples: NDArray[np.int64]) -> None:
-        size = candidates * _CANDIDATE_BYTES
-        stream = b"".join([expand(key, size) for key in keys])
-        x, rejected = self._judge(stream, keys, 0, candidates)
-        count = samples.shape[1]
-        samples[:] = x.reshape(-1, candidates)[:, :count]
-        kept = np.ones(len(x), dtype=np.bool_)
-        kept[rejected] = False
-        for row in {i // candidates for i in rejected}:
-            own = slice(row * candidates, (row + 1) * candidates)
-            left = x[own][kept[own]]
-            samples[row] = left[:count] if len(left) >= count else self.sample(count, keys[row])
 
     def _sample_few(self, key: bytes, count: int) -> NDArray[np.int64] | None:
         """The first samples of a key without numpy, which is faster for a few; None where two spare candidates, of
@@ -215,7 +181,7 @@ class DiscreteGaussian:
         while True:
             candidates = min(candidates, _CHUNK)
             stream = expand(seed, candidates * _CANDIDATE_BYTES)
-            x, rejected = self._judge(stream, (key,), chunk * _CHUNK, candidates)
+            x, rejected = self._judge(stream, key, chunk * _CHUNK)
             if candidates - len(rejected) >= wanted or candidates == _CHUNK:
                 return np.delete(x, rejected)[:wanted] if rejected else x[:wanted]
             candidates *= 2
@@ -225,23 +191,17 @@ class DiscreteGaussian:
         rejected = wanted * self._loss >> 10
         return wanted + rejected + 4 * isqrt(rejected) + 2
 
-    def _judge(
-        self, stream: bytes, keys: Sequence[bytes], first: int, per_key: int
-    ) -> tuple[NDArray[np.int64], list[int]]:
+    def _judge(self, stream: bytes, key: bytes, first: int) -> tuple[NDArray[np.int64], list[int]]:
         """Candidates of a stream, and the indices of those that are rejected.
 
         Args:
-            stream: `per_key` candidates of each key.
-            keys: the keys.
-            first: position of the first candidate in each key's stream.
-            per_key: candidates of each key.
+            first: position of the first candidate in the key's stream.
         """
         words = np.frombuffer(stream, dtype="<u8")
         x, doubtful = self._propose(words)
         rejected = []
         for i in doubtful.tolist():
-            row, position = divmod(i, per_key)
-            settled = self._settle(int(x[i]), int(words[2 * i + 1]), _spare_words(keys[row], first + position))
+            settled = self._settle(int(x[i]), int(words[2 * i + 1]), _spare_words(key, first + i))
             if settled is None:
                 rejected.append(i)
             else:
@@ -408,12 +368,3 @@ def _spare_words(key: bytes, position: int) -> Iterator[int]:
     for block in naturals():
         text = struct.pack("<QQ", position, block)
         yield from struct.unpack("<8Q", hashlib.blake2b(text, key=key, person=b"dca noise spare").digest())
-
-
-def _check(count: int, keys: Sequence[bytes]) -> None:
-    if count < 0:
-        raise UsageError(f"the number of noise samples is {count}, expected 0 or more")
-    for key in keys:
-        if not isinstance(key, bytes) or len(key) != KEY_BYTES:
-            found = f"{type(key).__name__} of length {len(key)}"
-            raise UsageError(f"a noise key is a {found}, expected {KEY_BYTES} secret bytes")

@@ -148,7 +148,7 @@ class LdpReport(_Kind, frozen=True, array_like=True, tag=3):
     def noise(
         self, asked: Announcement, statistic: Statistic, sensitivity: Sensitivity, mechanism: Mechanism
     ) -> tuple[int, LocalMechanism | None]:
-        from dca_proto.privacy.local.registry import mechanism_of  # who only ever sums starts faster without it
+        from dca_proto.privacy.local import mechanism_of  # who only ever sums starts faster without it
 
         if asked.mechanism not in LOCAL_MECHANISMS:
             known = ", ".join(LOCAL_MECHANISMS)

@@ -142,43 +142,40 @@ def joint_contribution(
         tables: of clients with as many rows each, shape ``(n, m, len(statistic.columns))``.
         statistic, rows_max, fraction_bits: as in `contribution`, and so are the result and what is raised.
     """
-    bound = _value_sensitivity(statistic, rows_max, fraction_bits).bound
-    group, d = statistic.rows_per_value, statistic.dimension
-    rows = min(tables.shape[1], rows_max or ROWS_MAX) // group * group
-    tables = np.ascontiguousarray(tables[:, :rows])
-    clients, rows, width = tables.shape
-    if rows_max or rows <= 1:
-        return _sum(_values(statistic, tables.reshape(clients * rows, width), bound, fraction_bits), d)
-    if rows * d > _CHUNK_WORDS or group > 1:
-        return _sum((contribution(statistic, table, 0, fraction_bits)[None] for table in tables), d)
-    step = _CHUNK_WORDS // (rows * d)
-    chunks = (tables[start : start + step] for start in range(0, clients, step))
-    return _sum((_rounded_means(statistic, chunk, bound, fraction_bits) for chunk in chunks), d)
+    return _sum(_of_some(statistic, tables, rows_max, fraction_bits), statistic.dimension)
 
 
 def contributions(
     statistic: Statistic, tables: NDArray[np.float64], rows_max: int, fraction_bits: int
 ) -> NDArray[np.int64]:
-    """What each of many clients contributes, before noise, shape ``(n, dimension)``: the same integers as of
-    `contribution`. Sums over few rows are worked out for many clients at once, anything else one by one.
+    """What each of many clients contributes, before noise, shape ``(n, dimension)``; as `joint_contribution`."""
+    none = np.empty((0, statistic.dimension), dtype=np.int64)
+    return np.concatenate([none, *_of_some(statistic, tables, rows_max, fraction_bits)])
 
-    Args:
-        tables, statistic, rows_max, fraction_bits: as of `joint_contribution`, and so is what is raised.
-    """
+
+def _of_some(
+    statistic: Statistic, tables: NDArray[np.float64], rows_max: int, fraction_bits: int
+) -> Iterator[NDArray[np.int64]]:
+    """What some clients at a time contribute: of few rows each, worked out at once; anything else, one by one."""
     bound, d = _value_sensitivity(statistic, rows_max, fraction_bits).bound, statistic.dimension
     clients, rows, width = tables.shape
-    rows = min(rows, rows_max or rows)
-    values = np.empty((clients, d), dtype=np.int64)
-    is_sum = statistic.rows_per_value == 1 and rows > 0 and (rows_max > 0 or rows == 1)
-    step = _CHUNK_WORDS // (rows * max(width, d)) if is_sum else 0
-    for start in range(0, clients, step or 1):
-        part = slice(start, start + (step or 1))
-        if step:
-            chunk = np.ascontiguousarray(tables[part, :rows])
-            values[part] = _values_of_each(statistic, chunk, bound, fraction_bits).sum(axis=1)
+    rows = min(rows, rows_max or ROWS_MAX)
+    step = _CHUNK_WORDS // (rows * max(width, d)) if rows and statistic.rows_per_value == 1 else 0
+    if not step:
+        yield from (contribution(statistic, table, rows_max, fraction_bits)[None] for table in tables)
+        return
+    for start in range(0, clients, step):
+        table = np.ascontiguousarray(tables[start : start + step, :rows]).reshape(-1, width)
+        finite = np.isfinite(table).all(axis=1)
+        values = np.zeros((len(table), d), dtype=np.int64)
+        if finite.any():
+            values[finite] = _evaluated(statistic, table[finite], bound, fraction_bits)
+        of_each = values.reshape(-1, rows, d)
+        if rows_max or rows == 1:
+            yield of_each.sum(axis=1)
         else:
-            values[start] = contribution(statistic, tables[start], rows_max, fraction_bits)
-    return values
+            quotients, remainders = np.divmod(of_each, rows)
+            yield quotients.sum(axis=1) + (2 * remainders.sum(axis=1) + rows) // (2 * rows)
 
 
 def _values(
@@ -218,29 +215,6 @@ def _surviving(
 
 def _sum(values: Iterable[NDArray[np.int64]], dimension: int) -> NDArray[np.int64]:
     return sum((value.sum(axis=0) for value in values), np.zeros(dimension, dtype=np.int64))
-
-
-def _rounded_means(
-    statistic: Statistic, tables: NDArray[np.float64], bound: int, fraction_bits: int
-) -> NDArray[np.int64]:
-    """What `_rounded_mean` gives of each of a few clients, shape ``(n, dimension)``."""
-    rows = tables.shape[1]
-    quotients, remainders = np.divmod(_values_of_each(statistic, tables, bound, fraction_bits), rows)
-    means: NDArray[np.int64] = quotients.sum(axis=1) + (2 * remainders.sum(axis=1) + rows) // (2 * rows)
-    return means
-
-
-def _values_of_each(
-    statistic: Statistic, tables: NDArray[np.float64], bound: int, fraction_bits: int
-) -> NDArray[np.int64]:
-    """The statistic of each row of a few clients, zero where a value is missing, shape ``(n, m, dimension)``."""
-    clients, rows, width = tables.shape
-    table = tables.reshape(clients * rows, width)
-    finite = np.isfinite(table).all(axis=1)
-    values = np.zeros((len(table), statistic.dimension), dtype=np.int64)
-    if finite.any():
-        values[finite] = _evaluated(statistic, table[finite], bound, fraction_bits)
-    return values.reshape(clients, rows, -1)
 
 
 def _rounded_mean(values: Iterable[NDArray[np.int64]], divisor: int, dimension: int) -> NDArray[np.int64]:

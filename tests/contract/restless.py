@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from memory_broker import MemoryBroker, MemoryTransport
 
 from dca_proto.aggregate import NoAggregate, NoisyAggregate, RoundRequest, SecureSumRequest
 from dca_proto.jobs.job import JobTerms
@@ -24,7 +25,6 @@ from dca_proto.protocol.wire.codec import decode_frame
 from dca_proto.protocol.wire.messages import Contribution
 from dca_proto.protocol.wire.topics import subscriptions
 from dca_proto.runtime.live import LiveTrainer
-from dca_proto.runtime.memory import MemoryBroker, MemoryTransport
 from dca_proto.runtime.runner import Runner
 from dca_proto.runtime.store import MemoryStore
 from dca_proto.testing import NoNoise, TestFederation

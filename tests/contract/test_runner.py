@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from memory_broker import MemoryBroker, MemoryTransport
 from structlog.testing import capture_logs
 
 from dca_proto.errors import TransportError, UsageError
@@ -27,7 +28,6 @@ from dca_proto.protocol.events import Command, Event, Received, Started, Timer, 
 from dca_proto.protocol.wire.topics import subscriptions, topic_of
 from dca_proto.runtime.clock import SystemClock, Timers
 from dca_proto.runtime.inbox import Pending
-from dca_proto.runtime.memory import MemoryBroker, MemoryTransport
 from dca_proto.runtime.runner import Runner, RunnerLimits
 from dca_proto.runtime.store import MemoryStore, Record, SqliteStore, Store
 from dca_proto.runtime.transport import Message

@@ -8,11 +8,11 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
+from memory_broker import MemoryBroker, MemoryTransport
 
 from dca_proto.errors import TransportError, UsageError
 from dca_proto.runtime.broker import Broker
 from dca_proto.runtime.inbox import InboxLimits
-from dca_proto.runtime.memory import MemoryBroker, MemoryTransport
 from dca_proto.runtime.mqtt import MqttTransport
 from dca_proto.runtime.settings import BrokerSettings
 from dca_proto.runtime.shared import SharedConnection

@@ -460,8 +460,7 @@ def test_a_report_of_a_statistic_of_ones_own_names_its_largest_coordinate(monkey
 
 def test_the_names_of_the_mechanisms_are_those_that_are_there() -> None:
     """They stand in the core, which loads the mechanisms with the first round of reports only."""
-    from dca_proto.privacy.local import registered
-    from dca_proto.privacy.local.registry import _KINDS
+    from dca_proto.privacy.local import _KINDS, registered
 
     assert tuple(sorted(LOCAL_MECHANISMS)) == registered()
     assert {name for name, kind in _KINDS.items() if "delta" not in kind.__struct_fields__} == set(PURE_MECHANISMS)

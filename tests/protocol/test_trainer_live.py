@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 import msgspec
 import pytest
 from lab import Lab
+from memory_broker import MemoryBroker, MemoryTransport
 from scene import begin, body_of
 
 from dca_proto.errors import RoundAborted, UsageError
@@ -29,7 +30,6 @@ from dca_proto.protocol.wire.codec import decode_frame
 from dca_proto.protocol.wire.messages import Abort, Contribution
 from dca_proto.protocol.wire.topics import subscriptions
 from dca_proto.runtime.live import LiveTrainer
-from dca_proto.runtime.memory import MemoryBroker, MemoryTransport
 from dca_proto.runtime.runner import Runner
 from dca_proto.runtime.store import MemoryStore
 from dca_proto.testing import Envelope, Network, NoNoise

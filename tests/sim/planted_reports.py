@@ -12,7 +12,7 @@ from planted_locally import AltersReleases, KeepsTheLatest, Planted, ReleasesWit
 
 from dca_proto.privacy import accounting
 from dca_proto.privacy.cost import PrivacyCost
-from dca_proto.privacy.local.gaussian import AnalyticGaussian
+from dca_proto.privacy.local.additive import AnalyticGaussian
 from dca_proto.privacy.mechanism import ANALYTIC_GAUSSIAN, UNARY_ENCODING
 from dca_proto.protocol.announcement import OpenedAnnouncement
 from dca_proto.protocol.client.actor import Client

@@ -14,7 +14,7 @@ import pytest
 from scipy import stats
 
 from dca_proto.privacy.local import AnalyticGaussian, GridLaplace, RandomisedResponse, UnaryEncoding
-from dca_proto.privacy.local.laplace import sample
+from dca_proto.privacy.local.additive import sample
 from dca_proto.statistics.sensitivity import Sensitivity
 
 COUNT = 300_000

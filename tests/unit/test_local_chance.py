@@ -16,8 +16,8 @@ import pytest
 from scripted import KEY, scripted
 
 from dca_proto.errors import UsageError
+from dca_proto.privacy.local import additive, categorical, stream
 from dca_proto.privacy.local import chance as chances
-from dca_proto.privacy.local import laplace, response, stream, unary
 from dca_proto.privacy.local.chance import HEAD_BITS, Chance
 from dca_proto.privacy.local.stream import Stream
 
@@ -118,14 +118,14 @@ def test_a_wrong_key_is_refused_and_not_shown(key: bytes) -> None:
 @pytest.mark.parametrize("rate", [Fraction(1), Fraction(3), Fraction(20), Fraction(2, 3), Fraction(1, 4)])
 def test_the_parts_make_up_the_law(rate: Fraction) -> None:
     """All outcomes of all events, with their exact probabilities: together P(x) = (1-a)/(1+a) a^|x|, to 40 digits."""
-    parts, _ = laplace._events(rate)
+    parts, _ = additive._events(rate)
     law: defaultdict[int, mpmath.mpf] = defaultdict(mpmath.mpf)
     with mpmath.workdps(50):
         p = [exact(one) for one in parts]
         for outcome in itertools.product([False, True], repeat=len(parts) - 1):
             weight = mpmath.fprod(p[i] if hit else 1 - p[i] for i, hit in enumerate(outcome))
             for above in range(3):
-                x = laplace._assemble(np.array([[*outcome, above > 0]]), np.array([above], dtype=np.uint64))
+                x = additive._assemble(np.array([[*outcome, above > 0]]), np.array([above], dtype=np.uint64))
                 law[int(x[0])] += weight * (1 - p[-1]) * p[-1] ** above
         a = mpmath.exp(-mpmath.mpf(rate.numerator) / rate.denominator)
         top = 3 * 2 ** (len(parts) - 2)
@@ -136,13 +136,13 @@ def test_the_parts_make_up_the_law(rate: Fraction) -> None:
 
 def test_what_is_above_the_low_bits_is_rare() -> None:
     for rate in (Fraction(1), Fraction(1, 2**40), Fraction(100)):
-        assert laplace._events(rate).heads[-1] <= 2 ** (HEAD_BITS - 17)
+        assert additive._events(rate).heads[-1] <= 2 ** (HEAD_BITS - 17)
 
 
 @pytest.mark.parametrize("rate", [Fraction(1), Fraction(1, 3)])
 def test_a_tie_is_settled_by_further_bits(rate: Fraction, monkeypatch: pytest.MonkeyPatch) -> None:
     """At each event in turn the word equals the head of the probability; the next bit that differs decides."""
-    parts, heads = laplace._events(rate)
+    parts, heads = additive._events(rate)
     low_bits = len(parts) - 2
     values = [*(1 << bit for bit in range(low_bits)), -1, 1 << low_bits]
     for event, (one, value) in enumerate(zip(parts, values, strict=True)):
@@ -151,22 +151,22 @@ def test_a_tie_is_settled_by_further_bits(rate: Fraction, monkeypatch: pytest.Mo
         rest = one.first_bits(HEAD_BITS + 128) % 2**128
         for change, happens in ((-1, True), (1, False)):
             later = (*words_of(rest + change, 2), 2**64 - 1)
-            scripted(monkeypatch, laplace, words, later)
-            assert laplace.sample(rate, 1, KEY).tolist() == [value if happens else 0]
+            scripted(monkeypatch, additive, words, later)
+            assert additive.sample(rate, 1, KEY).tolist() == [value if happens else 0]
 
 
 def test_what_is_above_the_low_bits_goes_on_until_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    parts, _ = laplace._events(Fraction(1))
+    parts, _ = additive._events(Fraction(1))
     low_bits = len(parts) - 2
     words = np.full((2, len(parts)), 2**32 - 1, dtype=np.uint32)
     words[0, -1] = words[0, -2] = words[0, 0] = 0
-    scripted(monkeypatch, laplace, words, (0, 0, 2**64 - 1))
-    assert laplace.sample(Fraction(1), 2, KEY).tolist() == [-1 - (3 << low_bits | 1), 0]
+    scripted(monkeypatch, additive, words, (0, 0, 2**64 - 1))
+    assert additive.sample(Fraction(1), 2, KEY).tolist() == [-1 - (3 << low_bits | 1), 0]
 
 
 def test_every_tie_asks_for_the_bits_of_its_own_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are counted through all chunks."""
-    _, heads = laplace._events(Fraction(1))
+    _, heads = additive._events(Fraction(1))
     asked = []
 
     class Told(Stream):
@@ -178,14 +178,14 @@ def test_every_tie_asks_for_the_bits_of_its_own_place(monkeypatch: pytest.Monkey
             asked.append((row, word))
             return super().further(row, word)
 
-    monkeypatch.setattr(laplace, "Stream", Told)
-    laplace.sample(Fraction(1), 3, KEY)
+    monkeypatch.setattr(additive, "Stream", Told)
+    additive.sample(Fraction(1), 3, KEY)
     assert asked == list(itertools.product(range(3), range(len(heads))))
 
 
 def test_noise_beyond_the_ring_wraps() -> None:
     happened = np.zeros((1, 58), dtype=np.bool_)
-    assert laplace._assemble(happened, np.array([2**8 + 1], dtype=np.uint64)).tolist() == [2**56]
+    assert additive._assemble(happened, np.array([2**8 + 1], dtype=np.uint64)).tolist() == [2**56]
 
 
 def test_no_float_takes_part_in_a_decision() -> None:
@@ -194,10 +194,10 @@ def test_no_float_takes_part_in_a_decision() -> None:
         *(value for module in (chances, stream) for value in vars(module).values()),
         *vars(Chance).values(),
         *vars(Stream).values(),
-        *(laplace._events.__wrapped__, laplace.sample, laplace._assemble),
-        *(laplace.GridLaplace.randomise, laplace.GridLaplace.rate.fget),
-        *(response._weights.__wrapped__, response.RandomisedResponse.randomise),
-        *(unary._weight.__wrapped__, unary.UnaryEncoding.randomise),
+        *(additive._events.__wrapped__, additive.sample, additive._assemble),
+        *(additive.GridLaplace.randomise, additive.GridLaplace.rate.fget),
+        *(categorical._weights, categorical.RandomisedResponse.randomise),
+        *(categorical._stray.__wrapped__, categorical.UnaryEncoding.randomise),
     ]
     codes = [one.__code__ for one in deciding if isinstance(one, FunctionType)]
     assert len(codes) >= 15
@@ -209,9 +209,9 @@ def test_no_float_takes_part_in_a_decision() -> None:
         if step.opname == "BINARY_OP" and step.argrepr in {"/", "/="}
     }
     assert divides == {"first_bits", "rate"}, "in decimals and in fractions"
-    assert isinstance(laplace.GridLaplace(0.1, sensitivity_of(3)).rate, Fraction)
-    assert laplace._events(Fraction(1, 7)).heads.dtype == np.uint32
+    assert isinstance(additive.GridLaplace(0.1, sensitivity_of(3)).rate, Fraction)
+    assert additive._events(Fraction(1, 7)).heads.dtype == np.uint32
 
 
-def sensitivity_of(l1: int) -> laplace.Sensitivity:
-    return laplace.Sensitivity(l1=l1, l2_squared=l1 * l1, bound=l1)
+def sensitivity_of(l1: int) -> additive.Sensitivity:
+    return additive.Sensitivity(l1=l1, l2_squared=l1 * l1, bound=l1)

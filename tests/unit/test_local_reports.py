@@ -17,8 +17,15 @@ from scripted import KEY, scripted
 
 from dca_proto.errors import PeerError, UsageError
 from dca_proto.privacy.accounting import mu_of
-from dca_proto.privacy.local import MISSING, AnalyticGaussian, GridLaplace, RandomisedResponse, UnaryEncoding, response
-from dca_proto.privacy.local.registry import mechanism_of
+from dca_proto.privacy.local import (
+    MISSING,
+    AnalyticGaussian,
+    GridLaplace,
+    RandomisedResponse,
+    UnaryEncoding,
+    categorical,
+    mechanism_of,
+)
 from dca_proto.privacy.mechanism import LocalMechanism
 from dca_proto.statistics import Sensitivity, resolve
 from dca_proto.statistics.contribution import client_sensitivity, contribution
@@ -77,7 +84,7 @@ def test_a_missing_category_is_drawn_from_words_that_nothing_else_uses(monkeypat
     one = RandomisedResponse(1.0, 3)
     own, _ = one._weights
     words = np.array([[0], [own], [0]], dtype=np.uint64)
-    scripted(monkeypatch, response, words, later=(2**64 - 1, 7))  # 2^64 = 1 modulo 3, 7 is category 1
+    scripted(monkeypatch, categorical, words, later=(2**64 - 1, 7))  # 2^64 = 1 modulo 3, 7 is category 1
     assert one.randomise([MISSING, MISSING, 2], KEY).tolist() == [1, 2, 2]
 
 

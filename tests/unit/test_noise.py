@@ -165,7 +165,7 @@ def test_a_tie_to_the_last_known_bit_is_left_to_further_bits() -> None:
 
 
 def test_every_candidate_has_further_bits_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over chunks and over keys, no position is used twice; positions count from the start of a key's stream."""
+    """Over chunks, no position is used twice; positions count from the start of a key's stream."""
     asked: list[tuple[bytes, int]] = []
     original = noise._spare_words
     monkeypatch.setattr(noise, "_spare_words", lambda key, n: asked.append((key, n)) or original(key, n))
@@ -174,9 +174,6 @@ def test_every_candidate_has_further_bits_of_its_own(monkeypatch: pytest.MonkeyP
     positions = [n for _, n in asked]
     assert positions == list(range(len(positions)))
     assert len(positions) > 9000
-    asked.clear()
-    sampler.sample_many([key_of(1), key_of(2)], 3)
-    assert asked == [(key, n) for key in (key_of(1), key_of(2)) for n in range(len(asked) // 2)]
     assert next(original(key_of(1), 0)) != next(original(key_of(1), 1)) != next(original(key_of(2), 1))
 
 
@@ -201,30 +198,13 @@ def _words(number: int, length: int) -> Iterator[int]:
         yield 2**63
 
 
-@pytest.mark.parametrize("variance", [64, 2**14, 2**50])
-def test_many_keys_draw_what_each_draws_alone(variance: int) -> None:
-    sampler = discrete_gaussian(variance)
-    keys = [key_of(n) for n in range(700)]
-    for count in (0, 1, 10, 300):
-        together = sampler.sample_many(keys[: 7000 // (count + 1)], count)
-        assert together.dtype == np.int64
-        for key, row in zip(keys, together, strict=False):
-            assert np.array_equal(row, sampler.sample(count, key))
-    assert sampler.sample_many([], 10).shape == (0, 10)
-    assert np.array_equal(sampler.sample_many(keys[:2], 9000)[1], sampler.sample(9000, keys[1]))
-
-
 @pytest.mark.parametrize("candidates", [1, 3])
 def test_too_few_candidates_are_made_up_for(candidates: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With buffers that never suffice at first, every sample is the same."""
     sampler = discrete_gaussian(2**14)
-    keys = [key_of(n) for n in range(300)]
-    expected = sampler.sample_many(keys, 3)
-    alone = sampler.sample(10_000, keys[0])
+    alone = sampler.sample(10_000, key_of(0))
     monkeypatch.setattr(DiscreteGaussian, "_candidates", lambda _, wanted: min(wanted, candidates) or 1)
-    assert np.array_equal(sampler.sample(10_000, keys[0]), alone)
-    monkeypatch.setattr(DiscreteGaussian, "_candidates", lambda _, wanted: max(wanted, 1))
-    assert np.array_equal(sampler.sample_many(keys, 3), expected)
+    assert np.array_equal(sampler.sample(10_000, key_of(0)), alone)
 
 
 @pytest.mark.parametrize("number", [510, 1210])
@@ -245,7 +225,7 @@ def test_fewer_samples_are_a_prefix_of_more() -> None:
 
 def test_streams_of_keys_and_chunks_are_independent() -> None:
     """Correlations of 16,000 samples within 4.5 standard errors. False alarm: 2e-5."""
-    samples = discrete_gaussian(2**40).sample_many([key_of(1), key_of(2)], 16_000) / 2.0**20
+    samples = np.stack([discrete_gaussian(2**40).sample(16_000, key_of(n)) for n in (1, 2)]) / 2.0**20
     between_keys = (samples[0] * samples[1]).mean()
     between_chunks = (samples[0, :4000] * samples[0, 4096:8096]).mean()
     assert abs(between_keys) < 4.5 / math.sqrt(16_000)
@@ -274,10 +254,9 @@ def test_variance_out_of_range_is_refused(variance: int, words: str) -> None:
 @pytest.mark.parametrize("key", [b"", b"k" * 31, b"k" * 33, "k" * 32, bytearray(32)])
 def test_bad_key_is_refused_and_not_shown(key: bytes) -> None:
     sampler = discrete_gaussian(100)
-    for call in (lambda: sampler.sample(1, key), lambda: sampler.sample_many([key_of(1), key], 1)):
-        with pytest.raises(UsageError, match="expected 32 secret bytes") as caught:
-            call()
-        assert "kk" not in str(caught.value)
+    with pytest.raises(UsageError, match="expected 32 secret bytes") as caught:
+        sampler.sample(1, key)
+    assert "kk" not in str(caught.value)
 
 
 def test_negative_count_is_refused() -> None:

@@ -1,55 +1,70 @@
-"""What the additive local mechanisms have in common: values are vectors on the grid, reports are these plus noise.
+"""Additive local mechanisms: values are vectors on the grid, reports are these plus noise.
 
 On the wire a report is a vector of the ring of integers modulo 2^64, as a data node's release is. It does not wrap: a
 contribution stays below 2^53, and noise of S <= 2^80 or Δ1/ε < 2^53 leaves ±2^62 with a probability below 2^-1000.
+
+**Laplace's law.** P(x) = (1-a)/(1+a) a^|x| on the integers, a = e^-t, t = ε/Δ1 a rational number: ε is the binary
+fraction that the float is, Δ1 an integer (Dwork, McSherry, Nissim and Smith 2006, definition 2.4 of the LDP paper; on
+integers Ghosh, Roughgarden and Sundararajan 2009).
+
+**Its sampler** is exact and has no loop but for one in 10^5 samples. Let G be geometric, P(G = g) = (1-a) a^g, and B
+happen with probability a/(1+a); then x = G where B does not, and -1 - G where it does. G is put together from
+independent parts, since a^g is a product over them:
+
+- bit i of its m lowest is 1 with probability a^(2^i)/(1 + a^(2^i)) = 1/(e^(2^i t) + 1), (B has that of bit 0);
+- what is above them, G >> m, is geometric with ratio e^(-2^m t) < 2^-17, a count of trials until one fails.
+
+Each of these m + 2 events is decided by a word of 32 bits of the key's stream against the head of its probability, and
+by further bits where the two are equal (`chance`). No floating-point number takes part. (A sample far out, or a tie,
+takes longer: an observer who times a device to the microsecond is not defended against.)
 """
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
+from fractions import Fraction
+from functools import lru_cache
+from math import sinh
+from typing import ClassVar, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dca_proto.aggregate import LocalReports
 from dca_proto.crypto.fixedpoint import from_ring, ring_from_bytes, ring_to_bytes, to_ring
-from dca_proto.privacy.local.estimate import LocalEstimate, additive
-from dca_proto.privacy.local.values import integers, within
-from dca_proto.statistics.sensitivity import Sensitivity
+from dca_proto.errors import UsageError
+from dca_proto.privacy import accounting
+from dca_proto.privacy.accounting import check_mu
+from dca_proto.privacy.local.chance import HEAD_BITS, Chance
+from dca_proto.privacy.local.stream import Stream
+from dca_proto.privacy.local.values import LocalEstimate, counted, integers, require_epsilon, within
+from dca_proto.privacy.mechanism import ANALYTIC_GAUSSIAN, GRID_LAPLACE
+from dca_proto.privacy.noise import discrete_gaussian
+from dca_proto.privacy.rounding import at_least
+from dca_proto.statistics.sensitivity import REPLACE_ONE_CLIENT, Sensitivity
+
+_LAST_EXPONENT = 12  # e^-12 < 2^-17
+_LOW_BITS_MAX = 56
 
 
 class Additive:
     """Base of a mechanism that adds independent noise to each coordinate of a vector in grid units.
 
     What is abstract mypy checks: a struct's metaclass is not that of abstract classes.
+
+    Attributes:
+        name: on the wire. epsilon, delta: of each report. dimension: d.
+        sensitivity: how far replacing a client's data moves its vector, and the box that this stands in.
     """
 
     __slots__ = ()
-
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """On the wire."""
-
-    @property
-    @abstractmethod
-    def epsilon(self) -> float:
-        """ε of each report."""
-
-    @property
-    @abstractmethod
-    def delta(self) -> float:
-        """δ of each report."""
-
-    @property
-    @abstractmethod
-    def sensitivity(self) -> Sensitivity:
-        """How far replacing a client's data moves its vector, and the box that this stands in."""
-
-    @property
-    @abstractmethod
-    def dimension(self) -> int:
-        """d."""
+    name: ClassVar[str]
+    epsilon: float
+    delta: float
+    sensitivity: Sensitivity
+    dimension: int
 
     @property
     @abstractmethod
@@ -96,7 +111,9 @@ class Additive:
 
     def estimate(self, reports: ArrayLike) -> LocalEstimate:
         """The mean of the clients' vectors, in grid units. Raises `UsageError` where a report cannot be one."""
-        return additive(reports, self.dimension, self.noise_variance)
+        table = integers("reports", reports, columns=self.dimension)
+        count = counted(table)
+        return LocalEstimate(table.mean(axis=0), np.full(self.dimension, self.noise_variance / count), count)
 
     def variance_in_sum(self, unit: float) -> float:
         """Exactly that of one report's noise, in squared units of the statistic, `unit` of which are a grid unit."""
@@ -116,3 +133,154 @@ class Additive:
             delta=self.delta,
             noise_scale=self.noise_scale * unit,
         )
+
+
+class AnalyticGaussian(Additive, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A report is the client's vector plus independent discrete Gaussian noise N_Z(0, S) in each coordinate.
+
+    (ε, δ)-locally private: S is that of one honest share (`accounting.share_variance` with `honest` = 1), calibrated by
+    the exact formula of Balle and Wang (2018), theorem 8 (definition 2.3 of the LDP paper), and enlarged for the grid
+    as proved at the head of `privacy.accounting`. The whole (ε, δ) curve is that of Gaussian differential privacy with
+    `mu`, so several reports of a client compose by μ² = Σ μ_r².
+
+    Attributes:
+        epsilon, delta: ε and δ. dimension: d.
+        sensitivity: how far replacing a client's data moves its vector, and the box that this stands in.
+        mu: the Gaussian differential privacy parameter of a report; 0 is given for all that ε and δ allow.
+
+    Raises:
+        UsageError: an argument out of range, another neighbouring relation, or a noise too small for the grid.
+    """
+
+    epsilon: float
+    delta: float
+    sensitivity: Sensitivity
+    dimension: int = 1
+    mu: float = 0.0
+    name: ClassVar[str] = ANALYTIC_GAUSSIAN
+
+    def __post_init__(self) -> None:
+        self.sensitivity.require(REPLACE_ONE_CLIENT)
+        if not self.mu:
+            msgspec.structs.force_setattr(self, "mu", accounting.mu_of(self.epsilon, self.delta))
+        check_mu(self.mu, self.epsilon, self.delta)
+        discrete_gaussian(self.noise_variance)
+
+    @property
+    def noise_variance(self) -> int:
+        """S, of the noise in each coordinate, in grid units squared."""
+        return accounting.share_variance(self.sensitivity.l2, self.mu, 1, self.dimension)
+
+    @property
+    def noise_scale(self) -> float:
+        """√S, in grid units."""
+        return math.sqrt(self.noise_variance)
+
+    def noise(self, count: int, key: bytes) -> NDArray[np.int64]:
+        """So many independent samples of N_Z(0, S), from 32 secret bytes."""
+        return discrete_gaussian(self.noise_variance).sample(count, key)
+
+
+class GridLaplace(Additive, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A report is the client's vector plus independent discrete Laplace noise in each coordinate.
+
+    Exactly (ε, 0)-locally private: the probabilities of a report z under v and v' have the ratio
+    Π_j a^(|z_j - v_j| - |z_j - v'_j|) <= a^-|v - v'|_1 <= e^(t Δ1) = e^ε. (That a report is kept modulo 2^64 changes
+    nothing: it is computed from z.)
+
+    Attributes:
+        epsilon: ε, as the exact binary fraction that the float is. dimension: d.
+        sensitivity: how far (L1) replacing a client's data moves its vector, and the box that this stands in.
+
+    Raises:
+        UsageError: an argument out of range, another neighbouring relation, or Δ1/ε above what is drawn.
+    """
+
+    epsilon: float
+    sensitivity: Sensitivity
+    dimension: int = 1
+    name: ClassVar[str] = GRID_LAPLACE
+    delta: ClassVar[float] = 0.0  # type: ignore[misc]
+
+    def __post_init__(self) -> None:
+        self.sensitivity.require(REPLACE_ONE_CLIENT)
+        require_epsilon(self.epsilon)
+        if self.dimension < 1:
+            raise UsageError(f"dimension is {self.dimension}, expected at least 1")
+        largest = self.epsilon * 2.0**_LOW_BITS_MAX / _LAST_EXPONENT
+        if self.sensitivity.l1 > largest:
+            raise UsageError(
+                f"the L1 sensitivity is {self.sensitivity.l1} grid units, expected at most {largest:.3g} at epsilon "
+                f"{at_least(self.epsilon)}: use fewer fraction bits, or a larger epsilon"
+            )
+
+    @property
+    def rate(self) -> Fraction:
+        """t = ε/Δ1, exactly: the noise falls by e^-t for each grid unit."""
+        return Fraction(self.epsilon) / self.sensitivity.l1
+
+    @property
+    def noise_variance(self) -> float:
+        """2a/(1-a)², of the noise in each coordinate, in grid units squared."""
+        return 1 / (2 * sinh(float(self.rate) / 2) ** 2)
+
+    @property
+    def noise_scale(self) -> float:
+        """b = Δ1/ε, in grid units."""
+        return 1 / float(self.rate)
+
+    def noise(self, count: int, key: bytes) -> NDArray[np.int64]:
+        """So many independent samples of the law, from 32 secret bytes."""
+        return sample(self.rate, count, key)
+
+
+class _Events(NamedTuple):
+    """The m low bits, B, and whether anything is above the low bits; and the heads of their probabilities."""
+
+    chances: tuple[Chance, ...]
+    heads: NDArray[np.uint32]
+
+
+@lru_cache(maxsize=64)
+def _events(rate: Fraction) -> _Events:
+    low_bits = 0
+    while rate * 2**low_bits < _LAST_EXPONENT:
+        low_bits += 1
+    bits = [Chance(rate * 2**i, 1) for i in range(low_bits)]
+    chances = (*bits, Chance(rate, 1), Chance(rate * 2**low_bits, 0))
+    return _Events(chances, np.array([chance.first_bits(HEAD_BITS) for chance in chances], dtype=np.uint32))
+
+
+def sample(rate: Fraction, count: int, key: bytes) -> NDArray[np.int64]:
+    """So many independent samples of P(x) ∝ e^(-rate |x|), from 32 secret bytes; the first ones do not depend on count.
+
+    Raises:
+        UsageError: a key of another length.
+    """
+    chances, heads = _events(rate)
+    stream = Stream(key)
+    samples = np.empty(count, dtype=np.int64)
+    for part, words in stream.rows(count, len(chances), np.uint32):
+        happened = words < heads
+        above = np.zeros(len(words), dtype=np.uint64)
+        unsettled = words == heads
+        unsettled[:, -1] |= happened[:, -1]
+        for row, event in np.argwhere(unsettled).tolist():
+            further = stream.further(part.start + row, event)
+            if words[row, event] == heads[event]:
+                happened[row, event] = chances[event].decides(further, int(heads[event]), HEAD_BITS)
+            if event == len(chances) - 1 and happened[row, event]:
+                above[row] = 1 + chances[event].run(further)
+        samples[part] = _assemble(happened, above)
+    return samples
+
+
+def _assemble(happened: NDArray[np.bool_], above: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """x from its parts; -1 - G is G with all bits turned."""
+    low_bits = happened.shape[1] - 2
+    low = np.zeros((len(happened), 8), dtype=np.uint8)
+    packed = np.packbits(happened[:, :low_bits], axis=1, bitorder="little")
+    low[:, : packed.shape[1]] = packed
+    magnitude = low.view("<u8")[:, 0] + (above << np.uint64(low_bits))
+    turned: NDArray[np.int64] = magnitude.astype(np.uint64).view(np.int64) ^ -happened[:, low_bits].astype(np.int64)
+    return turned

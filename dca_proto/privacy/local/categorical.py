@@ -1,57 +1,79 @@
-"""What the categorical local mechanisms have in common: values are categories, reports name one's own more often.
+"""Categorical local mechanisms: a report names the client's own category more often than any other.
 
 A client holds one of k categories, numbered from 0, or none (`MISSING`): it has no row, or its value is missing. It
 reports all the same, by a law of its own that is ε-private beside those of the categories, so that nobody learns it.
+
+**Randomised response**: Warner (1965) for k = 2; Kairouz, Bonawitz and Ramage (2016) for any k; "RR" in section 2.1 of
+the LDP paper. A client without a category gives the randomised response of one that is drawn evenly. The law of its
+report is then a mean of the k laws of the categories (it names each with probability 1/k), so that no report has a
+smaller probability than q or a larger one than p: beside any category's, too, the ratio is at most p/q <= e^ε. In an
+estimate it counts 1/k in every category, for (1/k - q)/(p - q) = 1/k where p + (k - 1) q = 1.
+
+**Optimal unary encoding**: Wang, Blocki, Li and Jha (2017), section 4.2.2; section 3.2.2 of the LDP paper, whose
+eq. (9) calls our p "q" and our 1 - q "p". Its estimator as printed, (mean - q)/(p - q) in its letters, is biased: with
+P(1 | bit 0) = 1 - p the unbiased one is (mean - (1 - p))/(q - (1 - p)), which is what stands here. Against randomised
+response its error hardly grows with the number of categories: better where e^ε + 2 < k. A client without a category has
+no bit of its own: each is 1 with q. Beside any category's one bit then has another law, with ratios of p/q = 1/(2q) and
+(1-q)/(1-p) = 2(1-q) at most. As q <= 1/2 <= 1-q, both are at most (1-q)/q <= e^ε. In an estimate it counts in no
+category.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from fractions import Fraction
-from typing import Any
+from functools import lru_cache
+from typing import Any, ClassVar
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dca_proto.aggregate import LocalReports
 from dca_proto.errors import PeerError, UsageError
-from dca_proto.privacy.local.estimate import LocalEstimate
-from dca_proto.privacy.local.values import integers, within
+from dca_proto.privacy.local.chance import Chance
+from dca_proto.privacy.local.stream import Stream
+from dca_proto.privacy.local.values import (
+    LocalEstimate,
+    counted,
+    integers,
+    require_epsilon,
+    shares,
+    variance_of_shares,
+    within,
+)
+from dca_proto.privacy.mechanism import RANDOMISED_RESPONSE, UNARY_ENCODING
 from dca_proto.privacy.rounding import at_least, at_most
 
 MISSING = -1
 """The value of a client that has no category."""
 EPSILON_LEAST, EPSILON_MAX = 2.0**-50, 36.0
 """Between which p and q are told apart from each other, and p from 1, as floats."""
+_ONE, _HALF = 2**64, 2**63
+_CATEGORIES_MAX = 2**20
+_REPORT_BYTES = 4
 
 
 class Categorical:
     """Base of a mechanism by which a report names a category with probability p if it is the client's own, else q.
 
     What is abstract mypy checks: a struct's metaclass is not that of abstract classes.
+
+    Attributes:
+        name: on the wire. epsilon: ε of each report. categories: k.
     """
 
     __slots__ = ()
+    name: ClassVar[str]
+    delta: ClassVar[float] = 0.0
+    epsilon: float
+    categories: int
 
     @property
     @abstractmethod
-    def name(self) -> str:
-        """On the wire."""
-
-    @property
-    @abstractmethod
-    def epsilon(self) -> float:
-        """ε of each report."""
-
-    @property
-    @abstractmethod
-    def categories(self) -> int:
-        """k."""
-
-    @property
-    @abstractmethod
-    def probabilities(self) -> tuple[Fraction, Fraction]:
-        """p and q, exact."""
+    def _weights(self) -> tuple[int, int]:
+        """p and q in units of 2^-64."""
 
     @property
     @abstractmethod
@@ -59,12 +81,50 @@ class Categorical:
         """How probably the report of a client without a category names any one of them."""
 
     @abstractmethod
-    def estimate(self, reports: ArrayLike) -> LocalEstimate:
-        """The share of clients in each category, shape ``(k,)``."""
+    def _counts(self, reports: ArrayLike) -> tuple[NDArray[np.int64], int]:
+        """How many reports name each category, and how many there are. Raises `UsageError` for what is no report."""
+
+    def _check(self, least: float) -> None:
+        """Refuse an ε or k out of range, and an ε at which p and q, as floats, are the same, or p is 1.
+
+        Args:
+            least: the smallest ε that is promised.
+
+        Raises:
+            UsageError: of reports no estimate could be made.
+        """
+        require_epsilon(self.epsilon)
+        if not 2 <= self.categories <= _CATEGORIES_MAX:
+            raise UsageError(f"categories is {self.categories}, expected 2 to {_CATEGORIES_MAX}")
+        p, q = map(float, self.probabilities)
+        if not q < p:
+            raise UsageError(
+                f"epsilon {at_least(self.epsilon)} is too small for {self.categories} categories, expected at least "
+                f"{at_least(least, 1)}"
+            )
+        if not p < 1:
+            raise UsageError(
+                f"epsilon {at_least(self.epsilon)} is too large: reports would hardly ever differ from what is held; "
+                f"expected at most {at_most(EPSILON_MAX)}"
+            )
+
+    @property
+    def probabilities(self) -> tuple[Fraction, Fraction]:
+        """p, of a report that names the client's own category, and q, of one that names another one; exact."""
+        own, stray = self._weights
+        return Fraction(own, _ONE), Fraction(stray, _ONE)
 
     def to_inputs(self, contributions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The categories of one-hot rows, shape ``(n,)``; `MISSING` of rows of zeros."""
         return np.where(contributions.max(axis=1) > 0, contributions.argmax(axis=1), MISSING)
+
+    def estimate(self, reports: ArrayLike) -> LocalEstimate:
+        """The share of clients in each category, shape ``(k,)``. Raises `UsageError` where a report cannot be one."""
+        return shares(*self._counts(reports), *self._weights, _ONE)
+
+    def variance(self, held: ArrayLike, reports: int) -> NDArray[np.float64]:
+        """Exact variance of an estimated share where a share `held` of the reporting clients is in the category."""
+        return variance_of_shares(held, reports, *self._weights, _ONE)
 
     def variance_in_sum(self, unit: float) -> float:
         """The largest of one report's noise in the estimated count of a category, whatever its client holds."""
@@ -90,27 +150,6 @@ class Categorical:
             categories=self.categories,
         )
 
-    def _require_odds(self, least: float) -> None:
-        """Refuse an ε at which p and q, as floats, are the same, or p is 1: no estimate could be made of reports.
-
-        Args:
-            least: the smallest ε that is promised.
-
-        Raises:
-            UsageError: it is too small or too large.
-        """
-        p, q = map(float, self.probabilities)
-        if not q < p:
-            raise UsageError(
-                f"epsilon {at_least(self.epsilon)} is too small for {self.categories} categories, expected at least "
-                f"{at_least(least, 1)}"
-            )
-        if not p < 1:
-            raise UsageError(
-                f"epsilon {at_least(self.epsilon)} is too large: reports would hardly ever differ from what is held; "
-                f"expected at most {at_most(EPSILON_MAX)}"
-            )
-
     def _checked(self, values: ArrayLike) -> NDArray[np.int64]:
         """Categories, or `MISSING`. Raises `UsageError`, which does not say what a value is."""
         held = integers("values", values)
@@ -118,7 +157,160 @@ class Categorical:
         return held
 
 
-def require_length(data: bytes, expected: int) -> None:
+class RandomisedResponse(Categorical, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A report is the client's own category with probability p, each of the k - 1 others with probability q.
+
+    Exactly (ε, 0)-locally private: q = ⌈2^64/(e^ε + k - 1)⌉ / 2^64 and p = 1 - (k - 1) q. As q (e^ε + k - 1) >= 1,
+    p <= e^ε q. Every report has probability p or q under every category, so no ratio exceeds p/q <= e^ε. One uniform
+    word of 64 bits decides a report, which thus has exactly these probabilities.
+
+    Attributes:
+        epsilon: ε, as the exact binary fraction that the float is. categories: k, 2 to 2^20.
+
+    Raises:
+        UsageError: ε or k out of range, ε so small for k that p and q are the same, or so large that p is 1.
+    """
+
+    epsilon: float
+    categories: int
+    name: ClassVar[str] = RANDOMISED_RESPONSE
+
+    def __post_init__(self) -> None:
+        self._check(max(self.categories**2 / 2**63, EPSILON_LEAST))
+
+    @property
+    def _weights(self) -> tuple[int, int]:
+        return _weights(self.epsilon, self.categories)
+
+    @property
+    def stray_of_missing(self) -> float:
+        """1/k."""
+        return 1 / self.categories
+
+    def randomise(self, values: ArrayLike, key: bytes) -> NDArray[np.int64]:
+        """One report for each client.
+
+        Args:
+            values: categories 0 to k - 1 or `MISSING`, shape ``(n,)``. key: 32 fresh secret bytes, for this call alone.
+
+        Returns:
+            Categories, shape ``(n,)``.
+
+        Raises:
+            UsageError: values of another kind or out of range (it does not say which), or a wrong key.
+        """
+        stream, (own, stray) = Stream(key), self._weights
+        held = self._with_drawn(self._checked(values), stream)
+        reports = np.empty_like(held)
+        for part, words in stream.rows(len(held), 1, np.uint64):
+            word = words[:, 0]
+            shift = np.where(word < np.uint64(own), np.uint64(0), (word - np.uint64(own)) // np.uint64(stray) + 1)
+            reports[part] = (held[part] + shift.astype(np.int64)) % self.categories
+        return reports
+
+    def _with_drawn(self, held: NDArray[np.int64], stream: Stream) -> NDArray[np.int64]:
+        """The categories, with one drawn evenly for each `MISSING`, by words of the stream that nothing else uses."""
+        filled = held.copy()
+        for row in np.flatnonzero(held == MISSING).tolist():
+            filled[row] = _evenly(stream.further(row, 0), self.categories)
+        return filled
+
+    def encode(self, report: NDArray[Any]) -> bytes:
+        """Its number in 4 bytes, little-endian."""
+        return int(report).to_bytes(_REPORT_BYTES, "little")
+
+    def decode(self, data: bytes) -> NDArray[np.int64]:
+        """Inverse of `encode`, shape ``()``. Raises `PeerError` for another length or a category of k or more."""
+        _require_length(data, _REPORT_BYTES)
+        category = int.from_bytes(data, "little")
+        if category >= self.categories:
+            raise PeerError("release", found=f"category {category}", expected=f"< {self.categories}")
+        return np.array(category, dtype=np.int64)
+
+    def _counts(self, reports: ArrayLike) -> tuple[NDArray[np.int64], int]:
+        told = within("reports", integers("reports", reports), 0, self.categories - 1, "number the categories from 0")
+        return np.bincount(told, minlength=self.categories), counted(told)
+
+
+class UnaryEncoding(Categorical, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A report is k bits: the client's own is 1 with probability p = 1/2, each other with q, independently.
+
+    Exactly (ε, 0)-locally private: q = ⌈2^64/(e^ε + 1)⌉ / 2^64. Two categories differ in two bits, one of each; a
+    report's probabilities have at most the ratio (p/q) · ((1-q)/(1-p)) = (1-q)/q <= e^ε, as q (e^ε + 1) >= 1. One
+    uniform word of 64 bits decides each bit, which thus has exactly these probabilities.
+
+    Attributes:
+        epsilon: ε, as the exact binary fraction that the float is. categories: k, 2 to 2^20.
+
+    Raises:
+        UsageError: ε or k out of range, or ε so small that p and q are the same.
+    """
+
+    epsilon: float
+    categories: int
+    name: ClassVar[str] = UNARY_ENCODING
+
+    def __post_init__(self) -> None:
+        self._check(EPSILON_LEAST)
+
+    @property
+    def _weights(self) -> tuple[int, int]:
+        return _HALF, _stray(self.epsilon, 2)
+
+    @property
+    def stray_of_missing(self) -> float:
+        """q."""
+        return self._weights[1] / _ONE
+
+    def randomise(self, values: ArrayLike, key: bytes) -> NDArray[np.bool_]:
+        """One report for each client: bits, shape ``(n, k)``. Arguments and errors as of `RandomisedResponse`."""
+        held, stray = self._checked(values), np.uint64(self._weights[1])
+        reports = np.empty((len(held), self.categories), dtype=np.bool_)
+        for part, words in Stream(key).rows(len(held), self.categories, np.uint64):
+            np.less(words, stray, out=reports[part])
+            having = np.flatnonzero(held[part] != MISSING)
+            own = having, held[part][having]
+            reports[part][own] = words[own] < np.uint64(_HALF)
+        return reports
+
+    def encode(self, report: NDArray[np.bool_]) -> bytes:
+        """Category j's bit is bit j mod 8 of byte ⌊j/8⌋, from the lowest on; what is left of the last byte is 0."""
+        return np.packbits(report, bitorder="little").tobytes()
+
+    def decode(self, data: bytes) -> NDArray[np.bool_]:
+        """Inverse of `encode`, shape ``(k,)``. Raises `PeerError` for another length or a bit beyond the k-th."""
+        _require_length(data, -(-self.categories // 8))
+        bits = np.unpackbits(np.frombuffer(data, dtype=np.uint8), bitorder="little").astype(np.bool_)
+        if bits[self.categories :].any():
+            raise PeerError("release", found=f"a bit beyond the first {self.categories}", expected="0 there")
+        return bits[: self.categories]
+
+    def _counts(self, reports: ArrayLike) -> tuple[NDArray[np.int64], int]:
+        told = np.asarray(reports)  # bits, or counts of 0 and 1
+        table = integers("reports", told.astype(np.int64) if told.dtype == np.bool_ else told, columns=self.categories)
+        within("reports", table, 0, 1, "give each category's bit")
+        return table.sum(axis=0), counted(table)
+
+
+def _weights(epsilon: float, categories: int) -> tuple[int, int]:
+    """p and q of randomised response in units of 2^-64."""
+    stray = _stray(epsilon, categories)
+    return _ONE - (categories - 1) * stray, stray
+
+
+@lru_cache(maxsize=64)
+def _stray(epsilon: float, categories: int) -> int:
+    """⌈2^64/(e^ε + k - 1)⌉. (What it is the ceiling of is irrational.)"""
+    return Chance(Fraction(epsilon), categories - 1).first_bits(64) + 1
+
+
+def _evenly(words: Iterator[int], categories: int) -> int:
+    """A category, each as probable as the others: words of 64 bits beyond the last whole multiple of k are skipped."""
+    fitting = _ONE - _ONE % categories
+    return next(word for word in words if word < fitting) % categories
+
+
+def _require_length(data: bytes, expected: int) -> None:
     """Raises `PeerError` for a report of another length."""
     if len(data) != expected:
         raise PeerError("length", found=f"{len(data)} bytes", expected=f"{expected} bytes")
