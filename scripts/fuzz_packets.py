@@ -46,9 +46,8 @@ from dca_proto.protocol.trainer.request import AskLdpReport, AskNodeRelease
 from dca_proto.protocol.wire.codec import decode_frame, encode
 from dca_proto.protocol.wire.messages import Sealed
 from dca_proto.protocol.wire.topics import subscriptions
-from dca_proto.runtime.backoff import Backoff
 from dca_proto.runtime.logs import configure_logs
-from dca_proto.runtime.mqtt import MqttTransport
+from dca_proto.runtime.mqtt import Backoff, MqttTransport
 from dca_proto.runtime.runner import Runner
 from dca_proto.runtime.settings import BrokerSettings
 from dca_proto.runtime.store import MemoryStore

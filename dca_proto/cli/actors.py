@@ -18,11 +18,11 @@ from dca_proto.errors import RoundAborted, UsageError
 from dca_proto.privacy.mechanism import LOCAL_MECHANISMS
 from dca_proto.privacy.rounding import claim_words
 from dca_proto.protocol.facts import RoundCompleted, RoundFailed
-from dca_proto.runtime.config import convert
 from dca_proto.runtime.device import Device, complete, load
 from dca_proto.runtime.logs import FactLog, configure_logs
 from dca_proto.runtime.outcome import Aborted, Outcome, aborted, estimates, outcome
 from dca_proto.runtime.request import KINDS, RoundSettings, open_round
+from dca_proto.runtime.settings import convert
 
 OUTPUT = {"trainer": Outcome | Aborted | list[Outcome | Aborted]}
 _CONFIG = """  [{role}]

@@ -37,8 +37,8 @@ from dca_proto.protocol.policy import Policy
 from dca_proto.protocol.trainer.request import tolerated_of
 from dca_proto.protocol.validated import ValidatedRound
 from dca_proto.protocol.wire.messages import Announcement
-from dca_proto.runtime.config import convert
 from dca_proto.runtime.request import KINDS, check_kind, check_windows, compute_ids, require_without_computes
+from dca_proto.runtime.settings import convert
 from dca_proto.statistics import resolve
 from dca_proto.statistics.regression import Regression
 from dca_proto.statistics.weights import best_regression_weights

@@ -28,7 +28,6 @@ import msgspec
 from dca_proto.errors import UsageError
 from dca_proto.runtime import parent_death
 from dca_proto.runtime.access import Access, limit_lines, write_access
-from dca_proto.runtime.listener import is_anothers
 from dca_proto.runtime.parts import PART_BYTES_DEFAULT
 from dca_proto.wording import to_install
 
@@ -302,3 +301,35 @@ def _version(kind: str) -> str:
     told = subprocess.run([str(find_mosquitto()), "-h"], capture_output=True, text=True, check=False).stdout
     found = re.search(r"version (\S+)", told)
     return found.group(1) if found else "unknown"
+
+
+_LISTENING = "0A"  # the state in /proc/net/tcp
+
+
+def is_anothers(pid: int, port: int) -> bool:
+    """Whether sockets listen on the port, and none of them is the process's (Linux). False where nobody can know."""
+    try:
+        listening = {line for table in ("tcp", "tcp6") for line in _listening(pid, table, port)}
+        own = _sockets(pid)
+    except OSError:
+        return False
+    return bool(listening) and not listening & own
+
+
+def _listening(pid: int, table: str, port: int) -> set[str]:
+    """Inodes of the sockets that listen on that port, in the network that the process sees."""
+    path = Path(f"/proc/{pid}/net/{table}")
+    if not path.exists():
+        return set()  # a system without IPv6
+    rows = [line.split() for line in path.read_text(encoding="ascii").splitlines()[1:]]
+    return {row[9] for row in rows if row[3] == _LISTENING and int(row[1].rpartition(":")[2], 16) == port}
+
+
+def _sockets(pid: int) -> set[str]:
+    found = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            kind, _, inode = str(descriptor.readlink()).partition(":")
+            if kind == "socket":
+                found.add(inode.strip("[]"))
+    return found

@@ -27,7 +27,7 @@ import importlib
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -36,11 +36,9 @@ from dca_proto.protocol.federation import Federation, Member
 from dca_proto.protocol.policy import BudgetLimit, Floors, Policy
 from dca_proto.runtime.keyfile import read_federation
 from dca_proto.runtime.request import RoundSettings
-from dca_proto.runtime.settings import BrokerSettings, parse_broker
+from dca_proto.runtime.settings import BrokerSettings, anchored, check_keys, convert, parse_broker
 from dca_proto.statistics import registered
-from dca_proto.wording import in_words, nearest
-
-T = TypeVar("T", bound=msgspec.Struct)
+from dca_proto.wording import nearest
 
 
 class _Files(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,7 +139,7 @@ def _role(tables: Mapping[str, Any], roles: tuple[str, ...], path: Path) -> str:
 
 def _config(role: str, tables: Mapping[str, Any], directory: Path) -> Config:
     known = (role, "broker", *_SECTIONS[role])
-    _check_keys("sections", tables, known)
+    check_keys("sections", tables, known)
     for name in known:
         if not isinstance(tables.get(name, {}), dict):
             raise InputError(f"{name} is a value, expected the section [{name}]")
@@ -165,10 +163,9 @@ def _config(role: str, tables: Mapping[str, Any], directory: Path) -> Config:
 def _files(role: str, table: Mapping[str, Any], directory: Path) -> ClientFiles | NodeFiles:
     kind: type[ClientFiles | NodeFiles] = ClientFiles if role == "client" else NodeFiles
     files = convert(f"[{role}]", table, kind)
-    paths = {name: value for name, value in msgspec.structs.asdict(files).items() if isinstance(value, Path)}
     for module in files.modules:
         _import(module)
-    return msgspec.structs.replace(files, **{name: directory / value for name, value in paths.items()})
+    return anchored(files, directory)
 
 
 def _import(module: str) -> None:
@@ -221,31 +218,3 @@ def check_known(where: str, given: Iterable[str], known: Iterable[str]) -> None:
     for text in given:
         if text not in names:
             raise InputError(f"{where}: {text!r} is unknown{nearest(text, names)}; known: {', '.join(names)}")
-
-
-def convert(where: str, table: Mapping[str, Any], kind: type[T]) -> T:
-    """A table of a file as a `kind`, whose fields are the only keys it may have.
-
-    Raises:
-        UsageError: an unknown key (naming the nearest), a missing one, or a wrong value.
-    """
-    _check_keys(f"{where} keys", table, [field.name for field in msgspec.structs.fields(kind)])
-    try:
-        return msgspec.convert(dict(table), kind, dec_hook=_path)
-    except msgspec.ValidationError as error:
-        if isinstance(error.__cause__, UsageError):
-            raise error.__cause__ from None
-        raise InputError(f"{where} {in_words(error)}") from None
-
-
-def _check_keys(what: str, table: Mapping[str, Any], known: Iterable[str]) -> None:
-    names = tuple(known)
-    for key in table:
-        if key not in names:
-            raise InputError(f"unknown key {key!r}{nearest(key, names)}; {what}: {', '.join(names)}")
-
-
-def _path(kind: type, value: object) -> object:
-    if kind is Path and isinstance(value, str):
-        return Path(value).expanduser()
-    raise ValueError(f"expected the name of a file, got `{type(value).__name__}`")

@@ -23,8 +23,7 @@ from dca_proto.protocol.facts import RoundCompleted, RoundFailed
 from dca_proto.protocol.trainer.actor import Trainer
 from dca_proto.protocol.trainer.federation_budget import BudgetError
 from dca_proto.protocol.trainer.request import OpenRound
-from dca_proto.runtime.clock import SystemClock
-from dca_proto.runtime.runner import Runner
+from dca_proto.runtime.runner import Runner, SystemClock
 from dca_proto.runtime.store import Store
 from dca_proto.runtime.transport import Transport
 

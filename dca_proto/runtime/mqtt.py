@@ -14,13 +14,12 @@ import os
 import random
 import ssl
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 import structlog
 
 from dca_proto.errors import DcaError, LoginError, TransportError, UsageError
-from dca_proto.runtime.backoff import Backoff, Retries
 from dca_proto.runtime.connection import Connection, in_words
 from dca_proto.runtime.inbox import Inbox, InboxLimits, closed
 from dca_proto.runtime.packets import NUMBERS, Published, connect, publish, topic_name
@@ -272,3 +271,45 @@ def _log(fact: Connected | Disconnected) -> None:
     """A loss is a warning."""
     tell = log.warning if isinstance(fact, Disconnected) else log.info
     tell(type(fact).__name__, **msgspec.structs.asdict(fact))
+
+
+class Backoff(msgspec.Struct, frozen=True, kw_only=True):
+    """Waits of `first_s`, doubled up to `most_s`, each spread evenly over its upper half."""
+
+    first_s: float = 0.2
+    most_s: float = 30.0
+
+    def waits(self, rng: random.Random) -> Iterator[float]:
+        """Endless waits in seconds."""
+        wait_s = self.first_s
+        while True:
+            yield wait_s * (0.5 + 0.5 * rng.random())
+            wait_s = min(2 * wait_s, self.most_s)
+
+
+class Retries:
+    """The waits of one connection. They begin anew only after it has lasted twice the longest of them.
+
+    Two copies of one identity end each other's connections. Each try of theirs succeeds, so without this they would
+    go on several times a second.
+
+    Attributes:
+        short: how many connections in a row have not lasted.
+    """
+
+    def __init__(self, backoff: Backoff, rng: random.Random) -> None:
+        self._backoff = backoff
+        self._rng = rng
+        self._waits = backoff.waits(rng)
+        self.short = 0
+
+    def ended(self, lasted_s: float) -> None:
+        """Note how long a connection lasted."""
+        self.short += 1
+        if lasted_s >= 2 * self._backoff.most_s:
+            self.short = 0
+            self._waits = self._backoff.waits(self._rng)
+
+    def wait_s(self) -> float:
+        """How long to wait before the next try, in seconds."""
+        return next(self._waits)

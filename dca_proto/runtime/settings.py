@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -14,6 +15,7 @@ from dca_proto.runtime.parts import PART_BYTES_DEFAULT, PART_BYTES_LEAST
 from dca_proto.runtime.private import check_private, read_password
 from dca_proto.wording import in_words, nearest
 
+T = TypeVar("T", bound=msgspec.Struct)
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
 
 
@@ -128,26 +130,43 @@ def parse_broker(table: Mapping[str, object], directory: Path | None = None) -> 
     Raises:
         UsageError: an unknown key (naming the nearest), a wrong type or a value out of range.
     """
-    known = BrokerSettings.__struct_fields__
-    for name in table:
-        if name not in known:
-            raise InputError(f"[broker] unknown key {name!r}{nearest(name, known)}; keys: {', '.join(known)}")
+    settings = convert("[broker]", table, BrokerSettings)
+    return anchored(settings, directory) if directory is not None else settings
+
+
+# --- any table of a file ----------------------------------------------------------------------------------------------
+
+
+def convert(where: str, table: Mapping[str, object], kind: type[T]) -> T:
+    """A table of a file as a `kind`, whose fields are the only keys it may have.
+
+    Raises:
+        UsageError: an unknown key (naming the nearest), a missing one, or a wrong value.
+    """
+    check_keys(f"{where} keys", table, [field.name for field in msgspec.structs.fields(kind)])
     try:
-        settings = msgspec.convert(dict(table), BrokerSettings, dec_hook=_decode_path)
+        return msgspec.convert(dict(table), kind, dec_hook=_path)
     except msgspec.ValidationError as error:
         if isinstance(error.__cause__, UsageError):
             raise error.__cause__ from None
-        raise InputError(f"[broker] {in_words(error)}") from None
-    return _anchored(settings, directory) if directory is not None else settings
+        raise InputError(f"{where} {in_words(error)}") from None
 
 
-def _decode_path(kind: type, value: object) -> object:
+def check_keys(what: str, table: Mapping[str, object], known: Iterable[str]) -> None:
+    """Refuse a key that is not known. Raises `UsageError` that names the nearest."""
+    names = tuple(known)
+    for key in table:
+        if key not in names:
+            raise InputError(f"unknown key {key!r}{nearest(key, names)}; {what}: {', '.join(names)}")
+
+
+def anchored(settings: T, directory: Path) -> T:
+    """The settings with relative file names in a directory."""
+    paths = {name: value for name, value in msgspec.structs.asdict(settings).items() if isinstance(value, Path)}
+    return msgspec.structs.replace(settings, **{name: directory / value for name, value in paths.items()})
+
+
+def _path(kind: type, value: object) -> object:
     if kind is Path and isinstance(value, str):
         return Path(value).expanduser()
-    raise ValueError(f"expected `str`, got `{type(value).__name__}`")
-
-
-def _anchored(settings: BrokerSettings, directory: Path) -> BrokerSettings:
-    names = ("ca", "certificate", "key", "password_file")
-    paths = {name: directory / getattr(settings, name) for name in names if getattr(settings, name) is not None}
-    return msgspec.structs.replace(settings, **paths)
+    raise ValueError(f"expected the name of a file, got `{type(value).__name__}`")

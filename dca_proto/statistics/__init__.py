@@ -12,10 +12,9 @@ from dca_proto.statistics.gradient import Gradient
 from dca_proto.statistics.histogram import Histogram
 from dca_proto.statistics.mixture import Mixture
 from dca_proto.statistics.model_gradient import ModelGradient
-from dca_proto.statistics.moments import Moments
+from dca_proto.statistics.moments import Moments, SecondMoments
 from dca_proto.statistics.phases import Phases
 from dca_proto.statistics.regression import Regression
-from dca_proto.statistics.second_moments import SecondMoments
 from dca_proto.statistics.sensitivity import ADD_OR_REMOVE_ONE_CLIENT, REPLACE_ONE_CLIENT, REPLACE_ONE_ROW, Sensitivity
 from dca_proto.statistics.sum import Mean, Sum
 from dca_proto.statistics.survival import Survival, SurvivalRegression

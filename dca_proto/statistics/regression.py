@@ -24,7 +24,7 @@ from dca_proto.errors import UsageError
 from dca_proto.statistics.ball import ball_limit, check_radius, into_ball
 from dca_proto.statistics.base import register
 from dca_proto.statistics.regression_sensitivity import Limits, Weights, regression_sensitivity
-from dca_proto.statistics.scaled import ScaledColumns, grid_limits, half_bits
+from dca_proto.statistics.scaled import ScaledColumns, grid_limits, half_bits, symmetric, term_labels, unique_terms
 from dca_proto.statistics.sensitivity import Sensitivity
 
 CONSTANT = "1"
@@ -92,8 +92,7 @@ class Regression(ScaledColumns, frozen=True, kw_only=True):
 
     def labels(self) -> tuple[str, ...]:
         names = self.features
-        products = [f"{left}·{right}" for i, left in enumerate(names) for right in names[i:]]
-        products += [f"{feature}·{self.target}" for feature in names]
+        products = term_labels(names) + [f"{feature}·{self.target}" for feature in names]
         return (*products, f"{self.target}²") if self.target_square else tuple(products)
 
     def row_sensitivity(self, fraction_bits: int) -> Sensitivity:
@@ -106,11 +105,8 @@ class Regression(ScaledColumns, frozen=True, kw_only=True):
     def evaluate(self, rows: NDArray[np.float64], fraction_bits: int) -> NDArray[np.int64]:
         x, y = self._rows(rows, half_bits(fraction_bits))
         w1, w2, w3 = self.weights
-        products = [w1 * x[:, i : i + 1] * x[:, i:] for i in range(x.shape[1])]
-        products.append(w2 * x * y)
-        if self.target_square:
-            products.append(w3 * y * y)
-        return np.concatenate(products, axis=1)
+        square = [w3 * y * y] if self.target_square else []
+        return np.concatenate([w1 * unique_terms(x), w2 * x * y, *square], axis=1)
 
     def _rows(self, rows: NDArray[np.float64], bits: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Features, the constant first if there is one, and target, on a grid of 2^-bits."""
@@ -153,12 +149,8 @@ class Regression(ScaledColumns, frozen=True, kw_only=True):
         if value.shape != (self.dimension,):
             raise UsageError(f"the vector has shape {value.shape}; expected ({self.dimension},)")
         terms, d = value / self._coordinate_weights(), len(self.features)
-        upper = np.triu_indices(d)
-        xx = np.zeros((d, d))
-        xx[upper] = terms[: upper[0].size]
-        xx.T[upper] = xx[upper]
-        xy = terms[upper[0].size : upper[0].size + d]
-        return xx, xy, float(terms[-1]) if self.target_square else None
+        xx, xy, _ = np.split(terms, np.cumsum(self.block_sizes[:2]))
+        return symmetric(xx, d), xy, float(terms[-1]) if self.target_square else None
 
     def _coordinate_weights(self) -> NDArray[np.float64]:
         return np.repeat(np.array(self.weights, dtype=np.float64), self.block_sizes)

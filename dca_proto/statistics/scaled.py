@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -122,6 +123,24 @@ def grid_limits(columns: tuple[str, ...], bounds: tuple[float, ...], bits: int) 
             f"bound {bound:g} of column {column!r} is not below {limit:g}; lower it or use fewer fraction bits"
         )
     return tuple(np.floor(np.ldexp(bounds, bits)).astype(np.int64).tolist())
+
+
+def unique_terms(x: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The upper triangle of xxᵀ of each row, row by row, shape ``(m, d)`` to ``(m, d(d + 1)/2)``."""
+    return np.concatenate([x[:, i : i + 1] * x[:, i:] for i in range(x.shape[1])], axis=1)
+
+
+def term_labels(names: Sequence[str]) -> list[str]:
+    """What the unique terms of xxᵀ are, for people."""
+    return [f"{left}·{right}" for i, left in enumerate(names) for right in names[i:]]
+
+
+def symmetric(terms: NDArray[np.float64], d: int) -> NDArray[np.float64]:
+    """The matrix of unique terms, shape ``(d, d)``."""
+    upper, matrix = np.triu_indices(d), np.zeros((d, d))
+    matrix[upper] = terms
+    matrix.T[upper] = terms
+    return matrix
 
 
 def half_bits(fraction_bits: int) -> int:

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from dca_proto.errors import UsageError
 from dca_proto.statistics.ball import ball_limit, check_radius, into_ball
 from dca_proto.statistics.base import Statistic, register
-from dca_proto.statistics.scaled import half_bits
+from dca_proto.statistics.scaled import half_bits, term_labels, unique_terms
 from dca_proto.statistics.sensitivity import Sensitivity
 from dca_proto.statistics.sum import Sum
 
@@ -199,7 +199,7 @@ class SurvivalRegression(Survival, frozen=True, kw_only=True):
         names = self.features.columns
         words = [f"code {place + 1}" for place in range(self.block_sizes[0])]
         sums = [f"{name}, code {place + 1}" for place in range(self.factors.shape[1]) for name in names]
-        return (*words, *sums, *(f"{left}·{right}" for i, left in enumerate(names) for right in names[i:]))
+        return (*words, *sums, *term_labels(names))
 
     def ranges(self) -> dict[str, tuple[float, float]]:
         return {**super().ranges(), **self.features.ranges()}
@@ -235,8 +235,7 @@ class SurvivalRegression(Survival, frozen=True, kw_only=True):
         x = into_ball(boxed.astype(np.float64), ball_limit("radius", self.radius, bits))
         factors = self.factors[cells]
         sums = (factors[:, :, None] * x[:, None, :]).reshape(len(rows), -1) << bits
-        products = [self.square_weight * x[:, i : i + 1] * x[:, i:] for i in range(x.shape[1])]
-        return np.concatenate([self.words[cells] << fraction_bits, sums, *products], axis=1)
+        return np.concatenate([self.words[cells] << fraction_bits, sums, self.square_weight * unique_terms(x)], axis=1)
 
     @cached_property
     def factors(self) -> NDArray[np.int64]:

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from dca_proto.errors import TransportError, UsageError
-from dca_proto.runtime.backoff import Backoff
 from dca_proto.runtime.broker import Broker, BrokerOptions, launch_broker
-from dca_proto.runtime.mqtt import MqttTransport
+from dca_proto.runtime.mqtt import Backoff, MqttTransport
 from dca_proto.runtime.settings import BrokerSettings
 from dca_proto.runtime.transport import Connected, Disconnected
 

@@ -26,9 +26,8 @@ from dca_proto.protocol.effects import (
 )
 from dca_proto.protocol.events import Command, Event, Received, Started, Timer, TimerFired
 from dca_proto.protocol.wire.topics import subscriptions, topic_of
-from dca_proto.runtime.clock import SystemClock, Timers
 from dca_proto.runtime.inbox import Pending
-from dca_proto.runtime.runner import Runner, RunnerLimits
+from dca_proto.runtime.runner import Runner, RunnerLimits, SystemClock, Timers
 from dca_proto.runtime.store import MemoryStore, Record, SqliteStore, Store
 from dca_proto.runtime.transport import Message
 

@@ -33,7 +33,10 @@ def test_a_full_table_is_understood() -> None:
     ("table", "message"),
     [
         ({}, "missing required field `url`"),
-        ({"url": "mqtt://h", "keepalive": 3}, r"unknown key 'keepalive' \(did you mean 'keepalive_s'\?\); keys: url"),
+        (
+            {"url": "mqtt://h", "keepalive": 3},
+            r"'keepalive' \(did you mean 'keepalive_s'\?\); \[broker\] keys: url",
+        ),
         ({"url": "http://h"}, "url: found 'http://h', expected mqtt://host"),
         ({"url": "mqtt://"}, "url: found 'mqtt://', expected"),
         ({"url": "mqtt://h:99999"}, "expected mqtt://host"),

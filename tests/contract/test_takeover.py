@@ -12,10 +12,9 @@ import random
 import pytest
 from amqtt.session import Session
 
-from dca_proto.runtime.backoff import Backoff
 from dca_proto.runtime.broker import Broker
 from dca_proto.runtime.embedded import Embedded, configuration
-from dca_proto.runtime.mqtt import MqttTransport
+from dca_proto.runtime.mqtt import Backoff, MqttTransport
 from dca_proto.runtime.settings import BrokerSettings
 
 CONNACK, PUBLISH, PUBACK, SUBACK = 0x20, 0x30, 0x40, 0x90

@@ -21,8 +21,7 @@ from dca_proto.cli.inspect import read_store
 from dca_proto.protocol.actor import Actor
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.wire.topics import subscriptions
-from dca_proto.runtime.backoff import Backoff
-from dca_proto.runtime.mqtt import MqttTransport
+from dca_proto.runtime.mqtt import Backoff, MqttTransport
 from dca_proto.runtime.runner import Runner
 from dca_proto.runtime.settings import BrokerSettings
 from dca_proto.runtime.store import SqliteStore

@@ -18,11 +18,12 @@ from dca_proto.crypto.sealing import Identity
 from dca_proto.errors import UsageError
 from dca_proto.protocol.federation import Federation, Member, enrol, sign_federation
 from dca_proto.protocol.policy import BudgetLimit, Policy
-from dca_proto.runtime.config import convert, read_config
+from dca_proto.runtime.config import read_config
 from dca_proto.runtime.device import _data, load
 from dca_proto.runtime.inbox import CLIENT_LIMITS, InboxLimits
 from dca_proto.runtime.keyfile import write_certificate, write_identity
 from dca_proto.runtime.request import RoundSettings, open_round
+from dca_proto.runtime.settings import convert
 from dca_proto.runtime.table import Table, read_csv
 
 AUTHORITY, CLIENT, FIRST, SECOND, TRAINER, STRANGER = (Identity(bytes([index]) * 32) for index in range(6))
@@ -124,7 +125,7 @@ def test_names_of_members_become_ids(folder: Path) -> None:
         ("[broker]", "[brokr]", "unknown key 'brokr' (did you mean 'broker'?); sections: client, broker, policy"),
         ('[broker]\nurl = "mqtt://localhost"', "", "[broker] is missing"),
         ('[broker]\nurl = "mqtt://localhost"', "[[broker]]", "broker is a value, expected the section [broker]"),
-        ("url =", "ulr =", "[broker] unknown key 'ulr' (did you mean 'url'?)"),
+        ("url =", "ulr =", "unknown key 'ulr' (did you mean 'url'?); [broker] keys:"),
         ("mqtt://", "http://", "expected mqtt://host"),
         ("[client]", "[client", "is not TOML"),
         ("federation.toml", "nowhere.toml", "nowhere.toml does not exist"),

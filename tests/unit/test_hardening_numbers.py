@@ -20,9 +20,8 @@ from dca_proto.protocol.federation import Federation, Member
 from dca_proto.protocol.ledger import Ledger
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.policy import BudgetLimit, Floors, Policy
-from dca_proto.runtime.config import convert
 from dca_proto.runtime.request import RoundSettings, open_round
-from dca_proto.runtime.settings import BrokerSettings
+from dca_proto.runtime.settings import BrokerSettings, convert
 from dca_proto.runtime.table import read_csv
 from dca_proto.statistics import resolve
 from dca_proto.testing import TestFederation

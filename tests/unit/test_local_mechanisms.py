@@ -26,7 +26,7 @@ from dca_proto.privacy.local import (
     LocalMechanism,
     RandomisedResponse,
     UnaryEncoding,
-    laplace,
+    additive,
     registered,
     resolve,
     response,
@@ -420,5 +420,5 @@ def test_a_statistics_contributions_can_be_reported(rows_max: int) -> None:
 
 def test_laplace_is_drawn_by_the_sampler_that_was_proved() -> None:
     one = GridLaplace(0.5, GRID, 2)
-    expected = laplace.sample(Fraction(1, 1400), 6, KEY).reshape(3, 2)
+    expected = additive.sample(Fraction(1, 1400), 6, KEY).reshape(3, 2)
     assert np.array_equal(one.randomise(np.full((3, 2), 7), KEY), expected + 7)

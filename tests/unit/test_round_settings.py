@@ -19,10 +19,10 @@ from dca_proto.protocol.play import play_releases
 from dca_proto.protocol.policy import Policy
 from dca_proto.protocol.trainer.request import AskLdpReport, AskNodeRelease, AskSecureSum, OpenRound
 from dca_proto.runtime import device
-from dca_proto.runtime.config import convert
 from dca_proto.runtime.keyfile import read_federation
 from dca_proto.runtime.outcome import outcome
 from dca_proto.runtime.request import RoundSettings, open_round
+from dca_proto.runtime.settings import convert
 from dca_proto.testing import TestFederation
 
 ALONE = TestFederation(2, 0, policy=Policy(rows_of_many=True))

@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable
 from dca_proto.errors import UsageError
 from dca_proto.privacy.cost import PrivacyCost, total
 from dca_proto.protocol.ledger import Charge, Cost, Ledger
-from dca_proto.protocol.policy import BudgetLimit, Refusal
+from dca_proto.protocol.policy import BudgetLimit
 
 
 class BudgetError(UsageError):
@@ -40,24 +40,6 @@ class FederationBudget:
         self.ledger = Ledger(charges)
         self._limit = budget_limit
 
-    def check(
-        self,
-        prices: Iterable[PrivacyCost],
-        now_ms: int,
-        *,
-        invited: Collection[bytes] = (),
-        reserved: Collection[Cost] = (),
-    ) -> Refusal | None:
-        """Whether further rounds fit together beside what is spent.
-
-        Args:
-            invited: the clients of these rounds; empty: everybody.
-            reserved: of each round under way that is not charged yet.
-        """
-        if self._limit is None:
-            return None
-        return self._limit.check(total(prices), self.ledger, now_ms, of=invited, reserved=reserved)
-
     def require(
         self,
         prices: Iterable[PrivacyCost],
@@ -70,12 +52,15 @@ class FederationBudget:
         """Refuse rounds that do not fit beside those that are under way.
 
         Args:
-            invited, reserved: as for `check`. failed: how many charges may still come back.
+            invited: the clients of these rounds; empty: everybody. reserved: of each round under way that is not
+                charged yet. failed: how many charges may still come back.
 
         Raises:
             BudgetError: what they come to, what is allowed, what is left and what to do.
         """
-        refusal = self.check(prices, now_ms, invited=invited, reserved=reserved)
+        if self._limit is None:
+            return
+        refusal = self._limit.check(total(prices), self.ledger, now_ms, of=invited, reserved=reserved)
         if refusal is None:
             return
         under_way = f", {_rounds(len(reserved))} under way included" if reserved else ""

@@ -8,7 +8,7 @@ constant feature is a third of a half-width.
 
 **Averages** (appendix B.1): with ``group`` = k > 1 nodes release the statistic of averages of k rows, which are closer
 to normal than rows are, without a constant. It is dear: a kth of the rows, with more noise than single rows have, 1.3
-times at k = 2 and 2.4 at 10 (in a unit ball; `dca_proto.statistics.averaged_sensitivity`).
+times at k = 2 and 2.4 at 10 (in a unit ball; `dca_proto.statistics.averaged_regression`).
 """
 
 from __future__ import annotations
