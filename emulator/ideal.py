@@ -43,7 +43,7 @@ from dca_proto.privacy.mechanism import LocalMechanism, Mechanism
 from dca_proto.privacy.noise import MAX_VARIANCE
 from dca_proto.protocol.kinds import LdpReport, NodeRelease, SecureSum
 from dca_proto.protocol.params import Limits
-from dca_proto.protocol.trainer.combine import Hashes, aggregate_of, merge_reports, release_of, sum_releases
+from dca_proto.protocol.release import Hashes, aggregate_of, merge_reports, release_of, sum_releases
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.validated import ValidatedRound
 from dca_proto.protocol.wire.messages import Announcement

@@ -24,8 +24,7 @@ from dca_proto.protocol.federation import Federation
 from dca_proto.runtime.access import Access, Member
 from dca_proto.runtime.broker import LOG_NAME, BrokerOptions, Kind, TlsFiles, launch_broker
 from dca_proto.runtime.device import complete
-from dca_proto.runtime.keyfile import read_certificate, read_federation
-from dca_proto.runtime.private import check_private, read_password, write_private
+from dca_proto.runtime.keyfile import check_private, read_certificate, read_federation, read_password, write_private
 
 EXAMPLES = """Examples:
 

@@ -32,8 +32,8 @@ from dca_proto.runtime.keyfile import (
     replace_file,
     write_certificate,
     write_identity,
+    write_private,
 )
-from dca_proto.runtime.private import write_private
 from dca_proto.runtime.settings import check_url
 
 _GROUP = """Examples:

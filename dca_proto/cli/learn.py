@@ -39,8 +39,8 @@ from dca_proto.jobs.journal import Journal, journal_path
 from dca_proto.jobs.runner import HeldRound
 from dca_proto.jobs.runner import learn as learn_over
 from dca_proto.privacy.rounding import claim_words
+from dca_proto.protocol.policy import BudgetError
 from dca_proto.protocol.trainer.actor import Trainer
-from dca_proto.protocol.trainer.federation_budget import BudgetError
 from dca_proto.runtime.device import Device, complete, load
 from dca_proto.runtime.keyfile import certified_id, read_certificate
 from dca_proto.runtime.live import LiveTrainer

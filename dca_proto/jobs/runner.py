@@ -28,7 +28,7 @@ from dca_proto.jobs.job import JobTerms
 from dca_proto.jobs.journal import Entry, Failed, GivenUp, Journal, Opened, Recalled, Summed
 from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.protocol.ledger import Cost, worst
-from dca_proto.protocol.trainer.federation_budget import BudgetError
+from dca_proto.protocol.policy import BudgetError
 from dca_proto.protocol.trainer.request import OpenRound
 
 R = TypeVar("R")

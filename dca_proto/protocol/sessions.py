@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.crypto.masks import Keys
-from dca_proto.crypto.sealing import KEY_BYTES, AgreementKey, Identity, Random, actor_id, check_public, digest
+from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, AgreementKey, Identity, Random, actor_id, check_public, digest
 from dca_proto.errors import PeerError
 from dca_proto.protocol.effects import Persist, Write
 from dca_proto.protocol.federation import Federation
@@ -24,6 +24,7 @@ from dca_proto.protocol.wire.codec import encode, open_signed, sign, verify_sign
 from dca_proto.protocol.wire.messages import Certificate, EpochKey, Hello, Signed
 
 HELLO, SESSIONS = "hello", "session"
+_ID = np.dtype(f"S{ID_BYTES}")
 _PAIR = b"dca4-pair"
 
 
@@ -367,13 +368,13 @@ class _Index:
     """Finds many clients' slots at once, by their ids in order.
 
     Args:
-        clients: ids, by slot.
+        clients: ids, by slot. (Arrays of bytes compare without the zeros at an end: all ids are of one length.)
     """
 
     def __init__(self, clients: Sequence[bytes]) -> None:
-        ids = np.frombuffer(b"".join(clients), dtype=">u8").reshape(-1, 2).astype(np.uint64)
-        self._slots = np.lexsort((ids[:, 1], ids[:, 0]))
-        self._high, self._low = ids[self._slots, 0], ids[self._slots, 1]
+        ids = np.array(clients, dtype=_ID)
+        self._slots = np.argsort(ids)
+        self._ids = ids[self._slots]
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -381,13 +382,6 @@ class _Index:
     def find(self, ids: NDArray[np.uint8]) -> NDArray[np.int64]:
         if not len(self._slots):
             return np.full(len(ids), -1, dtype=np.int64)
-        words = np.ascontiguousarray(ids).view(">u8").astype(np.uint64)
-        high, low = words[:, 0], words[:, 1]
-        place = np.minimum(np.searchsorted(self._high, high), len(self._slots) - 1)
-        for _ in range(len(self._slots)):  # clients that share their first eight bytes stand side by side
-            passed = (self._high[place] == high) & (self._low[place] < low) & (place < len(self._slots) - 1)
-            if not passed.any():
-                break
-            place = np.where(passed, place + 1, place)
-        right = (self._high[place] == high) & (self._low[place] == low)
-        return np.where(right, self._slots[place], -1)
+        wanted = np.ascontiguousarray(ids).view(_ID)[:, 0]
+        place = np.minimum(np.searchsorted(self._ids, wanted), len(self._slots) - 1)
+        return np.where(self._ids[place] == wanted, self._slots[place], -1)

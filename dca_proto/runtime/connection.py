@@ -1,4 +1,12 @@
-"""One MQTT connection over TCP or TLS: from CONNECT to its end. It is never used again."""
+"""One MQTT 3.1.1 connection over TCP or TLS: from CONNECT to its end. It is never used again.
+
+Below it the packets, as a client speaks them: bytes made, and bytes cut into packets. Section numbers are those of the
+OASIS standard of 2014. A packet is a head byte (kind and flags), the size of its body in one to four bytes of seven
+bits each, and the body.
+
+Why not a library: those for 3.1.1 take 60 to 140 µs of Python for each packet, as much as all of a client's
+cryptography for a round. A compiled one speaks version 5 alone, which the embedded broker does not.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +14,11 @@ import asyncio
 import os
 import re
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
 
 from dca_proto.errors import TransportError
-from dca_proto.runtime.packets import (
-    CONNACK,
-    DISCONNECT,
-    PINGREQ,
-    PUBACK,
-    PUBLISH,
-    SUBACK,
-    PacketReader,
-    Published,
-    puback,
-    read_publish,
-    subscribe,
-)
 
 _GRACE_S = 1.0
 _ANSWER_BYTES = 2  # a CONNACK is this long, a SUBACK longer
@@ -165,3 +162,132 @@ def in_words(error: Exception) -> str:
     known = re.search(r"\[Errno (\d+)\]", str(error))  # the first one, where several addresses were tried
     reason = os.strerror(int(known[1])) if known else getattr(error, "strerror", None) or str(error)
     return reason[:1].lower() + reason[1:]
+
+
+CONNACK, PUBLISH, PUBACK, SUBACK, PINGRESP = 2, 3, 4, 9, 13
+PINGREQ, DISCONNECT = b"\xc0\x00", b"\xe0\x00"
+NUMBERS = 65_535
+"""How many publishes can wait for their PUBACK at once."""
+
+_QOS = 1
+_LEVEL = 4  # the protocol level of MQTT 3.1.1
+_CLEAN, _PASSWORD, _USERNAME = 0x02, 0x40, 0x80
+_TEXT_BYTES_MAX = 65_535
+_SIZE_BYTES_MAX = 4
+
+
+class Published(msgspec.Struct, frozen=True):
+    """A PUBLISH packet that came.
+
+    Attributes:
+        topic: None where it is no UTF-8 text. number: what to acknowledge it by; None at QoS 0.
+    """
+
+    topic: str | None
+    payload: bytes
+    is_retained: bool
+    number: int | None
+
+
+def connect(client_id: str, *, clean: bool, keepalive_s: int, username: str | None, password: str | None) -> bytes:
+    """A CONNECT packet (3.1). Raises `ValueError` for a text that is too long."""
+    given = [text for text in (username, password) if text is not None]
+    flags = clean * _CLEAN | (username is not None) * _USERNAME | (password is not None) * _PASSWORD
+    head = _text("MQTT") + bytes((_LEVEL, flags)) + keepalive_s.to_bytes(2, "big")
+    return _packet(0x10, head + b"".join(map(_text, (client_id, *given))))
+
+
+def subscribe(number: int, topic_filters: Sequence[str]) -> bytes:
+    """A SUBSCRIBE packet (3.8)."""
+    body = b"".join(_text(topic_filter) + bytes((_QOS,)) for topic_filter in topic_filters)
+    return _packet(0x82, number.to_bytes(2, "big") + body)
+
+
+def topic_name(topic: str) -> bytes:
+    """A topic as packets have it. Raises `ValueError` for one that nobody may publish on."""
+    if not topic or "+" in topic or "#" in topic or "\0" in topic:
+        raise ValueError(f"a topic to publish on: found {topic[:200]!r}, expected text without wildcards")
+    return _text(topic)
+
+
+def publish(number: int, name: bytes, payload: bytes, retain: bool) -> bytes:
+    """A PUBLISH packet (3.3) of QoS 1, on a topic by its `topic_name`."""
+    return _packet(0x30 | _QOS << 1 | retain, name + number.to_bytes(2, "big") + payload)
+
+
+def puback(number: int) -> bytes:
+    """A PUBACK packet (3.4)."""
+    return b"\x40\x02" + number.to_bytes(2, "big")
+
+
+def read_publish(flags: int, body: bytes) -> Published:
+    """A PUBLISH packet's parts. Raises `TransportError` where it has none."""
+    ends = 2 + int.from_bytes(body[:2], "big")
+    starts = ends + 2 if flags & 0b0110 else ends
+    if len(body) < starts or flags & 0b0100:  # of QoS 2 we ask for nothing
+        raise TransportError(f"the broker sent a PUBLISH packet of {len(body)} bytes with flags {flags:#x}")
+    try:
+        topic = body[2:ends].decode()
+    except UnicodeDecodeError:
+        topic = None
+    number = int.from_bytes(body[ends:starts], "big") if starts > ends else None
+    return Published(topic, body[starts:], bool(flags & 1), number)
+
+
+class PacketReader:
+    """Cuts what a connection delivers into packets."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+        self._wanted = 0  # bytes that complete the packet that `_rest` begins
+
+    def feed(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
+        """The kind, the flags and the body of each packet that is now complete.
+
+        Raises:
+            TransportError: no MQTT.
+        """
+        if self._rest:
+            self._rest += data
+            if len(self._rest) < self._wanted:
+                return
+            data = bytes(self._rest)
+            self._rest.clear()
+        at = 0
+        while True:
+            body, ends = _body_of(data, at)
+            if ends > len(data) or not body:
+                break
+            yield data[at] >> 4, data[at] & 15, data[body:ends]
+            at = ends
+        self._rest += data[at:]
+        self._wanted = ends - at
+
+
+def _body_of(data: bytes, at: int) -> tuple[int, int]:
+    """Where the body of the packet at `at` begins and ends; (0, 0) where its size is not complete."""
+    size = 0
+    for place in range(at + 1, min(at + 1 + _SIZE_BYTES_MAX, len(data))):
+        low = data[place]
+        size |= (low & 127) << 7 * (place - at - 1)
+        if low < 128:
+            return place + 1, place + 1 + size
+    if len(data) - at > _SIZE_BYTES_MAX:
+        raise TransportError("the broker sent a packet whose size has more than four bytes: is it MQTT?")
+    return 0, 0
+
+
+def _packet(head: int, body: bytes) -> bytes:
+    size, left = bytearray((head,)), len(body)
+    while left > 127:
+        size.append(left & 127 | 128)
+        left >>= 7
+    size.append(left)
+    return bytes(size) + body
+
+
+def _text(value: str) -> bytes:
+    data = value.encode()
+    if len(data) > _TEXT_BYTES_MAX:
+        raise ValueError(f"MQTT carries texts of {_TEXT_BYTES_MAX} bytes: found {len(data)}")
+    return len(data).to_bytes(2, "big") + data

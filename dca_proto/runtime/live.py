@@ -20,8 +20,8 @@ from dca_proto.aggregate import NoisyAggregate
 from dca_proto.errors import RoundAborted, UsageError
 from dca_proto.protocol.actor import NEW
 from dca_proto.protocol.facts import RoundCompleted, RoundFailed
+from dca_proto.protocol.policy import BudgetError
 from dca_proto.protocol.trainer.actor import Trainer
-from dca_proto.protocol.trainer.federation_budget import BudgetError
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.runtime.runner import Runner, SystemClock
 from dca_proto.runtime.store import Store

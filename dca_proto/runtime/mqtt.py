@@ -20,9 +20,8 @@ import msgspec
 import structlog
 
 from dca_proto.errors import DcaError, LoginError, TransportError, UsageError
-from dca_proto.runtime.connection import Connection, in_words
+from dca_proto.runtime.connection import NUMBERS, Connection, Published, connect, in_words, publish, topic_name
 from dca_proto.runtime.inbox import Inbox, InboxLimits, closed
-from dca_proto.runtime.packets import NUMBERS, Published, connect, publish, topic_name
 from dca_proto.runtime.parts import split
 from dca_proto.runtime.settings import BrokerSettings
 from dca_proto.runtime.transport import Connected, Disconnected, Message

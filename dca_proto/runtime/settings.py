@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from dca_proto.errors import InputError, UsageError
+from dca_proto.runtime.keyfile import check_private, read_password
 from dca_proto.runtime.parts import PART_BYTES_DEFAULT, PART_BYTES_LEAST
-from dca_proto.runtime.private import check_private, read_password
 from dca_proto.wording import in_words, nearest
 
 T = TypeVar("T", bound=msgspec.Struct)

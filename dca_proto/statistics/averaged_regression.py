@@ -52,10 +52,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.errors import UsageError
-from dca_proto.statistics.ball import ball_limit, check_radius, into_ball
 from dca_proto.statistics.base import register
 from dca_proto.statistics.regression_sensitivity import Limits, regression_sensitivity
-from dca_proto.statistics.scaled import ScaledColumns, half_bits, symmetric, term_labels, unique_terms
+from dca_proto.statistics.scaled import (
+    ScaledColumns,
+    ball_limit,
+    check_radius,
+    half_bits,
+    into_ball,
+    symmetric,
+    term_labels,
+    unique_terms,
+)
 from dca_proto.statistics.sensitivity import Sensitivity
 
 GROUP_MAX = 2**12

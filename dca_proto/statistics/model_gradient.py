@@ -1,7 +1,7 @@
 """Clipped gradients of any model's log density at public parameters θ: the base of one's own.
 
 For one row z the gradient ∇ = ∂ log_density(θ, z)/∂θ is brought into the L2 ball of `clip` and truncated towards zero
-(`ball`), so its integers G have |G| <= C = floor(clip·2^f) exactly, whatever the model is and whatever its floats did:
+(`scaled`), so its integers G have |G| <= C = floor(clip·2^f) exactly, whatever the model is and its floats did:
 two rows are at most Δ2 = 2C apart, and a missing row is zero, the ball's middle. In L1 they are at most 2·floor(√d·C)
 apart (Cauchy and Schwarz). A gradient that is NaN or infinite somewhere counts as zero. A row on which a model raises
 an exception counts as zero, too, and its client reports it (`contribution`, `protocol.client.actor`): it takes part all
@@ -44,8 +44,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.errors import UsageError
-from dca_proto.statistics.ball import ball_limit, check_radius, into_ball
-from dca_proto.statistics.scaled import ScaledColumns
+from dca_proto.statistics.scaled import ScaledColumns, ball_limit, check_radius, into_ball
 from dca_proto.statistics.sensitivity import Sensitivity
 from dca_proto.wording import to_install
 

@@ -13,9 +13,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.statistics.ball import ball_limit, check_radius, into_ball
 from dca_proto.statistics.base import register
-from dca_proto.statistics.scaled import ScaledColumns
+from dca_proto.statistics.scaled import ScaledColumns, ball_limit, check_radius, into_ball
 from dca_proto.statistics.sensitivity import Sensitivity
 
 

@@ -35,9 +35,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.errors import UsageError
-from dca_proto.statistics.ball import ball_limit, check_radius, into_ball
 from dca_proto.statistics.base import Statistic, register
-from dca_proto.statistics.scaled import half_bits, term_labels, unique_terms
+from dca_proto.statistics.scaled import ball_limit, check_radius, half_bits, into_ball, term_labels, unique_terms
 from dca_proto.statistics.sensitivity import Sensitivity
 from dca_proto.statistics.sum import Sum
 

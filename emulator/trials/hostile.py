@@ -13,7 +13,7 @@ from dca_proto.crypto.masks import CHARGE_BYTES, ENTRY_BYTES, TAG_BYTES, WORD_BY
 from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES
 from dca_proto.protocol.announcement import OpenedAnnouncement
 from dca_proto.protocol.client.actor import Client
-from dca_proto.protocol.client.compose import Composer
+from dca_proto.protocol.client.answer import Composer
 from dca_proto.protocol.client.round import Round as ClientRound
 from dca_proto.protocol.compute.actor import ComputeNode
 from dca_proto.protocol.compute.round import FROZEN

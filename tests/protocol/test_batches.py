@@ -44,7 +44,7 @@ from dca_proto.protocol.events import Received
 from dca_proto.protocol.facts import Contributed, Declined
 from dca_proto.protocol.ledger import Cost, worst
 from dca_proto.protocol.params import Limits
-from dca_proto.protocol.trainer.federation_budget import BudgetError
+from dca_proto.protocol.policy import BudgetError
 from dca_proto.protocol.trainer.round import ROUNDS, StoredRound
 from dca_proto.protocol.wire.codec import decode_frame
 from dca_proto.protocol.wire.messages import Close, Contribution, Decline, Invitation, Progress

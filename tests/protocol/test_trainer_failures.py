@@ -13,8 +13,7 @@ from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.events import Received
 from dca_proto.protocol.facts import ChargeReturned, RoundFailed
 from dca_proto.protocol.params import Timing
-from dca_proto.protocol.policy import DAY_MS, BudgetLimit
-from dca_proto.protocol.trainer.federation_budget import BudgetError
+from dca_proto.protocol.policy import DAY_MS, BudgetError, BudgetLimit
 from dca_proto.protocol.wire.messages import (
     Abort,
     Announcement,

@@ -23,8 +23,7 @@ from dca_proto.protocol.facts import Announced, ChargeReturned, RoundFailed
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.ledger import Charge
 from dca_proto.protocol.params import Timing
-from dca_proto.protocol.policy import BudgetLimit
-from dca_proto.protocol.trainer.federation_budget import BudgetError
+from dca_proto.protocol.policy import BudgetError, BudgetLimit
 from dca_proto.protocol.trainer.round import ROUNDS, StoredRound
 from dca_proto.protocol.wire.codec import decode_frame
 from dca_proto.protocol.wire.messages import Abort, Contribution

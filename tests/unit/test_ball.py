@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from dca_proto.statistics import Gradient, Histogram, Mean, Regression, SecondMoments, Statistic, Sum
-from dca_proto.statistics.ball import ball_limit, into_ball
 from dca_proto.statistics.regression_sensitivity import Limits, _ball, _squares, regression_sensitivity
+from dca_proto.statistics.scaled import ball_limit, into_ball
 
 F = 24
 HUGE = 2.0**500

@@ -262,8 +262,6 @@ def test_bad_key_is_refused_and_not_shown(key: bytes) -> None:
 def test_negative_count_is_refused() -> None:
     with pytest.raises(UsageError, match="-1"):
         discrete_gaussian(100).sample(-1, key_of(1))
-    with pytest.raises(UsageError, match="-1"):
-        discrete_gaussian(100).sample_many([key_of(1)], -1)
 
 
 def test_repr_shows_the_variance_only() -> None:

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from dca_proto.errors import TransportError
-from dca_proto.runtime.packets import (
+from dca_proto.runtime.connection import (
     CONNACK,
     PUBACK,
     PUBLISH,

@@ -27,8 +27,7 @@ from dca_proto.protocol.announcement import (
     seal_answer,
 )
 from dca_proto.protocol.charges import check_reused
-from dca_proto.protocol.client.compose import Composer, Rows
-from dca_proto.protocol.client.consent import Consent
+from dca_proto.protocol.client.answer import Composer, Consent, Rows
 from dca_proto.protocol.client.round import ANNOUNCEMENTS, ASK, CLOSE, ROUNDS, Declines, Round, StoredRound
 from dca_proto.protocol.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer
 from dca_proto.protocol.events import Timer

@@ -26,11 +26,10 @@ from dca_proto.protocol.kinds import SecureSum
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.ledger import Charge
 from dca_proto.protocol.params import Limits, Timing
-from dca_proto.protocol.policy import BudgetLimit
+from dca_proto.protocol.policy import BudgetError, BudgetLimit, FederationBudget
 from dca_proto.protocol.records import loaded
+from dca_proto.protocol.release import combine
 from dca_proto.protocol.trainer.answers import Answering, forgotten_releases
-from dca_proto.protocol.trainer.combine import combine
-from dca_proto.protocol.trainer.federation_budget import BudgetError, FederationBudget
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.trainer.round import (
     CLOSE_BY,

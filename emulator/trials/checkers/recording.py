@@ -18,7 +18,7 @@ from dca_proto.crypto.sealing import Identity
 from dca_proto.privacy.mechanism import LocalMechanism, Mechanism
 from dca_proto.protocol.announcement import OpenedAnnouncement
 from dca_proto.protocol.client.actor import Client
-from dca_proto.protocol.client.compose import Composer
+from dca_proto.protocol.client.answer import Composer
 from dca_proto.protocol.contribution import Outbound
 from dca_proto.protocol.validated import ValidatedRound
 from dca_proto.protocol.wire.messages import Body, Signed
