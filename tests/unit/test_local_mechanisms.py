@@ -27,11 +27,10 @@ from dca_proto.privacy.local import (
     RandomisedResponse,
     UnaryEncoding,
     additive,
+    categorical,
     registered,
     resolve,
-    response,
     stream,
-    unary,
 )
 from dca_proto.statistics.contribution import client_sensitivity, contribution
 from dca_proto.statistics.sensitivity import ADD_OR_REMOVE_ONE_CLIENT, Sensitivity
@@ -122,7 +121,7 @@ def test_each_word_gives_the_report_that_it_stands_for(monkeypatch: pytest.Monke
     one = RandomisedResponse(1.0, 4)
     own, stray = one._weights
     words = [0, own - 1, own, own + stray - 1, own + stray, own + 2 * stray, 2**64 - 1]
-    scripted(monkeypatch, response, np.array(words, dtype=np.uint64)[:, None])
+    scripted(monkeypatch, categorical, np.array(words, dtype=np.uint64)[:, None])
     assert one.randomise([2] * len(words), KEY).tolist() == [2, 2, 3, 3, 0, 1, 1]
     assert own + 3 * stray == 2**64
 
@@ -131,7 +130,7 @@ def test_each_word_gives_the_bit_that_it_stands_for(monkeypatch: pytest.MonkeyPa
     one = UnaryEncoding(1.0, 4)
     stray, half = one._stray, 2**63
     words = [[0, stray - 1, stray, 2**64 - 1], [half - 1, 0, 0, 0], [half, stray, half - 1, half]]
-    scripted(monkeypatch, unary, np.array(words, dtype=np.uint64))
+    scripted(monkeypatch, categorical, np.array(words, dtype=np.uint64))
     assert one.randomise([3, 0, 0], KEY).astype(int).tolist() == [[1, 1, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]]
 
 
