@@ -57,7 +57,7 @@ class Node:
         assert isinstance(frame, Signed)
         body = decode_body(frame.body)
         assert isinstance(body, Hello)
-        return self.sessions.take(sender, payload, frame, body, now_ms)
+        return self.sessions.take(sender, frame, body, now_ms)
 
     def pair_key(self, client: bytes, now_ms: int = NOW_MS, epoch: int = 50) -> bytes | None:
         (key,) = self.pair_keys(self.slots([client]), now_ms, epoch)
