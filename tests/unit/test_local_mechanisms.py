@@ -128,7 +128,7 @@ def test_each_word_gives_the_report_that_it_stands_for(monkeypatch: pytest.Monke
 
 def test_each_word_gives_the_bit_that_it_stands_for(monkeypatch: pytest.MonkeyPatch) -> None:
     one = UnaryEncoding(1.0, 4)
-    stray, half = one._stray, 2**63
+    stray, half = one._weights[1], 2**63
     words = [[0, stray - 1, stray, 2**64 - 1], [half - 1, 0, 0, 0], [half, stray, half - 1, half]]
     scripted(monkeypatch, categorical, np.array(words, dtype=np.uint64))
     assert one.randomise([3, 0, 0], KEY).astype(int).tolist() == [[1, 1, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]]
