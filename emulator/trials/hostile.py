@@ -25,20 +25,8 @@ from dca_proto.protocol.facts import Released
 from dca_proto.protocol.kinds import LdpReport
 from dca_proto.protocol.lists import list_hash
 from dca_proto.protocol.validated import ValidatedRound
+from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import encode
-from dca_proto.protocol.wire.messages import (
-    Abort,
-    Announcement,
-    Answer,
-    Body,
-    Contribution,
-    EpochKey,
-    ListHeader,
-    PartialSum,
-    Release,
-    Sealed,
-    Signed,
-)
 from emulator.trials.adversary import Adversaries
 from emulator.trials.hostile_trainer import TRAINERS
 from emulator.trials.replaced import Replaced
@@ -69,7 +57,7 @@ class HostileClient(Client):
 
 
 class _Far(Composer, frozen=True, eq=False):
-    def _value(self, validated: ValidatedRound, body: Announcement) -> tuple[NDArray[np.int64], int, list[str]]:
+    def _value(self, validated: ValidatedRound, body: m.Announcement) -> tuple[NDArray[np.int64], int, list[str]]:
         return np.full(validated.dimension, _FAR, dtype=np.int64), body.rows_max, []
 
 
@@ -82,8 +70,8 @@ class _OutOfRange(HostileClient):
             return msgspec.structs.replace(self._honest, sign=self._forge).compose(opened, validated, charge)
         return _Far(*msgspec.structs.astuple(self._honest)).compose(opened, validated, charge)
 
-    def _forge(self, body: Body) -> Signed:
-        assert isinstance(body, Release), "nothing else is composed of a report"
+    def _forge(self, body: m.Body) -> m.Signed:
+        assert isinstance(body, m.Release), "nothing else is composed of a report"
         return self._honest.sign(msgspec.structs.replace(body, vector=_FAR_BYTE * len(body.vector)))
 
 
@@ -100,7 +88,7 @@ class _WrongTags(HostileClient):
     """Its key for one Compute node that is not the holder is a wrong one."""
 
     def _make(self, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int) -> tuple[Outbound, list[str]]:
-        def pair_keys(epochs: tuple[EpochKey, ...]) -> list[bytes]:
+        def pair_keys(epochs: tuple[m.EpochKey, ...]) -> list[bytes]:
             made, holder = list(self._honest.session.pair_keys(epochs)), opened.holder(self.id).id
             made[-1 if holder != opened.computes[-1] else 0] = self._honest.random(KEY_BYTES)
             return made
@@ -158,7 +146,7 @@ class _Flooding(HostileClient):
         nodes = [Address(Channel.COMPUTE, member.id) for member in self._federation.computes]
         trainers = [Address(Channel.TRAINER, member.id) for member in self._federation.trainers]
         round_id = next(iter(self._rounds), bytes(ID_BYTES))
-        forged = encode(Contribution(round_id, self._random(ID_BYTES), self._random(64)))
+        forged = encode(m.Contribution(round_id, self._random(ID_BYTES), self._random(64)))
         everybody = (*nodes, *trainers, Address(Channel.HELLO))
         return [
             *(Send(to, round_id, forged) for to in nodes),
@@ -190,7 +178,7 @@ class _Equivocating(HostileCompute):
             return super()._list_to(current, peer)
         entries, tags = stored.entries[:-ENTRY_BYTES], current.tags_for
         hashed, count = list_hash(current.hash, self.id, entries), len(entries) // ENTRY_BYTES
-        header = self._sign(ListHeader(current.id, current.hash, hashed, count))
+        header = self._sign(m.ListHeader(current.id, current.hash, hashed, count))
         current.stored = msgspec.structs.replace(stored, header=header, entries=entries)
         current.tags_for = lambda place: tags(place)[:-TAG_BYTES]  # type: ignore[method-assign]
         try:
@@ -286,20 +274,22 @@ class _Withholding(HostileCompute):
 
 @_OWN.kind("withhold-answer", "keeps its answer", "round")
 class _WithholdingAnswers(_Withholding):
-    keeps = staticmethod(lambda send: isinstance(body_of(send.payload), Answer))
+    keeps = staticmethod(lambda send: isinstance(body_of(send.payload), m.Answer))
 
 
 @_OWN.kind("alter-sum", "alters its partial sum", "value")
 class _Altering(HostileCompute):
-    def _sign(self, body: Body) -> Signed:
-        if isinstance(body, PartialSum):
+    def _sign(self, body: m.Body) -> m.Signed:
+        if isinstance(body, m.PartialSum):
             body = msgspec.structs.replace(body, vector=bytes(byte ^ 0xA5 for byte in body.vector))
         return super()._sign(body)
 
 
 @_OWN.kind("withhold-sum", "keeps its partial sum", "round")
 class _WithholdingSums(_Withholding):
-    keeps = staticmethod(lambda send: send.to.channel is Channel.TRAINER and isinstance(body_of(send.payload), Sealed))
+    keeps = staticmethod(
+        lambda send: send.to.channel is Channel.TRAINER and isinstance(body_of(send.payload), m.Sealed)
+    )
 
 
 @_OWN.kind("silent", "says nothing after its first word", "round")
@@ -319,7 +309,7 @@ class _AbortingLate(HostileCompute):
         if not any(isinstance(one, Report) and isinstance(one.fact, Released) for one in effects):
             return effects
         about = (current.id, current.hash, self.id)
-        lie = self._sign(Abort(*about, "too-few", "nothing was released", 0, 0, ()))
+        lie = self._sign(m.Abort(*about, "too-few", "nothing was released", 0, 0, ()))
         return [*effects, Send(Address(Channel.ABORT), current.id, encode(lie))]
 
 

@@ -19,20 +19,8 @@ from dca_proto.protocol.kinds import SecureSum
 from dca_proto.protocol.trainer.actor import Trainer
 from dca_proto.protocol.trainer.request import AskSecureSum, OpenRound
 from dca_proto.protocol.trainer.round import Round
+from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import decode_frame, encode
-from dca_proto.protocol.wire.messages import (
-    Abort,
-    Announcement,
-    Answer,
-    Body,
-    ChargeReused,
-    Close,
-    HelloWanted,
-    Invitation,
-    InvitedRound,
-    ListHeader,
-    Signed,
-)
 from emulator.trials.adversary import Adversaries
 from emulator.wire import body_of, ids_in
 
@@ -66,7 +54,7 @@ class Equivocating(HostileTrainer):
     def _instead(self, send: Send) -> Sequence[Effect]:
         current = self._rounds.get(send.round_id)
         body = body_of(send.payload)
-        if current is None or not isinstance(body, Announcement | Invitation | InvitedRound):
+        if current is None or not isinstance(body, m.Announcement | m.Invitation | m.InvitedRound):
             return (send,)
         if send.to.channel is Channel.ANNOUNCE:
             each = [msgspec.structs.replace(send, to=Address(Channel.CLIENT, client)) for client in self.clients]
@@ -82,7 +70,7 @@ class Equivocating(HostileTrainer):
         """The same message with the other announcement in it."""
         body = msgspec.structs.replace(current.opened.body, close_by_ms=current.opened.body.close_by_ms - 1)
         frame, other = decode_frame(send.payload), self._sign(body)
-        said = other if isinstance(frame, Signed) else msgspec.structs.replace(frame, announcement=other)
+        said = other if isinstance(frame, m.Signed) else msgspec.structs.replace(frame, announcement=other)
         return msgspec.structs.replace(send, payload=encode(said))
 
 
@@ -108,10 +96,10 @@ class CallingHalves(HostileTrainer):
 
     def _instead(self, send: Send) -> Sequence[Effect]:
         frame = decode_frame(send.payload)
-        if not isinstance(frame, InvitedRound) or send.to.id != self.federation.computes[-1].id:
+        if not isinstance(frame, m.InvitedRound) or send.to.id != self.federation.computes[-1].id:
             return (send,)
         others = b"".join(one for one in self.clients if one not in ids_in(frame.clients))
-        return msgspec.structs.replace(send, payload=encode(InvitedRound(frame.announcement, others))), send
+        return msgspec.structs.replace(send, payload=encode(m.InvitedRound(frame.announcement, others))), send
 
 
 def _of_half(request: OpenRound, round_id: bytes, half: tuple[bytes, ...]) -> OpenRound:
@@ -126,10 +114,10 @@ def _of_half(request: OpenRound, round_id: bytes, half: tuple[bytes, ...]) -> Op
 class AskingTooMuch(HostileTrainer):
     """Too large an ε, δ or μ, too few contributions, too many colluders."""
 
-    def _sign(self, body: Body) -> Signed:
-        return super()._sign(self._worse(body) if isinstance(body, Announcement) else body)
+    def _sign(self, body: m.Body) -> m.Signed:
+        return super()._sign(self._worse(body) if isinstance(body, m.Announcement) else body)
 
-    def _worse(self, body: Announcement) -> Announcement:
+    def _worse(self, body: m.Announcement) -> m.Announcement:
         worse: list[dict[str, Any]] = [
             {"epsilon": 40.0, "mu": accounting.mu_of(40.0, body.delta or 1e-6)},
             {"delta": 0.2, "mu": accounting.mu_of(body.epsilon, 0.2)},
@@ -167,7 +155,7 @@ class ClosingEarly(Meddling):
     """At some Compute nodes sooner than at others."""
 
     def _meddle(self, current: Round) -> list[Effect]:
-        payload, nodes = encode(self._sign(Close(current.id, current.opened.hash))), current.opened.computes
+        payload, nodes = encode(self._sign(m.Close(current.id, current.opened.hash))), current.opened.computes
         return [Send(Address(Channel.COMPUTE, node), current.id, payload) for node in nodes[: self._said]]
 
 
@@ -183,16 +171,16 @@ class Usurping(Meddling):
 
 def words_of_nodes(
     round_id: bytes, announcement_hash: bytes, nodes: Sequence[bytes], clients: Sequence[bytes]
-) -> list[tuple[bytes, Address, Body]]:
+) -> list[tuple[bytes, Address, m.Body]]:
     """What Compute nodes may say of a round, made up: in whose name, to whom, and what."""
     about, nothing = (round_id, announcement_hash), bytes(32)
-    words: list[tuple[bytes, Address, Body]] = []
+    words: list[tuple[bytes, Address, m.Body]] = []
     for node in nodes:
-        abort = Abort(*about, node, "too-few", "nothing was released", 0, 0, ())
+        abort = m.Abort(*about, node, "too-few", "nothing was released", 0, 0, ())
         peers = [Address(Channel.COMPUTE, other) for other in nodes if other != node]
-        said = (abort, Answer(*about, (nothing,) * len(nodes), b""), ListHeader(*about, nothing, 0))
+        said = (abort, m.Answer(*about, (nothing,) * len(nodes), b""), m.ListHeader(*about, nothing, 0))
         words += [(node, Address(Channel.ABORT), abort), *((node, peer, one) for peer in peers for one in said)]
         for client in clients:
             to = Address(Channel.CLIENT, client)
-            words += [(node, to, one) for one in (abort, ChargeReused(*about, client, 1, 99), HelloWanted(client))]
+            words += [(node, to, one) for one in (abort, m.ChargeReused(*about, client, 1, 99), m.HelloWanted(client))]
     return words

@@ -10,23 +10,8 @@ import msgspec
 from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, AgreementKey, Identity, actor_id, seal_to
 from dca_proto.protocol.announcement import announcement_hash
 from dca_proto.protocol.effects import Address, Channel
+from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode, sign
-from dca_proto.protocol.wire.messages import (
-    AbortWanted,
-    Announcement,
-    Body,
-    Close,
-    Contribution,
-    Decline,
-    EpochKey,
-    Hello,
-    Invitation,
-    InvitedRound,
-    PartialSum,
-    Receipt,
-    Release,
-    Sealed,
-)
 from emulator.fuzz.forger import Forger, Known
 from emulator.sim.packet import Packet
 from emulator.trials.fault import END, Injection, Kinds, Steps
@@ -88,7 +73,7 @@ TAMPERING.add("truncate", "its messages are cut short", _ACTORS,
 @TAMPERING.kind("relay", "invitations reach everybody", ("broker",), early=True, promise="harmless")
 def _relay(it: Injection) -> Steps:
     def relay(packet: Packet) -> Sequence[Packet]:
-        if packet.payload is None or not isinstance(body_of(packet.payload), Invitation):
+        if packet.payload is None or not isinstance(body_of(packet.payload), m.Invitation):
             return (packet,)
         it.reached(it.world.trainer)
         others = [client.id for client in it.world.clients if client.id != packet.to.id]
@@ -171,12 +156,12 @@ class _ForgedMessages:
 
     def draw(self) -> Packet | None:
         """Half of them are answers to an announcement that has passed."""
-        asked = [one for one in self._passed if isinstance(body_of(one.payload or b""), Announcement)]
+        asked = [one for one in self._passed if isinstance(body_of(one.payload or b""), m.Announcement)]
         if not asked or self._stream.random() < 0.5:
             return self._draw()
         payload = self._stream.choice(asked).payload or b""
         body = body_of(payload)
-        assert isinstance(body, Announcement), "it was chosen so"
+        assert isinstance(body, m.Announcement), "it was chosen so"
         words = self._word if body.terms.is_summed and self._stream.random() < 0.5 else self._sealed
         return words(announcement_hash(payload), body)
 
@@ -185,53 +170,55 @@ class _ForgedMessages:
         body = body_of(payload)
         if body is None:
             return None
-        if isinstance(body, Contribution) and self._stream.random() < 0.5:
-            receipt = Receipt(body.round_id, body.contribution, self._stream.randbytes(16))
+        if isinstance(body, m.Contribution) and self._stream.random() < 0.5:
+            receipt = m.Receipt(body.round_id, body.contribution, self._stream.randbytes(16))
             return Packet(passed.to.id, Address(Channel.CLIENT, passed.sender), body.round_id, encode(receipt))
         made = self._forger.forge(payload) if self._stream.random() < 0.5 else self._resigned(payload, body)
         return msgspec.structs.replace(passed, payload=made)
 
-    def _word(self, hashed: bytes, body: Announcement) -> Packet:
+    def _word(self, hashed: bytes, body: m.Announcement) -> Packet:
         """What a Compute node of the round would say, or what closes it."""
         words = words_of_nodes(body.round_id, hashed, self._cast.computes, self._cast.clients)
-        close = Close(body.round_id, hashed)
+        close = m.Close(body.round_id, hashed)
         words += [(body.trainer, Address(Channel.COMPUTE, one), close) for one in self._cast.computes]
         sender, to, word = self._stream.choice(words)
         return Packet(sender, to, body.round_id, self._signed(word))
 
-    def _sealed(self, hashed: bytes, asked: Announcement) -> Packet | None:
+    def _sealed(self, hashed: bytes, asked: m.Announcement) -> Packet | None:
         """What a client or a Compute node would seal to the trainer; with the certificate of a client."""
-        hellos = [one for one in (body_of(packet.payload or b"") for packet in self._passed) if isinstance(one, Hello)]
+        hellos = [
+            one for one in (body_of(packet.payload or b"") for packet in self._passed) if isinstance(one, m.Hello)
+        ]
         if not hellos:
             return None
         certificate = self._stream.choice(hellos).certificate
         about, vector = (asked.round_id, hashed), bytes(8 * self._cast.statistic.dimension)
         client, node = actor_id(certificate.client_key), self._stream.choice(self._cast.computes)
         known = self._stream.randbytes(KEY_BYTES)
-        partial = (node, PartialSum(*about, known, 1, (), b"", vector))
-        release = (client, Release(*about, certificate, 1, known[:ID_BYTES], known, vector))
-        decline = (client, Decline(*about, certificate, "budget", "nothing", "more"))
+        partial = (node, m.PartialSum(*about, known, 1, (), b"", vector))
+        release = (client, m.Release(*about, certificate, 1, known[:ID_BYTES], known, vector))
+        decline = (client, m.Decline(*about, certificate, "budget", "nothing", "more"))
         sender, said = self._stream.choice((decline, partial if asked.terms.is_summed else release))
         sealed = seal_to(asked.reply_key, self._signed(said), hashed, self._stream.randbytes)
-        return Packet(sender, Address(Channel.TRAINER, asked.trainer), b"", encode(Sealed(asked.round_id, *sealed)))
+        return Packet(sender, Address(Channel.TRAINER, asked.trainer), b"", encode(m.Sealed(asked.round_id, *sealed)))
 
-    def _signed(self, body: Body) -> bytes:
+    def _signed(self, body: m.Body) -> bytes:
         return encode(sign(self._identity, self._federation_id, body))
 
     def _resigned(self, payload: bytes, body: object) -> bytes:
         """The same message with keys of its own where it names a key, signed anew."""
         own = AgreementKey(self._identity.seed).public
         match body:
-            case Hello():
+            case m.Hello():
                 body = msgspec.structs.replace(body, serial=body.serial + 1, public=own)
-            case EpochKey():
+            case m.EpochKey():
                 body = msgspec.structs.replace(body, public=own)
-            case Announcement():
+            case m.Announcement():
                 body = msgspec.structs.replace(body, round_id=self._stream.randbytes(ID_BYTES), reply_key=own)
-            case Invitation() | InvitedRound() | AbortWanted():
+            case m.Invitation() | m.InvitedRound() | m.AbortWanted():
                 inner = self._resigned(encode(body.announcement), decode_body(body.announcement.body))
                 return encode(msgspec.structs.replace(body, announcement=decode_frame(inner)))
-            case Sealed() | Contribution() | Receipt():
+            case m.Sealed() | m.Contribution() | m.Receipt():
                 return self._forger.forge(payload)
         return self._signed(body)  # type: ignore[arg-type]
 

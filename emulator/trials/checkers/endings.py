@@ -91,7 +91,7 @@ class Endings(Checker):
                 self._end(process, fact.round_id, fact.reason)
             case NodeAborted():
                 self.expect(bool(fact.reason and fact.detail), f"{process.name} aborts without a reason")
-                if process.role is Channel.COMPUTE and fact.reason == "peer-silent":
+                if fact.reason == "peer-silent" and fact.detail.startswith("no "):  # its own word, no peer's
                     over_ms = self.witness.asked[process.id, fact.round_id].body.commit_by_ms
                     waited = process.now_ms + _SLACK_MS + self.world.tardiness_ms(process) >= over_ms
                     self.expect(waited, f"{about(process, fact.round_id)}: it gives up before commit_by")

@@ -26,16 +26,8 @@ from dca_proto.protocol.effects import Channel, Effect, Forget, Persist, Report,
 from dca_proto.protocol.events import Event, Received
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.trainer import round as trainer_round
+from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import decode_frame, encode
-from dca_proto.protocol.wire.messages import (
-    Abort,
-    EpochKey,
-    FederationFile,
-    HelloWanted,
-    Invitation,
-    Sessions,
-    Signed,
-)
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
 from emulator.trials.checkers.witness import Witness
@@ -57,7 +49,7 @@ _PREFIX = 8  # bytes of a secret that give it away
 _EPOCHS_MAX = 4
 _HEX = re.compile(r"[0-9a-f]{16,}")
 _LOOK_EVERY = 512  # handled events between two looks at an actor's memory
-_SAME_EACH_TIME = (EpochKey, HelloWanted, Sessions)  # words about no round, which may be true again
+_SAME_EACH_TIME = (m.EpochKey, m.HelloWanted, m.Sessions)  # words about no round, which may be true again
 _OPAQUE = (bytes, str, int, float, bool, type(None), np.ndarray)
 
 
@@ -125,9 +117,9 @@ class Inputs(Checker):
         """What changes something was sent, by whom the topic names, and has not changed the store before."""
         body, senders = body_of(event.payload), self._sent.get(event.payload)
         kind = type(body).__name__
-        genuine = senders is not None or (isinstance(body, Invitation) and self._was_announced(body.announcement))
+        genuine = senders is not None or (isinstance(body, m.Invitation) and self._was_announced(body.announcement))
         self.expect(genuine, f"{process.name} acts upon a forged {kind}")
-        carried = isinstance(body, Abort | FederationFile) or process.role is Channel.CLIENT
+        carried = isinstance(body, m.Abort | m.FederationFile) or process.role is Channel.CLIENT
         moved = not carried and event.sender not in (senders or {event.sender})
         self.expect(not moved, f"{process.name} acts upon a {kind} under another name than its sender's")
         again = writes and event.payload in self._acted[process.id] and not isinstance(body, _SAME_EACH_TIME)
@@ -135,7 +127,7 @@ class Inputs(Checker):
         if writes:
             self._acting[process.id].append(event.payload)
 
-    def _was_announced(self, announcement: Signed) -> bool:
+    def _was_announced(self, announcement: m.Signed) -> bool:
         """Whether the trainer has sent it, in whatever invitation: a path may be written in two ways."""
         frames = (decode_frame(one) for one in self._sent if announcement.signature in one)
         return any(getattr(one, "announcement", one) == announcement for one in frames)
