@@ -91,8 +91,10 @@ class Endings(Checker):
                 self._end(process, fact.round_id, fact.reason)
             case NodeAborted():
                 self.expect(bool(fact.reason and fact.detail), f"{process.name} aborts without a reason")
-                if fact.reason == "peer-silent" and fact.detail.startswith("no "):  # its own word, no peer's
-                    over_ms = self.witness.asked[process.id, fact.round_id].body.commit_by_ms
+                asked = self.witness.asked.get((process.id, fact.round_id))
+                own = fact.reason == "peer-silent" and fact.detail.startswith("no ")  # and not a peer's word
+                if own and asked is not None:
+                    over_ms = asked.body.commit_by_ms
                     waited = process.now_ms + _SLACK_MS + self.world.tardiness_ms(process) >= over_ms
                     self.expect(waited, f"{about(process, fact.round_id)}: it gives up before commit_by")
             case Declined():
