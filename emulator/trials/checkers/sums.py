@@ -235,21 +235,16 @@ class ExactSum(Checker):
         if not l2 * (1 - _CLOSE) <= found.sensitivity <= l2 + rounding:
             wrong.append("sensitivity")
         variance = found.sigma_local**2
-        if not isclose(found.noise_variance, variance * (1 if where else self._noises(body, contributors, clients)),
-                       rel_tol=_CLOSE):  # fmt: skip
+        noises = clients if isinstance(terms, NodeRelease) else contributors  # one of each that took part
+        if not isclose(found.noise_variance, noises * variance, rel_tol=_CLOSE):
             wrong.append("noise_variance")
         if not self._is_noise(body, variance, (l1 + d * unit, l2 + rounding)):
             wrong.append("sigma_local")
         if value is not None and not np.array_equal(found.value, value):
             exact = isinstance(terms, SecureSum) or where
-            wrong += [] if not exact and np.allclose(found.value, value, rtol=_CLOSE, atol=0) else ["value"]
+            wrong += [] if not exact and np.allclose(found.value, value, _CLOSE, _CLOSE * clients) else ["value"]
         wrong = [name + where for name in wrong]
         self.expect(not wrong, f"round {body.round_id.hex()[:8]}: the result differs in {', '.join(wrong)}")
-
-    @staticmethod
-    def _noises(body: Announcement, contributors: int, clients: int) -> int:
-        """How many noises are in a sum: one of each client that contributed, released or reported."""
-        return clients if isinstance(body.terms, NodeRelease) else contributors
 
     def _is_noise(self, body: Announcement, variance: float, most: tuple[float, float]) -> bool:
         """Whether one client's noise has that variance, in squared units of the statistic."""
@@ -257,16 +252,13 @@ class ExactSum(Checker):
         if isinstance(body.terms, SecureSum | NodeRelease):
             drawn = self._variances.get(body.round_id)
             return drawn is None or isclose(variance, drawn * unit**2, rel_tol=_CLOSE, abs_tol=0.0)
-        k = reference.dimension(body.statistic, body.parameters)
-        named = body.mechanism in _CATEGORICAL
-        unit = 1.0 if named else unit
-        least = [reference.report_variance(body.mechanism, body.epsilon, body.delta, (one / unit, other / unit), k)
-                 for one, other in (_sensitivity(body), most)]  # fmt: skip
-        return (
-            least[0] * (1 - _CLOSE)
-            <= variance / unit**2
-            <= least[1] * (1 + _CLOSE if named else _WIDER) + (0 if named else 12)
+        k, named = reference.dimension(body.statistic, body.parameters), body.mechanism in _CATEGORICAL
+        unit, wider, more = (1.0, 1 + _CLOSE, 0) if named else (unit, _WIDER, 12)
+        low, high = (
+            reference.report_variance(body.mechanism, body.epsilon, body.delta, (l1 / unit, l2 / unit), k)
+            for l1, l2 in (_sensitivity(body), most)
         )
+        return low * (1 - _CLOSE) <= variance / unit**2 <= high * wider + more
 
     def _reported(
         self, found: NoisyAggregate, body: Announcement, clients: tuple[bytes, ...], vectors: list[bytes]
@@ -299,10 +291,8 @@ class ExactSum(Checker):
             wide = scale * (1 - _CLOSE) <= reports.noise_scale <= scale * _WIDER + ldexp(k, -body.fraction_bits)
             holds = {"values": same, "probabilities": near, "noise_scale": wide}
             wrong += [name for name, ok in holds.items() if not ok]
-        name = body.round_id.hex()[:8]
-        self.expect(
-            not wrong, f"round {name}: the result differs in {', '.join(f'{one} of the reports' for one in wrong)}"
-        )
+        what = ", ".join(f"{one} of the reports" for one in wrong)
+        self.expect(not wrong, f"round {body.round_id.hex()[:8]}: the result differs in {what}")
         return value
 
 
