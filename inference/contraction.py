@@ -16,11 +16,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dca_proto.wording import listed
-
-Array = NDArray[np.float64]
+from inference.problem import Array
 
 HALF = 0.5  # below, the prior weighs more than the data
 HARDLY = 0.1  # below, the posterior is nearly the prior
@@ -84,6 +83,7 @@ def about_contraction(names: Sequence[str], found: Sequence[float | None]) -> li
     return words
 
 
-def percent(found: float) -> str:
-    """A contraction for people."""
-    return f"{100 * found + 0.0:.0f} %"
+def percent(part: float) -> str:
+    """A part of 1 for people; what is below 1 is not said to be 100 %: 99.5 %, 99.96 %, at most 99.9999 %."""
+    places = next((k for k in range(5) if part >= 1 or round(100 * part, k) < 100), None)
+    return "99.9999 %" if places is None else f"{round(100 * part, places) + 0.0:.{places}f} %"

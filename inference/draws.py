@@ -14,14 +14,13 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.privacy import accounting
 from dca_proto.wording import to_install
 from inference.errors import DataError
+from inference.problem import Array
 
-Array = NDArray[np.float64]
 CHAINS, DRAWS = 4, 1000  # unless asked for others
 MIXING_DRAWS_MIN = 4  # of a chain, for ArviZ to say anything about it
 R_HAT_MAX, EFFECTIVE_DRAWS_MIN = 1.01, 400  # Vehtari et al. (2021): beyond, a warning
@@ -174,13 +173,6 @@ def about_mixing(found: Sequence[Mixing], advice: str = ADVICE) -> list[str]:
 
 def _worst_of(found: Sequence[Mixing]) -> str:
     return f", the worst of {len(found)}" if len(found) > 1 else ""
-
-
-def tails_of(level: float) -> list[float]:
-    """The two probabilities that an equal-tailed interval lies between. Raises `DataError` unless 0 < level < 1."""
-    if not 0 < level < 1:
-        raise DataError(f"the level of an interval is {level:g}; give a probability between 0 and 1, such as 0.9")
-    return [(1 - level) / 2, (1 + level) / 2]
 
 
 def attributes(*aggregates: NoisyAggregate, private: bool = True) -> dict[str, object]:

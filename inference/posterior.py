@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from inference.errors import DataError, unknown
-from inference.jobs.estimates import Figure, figures, named, with_naive
+from inference.jobs.estimates import Figure, figures, row
 from inference.jobs.summary import HeldOut, Place, Row, Standard, Summary
 from inference.problem import Problem, Schema
 
@@ -47,12 +47,7 @@ class Estimate(NamedTuple):
 
     def row(self, other: Figure | None) -> Row:
         """Of the summary, beside the estimate without privacy."""
-        found = named(self.name, self.unit, figures(self.figure, other))
-        if self.axis is not None:
-            found["standard"] = self.axis
-        if self.place is not None:
-            found["at"] = self.place
-        return found if self.naive is None else with_naive(found, self.naive)
+        return row(self.name, self.unit, self.figure, other, axis=self.axis, place=self.place, naive=self.naive)
 
 
 class Posterior(ABC):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from inference.problem import Array
 
 
 def nearest_on_simplex(counts: Array, n: float) -> Array:
@@ -24,5 +23,4 @@ def nearest_on_simplex(counts: Array, n: float) -> Array:
     falling = np.sort(counts, axis=-1)[..., ::-1]
     excess = (np.cumsum(falling, axis=-1) - n) / np.arange(1, counts.shape[-1] + 1)
     kept = np.count_nonzero(falling > excess, axis=-1, keepdims=True)
-    nearest: Array = np.maximum(counts - np.take_along_axis(excess, kept - 1, axis=-1), 0.0)
-    return nearest
+    return np.asarray(np.maximum(counts - np.take_along_axis(excess, kept - 1, axis=-1), 0.0))

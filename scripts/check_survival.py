@@ -6,8 +6,7 @@ All over ideal rounds with exact noise, N = 500 and 5,000, epsilon 0.5, 1 and 4,
 - *Bands*: four laws of the event, with censoring that is uniform, or administrative (nobody stays to the end). Coverage
   of pointwise 95 % bands, averaged over the 12 times, the laws and the repeats: 93 to 97 %.
 - *Log-rank*: two arms of one hazard in three designs: equal arms; a quarter in one arm, which is censored sooner; a
-  fifth that is censored far later. Rejected at level 5 %: 4 to 6 %, of all designs together; at N = 500 and epsilon 0.5
-  at least 3 %, as noise in the variance makes the test cautious there (3.9 % of 4,320 trials; last design 3.2 %).
+  fifth that is censored far later. Rejected at level 5 %: 4 to 6 %, of all designs together.
 - *Hazard ratios*: an arm and two correlated normal features. Coverage of 95 % intervals, averaged over the three: at
   least 93 %, and at most 97 % but at N = 500 and epsilon 0.5, where intervals are wide and the prior counts.
 - *Wide bounds*: features' bounds ten times as wide cost at most 15 % of the ratios' errors, at N = 5,000.
@@ -58,7 +57,6 @@ SHAPES = ("normal", "even binary", "rare binary", "log-normal")
 BLOCKS = 4  # cells of one kind, so that all cores have work
 REPEATS = {"bands": 100, "log-rank": 360, "ratios": 200, "wide": 200, "shapes": 5}  # in each block
 BANDS, LEVEL, RATIOS, NEAR = (0.93, 0.97), (0.04, 0.06), (0.93, 0.97), 0.02
-CAUTIOUS = 0.03  # the least size where noise is largest
 LOOSE = 0.03  # what --quick allows beyond
 WIDE, WIDE_MAX, WIDE_N = 10.0, 1.15, 5_000  # how wide bounds are, and what errors within them are at most
 ALONE = 0.02  # what one law, design or ratio is allowed beyond; with --quick twice LOOSE more
@@ -264,7 +262,7 @@ def _checks(held: list[dict[str, Any]], exact: tuple[float, float], loose: float
             open_end = (n, epsilon) == (SIZES[0], EPSILONS[0])
             for kind, what, (low, high) in (
                 ("bands", "covered", BANDS),
-                ("log-rank", "rejected", (CAUTIOUS, LEVEL[1]) if open_end else LEVEL),
+                ("log-rank", "rejected", LEVEL),
                 ("ratios", "covered", (RATIOS[0], 1.0) if open_end else RATIOS),
             ):
                 value = mean_of(held, what, kind=kind, **at)

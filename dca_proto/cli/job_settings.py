@@ -46,7 +46,7 @@ from dca_proto.wording import nearest
 from inference.bounds import Interval
 from inference.errors import DataError
 from inference.jobs import NAMES, find, require_kind
-from inference.jobs.base import LearningJob, Stage, percent
+from inference.jobs.base import LearningJob, Stage, share_words
 from inference.jobs.settings import described, settings_from
 from inference.problem import Schema
 from inference.rounds import Job
@@ -270,7 +270,7 @@ def check_plan(
             batch = tuple(place.to_bytes(ID_BYTES, "big") for place in range(stage.batch))
             drafts.append(terms.open(request, bytes(ID_BYTES), batch).draft(mechanism, Limits()))
         except UsageError as error:
-            share = percent(stage.share)
+            share = share_words(stage.share)
             raise UsageError(f"{said}: no round can be held with {share} of that: {error}") from None
     return drafts
 

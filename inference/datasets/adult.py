@@ -24,7 +24,7 @@ import numpy as np
 
 from inference.bounds import Interval
 from inference.datasets.files import ARCHIVE, Source, find
-from inference.problem import Array, Problem, Schema
+from inference.problem import Problem, Schema
 
 Part = Literal["train", "test"]
 
@@ -92,23 +92,9 @@ def adult(folder: Path | None = None, *, part: Part = "train") -> Problem:
     with path.open(encoding="ascii", newline="") as file:
         people = [row for row in csv.reader(file, skipinitialspace=True) if len(row) == len(COLUMNS)]
     table = dict(zip(COLUMNS, np.array(people).T, strict=True))
-    X = np.column_stack([_number(table, name) for name in NUMBERS] + [_one_hot(table, name) for name in ONE_HOT])
-    return Problem("adult", Schema(FEATURES, TARGET, BOUNDS, UNITS), X, _income(table[TARGET]))
-
-
-Table = dict[str, np.ndarray[tuple[int], np.dtype[np.str_]]]
-
-
-def _number(table: Table, name: str) -> Array:
-    value: Array = table[name].astype(float)
-    return np.log1p(value) if name in LOGARITHMIC else value
-
-
-def _one_hot(table: Table, name: str) -> Array:
-    column, category = ONE_HOT[name]
-    return np.asarray(table[column] == category, float)
-
-
-def _income(labels: np.ndarray[tuple[int], np.dtype[np.str_]]) -> Array:
-    """1 for ">50K"; in the test part every label ends with a full stop."""
-    return np.asarray(np.char.rstrip(labels, ".") == ">50K", float)
+    numbers = {name: table[name].astype(float) for name in NUMBERS}
+    logarithms = {name: np.log1p(numbers[name]) for name in LOGARITHMIC}
+    one_hot = [table[column] == category for column, category in ONE_HOT.values()]
+    X = np.column_stack([*(numbers | logarithms).values(), *one_hot]).astype(float)
+    rich = np.char.rstrip(table[TARGET], ".") == ">50K"  # in the test part every label ends with a full stop
+    return Problem("adult", Schema(FEATURES, TARGET, BOUNDS, UNITS), X, rich.astype(float))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from math import isfinite, nan
 from pathlib import Path
 
@@ -54,34 +55,25 @@ def from_csv(
     for column in listed:
         if column not in header:
             raise unknown("column", column, path.name, header)
-    names = numbered(header, listed)
-    chosen = _features([name for name in header if name != target] if features is None else features, listed)
-    columns = (*chosen, target)
+    names, known = numbered(header, listed), _known(listed)
+    predicting = [name for name in header if name != target] if features is None else features
+    chosen = [indicators(name, listed)[1:] if name in listed else (name,) for name in predicting]
+    columns = (*chain.from_iterable(chosen), target)
     for column in (*columns, *(bounds or {})):
         if column not in names:
             raise unknown("column", column, path.name, names)
-    given = {**(bounds or {}), **_known(listed)}
+    given = {**(bounds or {}), **known}
     if not trial_bounds:
         require(given, columns)  # before the cells: the answer to a missing option, not to a bad row
     rows = _numbers(path, header, body, columns, listed, missing)
     if trial_bounds:
-        given = {**_read_bounds(path, columns, rows, _known(listed)), **_known(listed)}
-    schema = Schema(chosen, target, {column: given[column] for column in columns}, alone=alone)
+        whole = rows[np.isfinite(rows).all(axis=1)]
+        if not len(whole):
+            raise DataError(f"{path.name}: no row has all of its values, so they give no bounds; correct them")
+        places = [place for place, column in enumerate(columns) if column not in known]
+        given = bounds_from_data([columns[place] for place in places], whole[:, places]) | known
+    schema = Schema(columns[:-1], target, {column: given[column] for column in columns}, alone=alone)
     return Problem(path.stem, schema, rows[:, :-1], rows[:, -1])
-
-
-def _read_bounds(path: Path, columns: Sequence[str], rows: Array, known: Mapping[str, Interval]) -> dict[str, Interval]:
-    """Bounds of the columns that are not known, from the rows that lack nothing."""
-    places = [place for place, column in enumerate(columns) if column not in known]
-    whole = rows[np.isfinite(rows).all(axis=1)]
-    if not len(whole):
-        raise DataError(f"{path.name}: no row has all of its values, so they give no bounds; correct them")
-    return bounds_from_data([columns[place] for place in places], whole[:, places]) if places else {}
-
-
-def _features(names: Sequence[str], listed: Categories) -> tuple[str, ...]:
-    """The columns, of text columns all indicators but the first."""
-    return tuple(one for name in names for one in (indicators(name, listed)[1:] if name in listed else (name,)))
 
 
 def _known(listed: Categories) -> dict[str, Interval]:

@@ -53,6 +53,15 @@ class Source:
         made = "" if self.unpack is unchanged else f", of which a download makes {self.file}"
         return f"{self.member} in {self.url}{made}"
 
+    @property
+    def by_hand(self) -> str:
+        """How the user gives it, in words."""
+        return f"put {self.file} into a folder and name it: {FOLDER_VARIABLE}=FOLDER"
+
+    def refused(self, said: str) -> DataError:
+        """An error that names the data set."""
+        return DataError(f"data set {self.dataset!r}: {said}")
+
 
 def find(source: Source, folder: Path | None = None) -> Path:
     """The checked file, from the folder, else from that of ``DCA_DATA``, else downloaded once into the cache.
@@ -70,31 +79,48 @@ def _checked(source: Source, path: Path, advice: str) -> Path:
     try:
         found = sha256(path.read_bytes()).hexdigest()
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        raise DataError(
-            f"data set {source.dataset!r}: no file {source.file} in {path.parent}; put it there (it is "
-            f"{source.origin}), or name no folder and leave {FOLDER_VARIABLE} unset to have it downloaded"
+        raise source.refused(
+            f"no file {source.file} in {path.parent}; put it there (it is {source.origin}), or name no folder and "
+            f"leave {FOLDER_VARIABLE} unset to have it downloaded"
         ) from None
     except OSError as error:
-        raise DataError(
-            f"data set {source.dataset!r}: cannot read {path}: {error.strerror}; make it readable, or name another "
-            f"folder: {FOLDER_VARIABLE}=FOLDER"
-        ) from None
+        said = f"cannot read {path}: {error.strerror}; make it readable, or name another folder"
+        raise source.refused(f"{said}: {FOLDER_VARIABLE}=FOLDER") from None
     if found != source.sha256:
-        raise DataError(f"data set {source.dataset!r}: {path} has SHA-256 {found}, expected {source.sha256}; {advice}")
+        raise source.refused(f"{path} has SHA-256 {found}, expected {source.sha256}; {advice}")
     return path
 
 
 def _cached(source: Source) -> Path:
+    """The file in the cache, made of its archive there; a damaged archive is removed, to be fetched again."""
     try:
         import pooch  # needed for downloads alone
     except ModuleNotFoundError:
-        raise DataError(
-            f"data set {source.dataset!r} is downloaded by pooch, which is not installed; {to_install('inference')}, "
-            f"or put {source.file} into a folder and name it: {FOLDER_VARIABLE}=FOLDER"
-        ) from None
+        said = f"it is downloaded by pooch, which is not installed; {to_install('inference')}, or {source.by_hand}"
+        raise source.refused(said) from None
     path = Path(pooch.os_cache("dca")) / source.file
-    if not path.is_file():
-        _extract(source, _download(source, path.parent), path)
+    if path.is_file():
+        return path
+    archive, wrong = _download(source, path.parent), ""
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            content = source.unpack(opened.read(source.member))
+        if (found := sha256(content).hexdigest()) != source.sha256:
+            wrong = (
+                f"{source.member} of {source.url} has SHA-256 {found}, expected {source.sha256}; UCI has changed it: "
+                f"put the file as it was into a folder and name it: {FOLDER_VARIABLE}=FOLDER"
+            )
+    except DAMAGED as error:
+        wrong = f"{source.url} holds no readable {source.member} ({error}); try again, or {source.by_hand}"
+    if wrong:
+        archive.unlink(missing_ok=True)
+        raise source.refused(wrong)
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")  # all or nothing: two processes may fetch it at once
+    try:
+        partial.write_bytes(content)
+        partial.replace(path)
+    except OSError as error:
+        raise source.refused(f"cannot write {path}: {error.strerror}; make room") from None
     return path
 
 
@@ -108,51 +134,12 @@ def _download(source: Source, cache: Path) -> Path:
     try:
         return Path(pooch.retrieve(source.url, known_hash=None, fname=name, path=cache, downloader=downloader))
     except PermissionError as error:
-        raise DataError(
-            f"data set {source.dataset!r}: cannot write into the cache {cache}; make it writable, or put "
-            f"{source.file} into a folder and name it: {FOLDER_VARIABLE}=FOLDER"
-        ) from error
+        said = f"cannot write into the cache {cache}; make it writable, or {source.by_hand}"
+        raise source.refused(said) from error
     except (OSError, ValueError) as error:  # requests' and pooch's own errors are of these types
-        raise DataError(
-            f"data set {source.dataset!r}: cannot download {source.file} from {source.url} ({_cause(error)}); "
-            f"go online, or put the file into a folder and name it: {FOLDER_VARIABLE}=FOLDER"
-        ) from error
-
-
-def _cause(error: Exception) -> str:
-    return type(error).__name__ if len(str(error)) > 100 or not str(error) else str(error)
-
-
-def _extract(source: Source, archive: Path, path: Path) -> None:
-    """Write the file beside its archive; a damaged archive is removed, to be fetched again."""
-    try:
-        with zipfile.ZipFile(archive) as opened:
-            content = source.unpack(opened.read(source.member))
-    except DAMAGED as error:
-        archive.unlink(missing_ok=True)
-        raise DataError(
-            f"data set {source.dataset!r}: {source.url} holds no readable {source.member} ({error}); "
-            f"try again, or put {source.file} into a folder and name it: {FOLDER_VARIABLE}=FOLDER"
-        ) from error
-    found = sha256(content).hexdigest()
-    if found != source.sha256:
-        archive.unlink(missing_ok=True)
-        raise DataError(
-            f"data set {source.dataset!r}: {source.member} of {source.url} has SHA-256 {found}, expected "
-            f"{source.sha256}; UCI has changed it: put the file as it was into a folder and name it: "
-            f"{FOLDER_VARIABLE}=FOLDER"
-        )
-    _write(source, path, content)
-
-
-def _write(source: Source, path: Path, content: bytes) -> None:
-    """All or nothing; each process by way of a file of its own, for two may fetch the same data set at once."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        partial.write_bytes(content)
-        partial.replace(path)
-    except OSError as error:
-        raise DataError(f"data set {source.dataset!r}: cannot write {path}: {error.strerror}; make room") from None
+        why = type(error).__name__ if len(str(error)) > 100 or not str(error) else str(error)
+        said = f"cannot download {source.file} from {source.url} ({why}); go online, or {source.by_hand}"
+        raise source.refused(said) from error
 
 
 class Progress:

@@ -15,7 +15,7 @@ import numpy as np
 
 from dca_proto.aggregate import RoundRequest, SecureSumRequest
 from dca_proto.wording import listed
-from inference.contraction import about_contraction
+from inference.contraction import about_contraction, percent
 from inference.draws import InferenceData
 from inference.errors import DataError, unknown
 from inference.jobs.estimates import rows_of
@@ -203,10 +203,10 @@ def plan_words(stages: Sequence[Stage]) -> str:
     for stage in stages:
         of = "" if parts else " of the budget"
         who = f" of {stage.batch} clients each" if stage.batch else ""
-        parts.append(f"{percent(stage.total)}{of} {stage.purpose}{who}")
+        parts.append(f"{share_words(stage.total)}{of} {stage.purpose}{who}")
     return f"over {rounds} rounds: {', '.join(parts)}"
 
 
-def percent(share: float) -> str:
-    """A share for people."""
-    return f"{100 * share:.0f} %" if share >= 0.01 else f"{100 * share:.2g} %"
+def share_words(share: float) -> str:
+    """A share of the budget for people."""
+    return percent(share) if share >= 0.01 else f"{100 * share:.2g} %"

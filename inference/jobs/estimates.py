@@ -1,8 +1,6 @@
 """Estimates with their 95 % intervals, beside those without privacy: made into rows of a `summary.Summary`, and tables.
 
 Each job computes its intervals from the posterior's own law: `normal`, `student`, or quantiles of draws (`of_draws`).
-Rows that a picture may show on one axis carry that axis's unit and their scale (`with_standard`). Estimates from
-reports also have what the reports give without a model of their noise (`with_naive`).
 
 Two kinds of figures come from raw rows, so no ε covers them: estimates without privacy, and scores on held-out rows.
 Files have them in a separate block (`separated`).
@@ -20,8 +18,7 @@ from scipy.special import ndtri, stdtrit
 
 from dca_proto.privacy.rounding import claim_words
 from inference.contraction import contraction, percent
-from inference.draws import Mixing
-from inference.jobs.summary import Draws, Ends, Figures, Row, Score, Summary, estimate_of
+from inference.jobs.summary import Draws, Ends, Figures, Place, Row, Score, Standard, Summary, estimate_of
 
 CONTRACTION = "contraction"
 _CONTRACTIONS_MAX = 6  # that are named one by one
@@ -89,14 +86,31 @@ def _quantiles(array: NDArray[np.float64]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def row(name: str, unit: str, private: Figure, nonprivate: Figure | None) -> Row:
-    """One estimate."""
-    return named(name, unit, figures(private, nonprivate))
+def row(
+    name: str,
+    unit: str,
+    private: Figure,
+    nonprivate: Figure | None,
+    *,
+    axis: Standard | None = None,
+    place: Place | None = None,
+    naive: Figure | None = None,
+) -> Row:
+    """One estimate.
 
-
-def named(name: str, unit: str, found: Figures) -> Row:
-    """The figures of one estimate as a row."""
-    return cast(Row, {"name": name, "unit": unit, **found})
+    Args:
+        axis: how a picture shows it, by a scale and a centre that are public or private; nothing of the raw rows.
+        place: where it lies on a curve. naive: the estimate that leaves the reports' noise out of the model.
+    """
+    found = cast(Row, {"name": name, "unit": unit, **figures(private, nonprivate)})
+    if axis is not None:
+        found["standard"] = axis
+    if place is not None:
+        found["at"] = place
+    if naive is not None:
+        found["naive"], found["naive_sd"] = _plain(naive.mean), _plain(naive.sd)
+        found["naive_interval_95"] = _ends(naive.interval)
+    return found
 
 
 def figures(private: Figure, nonprivate: Figure | None) -> Figures:
@@ -112,21 +126,6 @@ def figures(private: Figure, nonprivate: Figure | None) -> Figures:
         "nonprivate_sd": _plain(other.sd),
         "nonprivate_interval_95": _ends(other.interval),
     }
-
-
-def with_naive(row: Row, naive: Figure) -> Row:
-    """A row with the estimate that leaves the reports' noise out of the model."""
-    ends = _ends(naive.interval)
-    return {**row, "naive": _plain(naive.mean), "naive_sd": _plain(naive.sd), "naive_interval_95": ends}
-
-
-def with_standard(row: Row, unit: str, scale: float = 1.0, centre: float = 0.0) -> Row:
-    """A row that a picture shows as (value - centre)·scale, on one axis with all others of that unit.
-
-    Args:
-        unit: of the axis. scale, centre: public or private; nothing of the raw rows.
-    """
-    return {**row, "standard": {"unit": unit, "scale": float(scale), "centre": float(centre)}}
 
 
 def standard_unit(target: str, by: str) -> str:
@@ -233,19 +232,19 @@ def table_of(summary: Summary, rows: Sequence[Row], *, compared: bool) -> tuple[
     kinds = {"estimate": "private" if summary["private"] else "not private"}
     kinds |= {"naive": naive} if naive else {}
     kinds |= {"nonprivate": f"not covered by ε:\n{WITHOUT_PRIVACY}"} if compared else {}
-    said = [[_words(row, kind) for kind in kinds] for row in rows]
     title = "posterior: mean [95 % interval]"
     if rows and all(row["interval_95"] is None for row in rows):
         has_others = compared and any(row["nonprivate_interval_95"] for row in rows)
         title = "estimates; without privacy: mean [95 % interval]" if has_others else "estimates"
-    if naive:
-        return title, ["", *kinds.values()], [[_named(row), *words] for row, words in zip(rows, said, strict=True)]
     units = {row["unit"] for row in rows if row["name"] != INTERCEPT}
-    if len(units) == 1:  # said once, which leaves room for the names
+    own = not naive and len(units) != 1  # a column of units; a single one is said once, which leaves room for names
+    if not naive and not own:
         title = ", ".join(filter(None, (title, *units)))
-        return title, ["", *kinds.values()], [[row["name"], *words] for row, words in zip(rows, said, strict=True)]
-    cells = [[row["name"], *words, row["unit"]] for row, words in zip(rows, said, strict=True)]
-    return title, ["", *kinds.values(), "unit"], cells
+    cells = []
+    for row in rows:
+        name = f"{row['name']} ({row['unit']})" if naive and row["unit"] else row["name"]
+        cells.append([name, *(_words(row, kind) for kind in kinds), *([row["unit"]] if own else [])])
+    return title, ["", *kinds.values(), *(["unit"] if own else [])], cells
 
 
 def _words(row: Row, kind: str) -> str:
@@ -277,10 +276,6 @@ def contraction_words(rows: Sequence[Row]) -> str:
     return f"{found} (0 % is the prior)"
 
 
-def _named(row: Row) -> str:
-    return f"{row['name']} ({row['unit']})" if row["unit"] else str(row["name"])
-
-
 def sampling_words(sampling: Draws) -> str:
     """What the draws of a posterior are worth, in one line."""
     said = f"{sampling['chains']} chains of {sampling['draws']} draws by method {sampling['method']}"
@@ -296,40 +291,8 @@ def rows_of(summary: Summary) -> list[Row]:
     """All estimates of a summary, the intercept last."""
     found = [*summary.get("coefficients", []), *summary.get("estimates", [])]
     if (intercept := summary.get("intercept")) is not None:
-        found.append(named(INTERCEPT, "", intercept))
+        found.append(cast(Row, {"name": INTERCEPT, "unit": "", **intercept}))
     return found
-
-
-def sampling_row(
-    method: str,
-    size: tuple[int, int],
-    seconds: float,
-    mixing: Sequence[Mixing],
-    acceptance: Mapping[str, Any],
-    divergences: Any,
-) -> Draws:
-    """What draws are worth.
-
-    Args:
-        size: how many chains, and draws of each. mixing: of each number that was drawn, if that is to be told.
-        acceptance: by block, of each chain. divergences: of each chain; None where there can be none.
-    """
-    return {
-        "method": method,
-        "chains": size[0],
-        "draws": size[1],
-        "seconds": seconds,
-        "r_hat_max": _extreme(max, [one.r_hat for one in mixing]),
-        "ess_bulk_min": _extreme(min, [one.bulk for one in mixing]),
-        "ess_tail_min": _extreme(min, [one.tail for one in mixing]),
-        "acceptance": {block: float(np.mean(rates)) for block, rates in acceptance.items()},
-        "divergences": None if divergences is None else int(np.sum(divergences)),
-    }
-
-
-def _extreme(choose: Any, numbers: Sequence[float]) -> float | None:
-    """None of nothing, and of what ArviZ cannot say."""
-    return float(choose(numbers)) if numbers and all(map(isfinite, numbers)) else None
 
 
 def _plain(value: float | None) -> float | None:

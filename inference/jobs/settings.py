@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, Field, field, fields
+from dataclasses import field, fields
 from math import isfinite
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -45,38 +45,28 @@ def settings_from(kind: type[S], table: Mapping[str, Any], job: str) -> S:
     Raises:
         DataError: a key is unknown (the nearest one is named), a value is of another type or out of its range.
     """
-    types = get_type_hints(kind)
+    types, given = get_type_hints(kind), {}
     for key, value in table.items():
+        if not types:
+            raise DataError(f"setting {key!r}: job {job!r} has no settings of its own; leave it out")
         if key not in types:
-            raise (
-                unknown("setting", key, f"job {job!r}", types)
-                if types
-                else DataError(f"setting {key!r}: job {job!r} has no settings of its own; leave it out")
-            )
-        _check(key, value, types[key])
-    given = {key: _converted(value, types[key]) for key, value in table.items()}
+            raise unknown("setting", key, f"job {job!r}", types)
+        given[key] = _accepted(key, value, types[key])
     return kind(**given)
 
 
-def _check(key: str, value: object, wanted: Any) -> None:
-    accepted = get_args(wanted) or (wanted,)
-    plain = type(value)
+def _accepted(key: str, value: object, wanted: Any) -> object:
+    """The value as the setting takes it. Raises `DataError`."""
+    accepted, plain = get_args(wanted) or (wanted,), type(value)
     if Numbers in accepted and value is not None:
         if (numbers := _numbers(value)) is not None and all(map(isfinite, numbers)):
-            return
+            return numbers
     elif plain in accepted or (plain is int and float in accepted):
         if isinstance(value, float) and not isfinite(value):
             raise DataError(f"setting {key!r} is {value}; expected a finite number")
-        return
+        return float(value) if isinstance(value, int) and plain not in accepted else value
     expected = " or ".join(_WORDS[one] for one in accepted if one is not NoneType)
     raise DataError(f"setting {key!r} is {value!r}, expected {expected}")
-
-
-def _converted(value: object, wanted: Any) -> object:
-    accepted = get_args(wanted) or (wanted,)
-    if Numbers in accepted and value is not None:
-        return _numbers(value)
-    return float(value) if type(value) is int and int not in accepted else value
 
 
 def _numbers(value: object) -> Numbers | None:
@@ -98,24 +88,16 @@ def parse_words(words: Iterable[str]) -> dict[str, Any]:
         key, sign, value = word.partition("=")
         if not sign or not key or key in table:
             raise DataError(f"setting {word!r}: expected key=value, each key once")
-        table[key] = _value(value)
+        try:
+            table[key] = json.loads(value)
+        except json.JSONDecodeError:
+            table[key] = value
     return table
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text
 
 
 def described(kind: Any) -> list[tuple[str, Any, str]]:
     """Name, default and meaning of each setting, for a help text."""
-    return [(one.name, _default(one), str(one.metadata.get("meaning", ""))) for one in fields(kind)]
-
-
-def _default(one: Field[Any]) -> Any:
-    return None if one.default is MISSING else one.default
+    return [(one.name, one.default, str(one.metadata.get("meaning", ""))) for one in fields(kind)]
 
 
 def require_choice(key: str, value: str, known: Iterable[str]) -> None:

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,7 @@ from numpyro.infer.util import constrain_fn, potential_energy
 
 from inference.errors import DataError
 from inference.mcmc.posterior import Sampling
+from inference.mcmc.run import Sampled
 
 Model: TypeAlias = Callable[[Any], None]
 """A NumPyro model of one argument, a tree of arrays; hashable, and equal to none that differs."""
@@ -51,14 +52,6 @@ DENSE_MAX = 300  # numbers that a chain keeps all covariances of
 DETERMINISTIC = "deterministic"  # NumPyro's type of such a site
 PROGRAMS = 32  # compiled ones that are remembered
 ACCEPTED, DIVERGING, STEPS = "nuts accepted", "nuts diverging", "nuts steps"  # beside the model's own sites
-
-
-class Chains(NamedTuple):
-    """What `sample` returns: draws by the model's sites, shape ``(chains, draws, ...)``, and those of the warm-up."""
-
-    draws: Draws
-    warmup: Draws
-    sampling: Sampling
 
 
 def keep_compiled() -> Path | None:
@@ -97,7 +90,7 @@ def sample(
     dense: bool = True,
     target: float = TARGET_ACCEPTANCE,
     keep: Sequence[str] | None = None,
-) -> Chains:
+) -> Sampled:
     """Draws from a model's posterior.
 
     Args:
@@ -113,9 +106,9 @@ def sample(
     Raises:
         DataError: a number below its minimum, or no start with a finite density was found.
     """
-    for name, value, least in (("chains", chains, 1), ("warmup", warmup, 1), ("draws", draws, 1)):
-        if value < least:
-            raise DataError(f"{name} is {value}; it must be at least {least}")
+    for name, value in (("chains", chains), ("warmup", warmup), ("draws", draws)):
+        if value < 1:
+            raise DataError(f"{name} is {value}; it must be at least 1")
     begun = time.perf_counter()
     with jax.enable_x64(True):
         program = _program(model, warmup, dense, target, None if keep is None else tuple(keep))
@@ -131,7 +124,14 @@ def sample(
                 on_progress(first + count, warmup + draws)
         step_size = np.asarray(state.adapt_state.step_size)
     made = {name: np.concatenate([block[name] for block in blocks], axis=1) for name in blocks[0]}
-    return _told(made, warmup, step_size, time.perf_counter() - begun)
+    accepted, diverging, steps = (made.pop(name)[:, warmup:] for name in (ACCEPTED, DIVERGING, STEPS))
+    deep = (steps >= 2**TREE_DEPTH_MAX - 1).sum(axis=1)
+    seconds = time.perf_counter() - begun
+    sampling = Sampling(diverging.sum(axis=1), accepted.mean(axis=1), deep, step_size, seconds)
+    before, after = (
+        {name: array[:, part] for name, array in made.items()} for part in (slice(warmup), slice(warmup, None))
+    )
+    return Sampled(after, before, sampling)
 
 
 def prior_draws(model: Model, data: Any, count: int, seed: int = 0) -> Draws:
@@ -143,7 +143,13 @@ def prior_draws(model: Model, data: Any, count: int, seed: int = 0) -> Draws:
 
 
 def _as_arrays(tree: Any) -> Any:
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, _kind(leaf)), tree)
+    """Numbers as float64, but for whole ones and truth values in arrays."""
+
+    def kind(leaf: Any) -> Any:
+        found = np.asarray(leaf).dtype
+        return found if found.kind in "biu" and np.ndim(leaf) else np.float64
+
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, kind(leaf)), tree)
 
 
 def _started(program: _Program, keys: Any, data: Any, start: Any) -> Any:
@@ -163,14 +169,6 @@ def _started(program: _Program, keys: Any, data: Any, start: Any) -> Any:
 def _finite(state: Any) -> Any:
     parts = jax.tree.leaves((state.potential_energy, state.z_grad))
     return jnp.all(jnp.array([jnp.all(jnp.isfinite(part)) for part in parts]))
-
-
-def _told(made: dict[str, NDArray[Any]], warmup: int, step_size: NDArray[np.float64], seconds: float) -> Chains:
-    accepted, diverging, steps = (made.pop(name)[:, warmup:] for name in (ACCEPTED, DIVERGING, STEPS))
-    deep = (steps >= 2**TREE_DEPTH_MAX - 1).sum(axis=1)
-    sampling = Sampling(diverging.sum(axis=1), accepted.mean(axis=1), deep, step_size, seconds)
-    after = {name: array[:, warmup:] for name, array in made.items()}
-    return Chains(after, {name: array[:, :warmup] for name, array in made.items()}, sampling)
 
 
 @lru_cache(maxsize=PROGRAMS)
@@ -249,9 +247,3 @@ class _Program:
 
 def _is_drawn(site: Mapping[str, Any]) -> bool:
     return site["type"] == "sample" and not site["is_observed"]
-
-
-def _kind(leaf: Any) -> Any:
-    """Numbers are float64, but for whole ones and truth values in arrays."""
-    found = np.asarray(leaf).dtype
-    return found if found.kind in "biu" and np.ndim(leaf) else np.float64

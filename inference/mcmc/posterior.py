@@ -21,9 +21,8 @@ from inference.errors import DataError
 from inference.jobs.estimates import Figure, of_draws
 from inference.jobs.summary import Summary
 from inference.posterior import Estimate, Posterior
-from inference.problem import Schema
+from inference.problem import Array, Schema
 
-Array = NDArray[np.float64]
 Draws = Mapping[str, Array]
 P = TypeVar("P", bound="LocalPosterior")
 
@@ -78,7 +77,7 @@ class LocalPosterior(Posterior):
     predictive: Predictive | None = None
     prior: Draws = field(default_factory=dict)
     axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    coords: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    coords: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     warmup: Draws = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     attrs: Mapping[str, object] = field(default_factory=dict)
@@ -166,7 +165,7 @@ class LocalPosterior(Posterior):
         """The parameters but for matrices and constants."""
         return [name for name, array in self.draws.items() if array.ndim <= 3 and np.ptp(array) > 0]
 
-    def labels(self, name: str) -> tuple[str, ...]:
+    def labels(self, name: str) -> tuple[Any, ...]:
         """Along a parameter's first own axis."""
         axes = self.axes.get(name, ())
         return self.coords[axes[0]] if axes else ()

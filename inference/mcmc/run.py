@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, TypedDict, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dca_proto.wording import to_install
 from inference.draws import CHAINS, DRAWS, require_arviz
 from inference.errors import DataError
-from inference.mcmc.posterior import LocalPosterior, Sampling
+from inference.mcmc.posterior import Draws, LocalPosterior, Sampling
 
-Array = NDArray[np.float64]
 P = TypeVar("P", bound=LocalPosterior)
 
 WARMUP = 1000
 PRIOR_DRAWS = 4000
 NEEDED = ("jax", "jaxlib", "numpyro")
+
+
+@dataclass(frozen=True, eq=False)
+class Sampled:
+    """Draws by a model's sites, shape ``(chains, draws, ...)``; those of the warm-up, if kept; how it went."""
+
+    draws: Draws
+    warmup: Draws
+    sampling: Sampling
 
 
 class Run(TypedDict, total=False):
@@ -54,51 +61,25 @@ class Options:
     keep_warmup: bool = False
     require_mixed: bool = True
 
-    def sample(
-        self,
-        model: Any,
-        data: Any,
-        start: Mapping[str, Any] | None = None,
-        **more: Any,
-    ) -> Sampled:
+    def sample(self, model: Any, data: Any, start: Mapping[str, Any] | None = None, **more: Any) -> Sampled:
         """Draws of a NumPyro model, from starts about a plausible point; arguments as of `nuts.sample`.
 
         Raises:
             DataError: as `nuts.sample`; NumPyro, JAX, or ArviZ, which looks at the chains, is missing.
         """
         require_arviz()  # before the work
-        made = numpyro_module("inference.mcmc.nuts").sample(
-            model,
-            data,
-            start,
-            chains=self.chains,
-            warmup=self.warmup,
-            draws=self.draws,
-            seed=self.seed,
-            on_progress=self.on_progress,
-            **more,
-        )
-        return Sampled(made.draws, made.warmup if self.keep_warmup else {}, made.sampling)
+        more |= {name: getattr(self, name) for name in ("chains", "warmup", "draws", "seed", "on_progress")}
+        made: Sampled = numpyro_module("inference.mcmc.nuts").sample(model, data, start, **more)
+        return made if self.keep_warmup else replace(made, warmup={})
 
     def checked(self, posterior: P) -> P:
         """The posterior, if its chains have mixed or need not have. Raises `DataError` if they should have."""
-        if self.require_mixed:
-            posterior.require_mixed()
-        return posterior
+        return posterior.require_mixed() if self.require_mixed else posterior
 
     @property
     def rng(self) -> np.random.Generator:
         """For draws from the prior."""
         return np.random.default_rng(self.seed)
-
-
-@dataclass(frozen=True, eq=False)
-class Sampled:
-    """Draws by the model's sites, shape ``(chains, draws, ...)``; those of the warm-up, if kept; how it went."""
-
-    draws: Mapping[str, Array]
-    warmup: Mapping[str, Array]
-    sampling: Sampling
 
 
 def numpyro_module(name: str) -> Any:

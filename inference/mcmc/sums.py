@@ -18,14 +18,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dca_proto.aggregate import NoisyAggregate
 from inference.draws import attributes
 from inference.errors import DataError
+from inference.problem import Array
 from inference.rounds import as_text
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,6 +29,7 @@ from dca_proto.privacy.cost import PrivacyCost
 from inference.bounds import Interval
 from inference.draws import attributes
 from inference.errors import DataError
+from inference.problem import Array
 from inference.releases.terms import (
     GAUSSIAN,
     LAPLACE,
@@ -44,8 +45,6 @@ from inference.releases.terms import (
     together,
     within_noise,
 )
-
-Array = NDArray[np.float64]
 
 COLUMNS = ("sum", "mean")  # statistics whose reports are scaled and clipped columns, and noise
 HISTOGRAM = "histogram"

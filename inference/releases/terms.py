@@ -22,8 +22,8 @@ from scipy.special import log_ndtr
 from dca_proto.aggregate import LocalReports, NoisyAggregate
 from dca_proto.privacy.rounding import at_least
 from inference.errors import DataError
+from inference.problem import Array
 
-Array = NDArray[np.float64]
 Given: TypeAlias = LocalReports | NoisyAggregate | Sequence[LocalReports | NoisyAggregate]
 """Reports of one round, or of several of the same terms whose clients differ."""
 
@@ -158,8 +158,7 @@ def within_noise(z: Array, low: Array, high: Array, *, laplace: bool, scale: flo
             f"{outside.sum()} of {len(z)} reports are more than {margin:.4g} outside the bounds, where the noise does "
             "not reach; look at whether they are of this column, scale and mechanism"
         )
-    kept: NDArray[np.bool_] = ~outside
-    return kept
+    return np.asarray(~outside)
 
 
 def about_left_out(kept: NDArray[np.bool_]) -> tuple[str, ...]:

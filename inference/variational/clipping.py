@@ -25,10 +25,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit
 
-Array = NDArray[np.float64]
+from inference.problem import Array
 
 ROWS = 4000
 CLIPS = np.geomspace(0.2, 2.0, 15)  # in units of √d, about the norm of a row

@@ -5,7 +5,7 @@
     perhaps        a model's own `Pilot` round: where to start, and rows that are like the clients'
     round t        θ = m + s ξ; the clients' gradients at θ, clipped to C -> a step of m and s    `mean_field`
     at the end     with a pilot one step of Newton's method from the mean gradient                `clipping`
-                   without one the average of the last iterates, and their noise                  `noise_spread`
+                   without one the average of the last iterates, and their noise                  `mean_field`
 
 **The clip** is planned from the noise of the first round (`clipping`): the more noise, the smaller. Rows that the
 trainer draws, a pilot's or standard normal ones, say how much the clip distorts.
@@ -31,7 +31,6 @@ from math import inf, sqrt
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoAggregate, NoisyAggregate, SecureSumRequest
 from inference.columns import Standardisation
@@ -39,15 +38,13 @@ from inference.errors import DataError
 from inference.jobs.settings import setting
 from inference.locate import locate, located_by
 from inference.models.coefficients import NormalPosterior
-from inference.problem import Schema
+from inference.problem import Array, Schema
 from inference.rounds import Job
 from inference.variational import clipping, mean_field
+from inference.variational.mean_field import noise_sd
 from inference.variational.models import PRIOR_SD, STANDARDISED, Model, gaussian_prior
-from inference.variational.noise_spread import noise_sd
 from inference.variational.progress import GAINED, Iteration, OnProgress
 from inference.variational.schedule import ITERATIONS_MAX, PILOTED_MAX, Schedule, schedule_after
-
-Array = NDArray[np.float64]
 
 
 class Score(NamedTuple):
@@ -195,111 +192,82 @@ class _Ascent:
     clip: float
     rows: clipping.Rows | None
 
-    def request(self, theta: Array) -> SecureSumRequest:
-        """Of the clipped gradients at θ."""
-        return self.model.request(theta, self.columns, self.clip, self.schedule.share, self.schedule.batch)
-
-    def gradient(self, sums: NoisyAggregate) -> Array:
-        """∇ℓ: the sum over a batch stands for that over all clients, by their numbers."""
-        gradient: Array = self.scale(sums) * sums.value
-        return gradient
-
-    def prior_gradient(self, theta: Array) -> Array:
-        """∇ln p(θ)."""
-        return np.asarray(self.model.prior_gradient(theta), float)  # JAX's have half the digits
-
-    def scale(self, sums: NoisyAggregate) -> float:
-        """What the sum is multiplied by."""
-        return self.model.weight * self.clients / sums.contributors
-
-    def noise(self, sums: NoisyAggregate) -> float:
-        """σ, of each coordinate of g."""
-        return self.scale(sums) * sqrt(sums.noise_variance)
-
-    def start(self) -> mean_field.State:
-        """m = 0 or the pilot's, and s as the guess of the curvature says."""
-        sd = np.full(self.model.dimension, 1 / sqrt(self.curvature))
-        return mean_field.init(sd, None if self.rows is None else self.rows.theta)
-
     @property
     def curvature(self) -> float:
         """The guess, of all clients."""
         return self.clients * self.model.weight * self.model.curvature
 
 
+class _Step(NamedTuple):
+    """An iteration: θ and ∇ℓ there, the noise in each coordinate of that; then m, ρ and its rate."""
+
+    theta: Array
+    gradient: Array
+    noise_sd: float
+    mean: Array
+    log_sd: Array
+    rate: float
+
+
 @dataclass
 class _Course:
-    """What was seen on the way, at each iteration: where the data's gradient was taken, it, and the iterate."""
+    """All iterations; whether they were private, and why they ended early."""
 
-    thetas: list[Array] = field(default_factory=list)
-    gradients: list[Array] = field(default_factory=list)
-    means: list[Array] = field(default_factory=list)
-    log_sds: list[Array] = field(default_factory=list)
-    rates: list[float] = field(default_factory=list)
-    noise_sds: list[float] = field(default_factory=list)
-    gained: float = 0.0
+    steps: list[_Step] = field(default_factory=list)
     private: bool = True
     stopped: str = ""
+
+    @property
+    def noise_sds(self) -> list[float]:
+        """Of each iteration's gradient."""
+        return [one.noise_sd for one in self.steps]
 
 
 def _ascend(
     ascent: _Ascent, rng: np.random.Generator, score: Score | None, on_progress: OnProgress | None
 ) -> Generator[SecureSumRequest, NoisyAggregate, _Course]:
-    """All iterations, or as many as come to something."""
-    state, course = ascent.start(), _Course()
-    moved, total = np.zeros(ascent.model.dimension), ascent.schedule.iterations
+    """All iterations, or as many as come to something; m starts at 0 or the pilot's, s as the curvature says."""
+    model, columns, schedule, course, gained = ascent.model, ascent.columns, ascent.schedule, _Course(), 0.0
+    sd = np.full(model.dimension, 1 / sqrt(ascent.curvature))
+    state = mean_field.init(sd, None if ascent.rows is None else ascent.rows.theta)
+    moved, total = np.zeros(model.dimension), schedule.iterations
     for t in range(total):
         theta, state = mean_field.propose(state, rng)
         try:
-            sums = yield ascent.request(theta)
+            sums = yield model.request(theta, columns, ascent.clip, schedule.share, schedule.batch)
         except NoAggregate as ended:
             if t == 0:
                 raise
             course.stopped = ended.reason
             break
-        gradient, before, noise = ascent.gradient(sums), state.mean, ascent.noise(sums)
-        course.thetas.append(theta)
-        course.gradients.append(gradient)
-        whole = gradient + ascent.prior_gradient(theta)
+        scale = model.weight * ascent.clients / sums.contributors  # a batch stands for all clients, by their numbers
+        gradient, before, noise = scale * sums.value, state.mean, scale * sqrt(sums.noise_variance)
+        whole = gradient + np.asarray(model.prior_gradient(theta), float)  # JAX's have half the digits
         state, info = mean_field.step(state, whole, moved, noise=noise, rate=ascent.settings.rate, left=1 - t / total)
-        moved = state.mean - before
-        _note(course, state, info, noise, sums.private)
+        moved, gained = state.mean - before, gained + info.gain
+        course.steps.append(_Step(theta, gradient, noise, state.mean, state.log_sd, info.rate))
+        course.private &= sums.private
         if on_progress is not None:
-            on_progress(Iteration(state.iteration, total, *_scored(course, state, ascent.columns, score)))
+            told = (GAINED, gained)
+            if score is not None:
+                told = score.name, score.of(state.mean, np.exp(state.log_sd), columns)
+            on_progress(Iteration(state.iteration, total, *told))
     return course
-
-
-def _note(course: _Course, state: mean_field.State, info: mean_field.Info, noise: float, private: bool) -> None:
-    course.means.append(state.mean)
-    course.log_sds.append(state.log_sd)
-    course.rates.append(info.rate)
-    course.noise_sds.append(noise)
-    course.gained += info.gain
-    course.private &= private
-
-
-def _scored(
-    course: _Course, state: mean_field.State, columns: Standardisation, score: Score | None
-) -> tuple[str, float]:
-    """What an iteration is told by: the score's name and its value, or else what the bound has gained."""
-    if score is None:
-        return GAINED, course.gained
-    return score.name, score.of(state.mean, np.exp(state.log_sd), columns)
 
 
 def _result(
     schema: Schema, ascent: _Ascent, course: _Course, phases: NoisyAggregate, prior_sd: float | None
 ) -> NormalPosterior:
     """The posterior under a normal prior, or under the model's own, if it is none."""
-    done, settings = len(course.means), ascent.settings
-    averaged = max(1, round(settings.averaged * done))
-    posterior_sd = np.exp(np.mean(course.log_sds[-averaged:], axis=0))
-    noise = noise_sd(course.rates, course.noise_sds, averaged, ascent.curvature)
-    mean, warnings = np.mean(course.means[-averaged:], axis=0), list(locate(phases).warnings)
+    done, warnings = len(course.steps), list(locate(phases).warnings)
     if ascent.rows is not None:
-        mean, cov = _newton(ascent, course, _precision(prior_sd))
+        mean, cov = _newton(ascent, course, ascent.rows, _precision(prior_sd))
         warnings.append(ASSUMED)
     else:
+        last = course.steps[-max(1, round(ascent.settings.averaged * done)) :]
+        mean = np.mean([one.mean for one in last], axis=0)
+        posterior_sd = np.exp(np.mean([one.log_sd for one in last], axis=0))
+        noise = noise_sd([one.rate for one in course.steps], course.noise_sds, len(last), ascent.curvature)
         off = clipping.stretch(clipping.unknown_rows(mean.size), ascent.clip)
         variance = np.maximum(posterior_sd**2 + noise**2, _least_variance(ascent, course))
         cov = np.diag(variance) + off**2 * np.outer(mean, mean)
@@ -358,15 +326,11 @@ def _least_variance(ascent: _Ascent, course: _Course) -> float:
     return float(1 / (ascent.model.prior_precision + information))
 
 
-def _newton(ascent: _Ascent, course: _Course, prior_precision: float) -> tuple[Array, Array]:
+def _newton(ascent: _Ascent, course: _Course, rows: clipping.Rows, prior_precision: float) -> tuple[Array, Array]:
     """The posterior from the mean gradient of the last iterations: (2) of `clipping`."""
-    assert ascent.rows is not None, "there was a pilot"
-    n = ascent.clients
-    used = max(1, round(USED * len(course.thetas)))
-    thetas, noises = course.thetas[-used:], np.array(course.noise_sds[-used:])
-    gradient, at = np.mean(course.gradients[-used:], axis=0) / n, np.mean(thetas, axis=0)
-    noise = float(np.mean(noises**2)) / used / n**2
-    rows = ascent.rows
+    n, used = ascent.clients, course.steps[-max(1, round(USED * len(course.steps))) :]
+    gradient, at = np.mean([one.gradient for one in used], axis=0) / n, np.mean([one.theta for one in used], axis=0)
+    noise = float(np.mean(np.array([one.noise_sd for one in used]) ** 2)) / len(used) / n**2
     for _ in range(NEWTON_STEPS):
         mean, cov = clipping.posterior(rows, ascent.clip, gradient, at, n, noise, prior_precision)
         rows = rows._replace(theta=mean)

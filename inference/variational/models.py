@@ -36,16 +36,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dca_proto.aggregate import SecureSumRequest
 from inference.columns import Standardisation
 from inference.errors import DataError, unknown
 from inference.locate import Located
-from inference.problem import Schema
+from inference.problem import Array, Schema
 
-Array = NDArray[np.float64]
 PriorGradient = Callable[[Array], Array]
 
 BERNOULLI, NORMAL = "bernoulli", "normal"

@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.errors import DataError
-
-Array = NDArray[np.float64]
+from inference.problem import Array
 
 
 def area_under_curve(scores: Array, positive: NDArray[np.bool_]) -> float:

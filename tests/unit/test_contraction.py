@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from inference.bounds import Interval
-from inference.contraction import about_contraction, contraction, of_draws
+from inference.contraction import about_contraction, contraction, of_draws, percent
 from inference.jobs.estimates import contraction_words
 from inference.models.conjugate import Release, family
 from inference.models.conjugate.family import posterior_of
@@ -92,3 +92,12 @@ def test_iterates_that_noise_keeps_near_their_start_do_not_look_certain() -> Non
     assert _least_variance(ascent, course) == pytest.approx(5.0, rel=1e-4)  # type: ignore[arg-type]
     course.noise_sds = [125.0] * 10  # each sum an observation of variance 1
     assert _least_variance(ascent, course) == pytest.approx(1 / 10.2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [(1.0, "100 %"), (0.994, "99 %"), (0.995, "99.5 %"), (0.99996, "99.996 %"), (1 - 1e-9, "99.9999 %"), (0.5, "50 %"),
+     (0.004, "0 %"), (-0.002, "0 %"), (-0.3, "-30 %")],
+)  # fmt: skip
+def test_a_part_below_1_is_not_said_to_be_all(part: float, said: str) -> None:
+    assert percent(part) == said

@@ -27,9 +27,9 @@ from inference.jobs.estimates import (
     row,
     student,
     table_of,
-    with_standard,
 )
 from inference.jobs.picture import plot_estimates
+from inference.jobs.summary import Standard
 from inference.models.coefficients import rows_of_slopes
 from inference.models.conjugate import family
 from inference.models.conjugate.family import CONJUGATE, Release, posterior_of
@@ -38,7 +38,7 @@ from inference.models.glm.scored_fit import exact_fit
 from inference.models.linear.baselines import nonprivate_regression
 from inference.models.mixture.fit import MixtureFit
 from inference.models.mixture.model import NO_NOISE, Posterior
-from inference.problem import Problem, Schema, stream
+from inference.problem import Problem, Schema
 
 LEVEL = 0.95
 
@@ -132,7 +132,7 @@ def test_a_component_has_a_beta_weight_and_a_students_mean() -> None:
     columns = Standardisation(("a",), np.array([10.0]), np.array([5.0]), np.ones(1))
     schema = Schema(("a",), "y", {"a": Interval(0, 20), "y": Interval(0, 1)})
     fit = MixtureFit(schema, columns, posterior, NO_NOISE, None, 1, "", 12, True)  # type: ignore[arg-type]
-    weight, mean, sd = fit.figures(fit.draws(stream(0, "intervals"), 1, 10_000), 0)
+    weight, mean, sd = (one.figure for one in fit.estimates()[3:])
     student_t = st.t(5, 10 + 5 * 0.1, 5 * (0.3 / (2.5 * 2)) ** 0.5)
     assert weight.interval == pytest.approx(st.beta(3, 9).interval(LEVEL), abs=0.15 * st.beta(3, 9).std())
     assert mean.interval == pytest.approx(student_t.interval(LEVEL), abs=0.3 * student_t.std())
@@ -175,9 +175,10 @@ def coefficients(count: int) -> dict[str, Any]:
     """Of features with long names; the first feature's scale is 10."""
     rows = []
     for place in range(count):
+        axis = Standard(unit="log odds per half-width", scale=10.0 - place / 10, centre=0.0)
         found = row(f"worst fractal dimension {place}", "log odds", normal(-0.00508 * place, 0.0017),
-                    normal(-0.0012, 0.005))  # fmt: skip
-        rows.append(with_standard(found, "log odds per half-width", 10.0 - place / 10))
+                    normal(-0.0012, 0.005), axis=axis)  # fmt: skip
+        rows.append(found)
     return {"private": True, "coefficients": rows, "intercept": figures(normal(46.0, 11.0), normal(38.1, 13.0))}
 
 
@@ -242,7 +243,8 @@ def test_what_has_a_unit_of_its_own_has_a_panel_of_its_own(monkeypatch: pytest.M
     mean, variance = (
         row(f"{name} of a", unit, normal(5, 1), None) for name, unit in (("mean", "cm"), ("variance", ""))
     )
-    shares = [with_standard(row(name, "", normal(0.2, 0.1), None), "share") for name in "xy"]
+    axis = Standard(unit="share", scale=1.0, centre=0.0)
+    shares = [row(name, "", normal(0.2, 0.1), None, axis=axis) for name in "xy"]
     figure = drawn({"estimates": [mean, variance, *shares]}, monkeypatch)
     assert [axes.get_xlabel() for axes in figure.axes] == ["cm", "", "share"]
     assert [len(points) for axes in figure.axes for points in marks(axes)] == [1, 1, 2]

@@ -221,7 +221,7 @@ def test_every_game_goes_through_the_door_to_the_sampler(name: str, monkeypatch:
         rng = np.random.default_rng(seed)
         shapes = {"Gaussian": {"mean": (), "sd": ()}, "exponential": {"rate": ()}, "histogram": {"shares": (6,)}}[name]
         drawn = {site: rng.gamma(2.0, size=(4, draws, *shape)) for site, shape in shapes.items()}
-        return nuts.Chains(drawn, {}, sampling)
+        return nuts.Sampled(drawn, {}, sampling)
 
     monkeypatch.setattr(nuts, "sample", sample)
     monkeypatch.setitem(GAMES, name, GAMES[name]._replace(clients=100))

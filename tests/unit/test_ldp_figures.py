@@ -162,7 +162,7 @@ def weighed(monkeypatch: pytest.MonkeyPatch) -> None:
         weights = np.exp(log_weights - log_weights.max())
         drawn = rng.choice(20_000, (chains, draws), p=weights / weights.sum())
         none = np.zeros(chains, int)
-        return nuts.Chains({"shares": theta[drawn]}, {}, Sampling(none, none + 0.9, none, none + 0.5, 1.0))
+        return nuts.Sampled({"shares": theta[drawn]}, {}, Sampling(none, none + 0.9, none, none + 0.5, 1.0))
 
     monkeypatch.setattr(nuts, "sample", sample)
 

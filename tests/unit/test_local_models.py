@@ -45,7 +45,7 @@ class StandIn:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, likelihood: str, point: Point) -> None:
         from inference.mcmc import nuts
 
-        self._point, self._chains = point, nuts.Chains
+        self._point, self._chains = point, nuts.Sampled
         self.model: Any = None
         self.data: Any = None
         self.start: Any = None

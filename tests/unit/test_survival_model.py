@@ -6,6 +6,7 @@ Values of lifelines were made by `scripts/survival_oracle.py` from the same simu
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from inference.models.survival.curve import (
     counts_of,
     curves,
     exact_counts,
+    excess_variance,
     isotonic,
     log_rank,
     survival_curve,
@@ -167,6 +169,22 @@ def test_the_log_rank_test_without_noise_is_lifelines(patients: str) -> None:
     found = log_rank(exact_counts(curves_statistic(ARMS), table))
     assert found is not None
     assert np.sqrt(found.statistic) == pytest.approx(np.sqrt(expected["log_rank"]), rel=0.02)
+
+
+def test_the_variance_of_the_log_rank_test_is_hardly_larger_at_noisy_counts_than_at_the_true_ones() -> None:
+    """200 releases of the same counts at sigma / sensitivity 7 (epsilon 0.5), none of one arm at risk at the end.
+
+    Their mean is within 15 % of that of the exact counts: 0.94 of it, with a standard error of 0.034. Worked out at the
+    noisy counts as they are, it is 1.24 of it.
+    """
+    columns = Columns("t", "d", tuple(np.arange(1, 13) / 12), "g", 2)
+    first = [30, 29, 27, 25, 22, 19, 16, 12, 9, 6, 3, 1, 33, 30, 27, 24, 21, 18, 15, 12, 9, 6, 4, 2, 0]
+    second = [8, 8, 7, 7, 6, 6, 5, 5, 5, 4, 4, 4, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 17]
+    exact = np.array([first, second], dtype=float)
+    sigma = 7 * float(np.sqrt(curves_statistic(columns).row_sensitivity(0).l2_squared))
+    noisy = [released(exact, columns, sigma, seed) for seed in range(200)]
+    true = excess_variance(replace(noisy[0], mean=exact))[0, 0]
+    assert np.mean([excess_variance(one)[0, 0] for one in noisy]) == pytest.approx(true, rel=0.15)
 
 
 def test_the_log_rank_test_does_not_depend_on_which_group_is_the_last() -> None:

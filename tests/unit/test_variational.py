@@ -26,9 +26,9 @@ from inference.models.logistic.job import score_on
 from inference.problem import Problem, Schema
 from inference.rounds import Job, run
 from inference.variational import mean_field, models
+from inference.variational.mean_field import noise_sd
 from inference.variational.mean_field_job import VariationalSettings, variational_inference
 from inference.variational.models import BERNOULLI, STANDARDISED, Model, gaussian_prior, generalised_linear
-from inference.variational.noise_spread import noise_sd
 from inference.variational.progress import GAINED, Iteration, OnProgress
 from inference.variational.schedule import ITERATIONS_MAX, ITERATIONS_MIN, schedule, signal_to_noise
 from inference.variational.scores import area_under_curve, log_likelihood

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from inference.problem import Array
 
 POINTS = 128
 WIDEST = 4.0
@@ -53,5 +53,4 @@ def lagrange_sums(x: NDArray[np.float64], degree: int) -> NDArray[np.float64]:
     sums = np.sum([chebyshev.chebvander(part, degree).sum(axis=0) for part in parts], axis=0)
     halves = np.where(np.arange(degree + 1) % degree == 0, 0.5, 1.0)
     values = np.cos(np.pi * np.outer(np.arange(degree + 1), np.arange(degree + 1)) / degree)
-    weights: NDArray[np.float64] = 2 / degree * halves * (values @ (halves * sums))
-    return weights
+    return np.asarray(2 / degree * halves * (values @ (halves * sums)))

@@ -13,7 +13,6 @@ from math import nan, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dca_proto.aggregate import LdpReportRequest, NoisyAggregate
 from inference.bounds import Interval
@@ -28,11 +27,10 @@ from inference.models import fit
 from inference.models.predictive import EXPONENTIAL, GAUSSIAN, GEOMETRIC, POISSON
 from inference.models.priors import GaussianPrior, ProbabilityPrior, RatePrior
 from inference.posterior import Estimate
-from inference.problem import Problem, Schema
+from inference.problem import Array, Problem, Schema
 from inference.releases.terms import GAUSSIAN as GAUSSIAN_NOISE
 from inference.releases.terms import LAPLACE
 
-Array = NDArray[np.float64]
 Draws = Mapping[str, Array]
 MECHANISMS = (LAPLACE, GAUSSIAN_NOISE)
 PRIORS = ("prior_mean", "prior_mean_sd", "prior_shape", "prior_rate", "prior_successes", "prior_failures")

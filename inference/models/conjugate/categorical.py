@@ -25,7 +25,8 @@ from scipy.special import betaincinv, gammaln
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference.errors import DataError
-from inference.models.conjugate.family import Array, Family, Latent, Release, positive, whole_bounds
+from inference.models.conjugate.family import Family, Latent, Release, positive, whole_bounds
+from inference.problem import Array
 from inference.simplex import nearest_on_simplex
 
 CATEGORIES_MAX = 2**16  # as many bins as a histogram can have
@@ -149,8 +150,7 @@ def _pair(
     log_p = np.where(inside, log_p, -np.inf)
     cumulative = np.cumsum(np.exp(log_p - log_p.max(axis=-1, keepdims=True)), axis=-1)
     chosen = (cumulative < rng.random(m.shape)[..., None] * cumulative[..., -1:]).sum(axis=-1)
-    drawn: Array = np.take_along_axis(t, chosen[..., None], axis=-1)[..., 0]
-    return drawn
+    return np.asarray(np.take_along_axis(t, chosen[..., None], axis=-1)[..., 0])
 
 
 def _shares(counts: Array) -> Array:

@@ -16,7 +16,6 @@ from importlib.util import find_spec
 from typing import ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference.bounds import Interval
@@ -26,9 +25,7 @@ from inference.jobs.estimates import SHARE, TAILS, Figure
 from inference.jobs.summary import Standard, Summary
 from inference.mcmc.posterior import LocalPosterior
 from inference.posterior import Estimate
-from inference.problem import Schema
-
-Array = NDArray[np.float64]
+from inference.problem import Array, Schema
 
 BIAS = 1 / 3  # in sampling errors, from which on clipping is said to matter
 PRIOR_DRAWS = 20_000

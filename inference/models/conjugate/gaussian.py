@@ -24,8 +24,9 @@ from scipy.special import gammainccinv, ndtr, stdtrit
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference.columns import FREE_BOUND
 from inference.errors import DataError
-from inference.models.conjugate.family import Array, Family, Latent, Release, positive
+from inference.models.conjugate.family import Family, Latent, Release, positive
 from inference.models.conjugate.quadrature import draw_on_grid
+from inference.problem import Array
 
 MARGIN = 12.0  # standard deviations of the noise, around s̃, beyond which s is not looked for
 NARROWEST = 0.01  # standard deviation, in half-widths, that the prior allows for by default
@@ -95,8 +96,7 @@ class Gaussian(Family):
     def _rate(self, first: Array, spread: Array, n: int) -> Array:
         """b' of Σ z and S."""
         m, kappa, _, b = self.prior
-        rate: Array = b + spread / 2 + kappa * n * (first / n - m) ** 2 / (2 * (kappa + n))
-        return rate
+        return np.asarray(b + spread / 2 + kappa * n * (first / n - m) ** 2 / (2 * (kappa + n)))
 
     def moments(self, eta: Array) -> dict[str, tuple[Array, Array]]:
         m, kappa, a, b = np.moveaxis(eta, -1, 0)
@@ -133,8 +133,7 @@ class Gaussian(Family):
             likely = (n - 3) / 2 * np.log(spread) - shape * np.log(self._rate(first, spread, n))
             squares = spread + first**2 / n
             noise = (first - value[0]) ** 2 / variance[0] + (squares - value[1]) ** 2 / variance[1]
-            density: Array = likely - noise / 2
-            return density
+            return np.asarray(likely - noise / 2)
 
         draws_of = draw_on_grid(log_density, self._box(release), chains * draws, rng)
         first, spread = draws_of[:, 0], draws_of[:, 1]

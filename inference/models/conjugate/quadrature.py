@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from inference.problem import Array
+
 LogDensity = Callable[..., Array]
 Box = list[tuple[float, float]]
 

@@ -23,8 +23,9 @@ from scipy.special import betaincinv, betaln, gammaincinv, gammaln, pdtr, pdtrc
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference.errors import DataError
-from inference.models.conjugate.family import Array, Family, Latent, Release, positive, whole_bounds
+from inference.models.conjugate.family import Family, Latent, Release, positive, whole_bounds
 from inference.models.conjugate.quadrature import draw_on_grid
+from inference.problem import Array
 
 SHORTEST = 0.01  # mean, in units of the bounds' middle, that the prior allows for by default
 MARGIN = 12.0  # standard deviations of the noise, around s̃, beyond which s is not looked for
@@ -65,8 +66,7 @@ class ScalarFamily(Family):
         value, variance, n = float(release.value[0]), float(release.noise_variance[0]), release.n
 
         def log_density(s: Array) -> Array:
-            density: Array = self.log_marginal(s, n) - (s - value) ** 2 / (2 * variance)
-            return density
+            return np.asarray(self.log_marginal(s, n) - (s - value) ** 2 / (2 * variance))
 
         nearest, margin = float(self.possible(release.value, n)[0]), MARGIN * variance**0.5
         least, most, low, high = n * self.interval.lower, n * self.interval.upper, nearest - margin, nearest + margin
@@ -99,8 +99,7 @@ class Bernoulli(ScalarFamily):
         return np.concatenate([self.alpha + s, self.beta + n - s], axis=-1)
 
     def log_marginal(self, s: Array, n: int) -> Array:
-        log_p: Array = betaln(self.alpha + s, self.beta + n - s) - betaln(s + 1, n - s + 1)
-        return log_p
+        return np.asarray(betaln(self.alpha + s, self.beta + n - s) - betaln(s + 1, n - s + 1))
 
     def moments(self, eta: Array) -> dict[str, tuple[Array, Array]]:
         a, total = eta[..., 0], eta.sum(axis=-1)
@@ -168,8 +167,7 @@ class Poisson(RateFamily):
         return np.concatenate([self.a + s, np.full_like(s, self.prior_rate + n)], axis=-1)
 
     def log_marginal(self, s: Array, n: int) -> Array:
-        log_p: Array = gammaln(self.a + s) - gammaln(s + 1) - s * np.log1p(self.prior_rate / n)
-        return log_p
+        return np.asarray(gammaln(self.a + s) - gammaln(s + 1) - s * np.log1p(self.prior_rate / n))
 
     def outside(self, parameters: Mapping[str, Array]) -> Array:
         rate = parameters[self.parameter]
@@ -199,8 +197,7 @@ class Exponential(RateFamily):
         return np.concatenate([np.full_like(s, self.a + n), self.prior_rate + s], axis=-1)
 
     def log_marginal(self, s: Array, n: int) -> Array:
-        log_p: Array = (n - 1) * np.log(s) - (self.a + n) * np.log(self.prior_rate + s)
-        return log_p
+        return np.asarray((n - 1) * np.log(s) - (self.a + n) * np.log(self.prior_rate + s))
 
     def outside(self, parameters: Mapping[str, Array]) -> Array:
         rate = parameters[self.parameter]

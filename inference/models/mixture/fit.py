@@ -9,13 +9,11 @@ noise. Take spreads as lower bounds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import sqrt
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import betaincinv
 
 from inference.columns import Standardisation
@@ -24,10 +22,9 @@ from inference.jobs.estimates import BY_SD, SHARE, TAILS, Figure, of_draws, scor
 from inference.jobs.summary import INTERVAL_NOTE, HeldOut, Standard, Summary
 from inference.models.mixture import model as mixture
 from inference.posterior import Estimate, Posterior
-from inference.problem import Problem, Schema, stream
+from inference.problem import Array, Problem, Schema, stream
 from inference.variational.schedule import Schedule
 
-Array = NDArray[np.float64]
 INTERVAL_DRAWS = 10_000  # whose quantiles are the intervals: an end is then off by 0.03 posterior standard deviations
 
 
@@ -75,43 +72,32 @@ class MixtureFit(Posterior):
     again: Any = None
 
     def estimates(self, schema: Schema | None = None) -> list[Estimate]:
-        """Weight, means and standard deviations of each component, the heaviest first."""
-        drawn, found = self.draws(stream(0, "intervals"), 1, INTERVAL_DRAWS), []
-        for place, k in enumerate(np.argsort(-self.weights), 1):
-            for number, figure in enumerate(self.figures(drawn, k)):
-                name, unit, axis = self._named(number, schema or self.schema)
-                found.append(Estimate(f"{place}: {name}", unit, figure, axis=axis))
-        return found
+        """Weight, means and standard deviations of each component, the heaviest first.
 
-    def figures(self, drawn: Mapping[str, Array], k: int) -> list[Figure]:
-        """Of component k: weight; mean and standard deviation of each column. No interval of standard deviations, of
-        which the noise is not known.
-
-        Priors are the marginal ones: a component's weight is of a Beta law, and its mean of Student's t.
+        Priors are the marginal ones: a component's weight is of a Beta law, and its mean of Student's t. Standard
+        deviations have no interval, for the noise in them is not known. Each of the three has an axis of its own.
         """
-        found, components, prior = points_of(self, k), len(self.weights), self.prior
-        scale = sqrt(prior.rate / (prior.shape * prior.beta))
-        ends = betaincinv(prior.alpha, (components - 1) * prior.alpha, TAILS)
-        own = of_draws(drawn["weights"][..., k]).interval
-        found[0] = found[0]._replace(sd=float(self.weight_sd[k]), interval=own, prior=(float(ends[0]), float(ends[1])))
-        for j in range(self.means.shape[1]):
-            centre, unit = float(self.columns.centre[j]), float(self.columns.scale[j])
-            own = of_draws(drawn["means"][..., k, j]).interval
-            before = student(centre + unit * prior.mean, unit * scale, 2 * prior.shape).interval
-            found[1 + 2 * j] = found[1 + 2 * j]._replace(sd=float(self.mean_sd[k, j]), interval=own, prior=before)
+        drawn = self.draws(stream(0, "intervals"), 1, INTERVAL_DRAWS)
+        prior, units = self.prior, (schema or self.schema).units
+        ends = betaincinv(prior.alpha, (len(self.weights) - 1) * prior.alpha, TAILS)
+        spread, by = sqrt(prior.rate / (prior.shape * prior.beta)), f"in {BY_SD}s of the column"
+        found = []
+        for place, k in enumerate(np.argsort(-self.weights), 1):
+            weight, *moments = points_of(self, k)
+            own = of_draws(drawn["weights"][..., k]).interval
+            weight = weight._replace(sd=float(self.weight_sd[k]), interval=own, prior=(float(ends[0]), float(ends[1])))
+            found.append(Estimate(f"{place}: weight", "", weight, axis=Standard(unit=SHARE, scale=1.0, centre=0.0)))
+            for j, name in enumerate(self.columns.columns):
+                centre, scale, unit = float(self.columns.centre[j]), float(self.columns.scale[j]), units.get(name, "")
+                own = of_draws(drawn["means"][..., k, j]).interval
+                before = student(centre + scale * prior.mean, scale * spread, 2 * prior.shape).interval
+                mean = moments[2 * j]._replace(sd=float(self.mean_sd[k, j]), interval=own, prior=before)
+                size = 1 / (scale / mixture.SPAN)
+                axis = Standard(unit=f"mean, {by} from its centre", scale=size, centre=centre)
+                found.append(Estimate(f"{place}: mean of {name}", unit, mean, axis=axis))
+                axis = Standard(unit=f"sd, {by}", scale=size, centre=0.0)
+                found.append(Estimate(f"{place}: sd of {name}", unit, moments[2 * j + 1], axis=axis))
         return found
-
-    def _named(self, number: int, schema: Schema) -> tuple[str, str, Standard]:
-        """Name, unit and axis of a figure of a component: weights, means and standard deviations have an axis each."""
-        if number == 0:
-            return "weight", "", {"unit": SHARE, "scale": 1.0, "centre": 0.0}
-        column, is_sd = divmod(number - 1, 2)
-        name, sd = self.columns.columns[column], float(self.columns.scale[column]) / mixture.SPAN
-        unit, by = schema.units.get(name, ""), f"in {BY_SD}s of the column"
-        if is_sd:
-            return f"sd of {name}", unit, {"unit": f"sd, {by}", "scale": 1 / sd, "centre": 0.0}
-        centre = float(self.columns.centre[column])
-        return f"mean of {name}", unit, {"unit": f"mean, {by} from its centre", "scale": 1 / sd, "centre": centre}
 
     def beside(self, reference: MixtureReference, schema: Schema | None) -> list[Figure | None]:
         """The component without privacy that each private one is nearest to, each once."""

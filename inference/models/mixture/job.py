@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoAggregate, NoisyAggregate, SecureSumRequest
 from dca_proto.wording import listed
@@ -31,12 +30,10 @@ from inference.locate import locate, located_by
 from inference.models.mixture import model as mixture
 from inference.models.mixture.fit import MixtureFit, MixtureReference
 from inference.models.mixture.model import PRIOR, SPAN, Noise, Prior, State, Statistics
-from inference.problem import Problem, Schema
+from inference.problem import Array, Problem, Schema
 from inference.rounds import Job
 from inference.variational.progress import GAINED, Iteration, OnProgress
 from inference.variational.schedule import Schedule, schedule_after
-
-Array = NDArray[np.float64]
 
 ITERATIONS_MAX = 25
 PRIORS = ("prior_alpha", "prior_beta", "prior_shape", "prior_rate")

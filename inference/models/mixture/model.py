@@ -51,13 +51,11 @@ from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import digamma, gammaln, logsumexp
 
 from inference.columns import FREE_BOUND
+from inference.problem import Array
 from inference.simplex import nearest_on_simplex
-
-Array = NDArray[np.float64]
 
 SPAN = 2.5  # standard deviations of the data in each column are one unit: clients project to ±1
 VARIANCE = 1 / SPAN**2  # of the data, and what a component's variance falls back on
@@ -159,8 +157,7 @@ def scattered(components: int, dimension: int, rng: np.random.Generator) -> Arra
     """
     sets = MEAN_SD * rng.standard_normal((STARTS, components, dimension))
     apart = np.linalg.norm(sets[:, :, None] - sets[:, None], axis=-1) + np.where(np.eye(components), np.inf, 0.0)
-    scattered: Array = sets[apart.min(axis=(1, 2)).argmax()]
-    return scattered
+    return np.asarray(sets[apart.min(axis=(1, 2)).argmax()])
 
 
 def step(state: State, found: Statistics, noise: Noise, n: int, rate: float, prior: Prior) -> State:
@@ -218,8 +215,7 @@ def repair(statistics: Statistics, noise: Noise, n: int, prior: Prior) -> Statis
 
 def _kept(counts: Array, prior_variance: float, noise_variance: Array | float) -> Array:
     """How much of an estimate of a mean survives: its prior variance over that plus the noise's."""
-    kept: Array = counts**2 * prior_variance / (counts**2 * prior_variance + noise_variance)
-    return kept
+    return np.asarray(counts**2 * prior_variance / (counts**2 * prior_variance + noise_variance))
 
 
 def gain(before: Posterior, after: Posterior, statistics: Statistics, prior: Prior) -> float:
@@ -265,5 +261,4 @@ def log_density(found: Posterior, z: Array) -> Array:
     precisions = found.shape[:, None] / found.rate
     squares = (precisions * (z[:, None, :] - found.mean) ** 2).sum(axis=2)
     logs = np.log(weights) + (np.log(precisions / (2 * np.pi)).sum(axis=1) - squares) / 2
-    densities: Array = logsumexp(logs, axis=1)
-    return densities
+    return np.asarray(logsumexp(logs, axis=1))

@@ -31,11 +31,10 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from inference.models.survival.curve import survival_curve
+from inference.problem import Array
 
-Array = NDArray[np.float64]
 Codes = tuple[tuple[int, ...], ...]
 
 SURVIVORS, CENSORED = 0.5, 0.3  # the public guess: at the end of the grid

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from dca_proto.aggregate import NoisyAggregate
@@ -33,10 +32,8 @@ from inference.models.survival.rounds import (
     hazards_from,
     hazards_job,
 )
-from inference.problem import Problem, Schema
+from inference.problem import Array, Problem, Schema
 from inference.rounds import Rounds, run
-
-Array = NDArray[np.float64]
 
 
 class PrivateKaplanMeier(PrivateEstimator):
@@ -91,27 +88,26 @@ class PrivateKaplanMeier(PrivateEstimator):
         return Columns(self.duration, self.event, times, self.group, self.groups if self.group else 1)
 
     def _fit_rows(self, X: Any, y: Any) -> None:
-        columns = self._columns()
-        rows = check_array(X, dtype=np.float64)
-        if rows.shape[1] != len(columns.names):
-            raise DataError(
-                f"rows have {rows.shape[1]} columns; expected {len(columns.names)}: {', '.join(columns.names)}"
-            )
-        bounds = dict.fromkeys(columns.names, Interval(0, max((*columns.times, 1.0))))
-        schema = Schema(columns.names[1:], columns.duration, bounds)
-        problem = Problem("rows", schema, rows[:, 1:], rows[:, 0])
-        self._keep(exact_curves(problem, columns, np.random.default_rng(self.random_state), self.prior_rows))
+        columns, rows = self._columns(), check_array(X, dtype=np.float64)
+        if rows.shape[1] != len(names := columns.names):
+            raise DataError(f"rows have {rows.shape[1]} columns; expected {len(names)}: {', '.join(names)}")
+        bounds = dict.fromkeys(names, Interval(0, max((*columns.times, 1.0))))
+        problem = Problem("rows", Schema(names[1:], columns.duration, bounds), rows[:, 1:], rows[:, 0])
+        self._keep(exact_curves(problem, columns, self._rng, self.prior_rows))
 
     def _fit_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> None:
         if len(aggregates) > 1:
             raise DataError(f"found {len(aggregates)} aggregates; a survival curve is of one round")
-        seed = int(np.random.default_rng(self.random_state).integers(2**63))
+        seed = int(self._rng.integers(2**63))
         self._keep(curves_from(aggregates[0], self._columns(), seed, prior_rows=self.prior_rows))
 
     def _fit_rounds(self, rounds: Rounds) -> bool:
-        rng = np.random.default_rng(self.random_state)
-        self._keep(run(curves_job(self._columns(), rng=rng, prior_rows=self.prior_rows), rounds))
+        self._keep(run(curves_job(self._columns(), rng=self._rng, prior_rows=self.prior_rows), rounds))
         return self.fit_.private
+
+    @property
+    def _rng(self) -> np.random.Generator:
+        return np.random.default_rng(self.random_state)
 
     def _keep(self, fit: SurvivalFit) -> None:
         self._name_features(fit.columns.names)

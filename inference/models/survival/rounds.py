@@ -5,31 +5,40 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import product
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, RoundRequest, SecureSumRequest
 from dca_proto.statistics import Survival, SurvivalRegression, resolve
 from inference.columns import standardisation
 from inference.draws import CHAINS, DRAWS, InferenceData, attributes, inference_data
 from inference.errors import DataError
-from inference.jobs.estimates import BY_SD, of_draws, score, standard_unit
+from inference.jobs.estimates import BY_SD, score, standard_unit
 from inference.jobs.summary import HeldOut, Place, Standard, Summary
 from inference.laplace import Mode
 from inference.locate import locate, located_by, repeated
+from inference.mcmc.posterior import LocalPosterior
 from inference.mcmc.sums import NoisySums
 from inference.models.coefficients import with_prior
 from inference.models.survival.codes import codes
 from inference.models.survival.columns import Columns
-from inference.models.survival.curve import PRIOR_ROWS, Counts, LogRank, counts_of, curves, exact_counts, log_rank
+from inference.models.survival.curve import (
+    PRIOR_ROWS,
+    Counts,
+    LogRank,
+    counts_of,
+    curves,
+    exact_counts,
+    log_rank,
+    prior_curves,
+)
 from inference.models.survival.hazards import EFFECT_SD, Layout, fit, statistic_of
 from inference.posterior import Estimate, Posterior
-from inference.problem import Problem, Schema
+from inference.problem import Array, Problem, Schema
 from inference.rounds import Job
 
-Array = NDArray[np.float64]
 ROWS_MAX = 100_000  # of a data node, unless asked for more
 STD_SHARE = 0.1
 ASSUMED = (
@@ -43,27 +52,22 @@ BITS = 24  # of the grid of exact sums, as of a round's
 # --- curves -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class SurvivalFit(Posterior):
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SurvivalFit(LocalPosterior):
     """Posterior survival curves of one or more groups.
 
+    Draws are independent: of ``survival``, S(t_k), shape ``(chain, draw, G, K)``, and of ``restricted_mean``, the mean
+    duration up to t_K, which is the area under each curve, shape ``(chain, draw, G)``.
+
     Attributes:
-        columns: what was read. counts: what the release says of the cells. seed: of the draws.
-        private: False where no epsilon may be claimed. attrs: what `InferenceData` carries of the round.
+        columns: what was read. counts: what the release says of the cells.
+        private: False where no epsilon may be claimed.
     """
 
     columns: Columns
     counts: Counts
-    seed: int
     private: bool
-    attrs: Mapping[str, object] = field(default_factory=dict)
     again: Any = None
-
-    @cached_property
-    def draws(self) -> Array:
-        """Of S(t_k), shape ``(chain, draw, G, K)``, independent."""
-        drawn = curves(self.counts, CHAINS * DRAWS, np.random.default_rng(self.seed))
-        return drawn.reshape(CHAINS, DRAWS, *drawn.shape[1:])
 
     @property
     def times(self) -> Array:
@@ -73,21 +77,14 @@ class SurvivalFit(Posterior):
     @property
     def survival(self) -> Array:
         """The posterior mean of S(t_k), shape ``(G, K)``."""
-        return np.asarray(self.draws.mean(axis=(0, 1)))
+        return self.mean["survival"]
 
     def band(self, level: float = 0.95) -> Array:
         """Ends of central credible intervals, shape ``(2, G, K)``: pointwise, so that each holds by itself at `level`.
 
         That all of a curve is within its band is less probable than `level`.
         """
-        return np.asarray(np.quantile(self.draws, [(1 - level) / 2, (1 + level) / 2], axis=(0, 1)))
-
-    @cached_property
-    def restricted_mean(self) -> Array:
-        """Draws of the mean duration up to t_K: the area under each curve, shape ``(chain, draw, G)``."""
-        lengths = np.diff(self.times, prepend=0.0)
-        before = np.concatenate([np.ones((*self.draws.shape[:-1], 1)), self.draws[..., :-1]], axis=-1)
-        return np.asarray(((before + self.draws) / 2) @ lengths)
+        return np.moveaxis(self.intervals(level)["survival"], -1, 0)
 
     @cached_property
     def log_rank(self) -> LogRank | None:
@@ -96,15 +93,14 @@ class SurvivalFit(Posterior):
 
     def estimates(self, schema: Schema | None = None) -> list[Estimate]:
         """S(t_k) of each group, and mean durations."""
-        columns, found = self.columns, []
+        columns, axis = self.columns, Standard(unit="probability", scale=1.0, centre=0.0)
         unit = "" if schema is None else schema.units.get(columns.duration, "")
-        axis: Standard = {"unit": "probability", "scale": 1.0, "centre": 0.0}
-        for g, label in enumerate(columns.group_labels):
-            for k, time in enumerate(columns.times):
-                figure, place = of_draws(self.draws[:, :, g, k]), Place(series=label, x=time)
-                found.append(Estimate(f"S({time:g}), {label}", "", figure, axis=axis, place=place))
-        for g, label in enumerate(columns.group_labels):
-            figure = of_draws(self.restricted_mean[..., g])
+        points = product(columns.group_labels, columns.times)
+        found = [
+            Estimate(f"S({time:g}), {label}", "", figure, axis=axis, place=Place(series=label, x=time))
+            for (label, time), figure in zip(points, self.figures("survival"), strict=True)
+        ]
+        for label, figure in zip(columns.group_labels, self.figures("restricted_mean"), strict=True):
             found.append(Estimate(f"mean to {columns.times[-1]:g}, {label}", unit, figure))
         return found
 
@@ -134,14 +130,26 @@ class SurvivalFit(Posterior):
             )
         return found
 
-    def inference_data(self, rng: np.random.Generator | None = None) -> InferenceData:
-        """The draws as ArviZ's type. Raises `DataError` where ArviZ is missing."""
-        return inference_data(
-            {"survival": self.draws, "restricted_mean": self.restricted_mean},
-            dims={"survival": ["group", "time"], "restricted_mean": ["group"]},
-            coords={"group": self.columns.group_labels, "time": self.columns.times},
-            attrs={"model": "survival", **self.attrs},
-        )
+
+def _fit_of(columns: Columns, counts: Counts, seed: int, **more: Any) -> SurvivalFit:
+    """The posterior of counts. Args: seed: of the draws. more: of `SurvivalFit`."""
+
+    def drawn(survival: Array) -> dict[str, Array]:
+        lengths = np.diff(np.array(columns.times), prepend=0.0)
+        before = np.concatenate([np.ones((*survival.shape[:-1], 1)), survival[..., :-1]], axis=-1)
+        return {"survival": survival, "restricted_mean": np.asarray(((before + survival) / 2) @ lengths)}
+
+    every = curves(counts, CHAINS * DRAWS, np.random.default_rng(seed))
+    return SurvivalFit(
+        model="survival",
+        draws=drawn(every.reshape(CHAINS, DRAWS, *every.shape[1:])),
+        prior=drawn(prior_curves(counts, DRAWS, np.random.default_rng(0))),
+        axes={"survival": ("group", "time"), "restricted_mean": ("group",)},
+        coords={"group": columns.group_labels, "time": columns.times},
+        columns=columns,
+        counts=counts,
+        **more,
+    )
 
 
 def curves_job(
@@ -191,9 +199,14 @@ def curves_from(
     """
     sums = NoisySums.of(aggregate)
     counts = counts_of(sums, curves_statistic(columns), prior_rows)
-    attrs = {**sums.attrs, **attributes(aggregate, private=private)}
-    again = partial(curves_from, aggregate, columns, seed, private=private)
-    return SurvivalFit(columns, counts, seed, private and aggregate.private, attrs, again)
+    return _fit_of(
+        columns,
+        counts,
+        seed,
+        private=private and aggregate.private,
+        attrs={**sums.attrs, **attributes(aggregate, private=private)},
+        again=partial(curves_from, aggregate, columns, seed, private=private),
+    )
 
 
 def exact_curves(
@@ -202,7 +215,7 @@ def exact_curves(
     """The same from rows at hand, without noise."""
     statistic = curves_statistic(columns)
     counts = exact_counts(statistic, rows.values(*statistic.columns), prior_rows)
-    return SurvivalFit(columns, counts, int(rng.integers(2**63)), False)
+    return _fit_of(columns, counts, int(rng.integers(2**63)), private=False)
 
 
 # --- proportional hazards ---------------------------------------------------------------------------------------------
