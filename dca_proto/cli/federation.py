@@ -216,19 +216,15 @@ def _write_all(directory: Path, files: Mapping[str, Callable[[Path], None]]) -> 
         raise UsageError(f"{directory / taken[0]} exists already and is not replaced; name another folder")
     with contextlib.ExitStack() as undoing:
         if not directory.exists():
-            _make_folder(directory)
+            try:
+                directory.mkdir(mode=0o700, parents=True)
+            except OSError as error:
+                raise StorageError(f"cannot make folder {directory}: {error.strerror}") from None
             undoing.callback(directory.rmdir)
         for name, write in files.items():
             write(directory / name)
             undoing.callback((directory / name).unlink)
         undoing.pop_all()  # all is well: nothing to undo
-
-
-def _make_folder(directory: Path) -> None:
-    try:
-        directory.mkdir(mode=0o700, parents=True)
-    except OSError as error:
-        raise StorageError(f"cannot make folder {directory}: {error.strerror}") from None
 
 
 def _actor_text(one: _Made, url: str) -> str:

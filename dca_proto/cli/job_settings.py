@@ -1,16 +1,4 @@
-"""What a trainer is to learn: `[job]` of its file, with the options of `dca learn` on top.
-
-[job]
-name = "logistic"             # of `inference.jobs`
-features = ["age", "bmi"]
-target = "ill"
-bounds = { age = [0, 120], bmi = [10, 60], ill = [0, 1] }     # public, never read from the data
-epsilon = 4
-delta = 1e-5
-clients = 500                 # N
-tolerate = 50                 # T
-epochs = 2                    # and whatever settings the job has of its own
-"""
+"""The job that a trainer learns: `[job]` of its file, which the options of `dca learn` override."""
 
 from __future__ import annotations
 

@@ -110,8 +110,6 @@ What a job has got is kept beside the trainer's store, in trainer.regression.jou
 new price, name another --journal. Job regression-mcmc makes more of what it has at no price: other draws, or another
 method, with released_for = the first one where the two differ in what nodes release. So do jobs ldp-*: other draws,
 another prior, of ldp-mean another family.
-
-Exit codes: 0 done, 2 wrong call or input, 3 a round was aborted, 130 Ctrl-C.
 """.replace("NAMES", ", ".join(NAMES[:4]) + ", ...")
 
 
