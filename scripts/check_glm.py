@@ -17,7 +17,7 @@ the table, without a limit: how much wider than without privacy intervals are.
 
 Exit code 4 where one of these does not hold.
 
-    scripts/check_glm.py                         ten minutes (estimate)
+    scripts/check_glm.py                         15 minutes of two cores
     scripts/check_glm.py --quick --json -        a tenth of the repeats, with limits to match
 """
 

@@ -25,7 +25,7 @@ releases, and both margins, of 5 and 10 points, are twice as wide: small faults 
 Where bounds are ten times as wide, up from the lower end, the root mean square error is at most 5 % larger if N·epsilon
 is at least 2,000. Below, noise hides centres sooner or later, and the result warns.
 
-    scripts/check_linear_coverage.py                      ten minutes of two cores (estimate)
+    scripts/check_linear_coverage.py                      seven minutes of two cores
     scripts/check_linear_coverage.py --quick --json -     N up to 5,000, few releases: two minutes
 
 Exit code 4 where a check fails.

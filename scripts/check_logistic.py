@@ -30,7 +30,7 @@ of 5 %.
 
 Exit code 4 where one of these does not hold. Adult is found through DCA_DATA, or downloaded once.
 
-    scripts/check_logistic.py                      15 minutes (estimate)
+    scripts/check_logistic.py                      12 minutes of two cores
     scripts/check_logistic.py --quick --json -     few fits, no live run: a minute; cells fail by chance
 """
 
