@@ -114,41 +114,30 @@ class Device:
     @contextlib.asynccontextmanager
     async def live(self, on_report: Report | None = None) -> AsyncIterator[LiveTrainer]:
         """A trainer to hold several rounds with, running until the context ends. Raises `UsageError`."""
-        from dca_proto.protocol.trainer.actor import Trainer
-        from dca_proto.runtime.live import LiveTrainer
-
-        name = self.config.federation.name
-        async with self.open(on_report) as parts:
-            if not isinstance(parts.actor, Trainer):
-                raise UsageError(f"only a trainer holds rounds, found a {self.role}")
-            async with LiveTrainer(
-                parts.actor, parts.transport, parts.store, federation=name, on_report=on_report
-            ) as trainer:
-                yield trainer
+        async with self._trainer(on_report) as trainer, trainer:
+            yield trainer
 
     async def resume(self, on_report: Report | None = None) -> list[RoundCompleted | RoundFailed]:
         """Finish the rounds that a trainer's store knows, and say how each ended; finished ones are told again.
 
         Failed ones are among them while their charge may come back: missing aborts are asked for again.
         """
-        ended: dict[bytes, RoundCompleted | RoundFailed] = {}
+        async with self._trainer(on_report) as trainer:
+            return await trainer.finish()
+
+    @contextlib.asynccontextmanager
+    async def _trainer(self, on_report: Report | None) -> AsyncIterator[LiveTrainer]:
+        """A trainer that does not run yet. Raises `UsageError` for another actor."""
+        from dca_proto.protocol.trainer.actor import Trainer
+        from dca_proto.runtime.live import LiveTrainer
+
+        name = self.config.federation.name
         async with self.open(on_report) as parts:
-            waiting = _resumable(parts)
-            finished = asyncio.Event()
-
-            def report(fact: object) -> None:
-                if on_report is not None:
-                    on_report(fact)
-                if isinstance(fact, RoundCompleted | RoundFailed) and fact.round_id in waiting:
-                    ended[fact.round_id] = fact
-                    if len(ended) == len(waiting):
-                        finished.set()
-
-            name = self.config.federation.name
-            runner = Runner(parts.actor, parts.transport, parts.store, federation=name, on_report=report)
-            if waiting:
-                await _until(finished, runner)
-        return [ended[round_id] for round_id in sorted(waiting)]
+            if not isinstance(parts.actor, Trainer):
+                raise UsageError(
+                    f"only a trainer holds and resumes rounds, found a {self.role}: it resumes by itself when it runs"
+                )
+            yield LiveTrainer(parts.actor, parts.transport, parts.store, federation=name, on_report=on_report)
 
     @contextlib.asynccontextmanager
     async def open(self, on_report: Report | None = None) -> AsyncIterator[Parts]:
@@ -186,29 +175,6 @@ class Device:
                 replace_file(path, known.to_toml())
         except UsageError as error:
             log.warning("federation file not replaced", newer=known.title, error=str(error))
-
-
-def _resumable(parts: Parts) -> set[bytes]:
-    from dca_proto.protocol.trainer.actor import Trainer
-
-    actor = parts.actor
-    if not isinstance(actor, Trainer):
-        raise UsageError("only a trainer's rounds can be resumed by themselves; other actors resume when they run")
-    return actor.unfinished(_now_ms())
-
-
-async def _until(finished: asyncio.Event, runner: Runner) -> None:
-    """Run until finished, or until the runner fails."""
-    running = asyncio.create_task(runner.run())
-    waiting = asyncio.create_task(finished.wait())
-    try:
-        await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
-        if running.done():
-            await running
-    finally:
-        for task in (running, waiting):
-            task.cancel()
-        await asyncio.wait([running, waiting])
 
 
 # --- from files -------------------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ class LiveTrainer:
         self._actor = actor
         self._on_report = on_report
         self._asked: dict[bytes, OpenRound] = {}
-        self._results: dict[bytes, asyncio.Future[NoisyAggregate]] = {}
+        self._results: dict[bytes, asyncio.Future[RoundCompleted | RoundFailed]] = {}
         self._running: asyncio.Task[None] | None = None
         self._failed = asyncio.Event()
         self._clock = SystemClock()
@@ -103,6 +103,20 @@ class LiveTrainer:
             raise RoundAborted(f"round {round_id.hex()} is over, and the trainer's store no longer has its result")
         return await self.hold(request)
 
+    async def finish(self) -> list[RoundCompleted | RoundFailed]:
+        """Run until all rounds have ended that the trainer's store knows, and say how each did, by their ids.
+
+        Raises:
+            UsageError, TransportError: as `hold`.
+        """
+        ends = {one: asyncio.get_running_loop().create_future() for one in self._actor.unfinished(self._clock.now_ms())}
+        self._results |= ends
+        if ends:
+            async with self:
+                for end in ends.values():
+                    await self._unless_it_ends(end)
+        return [ends[one].result() for one in sorted(ends)]
+
     def contributors(self, round_id: bytes) -> tuple[bytes, ...]:
         """The ids of the clients in a round's result, sorted, for as long as the trainer's store knows the round."""
         return self._actor.contributors(round_id)
@@ -120,10 +134,13 @@ class LiveTrainer:
         try:
             await begin
             await self._unless_it_ends(result)
-            aggregate: NoisyAggregate = result.result()
-            return aggregate
+            ended = result.result()
         finally:
             del self._results[round_id]
+        if isinstance(ended, RoundCompleted):
+            return ended.aggregate
+        remedy = POLICIES if ended.declined else ""
+        raise RoundAborted(ended.reason, contributors=ended.contributors, needed=ended.needed, remedy=remedy)
 
     async def _ask(self, request: OpenRound) -> None:
         await self._check(request)
@@ -171,11 +188,5 @@ class LiveTrainer:
 
     def _settle(self, fact: RoundCompleted | RoundFailed) -> None:
         result = self._results.get(fact.round_id)
-        if result is None or result.done():
-            return  # a round of an earlier run that nobody here waits for
-        if isinstance(fact, RoundCompleted):
-            result.set_result(fact.aggregate)
-        else:
-            remedy = POLICIES if fact.declined else ""
-            figures = {"contributors": fact.contributors, "needed": fact.needed}
-            result.set_exception(RoundAborted(fact.reason, **figures, remedy=remedy))
+        if result is not None and not result.done():  # else a round of an earlier run that nobody here waits for
+            result.set_result(fact)
