@@ -35,6 +35,11 @@ def listed(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
+def counted(value: int, noun: str) -> str:
+    """A whole number of things: "1 round", "3,000 rounds"."""
+    return f"{value:,} {noun}{'' if value == 1 else 's'}"
+
+
 def to_install(extra: str) -> str:
     """The command that installs an optional part of this project, and where to type it."""
     return f"pip install -e '.[{extra}]' in the checkout"

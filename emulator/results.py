@@ -1,7 +1,7 @@
-"""A swarm's rounds and its run, typed: `--json` writes these records, the terminal prints them, the report reads them.
+"""Rounds and runs of `dca swarm` and `dca learn`: `--json` writes these records, terminals and pages show them.
 
 What a job has learned is the job's own summary (`inference.jobs.summary`); in the JSON object it stands beside the
-fields of `Run`. A field that does not apply is None or empty.
+fields of the run. A field that does not apply is None or empty.
 
 Who was asked to a round is in one of four groups:
 
@@ -77,30 +77,38 @@ class Reports(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
-    """One round.
+    """One round; of a job at a federation's trainer, what it asked for, in as many attempts as it took.
 
     Attributes:
         name, dimension: what was asked. expected: of how many clients. ok: whether there is a result.
         error: why not. needed: how many contributions it takes, of an aborted round.
+        number: 1, 2, ... of the job's requests. attempts: how many rounds were asked for it.
+        recalled: it ended in an earlier process. round_id: of the last attempt, in hexadecimal.
         arrived: contributions that holders keep. closed: why the trainer waited for no more.
         contributors, declined, late, dropped: see the module; `declined` by reason. absent, absent_clients: ids and
             numbers of those who are not in the result. vanished_clients: numbers of those made to vanish.
         failed: of a fleet, how many neither declined nor contributed nor were made to vanish.
         wall_s, phases: seconds of all of it, and of each phase. messages, bytes: that all actors sent; roles: each.
         core_s, core_s_by_role: processor seconds. slowest: the clients waited for longest, at most five.
-        sigma_local, noise_variance, sensitivity, relation, epsilon, mu, value: as of the aggregate; exact: the sum
-            without noise, of made-up data. nodes, reports: what was released one by one.
+        clients, fewest, sigma_local, noise_variance, sensitivity, relation, mechanism, epsilon, mu, value: as of the
+            aggregate; exact: the sum without noise, of made-up data. nodes, reports: what was released one by one.
     """
 
     name: str
-    dimension: Count
     ok: bool
-    arrived: Count
-    wall_s: Amount
-    phases: dict[str, Amount]
-    messages: Count
-    bytes: Amount
+    number: Count | None = None
+    attempts: Count = 1
+    recalled: bool = False
+    round_id: str | None = None
+    dimension: Count | None = None
+    arrived: Count | None = None
+    wall_s: Amount | None = None
+    phases: dict[str, Amount] = {}
+    messages: Count | None = None
+    bytes: Amount | None = None
     expected: Count | None = None
+    clients: Count | None = None
+    fewest: Count | None = None
     error: str | None = None
     needed: Count | None = None
     closed: str | None = None
@@ -120,6 +128,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     noise_variance: Amount | None = None
     sensitivity: Amount | None = None
     relation: str | None = None
+    mechanism: str | None = None
     epsilon: Amount | None = None
     mu: Amount | None = None
     value: list[Real] | None = None
@@ -146,10 +155,11 @@ class Sessions(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A swarm's run.
+    """A run of a swarm (`kind` "swarm"), or of a job at a federation's trainer ("learn").
 
     Attributes:
         ok, error, contributors_found, contributors_needed: whether there is a result, else why not.
+        remedy: what to do then. federation: the trainer's.
         clients, batch, computes, tolerated, colluders: N, B, M, T and c. dimension: of a synthetic sum.
         unknown_noises: that remain in the smallest sum. round_kind, reports, mechanism: how noise enters.
         epsilon, delta, epsilon_spent: None unless `private`; not_private_because: why it is not.
@@ -172,6 +182,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     contributors_found: Count | None = None
     contributors_needed: Count | None = None
+    remedy: str | None = None
+    federation: str | None = None
     job: str | None = None
     settings: dict[str, Any] = {}
     dimension: Count | None = None
@@ -247,7 +259,7 @@ def grouped(rounds: Sequence[Round]) -> list[list[Round]]:
     """The rounds, each by itself; of many, those of one name, size and outcome together."""
     if len(rounds) < GROUPED_FROM:
         return [[one] for one in rounds]
-    groups: dict[tuple[str, int, bool], list[Round]] = {}
+    groups: dict[tuple[str, int | None, bool], list[Round]] = {}
     for one in rounds:
         groups.setdefault((one.name, one.dimension, one.ok), []).append(one)
     return list(groups.values())

@@ -40,7 +40,6 @@ import argparse
 import asyncio
 import logging
 import sys
-import tempfile
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -48,18 +47,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 from scipy.special import expit
 
+from dca_proto.errors import RoundAborted
 from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least
 from dca_proto.runtime.logs import configure_logs
 from emulator.ideal import IdealSwarm
 from emulator.swarm.data import assign
-from emulator.swarm.live import Swarm
+from emulator.swarm.live import Watcher, play
 from emulator.swarm.options import SwarmOptions
-from emulator.swarm.progress import Lines
 from inference.bounds import Interval
 from inference.datasets import adult, breast_cancer
 from inference.models.coefficients import Coefficients
@@ -195,15 +193,12 @@ def _live(cell: Cell, train: Problem) -> Coefficients:
     options = SwarmOptions(clients=n, computes=COMPUTES, budget=budget, tolerated=n // 10, seed=cell.seed)
     configure_logs(level=logging.WARNING)
 
-    async def learn(directory: Path) -> Coefficients:
-        silent = Lines(Console(quiet=True), n)
-        swarm = Swarm(options, assign(train.rows, n), train.schema.columns, directory, silent)
-        job = logistic_regression(train.schema, rng=stream(cell.seed, "job"), method=cell.method)
-        async with swarm as live:
-            return await live.learn(job, retries=RETRIES)
-
-    with tempfile.TemporaryDirectory(prefix="dca-logistic-") as directory:
-        return asyncio.run(learn(Path(directory)))
+    job = logistic_regression(train.schema, rng=stream(cell.seed, "job"), method=cell.method)
+    done = asyncio.run(play(options, assign(train.rows, n), train.schema.columns, job, Watcher(), retries=RETRIES))
+    if done.failure is not None:
+        raise RoundAborted(done.failure.error)
+    found: Coefficients = done.result
+    return found
 
 
 def cells(options: argparse.Namespace) -> tuple[list[Cell], list[Cell]]:

@@ -7,7 +7,8 @@ from typing import Any
 from unittest.mock import patch
 
 from emulator.report import page as pages
-from emulator.report.page import Page, render
+from emulator.report.blocks import Page
+from emulator.report.page import render
 from emulator.report.reading import KINDS
 
 

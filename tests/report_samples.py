@@ -86,6 +86,8 @@ def figures(mean: float, sd: float, plain: float, plain_sd: float) -> dict[str, 
         "estimate": mean,
         "estimate_sd": sd,
         "interval_95": [mean - 1.96 * sd, mean + 1.96 * sd],
+        "prior_interval_95": None,
+        "contraction": None,
         "nonprivate": plain,
         "nonprivate_sd": plain_sd,
         "nonprivate_interval_95": [plain - 1.96 * plain_sd, plain + 1.96 * plain_sd],
@@ -414,14 +416,21 @@ def learned() -> dict[str, Any]:
 
 def whole_learned() -> dict[str, Any]:
     """The same as the command has it before it writes it."""
-    held = {"number": 1, "name": "moments", "ok": True, "attempts": 1, "contributors": 38, "clients": 40}
-    alone = {"nonprivate": None, "nonprivate_sd": None}
+    held = {"number": 1, "name": "moments", "ok": True, "contributors": 38, "clients": 40, "expected": 40}
+    unknown = dict.fromkeys(
+        ("prior_interval_95", "contraction", "nonprivate", "nonprivate_sd", "nonprivate_interval_95")
+    )
     return {
         "kind": "learn",
         "ok": True,
         "error": None,
         "job": "logistic",
         "federation": "demo",
+        "clients": 40,
+        "computes": 3,
+        "tolerated": 4,
+        "unknown_noises": 35,
+        "contributors": 38,
         "private": True,
         "epsilon": 4.0,
         "delta": 1e-5,
@@ -438,10 +447,10 @@ def whole_learned() -> dict[str, Any]:
                 "estimate": 3.1,
                 "estimate_sd": 1.1,
                 "interval_95": [0.944, 5.256],
-                **alone,
+                **unknown,
             }
         ],
-        "intercept": {"estimate": -0.2, "estimate_sd": None, **alone},
+        "intercept": {"estimate": -0.2, "estimate_sd": None, "interval_95": None, **unknown},
         "stopped": "too few",
         "test": scores(None),
     }

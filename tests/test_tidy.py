@@ -115,6 +115,9 @@ LAYERS |= {
     "emulator.report.page": PAGE | {"jinja2", "markupsafe"},
     "emulator.report.charts": PAGE | {"matplotlib"},
     "emulator.report.audit": PAGE | {"numpy"},
+    "emulator.report.learned": PAGE | {"inference"},
+    "emulator.report.run": PAGE | {"inference"},
+    "emulator.report.screen": PAGE | {"rich", "dca_proto.cli.output"},
     "emulator.report.command": PAGE | {"typer", "rich", "dca_proto.cli"},
 }
 

@@ -10,18 +10,10 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from rich.console import Console
 
-from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest, SecureSumRequest
-from dca_proto.cli.job_run import JobRun
+from dca_proto.aggregate import NodeReleaseRequest
+from dca_proto.cli.job_run import JobRun, claimed_by, iterated, job_round, show_run, written
 from dca_proto.cli.job_settings import Draft, JobSettings, Task, beyond_default_limits, task_of
-from dca_proto.cli.learn_view import (
-    LearnSummary,
-    ProgressReporter,
-    counted,
-    iteration_row,
-    require_arviz,
-    round_row,
-    show,
-)
+from dca_proto.cli.learn_view import ProgressReporter, require_arviz
 from dca_proto.cli.ledger import account_line
 from dca_proto.cli.options import Bounds, Colluders, Json, given_settings, parse_names
 from dca_proto.cli.output import (
@@ -46,24 +38,22 @@ from dca_proto.runtime.keyfile import certified_id, read_certificate
 from dca_proto.runtime.live import LiveTrainer
 from dca_proto.runtime.logs import configure_logs
 from dca_proto.runtime.outcome import abort_line
+from dca_proto.runtime.request import KINDS
 from dca_proto.statistics.categories import parse_categories
+from dca_proto.wording import counted
+from emulator.results import Round, Run
 from inference.datasets import from_csv
 from inference.jobs import NAMES
 from inference.jobs.base import Stage, plan_words, uses
-from inference.jobs.estimates import claim, separated
 from inference.jobs.settings import parse_words
+from inference.jobs.summary import Summary
 from inference.problem import Problem, stream
 
 TERMINATED = 143
 SAME_COMMAND = "the same command goes on from there"
-_COUNTED = {
-    SecureSumRequest: "contributors",
-    NodeReleaseRequest: "rows of data nodes",
-    LdpReportRequest: "reports",
-}
 DRAWS_SUFFIX = ".nc"
 
-OUTPUT = LearnSummary
+OUTPUT = (Run, Summary)
 EXAMPLES = """Examples:
 
   dca learn trainer.toml                                 the file's [job]; the same command goes on after a kill
@@ -249,10 +239,8 @@ class _Run:
                     result = complete(self._learn(journal))
                 result = self._finished(result)
             except RoundAborted as error:
-                failure = self._failure(abort_line(error), error.contributors, error.needed)
                 remedy = error.remedy or SAME_COMMAND
-                write_json({**failure, "remedy": remedy}, self._outputs.json_to)
-                self._say_held(remedy)
+                self._fail(abort_line(error), remedy, error.contributors, error.needed)
                 raise
             except KeyboardInterrupt:
                 self._say_held()
@@ -290,10 +278,7 @@ class _Run:
             return self._run.finish(learned, Console(stderr=True))
         except Exception as error:  # the rounds are paid for, whatever it is
             other = f", at no price, with another {', '.join(job.changeable)}" if job.changeable else ""
-            remedy = f"{SAME_COMMAND}{other}"
-            failure = self._failure(str(error) or type(error).__name__)
-            write_json({**failure, "remedy": remedy}, self._outputs.json_to)
-            self._say_held(remedy)
+            self._fail(str(error) or type(error).__name__, f"{SAME_COMMAND}{other}")
             raise
 
     def _check_account(self, trainer: Trainer) -> None:
@@ -345,54 +330,60 @@ class _Run:
         what = f"{counted(held, 'round')} held and kept in {self._path}"
         say(Console(stderr=True), "stopped", f"{what}; {remedy}")
 
-    def _failure(self, reason: str, contributors: int | None = None, needed: int | None = None) -> LearnSummary:
-        return {
-            "kind": "learn",
-            "ok": False,
-            "error": reason,
-            "contributors_found": contributors,
-            "contributors_needed": needed,
-            **self._about(),
-        }
+    def _fail(self, reason: str, remedy: str, contributors: int | None = None, needed: int | None = None) -> None:
+        run = self._ended_as(
+            ok=False, error=reason, remedy=remedy, contributors_found=contributors, contributors_needed=needed
+        )
+        iterations = [iterated(one) for one in self._run.iterations]
+        write_json(written(run, {"test": None, "iterations": iterations}), self._outputs.json_to)
+        self._say_held(remedy)
 
-    def _about(self) -> LearnSummary:
-        """What is the same however it ended."""
-        task = self._task
+    def _ended_as(self, **ending: Any) -> Run:
+        """The record of the run, however it ended."""
+        task, terms, rounds = self._task, self._task.terms, [job_round(one) for one in self._held]
         private = all(one.aggregate.private for one in self._held if one.aggregate is not None)
-        return {
-            "job": task.job.name,
-            "federation": self._actor.config.federation.name,
-            "settings": task.table,
-            "reports": task.reports or None,
-            "private": private,
-            "epsilon": task.settings.epsilon if private else None,
-            "delta": task.delta if private else None,
-            "rounds": [round_row(one) for one in self._held],
-            "iterations": [iteration_row(one) for one in self._run.iterations],
-        }
+        summed = [one for one in rounds if one.ok]
+        last = summed[-1] if summed else Round(name="", ok=False)
+        fewest = min((one.fewest or 0 for one in summed), default=0)
+        return Run(
+            kind="learn",
+            job=task.job.name,
+            federation=self._actor.config.federation.name,
+            settings=task.table,
+            clients=terms.clients,
+            batch=task.job.batch(task.own, terms.clients) or None,
+            computes=len(terms.computes),
+            tolerated=terms.tolerated,
+            colluders=terms.colluders,
+            unknown_noises=fewest - 1 - terms.colluders if terms.computes and summed else None,
+            round_kind=next(name for name, kind in KINDS.items() if kind is task.kind),
+            reports=task.reports or None,
+            mechanism=last.mechanism or "",
+            private=private,
+            not_private_because=[] if private else ["the noise is inexact"],
+            epsilon=task.settings.epsilon if private else None,
+            delta=task.delta if private else None,
+            contributors=last.contributors,
+            nodes=last.nodes,
+            reported=sum(one.contributors or 0 for one in rounds) if task.reports else None,
+            rounds=rounds,
+            **ending,
+        )
 
     def _finish(self, result: Any) -> None:
         """Files first, for they are paid for; then tables."""
         task, outputs = self._task, self._outputs
-        learned = self._run.summarise(result)
-        summary: LearnSummary = {"kind": "learn", "ok": True, "error": None, **self._about(), **learned}
-        write_json(separated(summary), outputs.json_to)
+        run = self._ended_as(ok=True)
+        summary = claimed_by(run, self._run.summarise(result))
+        write_json(written(run, summary), outputs.json_to)
         if outputs.plot is not None:
-            self._run.draw(summary, outputs.plot, private=summary["private"], caption=self._caption(summary))
+            self._run.draw(summary, outputs.plot, run)
         if outputs.draws is not None and task.job.drawable:
             drawn = task.job.draws(result, stream(task.settings.seed, "draws"))
             with whole_file(outputs.draws) as place:
                 drawn.to_netcdf(str(place))
-        show(self._console, summary)
+        show_run(self._console, run, summary)
         self._say_account()
-
-    def _caption(self, summary: LearnSummary) -> str:
-        if not summary["private"]:
-            return "not private"
-        counts = [one["contributors"] or 0 for one in summary["rounds"]]
-        most = sum(counts) if self._task.reports else max(counts)
-        who = _COUNTED[self._task.kind]
-        return f"{claim(summary)}, {most} {who}"
 
     def _say_account(self) -> None:
         """What the trainer's account has left, and where the job's rounds are kept."""

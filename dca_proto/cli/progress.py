@@ -1,14 +1,27 @@
-"""Bars for work that takes a while: on terminals only, and gone with it."""
+"""Bars for work that takes a while: on terminals only."""
 
 from __future__ import annotations
 
+import math
 import time
 from types import TracebackType
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.spinner import Spinner
 
 from dca_proto.cli.output import say
+from inference.variational.progress import Iteration
 
 PATIENCE_S = 2.0
 
@@ -77,3 +90,48 @@ class SamplingBar:
 
     def __call__(self, done: int, total: int) -> None:
         self._progress.update(self._task, completed=done, total=total, description="sampling")
+
+
+class Display:
+    """What is waited for now, as a line that moves on a terminal; elsewhere it shows nothing.
+
+    Args:
+        console: where to show. iterative: whether a bar over a job's iterations stands above, and stays.
+    """
+
+    def __init__(self, console: Console, *, iterative: bool = False) -> None:
+        columns = (
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[score]}"),
+        )
+        self._progress = Progress(TextColumn("{task.description}"), *columns, console=console)
+        self._task = self._progress.add_task("iteration", total=None, score="")
+        self._now, self._iterative = Spinner("dots"), iterative
+        shown = Group(self._progress, self._now) if iterative else self._now
+        self._live = Live(shown, console=console, refresh_per_second=10, transient=not iterative)
+
+    def __enter__(self) -> Display:
+        if self._live.console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        if self._iterative:
+            self._live.update(self._progress)
+        self._live.stop()
+
+    def waiting(self, line: str) -> None:
+        """Show another line."""
+        self._now.update(text=escape(line))
+
+    def iterated(self, iteration: Iteration) -> None:
+        """One is done: its score stands beside the bar."""
+        score = score_words(iteration)
+        self._progress.update(self._task, completed=iteration.number, total=iteration.total, score=score)
+
+
+def score_words(iteration: Iteration) -> str:
+    """Such as "held-out AUC 0.942"; nothing where there is no score."""
+    return "" if math.isnan(iteration.value) else f"{iteration.name} {iteration.value:.4g}"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from types import TracebackType
 
 from rich.console import Console
 from rich.markup import escape
-from rich.status import Status
 
+from dca_proto.cli.progress import Display
 from dca_proto.privacy.rounding import at_least
 from dca_proto.protocol import facts
 from dca_proto.protocol.federation import Federation
@@ -35,24 +34,23 @@ class Reporter:
     Args:
         console: where to. federation: knows the members' names.
         expected: how many clients' answers a trainer waits for, if it knows.
+        iterative: whether a bar over iterations is shown.
     """
 
-    def __init__(self, console: Console, federation: Federation, expected: int = 0) -> None:
+    def __init__(self, console: Console, federation: Federation, expected: int = 0, *, iterative: bool = False) -> None:
         self._console = console
         self._names = {member.id: member.name for member in (*federation.computes, *federation.trainers)}
         self._expected = expected
         self._declined: Counter[str] = Counter()
         self._dropped: Counter[str] = Counter()
-        self._status = Status("", console=console)
+        self._display = Display(console, iterative=iterative)
 
     def __enter__(self) -> Reporter:
-        self._status.start()
+        self._display.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._status.stop()
+    def __exit__(self, *failure: object) -> None:
+        self._display.__exit__()
 
     def say(self, line: str) -> None:
         """A line of its own, with the time."""
@@ -60,7 +58,7 @@ class Reporter:
 
     def waiting(self, line: str) -> None:
         """What the actor is doing now; only a terminal shows it."""
-        self._status.update(escape(line))
+        self._display.waiting(line)
 
     def __call__(self, fact: object) -> None:
         match fact:

@@ -8,10 +8,10 @@ import numpy as np
 
 from emulator.audit.picture import approximate_trade_off, gaussian_trade_off
 from emulator.audit.report import Result
+from emulator.report.blocks import Block, Note, Page, Table, Verdict, settings
 from emulator.report.charts import Axis, Point, Series, lines
 from emulator.report.collusion import members, said
 from emulator.report.figures import claimed, count, number, percent, proved, seconds
-from emulator.report.page import Block, Note, Page, Table, Verdict, settings
 
 _RATES = np.concatenate([np.logspace(-5, -2, 30), np.linspace(0.01, 0.995, 198)])
 _VERDICTS: dict[str, tuple[str, Verdict]] = {

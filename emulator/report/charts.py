@@ -14,7 +14,7 @@ import textwrap
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 from xml.etree import ElementTree
 
 from emulator.report.figures import plain, short
@@ -35,6 +35,7 @@ _FONT = {"font", "font-family", "font-style", "font-weight"}
 _UNITS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"), (1e-3, "milliseconds"), (1e-6, "microseconds"))
 Say = Callable[[float], str]
 Point = tuple[float, float]
+T = TypeVar("T")
 
 
 class Chart(NamedTuple):
@@ -92,6 +93,8 @@ class Lane(NamedTuple):
 def lines(series: Sequence[Series], x: Axis, y: Axis, *, caption: str, square: bool = False) -> Chart:
     """Curves and points over two axes. A logarithmic axis leaves out what is not above 0."""
     named = {one.label for one in series} - ({y.label} if len(series) == 1 else set())
+    if any(len(one.points) > POINTS_MAX for one in series):
+        caption += f" Of each curve, the first {POINTS_MAX:,} points."
 
     def draw(figure: Any, width: float) -> None:
         axes = figure.subplots()
@@ -114,7 +117,7 @@ def lines(series: Sequence[Series], x: Axis, y: Axis, *, caption: str, square: b
 
 def bars(rows: Sequence[tuple[str, float, str]], *, caption: str, tone: int = 0) -> Chart:
     """Bars from zero on one scale: a label, a length, and the length in words each."""
-    rows = rows[:ROWS_MAX]
+    rows, caption = _first(rows, caption, "bars")
 
     def draw(figure: Any, width: float) -> None:
         axes = _rows(figure, [label for label, _, _ in rows], width)
@@ -137,6 +140,8 @@ def intervals(
         groups: the axis's label, and rows, each with a label and an estimate of each of `names`.
     """
     each = 10 + 13 * len(names)
+    shown = [(unit, *_first(rows, "", "estimates")) for unit, rows in groups]
+    groups, caption = [(unit, rows) for unit, rows, _ in shown], caption + "".join(more for _, _, more in shown)
 
     def draw(figure: Any, width: float) -> None:
         sizes = [_panel_px(unit, len(rows) * each, width) for unit, rows in groups]
@@ -160,7 +165,7 @@ def timeline(lanes: Sequence[Lane], low_s: float, high_s: float, legend: Mapping
     Args:
         legend: what the tones mean.
     """
-    lanes = lanes[:ROWS_MAX]
+    lanes, caption = _first(lanes, caption, "lanes")
     high_s = high_s if high_s > low_s else low_s + 1.0
     factor, unit = next(((one, unit) for one, unit in _UNITS if high_s >= 2 * one), _UNITS[-1])
 
@@ -181,6 +186,13 @@ def timeline(lanes: Sequence[Lane], low_s: float, high_s: float, legend: Mapping
         _legend(figure, (handles, [*legend]), width)
 
     return Chart(caption, lambda width: len(lanes) * _ROW_PX + _AXIS_PX + _legend_px(legend, width), draw)
+
+
+def _first(rows: Sequence[T], caption: str, what: str) -> tuple[Sequence[T], str]:
+    """The first rows, and a caption that says so where there are more."""
+    if len(rows) > ROWS_MAX:
+        caption += f" The first {ROWS_MAX} of {len(rows):,} {what}."
+    return rows[:ROWS_MAX], caption
 
 
 def svg(chart: Chart, width: float, name: str) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from emulator.collusion.report import Result
+from emulator.report.blocks import Block, Items, Note, Page, Section, Table, settings, table
 from emulator.report.figures import claimed, count, listed, number
-from emulator.report.page import Block, Items, Note, Page, Section, Table, settings
 
 _DEPTH_MAX, _PARTS_MAX = 6, 50
 _MEMBERS = {
@@ -31,7 +31,7 @@ def page(run: Result) -> Page:
     sections: list[Section] = [
         ("Noise left to it", _noise(run) if run.released or run.recovered else [Note("No sum was released.")]),
         ("What it recovers", _recovered(run)),
-        ("What it sees", [Items(run.sees[:200]) if run.sees else Note("Nothing.")]),
+        ("What it sees", [Items(run.sees) if run.sees else Note("Nothing.")]),
         ("Does its view depend on the data?", _view(run)),
         ("Setting", settings((key, said(value)) for key, value in run.setting.items())),
     ]
@@ -98,9 +98,10 @@ def _recovered(run: Result) -> list[Block]:
     found = run.recovered
     if found is None:
         return []
-    rows = [(number(a), number(b)) for a, b in zip(found.truth, found.once, strict=False)]
+    pairs = zip(found.truth, found.once, strict=False)
     told = f"Only the client's own noise hides it, with a standard deviation of {number(found.deviation)}."
-    return [Table(("client's value", "recovered in one round"), rows, text_columns=()), Note(told)]
+    columns = {"client's value": lambda one: number(one[0]), "recovered in one round": lambda one: number(one[1])}
+    return table(pairs, columns, note=told)
 
 
 def _view(run: Result) -> list[Block]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
 
+from dca_proto.wording import counted
+from emulator.report.blocks import Block, Cell, Code, Folded, Heading, Note, Page, Section, as_json, table
 from emulator.report.charts import Lane, timeline
-from emulator.report.figures import UNKNOWN, claimed, count, counted, listed, number, seconds
-from emulator.report.page import Block, Cell, Code, Folded, Heading, Note, Page, Section, Table, as_json
-from emulator.report.swarm import traffic_table
+from emulator.report.figures import UNKNOWN, claimed, count, listed, number, seconds
+from emulator.report.run import roles_table
 from emulator.trials.fault import FaultOutcome
 from emulator.trials.faults import FAULTS
 from emulator.trials.hostile import HOSTILE
@@ -16,7 +17,7 @@ from emulator.trials.outcome import InvariantOutcome, Outcome, RoundOutcome
 
 PHASES = ("collect", "commit")
 _FAULT, _DROP, _OTHER = 4, -1, 3
-_FACTS_MAX, _ROWS_MAX = 200, 200
+_FACTS_MAX = 200
 _MARGIN = 0.03
 
 
@@ -26,16 +27,22 @@ def by_kind(run: Outcome) -> dict[str, list[FaultOutcome]]:
     return {kind: [one for one in first if one.kind == kind] for kind in dict.fromkeys(one.kind for one in first)}
 
 
+def _broken(run: Outcome) -> list[InvariantOutcome]:
+    """Those that did not hold."""
+    return [one for one in run.invariants if not one.ok]
+
+
 def page(run: Outcome) -> Page:
     """The page of an emulation."""
+    again = [Note(f"The same seed and version give a trace with the digest {run.digest}.")]
     sections: list[Section] = [
-        ("How to see it again", [*_replay(run)]),
-        ("Invariants", _invariants(run)),
-        ("Rounds", _rounds(run)),
+        ("How to see it again", [*([Code(run.replay)] if run.replay else []), *again]),
+        ("Invariants", table(sorted(run.invariants, key=lambda one: one.number), _INVARIANTS)),
+        ("Rounds", table(enumerate(run.ended.rounds, 1), _ROUNDS)),
         ("Timeline", _timeline(run)),
-        ("Faults", _faults(run)),
+        ("Faults", table(by_kind(run).items(), _KINDS)),
         ("Who dropped out when", _drops(run)),
-        ("Messages and bytes per role", traffic_table(run.traffic)),
+        ("Sent and used by each role", roles_table(run.traffic)),
         ("Hostile actors", _adversaries(run)),
         ("Last facts", _last_facts(run)),
         ("Scenario", as_json("all options, as JSON", run.options)),
@@ -57,14 +64,8 @@ def page(run: Outcome) -> Page:
     )
 
 
-def _broken(run: Outcome) -> list[InvariantOutcome]:
-    """Those that did not hold."""
-    return [one for one in run.invariants if not one.ok]
-
-
 def _title(run: Outcome) -> str:
-    broken = _broken(run)
-    if broken:
+    if broken := _broken(run):
         names = listed([f"{one.number} ({one.name})" for one in broken], 3)
         return f"Invariant{'s' if len(broken) > 1 else ''} {names} did not hold"
     if not run.ok:
@@ -92,26 +93,17 @@ def _answer(run: Outcome) -> str:
     return " ".join(parts)
 
 
-def _replay(run: Outcome) -> Iterator[Block]:
-    if run.replay:
-        yield Code(run.replay)
-    yield Note(f"The same seed and version give a trace with the digest {run.digest}.")
-
-
-def _invariants(run: Outcome) -> list[Block]:
-    rows = [
-        (str(one.number), one.name, count(one.checked), _verdict(one), one.detail or "")
-        for one in sorted(run.invariants, key=lambda one: one.number)
-    ]
-    used = 5 if _broken(run) else 4
-    header = ("", "invariant", "checked", "verdict", "what was found")
-    return [Table(header[:used], [row[:used] for row in rows], text_columns=(0, 1, 3, 4))]
-
-
 def _verdict(one: InvariantOutcome) -> Cell:
     if not one.ok:
         return Cell("✗ broken", tone="bad")
     return Cell("✓ holds", tone="good") if one.checked else Cell("not checked")
+
+
+def _over_floor(one: RoundOutcome) -> str:
+    """The noise in a sum beside the floor that the claim needs."""
+    if one.noise_variance is None or not one.noise_floor:
+        return UNKNOWN
+    return number(one.noise_variance / one.noise_floor)
 
 
 def _timeline(run: Outcome) -> list[Block]:
@@ -140,63 +132,37 @@ def _timeline(run: Outcome) -> list[Block]:
         lanes.append(Lane(f"{kind} {len(there)}/{len(faults)}", lasting, moments))
     caption = "Virtual time, from the first announcement to the last round's end. Faults are by kind, reached/planned."
     caption += f" {counted(beyond, 'fault')} struck before or after." if beyond else ""
-    caption += f" Of {count(len(lanes))} lanes, the first are shown." if len(lanes) > 60 else ""
     legend = {phase: place for place, phase in enumerate(PHASES)} | {"fault": _FAULT, "dropout": _DROP}
     return [timeline(lanes, low / 1000, high / 1000, legend, caption=caption)]
 
 
-def _faults(run: Outcome) -> list[Block]:
-    """Each kind of fault with what it is, how many were reached of those planned, and whom they struck when."""
-    rows = [
-        (Cell(kind, FAULTS[kind].does if kind in FAULTS else ""),
-         f"{sum(one.reached for one in faults)}/{len(faults)}",
-         listed([_struck(one) for one in faults if one.reached], 8) or UNKNOWN)
-        for kind, faults in by_kind(run).items()
-    ]  # fmt: skip
-    return [Table(("kind", "reached/planned", "whom, when"), rows[:_ROWS_MAX], text_columns=(0, 2))] if rows else []
-
-
-def _struck(one: FaultOutcome) -> str:
-    until = "" if one.until_ms is None else f" to {_ms(one.until_ms)}"
-    return f"{one.actor} at {_ms(one.at_ms)}{until}"
-
-
-def _rounds(run: Outcome) -> list[Block]:
-    """How each ended, and the noise in its sum beside the floor that the claim needs."""
-    reasons = any(one.reason for one in run.ended.rounds)
-    rows = [
-        (Cell(str(place), one.round_id[:8]), one.result, count(one.clients), count(one.contributors),
-         count(one.needed), claimed(one.epsilon), _over_floor(one), *((one.reason or "",) if reasons else ()))
-        for place, one in enumerate(run.ended.rounds[:_ROWS_MAX], 1)
-    ]  # fmt: skip
-    header = ("round", "result", "clients", "contributed", "needed", "epsilon", "noise variance / floor")
-    return [Table((*header, *(("why",) if reasons else ())), rows, text_columns=(0, 1, 7))] if rows else []
-
-
-def _over_floor(one: RoundOutcome) -> str:
-    if one.noise_variance is None or not one.noise_floor:
-        return UNKNOWN
-    return number(one.noise_variance / one.noise_floor)
+def _struck(faults: list[FaultOutcome]) -> str:
+    """Whom the faults that were reached struck, and when."""
+    spans = [(one, "" if one.until_ms is None else f" to {_ms(one.until_ms)}") for one in faults if one.reached]
+    return listed([f"{one.actor} at {_ms(one.at_ms)}{until}" for one, until in spans], 8) or UNKNOWN
 
 
 def _drops(run: Outcome) -> list[Block]:
-    if not run.drops:
-        return []
     by_phase = Counter(one.phase for one in run.drops)
-    rows = [(f"client {one.client}", _ms(one.at_ms), one.phase) for one in run.drops[:_ROWS_MAX]]
-    every = Folded("every dropout", Table(("client", "when", "phase"), rows, text_columns=(0, 2)))
-    return [Table(("phase", "dropouts"), [(phase, count(found)) for phase, found in by_phase.items()]), every]
+    every = table(
+        run.drops,
+        {
+            "client": lambda one: f"client {one.client}",
+            "when": lambda one: _ms(one.at_ms),
+            "phase": lambda one: one.phase,
+        },
+    )
+    counts = table(by_phase.items(), {"phase": lambda one: one[0], "dropouts": lambda one: count(one[1])})
+    return [*counts, *(Folded("every dropout", one) for one in every)]
 
 
 def _adversaries(run: Outcome) -> list[Block]:
     """Those that the scenario names."""
     named = run.options.get("adversaries")
-    found = [one for one in named[:_ROWS_MAX] if isinstance(one, dict)] if isinstance(named, list) else []
-    rows = []
-    for one in found:
-        kind = str(one.get("kind"))
-        rows.append((Cell(kind, HOSTILE[kind].does if kind in HOSTILE else ""), str(one.get("actor"))))
-    return [Table(("kind", "actor"), rows, text_columns=(0, 1))] if rows else []
+    found = [one for one in named if isinstance(one, dict)] if isinstance(named, list) else []
+    does = {kind: one.does for kind, one in HOSTILE.items()}
+    kinds = [(str(one.get("kind")), str(one.get("actor"))) for one in found]
+    return table(kinds, {"kind": lambda one: Cell(one[0], does.get(one[0], "")), "actor": lambda one: one[1]})
 
 
 def _last_facts(run: Outcome) -> list[Block]:
@@ -207,9 +173,33 @@ def _last_facts(run: Outcome) -> list[Block]:
             told += [Heading(f"Before invariant {one.number} ({one.name}) broke"), Code("\n".join(one.facts))]
     if run.last_facts:
         last = Code("\n".join(run.last_facts[-_FACTS_MAX:]))
-        told.append(Folded(f"the last {counted(len(run.last_facts), 'fact')}", last))
+        told.append(Folded(f"the last {counted(min(len(run.last_facts), _FACTS_MAX), 'fact')}", last))
     return told
 
 
 def _ms(value: float) -> str:
     return seconds(value / 1000)
+
+
+_INVARIANTS: dict[str, Callable[[InvariantOutcome], str | Cell]] = {
+    "": lambda one: str(one.number),
+    "invariant": lambda one: one.name,
+    "checked": lambda one: count(one.checked),
+    "verdict": _verdict,
+    "what was found": lambda one: one.detail or "",
+}
+_ROUNDS: dict[str, Callable[[tuple[int, RoundOutcome]], str | Cell]] = {
+    "round": lambda one: Cell(str(one[0]), one[1].round_id[:8]),
+    "result": lambda one: one[1].result,
+    "clients": lambda one: count(one[1].clients),
+    "contributed": lambda one: count(one[1].contributors),
+    "needed": lambda one: count(one[1].needed),
+    "epsilon": lambda one: claimed(one[1].epsilon),
+    "noise variance / floor": lambda one: _over_floor(one[1]),
+    "why": lambda one: one[1].reason or "",
+}
+_KINDS: dict[str, Callable[[tuple[str, list[FaultOutcome]]], str | Cell]] = {
+    "kind": lambda one: Cell(one[0], FAULTS[one[0]].does if one[0] in FAULTS else ""),
+    "reached/planned": lambda one: f"{sum(fault.reached for fault in one[1])}/{len(one[1])}",
+    "whom, when": lambda one: _struck(one[1]),
+}

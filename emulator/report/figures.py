@@ -8,7 +8,6 @@ from dca_proto.privacy.rounding import at_least, at_most
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _PLAIN_MIN, _PLAIN_MAX = 1e-3, 1e7
-_PLACES_MAX = 6
 TEXT_MAX = 2_000
 _ALSO_SHOWN = "\n\u00a0"  # breaks, and the space between a number and its unit
 UNKNOWN = "–"
@@ -30,27 +29,6 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{value:,.{places}f}".replace("-", "−")
 
 
-def interval_words(mean: float, low: float, high: float) -> str:
-    """A mean with the ends of its interval: 7.27 [2.1, 12.4].
-
-    The ends are rounded to two digits of half the interval's width, the mean to one digit more.
-    """
-    half = (high - low) / 2
-    if not half > 0:
-        return number(mean)
-    places = 1 - math.floor(math.log10(half))
-    middle, *ends = (_rounded(value, at) for value, at in ((mean, places + 1), (low, places), (high, places)))
-    return f"{middle} [{f',{_SPACE}'.join(ends)}]"
-
-
-def _rounded(value: float, places: int) -> str:
-    """To so many places after the decimal point; negative places round tens, hundreds, and so on."""
-    shown = round(value, places) + 0.0  # no negative zero
-    if places > _PLACES_MAX or abs(shown) >= _PLAIN_MAX:
-        return number(value)
-    return f"{shown:,.{max(places, 0)}f}".replace("-", "−")
-
-
 def short(value: float, digits: int = 3) -> str:
     """The same, without zeros that end a fraction: for ticks, and for what was asked for."""
     text = number(value, digits)
@@ -70,11 +48,6 @@ def proved(value: float | None, digits: int = 3) -> str:
 def count(value: int | None) -> str:
     """A whole number: 12,345."""
     return UNKNOWN if value is None else f"{value:,}".replace("-", "−")
-
-
-def counted(value: int, noun: str) -> str:
-    """A whole number of things: "1 round", "3 rounds"."""
-    return f"{count(value)} {noun}{'' if value == 1 else 's'}"
 
 
 def seconds(value: float | None) -> str:

@@ -1,356 +1,353 @@
-"""What a job has learned: estimates, scores on rows that were held out, their course, what draws and reports are."""
+"""What a job has learned, from its summary: for a terminal and for a page, the same words and the same numbers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, TypedDict
 
 import msgspec
 
-from emulator.report.charts import Axis, Estimate, Series, bars, intervals, lines
-from emulator.report.figures import UNKNOWN, count, counted, interval_words, number, percent, seconds
-from emulator.report.page import Block, Cell, Note, Section, Table, settings
-from emulator.results import Amount, Count, Node, Real, Reports
+from dca_proto.wording import counted
+from emulator.report.blocks import Block, Line, Note, Section, Table, settings, table
+from emulator.report.charts import Axis, Chart, Estimate, Series, bars, intervals, lines
+from emulator.report.figures import UNKNOWN, count, number, seconds
+from emulator.results import Node, Reports
+from inference.contraction import percent
+from inference.jobs.estimates import (
+    INTERCEPT,
+    NOT_COVERED,
+    UNCOVERED,
+    WITHOUT_PRIVACY,
+    interval_words,
+    learned_lines,
+    rows_of,
+    sampling_words,
+    table_of,
+)
+from inference.jobs.summary import INTERVAL_NOTE, HeldOut, Row, Score, Summary, estimate_of
 
-ROWS_MAX, _PANELS_MAX = 60, 8
-Interval = tuple[Real, Real]
-INTERCEPT = "intercept"
-_POINTS = "Points, of which this job gives no intervals."
-UNCOVERED = "not covered by epsilon"
-WITHOUT_PRIVACY = f"without privacy, {UNCOVERED}"
-
-
-class Reference(msgspec.Struct, frozen=True):
-    """The same estimate without privacy."""
-
-    nonprivate: Real | None = None
-    nonprivate_interval_95: Interval | None = None
-    name: str = INTERCEPT
-
-
-class Place(msgspec.Struct, frozen=True):
-    """Where an estimate stands in a curve of that name."""
-
-    series: str
-    x: Real
-
-
-class Standard(msgspec.Struct, frozen=True):
-    """How an estimate stands on one axis with others of that unit: (value - centre)·scale."""
-
-    unit: str
-    scale: Real
-    centre: Real = 0.0
+BY_ITSELF = "each report is private by itself; nobody had to be trusted"
+_PANELS_MAX = 8
+_NONPRIVATE = ("nonprivate", "nonprivate_sd", "nonprivate_interval_95")
+_RMSE = "RMSE"
+_BY_CONSTANT = {_RMSE: "predicting the mean"}
+_ERROR = "root mean square error"
+_NO_BETTER = "no better than {}: more clients or a larger epsilon would help"
 
 
-class Coefficient(Reference, frozen=True):
-    """A posterior mean with its 95 % interval, with privacy and without, as far as known; also a point of a curve."""
-
-    estimate: Real | None = None
-    unit: str = ""
-    interval_95: Interval | None = None
-    contraction: Real | None = None
-    naive: Real | None = None
-    naive_interval_95: Interval | None = None
-    at: Place | None = None
-    standard: Standard | None = None
-
-    def words(self, kind: str = "estimate") -> str:
-        """The estimate, the "naive" or the "nonprivate" one with its interval in brackets."""
-        mean, interval = self.of(kind)
-        if mean is None:
-            return UNKNOWN
-        return number(mean) if interval is None else interval_words(mean, *interval)
-
-    def of(self, kind: str) -> tuple[float | None, Interval | None]:
-        """Its mean and interval."""
-        ends = "interval_95" if kind == "estimate" else f"{kind}_interval_95"
-        return getattr(self, kind), getattr(self, ends)
-
-    def on_axis(self, kind: str) -> Estimate | None:
-        """Where it lies on its panel's axis; a point, where no interval is known."""
-        mean, interval = self.of(kind)
-        if mean is None:
-            return None
-        own = self.standard or Standard("", 1.0)
-        found = [(end - own.centre) * own.scale for end in (mean, *(interval or (mean, mean)))]
-        return Estimate(*found)
+class _Rows(TypedDict, total=False):
+    coefficients: list[dict[str, Any]]
+    estimates: list[dict[str, Any]]
+    intercept: dict[str, Any] | None
 
 
-class Score(msgspec.Struct, frozen=True):
-    """A score of predictions, beside the one without privacy and that of a constant prediction."""
-
-    name: str
-    private: Real | None
-    nonprivate: Real | None
-    constant: Real | None
-    higher_is_better: bool = True
-    unit: str = ""
-
-    def said(self, value: float | None) -> str:
-        """A value with its unit."""
-        return f"{number(value)} {self.unit}".strip() if value is not None else UNKNOWN
-
-    @property
-    def of_constant(self) -> str:
-        """What a prediction without learning is called."""
-        return "predicting the mean" if self.name == "error" else "a constant prediction"
+class _Written(_Rows, total=False):
+    not_covered_by_epsilon: _Rows | None
 
 
-class HeldOut(msgspec.Struct, frozen=True):
-    """Root mean square errors in `unit`, or scores, on rows that were held out."""
+def read(found: dict[str, Any]) -> Summary:
+    """The summary in a run's file, as it was before `separated` wrote it. Raises `msgspec.ValidationError`.
 
-    rows: Count
-    rmse_private: Amount | None = None
-    rmse_nonprivate: Amount | None = None
-    rmse_zero: Amount | None = None
-    unit: str = ""
-    scores: list[Score] = []
-
-    @property
-    def every_score(self) -> list[Score]:
-        """The errors as a score, then the others."""
-        if self.rmse_private is None:
-            return [
-                msgspec.structs.replace(one, unit=self.unit if one.name.endswith("error") else "")
-                for one in self.scores
-            ]
-        error = Score("error", self.rmse_private, self.rmse_nonprivate, self.rmse_zero, False, self.unit)
-        return [error, *self.scores]
+    What epsilon does not cover is read from its block and from nowhere else.
+    """
+    msgspec.convert(found, _Written)
+    apart = found.get(NOT_COVERED) or {}
+    iterations = apart.get("iterations", found.get("iterations", []))
+    whole = {"private": True, **found, "test": apart.get("test"), "iterations": iterations}
+    for key in ("coefficients", "estimates"):
+        others = {str(one.get("name")): one for one in apart.get(key, [])}
+        whole[key] = [_whole(one, others.get(str(one.get("name")), {})) for one in found.get(key, [])]
+    if found.get("intercept"):
+        whole["intercept"] = _whole(found["intercept"], apart.get("intercept") or {})
+    return msgspec.convert(whole, Summary)
 
 
-class Iteration(msgspec.Struct, frozen=True):
-    """The score after an iteration."""
-
-    number: Count
-    name: str
-    value: Real | None
+def _whole(row: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """A row with its estimate without privacy."""
+    return {**row, **{key: other.get(key) for key in _NONPRIVATE}}
 
 
-class Sampling(msgspec.Struct, frozen=True):
-    """Draws of a posterior, and how well their chains agree; what closed forms have not is None."""
-
-    method: str
-    chains: Count
-    draws: Count
-    seconds: Amount | None = None
-    r_hat_max: Amount | None = None
-    ess_bulk_min: Amount | None = None
-    ess_tail_min: Amount | None = None
-    acceptance: dict[str, Amount] = {}
-    divergences: Count | None = None
+# --- estimates --------------------------------------------------------------------------------------------------------
 
 
-class NotCovered(msgspec.Struct, frozen=True):
-    """What comes from rows as they are, so that no epsilon covers it."""
+def estimates(summary: Summary, most: int | None = None) -> Table:
+    """Posterior means and 95 % intervals, private beside non-private, in the user's units.
 
-    coefficients: list[Reference] = []
-    estimates: list[Reference] = []
-    intercept: Reference | None = None
-    test: HeldOut | None = None
-    iterations: list[Iteration] = []
-
-
-class Learned(msgspec.Struct, frozen=True, kw_only=True):
-    """What is read of a job's result, whoever held its rounds."""
-
-    private: bool = True
-    epsilon: Amount | None = None
-    delta: Amount | None = None
-    coefficients: list[Coefficient] = []
-    estimates: list[Coefficient] = []
-    intercept: Coefficient | None = None
-    iterations: list[Iteration] = []
-    not_covered_by_epsilon: NotCovered | None = None
-    warnings: list[str] = []
-    repair: str | None = None
-    sampling: Sampling | None = None
-    reports: str | None = None
-    naive_title: str | None = None
-    interval_note: str | None = None
-    remarks: dict[str, str] = {}
-
-    @property
-    def test(self) -> HeldOut | None:
-        """Errors or scores on rows that were held out."""
-        return self._apart.test
-
-    @property
-    def course(self) -> list[Iteration]:
-        """The score over the iterations."""
-        return self._apart.iterations or self.iterations
-
-    @property
-    def every_estimate(self) -> list[Coefficient]:
-        """Every estimate, the intercept last, beside the one without privacy from the block and from nowhere else."""
-        others = {one.name: one for one in [*self._apart.coefficients, *self._apart.estimates]}
-        found = [_beside(one, others.get(one.name)) for one in [*self.coefficients, *self.estimates]]
-        return [*found, _beside(self.intercept, self._apart.intercept)] if self.intercept else found
-
-    @property
-    def kinds(self) -> dict[str, str]:
-        """The estimates that there are, by what they are called."""
-        named = {"estimate": "private" if self.private else "not private", "naive": self.naive_title or ""}
-        named["nonprivate"] = WITHOUT_PRIVACY
-        if not self.naive_title:
-            del named["naive"]
-        return {kind: name for kind, name in named.items()
-                if any(one.of(kind)[0] is not None for one in self.every_estimate)}  # fmt: skip
-
-    @property
-    def _apart(self) -> NotCovered:
-        return self.not_covered_by_epsilon or NotCovered()
+    Args:
+        most: how many are shown; of more coefficients, those that are farthest from zero for their spread.
+    """
+    every = rows_of(summary)
+    shown = every[:most]
+    if most is not None and len(every) > most and summary.get("coefficients"):
+        shown = sorted(every, key=_strength, reverse=True)[:most]
+    compared = any(row["nonprivate"] is not None for row in every)
+    title, names, rows = table_of(summary, shown, compared=compared)
+    of = f"{len(shown)} of {len(every)}; " if len(shown) < len(every) else ""
+    return Table(names, rows, f"{of}{title}")
 
 
-def _beside(one: Coefficient, other: Reference | None) -> Coefficient:
-    known = other or Reference()
-    interval = known.nonprivate_interval_95
-    return msgspec.structs.replace(one, nonprivate=known.nonprivate, nonprivate_interval_95=interval)
+def _strength(row: Row) -> float:
+    return abs(row["estimate"] or 0.0) / row["estimate_sd"] if row["estimate_sd"] else math.inf
 
 
-def learned_words(found: Learned) -> str:
-    """The result in a few words: the first score, else the first estimate; empty where there is neither."""
-    if found.test is not None and found.test.every_score:
-        first = found.test.every_score[0]
-        other = f"{first.said(first.constant)} by {first.of_constant}"
-        if first.nonprivate is not None:
-            other = f"{first.said(first.nonprivate)} without privacy"
-        return f": test {first.name} {first.said(first.private)} ({other}; {UNCOVERED})"
-    if not found.every_estimate:
-        return ""
-    one = found.every_estimate[0]
-    other = "" if one.nonprivate is None else f" ({number(one.nonprivate)} {WITHOUT_PRIVACY})"
-    return f": {one.name} {one.words()}{other}"
+def _kinds(summary: Summary) -> dict[str, str]:
+    """The estimates that there are, by what they are called."""
+    named = {"estimate": _label(summary), "naive": summary.get("naive_title"), "nonprivate": _apart(WITHOUT_PRIVACY)}
+    rows = rows_of(summary)
+    return {
+        kind: name
+        for kind, name in named.items()
+        if name and any(estimate_of(one, kind).mean is not None for one in rows)
+    }
 
 
-def lead_of(found: Learned) -> list[Section]:
-    """Estimates with their intervals, and what speaks against taking them at their word."""
-    title = "Coefficients" if found.coefficients else "Estimates"
-    warnings = [Note(f"{text[:1].upper()}{text[1:]}.") for text in found.warnings]
-    return [(title, _estimates(found)), ("Warnings", warnings)]
+def _label(summary: Summary) -> str:
+    return "private" if summary.get("private", True) else "not private"
 
 
-def sections_of(found: Learned) -> list[Section]:
-    """Scores, the course of iterations, what draws are worth, and what else the job has to say."""
-    said = {**found.remarks, **({"repair of the noisy matrix": found.repair} if found.repair else {})}
+def _apart(what: str) -> str:
+    return f"{what}, {UNCOVERED}"
+
+
+# --- scores -----------------------------------------------------------------------------------------------------------
+
+
+def scores_of(test: HeldOut | None) -> list[tuple[Score, str]]:
+    """Each score on held-out rows with its unit, the root mean square error among them."""
+    if test is None:
+        return []
+    unit = test.get("unit", "")
+    found = [(one, unit if one["name"].endswith("error") else "") for one in test.get("scores", [])]
+    if (error := test.get("rmse_private")) is not None:
+        one = Score(name=_RMSE, private=error, nonprivate=test.get("rmse_nonprivate"), constant=test.get("rmse_zero"),
+                    higher_is_better=False)  # fmt: skip
+        found.insert(0, (one, unit))
+    return found
+
+
+def scores(summary: Summary) -> list[Block]:
+    """Each score, beside the one without privacy and that of a constant prediction."""
+    test = summary.get("test")
+    return table(
+        scores_of(test),
+        {
+            "": lambda one: _ERROR if one[0]["name"] == _RMSE else one[0]["name"],
+            _label(summary): lambda one: _said(one[0]["private"], one[1]),
+            WITHOUT_PRIVACY: lambda one: _said(one[0]["nonprivate"], one[1]),
+            "constant": lambda one: _said(one[0]["constant"], one[1]),
+            "better is": lambda one: "higher" if one[0]["higher_is_better"] else "lower",
+        },
+        title=f"{counted(test['rows'], 'held-out row')}: {UNCOVERED}" if test else "",
+    )
+
+
+def _said(value: float | None, unit: str) -> str:
+    return UNKNOWN if value is None else f"{value:.4g} {unit}".strip()
+
+
+def _constant(one: Score) -> str:
+    """What a prediction without learning is called."""
+    return _BY_CONSTANT.get(one["name"], "a constant prediction")
+
+
+def score_facts(summary: Summary) -> list[Line]:
+    """The first score and that of a constant prediction, as figures."""
     return [
-        ("Score", _scores(found.test, found.kinds.get("estimate", "private"))),
-        ("Iterations", _course(found.course, found.test)),
-        ("Draws", _draws(found.sampling)),
-        ("Remarks", settings(said.items())),
+        line
+        for one, unit in scores_of(summary.get("test"))[:1]
+        for line in (
+            (_apart(f"test {one['name']}"), _said(one["private"], unit)),
+            (_apart(f"{one['name']} by {_constant(one)}"), _said(one["constant"], unit)),
+        )
     ]
 
 
-def _estimates(found: Learned) -> list[Block]:
-    every, kinds = found.every_estimate, found.kinds
+def headline(summary: Summary) -> str:
+    """The result in a few words: the first score, else the first estimate; empty where there is neither."""
+    for one, unit in scores_of(summary.get("test")):
+        other = f"{_said(one['constant'], unit)} by {_constant(one)}"
+        if one["nonprivate"] is not None:
+            other = f"{_said(one['nonprivate'], unit)} {WITHOUT_PRIVACY}"
+        return f": test {one['name']} {_said(one['private'], unit)} ({other}; {UNCOVERED})"
+    for row in rows_of(summary):
+        other = "" if row["nonprivate"] is None else f" ({number(row['nonprivate'])} {_apart(WITHOUT_PRIVACY)})"
+        return f": {row['name']} {_words(row)}{other}"
+    return ""
+
+
+def _words(row: Row) -> str:
+    return UNKNOWN if row["estimate"] is None else interval_words(row["estimate"], row["interval_95"])
+
+
+# --- for a terminal ---------------------------------------------------------------------------------------------------
+
+
+def closing_lines(summary: Summary) -> Iterator[Line]:
+    """What speaks for and against the result, and the first score, a label and a text each."""
+    yield from learned_lines(summary)
+    yield from remarks(summary)
+    if (sampling := summary.get("sampling")) is not None:
+        yield "sampling", sampling_words(sampling)
+    test = summary.get("test")
+    for one, unit in scores_of(test)[:1]:
+        assert test is not None, "it has the scores"
+        without = "" if one["nonprivate"] is None else f"{WITHOUT_PRIVACY} {_said(one['nonprivate'], '')}; "
+        others = f"{without}{_constant(one)} {_said(one['constant'], '')}; {counted(test['rows'], 'held-out row')}; "
+        yield "test", f"{one['name']} {_said(one['private'], unit)} ({others}{UNCOVERED})"
+        sign = 1 if one["higher_is_better"] else -1
+        private, constant = one["private"], one["constant"]
+        if private is not None and constant is not None and sign * private <= sign * constant:
+            yield "", _NO_BETTER.format(_constant(one))
+
+
+def remarks(summary: Summary) -> Iterator[Line]:
+    """What else the job has to say: about its intervals, why it stopped early, a repair."""
+    if note := summary.get(INTERVAL_NOTE):
+        yield "intervals", note
+    if why := summary.get("stopped"):
+        held = counted(len(summary.get("iterations", [])), "iteration")
+        yield "stopped", f"before all planned rounds were held, after {held}: {why}; the result is of these"
+    yield from summary.get("remarks", {}).items()
+    if repair := summary.get("repair"):
+        yield "repair", repair
+
+
+# --- for a page -------------------------------------------------------------------------------------------------------
+
+
+def lead_of(summary: Summary) -> list[Section]:
+    """Estimates with their intervals, and what speaks against taking them at their word."""
+    title = "Coefficients" if summary.get("coefficients") else "Estimates"
+    warnings = [Note(f"{text[:1].upper()}{text[1:]}.") for text in summary.get("warnings", [])]
+    return [(title, _estimates(summary)), ("Warnings", warnings)]
+
+
+def sections_of(summary: Summary) -> list[Section]:
+    """Scores, the course of iterations, what draws are worth, and what else the job has to say."""
+    return [
+        ("Score", scores(summary)),
+        ("Iterations", _course(summary)),
+        ("Draws", _draws(summary)),
+        ("Remarks", settings(remarks(summary))),
+    ]
+
+
+def _estimates(summary: Summary) -> list[Block]:
+    every, kinds = rows_of(summary), _kinds(summary)
     if not kinds:
         return []
-    has_intervals = any(one.of(kind)[1] is not None for one in every for kind in kinds)
-    caption = "Posterior means, with 95\u00a0% intervals in brackets." if has_intervals else _POINTS
-    if any(one.contraction is not None for one in every):
-        caption += " Contraction is the part of the prior's variance that the data took away; 0\u00a0% is the prior."
-    caption += f" Of the intervals, {found.interval_note}." if found.interval_note else ""
-    curved = [one for one in every if one.at is not None]
-    drawn = [_curves(curved, kinds)] if curved else []
-    flat = [one for one in every if one.at is None and one.name != INTERCEPT and one.estimate is not None]
-    panels: dict[str, list[Coefficient]] = {}
-    for one in flat[:ROWS_MAX]:
-        panels.setdefault(one.standard.unit if one.standard else one.unit, []).append(one)
+    curved = [one for one in every if "at" in one]
+    flat = [one for one in every if "at" not in one and one["name"] != INTERCEPT and one["estimate"] is not None]
+    panels: dict[str, list[Row]] = {}
+    for one in flat:
+        panels.setdefault(one["standard"]["unit"] if "standard" in one else one["unit"], []).append(one)
+    drawn: list[Block] = [_curves(curved, kinds)] if curved else []
     if 0 < len(panels) <= _PANELS_MAX:
-        groups = [(unit, [(one.name, [one.on_axis(kind) for kind in kinds]) for one in rows])
+        groups = [(unit, [(one["name"], [_on_axis(one, kind) for kind in kinds]) for one in rows])
                   for unit, rows in panels.items()]  # fmt: skip
-        told = "Lines reach over 95\u00a0% intervals; the dotted line is zero." if has_intervals else _POINTS
-        drawn.append(intervals(groups, list(kinds.values()), caption=told))
-    contracted = [""] if any(one.contraction is not None for one in every) else []
-    rows: list[list[str | Cell]] = [
-        [Cell(one.name, one.unit), *(one.words(kind) for kind in kinds),
-         *(UNKNOWN if one.contraction is None else percent(round(one.contraction, 3)) for _ in contracted)]
-        for one in every[:ROWS_MAX]
-    ]  # fmt: skip
-    return [*drawn, Table(("", *kinds.values(), *("contraction" for _ in contracted)), rows), Note(caption)]
+        drawn.append(
+            intervals(groups, [*kinds.values()], caption="Lines reach over 95 % intervals; the dotted line is zero.")
+        )
+    shown = estimates(summary)
+    parts = [one.get("contraction") for one in every]
+    if any(one is not None for one in parts):
+        added = [
+            [*row, UNKNOWN if part is None else percent(part)] for row, part in zip(shown.rows, parts, strict=True)
+        ]
+        shown = Table([*shown.header, "contraction"], added, shown.title)
+        told = "Contraction is the part of the prior's variance that the data took away; 0 % is the prior."
+        return [*drawn, shown, Note(told)]
+    return [*drawn, shown]
 
 
-def _curves(found: Sequence[Coefficient], kinds: dict[str, str]) -> Any:
+def _on_axis(row: Row, kind: str) -> Estimate | None:
+    """Where an estimate lies on its panel's axis; a point, where no interval is known."""
+    mean, interval = estimate_of(row, kind)
+    if mean is None:
+        return None
+    scale, centre = (row["standard"]["scale"], row["standard"]["centre"]) if "standard" in row else (1.0, 0.0)
+    return Estimate(*((end - centre) * scale for end in (mean, *(interval or (mean, mean)))))
+
+
+def _curves(rows: Sequence[Row], kinds: dict[str, str]) -> Chart:
     """Points of curves, each curve from 1 at 0, with their intervals."""
     series = []
-    for tone, label in enumerate(dict.fromkeys(one.at.series for one in found if one.at)):
-        own = [(one.at.x, one) for one in found if one.at and one.at.series == label]
+    for tone, label in enumerate(dict.fromkeys(one["at"]["series"] for one in rows)):
+        own = [(one["at"]["x"], one) for one in rows if one["at"]["series"] == label]
         for kind, name in kinds.items():
-            points = [(0.0, 1.0), *((x, mean) for x, one in own if (mean := one.of(kind)[0]) is not None)]
-            spread = [(x, *one.interval_95) for x, one in own if one.interval_95] if kind == "estimate" else []
+            points = [(0.0, 1.0), *((x, mean) for x, one in own if (mean := estimate_of(one, kind).mean) is not None)]
+            spread = (
+                [(x, ends[0], ends[1]) for x, one in own if (ends := one["interval_95"])] if kind == "estimate" else []
+            )
             line: Any = "-" if kind == "estimate" else "--"
             series.append(Series(f"{label}, {name}", points, tone, line, "o" if spread else "", spread))
     caption = "Posterior means with 95 % intervals, each of which holds by itself (pointwise)."
     return lines(series, Axis("time", low=0.0), Axis("probability", low=0.0, high=1.02), caption=caption)
 
 
-def _scores(test: HeldOut | None, private: str) -> list[Block]:
-    """Each score beside the one without privacy and that of a constant prediction."""
-    if test is None:
-        return []
-    compared = [WITHOUT_PRIVACY] if any(one.nonprivate is not None for one in test.every_score) else []
-    rows: list[list[str | Cell]] = []
-    for one in test.every_score:
-        name = "root mean square error" if one.name == "error" else one.name
-        better = "higher is better" if one.higher_is_better else "lower is better"
-        others = [one.said(one.nonprivate) for _ in compared]
-        constant = Cell(one.said(one.constant), one.of_constant)
-        rows.append([Cell(name, better), one.said(one.private), *others, constant])
-    told = f"On {counted(test.rows, 'row')} that nobody learned from: {UNCOVERED}."
-    return [Table(("", private, *compared, "without learning"), rows), Note(told)]
-
-
-def _course(iterations: Sequence[Iteration], test: HeldOut | None) -> list[Block]:
+def _course(summary: Summary) -> list[Block]:
     """The score over the iterations, and where it would have ended without privacy."""
-    known = [(float(one.number), one.value) for one in iterations if one.value is not None]
+    course, test = summary.get("iterations", []), summary.get("test")
+    known = [(float(one["number"]), one["value"]) for one in course if one["value"] is not None]
     if len(known) < 2:
         return []
-    name, ends = iterations[-1].name, (known[0][0], known[-1][0])
+    name, ends = course[-1]["name"], (known[0][0], known[-1][0])
+    levels = [one["nonprivate"] for one, _ in scores_of(test) if one["name"] in name]
     series = [Series(name, known, 0, "-", "o")]
-    scores = [one for one in (test.every_score if test else []) if one.name in name]
-    levels = [one.nonprivate for one in scores if one.nonprivate is not None]
-    series += [Series(WITHOUT_PRIVACY, [(at, level) for at in ends], 1, "--") for level in levels]
+    series += [
+        Series(_apart(WITHOUT_PRIVACY), [(at, level) for at in ends], 1, "--") for level in levels if level is not None
+    ]
     caption = "How well the parameters of each iteration do; each has cost one round."
     caption += f" Scores on held-out rows are {UNCOVERED}." if test else ""
     return [lines(series, Axis("iteration", whole=True), Axis(name), caption=caption)]
 
 
-def _draws(sampling: Sampling | None) -> list[Block]:
+def _draws(summary: Summary) -> list[Block]:
     """What the draws are worth, figure by figure."""
-    if sampling is None:
+    found = summary.get("sampling")
+    if found is None:
         return []
-    if sampling.r_hat_max is None and not sampling.acceptance:
-        return [Note(f"Method {sampling.method} has the posterior in closed form; its draws are independent.")]
+    if found["r_hat_max"] is None and not found["acceptance"]:
+        return [Note(f"Method {found['method']} has the posterior in closed form; its draws are independent.")]
     return settings([
-        ("method", sampling.method),
-        ("chains × draws", f"{count(sampling.chains)} × {count(sampling.draws)}"),
-        ("R-hat, at most", UNKNOWN if sampling.r_hat_max is None else f"{sampling.r_hat_max:.4f}"),
-        ("effective draws for the middle, at least", _whole(sampling.ess_bulk_min)),
-        ("effective draws for the tails, at least", _whole(sampling.ess_tail_min)),
-        *((f"accepted moves of {block}", percent(round(rate, 2))) for block, rate in sampling.acceptance.items()),
-        ("iterations that failed", count(sampling.divergences)),
-        ("time", seconds(sampling.seconds)),
+        ("method", found["method"]),
+        ("chains × draws", f"{count(found['chains'])} × {count(found['draws'])}"),
+        ("R-hat, at most", UNKNOWN if found["r_hat_max"] is None else f"{found['r_hat_max']:.4f}"),
+        ("effective draws for the middle, at least", _floor(found["ess_bulk_min"])),
+        ("effective draws for the tails, at least", _floor(found["ess_tail_min"])),
+        *((f"accepted moves of {block}", percent(rate)) for block, rate in found["acceptance"].items()),
+        ("iterations that failed", count(found["divergences"])),
+        ("time", seconds(found["seconds"])),
     ])  # fmt: skip
 
 
-def _whole(value: float | None) -> str:
-    return UNKNOWN if value is None else count(round(value))
+def _floor(value: float | None) -> str:
+    return UNKNOWN if value is None else count(math.floor(value))
 
 
 # --- what was released one by one -------------------------------------------------------------------------------------
 
 
-def nodes_of(nodes: Sequence[Node]) -> list[Block]:
-    """One line for each data node."""
-    if not nodes:
-        return []
-    told = "Each data node added the whole noise for one row by itself, before anything left it; how many rows it has "
-    rows = [
-        (str(place if one.number is None else one.number), count(one.rows), number(one.noise_sd))
-        for place, one in enumerate(nodes[:ROWS_MAX], 1)
-    ]
-    return [Note(f"{told}is public."), Table(("data node", "rows", "noise in each value (sd)"), rows)]
+def badge(ok: bool, private: bool) -> tuple[str, Any]:
+    """The verdict on a run, and its sense."""
+    if not ok:
+        return "ended without a result", "bad"
+    return ("private", "good") if private else ("not private", "bad")
+
+
+def nodes_of(nodes: Sequence[Node], most: int | None = None) -> list[Block]:
+    """One line for each data node, the first `most`."""
+    of = f" ({most} of {len(nodes)})" if most is not None and len(nodes) > most else ""
+    return table(
+        [*enumerate(nodes, 1)][:most],
+        {
+            "data node": lambda one: f"{one[0] if one[1].number is None else one[1].number} {one[1].id[:6]}".strip(),
+            "rows": lambda one: count(one[1].rows),
+            "noise in each value (sd)": lambda one: number(one[1].noise_sd),
+        },
+        title=f"data nodes{of}",
+    )
 
 
 def reports_of(
@@ -370,24 +367,28 @@ def reports_of(
         Note(f"{told}whole noise before it left its client, so that nobody had to be trusted, whoever colludes.")
     ]
     n, variance, last = known[-1]
-    if len(known) == 1 and last.told is not None and last.probabilities is not None:
-        labels = names if len(names) == len(last.told) else [f"category {place}" for place in range(len(last.told))]
-        caption = "How many reports name each category. One that nobody is in would be named by about "
-        caption += f"{count(round(n * last.probabilities[1]))}, by chance."
-        shown = [(label, float(many), count(many)) for label, many in zip(labels, last.told, strict=True)]
-        blocks.append(bars(shown, caption=caption))
-    elif len(known) == 1 and last.histogram is not None and len(last.histogram.counts) > 1:
-        found = last.histogram
-        width = (found.high - found.low) / len(found.counts)
-        points = [(found.low + (place + 0.5) * width, float(many)) for place, many in enumerate(found.counts)]
-        caption = "How the reports are spread. What is beyond the public bounds, ±1, is noise; the model weighs it so."
-        series = [Series("reports", points, 0, "-", "o")]
-        blocks.append(lines(series, Axis("report, in units of the public bounds"), Axis("reports", low=0.0),
-                            caption=caption))  # fmt: skip
+    if len(known) == 1:
+        blocks += _spread(n, last, names)
     if variance is not None and n:
-        rows = [
-            ("in one report", number(math.sqrt(variance / n))),
-            (f"in the sum of {count(n)}", number(math.sqrt(variance))),
-        ]
+        sizes = (("in one report", variance / n), (f"in the sum of {count(n)}", variance))
+        rows = [(label, number(math.sqrt(one))) for label, one in sizes]
         blocks.append(Table(("noise in each value, in the statistic's units", "sd at most"), rows))
     return blocks
+
+
+def _spread(n: int, one: Reports, names: Sequence[str]) -> list[Block]:
+    """How the reports of a round are spread over categories, or over numbers."""
+    if one.told is not None and one.probabilities is not None:
+        labels = names if len(names) == len(one.told) else [f"category {place}" for place in range(len(one.told))]
+        caption = "How many reports name each category. One that nobody is in would be named by about "
+        caption += f"{count(round(n * one.probabilities[1]))}, by chance."
+        return [bars([(label, float(many), count(many)) for label, many in zip(labels, one.told, strict=True)],
+                     caption=caption)]  # fmt: skip
+    found = one.histogram
+    if found is None or len(found.counts) < 2:
+        return []
+    width = (found.high - found.low) / len(found.counts)
+    points = [(found.low + (place + 0.5) * width, float(many)) for place, many in enumerate(found.counts)]
+    caption = "How the reports are spread. What is beyond the public bounds, ±1, is noise; the model weighs it so."
+    x, y = Axis("report, in units of the public bounds"), Axis("reports", low=0.0)
+    return [lines([Series("reports", points, 0, "-", "o")], x, y, caption=caption)]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from emulator.report.blocks import Block, Cell, Heading, Items, Note, Table, table
 from emulator.report.figures import UNKNOWN, count, percent, seconds, size
-from emulator.report.page import Block, Cell, Heading, Items, Note, Table
 from emulator.scaling.costs import Exponent, Growth, HeldOut
 from emulator.scaling.predict import Prediction, RoleNeed
 
-_ROWS_MAX = 200
 _ROUGH = ("key agreement", "session")
 
 
@@ -22,26 +21,17 @@ def predicted(found: Prediction | None) -> Iterator[Block]:
         f"{seconds(found.round_s)}. Intervals hold 95 of 100 refits of the costs, and say nothing of other terms."
     )
     broker = found.broker
-    rows = [_role(name, one) for name, one in found.roles.items()]
-    rows.append(
-        (
-            "broker",
-            UNKNOWN,
-            UNKNOWN,
-            f"{size(broker.bytes_s)}/s",
-            UNKNOWN,
-            Cell(count(broker.machines), broker.tightest),
-        )
-    )
     header = ("role", "actors", "core time, all", "bytes, each", "memory, each", "machines")
-    yield Table(header, rows)
+    machines = Cell(count(broker.machines), broker.tightest)
+    passed = ("broker", UNKNOWN, UNKNOWN, f"{size(broker.bytes_s)}/s", UNKNOWN, machines)
+    yield Table(header, [*(_role(name, one) for name, one in found.roles.items()), passed])
     yield Note(f"The broker passes {count(round(broker.messages_s))} messages a second, in and out.")
     if found.agreement_s is not None and found.sessions_s is not None:
         agreed, sessions = seconds(found.agreement_s), seconds(found.sessions_s)
         yield Note(f"Once an epoch, roughly {agreed} of core time go to agree on keys, and {sessions} to sessions.")
     if found.assumptions:
         yield Heading("Assumed")
-        yield Items(found.assumptions[:_ROWS_MAX])
+        yield Items(found.assumptions)
 
 
 def _role(name: str, one: RoleNeed) -> Sequence[str | Cell]:
@@ -79,17 +69,20 @@ def _name(figure: str) -> str:
 
 def held_out(cells: Sequence[HeldOut]) -> list[Block]:
     """Predicted beside measured, for cells that the fit had not seen."""
-    rows = [
-        (f"{count(one.clients)} × {count(one.dimension)}", count(one.computes), one.quantity,
-         _figure(one, one.measured), _figure(one, one.predicted), percent(round(one.error, 4), signed=True))
-        for one in cells[:_ROWS_MAX]
-    ]  # fmt: skip
-    if not rows:
-        return []
     sure = [abs(one.error) for one in cells if not one.quantity.startswith(_ROUGH)]
     most = f": off by at most {percent(max(sure))}, sessions and key agreement aside" if sure else ""
-    header = ("N × d", "M", "figure", "measured", "predicted", "error")
-    return [Note(f"The largest cells, predicted from the others{most}."), Table(header, rows, text_columns=(0, 2))]
+    return table(
+        cells,
+        {
+            "N × d": lambda one: f"{count(one.clients)} × {count(one.dimension)}",
+            "M": lambda one: count(one.computes),
+            "figure": lambda one: one.quantity,
+            "measured": lambda one: _figure(one, one.measured),
+            "predicted": lambda one: _figure(one, one.predicted),
+            "error": lambda one: percent(round(one.error, 4), signed=True),
+        },
+        note=f"The largest cells, predicted from the others{most}.",
+    )
 
 
 def _figure(one: HeldOut, value: float) -> str:

@@ -9,14 +9,14 @@ import re
 import stat
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
 import msgspec
 
 from dca_proto.errors import InputError
 from dca_proto.wording import in_words, nearest
+from emulator.report.blocks import Page
 from emulator.report.figures import plain
-from emulator.report.page import Page
 
 FILE_BYTES_MAX = 64 * 1024 * 1024
 _EXPECTED = "expected the JSON file of a run"
@@ -28,26 +28,28 @@ _RANGE = re.compile(r"Expected `(?:int|float)` (?P<limit>[<>]=? \S+) - at `\$\.?
 
 
 class Kind(NamedTuple):
-    """The module with the page of a kind of run, the record that it reads, and the command that writes such a file."""
+    """The module with the page of a kind of run, what it reads from a file, and the command that writes such a file."""
 
     module: str
-    record: str
+    reads: str
     command: str
 
     def page(self, found: dict[str, Any]) -> Page:
         """The page. Raises `msgspec.ValidationError` for what the command would not write."""
         module = import_module(self.module)
-        page: Page = module.page(_converted(found, getattr(module, self.record)))
+        reads = getattr(module, self.reads)
+        is_record = isinstance(reads, type) and issubclass(reads, msgspec.Struct)
+        page: Page = module.page(msgspec.convert(found, reads) if is_record else reads(found))
         return page
 
 
 KINDS = {
-    "swarm": Kind("emulator.report.swarm", "Swarm", "dca swarm"),
+    "swarm": Kind("emulator.report.run", "read", "dca swarm"),
     "emulation": Kind("emulator.report.emulation", "Outcome", "dca emulate run SCENARIO"),
     "sweep": Kind("emulator.report.sweep", "Sweep", "dca emulate sweep"),
     "collusion": Kind("emulator.report.collusion", "Result", "dca emulate collude"),
     "scaling": Kind("emulator.report.scaling", "Scaling", "dca scaling"),
-    "learn": Kind("emulator.report.learning", "Learning", "dca learn trainer.toml"),
+    "learn": Kind("emulator.report.run", "read", "dca learn trainer.toml"),
     "audit": Kind("emulator.report.audit", "Result", "dca audit"),
 }
 
@@ -75,13 +77,6 @@ def read_page(path: Path, *, reference: bool = True) -> tuple[str, Page]:
         raise InputError(
             f"{path} is of kind {name}, but {said}; make a new one with `{KINDS[name].command} --json {path.name}`"
         ) from None
-
-
-def _converted(found: dict[str, Any], record: Any) -> Any:
-    """A record; one that is a tuple of records takes the fields of each."""
-    if issubclass(record, msgspec.Struct):
-        return msgspec.convert(found, record)
-    return record(*(msgspec.convert(found, part) for part in get_type_hints(record).values()))
 
 
 def _check_numbers(value: Any, place: str) -> None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+from dca_proto.wording import counted
+from emulator.report.blocks import Block, Cell, Folded, Heading, Note, Page, Section, Table, as_json, settings, table
 from emulator.report.charts import Axis, Series, bars, lines
 from emulator.report.collusion import said
-from emulator.report.figures import UNKNOWN, count, counted, number, percent, seconds, short, size
-from emulator.report.page import Block, Cell, Folded, Heading, Note, Page, Section, Table, as_json, settings
+from emulator.report.figures import UNKNOWN, count, number, percent, seconds, short, size
 from emulator.report.prediction import growth, held_out, predicted
 from emulator.scaling.held import Figures
 from emulator.scaling.record import Scaling
 
-_TONES, _ROWS_MAX, _GROUPS_MAX = 6, 500, 12
+_TONES, _GROUPS_MAX = 6, 12
 _MIB = 1 << 20
+_ONCE = "Pairs agree on keys, and sessions are set up, once an epoch, which is a day."
 _PAPER = "the DCA paper's Table 1, each d in its colour"
 
 
@@ -23,8 +25,9 @@ def page(run: Scaling) -> Page:
     compared = [one for one in run.cells if one.paper_s]
     faster = sum(one.wall_s < (one.paper_s or 0) for one in compared)
     measured = {"machine": run.machine, "versions": run.versions, "options": run.options}
+    timed = [one for one in _ordered(run.cells) if one.first_round_wall_s is not None]
     sections: list[Section] = [
-        ("Seconds per round", [*_curves(run.cells), *_with_keys(run.cells)]),
+        ("Seconds per round", [*_curves(run.cells), *table(timed, _WITH_KEYS, note=_ONCE)]),
         ("Beside the paper's Table 1", [*_ratios(compared)]),
         ("Dropouts and noise", [*_swept(run.cells)]),
         ("Where the largest round spends", [*_largest(run.cells)]),
@@ -136,20 +139,12 @@ def _series(group: Sequence[Figures], dimension: int, tone: int) -> Iterator[Ser
         yield Series(_PAPER, paper, tone, "--", "s")
 
 
-def _with_keys(cells: Sequence[Figures]) -> Iterator[Block]:
-    """The wall time of a round beside that of the one in which pairs agree on keys."""
-    rows = [
-        (f"{count(one.clients)} × {count(one.dimension)}", count(one.computes), seconds(one.wall_s),
-         seconds(one.first_round_wall_s), seconds(one.sessions_wall_s))
-        for one in _ordered(cells) if one.first_round_wall_s is not None
-    ]  # fmt: skip
-    if rows:
-        yield Table(("N × d", "M", "wall time", "with key agreement", "sessions before"), rows)
-        yield Note("Pairs agree on keys, and sessions are set up, once an epoch, which is a day.")
-
-
 def _ordered(cells: Sequence[Figures]) -> list[Figures]:
-    return sorted(cells, key=lambda one: (_key(one), one.computes, one.drop_rate, one.tolerated))[:_ROWS_MAX]
+    return sorted(cells, key=lambda one: (_key(one), one.computes, one.drop_rate, one.tolerated))
+
+
+def _size(one: Figures) -> str:
+    return f"{count(one.clients)} × {count(one.dimension)}"
 
 
 def _ratios(compared: Sequence[Figures]) -> Iterator[Block]:
@@ -187,13 +182,7 @@ def _swept(cells: Sequence[Figures]) -> Iterator[Block]:
     if series:
         x, y = Axis("how likely a client drops out", say=percent), Axis("rounds completed", low=-0.05, high=1.05)
         yield lines(series, x, y, caption="What it buys: more rounds complete. Dotted: as a binomial law expects.")
-    rows = [
-        (f"{count(one.clients)} × {count(one.dimension)}", count(one.tolerated), percent(one.drop_rate),
-         number(one.noise_sd), number(one.noise_sd_ideal),
-         UNKNOWN if one.success_rate is None else percent(one.success_rate), seconds(one.wall_s))
-        for one in _ordered(cells)
-    ]  # fmt: skip
-    yield Table(("N × d", "T", "drop out", "noise sd", "of a trusted curator", "rounds completed", "wall time"), rows)
+    yield from table(_ordered(cells), _SWEPT)
 
 
 def _noise_series(cells: Sequence[Figures]) -> Iterator[Series]:
@@ -231,15 +220,17 @@ def _largest(cells: Sequence[Figures]) -> Iterator[Block]:
     roles = [(role, took, seconds(took)) for role, took in one.core_s_by_role.items()]
     if roles:
         yield bars(roles, caption=f"Core time by role, {where}.", tone=2)
-    used = one.us_per_contribution or {}
-    rows = [
-        (role, _us(used.get(role)), _us(one.floor_us.get(role)),
-         count(round((one.messages or {}).get(role, 0))), size((one.bytes or {}).get(role)))
-        for role in dict.fromkeys([*used, *(one.messages or {}), *(one.bytes or {})])
-    ]  # fmt: skip
-    if rows:
-        header = ("role", "core time of a contribution", "bare cryptography", "messages sent", "bytes sent")
-        yield Table(header, rows)
+    used, messages, sent = one.us_per_contribution or {}, one.messages or {}, one.bytes or {}
+    yield from table(
+        dict.fromkeys([*used, *messages, *sent]),
+        {
+            "role": lambda role: role,
+            "core time of a contribution": lambda role: _us(used.get(role)),
+            "bare cryptography": lambda role: _us(one.floor_us.get(role)),
+            "messages sent": lambda role: count(round(messages.get(role, 0))),
+            "bytes sent": lambda role: size(sent.get(role)),
+        },
+    )
 
 
 def _us(value: float | None) -> str:
@@ -247,18 +238,8 @@ def _us(value: float | None) -> str:
 
 
 def _cells(cells: Sequence[Figures]) -> Iterator[Block]:
-    rows = [
-        (f"{count(one.clients)} × {count(one.dimension)}", count(one.computes),
-         Cell(seconds(one.wall_s), _spread(one)), seconds(one.first_round_wall_s), seconds(one.core_s),
-         size(math.fsum(one.bytes.values())) if one.bytes else UNKNOWN, seconds(one.sessions_wall_s),
-         seconds(one.agreement_s), UNKNOWN if one.peak_rss_mb is None else size(one.peak_rss_mb * _MIB),
-         size(one.compute_memory_bytes))
-        for one in _ordered(cells)
-    ]  # fmt: skip
-    if rows:
-        header = ("N × d", "M", "wall time", "with key agreement", "core time", "bytes", "sessions",
-                  "core time of key agreement", "peak memory", "one Compute node's memory")  # fmt: skip
-        yield Folded(counted(len(cells), "cell"), Table(header, rows))
+    for block in table(_ordered(cells), _CELLS):
+        yield Folded(counted(len(cells), "cell"), block)
     weighed = [one for one in cells if one.compute_memory_bytes and one.compute_memory_least_bytes and one.clients]
     if weighed:
         yield Note(_kept(max(weighed, key=lambda one: (one.clients, one.dimension))))
@@ -280,3 +261,27 @@ def _kept(one: Figures) -> str:
 
 def _spread(one: Figures) -> str:
     return "" if one.wall_s_spread is None else " to ".join(seconds(edge) for edge in one.wall_s_spread)
+
+
+_CELLS: dict[str, Callable[[Figures], str | Cell]] = {
+    "N × d": _size,
+    "M": lambda one: count(one.computes),
+    "wall time": lambda one: Cell(seconds(one.wall_s), _spread(one)),
+    "with key agreement": lambda one: seconds(one.first_round_wall_s),
+    "core time": lambda one: seconds(one.core_s),
+    "bytes": lambda one: size(math.fsum(one.bytes.values())) if one.bytes else UNKNOWN,
+    "sessions": lambda one: seconds(one.sessions_wall_s),
+    "core time of key agreement": lambda one: seconds(one.agreement_s),
+    "peak memory": lambda one: UNKNOWN if one.peak_rss_mb is None else size(one.peak_rss_mb * _MIB),
+    "one Compute node's memory": lambda one: size(one.compute_memory_bytes),
+}
+_WITH_KEYS = {name: _CELLS[name] for name in ("N × d", "M", "wall time", "with key agreement", "sessions")}
+_SWEPT: dict[str, Callable[[Figures], str | Cell]] = {
+    "N × d": _size,
+    "T": lambda one: count(one.tolerated),
+    "drop out": lambda one: percent(one.drop_rate),
+    "noise sd": lambda one: number(one.noise_sd),
+    "of a trusted curator": lambda one: number(one.noise_sd_ideal),
+    "rounds completed": lambda one: UNKNOWN if one.success_rate is None else percent(one.success_rate),
+    "wall time": _CELLS["wall time"],
+}

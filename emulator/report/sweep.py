@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dca_proto.wording import counted
+from emulator.report.blocks import Block, Code, Folded, Heading, Note, Page, as_json, settings, table
 from emulator.report.charts import ROWS_MAX, bars
-from emulator.report.figures import count, counted, listed, number, seconds
-from emulator.report.page import Block, Code, Folded, Heading, Note, Page, Table, as_json
+from emulator.report.figures import count, listed, number, seconds
 from emulator.trials.sweep import Sweep
 
 _FAILURES_MAX, _FACTS_MAX = 50, 100
@@ -18,7 +19,6 @@ def page(run: Sweep) -> Page:
     title = f"{counted(failed, 'scenario')} of {count(run.run)} broke an invariant" if failed else (
         f"No invariant was broken in {counted(run.run, 'random scenario')}"
     )  # fmt: skip
-    rounds = [(f"rounds {result}", count(held)) for result, held in run.rounds.items()]
     return Page(
         kind="Sweep over random scenarios",
         title=title,
@@ -34,12 +34,15 @@ def page(run: Sweep) -> Page:
         ],
         sections=[
             ("Failures", [*_failures(run)]),
-            ("Rounds", [Table(("", ""), rounds)] if rounds else []),
+            ("Rounds", settings((f"rounds {result}", count(held)) for result, held in run.rounds.items())),
             ("Fault kinds reached", [*_coverage(run)]),
             ("Transitions taken", [*_transitions(run)]),
-            ("Checks made", _checked(run)),
+            ("Checks made", table(run.checked.items(), {
+                "invariant": lambda one: f"{one[0]} {run.invariants.get(one[0], '')}".strip(),
+                "facts held against it, over all scenarios": lambda one: count(one[1]) if one[1] else "never",
+            })),
         ],
-    )
+    )  # fmt: skip
 
 
 def _answer(run: Sweep) -> str:
@@ -83,11 +86,3 @@ def _transitions(run: Sweep) -> Iterator[Block]:
         yield Note(f"{count(taken)} of {count(len(run.transitions))} entries of the actors' tables were taken.")
     if missed:
         yield Note(f"Never taken: {listed(missed, ROWS_MAX)}.")
-
-
-def _checked(run: Sweep) -> list[Block]:
-    rows = [
-        (f"{key} {run.invariants.get(key, '')}".strip(), count(made) if made else "never")
-        for key, made in run.checked.items()
-    ]
-    return [Table(("invariant", "facts held against it, over all scenarios"), rows)] if rows else []

@@ -42,6 +42,7 @@ def hold_live(cell: Cell) -> Observed:
 def held_of(one: Round) -> Held:
     """What a fleet says of one round."""
     is_done = one.ok and one.mu is not None
+    assert one.wall_s is not None, "a fleet times its rounds"
     return Held(
         wall_s=one.wall_s,
         phases=one.phases,

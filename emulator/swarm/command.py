@@ -21,10 +21,11 @@ from emulator.counts import check_clients
 from emulator.inexact import RoundedGaussian
 from emulator.results import Run
 from emulator.swarm.data import TEST_FRACTION, DataOptions, first_rows, problem_of
-from emulator.swarm.learn import Lesson, check_outputs, learn
+from emulator.swarm.learn import JobSpec, check_outputs, learn
 from emulator.swarm.options import SwarmOptions
 from emulator.swarm.synthetic import CLIENTS, show_rounds
 from inference.jobs import NAMES, find, require_kind
+from inference.jobs.base import LearningJob
 from inference.jobs.settings import parse_words, settings_from
 from inference.jobs.summary import Summary
 from inference.problem import split
@@ -33,6 +34,12 @@ _PROCESSES = 2
 SHARED = ("computes", "tolerate", "colluders")
 SUMS = ("clients", *SHARED)
 """Options about sums over many clients; all but the first mean nothing, either, where each client reports by itself."""
+
+LEARNING = ("job", "sets", "dataset", "data_folder", "csv", "target", "bounds", "bounds_from_data", "categories",
+            "missing", "features", "nodes", "no_reference", "output")  # fmt: skip
+"""Options of a swarm that learns."""
+_SUMS = "sums over many clients"
+_NO_COMPUTES = "and there are no Compute nodes"
 
 OUTPUT = (Run, Summary)
 EXAMPLES = """Examples:
@@ -88,7 +95,9 @@ def swarm(
     missing: Annotated[
         str | None, typer.Option(help="CSV rows that lack a value: refuse (default), or zero, as in a federation.")
     ] = None,
-    features: Annotated[str | None, typer.Option(help="Columns to predict from, A,B,C; by default all others.")] = None,
+    features: Annotated[
+        str | None, typer.Option(help="Columns to predict from, A,B,C; by default all others.", callback=parse_names)
+    ] = None,
     dimension: Annotated[
         int | None, typer.Option(help="Hold plain rounds of a synthetic sum of that many numbers instead, with any N.")
     ] = None,
@@ -140,15 +149,14 @@ def swarm(
     configure_logs(level=logging.WARNING)
     check_clients(clients or 0)
     check_clients(nodes or 0, "--data-nodes")
-    mechanism = RoundedGaussian() if fast_noise else EXACT
-    learning = {"job": job, "data-nodes": nodes, "set": sets, "dataset": dataset, "csv": csv,
-                "data-folder": data_folder,
-                "target": target, "bounds": bounds, "bounds-from-data": bounds_from_data or None,
-                "categories": categories or None, "missing": missing,
-                "features": features, "no-reference": no_reference or None, "output": output}  # fmt: skip
-    _refuse_the_others(dimension, learning, {"rounds": rounds})
-    shared: dict[str, Any] = {"broker": broker, "seed": seed, "connections": connections, "mechanism": mechanism,
-                              "engine": engine}  # fmt: skip
+    if dimension is None:
+        _refuse(context, ("rounds",), "--dimension D, rounds of a synthetic sum; this swarm learns from data")
+    else:
+        _refuse(context, LEARNING, "learning from data; with --dimension there are neither data nor a folder")
+    asked: dict[str, Any] = {
+        "colluders": colluders, "broker": broker, "seed": seed, "connections": connections, "engine": engine,
+        "mechanism": RoundedGaussian() if fast_noise else EXACT,
+    }  # fmt: skip
     if dimension is not None:
         number = CLIENTS if clients is None else clients
         plain = SwarmOptions(
@@ -157,53 +165,41 @@ def swarm(
             computes=computes,
             rounds=1 if rounds is None else rounds,
             tolerated=number // 10 if tolerate is None else tolerate,
-            colluders=colluders,
             dropped=drop or 0,
             processes=min(_PROCESSES, number) if processes is None else processes,
             budget=Budget(epsilon, delta),
-            **shared,
+            **asked,
         )
         return show_rounds(plain, json_to)
-    data = DataOptions(
-        dataset=dataset, folder=data_folder, csv=csv, target=target, bounds=bounds, bounds_from_data=bounds_from_data,
-        categories=categories, missing=missing, features=parse_names(features),
-    )  # fmt: skip
     if nodes is not None:
-        _refuse(context, SUMS, _WITH_NODES)
-    lesson = _lesson(job, sets, data, nodes, clients, seed, output or Path("run"), json_to, not no_reference)
-    kind = lesson.job.kinds[0] if nodes is None else NodeReleaseRequest
+        _refuse(context, SUMS, f"{_SUMS}; with --data-nodes J each data node releases by itself, {_NO_COMPUTES}")
+    data = DataOptions(**{name: context.params[name] for name in DataOptions.__struct_fields__})
+    spec = _spec(find(job or NAMES[0]), sets, data, nodes, clients, seed, output or Path("run"), json_to, no_reference)
+    kind = spec.job.kinds[0] if nodes is None else NodeReleaseRequest
     if kind is LdpReportRequest:
-        _refuse(context, (*SHARED, "fast_noise"), f"in job {lesson.job.name!r} {_WITH_REPORTS}")
+        why = f"{_SUMS}; in job {spec.job.name!r} each client reports by itself, exactly, {_NO_COMPUTES}; leave it out"
+        _refuse(context, (*SHARED, "fast_noise"), why)
     is_summed = kind is SecureSumRequest
-    tolerated = _tolerated(lesson, tolerate) if is_summed else 0
+    tolerated = (spec.clients // 10 if tolerate is None else tolerate) * is_summed
+    # after one who has vanished a round ends when quiet: nobody does in many, which else end once all have contributed
+    dropped = 0 if spec.job.iterative else tolerated // 2
     options = SwarmOptions(
-        clients=lesson.clients,
-        computes=computes if is_summed else 0,
-        budget=Budget(epsilon, DELTA if lesson.reports in PURE_MECHANISMS else delta),
+        clients=spec.clients,
+        computes=computes * is_summed,
+        budget=Budget(epsilon, DELTA if spec.reports in PURE_MECHANISMS else delta),
         tolerated=tolerated,
-        colluders=colluders,
-        dropped=_dropped(lesson, tolerated) if drop is None else drop,
-        batch=lesson.batch,
+        dropped=dropped if drop is None else drop,
+        batch=spec.batch,
         processes=_PROCESSES * (engine != engines.LOCAL) if processes is None else processes,
         kind=kind,
-        reports=lesson.reports,
-        **shared,
+        reports=spec.reports,
+        **asked,
     )
-    return learn(lesson, options)
+    return learn(spec, options)
 
 
-def _tolerated(lesson: Lesson, given: int | None) -> int:
-    """T, where there are Compute nodes."""
-    return lesson.clients // 10 if given is None else given
-
-
-def _dropped(lesson: Lesson, tolerated: int) -> int:
-    """Nobody in many rounds, which then end as soon as all have contributed: after one who has vanished, when quiet."""
-    return 0 if lesson.job.iterative else tolerated // 2
-
-
-def _lesson(
-    job: str | None,
+def _spec(
+    job: LearningJob,
     sets: list[str] | None,
     data: DataOptions,
     nodes: int | None,
@@ -211,58 +207,35 @@ def _lesson(
     seed: int,
     output: Path,
     json_to: str | None,
-    reference: bool,
-) -> Lesson:
-    """What is to be learned, of which data; nothing is started yet.
-
-    Args:
-        nodes: J, where clients are data nodes. clients: N, where they are not. reference: whether the result is held
-            against the same model without privacy, and against rows that are held out.
-    """
-    found = find(job or NAMES[0])
+    no_reference: bool,
+) -> JobSpec:
+    """What is to be learned, of which data; nothing is started yet. Arguments as of the command."""
     if nodes is not None:
-        require_kind(found, NodeReleaseRequest)
+        require_kind(job, NodeReleaseRequest)
         clients = nodes
-    settings = settings_from(found.settings, parse_words(sets or ()), found.name)
+    settings = settings_from(job.settings, parse_words(sets or ()), job.name)
     check_outputs(output, json_to)
-    problem = problem_of(data, default=found.dataset, alone=not found.scored, needed=found.columns(settings))
-    train, test = problem, None
-    if found.scored and reference:
-        train, test = split(problem, max(1, round(TEST_FRACTION * len(problem.y))), seed)
-    if found.reports(settings) and clients is not None:
+    train, test = problem_of(data, default=job.dataset, alone=not job.scored, needed=job.columns(settings)), None
+    if job.scored and not no_reference:
+        train, test = split(train, max(1, round(TEST_FRACTION * len(train.y))), seed)
+    if job.reports(settings) and clients is not None:
         train = first_rows(train, clients)
-    return Lesson(
-        job=found,
+    return JobSpec(
+        job=job,
         settings=settings,
         train=train,
         test=test,
         clients=len(train.y) if clients is None else clients,
-        reference=reference,
+        reference=not no_reference,
         output=output,
         json_to=json_to,
     )
 
 
-_WITH_NODES = "with --data-nodes J each data node releases by itself, and there are no Compute nodes"
-_WITH_REPORTS = "each client reports by itself, exactly, and there are no Compute nodes; leave it out"
-
-
-def _refuse(context: typer.Context, names: Iterable[str], why: str) -> None:
-    """Refuse options that say nothing of those who release or report by themselves."""
-    sources = {name: context.get_parameter_source(name) for name in names}
-    given = [f"--{name.replace('_', '-')}" for name, source in sources.items() if source and source.name != "DEFAULT"]
+def _refuse(context: typer.Context, names: Iterable[str], what: str) -> None:
+    """Refuse options that were given and mean nothing here, and say what they go with."""
+    sources = {one.opts[0]: context.get_parameter_source(one.name or "") for one in context.command.params
+               if one.name in names}  # fmt: skip
+    given = [name for name, source in sources.items() if source is not None and source.name != "DEFAULT"]
     if given:
-        verb = "go" if given[1:] else "goes"
-        raise UsageError(f"{', '.join(given)} {verb} with sums over many clients; {why}")
-
-
-def _refuse_the_others(dimension: int | None, learning: dict[str, Any], fleet: dict[str, Any]) -> None:
-    """Refuse options that only make sense without --dimension, or only with it."""
-    wrong = fleet if dimension is None else learning
-    given = [f"--{name}" for name, value in wrong.items() if value is not None]
-    if not given:
-        return
-    names, verb = ", ".join(given), "go" if given[1:] else "goes"
-    if dimension is None:
-        raise UsageError(f"{names} {verb} with --dimension D, rounds of a synthetic sum; this swarm learns from data")
-    raise UsageError(f"{names} {verb} with learning from data; with --dimension there are neither data nor a folder")
+        raise UsageError(f"{', '.join(given)} {'go' if given[1:] else 'goes'} with {what}")

@@ -26,7 +26,7 @@ class DataOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Which data, as the options say.
 
     Attributes:
-        dataset: name of a known one. folder: where its files are.
+        dataset: name of a known one. data_folder: where its files are.
         csv, target, bounds: a table of one's own, its column to predict, its public bounds.
         categories: of its text columns. missing: what becomes of rows that lack a value.
         bounds_from_data: read them from the data instead; then nothing is private.
@@ -34,7 +34,7 @@ class DataOptions(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     dataset: str | None = None
-    folder: Path | None = None
+    data_folder: Path | None = None
     csv: Path | None = None
     target: str | None = None
     bounds: str | None = None
@@ -62,8 +62,8 @@ def problem_of(
                  "categories": options.categories, "missing": options.missing}  # fmt: skip
         if own := [f"--{name}" for name, value in named.items() if value]:
             raise UsageError(f"{', '.join(own)}: only with --csv; built-in data have their own")
-        return load(options.dataset or default, options.features, folder=options.folder)
-    if options.dataset is not None or options.folder is not None:
+        return load(options.dataset or default, options.features, folder=options.data_folder)
+    if options.dataset is not None or options.data_folder is not None:
         other = "--dataset" if options.dataset is not None else "--data-folder"
         raise UsageError(f"--csv and {other} exclude each other; keep one")
     if options.target is None:

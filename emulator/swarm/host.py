@@ -1,7 +1,7 @@
 """The actors of one process, thousands of clients or all Compute nodes or both, with their connections and their store.
 
-A host runs in a loop: in the swarm's own, or (`HostProcess`) in a thread of a worker of an engine, which asks it for
-what it has to tell. Its records are durable in a database of its own, as on devices, and are thrown away with it.
+A host runs in a loop of its own, in a thread of this process or of an engine's worker (`HostThread`). The swarm asks
+it for what it has to tell. Its records are durable in a database of its own, as on devices. They end with it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ import random
 import tempfile
 import threading
 import time
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from collections import Counter, deque
+from collections.abc import Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,7 +26,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.crypto.sealing import KEY_BYTES, Identity
-from dca_proto.privacy.cost import PrivacyCost, total
 from dca_proto.protocol import facts
 from dca_proto.protocol.actor import Actor
 from dca_proto.protocol.client.actor import Client
@@ -47,6 +45,8 @@ from emulator.swarm import usage
 from emulator.swarm.dropout import SwarmTransport, Vanished
 from emulator.swarm.options import CONNECTIONS, SwarmOptions, certificate_expiry_ms
 
+ALL = "all"
+"""The name of the host with all clients and Compute nodes, beside the trainer in one process."""
 SLOWEST_MAX = 5
 """How many slow clients a round names."""
 _KEEPALIVE_S = 1800  # a process with thousands of actors may be busy for long
@@ -79,20 +79,6 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
         return f"Orders({self.name}, <keys>)"
 
 
-class State(msgspec.Struct, frozen=True):
-    """How many actors of a host have a connection, and how many clients a session at every Compute node."""
-
-    connected: int
-    sessions: int
-
-
-class Late(msgspec.Struct, frozen=True):
-    """A client, by number, that was among the last of its process to have its receipt, so many seconds ago."""
-
-    client: int
-    ago_s: float
-
-
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
     """Of one process, since its start.
 
@@ -100,7 +86,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
         messages, bytes: of each role that its actors sent and that reached the broker.
         core_s: of the processor. peak_rss_bytes: the most memory that it had.
         facts: how many of each kind its actors reported; dropped messages by their code.
-        late: the last clients of the round, since it was prepared.
+        late: the last clients, by number, that had their receipt since the round was prepared, and how long ago.
     """
 
     messages: dict[str, int]
@@ -108,59 +94,24 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     core_s: float
     peak_rss_bytes: int
     facts: dict[str, int] = {}
-    late: tuple[Late, ...] = ()
-
-
-class Charges:
-    """What clients were charged and not given back, and how many sent what was not lost.
-
-    Attributes:
-        sent: of each round.
-    """
-
-    def __init__(self) -> None:
-        self.sent: Counter[bytes] = Counter()
-        self._prices: dict[tuple[bytes, bytes], PrivacyCost] = {}
-
-    def note(self, client: bytes, fact: object, *, is_lost: bool = False) -> None:
-        """Take in a client's fact; what it contributes may be lost."""
-        match fact:
-            case facts.Contributed(round_id):
-                self._prices[client, round_id] = fact.price
-                self.sent[round_id] += not is_lost
-            case facts.ChargeReturned(round_id):
-                self._prices.pop((client, round_id), None)
-
-    def spent(self, delta: float) -> float:
-        """The epsilon, at that delta, of the client that spent the most.
-
-        Whoever was charged has spent, with or without a result, until M signed aborts give it back.
-        """
-        by_client: dict[bytes, list[PrivacyCost]] = defaultdict(list)
-        for (client, _), price in self._prices.items():
-            by_client[client].append(price)
-        alike = {tuple(one) for one in by_client.values()}  # most clients spend the same
-        return max((total(one).epsilon(delta) for one in alike), default=0.0)
+    late: tuple[tuple[int, float], ...] = ()
 
 
 class Host:
     """The actors of one process.
 
     Args:
-        orders: what to run. changed: called when `state` has changed.
-
-    Attributes:
-        client_ids: in the order of their numbers. store: of all actors.
+        orders: what to run.
     """
 
-    def __init__(self, orders: Orders, changed: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, orders: Orders) -> None:
         options = orders.options
         lost = Channel.COMPUTE if options.is_summed else Channel.TRAINER
-        self.client_ids: list[bytes] = []
-        self._orders, self._changed = orders, changed
+        self._clients: list[Client] = []
+        self._orders = orders
         self._federation = Federation.from_toml(orders.federation)
         self._vanished = Vanished(lost)
-        self._charges = Charges()
+        self._sent: Counter[bytes] = Counter()  # of each round, how many clients sent what was not lost
         self._rng = random.Random(f"{options.seed}/{orders.name}")  # noqa: S311 - waiting times only
         self._ramp = asyncio.Semaphore(options.connecting_max)
         self._runners: list[tuple[str, Runner, SwarmTransport]] = []
@@ -175,11 +126,11 @@ class Host:
         }
         assert orders.directory is not None, "whoever runs it has made one"
         file = Path(orders.directory) / f"{orders.name.replace(' ', '-')}.db"
-        self.store = SqliteStore(file, os.urandom(KEY_BYTES))  # never opened again
+        self._store = SqliteStore(file, os.urandom(KEY_BYTES))  # never opened again
         self._shared = SharedConnection(self._connect_shared) if options.connections == CONNECTIONS[1] else None
         self._add_computes()
         self._add_clients()
-        self._numbers = {client: number for number, client in enumerate(self.client_ids, orders.first)}
+        self._numbers = {one.id: number for number, one in enumerate(self._clients, orders.first)}
 
     async def run(self) -> None:
         """Run all actors until this is cancelled. Raises what an actor failed of."""
@@ -190,19 +141,25 @@ class Host:
         except BaseExceptionGroup as failures:
             raise _first(failures) from None
         finally:
-            await self.store.close()
+            await self._store.close()
+
+    def client_ids(self) -> list[bytes]:
+        """Of its clients, in the order of their numbers."""
+        return [one.id for one in self._clients]
 
     def prepare(self, vanished: frozenset[str]) -> Totals:
         """For a round in which these clients vanish, ids in hexadecimal, and all others are back."""
+        gc.collect()
+        gc.freeze()  # a device's collector would not search the memory of thousands of others for garbage
         self._vanished.ids = vanished
         found = self.totals()
         self._late.clear()
         return found
 
-    def state(self) -> State:
-        """How far connecting has come."""
+    def state(self) -> tuple[int, int]:
+        """How many actors have a connection, and how many clients a session at every Compute node here."""
         nodes = len(self._orders.nodes)
-        return State(self._connected, min(self._sessions.values()) if nodes and len(self._sessions) == nodes else 0)
+        return self._connected, min(self._sessions.values()) if nodes and len(self._sessions) == nodes else 0
 
     def totals(self) -> Totals:
         """What was sent and used so far."""
@@ -216,12 +173,16 @@ class Host:
             core_s=usage.core_s(),
             peak_rss_bytes=usage.peak_rss_bytes() or 0,
             facts=dict(self._facts),
-            late=tuple(Late(self._numbers[client], now_s - at_s) for client, at_s in self._late),
+            late=tuple((self._numbers[client], now_s - at_s) for client, at_s in self._late),
         )
 
     def charges(self) -> tuple[dict[bytes, int], float]:
-        """How many clients sent a contribution in each round, and the epsilon that one has spent at most."""
-        return dict(self._charges.sent), self._charges.spent(self._orders.options.delta)
+        """How many clients sent a contribution in each round, and the epsilon that one has spent at most.
+
+        Whoever was charged has spent, with or without a result, until M signed aborts give it back.
+        """
+        delta, alike = self._orders.options.delta, {one.ledger.spent() for one in self._clients}
+        return dict(self._sent), max((spent.epsilon(delta) for spent in alike), default=0.0)
 
     # --- who runs here --------------------------------------------------------------------------------------------
 
@@ -235,7 +196,6 @@ class Host:
         place = {column: index for index, column in enumerate(orders.columns)}
         for rows in orders.rows:
             identity = Identity(os.urandom(KEY_BYTES))
-            self.client_ids.append(identity.id)
             actor = Client(
                 identity,
                 enrol(authority, self._federation, identity.public_key, expires_ms),
@@ -245,6 +205,7 @@ class Host:
                 policy=accepted,
                 **self._means,
             )
+            self._clients.append(actor)
             self._add(actor, Channel.CLIENT)
 
     def _add_computes(self) -> None:
@@ -263,7 +224,7 @@ class Host:
         runner = Runner(
             actor,
             transport,
-            self.store.view(actor.id),
+            self._store.view(actor.id),
             federation=self._federation.name,
             on_report=partial(self._note, actor.id),
         )
@@ -279,18 +240,16 @@ class Host:
 
     def _count_connected(self) -> None:
         self._connected += 1
-        self._changed()
 
     def _note(self, actor: bytes, fact: object) -> None:
         self._facts[f"dropped {fact.code}" if isinstance(fact, facts.Dropped) else type(fact).__name__] += 1
         match fact:
             case facts.SessionKept(_, count):
                 self._sessions[actor] = count
-                self._changed()
             case facts.Acknowledged():
                 self._late.append((actor, time.monotonic()))
-            case facts.Contributed() | facts.ChargeReturned():
-                self._charges.note(actor, fact, is_lost=actor.hex() in self._vanished.ids)
+            case facts.Contributed(round_id):
+                self._sent[round_id] += actor.hex() not in self._vanished.ids
 
 
 def connect(
@@ -311,18 +270,11 @@ def _first(failure: BaseException) -> BaseException:
     return failure
 
 
-def _first_of(*futures: Future[Any]) -> None:
-    """Wait until one is done."""
-    wait(futures, return_when=FIRST_COMPLETED)
-
-
-class HostProcess:
-    """A host in a process of its own: its loop is a thread, which each call waits for.
+class HostThread:
+    """A host in a thread with a loop of its own.
 
     Args:
         orders: as of `Host`.
-
-    Raises, in each call, what an actor failed of.
     """
 
     def __init__(self, orders: Orders) -> None:
@@ -333,71 +285,36 @@ class HostProcess:
         if orders.directory is None:
             directory = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="dca-swarm-"))
             orders = msgspec.structs.replace(orders, directory=directory)
-        self._ready: Future[Host] = Future()
-        self._ended: Future[None] = Future()
-        self._thread = threading.Thread(target=self._live, args=(orders,), daemon=True)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
+        self._await(self._start(orders))
 
-    def client_ids(self) -> list[bytes]:
-        """Of its clients, once all are made."""
-        _first_of(self._ready, self._ended)
-        return self._ask(lambda host: host.client_ids)
-
-    def state(self) -> State:
-        """As of `Host`."""
-        return self._ask(Host.state)
-
-    def prepare(self, vanished: frozenset[str]) -> Totals:
-        """As of `Host`."""
-        gc.collect()
-        gc.freeze()  # a device's collector would not search the memory of thousands of others for garbage
-        return self._ask(lambda host: host.prepare(vanished))
-
-    def totals(self) -> Totals:
-        """As of `Host`."""
-        return self._ask(Host.totals)
-
-    def charges(self) -> tuple[dict[bytes, int], float]:
-        """As of `Host`."""
-        return self._ask(Host.charges)
+    def call(self, method: str, *arguments: Any) -> Any:
+        """What a method of the host returns. Raises what an actor failed of."""
+        return self._await(self._answer(method, arguments))
 
     def close(self) -> None:
         """Stop the actors, and throw away their records."""
-        _first_of(self._ready, self._ended)
-        if not self._ended.done():
-            self._loop.call_soon_threadsafe(self._task.cancel)
+        self._await(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+        self._loop.close()
+        gc.unfreeze()
         self._stack.close()
 
-    def _ask(self, do: Callable[[Host], T]) -> T:
-        answer: Future[T] = Future()
-        _first_of(self._ready, self._ended)
-        if not self._ended.done():
-            self._loop.call_soon_threadsafe(self._answer, answer, do)
-            _first_of(answer, self._ended)
-        if not answer.done():
-            self._ended.result()
-        return answer.result()
+    async def _start(self, orders: Orders) -> None:
+        self._host = Host(orders)
+        self._running = asyncio.create_task(self._host.run())
 
-    def _answer(self, answer: Future[T], do: Callable[[Host], T]) -> None:
-        try:
-            answer.set_result(do(self._ready.result()))
-        except Exception as error:
-            answer.set_exception(error)
+    async def _answer(self, method: str, arguments: tuple[Any, ...]) -> Any:
+        if self._running.done():
+            self._running.result()
+        return getattr(self._host, method)(*arguments)
 
-    def _live(self, orders: Orders) -> None:
-        with contextlib.suppress(asyncio.CancelledError):
-            try:
-                asyncio.run(self._run(orders))
-            except Exception as error:
-                self._ended.set_exception(error)
-        if not self._ended.done():
-            self._ended.set_result(None)
+    async def _end(self) -> None:
+        self._running.cancel()
+        await asyncio.gather(self._running, return_exceptions=True)
 
-    async def _run(self, orders: Orders) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._loop, self._task = asyncio.get_running_loop(), task
-        host = Host(orders)
-        self._ready.set_result(host)
-        await host.run()
+    def _await(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()

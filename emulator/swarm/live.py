@@ -16,15 +16,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import gc
 import os
 import random
 import secrets
+import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -44,10 +44,10 @@ from dca_proto.runtime.broker import Broker, BrokerOptions, Kind, launch_broker
 from dca_proto.runtime.live import LiveTrainer
 from dca_proto.runtime.mqtt import require_broker
 from dca_proto.runtime.store import SqliteStore
-from emulator.engine import Engine, Worker, open_engine
+from emulator.engine import Engine, open_engine
 from emulator.swarm import usage
 from emulator.swarm.dropout import Dropouts
-from emulator.swarm.host import Host, HostProcess, Orders, State, Totals, connect
+from emulator.swarm.host import ALL, HostThread, Orders, Totals, connect
 from emulator.swarm.options import SwarmOptions
 from emulator.swarm.timeline import RELEASE_PHASES, SUM_PHASES, TRAINER, RoundLog, Timeline, Usage
 
@@ -57,7 +57,7 @@ _SETTLING_S = 10.0
 _LOOK_S, _LOOK_LATER_S = 0.05, 1.0
 
 
-class Watcher(Protocol):
+class Watcher:
     """Who is shown how a swarm goes on."""
 
     def connected(self, count: int, total: int) -> None:
@@ -68,6 +68,43 @@ class Watcher(Protocol):
 
     def changed(self, log: RoundLog) -> None:
         """A round has gone on."""
+
+
+class Failure(NamedTuple):
+    """Why there is no result, with the figures of a round that failed for them."""
+
+    error: str
+    found: int | None = None
+    needed: int | None = None
+
+
+class Played(NamedTuple):
+    """A swarm that has run, and its job's result, or why there is none."""
+
+    swarm: Swarm
+    result: Any
+    failure: Failure | None
+
+
+async def play(
+    options: SwarmOptions,
+    rows: Sequence[NDArray[np.float64]],
+    columns: tuple[str, ...],
+    job: Job[Any],
+    watcher: Watcher,
+    on_start: Callable[[Swarm], None] = lambda _: None,
+    retries: int = 0,
+) -> Played:
+    """Run a job in a swarm of its own; an abort is an outcome. Args and errors: as of `Swarm` and `Swarm.learn`."""
+    with tempfile.TemporaryDirectory(prefix="dca-swarm-") as directory:
+        async with Swarm(options, rows, columns, Path(directory), watcher, on_start) as swarm:
+            try:
+                return Played(swarm, await swarm.learn(job, retries=retries), None)
+            except RoundAborted as error:
+                failure = Failure(error.reason, error.contributors, error.needed)
+            except NoAggregate as ended:
+                failure = Failure(ended.reason)
+    return Played(swarm, None, failure)
 
 
 class Keys(msgspec.Struct, frozen=True):
@@ -88,24 +125,11 @@ def fresh_keys(computes: int) -> Keys:
     return Keys(sign_federation(authority, unsigned), authority, trainer, tuple(nodes))
 
 
-class _Here:
-    """A host in this process."""
+class _Remote:
+    """A host in a thread or process of its own, which is asked one thing at a time, by threads that nothing cancels."""
 
-    def __init__(self, host: Host) -> None:
-        self.host = host
-
-    async def call(self, method: str, *arguments: Any) -> Any:
-        return getattr(self.host, method)(*arguments)
-
-    async def end(self) -> None:
-        """Its task has ended it."""
-
-
-class _There:
-    """A host in a worker's process, which is asked one thing at a time, from threads that nothing cancels."""
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
+    def __init__(self, call: Callable[..., Any], end: Callable[[], None]) -> None:
+        self._ask, self._stop = call, end
         self._turn = threading.Lock()
 
     async def call(self, method: str, *arguments: Any) -> Any:
@@ -113,14 +137,14 @@ class _There:
 
     def _call(self, method: str, *arguments: Any) -> Any:
         with self._turn:
-            return self._worker.call(method, *arguments)
+            return self._ask(method, *arguments)
 
     async def end(self) -> None:
         await asyncio.to_thread(self._end)
 
     def _end(self) -> None:
         is_free = self._turn.acquire(timeout=_SETTLING_S)
-        self._worker.end()
+        self._stop()
         if is_free:
             self._turn.release()
 
@@ -161,8 +185,8 @@ class Swarm:
         self._rows, self._columns, self._directory = rows, columns, directory
         self._watcher, self._on_start = watcher, on_start
         self._keys = fresh_keys(options.computes)
-        self._hosts: dict[str, _Here | _There] = {}
-        self._states: dict[str, State] = {}
+        self._hosts: dict[str, _Remote] = {}
+        self._states: dict[str, tuple[int, int]] = {}
         self._broker: Broker | None = None
         self._is_trainer_connected = False
         self._all_connected, self._all_known = asyncio.Event(), asyncio.Event()
@@ -218,16 +242,16 @@ class Swarm:
             elif self.options.dimension:  # there is nothing to tell but why
                 raise UsageError(f"round {count + 1} was never announced: {error.reason}") from None
             raise
-        await self._complete(request, vanished, before, aggregate.contributors)
+        await self._complete(request, vanished, before, min(aggregate.contributors, self.timeline.rounds[-1].arrived))
         return aggregate
 
-    async def _complete(self, request: OpenRound, vanished: frozenset[str], before: Usage, contributors: int) -> None:
-        """Note what the trainer's facts do not say of the round that has ended."""
+    async def _complete(self, request: OpenRound, vanished: frozenset[str], before: Usage, receipts: int) -> None:
+        """Note what the trainer's facts do not say of the round that has ended, for which so many get receipts."""
         log = self.timeline.rounds[-1]
         log.asked = request.invited or tuple(self.numbers)
         log.vanished = frozenset(map(bytes.fromhex, vanished))
         log.clients = self._trainer.contributors(request.round_id)
-        log.before, log.after = before, await self._settled(contributors, before)
+        log.before, log.after = before, await self._settled(receipts, before)
 
     # --- starting -------------------------------------------------------------------------------------------------
 
@@ -245,12 +269,9 @@ class Swarm:
         began_s = time.monotonic()
         self._stack.push_async_callback(self._stop_hosts)
         self._stack.push_async_callback(self._stop_watching)
-        if self.options.processes:
-            await unless_one_ends(self._start_processes(engine), self._watched)
-            store = SqliteStore(self._directory / "trainer.db", self._keys.trainer.store_key)
-            self._stack.push_async_callback(store.close)
-        else:
-            store = self._start_here()
+        await unless_one_ends(self._start_hosts(engine), self._watched)
+        store = SqliteStore(self._directory / "trainer.db", self._keys.trainer.store_key)
+        self._stack.push_async_callback(store.close)
         self._dropouts = Dropouts(tuple(self.numbers), self.options.dropped, self.options.seed)
         self._trainer = await self._stack.enter_async_context(self._live_trainer(store))
         self._is_trainer_connected = True
@@ -261,34 +282,27 @@ class Swarm:
             await unless_one_ends(self._all_known.wait(), self._watched)
         self.sessions_s = time.monotonic() - began_s
         self.core_s = (await self._usage()).core_s()
-        if not self.options.processes:
-            gc.collect()
-            gc.freeze()  # a device's collector would not search the memory of hundreds of others for garbage
-            self._stack.callback(gc.unfreeze)
 
-    def _start_here(self) -> SqliteStore:
-        host = Host(self._orders("all", 0, len(self._rows), is_here=True), self._look_here)
-        self._hosts["all"] = _Here(host)
-        self.numbers = {client: number for number, client in enumerate(host.client_ids)}
-        self._watched.append(asyncio.create_task(host.run()))
-        return host.store
-
-    async def _start_processes(self, engine: Engine) -> None:
+    async def _start_hosts(self, engine: Engine) -> None:
         options = self.options
-        places = [("the Compute nodes", "compute", 0, 0)] if options.is_summed else []
-        for number, (first, count) in enumerate(options.splits(), 1):
-            places.append((f"clients {first} to {first + count - 1}", f"client {number}", first, count))
-        for whom, name, first, count in places:
-            orders = self._orders(name, first, count, is_here=engine.is_local)
-            worker = engine.worker(functools.partial(HostProcess, orders), whom, "use fewer --clients")
-            self._hosts[name] = _There(worker)
+        if options.processes:
+            places = [("the Compute nodes", "compute", 0, 0)] if options.is_summed else []
+            for number, (first, count) in enumerate(options.splits(), 1):
+                places.append((f"clients {first} to {first + count - 1}", f"client {number}", first, count))
+            for whom, name, first, count in places:
+                orders = self._orders(name, first, count, is_here=engine.is_local)
+                worker = engine.worker(functools.partial(HostThread, orders), whom, "use fewer --clients")
+                self._hosts[name] = _Remote(functools.partial(worker.call, "call"), worker.end)
+        else:
+            host = HostThread(self._orders(ALL, 0, len(self._rows), is_here=True))
+            self._hosts[ALL] = _Remote(host.call, host.close)
         self._watched += [asyncio.create_task(self._listen(name)) for name in self._hosts]
         ids = await asyncio.gather(*(host.call("client_ids") for host in self._hosts.values()))
         self.numbers = {client: number for number, client in enumerate(one for some in ids for one in some)}
 
     def _orders(self, name: str, first: int, count: int, *, is_here: bool) -> Orders:
         """What a host is to run: these clients, and all Compute nodes where it runs them or everybody."""
-        has_nodes = name in ("all", "compute")
+        has_nodes = name in (ALL, "compute")
         return Orders(
             options=self.options,
             federation=self._keys.federation.to_toml(),
@@ -326,30 +340,24 @@ class Swarm:
             self._look()
             await asyncio.sleep(_LOOK_S if not self._all_known.is_set() else _LOOK_LATER_S)
 
-    def _look_here(self) -> None:
-        here = self._hosts["all"]
-        assert isinstance(here, _Here)
-        self._states["all"] = here.host.state()
-        self._look()
-
     def _look(self) -> None:
         """Tell how far connecting has come."""
         clients, total = self.options.clients, self.options.clients + self.options.computes + 1
-        connected = sum(one.connected for one in self._states.values()) + self._is_trainer_connected
+        connected = sum(one for one, _ in self._states.values()) + self._is_trainer_connected
         if not self._all_connected.is_set():
             self._watcher.connected(connected, total)
             if connected == total:
                 self._all_connected.set()
-        sessions = max((one.sessions for one in self._states.values()), default=0)
+        sessions = max((one for _, one in self._states.values()), default=0)
         if not self._all_known.is_set() and sessions:
             self._watcher.sessions(sessions, clients)
             if sessions == clients:
                 self._all_known.set()
 
-    async def _settled(self, contributors: int, before: Usage) -> Usage:
+    async def _settled(self, receipts: int, before: Usage) -> Usage:
         """What is used once the clients have their receipts, so that it counts for this round."""
         now, give_up_s = await self._usage(), time.monotonic() + _SETTLING_S
-        while self.options.processes and now.facts()["Acknowledged"] - before.facts()["Acknowledged"] < contributors:
+        while self.options.processes and now.facts()["Acknowledged"] - before.facts()["Acknowledged"] < receipts:
             if time.monotonic() > give_up_s:
                 break
             await asyncio.sleep(_LOOK_S)
@@ -363,10 +371,6 @@ class Swarm:
         found = dict(zip(self._hosts, told, strict=True))
         sent = self._trainer.runner.traffic
         messages, size = {TRAINER: sent.messages_sent}, {TRAINER: sent.bytes_sent}
-        if "all" in found:
-            here = found["all"]
-            merged = msgspec.structs.replace(here, messages=here.messages | messages, bytes=here.bytes | size)
-            return Usage({"all": merged}, time.monotonic())
         own = Totals(messages=messages, bytes=size, core_s=usage.core_s(), peak_rss_bytes=usage.peak_rss_bytes() or 0)
         pid = self._broker.pid if self._broker is not None else None
         return Usage(

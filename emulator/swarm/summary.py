@@ -9,28 +9,21 @@ from operator import attrgetter
 from statistics import fmean
 from typing import Any
 
-import msgspec
-
-from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate
-from dca_proto.cli.learn_view import reports_row
+from dca_proto.aggregate import NodeReleaseRequest
+from dca_proto.cli.job_run import figures_of, node_of
+from dca_proto.errors import RoundAborted
 from dca_proto.privacy.mechanism import Mechanism
+from dca_proto.protocol.facts import RoundFailed
 from dca_proto.runtime.request import KINDS
 from dca_proto.wording import listed
-from emulator.results import Node, Reports, Round, Run, Sessions, Slow, Traffic
+from emulator.results import Node, Round, Run, Sessions, Slow, Traffic
 from emulator.swarm.host import SLOWEST_MAX
-from emulator.swarm.live import Swarm
+from emulator.swarm.live import Played, Swarm
 from emulator.swarm.options import SwarmOptions
-from emulator.swarm.timeline import RELEASE_PHASES, ROLES, RoundLog
+from emulator.swarm.timeline import ROLES, RoundLog
 
+TERMINATED = 143
 _MIB = 1 << 20
-
-
-class Failure(msgspec.Struct, frozen=True):
-    """Why there is no result, with the figures of a round that failed for them."""
-
-    error: str
-    found: int | None = None
-    needed: int | None = None
 
 
 def doubts(read_columns: Sequence[str], mechanism: Mechanism) -> tuple[str, ...]:
@@ -43,24 +36,31 @@ def doubts(read_columns: Sequence[str], mechanism: Mechanism) -> tuple[str, ...]
     return (*bounds, *(() if mechanism.private else ("the noise is inexact",)))
 
 
-def summarise(swarm: Swarm, doubts: tuple[str, ...], failure: Failure | None) -> Run:
+def end_of(run: Run) -> int:
+    """The exit code of a run that has a result. Raises `RoundAborted` where there is none."""
+    if not run.ok:
+        raise RoundAborted(run.error or "", contributors=run.contributors_found, needed=run.contributors_needed)
+    return 0
+
+
+def summarise(played: Played, doubts: tuple[str, ...], **known: Any) -> Run:
     """Everything that is public about a run, but what a job has learned.
 
     Args:
-        doubts: why no epsilon may be claimed, if so. failure: why there is no result, if so.
+        doubts: why no epsilon may be claimed, if so. known: further fields of the run.
     """
+    swarm, _, failure = played
     private, options = not doubts, swarm.options
-    rounds = [_round(log, swarm, private) for log in swarm.timeline.rounds]
+    rounds = [round_of(log, swarm, private) for log in swarm.timeline.rounds]
     released = [one for one in rounds if one.ok] if failure is None else rounds
-    last = msgspec.structs.asdict(released[-1]) if released else {}
-    of_the_last = {name: last[name] for name in ("dropped", "contributors", "relation", "nodes", "failed") if last}
+    last = released[-1] if released else None
     fewest, tolerated = options.smallest
     sessions = Sessions(swarm.sessions_s, sum(swarm.core_s.values()) if swarm.core_s else None)
     return Run(
         ok=failure is None,
-        error=None if failure is None else failure.error,
-        contributors_found=None if failure is None else failure.found,
-        contributors_needed=None if failure is None else failure.needed,
+        error=failure and failure.error,
+        contributors_found=failure and failure.found,
+        contributors_needed=failure and failure.needed,
         clients=options.clients,
         dimension=options.dimension or None,
         batch=options.batch or None,
@@ -84,25 +84,30 @@ def summarise(swarm: Swarm, doubts: tuple[str, ...], failure: Failure | None) ->
         seed=options.seed,
         connect_s=swarm.connect_s,
         sessions=sessions if options.is_summed else None,
-        agreement_s=_agreement_s(rounds) if options.dimension else None,
+        agreement_s=_agreement_s(swarm.timeline.rounds) if options.dimension else None,
         rounds=rounds,
-        **of_the_last,
+        **({} if last is None else {name: getattr(last, name) for name in _OF_THE_LAST}),
         reported=sum(one.contributors or 0 for one in rounds) if options.reports else None,
         **_uses(swarm.timeline.rounds),
+        **known,
     )
 
 
-def _agreement_s(rounds: Sequence[Round]) -> float | None:
+_OF_THE_LAST = ("dropped", "contributors", "relation", "nodes", "failed")
+"""Fields of the last round that are the run's, too."""
+
+
+def _agreement_s(rounds: Sequence[RoundLog]) -> float | None:
     """How much longer the first round took, in which pairs agree on keys, than later ones of the same sum."""
     return rounds[0].wall_s - fmean(one.wall_s for one in rounds[1:]) if rounds[1:] else None
 
 
 def _uses(rounds: Sequence[RoundLog]) -> dict[str, Any]:
-    """What every process has sent and used since its start, where they run one role each."""
+    """What was sent and used since the start, where processes of their own tell it apart."""
     used = rounds[-1].after if rounds else None
     if used is None or not (core_s := used.core_s()):
         return {}
-    peaks = {name: one.peak_rss_bytes for name, one in used.processes.items()}
+    peaks = {name: float(one.peak_rss_bytes) for name, one in used.processes.items()}
     if used.broker_rss_bytes is not None:
         peaks["broker"] = used.broker_rss_bytes
     return {
@@ -115,40 +120,42 @@ def _uses(rounds: Sequence[RoundLog]) -> dict[str, Any]:
     }
 
 
-def round_figures(log: RoundLog, private: bool) -> dict[str, Any]:
-    """The fields of a `Round` that follow from its log alone; ``value`` is the noisy sum, in the statistic's units."""
-    return {
-        "name": log.statistic,
-        "dimension": log.dimension,
-        "arrived": log.arrived,
-        "closed": log.closed or None,
-        "declined": log.why,
-        "wall_s": log.wall_s,
-        "phases": log.phase_s(),
+# --- a round ----------------------------------------------------------------------------------------------------------
+
+
+def round_of(log: RoundLog, swarm: Swarm, private: bool) -> Round:
+    """A round, with who was asked, who is missing, and what each has released by itself where they do."""
+    options, numbers = swarm.options, swarm.numbers
+    known: dict[str, Any] = missing(len(log.asked), log, swarm.sent.get(log.round_id, 0))
+    if options.dimension:
+        known |= _synthetic(log, options, numbers)
+    elif options.is_summed and log.aggregate is not None:
+        known |= _absent(log, log.clients, numbers)
+    elif not options.is_summed and not options.batch:  # whom a mini-batch invites is the trainer's affair
+        known |= _absent(log, log.rows, numbers)
+    if log.aggregate is not None and options.kind is NodeReleaseRequest:
+        known["nodes"] = _nodes(log, numbers)
+    return public_round(log, private, expected=len(log.asked), **known)
+
+
+def public_round(log: RoundLog, private: bool, **known: Any) -> Round:
+    """What follows from the log of a round alone, and what else is known of it."""
+    failure = log.failure or RoundFailed(b"", "", None, None)
+    figures: dict[str, Any] = {"ok": False, "dimension": log.dimension, "error": failure.reason or None,
+                               "contributors": failure.contributors, "needed": failure.needed}  # fmt: skip
+    if log.aggregate is not None:
+        figures = figures_of(log.aggregate) | ({} if private else {"epsilon": None, "mu": None})
+    return Round(
+        name=log.statistic,
+        arrived=log.arrived,
+        closed=log.closed or None,
+        declined=log.why,
+        wall_s=log.wall_s,
+        phases=log.phase_s(),
+        **figures,
         **_used(log),
-        **(_released(log.aggregate, private) if log.aggregate else _aborted(log)),
-    }
-
-
-def _released(aggregate: NoisyAggregate, private: bool) -> dict[str, Any]:
-    return {
-        "ok": True,
-        "contributors": aggregate.contributors,
-        "sigma_local": aggregate.sigma_local,
-        "noise_variance": aggregate.noise_variance,
-        "value": aggregate.value.tolist(),
-        "sensitivity": aggregate.sensitivity,
-        "relation": aggregate.relation,
-        "epsilon": aggregate.epsilon if private else None,
-        "mu": aggregate.mu if private else None,
-    }
-
-
-def _aborted(log: RoundLog) -> dict[str, Any]:
-    failure = log.failure
-    if failure is None:
-        return {"ok": False}
-    return {"ok": False, "error": failure.reason, "contributors": failure.contributors, "needed": failure.needed}
+        **known,
+    )
 
 
 def missing(asked: int, log: RoundLog, sent: int) -> dict[str, int]:
@@ -157,27 +164,9 @@ def missing(asked: int, log: RoundLog, sent: int) -> dict[str, int]:
     Args:
         asked: how many were. sent: how many sent what did not get lost, contributions in the sum among them.
     """
-    came = log.arrived if log.phases == RELEASE_PHASES else log.contributed
+    came = log.contributed if log.is_summed else log.arrived
     late = max(0, sent - came)
     return {"late": late, "dropped": max(0, asked - log.declined - came - late)}
-
-
-def _round(log: RoundLog, swarm: Swarm, private: bool) -> Round:
-    """A round, with who was asked, who is missing, and what each has released by itself where they do."""
-    options, numbers = swarm.options, swarm.numbers
-    figures = round_figures(log, private) | {"expected": len(log.asked)}
-    figures |= missing(len(log.asked), log, swarm.sent.get(log.round_id, 0))
-    if options.dimension:
-        return Round(**figures, **_synthetic(log, options, numbers))
-    if log.aggregate is not None and log.aggregate.reports is not None:
-        figures["reports"] = msgspec.convert(reports_row(log.aggregate.reports), Reports)
-    if options.kind is NodeReleaseRequest and log.aggregate is not None:
-        figures["nodes"] = _nodes(log, log.aggregate, numbers)
-    if options.is_summed and log.aggregate is not None:
-        figures |= _absent(log, log.clients, numbers)
-    elif not options.is_summed and not options.batch:  # whom a mini-batch invites is the trainer's affair
-        figures |= _absent(log, log.rows, numbers)
-    return Round(**figures)
 
 
 def _used(log: RoundLog) -> dict[str, Any]:
@@ -201,7 +190,7 @@ def _synthetic(log: RoundLog, options: SwarmOptions, numbers: Mapping[bytes, int
     found = log.aggregate.contributors if log.aggregate else None
     late = [one for process in log.after.processes.values() for one in process.late] if log.after else []
     end_s = log.after.at_s - log.began_s if log.after else 0.0
-    took = [Slow(one.client, end_s - one.ago_s) for one in late if one.ago_s <= end_s]
+    took = [Slow(client, end_s - ago_s) for client, ago_s in late if ago_s <= end_s]
     return {
         "failed": None if found is None else options.clients - log.declined - found - len(vanished),
         "vanished_clients": vanished,
@@ -223,18 +212,10 @@ def _absent(log: RoundLog, found: Iterable[bytes], numbers: Mapping[bytes, int])
     return {"absent": [one.hex() for one in absent], "absent_clients": [numbers[one] for one in absent]}
 
 
-def _nodes(log: RoundLog, aggregate: NoisyAggregate, numbers: Mapping[bytes, int]) -> list[Node]:
+def _nodes(log: RoundLog, numbers: Mapping[bytes, int]) -> list[Node]:
     """What each data node has released."""
-    names = [client for client, rows in sorted(log.rows.items()) if rows]  # as the aggregate has them
-    found = [
-        Node(
-            number=numbers[client],
-            id=client.hex(),
-            rows=node.contributors,
-            noise_variance=node.noise_variance,
-            noise_sd=node.noise_variance**0.5,
-            value=node.value.tolist(),
-        )
-        for client, node in zip(names, aggregate.nodes, strict=True)
-    ]
-    return sorted(found, key=lambda one: numbers[bytes.fromhex(one.id)])
+    assert log.aggregate is not None, "they have released"
+    clients = [client for client, rows in sorted(log.rows.items()) if rows]  # as the aggregate has them
+    pairs = zip(clients, log.aggregate.nodes, strict=True)
+    found = {numbers[client]: node_of(node, number=numbers[client], id=client.hex()) for client, node in pairs}
+    return [found[number] for number in sorted(found)]

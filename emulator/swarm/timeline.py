@@ -12,7 +12,7 @@ import msgspec
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.protocol import facts
 from emulator.results import Traffic
-from emulator.swarm.host import Totals
+from emulator.swarm.host import ALL, Totals
 
 SUM_PHASES = ("collect", "agree")
 """Of a secure sum: from the announcement to the close, and from the close to the result."""
@@ -44,7 +44,7 @@ class Usage(msgspec.Struct, frozen=True):
 
     def core_s(self) -> dict[str, float]:
         """Processor seconds of each role, the broker's among them; nothing where one process runs all roles."""
-        if len(self.processes) == 1:
+        if ALL in self.processes:
             return {}
         each = self.processes.items()
         core_s = {role: sum(one.core_s for name, one in each if name.startswith(role)) for role in ROLES}

@@ -31,9 +31,11 @@ from dca_proto.runtime.live import LiveTrainer
 from emulator.engine import WorkerDiedError
 from emulator.inexact import RoundedGaussian
 from emulator.swarm import usage
+from emulator.swarm.live import Watcher
 from emulator.swarm.options import SwarmOptions
 from emulator.swarm.summary import exact_counts
 from emulator.swarm.synthetic import run_rounds
+from emulator.swarm.timeline import RoundLog
 
 TIMEOUT_S = 60
 SMALL = SwarmOptions(clients=40, dimension=3, tolerated=4, processes=2, budget=Budget(16.0, 1e-5))
@@ -45,6 +47,22 @@ def changed(**changes: Any) -> SwarmOptions:
 
 def workers() -> list[psutil.Process]:
     return [one for one in psutil.Process().children(recursive=True) if "spawn_main" in " ".join(one.cmdline())]
+
+
+class Seen(Watcher):
+    """What a watcher is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int, int]] = []
+
+    def connected(self, count: int, total: int) -> None:
+        self.told.append(("connected", count, total))
+
+    def sessions(self, count: int, total: int) -> None:
+        self.told.append(("sessions", count, total))
+
+    def changed(self, log: RoundLog) -> None:
+        self.told.append(("contributed", log.arrived, 40))
 
 
 @pytest.fixture(autouse=True)
@@ -72,9 +90,9 @@ def check_slowest(row: dict[str, Any]) -> None:
 
 
 def test_rounds_with_a_connection_for_each_client(mosquitto_broker: Broker) -> None:
-    told: list[tuple[str, int, int]] = []
+    seen = Seen()
     options = changed(broker=mosquitto_broker.url, connections="each", rounds=2)
-    result = msgspec.to_builtins(run_rounds(options, lambda *progress: told.append(progress)))
+    result = msgspec.to_builtins(run_rounds(options, seen))
     assert (result["kind"], result["ok"], result["private"], result["broker"]) == ("swarm", True, True, "external")
     assert (result["connections"], result["processes"], result["store"]) == ("each", 2, "sqlite")
     check_sums(result)
@@ -96,9 +114,9 @@ def test_rounds_with_a_connection_for_each_client(mosquitto_broker: Broker) -> N
     assert result["peak_rss_mb"] > 30
     assert result["facts"]["Contributed"] == result["facts"]["Acknowledged"] == 80
     assert result["epsilon_spent"] == pytest.approx(16.0, rel=1e-5)
-    assert ("connect", 44, 44) in told
-    assert ("sessions", 40, 40) in told
-    assert ("agree", 0, 1) in told
+    assert ("connected", 44, 44) in seen.told
+    assert ("sessions", 40, 40) in seen.told
+    assert ("contributed", 40, 40) in seen.told
     assert 0 < result["connect_s"] < result["sessions"]["wall_s"]
     assert result["sessions"]["core_s"] > 0
     json.dumps(result, allow_nan=False)
@@ -154,7 +172,7 @@ def test_an_abort_is_told_with_what_it_took(dca: Dca, embedded_broker: Broker) -
     assert (result["private"], result["epsilon"], result["epsilon_spent"]) == (False, None, None)
     assert result["mechanism"] == RoundedGaussian().name
     assert result["rounds"][0]["value"] is None
-    assert "roles; memory of the largest process of each" in done.stderr
+    assert "sent and used by each role" in done.stderr
     assert "25 clients contributed, at least 28 were needed" in done.stderr.splitlines()[-1]
     assert not list(Path.cwd().iterdir())
 
@@ -173,15 +191,16 @@ def test_a_round_that_is_never_announced_is_told_in_one_line(
 
 
 def test_a_killed_worker_is_named(mosquitto_broker: Broker) -> None:
-    def kill(phase: str, count: int, total: int) -> None:
-        if (phase, count) == ("sessions", 40):
-            workers()[0].kill()
+    class Killer(Watcher):
+        def sessions(self, count: int, total: int) -> None:
+            if count == total == 40:
+                workers()[0].kill()
 
     name = "(clients 0 to 19|clients 20 to 39|the Compute nodes)"
     with pytest.raises(
         WorkerDiedError, match=rf"^the process of {name} was killed \(by the system, .* fewer --clients\)"
     ):
-        run_rounds(changed(broker=mosquitto_broker.url, dropped=2), kill)
+        run_rounds(changed(broker=mosquitto_broker.url, dropped=2), Killer())
 
 
 def test_a_broker_that_is_not_there_is_told_in_one_line() -> None:

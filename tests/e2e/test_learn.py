@@ -18,7 +18,8 @@ from schemas import parsed
 
 from dca_proto.aggregate import SecureSumRequest
 from dca_proto.cli import main
-from dca_proto.cli.learn_view import ProgressReporter, iteration_row, show
+from dca_proto.cli.job_run import iterated, show_run
+from dca_proto.cli.learn_view import ProgressReporter
 from dca_proto.cli.ledger import read_ledger_view
 from dca_proto.jobs.runner import HeldRound
 from dca_proto.protocol import facts
@@ -26,6 +27,7 @@ from dca_proto.runtime import device
 from dca_proto.runtime.broker import Broker
 from dca_proto.runtime.transport import Connected
 from dca_proto.testing import TestFederation
+from emulator.results import Run
 from inference.jobs.base import Stage
 from inference.variational.progress import Iteration
 
@@ -136,7 +138,7 @@ def test_a_job_from_a_file_gives_a_result_and_is_not_paid_for_twice(learn: Learn
     assert abs(slope["estimate"] - 2) < 7 * slope["estimate_sd"] + 0.1
     assert result["not_covered_by_epsilon"]["test"]["rows"] == 3
     assert (folder / "c.png").read_bytes().startswith(b"\x89PNG")
-    assert "epsilon 30, delta 1e-05 of every participant's budget" in done.stderr
+    assert "epsilon 30 per client, delta 1e-05" in done.stderr
     assert re.search(r"^repair +noise-aware$", done.stderr, re.MULTILINE)
 
     again = learn("--json", "-")
@@ -228,8 +230,10 @@ def test_a_file_without_a_job_says_what_to_give(learn: Learn, folder: Path) -> N
 
 def test_what_speaks_against_a_result_is_told_with_it() -> None:
     console = Console(file=io.StringIO(), width=200)
-    estimate = {"name": "mean of x", "unit": "", "estimate": 1.0, "estimate_sd": 0.1, "interval_95": [0.8, 1.2]}
-    show(console, {"private": False, "estimates": [estimate], "test": None, "warnings": ["the chains have not met"]})
+    estimate = {"name": "mean of x", "unit": "", "estimate": 1.0, "estimate_sd": 0.1, "interval_95": [0.8, 1.2],
+                "nonprivate": None}  # fmt: skip
+    told = {"private": False, "estimates": [estimate], "test": None, "warnings": ["the chains have not met"]}
+    show_run(console, Run(ok=True, clients=3, computes=2, tolerated=0, rounds=[], private=False), told)
     assert re.search(r"^warning +the chains have not met$", console.file.getvalue(), re.MULTILINE)  # type: ignore[attr-defined]
 
 
@@ -276,7 +280,7 @@ def test_a_job_of_many_iterations_has_a_bar_on_a_terminal_and_lines_elsewhere() 
 
 
 def test_a_score_that_is_none_is_no_number_in_json() -> None:
-    row = iteration_row(Iteration(1, 2, "held-out AUC", math.nan))
+    row = iterated(Iteration(1, 2, "held-out AUC", math.nan))
     assert row == {"number": 1, "name": "held-out AUC", "value": None}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import os
 import re
 import resource
@@ -26,18 +25,16 @@ from schemas import parsed
 from dca_proto.cli import main
 from dca_proto.errors import RoundAborted
 from dca_proto.jobs.runner import RETRIES
-from dca_proto.privacy.accounting import epsilon_of, mu_of_pure
 from dca_proto.protocol import facts
 from dca_proto.protocol.effects import Address, Channel
 from dca_proto.protocol.wire.topics import topic_of
 from dca_proto.runtime.broker import Broker
+from emulator.report.run import closing_lines
 from emulator.results import Run
 from emulator.swarm.dropout import Dropouts, Vanished
-from emulator.swarm.host import Charges
 from emulator.swarm.live import Swarm
-from emulator.swarm.progress import Lines
+from emulator.swarm.progress import Progress
 from emulator.swarm.timeline import RoundLog
-from emulator.swarm.view import closing_lines
 from inference.jobs.summary import HeldOut
 
 BOUNDS = "a=-4:4,b=-4:4,y=-8:8"
@@ -127,7 +124,7 @@ def test_progress_is_told_line_by_line_where_there_is_no_terminal(
 
 def test_each_phase_is_told_once_and_an_aborted_round_has_one() -> None:
     told = io.StringIO()
-    view = Lines(Console(file=told, width=80), clients=2)
+    view = Progress(Console(file=told, width=80), clients=2)
     log = RoundLog("sum", 1, began_s=0.0, arrived=1)
     view.changed(log)
     assert not told.getvalue()
@@ -271,21 +268,6 @@ def test_a_dropped_client_loses_its_shares_and_nothing_else() -> None:
     assert drops.swallows(share)
     assert not drops.swallows(join)
     assert not drops.swallows(topic_of("f", Address(Channel.COMPUTE, node), bytes([2]) * 16))
-
-
-def test_what_was_spent_is_the_worst_clients_charges_that_were_not_given_back() -> None:
-    charges = Charges()
-    assert charges.spent(1e-5) == 0.0
-    for client, mu in ((b"a", 0.3), (b"b", 0.4)):
-        charges.note(client, facts.Contributed(b"1", "mean", mu), is_lost=client == b"b")
-    assert charges.spent(1e-5) == pytest.approx(epsilon_of(0.4, 1e-5)), "no result, and yet spent"
-    charges.note(b"b", facts.ChargeReturned(b"1"))
-    charges.note(b"a", facts.Contributed(b"2", "mean", 0.4))
-    assert charges.spent(1e-5) == pytest.approx(epsilon_of(0.5, 1e-5))
-    charges.note(b"a", facts.Contributed(b"3", "histogram", mu_of_pure(1.0), 1.0))
-    beside = math.hypot(0.5, mu_of_pure(1.0))  # a report beside a Gaussian round counts as one that tells more
-    assert charges.spent(1e-5) == pytest.approx(epsilon_of(beside, 1e-5)), "a report"
-    assert charges.sent == {b"1": 1, b"2": 1, b"3": 1}, "what was lost is not among them"
 
 
 NOT_PRIVATE = Run(ok=True, clients=3, computes=2, tolerated=0, rounds=[], private=False, not_private_because=["x"])
@@ -492,6 +474,6 @@ def _children_once_started(pid: int) -> list[Any]:
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         children = psutil.Process(pid).children(recursive=True)
-        if any(re.search(r"dca_proto\.net\.embedded|mosquitto", " ".join(child.cmdline())) for child in children):
+        if any(re.search(r"dca_proto\.runtime\.embedded|mosquitto", " ".join(child.cmdline())) for child in children):
             return children
     raise AssertionError("no broker was started")

@@ -31,7 +31,7 @@ from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.runtime.broker import Broker
 from dca_proto.runtime.live import LiveTrainer
 from emulator.swarm import options
-from emulator.swarm.progress import Bars, IterationBars, IterationLines, Lines
+from emulator.swarm.progress import Progress
 from emulator.swarm.timeline import RELEASE_PHASES, RoundLog
 from inference.mcmc.posterior import Sampling
 from inference.mcmc.run import Options, Sampled
@@ -284,17 +284,18 @@ def test_progress_of_reports_on_a_terminal_and_in_a_log() -> None:
     log = RoundLog("mean", 1, 0.0, RELEASE_PHASES, arrived=3)
     over = RoundLog("mean", 1, 0.0, RELEASE_PHASES, ended_s=2.0, arrived=4, ends_s={"release": 2.0})
     told = {}
-    for kind in (Lines, Bars, IterationLines, IterationBars):
-        screen = io.StringIO()
-        clients = 3 if kind is IterationBars else 4
-        with kind(Console(file=screen, width=100, force_terminal="Bars" in kind.__name__), clients, "reported") as view:
-            view.changed(log)
-            view.changed(over)
-        told[kind] = screen.getvalue()
-    assert told[Lines] == "round 1     mean: 4 of 4 reported, 2.0 s\n"
-    assert told[IterationLines] == "round 1     mean: 4 reported, aborted, 2.0 s\n"
-    assert re.search(r"round 1 mean: release .*4/4", told[Bars])
-    assert "iteration" in told[IterationBars]
+    for iterative in (False, True):
+        for terminal in (False, True):
+            screen = io.StringIO()
+            console = Console(file=screen, width=100, force_terminal=terminal)
+            with Progress(console, 4, "reported", iterative=iterative) as view:
+                view.changed(log)
+                view.changed(over)
+            told[iterative, terminal] = screen.getvalue()
+    assert told[False, False] == "round 1     mean: 4 of 4 reported, 2.0 s\n"
+    assert told[True, False] == "round 1     mean: 4 reported, aborted, 2.0 s\n"
+    assert "round 1     mean: 4 of 4 reported, 2.0 s" in told[False, True]
+    assert "iteration" in told[True, True]
 
 
 @pytest.mark.parametrize("job", ["ldp-histogram", "ldp-mean", "ldp-regression"])

@@ -11,10 +11,12 @@ import matplotlib.figure
 import numpy as np
 import pytest
 import scipy.stats as st
+from pages import outline_of
+from report_samples import whole_swarm
 from rich.console import Console
 
-from emulator.report import figures as page_figures
-from emulator.swarm.view import estimates_table
+from emulator.report.learned import estimates, read
+from emulator.report.screen import drawn as drawn_table
 from inference.bounds import Interval
 from inference.columns import Standardisation
 from inference.jobs import find
@@ -25,6 +27,7 @@ from inference.jobs.estimates import (
     normal,
     of_draws,
     row,
+    separated,
     student,
     table_of,
 )
@@ -163,12 +166,14 @@ def test_an_interval_is_rounded_to_two_digits_of_half_its_width(
     assert interval_words(mean, interval) == said
 
 
-def test_the_page_writes_what_the_terminal_does() -> None:
-    for mean, low, high in ((7.267, 2.13, 12.41), (0.98371, 0.4978, 1.4696), (-435.2, -582.0, -288.0)):
-        written = page_figures.interval_words(mean, low, high).replace("\u00a0", " ")
-        assert written == interval_words(mean, [low, high]).replace("-", "−")
-    assert page_figures.interval_words(1.2e-9, 1e-9, 1.4e-9) == "1.2·10⁻⁹ [1·10⁻⁹,\u00a01.4·10⁻⁹]"
-    assert page_figures.interval_words(2.5, 2.5, 2.5) == "2.50"
+def test_the_page_writes_what_the_terminal_and_the_file_have() -> None:
+    """The same intervals, to the same digits, where they are read from the file again."""
+    whole = whole_swarm()
+    cells = [row[1] for row in estimates(whole).rows]
+    assert cells == [row[1] for row in estimates(read(separated(whole))).rows]
+    assert cells[0] == interval_words(6.156, whole["coefficients"][0]["interval_95"]) == "6.16 [0.2, 12.1]"
+    on_page = [row[1] for row in outline_of(separated(whole)).rows if row and row[0] in ("bmi", "intercept")]
+    assert on_page == [cells[0], cells[3].replace("-", "−")]
 
 
 def coefficients(count: int) -> dict[str, Any]:
@@ -184,7 +189,7 @@ def coefficients(count: int) -> dict[str, Any]:
 
 def test_a_table_of_many_coefficients_fits_80_columns_with_each_interval_whole() -> None:
     screen = io.StringIO()
-    Console(file=screen, width=80).print(estimates_table(coefficients(30)))
+    Console(file=screen, width=80).print(drawn_table(estimates(coefficients(30), 12)))
     lines = screen.getvalue().splitlines()
     assert lines[0].strip() == "12 of 31; posterior: mean [95 % interval], log odds"
     assert max(map(len, lines)) <= 80

@@ -6,22 +6,23 @@ As in `test_ldp_jobs`, whose data and clients these are.
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from rich.console import Console
 from test_ldp_jobs import JOBS, N, asked, clients_of, conditions, learnt, problem, sampled, settings
 
 from dca_proto.aggregate import LdpReportRequest, NoAggregate
+from dca_proto.cli.job_run import reports_of, show_run
 from dca_proto.cli.job_settings import DELTA, Task, task_of
-from dca_proto.cli.learn_view import reports_row, show
 from dca_proto.errors import UsageError
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.cost import PrivacyCost
+from emulator.results import Run
 from emulator.swarm.live import fresh_keys
 from inference.bounds import Interval
 from inference.datasets import load
@@ -172,17 +173,18 @@ def test_reports_are_counted_for_people_and_very_many_numbers_are_left_out(monke
         )
         told = clients_of(data, 2.0).hold(next(generator)).reports
         assert told is not None
-        row = json.loads(json.dumps(reports_row(told)))
+        row = msgspec.to_builtins(reports_of(told))
         assert len(row["told"]) == 13
         assert row["told"] == (np.sum(row["values"], axis=0).tolist() if mechanism == "unary-encoding" else
                                [row["values"].count(k) for k in range(13)])  # fmt: skip
     number = clients_of(data, 2.0).hold(asked("ldp-mean", data)).reports
     assert number is not None
-    row = reports_row(number)
-    assert sum(row["histogram"]["counts"]) == 60
-    assert row["histogram"]["low"] == min(number.values)[0]
-    monkeypatch.setattr("dca_proto.cli.learn_view._NUMBERS_MAX", 59)
-    assert reports_row(number)["values"] is None
+    found = reports_of(number)
+    assert found.histogram is not None
+    assert sum(found.histogram.counts) == 60
+    assert found.histogram.low == min(number.values)[0]
+    monkeypatch.setattr("dca_proto.cli.job_run._NUMBERS_MAX", 59)
+    assert reports_of(number).values is None
 
 
 def test_a_trainer_is_shown_intervals_and_the_naive_estimate_beside_them() -> None:
@@ -191,9 +193,10 @@ def test_a_trainer_is_shown_intervals_and_the_naive_estimate_beside_them() -> No
     told = {"private": True, "estimates": [row], "naive_title": "as reported", "test": None,
             "epsilon": 1.0, "delta": 0.0, "reports": "grid-laplace"}  # fmt: skip
     screen = io.StringIO()
-    show(Console(file=screen, width=200), told)
-    assert "mean of x (kg)   1.500 [1.25, 1.75]           2.5" in screen.getvalue()
-    assert "delta 0 of every participant's budget; each report is private by itself" in screen.getvalue()
+    held = Run(ok=True, clients=9, computes=0, tolerated=0, rounds=[], epsilon=1.0, delta=0.0, reports="grid-laplace")
+    show_run(Console(file=screen, width=200), held, told)
+    assert "mean of x (kg) 1.500 [1.25, 1.75] 2.5" in " ".join(screen.getvalue().split())
+    assert "epsilon 1 per client, delta 0; each report is private by itself" in screen.getvalue()
 
 
 def test_lists_of_numbers_come_from_words_and_tables() -> None:

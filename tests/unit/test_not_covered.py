@@ -16,8 +16,10 @@ from report_samples import SAMPLES, run_of, whole_learned, whole_swarm
 from rich.console import Console
 
 from dca_proto.cli import main
-from dca_proto.cli.learn_view import show
-from emulator.swarm.view import closing_lines, estimates_table, scores_table
+from dca_proto.cli.job_run import show_run, written
+from emulator.report.learned import estimates, scores
+from emulator.report.run import closing_lines
+from emulator.report.screen import drawn
 from inference.jobs.estimates import NOT_COVERED, separated
 from inference.jobs.picture import plot_estimates
 
@@ -67,22 +69,31 @@ def test_without_a_reference_there_is_no_block() -> None:
     assert written[NOT_COVERED] is None
     assert not any("nonprivate" in name for name, _ in leaves(written))
     assert "not covered" not in dict(closing_lines(run_of(whole), whole))
-    assert [str(one.header) for one in estimates_table(whole).columns] == ["", "private", "unit"]
+    assert list(estimates(whole).header) == ["", "private", "unit"]
+
+
+def test_hardening_12_scores_of_a_job_that_failed_stay_in_their_block() -> None:
+    failed = msgspec.structs.replace(run_of(whole_learned()), ok=False, error="too few")
+    object_ = written(failed, {"test": None, "iterations": whole_learned()["iterations"]})
+    assert "iterations" not in object_
+    assert [one["number"] for one in object_[NOT_COVERED]["iterations"]] == [1, 2, 3, 4, 5]
 
 
 def page(run: dict[str, Any], folder: Path, *options: str) -> str:
     (folder / "run.json").write_bytes(msgspec.json.encode(run))
     assert main(["report", str(folder / "run.json"), *options]) == 0
-    return html.unescape(re.sub(r"<style.*?</style>|<[^>]+>", " ", (folder / "run.html").read_text(), flags=re.DOTALL))
+    bare = re.sub(r"<style.*?</style>|<[^>]+>", " ", (folder / "run.html").read_text(), flags=re.DOTALL)
+    return html.unescape(" ".join(bare.split()))
 
 
 @pytest.mark.parametrize("name", ["swarm", "iterative-swarm", "learned"])
 def test_hardening_12_pages_mark_them_and_leave_them_out_on_request(name: str, tmp_path: Path) -> None:
     marked = page(SAMPLES[name](), tmp_path)
-    for place in re.finditer(r"without privacy|nobody learned from|test (?:AUC|error)|predicting the mean", marked):
-        assert "not covered by epsilon" in marked[place.start() : place.start() + 200], marked[place.start() :][:200]
+    for place in re.finditer(r"without privacy|held-out|test (?:AUC|RMSE)|predicting the mean", marked):
+        around = marked[max(0, place.start() - 200) : place.start() + 200]
+        assert re.search("not covered by (?:epsilon|ε)", around), around
     bare = page(SAMPLES[name](), tmp_path, "--no-reference")
-    assert not re.search(r"without privacy|nobody learned|not covered|held-out|constant prediction|0\.975|52\.6", bare)
+    assert not re.search(r"without privacy|not covered|held-out|constant prediction|0\.975|52\.6", bare)
     assert "6.16" in bare or name == "learned", "the private estimates stay"
 
 
@@ -96,17 +107,18 @@ def test_a_page_shows_none_that_stand_outside_of_the_block(tmp_path: Path) -> No
 def test_terminals_mark_them() -> None:
     summary = {**whole_swarm(), "unknown_noises": 307}
     console = Console(record=True, width=120)
-    console.print(estimates_table(summary))
+    console.print(drawn(estimates(summary)))
     assert re.search(r"\n +not covered by ε:\s*\n +private +without privacy +unit", console.export_text())
     assert dict(closing_lines(run_of(summary), summary))["not covered"].startswith(
         "by epsilon, since it comes from rows as they are: what"
     )
-    iterative = scores_table({**summary, "test": {"rows": 9, "scores": [_score()]}})
-    assert iterative is not None
-    assert str(iterative.title) == "9 held-out rows: not covered by epsilon"
-    show(console, {**whole_learned(), "intercept": None})
+    (table,) = scores({**summary, "test": {"rows": 9, "scores": [_score()]}})
+    assert table.title == "9 held-out rows: not covered by epsilon"
+    learned = {**whole_learned(), "intercept": None}
+    show_run(console, run_of(learned), learned)
     told = " ".join(console.export_text().split())
-    assert told.count("rows of your own; not covered by epsilon)") == 2, "AUC and log likelihood"
+    assert told.count("99 held-out rows: not covered by epsilon") == 1, "the table of AUC and log likelihood"
+    assert told.count("99 held-out rows; not covered by epsilon)") == 1, "and the first of them in words"
 
 
 def _score() -> dict[str, Any]:

@@ -79,28 +79,27 @@ def test_the_policy_lets_in_nothing_but_the_style_of_the_page() -> None:
 def test_a_swarm_shows_result_budget_contributors_phases_drops_noise_and_coefficients() -> None:
     outline = outline_of(swarm())
     for said in (
-        "Learned from 336 of 342 clients: test error 57.4 points (52.6 points without privacy; not covered by epsilon)",
-        "Each client spent at most epsilon 2 of 2 at delta 1·10⁻⁵.",
-        "At least 308 contributions were needed",
+        "Learned from 336 of 342 clients: test RMSE 57.37 points (52.62 points without privacy; not covered by epsi",
+        "Spent: epsilon 2 of 2 per client, delta 1e-05; nobody saw a single client's numbers.",
     ):
         assert said in outline.text, said
     rows = [
-        ["second-moments", "4", "336", "6", "quiet", "1.78 s", "18.0 ms", "1.80 s"],
-        ["second-moments 4 values", "13.0", "12.6", "2.00"],  # sd of variance 169.4; 2.0 / 0.1586; sensitivity
-        ["bmi points per kg/m²", "6.16 [0.2, 12.1]", "6.42 [4.9, 8.0]"],
+        ["second-moments", "4", "342", "336", "0", "6", "quiet", "13.0", "12.6", "2.00"],  # √169.4; 2.0 / 0.1586
+        ["contributions needed in each round, at least", "308"],
+        ["second-moments", "1.78 s", "18.0 ms", "1.80 s", "2,714", "681 kB"],
+        ["bmi", "6.16 [0.2, 12.1]", "6.42 [4.9, 8.0]", "points per kg/m²"],
         ["regression", "epsilon: found 2, expected at most 0.5", "3"],
         ["regression", "17", "1.42 s"],
-        ["second-moments", "2,714", "681 kB"],
-        ["root mean square error lower is better", "57.4 points", "52.6 points", "77.8 points predicting the mean"],
+        ["root mean square error", "57.37 points", "52.62 points", "77.83 points", "lower"],
     ]
     assert [row for row in rows if row not in outline.rows] == []
-    assert "2. regression: clients 0, 21, 22, 27, 54 and 298" in outline.text
+    assert "round 2: clients 0 (000000), 21 (000000), 22" in outline.text
 
 
 def test_the_posterior_stands_directly_under_the_headline() -> None:
     text = text_of({**swarm(), "warnings": ["the chains have not met"]})
-    parts = ("Learned from 336 of 342", "Each client spent", "Coefficients", "6.16 [0.2, 12.1]", "Warnings",
-             "clients in the last sum", "Rounds in time", "Noise")  # fmt: skip
+    parts = ("Learned from 336 of 342", "Spent:", "Coefficients", "6.16 [0.2, 12.1]", "Warnings",
+             "clients in the last sum", "Rounds", "Noise")  # fmt: skip
     places = [text.index(part) for part in parts]
     assert places == sorted(places)
 
@@ -111,14 +110,15 @@ def test_a_swarm_without_privacy_claims_none() -> None:
     )
     assert "not private" in text
     assert "No epsilon can be claimed: the noise is inexact." in text
-    assert "Each client spent" not in text
+    assert "Spent:" not in text
 
 
 def test_an_aborted_round_has_no_result_and_says_why() -> None:
     outline = outline_of(SAMPLES["aborted-swarm"]())
     assert "No result: compute-2 aborted: too-few: 300 contributed, 308 were needed" in outline.text
-    assert ["compute-2 aborted: too-few: 300 contributed, 308 were needed", "1"] in outline.rows
-    assert ["1. second-moments", "342", "0", "40", "2"] in outline.rows, "asked, declined, late, dropped"
+    assert ["round 1", "compute-2 aborted: too-few: 300 contributed, 308 were needed"] in outline.rows
+    came = ["342", "300", "40", "2"]  # asked, contributed, late, dropped
+    assert ["second-moments, aborted", "4", *came, "all"] in outline.rows
     assert "sd of the noise" not in outline.text
     assert "Coefficients" not in outline.text
 
@@ -127,7 +127,7 @@ def test_a_fleet_names_its_connections_and_roles() -> None:
     outline = outline_of(fleet())
     assert "9,980 of 10,000 clients are in the last sum, of 10 values" in outline.text
     assert ["connections", "shared"] in outline.rows
-    assert ["all", "40,155", "10.5 MB"] in outline.rows
+    assert ["all", "40,155", "10.5 MB", "50.9 s", "–"] in outline.rows
     assert ["connections", "one per client"] in outline_of({**fleet(), "connections": "each"}).rows
 
 
@@ -202,7 +202,7 @@ def test_scaling_shows_the_ratio_to_each_cell_of_the_paper_and_the_time_with_key
     assert "0.035 60.9 ms / 1.72 s" in outline.text
     assert "1.4 (slower)" in outline.text
     assert outline.text.count("the DCA paper's Table 1") == 2, "one entry in the legend for a desk, and for a phone"
-    assert ["100 × 10", "10", "60.9 ms", "146 ms", "42.6 ms"] in outline.rows
+    assert ["100 × 10", "10", "60.9 ms 56.6 ms to 73.1 ms", "146 ms", "42.6 ms"] in outline.rows
     assert "Warnings Busy: other work took the cores." in outline.text
 
 

@@ -104,7 +104,8 @@ def test_long_texts_and_many_rows_are_cut() -> None:
     run["outcome"]["rounds"] *= 500
     page = html_of(run)
     assert len(page) < 9_000_000
-    assert re.search(r"Of 1,301 lanes, the first are shown", page)
+    assert "The first 200 of 10,000 rows; run.json has all." in page
+    assert re.search(r"The first 60 of 1,301 lanes\.", page)
 
 
 def extremes() -> Iterator[tuple[str, Any]]:

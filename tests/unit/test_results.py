@@ -10,11 +10,11 @@ from report_samples import aborted_swarm, run_of
 from rich.console import Console
 
 from dca_proto.protocol import facts
-from emulator.results import Round, Run, grouped
-from emulator.swarm.host import Charges
-from emulator.swarm.summary import missing, round_figures
+from emulator.report.run import aborted_lines, rounds_table
+from emulator.report.screen import show
+from emulator.results import Run, grouped
+from emulator.swarm.summary import missing, public_round
 from emulator.swarm.timeline import Timeline
-from emulator.swarm.view import aborted_lines, rounds_table
 
 ROUND, CLIENTS = b"r" * 16, [bytes([place]) * 16 for place in range(10)]
 
@@ -29,23 +29,19 @@ def log_of(*told: object) -> Any:
 
 def test_who_came_late_has_not_dropped() -> None:
     """Of ten, one declines, eight send, one of these vanishes, and five are there when the round closes."""
-    charges = Charges()
-    for one in CLIENTS[:8]:
-        charges.note(one, facts.Contributed(ROUND, "sum", 0.1), is_lost=one == CLIENTS[0])
     declined = facts.Declined(ROUND, CLIENTS[9], "epsilon", "2", "1")
     log = log_of(declined, facts.Closed(ROUND, 5, "deadline"), facts.RoundFailed(ROUND, "too-few", 5, 9))
-    assert missing(10, log, charges.sent[ROUND]) == {"late": 2, "dropped": 2}
+    assert missing(10, log, sent=7) == {"late": 2, "dropped": 2}
 
 
 def test_an_aborted_round_says_why_in_the_record_and_on_the_terminal() -> None:
     log = log_of(facts.RoundFailed(ROUND, "compute-2 aborted: too-few", 35, 308))
-    figures = round_figures(log, private=True)
-    assert (figures["ok"], figures["error"], figures["needed"]) == (False, "compute-2 aborted: too-few", 308)
-    one = Round(**figures, late=300, dropped=7)
+    one = public_round(log, private=True, late=300, dropped=7)
+    assert (one.ok, one.error, one.needed) == (False, "compute-2 aborted: too-few", 308)
     run = Run(ok=False, clients=342, computes=3, tolerated=34, rounds=[one] * 7)
     assert aborted_lines(run) == [("aborted", "rounds 1, 2, 3, 4 and 3 more: compute-2 aborted: too-few")]
     screen = io.StringIO()
-    Console(file=screen, width=80).print(rounds_table(run))
+    show(Console(file=screen, width=80), rounds_table(run))
     shown = screen.getvalue()
     assert "late" in shown
     assert "300" in shown

@@ -26,7 +26,7 @@ from pages import text_of as page_text
 from rich.console import Console
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.cli import account, account_plan, actors, learn_view, ledger
+from dca_proto.cli import account, account_plan, actors, job_run, ledger
 from dca_proto.cli.account_plan import Columns, Enquiry, question
 from dca_proto.privacy import accounting
 from dca_proto.privacy.budget import Budget
@@ -38,8 +38,7 @@ from dca_proto.runtime.outcome import outcome
 from dca_proto.testing import TestFederation, seeded
 from emulator.audit import picture
 from emulator.ideal import noisy_sum
-from emulator.swarm import learn as swarm_learn
-from emulator.swarm.view import closing_lines
+from emulator.report.run import closing_lines
 from inference.jobs.estimates import separated
 from inference.jobs.picture import plot_estimates
 
@@ -168,7 +167,7 @@ def test_pictures(epsilon: float, delta: float) -> None:
     figures: list[Figure] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
-        caption = swarm_learn.caption(report_samples.run_of(summary))
+        caption = job_run.caption(report_samples.run_of(summary))
         plot_estimates(summary, Path("x.png"), title="effects", private=True, caption=caption)
     text = "\n".join(
         one.get_text() for figure in figures for one in figure.findobj(lambda one: hasattr(one, "get_text"))
@@ -210,7 +209,8 @@ def test_a_trainers_result_on_the_terminal_and_as_json(epsilon: float, delta: fl
 @given(EPSILONS, DELTAS)
 def test_the_terminal_of_learn(epsilon: float, delta: float) -> None:
     shown, learned = io.StringIO(), {**report_samples.whole_learned(), "intercept": None}
-    learn_view.show(Console(file=shown, width=300), {**learned, "epsilon": epsilon, "delta": delta})
+    summary = {**learned, "epsilon": epsilon, "delta": delta}
+    job_run.show_run(Console(file=shown, width=300), report_samples.run_of(summary), summary)
     check(shown.getvalue(), epsilon=(epsilon,), delta=delta)
 
 
