@@ -36,9 +36,8 @@ from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.crypto.fixedpoint import to_ring
 from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, Random
 from dca_proto.errors import RoundAborted, UsageError
-from dca_proto.jobs.batches import Batches
 from dca_proto.jobs.forecast import EXACT
-from dca_proto.jobs.job import JobTerms
+from dca_proto.jobs.job import Batches, JobTerms
 from dca_proto.privacy.mechanism import LocalMechanism, Mechanism
 from dca_proto.privacy.noise import MAX_VARIANCE
 from dca_proto.protocol.kinds import LdpReport, NodeRelease, SecureSum

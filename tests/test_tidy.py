@@ -25,7 +25,7 @@ PROTOCOL = PRIVACY | {"dca_proto.protocol"}
 RUNTIME = PROTOCOL | {"structlog", "dca_proto.runtime"}
 """The packages of `dca_proto`, from the bottom to the top: each may import those before it, and no other."""
 FIGURES = {"dca_proto.wording", *(f"dca_proto.privacy.{name}" for name in ("accounting", "cost", "rounding"))}
-JOBS = {f"dca_proto.jobs.{name}" for name in ("batches", "forecast", "job")}
+JOBS = {f"dca_proto.jobs.{name}" for name in ("forecast", "job")}
 NOT_ON_A_DEVICE = (
     "typer",
     "rich",
@@ -82,7 +82,6 @@ LAYERS["emulator.sim"] = {
     "emulator.sim",
     *PROTOCOL,
     "dca_proto.testing",
-    "dca_proto.runtime.filters",
     "dca_proto.runtime.parts",
     "emulator.engine.local",
 }  # pure: filters and the split into packets

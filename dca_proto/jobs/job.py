@@ -1,14 +1,26 @@
-"""A learning job's rounds: what is the same for all of them, and what the trainer is asked for each.
+"""A learning job's rounds: what is the same for all of them, what the trainer is asked for each, and of whom.
 
 A job states the total (epsilon, delta); each round gets its share of mu², or of epsilon where it is of epsilon-private
 reports (`dca_proto.privacy.budget`).
+
+**Mini-batches** are random, those clients first that were used least (DCA, section 3.2). "The model trainer selects a
+random mini-batch of fixed public size from the available clients." A batch is filled from the clients that were used
+least often, and where not all of these fit in, it is a uniformly random subset of them. So nobody is used an (e + 1)-th
+time before everyone available was used e times: E epochs, ⌊E N/B⌋ rounds of B of N clients, cost each client at most E
+rounds. With batches drawn independently, some client would soon be far above the mean, and its budget would end the
+job. Nothing is claimed for the secrecy of the choice: the broker and the Compute nodes see who takes part.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
 import msgspec
 
 from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest, RoundRequest
+from dca_proto.crypto.sealing import Random
+from dca_proto.errors import UsageError
 from dca_proto.privacy.budget import Budget, RoundCost
 from dca_proto.privacy.mechanism import PURE_MECHANISMS
 from dca_proto.protocol.trainer.request import Ask, AskLdpReport, AskNodeRelease, AskSecureSum, OpenRound, tolerated_of
@@ -72,3 +84,73 @@ class JobTerms(msgspec.Struct, frozen=True, kw_only=True):
             case _:
                 tolerated = tolerated_of(expected, self.clients, self.tolerated, self.colluders)
                 return AskSecureSum(computes=self.computes, tolerated=tolerated, colluders=self.colluders)
+
+
+_WORD_BYTES = 8
+_WORD = 1 << 8 * _WORD_BYTES
+
+
+class Batches:
+    """How often each client was used, and who is next."""
+
+    def __init__(self) -> None:
+        self._uses: Counter[bytes] = Counter()
+        self._failures: Counter[bytes] = Counter()
+
+    def pick(self, available: Sequence[bytes], size: int, random: Random) -> tuple[bytes, ...]:
+        """A batch, sorted by id; uniformly random among those that were used least. Changes nothing but `random`.
+
+        Among equals, those come first who were in fewer rounds that were given back (`give_back`).
+
+        Args:
+            available: ids of distinct clients. random: returns random bytes.
+
+        Raises:
+            UsageError: the size is below 1, or above the number of clients.
+        """
+        if not 1 <= size <= len(available):
+            raise UsageError(
+                f"a batch of {size} clients is asked for and {len(available)} are available; "
+                f"ask for 1 to {len(available)}"
+            )
+        chosen: list[bytes] = []
+        for equals in self._ranked(available):
+            missing = size - len(chosen)
+            chosen += equals if len(equals) <= missing else _subset(equals, missing, random)
+            if len(chosen) == size:
+                break
+        return tuple(sorted(chosen))
+
+    def _ranked(self, available: Iterable[bytes]) -> list[list[bytes]]:
+        """The clients in groups of equals, the least used first."""
+        groups: dict[tuple[int, int], list[bytes]] = {}
+        for client in available:
+            groups.setdefault((self._uses[client], self._failures[client]), []).append(client)
+        return [group for _, group in sorted(groups.items())]
+
+    def note(self, chosen: Iterable[bytes]) -> None:
+        """Count one use of each."""
+        self._uses.update(chosen)
+
+    def give_back(self, chosen: Iterable[bytes]) -> None:
+        """Take one use of each back: their round ended without a result, and has cost them nothing."""
+        batch = tuple(chosen)
+        self._uses.subtract(batch)
+        self._failures.update(batch)
+
+
+def _subset(clients: Sequence[bytes], size: int, random: Random) -> list[bytes]:
+    """A uniformly random subset (the first steps of Fisher and Yates' shuffle)."""
+    pool = list(clients)
+    for place in range(size):
+        other = place + _below(len(pool) - place, random)
+        pool[place], pool[other] = pool[other], pool[place]
+    return pool[:size]
+
+
+def _below(bound: int, random: Random) -> int:
+    """A uniformly random number of 0, ..., bound - 1; words beyond the last whole multiple of `bound` are refused."""
+    while True:
+        word = int.from_bytes(random(_WORD_BYTES), "little")
+        if word < _WORD - _WORD % bound:
+            return word % bound

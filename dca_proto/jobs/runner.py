@@ -23,8 +23,7 @@ import msgspec
 from dca_proto.aggregate import Job, NoAggregate, NoisyAggregate, RoundRequest
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.errors import RoundAborted, UsageError
-from dca_proto.jobs.batches import Batches
-from dca_proto.jobs.job import JobTerms
+from dca_proto.jobs.job import Batches, JobTerms
 from dca_proto.jobs.journal import Entry, Failed, GivenUp, Journal, Opened, Recalled, Summed
 from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.protocol.ledger import Cost, worst

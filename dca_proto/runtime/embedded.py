@@ -21,7 +21,7 @@ from amqtt.broker import Broker
 from amqtt.plugins.base import BaseAuthPlugin
 from amqtt.session import Session
 
-from dca_proto.runtime.filters import FilterTree
+from dca_proto.protocol.wire.topics import FilterTree
 
 
 class TrustAll(BaseAuthPlugin):  # type: ignore[misc]

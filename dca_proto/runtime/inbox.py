@@ -9,8 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from dca_proto.errors import DcaError, TransportError
-from dca_proto.protocol.wire.topics import may_be_retained
-from dca_proto.runtime.filters import FilterTree
+from dca_proto.protocol.wire.topics import FilterTree, may_be_retained
 from dca_proto.runtime.parts import Assembler, PartLimits
 from dca_proto.runtime.transport import Message
 

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from dca_proto.errors import DcaError, TransportError, UsageError
-from dca_proto.runtime.filters import FilterTree
+from dca_proto.protocol.wire.topics import FilterTree
 from dca_proto.runtime.inbox import InboxLimits, Pending, closed
 from dca_proto.runtime.transport import Message, Transport
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from dca_proto.runtime.filters import FilterTree
+from dca_proto.protocol.wire.topics import FilterTree
 
 PATIENCE_S = 60.0
 _SETTLING = 65_535  # the number of a publish that only asks whether all before it has been read

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dca_proto.errors import TransportError
-from dca_proto.runtime.filters import FilterTree
+from dca_proto.protocol.wire.topics import FilterTree
 from dca_proto.runtime.inbox import CLIENT_LIMITS, Inbox, InboxLimits
 from dca_proto.runtime.parts import split
 from dca_proto.runtime.transport import Message

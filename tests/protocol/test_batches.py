@@ -33,8 +33,7 @@ from scene import (
 from dca_proto.aggregate import SecureSumRequest
 from dca_proto.cli import main
 from dca_proto.errors import UsageError
-from dca_proto.jobs.batches import Batches
-from dca_proto.jobs.job import JobTerms
+from dca_proto.jobs.job import Batches, JobTerms
 from dca_proto.privacy import accounting
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.cost import PrivacyCost, total

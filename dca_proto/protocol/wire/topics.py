@@ -10,6 +10,8 @@ broker retains a known number of messages of each. Ids are lower-case hexadecima
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from typing import Generic, TypeVar
 
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.errors import PeerError, UsageError
@@ -61,3 +63,52 @@ def subscriptions(federation: str, role: Channel, actor_id: bytes) -> tuple[str,
     }[role]
     inbox = f"dca/{federation}/{role.value}/{actor_id.hex()}/+"
     return inbox, *(f"dca/{federation}/{channel.value}/all/+" for channel in broadcasts)
+
+
+T = TypeVar("T")
+
+
+class _Node(Generic[T]):
+    __slots__ = ("children", "values")
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Node[T]] = {}
+        self.values: dict[T, None] = {}  # a set that keeps its order
+
+
+class FilterTree(Generic[T]):
+    """Values filed under topic filters with the single-level wildcard ``+``, or under topics: a tree of levels.
+
+    A broker that asks every filter for every message spends its time on the hundreds that do not match; the tree visits
+    two branches a level at most: the level itself and ``+``.
+    """
+
+    def __init__(self) -> None:
+        self._root: _Node[T] = _Node()
+
+    def add(self, topic_filter: str, value: T) -> None:
+        """File `value` under `topic_filter`; filing it twice changes nothing."""
+        node = self._root
+        for level in topic_filter.split("/"):
+            node = node.children.setdefault(level, _Node())
+        node.values[value] = None
+
+    def matching(self, topic: str) -> Iterator[T]:
+        """The values whose filters match `topic`, each filter's once."""
+        nodes = [self._root]
+        for level in topic.split("/"):
+            nodes = [child for node in nodes for child in map(node.children.get, (level, "+")) if child is not None]
+        for node in nodes:
+            yield from node.values
+
+    def has_topic(self, topic_filter: str) -> bool:
+        """Whether a topic that something is filed under matches `topic_filter`."""
+        nodes = [self._root]
+        for level in topic_filter.split("/"):
+            found = [node.children.values() if level == "+" else _only(node.children.get(level)) for node in nodes]
+            nodes = [child for children in found for child in children]
+        return any(node.values for node in nodes)
+
+
+def _only(child: _Node[T] | None) -> tuple[_Node[T], ...]:
+    return () if child is None else (child,)
