@@ -95,8 +95,7 @@ class Standardisation:
 
 def into_ball(z: Array, radius: float) -> Array:
     """Vectors along the last axis, those outside the ball of that radius drawn to its surface; it may be infinite."""
-    inside: Array = z / np.maximum(1.0, np.linalg.norm(z, axis=-1, keepdims=True) / radius)
-    return inside
+    return np.asarray(z / np.maximum(1.0, np.linalg.norm(z, axis=-1, keepdims=True) / radius))
 
 
 def standardisation(rows: Array) -> tuple[Array, Array]:

@@ -13,10 +13,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
-Array = NDArray[np.float64]
+from inference.columns import Array
 
 PASSES, STEPS, HALVINGS = 4, 60, 12
 ENOUGH = 1e-6  # of the logarithm of the density: a step that gains less is the last

@@ -15,5 +15,5 @@ What `glm` and `column` share stands beside the folders:
     predictive    what new clients are like
     estimator     what all estimators share
 
-In a folder, `rounds` (or the name of the algorithm) is the generator of a job, and `job` its settings and summary.
+In a folder, `job` has the generator of rounds, its settings and its plan.
 """

@@ -80,12 +80,10 @@ class NormalPosterior(Posterior):
         return np.sqrt(np.diag(self.cov))
 
     def estimates(self, schema: Schema | None = None) -> list[Estimate]:
-        """Each of θ, standardised."""
         found = with_prior(self.mean, self.sd, self.prior_mean, self.prior_sd)
         return [Estimate(name, "", figure) for name, figure in zip(self.names, found, strict=True)]
 
     def _thetas(self, rng: np.random.Generator, chains: int = CHAINS, draws: int = DRAWS) -> Array:
-        """Independent draws of θ, shape ``(chains, draws, p)``."""
         return rng.multivariate_normal(self.mean, self.cov, size=(chains, draws), method="eigh")
 
     def draws(self, rng: np.random.Generator, chains: int = CHAINS, draws: int = DRAWS) -> dict[str, Array]:
@@ -111,7 +109,6 @@ class NormalPosterior(Posterior):
         }
 
     def more(self) -> Summary:
-        """Method, and why it ended early."""
         found: Summary = {"remarks": {"method": self.method}} if self.method else {}
         return {**found, "stopped": self.stopped or None}
 
@@ -148,8 +145,6 @@ class Coefficients(NormalPosterior):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", (INTERCEPT, *self.columns.columns[:-1]))
-
-    # --- in the user's units: of (intercept, slopes), what is predicted being the target, its log or the log odds -----
 
     @property
     def centre(self) -> Array:
@@ -224,15 +219,12 @@ class Coefficients(NormalPosterior):
         return with_prior(mean, sd, before[0], before[1], degrees=self.degrees)
 
     def estimates(self, schema: Schema | None = None) -> list[Estimate]:
-        """Intercept, slopes and spread, in the user's units."""
         known = schema or self.schema
         found = rows_of_slopes(self.figures(), self.columns.columns, known, self.link, self.scale[:-1], self.by)
         if self.spread is not None:
             unit = known.units.get(known.target, known.target) if known and self.link == IDENTITY else ""
             found.append(Estimate(self.spread.name, unit, normal(*self.spread[1:])))
         return found
-
-    # --- predictions and draws ----------------------------------------------------------------------------------------
 
     def standardised(self, X: Array) -> Array:
         """Rows as the model sees them, the constant feature first, shape ``(k, d + 1)``."""
@@ -317,11 +309,9 @@ class Coefficients(NormalPosterior):
 
     @property
     def attrs(self) -> dict[str, object]:
-        """What the draws rest on."""
         return {**super().attrs, "target": self.columns.columns[-1], "repair": self.repair}
 
     def more(self) -> Summary:
-        """As of `NormalPosterior`, and the repair."""
         return super().more() if self.repair is None else {**super().more(), "repair": self.repair}
 
     def scored(self, reference: Any, train: Problem | None, test: Problem) -> HeldOut | None:
@@ -431,12 +421,10 @@ def limited(mean: Array, variance: Array, log_most: float, power: int = 1) -> Ar
 
 def probability(mean: Array, variance: Array) -> Array:
     """E[1/(1 + exp(-η))] of η ~ N(mean, variance), as at the head."""
-    averaged: Array = expit(mean / np.sqrt(1 + np.pi * variance / 8))
-    return averaged
+    return np.asarray(expit(mean / np.sqrt(1 + np.pi * variance / 8)))
 
 
 def probability_square(mean: Array, variance: Array) -> Array:
     """E[1/(1 + exp(-η))²], by Gauss and Hermite's rule of 20 points."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(20)
-    values: Array = expit(mean[..., None] + np.sqrt(variance)[..., None] * nodes) ** 2 @ (weights / weights.sum())
-    return values
+    return np.asarray(expit(mean[..., None] + np.sqrt(variance)[..., None] * nodes) ** 2 @ (weights / weights.sum()))

@@ -131,8 +131,7 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         with warnings.catch_warnings():
             if not getattr(self, "_named_by_rows", True):  # the names came from aggregates: plain arrays are welcome
                 warnings.filterwarnings("ignore", message="X does not have valid feature names")
-            checked: Array = validate_data(self, X, reset=False, dtype=np.float64)
-        return checked
+            return np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
 
 
 class RegressionEstimator(PrivateEstimator):

@@ -25,7 +25,7 @@ from inference.bounds import Interval
 from inference.columns import Standardisation
 from inference.errors import DataError
 from inference.mcmc.posterior import Draws, LocalPosterior
-from inference.mcmc.run import PRIOR_DRAWS, Options, Run, Sampled, numpyro_module
+from inference.mcmc.run import PRIOR_DRAWS, Options, Run, numpyro_module
 from inference.models.glm.regression import LocalRegression, regression_of_rows, regression_of_sums
 from inference.models.linear.aggregate_stats import Aggregates, constant_of, sums_of
 from inference.models.predictive import EXPONENTIAL, GAUSSIAN, GEOMETRIC, POISSON, CategoryClient, ScalarClient
@@ -64,16 +64,8 @@ def gaussian(
     Raises:
         DataError: what `reports` refuses, JAX or NumPyro is missing, or the chains have not mixed.
     """
-    reports, options = scalars_of(given, bounds, parameters=2), Options(**run)
-    believed = prior or GaussianPrior.within(reports.bounds)
-    middle, half = reports.bounds.centre, reports.bounds.half_width  # other units do not fit chains' starts and steps
-    sampled = _column(GAUSSIAN, reports.seen_from(middle, half), believed.seen_from(middle, half), options)
-
-    def in_own_units(drawn: Draws) -> Draws:
-        return {"mean": middle + half * drawn["mean"], "sd": half * drawn["sd"]} if drawn else {}
-
-    own = replace(sampled, draws=in_own_units(sampled.draws), warmup=in_own_units(sampled.warmup))
-    return _scalar(GAUSSIAN, reports, believed, own, options)
+    reports = scalars_of(given, bounds, parameters=2)
+    return _scalar(GAUSSIAN, reports, prior or GaussianPrior.within(reports.bounds), Options(**run))
 
 
 def exponential(
@@ -81,7 +73,7 @@ def exponential(
 ) -> LocalPosterior:
     """``rate`` of exponential data clipped to [0, high]. Arguments and errors as of `gaussian`."""
     reports = _from_zero(EXPONENTIAL, scalars_of(given, bounds, parameters=1))
-    return _positive(EXPONENTIAL, reports, prior or RatePrior.of_exponential(reports.bounds.upper), Options(**run))
+    return _scalar(EXPONENTIAL, reports, prior or RatePrior.of_exponential(reports.bounds.upper), Options(**run))
 
 
 def poisson(
@@ -89,7 +81,7 @@ def poisson(
 ) -> LocalPosterior:
     """``rate`` (the mean) of counts clipped to 0, ..., high. Arguments and errors as of `gaussian`."""
     reports = _counted(POISSON, scalars_of(given, bounds, parameters=1))
-    return _positive(POISSON, reports, prior or RatePrior.of_poisson(reports.bounds.upper), Options(**run))
+    return _scalar(POISSON, reports, prior or RatePrior.of_poisson(reports.bounds.upper), Options(**run))
 
 
 def geometric(
@@ -97,7 +89,7 @@ def geometric(
 ) -> LocalPosterior:
     """``probability`` of a success after x failures, x clipped to 0, ..., high. The rest as of `gaussian`."""
     reports = _counted(GEOMETRIC, scalars_of(given, bounds, parameters=1))
-    return _positive(GEOMETRIC, reports, prior or ProbabilityPrior(), Options(**run))
+    return _scalar(GEOMETRIC, reports, prior or ProbabilityPrior(), Options(**run))
 
 
 def histogram(
@@ -240,10 +232,6 @@ def logistic_inputs(
     return options.checked(regression_of_rows(sampled, rows, prior, options, attrs, intercept=intercept))
 
 
-def _positive(family: str, reports: Scalars, prior: ColumnPrior, options: Options) -> LocalPosterior:
-    return _scalar(family, reports, prior, _column(family, reports, prior, options), options)
-
-
 def _about_missing(reports: Categories) -> tuple[str, ...]:
     """Whether fewer bits were reported than of clients that all have a category, by far (false alarm 3e-5)."""
     if not reports.unary:
@@ -259,23 +247,28 @@ def _about_missing(reports: Categories) -> tuple[str, ...]:
     )
 
 
-def _column(family: str, reports: Scalars, prior: ColumnPrior, options: Options) -> Sampled:
-    """Draws of the family's parameters, in the units of these reports."""
-    models = numpyro_module(MODELS)
-    data = {"prior": asdict(prior), **models.reduced(family, reports)}
-    high = int(reports.bounds.upper) if family in (POISSON, GEOMETRIC) else 0
-    return options.sample(models.ClippedColumn(family, reports.laplace, high), data)
+def _scalar(family: str, reports: Scalars, prior: ColumnPrior, options: Options) -> LocalPosterior:
+    """Draws of the family's parameters; of normal data in half-widths, as other units do not fit chains' starts."""
+    models, seen, believed = numpyro_module(MODELS), reports, prior
+    middle, half = reports.bounds.centre, reports.bounds.half_width
+    if isinstance(prior, GaussianPrior):
+        seen, believed = reports.seen_from(middle, half), prior.seen_from(middle, half)
+    data = {"prior": asdict(believed), **models.reduced(family, seen)}
+    high = int(seen.bounds.upper) if family in (POISSON, GEOMETRIC) else 0
+    sampled = options.sample(models.ClippedColumn(family, seen.laplace, high), data)
 
+    def in_own_units(drawn: Draws) -> Draws:
+        own = isinstance(prior, GaussianPrior) and drawn
+        return {"mean": middle + half * drawn["mean"], "sd": half * drawn["sd"]} if own else drawn
 
-def _scalar(family: str, reports: Scalars, prior: ColumnPrior, sampled: Sampled, options: Options) -> LocalPosterior:
     return options.checked(
         LocalPosterior(
             family,
-            sampled.draws,
+            in_own_units(sampled.draws),
             sampled.sampling,
             ScalarClient(family, reports),
             prior=prior.draws(options.rng, PRIOR_DRAWS),
-            warmup=sampled.warmup,
+            warmup=in_own_units(sampled.warmup),
             notes=reports.notes,
             attrs={"column": reports.column, **reports.attrs},
         )

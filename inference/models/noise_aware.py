@@ -15,7 +15,7 @@ data that are given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -67,29 +67,21 @@ class ClippedColumn:
     high: int = 0
 
     def __call__(self, data: Data) -> None:
-        prior = data["prior"]
+        prior, ends = data["prior"], (self.high,)
         if self.family == GAUSSIAN:
             mean = numpyro.sample("mean", dist.Normal(prior["mean"], prior["mean_sd"]))
             sd = numpyro.sample("sd", dist.Gamma(prior["shape"], prior["rate"]))
-            numpyro.factor(FACTOR, self._gaussian(data, mean, sd))
-            return
-        if self.family == GEOMETRIC:
-            parameter = numpyro.sample("probability", dist.Beta(prior["successes"], prior["failures"]))
+            if self.laplace:
+                numpyro.factor(FACTOR, rectified.gaussian_laplace_sum(data["summary"], mean, sd))
+                return
+            parameters, ends = (mean, sd), (data["low"], data["high"])
+        elif self.family == GEOMETRIC:
+            parameters = (numpyro.sample("probability", dist.Beta(prior["successes"], prior["failures"])),)
         else:
-            parameter = numpyro.sample("rate", dist.Gamma(prior["shape"], prior["rate"]))
-        high = data["high"] if self.family == EXPONENTIAL else self.high
-        numpyro.factor(FACTOR, jnp.sum(data["weight"] * self._likelihood(data["z"], parameter, high, data["scale"])))
-
-    def _gaussian(self, data: Data, mean: Array, sd: Array) -> Array:
-        if self.laplace:
-            return rectified.gaussian_laplace_sum(data["summary"], mean, sd)
-        return jnp.sum(data["weight"] * self._likelihood(data["z"], mean, sd, data["low"], data["high"], data["scale"]))
-
-    @property
-    def _likelihood(self) -> Callable[..., Array]:
-        """ln p of each report, by the name of the family and of the noise."""
-        found: Callable[..., Array] = getattr(rectified, f"{self.family}_{'laplace' if self.laplace else 'gaussian'}")
-        return found
+            parameters = (numpyro.sample("rate", dist.Gamma(prior["shape"], prior["rate"])),)
+            ends = (data["high"],) if self.family == EXPONENTIAL else ends
+        likelihood = getattr(rectified, f"{self.family}_{'laplace' if self.laplace else 'gaussian'}")
+        numpyro.factor(FACTOR, jnp.sum(data["weight"] * likelihood(data["z"], *parameters, *ends, data["scale"])))
 
 
 @dataclass(frozen=True)

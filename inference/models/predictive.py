@@ -140,5 +140,4 @@ def targets_of(score: Array, parameters: Mapping[str, Array], rng: np.random.Gen
 def _root(correlation: Array) -> Array:
     """R with RᵀR = Ω of each matrix; unlike Cholesky's it is there for all that are singular but for rounding."""
     values, vectors = np.linalg.eigh(correlation)
-    root: Array = np.sqrt(np.maximum(values, 0.0))[..., None] * np.swapaxes(vectors, -1, -2)
-    return root
+    return np.asarray(np.sqrt(np.maximum(values, 0.0))[..., None] * np.swapaxes(vectors, -1, -2))

@@ -32,31 +32,38 @@ from dataclasses import dataclass, fields, replace
 from math import inf, sqrt
 
 import numpy as np
-from numpy.typing import NDArray
 
 from inference.bounds import Interval
-from inference.columns import PRIOR_BOUND_SDS
+from inference.columns import PRIOR_BOUND_SDS, Array
 from inference.errors import DataError
 
-Array = NDArray[np.float64]
 Draws = dict[str, Array]
-
 SHAPE = 2.0  # of a Gamma by default: zero has no density, and the 90 % between 0.18 and 2.4 means
 
 
+class _AboveZero:
+    """A frozen dataclass whose fields are finite and above 0, but for `anywhere`, which are finite."""
+
+    anywhere: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for field in fields(self):  # type: ignore[arg-type]
+            number = getattr(self, field.name)
+            if field.name in self.anywhere and not abs(number) < inf:
+                raise DataError(f"{type(self).__name__}: {field.name} is {number:g}; give a finite number")
+            if field.name not in self.anywhere and not 0 < number < inf:
+                raise DataError(f"{type(self).__name__}: {field.name} is {number:g}; give a finite number above 0")
+
+
 @dataclass(frozen=True)
-class GaussianPrior:
+class GaussianPrior(_AboveZero):
     """mean ~ N(``mean``, ``mean_sd``²), sd ~ Gamma(``shape``, rate ``rate``); in the column's own units."""
 
     mean: float
     mean_sd: float
     shape: float
     rate: float
-
-    def __post_init__(self) -> None:
-        _require_above_zero(self, "mean_sd", "shape", "rate")
-        if not abs(self.mean) < inf:
-            raise DataError(f"GaussianPrior: mean is {self.mean:g}; give a finite number")
+    anywhere = ("mean",)
 
     @classmethod
     def within(cls, bounds: Interval) -> GaussianPrior:
@@ -75,14 +82,11 @@ class GaussianPrior:
 
 
 @dataclass(frozen=True)
-class RatePrior:
+class RatePrior(_AboveZero):
     """rate ~ Gamma(``shape``, rate ``rate``), of exponential or Poisson data; in the column's own units."""
 
     shape: float
     rate: float
-
-    def __post_init__(self) -> None:
-        _require_above_zero(self, "shape", "rate")
 
     @classmethod
     def of_exponential(cls, high: float) -> RatePrior:
@@ -100,14 +104,11 @@ class RatePrior:
 
 
 @dataclass(frozen=True)
-class ProbabilityPrior:
+class ProbabilityPrior(_AboveZero):
     """probability ~ Beta(``successes``, ``failures``), of geometric data."""
 
     successes: float = 1.0
     failures: float = 1.0
-
-    def __post_init__(self) -> None:
-        _require_above_zero(self, "successes", "failures")
 
     def draws(self, rng: np.random.Generator, count: int) -> Draws:
         """``probability``, shape ``(count,)``."""
@@ -140,7 +141,7 @@ class DirichletPrior:
 
 
 @dataclass(frozen=True)
-class RegressionPrior:
+class RegressionPrior(_AboveZero):
     """Of linear and logistic regression, in units of the statistic's scale; its defaults are the paper's.
 
     Attributes:
@@ -160,9 +161,6 @@ class RegressionPrior:
     feature_mean_sd: float = 1.0
     residual_sd: float = sqrt(2.5)
 
-    def __post_init__(self) -> None:
-        _require_above_zero(self, *(field.name for field in fields(self)))
-
     @classmethod
     def within(cls, bounds: Array, *, logistic: bool) -> RegressionPrior:
         """That of columns within these bounds; the paper's where they are not known.
@@ -180,22 +178,15 @@ class RegressionPrior:
         return found if logistic else replace(found, coefficient_sd=y / x, intercept_sd=y / 2, residual_sd=y / 2)
 
     def draws(self, rng: np.random.Generator, count: int, features: int) -> Draws:
-        """By the models' sites: ``theta``, ``feature_sd``, ``feature_mean`` (count, features) and ``alpha``,
-        ``residual_sd`` (count,)."""
-        theta = self.coefficient_sd * rng.standard_normal((count, features))
+        """By the models' sites: (count, features), and (count,) of ``alpha`` and ``residual_sd``."""
+
+        def normal(sd: float, *shape: int) -> Array:
+            return sd * rng.standard_normal((count, *shape))
+
         return {
-            "theta": theta,
-            "alpha": self.intercept_sd * rng.standard_normal(count),
-            "feature_mean": self.feature_mean_sd * rng.standard_normal((count, features)),
-            "feature_sd": np.abs(self.feature_sd * rng.standard_normal((count, features))),
-            "residual_sd": np.abs(self.residual_sd * rng.standard_normal(count)),
+            "theta": normal(self.coefficient_sd, features),
+            "alpha": normal(self.intercept_sd),
+            "feature_mean": normal(self.feature_mean_sd, features),
+            "feature_sd": np.abs(normal(self.feature_sd, features)),
+            "residual_sd": np.abs(normal(self.residual_sd)),
         }
-
-
-Prior = GaussianPrior | RatePrior | ProbabilityPrior | DirichletPrior | RegressionPrior
-
-
-def _require_above_zero(prior: Prior, *names: str) -> None:
-    for name in names:
-        if not 0 < (number := getattr(prior, name)) < inf:
-            raise DataError(f"{type(prior).__name__}: {name} is {number:g}; give a finite number above 0")

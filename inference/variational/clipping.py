@@ -102,6 +102,12 @@ def posterior(
     return np.asarray(mean), np.asarray(cov + np.outer(wrong, wrong))
 
 
+def clipped_share(rows: Rows, clip: float) -> float:
+    """The share of gradients longer than C, for rows such as these."""
+    p, norm = expit(rows.x @ rows.theta), np.linalg.norm(rows.x, axis=1)
+    return float(np.mean(p * ((1 - p) * norm > clip) + (1 - p) * (p * norm > clip)))
+
+
 def stretch(rows: Rows, clip: float) -> float:
     """By which part the clip makes coefficients larger, for rows such as these."""
     found = expected(rows, clip)

@@ -87,6 +87,7 @@ WANDER = 2.0  # noise of the last iterates, about, in units of the noise of the 
 USED = 0.8  # of the gradients, the last ones, where the start was near
 NEWTON_STEPS = 3
 STRETCH_MAX = 0.1
+CLIPPED_MAX = 0.5  # share of gradients that a clip of the caller's shortens, from which on the result warns
 ASSUMED = (
     "intervals rest on normal features, and are not to be trusted where features are binary, skewed or heavy-tailed; "
     "method=scores makes no such assumption"
@@ -263,6 +264,11 @@ def _result(
     if ascent.rows is not None:
         mean, cov = _newton(ascent, course, ascent.rows, _precision(prior_sd))
         warnings.append(ASSUMED)
+        if settings.clip and (share := clipping.clipped_share(ascent.rows, ascent.clip)) > CLIPPED_MAX:
+            warnings.append(
+                f"the clip of {ascent.clip:.2g} shortens some {100 * share:.0f} % of the clients' gradients, so that "
+                "coefficients may be far too large or too small; leave clip out, or take a larger one"
+            )
     else:
         last = course.steps[-max(1, round(ascent.settings.averaged * done)) :]
         mean = np.mean([one.mean for one in last], axis=0)

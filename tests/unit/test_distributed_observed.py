@@ -175,8 +175,7 @@ def test_no_node_and_nodes_that_do_not_fit_are_refused() -> None:
     ("changes", "words"),
     [
         ({"S": np.empty((0, 2, 2))}, "there is no node"),
-        ({"S": [np.eye(2), np.eye(3)]}, r"S of node 2 has the shape \(3, 3\), that of node 1 \(2, 2\)"),
-        ({"z": [np.ones(2), np.ones(2), np.ones(1)]}, r"z of node 3 has the shape \(1,\), that of node 1 \(2,\)"),
+        ({"S": [np.eye(2), np.eye(3)]}, "nodes differ in shape"),
         ({"z": np.ones((2, 3))}, r"z has the shape \(2, 3\); expected \(2, 2\)"),
         ({"n": np.ones(3)}, r"n has the shape \(3,\)"),
         ({"n": np.array([100.0, 0.0])}, "node 2 has 0 rows"),

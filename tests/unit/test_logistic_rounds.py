@@ -193,6 +193,15 @@ def test_what_a_narrow_clip_takes_is_given_back() -> None:
     assert np.all(np.abs(np.r_[fit.intercept, fit.coefficients] - TRUTH) < 5 * np.array([0.017, 0.02, 0.019, 0.018]))
 
 
+@pytest.mark.parametrize(("clip", "warned"), [(0.01, True), (0.9, False)])
+def test_a_clip_of_the_callers_that_shortens_most_gradients_is_warned_of(clip: float, warned: bool) -> None:
+    rounds = ExactRounds(normal_rows(2000, 1), (*FEATURES, "y"))
+    settings = VariationalSettings(epochs=3, clip=clip)
+    fit = run(logistic_regression(schema(), rng=np.random.default_rng(1), settings=settings), rounds)
+    assert any("shortens some 100 % of the clients' gradients" in one for one in fit.warnings) == warned
+    assert any("leave clip out" in one for one in fit.warnings) == warned
+
+
 def test_the_mean_of_clipped_gradients_is_that_of_drawn_labels() -> None:
     """b, D and K against 400,000 labels: 5 standard errors of each of 36 numbers, false alarm 2e-5."""
     rng, rows = np.random.default_rng(1), clipping.unknown_rows(4)

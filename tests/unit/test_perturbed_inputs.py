@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiling import quick_and_double
@@ -22,9 +23,7 @@ from inference.models.glm import perturbed
 from papers.ldp2021 import chebyshev
 
 Array = NDArray[np.float64]
-LINEAR, SCATTER = jax.jit(perturbed.linear), jax.jit(perturbed.linear_scatter)
-LOGISTIC = jax.jit(perturbed.logistic, static_argnames="mean")
-LABELLED = jax.jit(perturbed.logistic_scatter, static_argnames="mean")
+SCATTER, LABELLED = jax.jit(perturbed.linear_scatter), jax.jit(perturbed.logistic_scatter, static_argnames="mean")
 EPSILONS = (0.01, 0.3, 2.0, 20.0)
 
 
@@ -55,8 +54,8 @@ MODELS = [Model(1, 1.0, 0), Model(1, 1e-3, 1), Model(2, 1.0, 2), Model(2, 30.0, 
 
 def linear(model: Model, zx: Array, zy: float, var_x: Any, var_y: float) -> float:
     """ln p of one row, always in the same shapes and types, so that nothing is compiled twice."""
-    noise = np.broadcast_to(var_x, model.d)
-    return float(LINEAR(zx[None], np.array([zy]), model.theta, model.sigma2, model.Sigma, noise, float(var_y))[0])
+    noise, w = np.broadcast_to(var_x, model.d), np.append(zx, zy)
+    return float(SCATTER(np.outer(w, w), 1.0, model.theta, model.sigma2, model.Sigma, noise, float(var_y)))
 
 
 def logistic(
@@ -64,7 +63,8 @@ def logistic(
 ) -> float:
     """The same of a labelled row."""
     given = zx[None], np.array([zy]), model.theta, model.Sigma, np.broadcast_to(var_x, model.d), float(p)
-    return float(LOGISTIC(*given, mean=order if order is None else chebyshev.clipped(order), offset=float(offset))[0])
+    mean = order if order is None else chebyshev.clipped(order)
+    return float(LABELLED(np.outer(zx, zx), *given, mean=mean, offset=float(offset)))
 
 
 def integral(log_joint: Callable[[Array], Array], centre: Array, root: Array, reach: float, step: float) -> float:
@@ -203,7 +203,8 @@ def test_of_a_logistic_models_features_the_scatter_is_enough(order: int | None) 
     zx, zy = rng.normal(size=(n, 2)) * [3.0, 0.1], rng.random(n) < 0.3
     terms = model.theta, model.Sigma, np.array([2.0, 0.5]), 0.8, order if order is None else chebyshev.clipped(order)
     found = float(LABELLED(zx.T @ zx, zx, zy, *terms, offset=0.3))
-    assert found == pytest.approx(float(LOGISTIC(zx, zy, *terms, offset=0.3).sum()), rel=1e-12)
+    each = [logistic(model, x, y, terms[2], 0.8, order, 0.3) for x, y in zip(zx, zy.astype(int), strict=True)]
+    assert found == pytest.approx(sum(each), rel=1e-12)
     assert abs(float(LABELLED(1.1 * zx.T @ zx, zx, zy, *terms, offset=0.3)) - found) > 0.1
 
 
@@ -257,10 +258,10 @@ def test_gradients_are_finite_and_those_of_differences(kind: str) -> None:
         x, y, var_x, p = given
         Sigma = base.Sigma * sd[:, None] * sd
         if kind == "linear":
-            return perturbed.linear(x, y, theta, 0.3, Sigma, var_x, var_x).sum()
-        return perturbed.logistic(
-            x, y > 0, theta, Sigma, var_x, p, None if kind == "exact" else chebyshev.clipped(2)
-        ).sum()
+            w = jnp.column_stack([x, y])
+            return perturbed.linear_scatter(w.T @ w, float(len(x)), theta, 0.3, Sigma, var_x, var_x)
+        mean = None if kind == "exact" else chebyshev.clipped(2)
+        return perturbed.logistic_scatter(x.T @ x, x, y > 0, theta, Sigma, var_x, p, mean)
 
     slopes_of = jax.jit(jax.value_and_grad(density, argnums=(0, 1)))
     for sd in (np.full(2, 1e-4), np.ones(2), np.array([1e3, 1e-2])):

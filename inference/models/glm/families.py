@@ -131,8 +131,7 @@ class Poisson(Family):
 
     def likelihood_score(self, phi: Array, x: Array, y: Array) -> Array:
         mean = rate(phi, x)
-        scored: Array = ((y - mean) / (1 + max(phi[-1], 0.0) * mean))[:, None] * x
-        return scored
+        return np.asarray(((y - mean) / (1 + max(phi[-1], 0.0) * mean))[:, None] * x)
 
     def curvature(self, phi: Array, x: Array) -> Array:
         return rate(phi, x)
@@ -156,12 +155,10 @@ class Bernoulli(Family):
         return np.column_stack([self.likelihood_score(phi, x, y), np.zeros(len(x))])
 
     def score_bound(self, phi: Array, x: Array) -> Array:
-        longest: Array = expit(np.abs(x @ phi[:-1])) * np.linalg.norm(x, axis=1)
-        return longest
+        return np.asarray(expit(np.abs(x @ phi[:-1])) * np.linalg.norm(x, axis=1))
 
     def likelihood_score(self, phi: Array, x: Array, y: Array) -> Array:
-        scored: Array = ((y > 0) - expit(x @ phi[:-1]))[:, None] * x
-        return scored
+        return np.asarray(((y > 0) - expit(x @ phi[:-1]))[:, None] * x)
 
     def curvature(self, phi: Array, x: Array) -> Array:
         p = expit(x @ phi[:-1])
@@ -196,8 +193,7 @@ class StudentT(Family):
 
     def score_bound(self, phi: Array, x: Array) -> Array:
         nu = self.degrees
-        longest: Array = np.hypot((nu + 1) / (2 * np.sqrt(nu)) * np.linalg.norm(x, axis=1), max(1.0, nu))
-        return longest
+        return np.asarray(np.hypot((nu + 1) / (2 * np.sqrt(nu)) * np.linalg.norm(x, axis=1), max(1.0, nu)))
 
     def likelihood_score(self, phi: Array, x: Array, y: Array) -> Array:
         found = self.score(phi, x, y)
@@ -215,14 +211,12 @@ class StudentT(Family):
         return found
 
     def targets(self, phi: Array, x: Array, uniform: Array) -> Array:
-        drawn: Array = x @ phi[:-1] + np.exp(phi[-1]) * stdtrit(self.degrees, uniform[:, 0])
-        return drawn
+        return np.asarray(x @ phi[:-1] + np.exp(phi[-1]) * stdtrit(self.degrees, uniform[:, 0]))
 
 
 def rate(phi: Array, x: Array) -> Array:
     """λ of Poisson rows, shape ``(m,)``."""
-    found: Array = np.exp(np.minimum(x @ phi[:-1], PREDICTOR_MAX))
-    return found
+    return np.asarray(np.exp(np.minimum(x @ phi[:-1], PREDICTOR_MAX)))
 
 
 def poisson_quantile(q: Array, mean: Array) -> Array:

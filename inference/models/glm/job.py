@@ -167,9 +167,6 @@ def _request(columns: Standardisation, family: Family, terms: Terms, share: floa
     return SecureSumRequest(STATISTIC, parameters, budget_share=share)
 
 
-# --- jobs -------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Settings:
     """Of both jobs."""

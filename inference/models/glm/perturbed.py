@@ -15,10 +15,9 @@ With x integrated out, z_x ~ N(0, Σ + Σ*), and u = xᵀθ given z_x is normal 
               with p and 1 - p exchanged for z_y = 0
 
 **Linear, at no cost in n.** (z_x, z_y) is jointly normal, so that all rows together depend on the data through their
-scatter matrix alone: `linear_scatter` is the sum of `linear` over rows.
+scatter matrix alone.
 
-**Logistic, one number a row.** That is so of the features' part here too, so that a row costs its label's probability:
-`logistic_scatter` is the sum of `logistic`.
+**Logistic, one number a row.** That is so of the features' part here too, so that a row costs its label's probability.
 
 **s is exact** (`logistic_normal`), where the paper has the mean of a polynomial.
 
@@ -53,30 +52,15 @@ class _Inputs(NamedTuple):
     variance: Array
 
 
-def linear(zx: Array, zy: Array, theta: Array, sigma2: Array, Sigma: Array, var_x: Array, var_y: Array) -> Array:
-    """ln p(z_x, z_y) of each row.
-
-    Args:
-        zx: released features, shape ``(n, d)``. zy: released targets, shape ``(n,)``.
-        theta: coefficients, shape ``(d,)``. sigma2: σ², of the residuals. Sigma: Σ, positive definite.
-        var_x: variances of the noise in the features, broadcastable to ``(d,)``. var_y: σ*². They may be 0.
-
-    Returns:
-        Shape ``(n,)``.
-    """
-    inputs = _inputs(theta, Sigma, var_x)
-    variance = inputs.variance + sigma2 + var_y
-    off = zy - zx @ inputs.weights
-    return _log_features(zx, inputs.root) - (off**2 / variance + jnp.log(variance) + LOG_2PI) / 2
-
-
 def linear_scatter(
     scatter: Array, n: Array, theta: Array, sigma2: Array, Sigma: Array, var_x: Array, var_y: Array
 ) -> Array:
-    """The sum of `linear` over n rows, from Σ wwᵀ of w = (z_x, z_y) alone.
+    """The sum of ln p(z_x, z_y) over n rows, from Σ wwᵀ of w = (z_x, z_y) alone.
 
     Args:
-        scatter: shape ``(d + 1, d + 1)``. n: how many rows it is over. The others as for `linear`.
+        scatter: shape ``(d + 1, d + 1)``. n: how many rows it is over.
+        theta: coefficients, shape ``(d,)``. sigma2: σ², of the residuals. Sigma: Σ, positive definite.
+        var_x: variances of the noise in the features, broadcastable to ``(d,)``. var_y: σ*². They may be 0.
 
     Returns:
         Shape ``()``.
@@ -85,33 +69,7 @@ def linear_scatter(
     variance = inputs.variance + sigma2 + var_y
     contrast = jnp.append(-inputs.weights, 1.0)
     targets = contrast @ scatter @ contrast / variance + n * (jnp.log(variance) + LOG_2PI)
-    return _log_features_sum(scatter[:d, :d], n, inputs.root) - targets / 2
-
-
-def logistic(
-    zx: Array,
-    zy: Array,
-    theta: Array,
-    Sigma: Array,
-    var_x: Array,
-    p: float,
-    mean: Mean | None = None,
-    *,
-    offset: Array = 0.0,
-) -> Array:
-    """ln p(z_x, z_y) of each row.
-
-    Args:
-        zx, theta, Sigma, var_x: as for `linear`. zy: released labels, 0 or 1, shape ``(n,)``.
-        p: the probability that a label was released as it is, from ½ to 1.
-        mean: in the place of s, as for the paper's polynomials; by default s itself. offset: added to xᵀθ.
-
-    Returns:
-        Shape ``(n,)``.
-    """
-    inputs = _inputs(theta, Sigma, var_x)
-    labels = _log_labels(zx @ inputs.weights + offset, inputs.variance, zy, p, mean)
-    return _log_features(zx, inputs.root) + labels
+    return _log_features(scatter[:d, :d], n, inputs.root) - targets / 2
 
 
 def logistic_scatter(
@@ -126,17 +84,17 @@ def logistic_scatter(
     *,
     offset: Array = 0.0,
 ) -> Array:
-    """The sum of `logistic` over rows.
+    """The same of labelled rows.
 
     Args:
-        scatter: Σ z_x z_xᵀ of the rows, shape ``(d, d)``. The others as for `logistic`.
-
-    Returns:
-        Shape ``()``.
+        scatter: Σ z_x z_xᵀ of the rows, shape ``(d, d)``. zx: released features, shape ``(n, d)``.
+        zy: released labels, 0 or 1, shape ``(n,)``. theta, Sigma, var_x: as for `linear_scatter`.
+        p: the probability that a label was released as it is, from ½ to 1.
+        mean: in the place of s, as for the paper's polynomials; by default s itself. offset: added to xᵀθ.
     """
     inputs = _inputs(theta, Sigma, var_x)
     labels = _log_labels(zx @ inputs.weights + offset, inputs.variance, zy, p, mean)
-    return _log_features_sum(scatter, zx.shape[0], inputs.root) + labels.sum()
+    return _log_features(scatter, zx.shape[0], inputs.root) + labels.sum()
 
 
 def _inputs(theta: Array, Sigma: Array, var_x: Array) -> _Inputs:
@@ -158,14 +116,8 @@ def _log_labels(m: Array, v: Array, zy: Array, p: float, mean: Mean | None) -> A
     return jnp.log((1 - p) + (2 * p - 1) * jnp.where(positive, s, 1 - s))
 
 
-def _log_features(zx: Array, root: Array) -> Array:
-    """ln N(z_x; 0, LLᵀ) of each row, shape ``(n,)``."""
-    white = jax.scipy.linalg.solve_triangular(root, jnp.asarray(zx).T, lower=True)
-    return -(jnp.sum(white**2, axis=0) + zx.shape[-1] * LOG_2PI) / 2 - jnp.log(jnp.diagonal(root)).sum()
-
-
-def _log_features_sum(scatter: Array, n: Array, root: Array) -> Array:
-    """The sum of `_log_features` over n rows, of their scatter Σ z_x z_xᵀ; shape ``()``."""
+def _log_features(scatter: Array, n: Array, root: Array) -> Array:
+    """ln N(z_x; 0, LLᵀ) of n rows together, from their scatter Σ z_x z_xᵀ; shape ``()``."""
     half = jax.scipy.linalg.solve_triangular(root, jnp.eye(root.shape[0]), lower=True)
     constants = root.shape[0] * LOG_2PI / 2 + jnp.log(jnp.diagonal(root)).sum()
     return -jnp.sum((half @ scatter) * half) / 2 - n * constants

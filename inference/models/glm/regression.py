@@ -71,13 +71,11 @@ class LocalRegression(LocalPosterior):
     logistic: bool
 
     def estimates(self, schema: Schema | None = None) -> list[Estimate]:
-        """Intercept and slopes, with quantiles of draws for intervals."""
         found = [*self.figures(INTERCEPT), *self.figures(COEFFICIENTS)]
         link, known = LOGIT if self.logistic else IDENTITY, schema or self.linear.schema
         return rows_of_slopes(found, self.linear.columns.columns, known, link, self.mean[FEATURE_SD], BY_SD)
 
     def scored(self, reference: Any, train: Problem | None, test: Problem) -> HeldOut:
-        """As of `Coefficients`."""
         other = None if reference is None else reference.predict(test.X)[0]
         if not self.logistic:
             return scored(IDENTITY, self.linear.predict(test.X)[0], other, train, test)

@@ -175,9 +175,6 @@ def _score(aggregate: NoisyAggregate, family: Family) -> Score:
     return Score(asked, score, value[size : size + terms], aggregate.noise_variance, observed)
 
 
-# --- without privacy --------------------------------------------------------------------------------------------------
-
-
 def exact_fit(
     X: Array, y: Array, family: Family, prior_sd: float = PRIOR_SD, names: Sequence[str] = ()
 ) -> Coefficients:

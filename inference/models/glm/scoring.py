@@ -232,8 +232,7 @@ def positive(matrix: Array) -> Array:
     """The nearest matrix whose eigenvalues are above 0."""
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
     least = FLOOR * max(float(np.abs(values).mean()), TINY)
-    found: Array = (vectors * np.maximum(values, least)) @ vectors.T
-    return found
+    return np.asarray((vectors * np.maximum(values, least)) @ vectors.T)
 
 
 def squares_of(one: Score, family: Family, n: float) -> Array:
@@ -289,8 +288,7 @@ def _carried_over(one: Score, rows: Rows, n: float, last: float) -> _Part:
 
 def _root(matrix: Array, power: float) -> Array:
     values, vectors = np.linalg.eigh(positive(matrix))
-    found: Array = (vectors * values**power) @ vectors.T
-    return found
+    return np.asarray((vectors * values**power) @ vectors.T)
 
 
 def _newton(one: Score, part: _Part, n: float, prior: Prior) -> Array:
@@ -326,8 +324,7 @@ def _variances(one: Score, part: _Part, n: float, centred: Array, near: Array) -
     squares = np.r_[np.full(apart.size - 1, squares[:-1].max()), max(squares.max(), own)]
     in_slope = (part.factor / one.terms.information) ** 2 * far
     floor = FLOOR * n * float(np.trace(part.cov))
-    variances: Array = np.asarray(one.noise_variance * (1 + in_slope) + floor + (WRONG * n) ** 2 * squares)
-    return variances
+    return np.asarray(one.noise_variance * (1 + in_slope) + floor + (WRONG * n) ** 2 * squares)
 
 
 def _centred(family: Family, p: int) -> Array:

@@ -169,11 +169,9 @@ class SgdFit(Coefficients):
     weight: Array
 
     def figures(self) -> list[Figure]:
-        """Means alone."""
         return [Figure(float(value)) for value in (self.intercept, *self.coefficients)]
 
     def more(self) -> Summary:
-        """As of all coefficients, and the groups."""
         return {**super().more(), "groups": self.groups._asdict()}
 
 
@@ -215,85 +213,64 @@ def ldp_sgd(
     scaled = Standardisation.within_bounds(schema, PRIOR_BOUND_SDS) if columns is None else columns
     if scaled.columns != schema.columns:
         raise DataError(f"columns {', '.join(scaled.columns)} are scaled, and the schema has others; give one for each")
-    descent = _Descent(scaled, settings, plan)
+    dimension = len(scaled.columns) - 1 + settings.intercept
+    known = scaled.parameters() | {"clip": settings.radius(dimension), "family": settings.family}
+    known["intercept"] = settings.intercept
+    iterates, held, gained, stopped = [np.zeros(dimension)], list[NoisyAggregate](), 0.0, ""
     for t in range(1, plan.number + 1):
+        asked = known | {"theta": [float(value) for value in iterates[-1]]}
         try:
-            reports = yield descent.request()
+            reports = yield LdpReportRequest("gradient", asked, rows_max=1, batch=plan.size, mechanism=GAUSSIAN)
         except NoAggregate as ended:
             if t == 1:
                 raise
-            descent.stopped = ended.reason
+            stopped = ended.reason
             break
-        descent.step(reports)
-        if on_progress is not None:
-            on_progress(Iteration(t, plan.number, *descent.scored(score)))
-    return descent.result(schema)
-
-
-class _Descent:
-    """The iterates so far."""
-
-    def __init__(self, columns: Standardisation, settings: SgdSettings, plan: Groups) -> None:
-        dimension = len(columns.columns) - 1 + settings.intercept
-        self._columns, self._settings, self._plan = columns, settings, plan
-        self._iterates = [np.zeros(dimension)]
-        self._noise_sd: list[float] = []
-        self._contributors, self._gained, self._private = 0, 0.0, True
-        self.stopped = ""
-
-    def request(self) -> LdpReportRequest:
-        """Of the clipped gradients of the next group at the last iterate."""
-        settings, theta = self._settings, self._iterates[-1]
-        parameters = self._columns.parameters() | {
-            "theta": [float(value) for value in theta],
-            "clip": settings.radius(len(theta)),
-            "family": settings.family,
-            "intercept": settings.intercept,
-        }
-        return LdpReportRequest("gradient", parameters, rows_max=1, batch=self._plan.size, mechanism=GAUSSIAN)
-
-    def step(self, reports: NoisyAggregate) -> None:
-        """The next iterate."""
-        n, theta, settings = reports.contributors, self._iterates[-1], self._settings
+        held.append(reports)
+        n = reports.contributors
         gradient, variance = reports.value / n, reports.noise_variance / n**2
-        if len(self._iterates) > 1:  # this group's noise has nothing to do with what was moved before
-            self._gained += float(gradient @ (theta - self._iterates[-2]))
-        self._iterates.append(theta + settings.step(len(self._iterates), len(theta), variance) * gradient)
-        self._noise_sd.append(sqrt(variance))
-        self._contributors += n
-        self._private &= reports.private
-
-    def scored(self, score: Score | None) -> tuple[str, float]:
-        """What a step is told by."""
-        return (GAINED, self._gained) if score is None else (score.name, score.of(self._iterates[-1]))
-
-    def result(self, schema: Schema) -> SgdFit:
-        """The mean of the last iterates; the first, zero, is never among them."""
-        steps, settings = len(self._iterates) - 1, self._settings
-        last = self._iterates[-max(1, round(settings.averaged * steps)) :]
-        against = settings.noise_to_signal(len(self._iterates[0]), float(np.mean(np.square(self._noise_sd))))
-        theta, weight = np.mean(last, axis=0), steps / (steps + against)
-        theta = theta if settings.intercept else np.r_[0.0, theta]
-        return SgdFit(
-            schema=schema,
-            columns=self._columns,
-            link=IDENTITY if settings.family == NORMAL else LOGIT,
-            mean=theta,
-            cov=np.zeros((len(theta), len(theta))),
-            constant=float(settings.intercept),
-            groups=self._plan,
-            iterations=steps,
-            stopped=self.stopped,
-            contributors=self._contributors,
-            noise_sd=tuple(self._noise_sd),
-            weight=weight,
-            private=schema.private and self._private,
-            warnings=about_weight(float(weight.min()), self._contributors),
-            by=BY_BOUNDS,
-        )
+        if t > 1:  # this group's noise has nothing to do with what was moved before
+            gained += float(gradient @ (iterates[-1] - iterates[-2]))
+        iterates.append(iterates[-1] + settings.step(t, dimension, variance) * gradient)
+        if on_progress is not None:
+            told = (GAINED, gained) if score is None else (score.name, score.of(iterates[-1]))
+            on_progress(Iteration(t, plan.number, *told))
+    return _result(schema, scaled, plan, settings, iterates, held, stopped)
 
 
-# --- the job ----------------------------------------------------------------------------------------------------------
+def _result(
+    schema: Schema,
+    columns: Standardisation,
+    plan: Groups,
+    settings: SgdSettings,
+    iterates: list[Array],
+    held: list[NoisyAggregate],
+    stopped: str,
+) -> SgdFit:
+    """The mean of the last iterates; the first, zero, is never among them."""
+    noise_sd = tuple(sqrt(one.noise_variance / one.contributors**2) for one in held)
+    contributors, steps = sum(one.contributors for one in held), len(held)
+    last = iterates[-max(1, round(settings.averaged * steps)) :]
+    weight = steps / (steps + settings.noise_to_signal(len(last[0]), float(np.mean(np.square(noise_sd)))))
+    theta = np.mean(last, axis=0)
+    theta = theta if settings.intercept else np.r_[0.0, theta]
+    return SgdFit(
+        schema=schema,
+        columns=columns,
+        link=IDENTITY if settings.family == NORMAL else LOGIT,
+        mean=theta,
+        cov=np.zeros((len(theta), len(theta))),
+        constant=float(settings.intercept),
+        groups=plan,
+        iterations=steps,
+        stopped=stopped,
+        contributors=contributors,
+        noise_sd=noise_sd,
+        weight=weight,
+        private=schema.private and all(one.private for one in held),
+        warnings=about_weight(float(weight.min()), contributors),
+        by=BY_BOUNDS,
+    )
 
 
 @dataclass(frozen=True)
@@ -346,7 +323,6 @@ class LdpSgd(LearningJob):
         return GAUSSIAN
 
     def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
-        """All of each client's budget in its only report."""
         number, size = _groups(settings, conditions)
         purpose = "all of the budget on one gradient step" if number == 1 else "in each client's one report, by groups"
         return [Stage(number, 1.0, purpose, batch=size, uses=1)]

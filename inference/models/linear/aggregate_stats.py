@@ -44,9 +44,6 @@ DEFAULTS: Mapping[str, Any] = {
 MUST_AGREE = ("columns", "centre", "scale", "bound", *(name for name in DEFAULTS if name != "weights"))
 
 
-# --- sums -------------------------------------------------------------------------------------------------------------
-
-
 def checked(aggregates: Aggregates) -> list[NoisyAggregate]:
     """The aggregates as a list in which all fit together. Raises `DataError` as `statistics_of`."""
     listed = [aggregates] if isinstance(aggregates, NoisyAggregate) else list(aggregates)
@@ -176,7 +173,8 @@ def sums_of(aggregates: Aggregates, *, labels: bool) -> NoisySums:
     value, variance, n = found.value, found.noise_variance, found.n
     if constant := constant_of(parameters):
         count = value[0] / constant**2
-        n = max_complete_rows(count, variance[0] / constant**4, n) if variance[0] > 0 else max(round(count), 1)
+        most = int(max_complete_rows(count, variance[0] / constant**4, n))
+        n = most if variance[0] > 0 else max(round(count), 1)
     if not np.all(np.isfinite(value)) or not np.all(variance >= 0):
         raise DataError("a sum is not finite or a variance of noise is below 0; look at how it was released")
     if n < len(value):
@@ -185,9 +183,6 @@ def sums_of(aggregates: Aggregates, *, labels: bool) -> NoisySums:
             "taken to be normal"
         )
     return replace(found, n=n, attrs={**found.attrs, "n": n})
-
-
-# --- regressions ------------------------------------------------------------------------------------------------------
 
 
 def plausible_prior(statistics: SufficientStatistics, features: int, residual_variance: float | None = None) -> Array:
@@ -203,8 +198,7 @@ def plausible_prior(statistics: SufficientStatistics, features: int, residual_va
     else:
         target = (1.0 if residual_variance is None else residual_variance) / (1 - PRIOR_R2)
     per_unit = prior_precision(features)[-len(squares) :]
-    precision: Array = per_unit * squares / target
-    return precision
+    return np.asarray(per_unit * squares / target)
 
 
 def fit_of(

@@ -101,8 +101,7 @@ def repaired(A: Array, repair: str) -> Array:
     """The positive semi-definite matrix that stands for A, shape ``(..., m, m)``; for noise-aware, A₊."""
     values, vectors = np.linalg.eigh(A)
     values = np.abs(values) if repair == ABSOLUTE else np.maximum(values, 0.0)
-    positive: Array = (vectors * values[..., None, :]) @ np.swapaxes(vectors, -1, -2)
-    return positive
+    return np.asarray((vectors * values[..., None, :]) @ np.swapaxes(vectors, -1, -2))
 
 
 def shrunk(A: Array, variance: ArrayLike, *, constant: bool = False) -> Array:
@@ -133,8 +132,7 @@ def _james_stein(a: Array, variance: ArrayLike, freedom: int) -> Array:
         return a
     norm = (a**2).sum(axis=-1) + np.finfo(float).tiny
     factor = np.maximum(0.0, 1 - freedom * np.asarray(variance, float) / norm)
-    closer: Array = factor[..., None] * a
-    return closer
+    return np.asarray(factor[..., None] * a)
 
 
 def noise_covariance(
@@ -330,8 +328,7 @@ class Fit:
         cov = self.published_spread()
         if self.aware:
             return np.asarray(np.linalg.inv(self.prior + self.learnt(cov)[0]), float)
-        widened: Array = cov + cov @ self._privacy(cov) @ cov / self.variance[..., None, None] ** 2
-        return widened
+        return np.asarray(cov + cov @ self._privacy(cov) @ cov / self.variance[..., None, None] ** 2)
 
     def _privacy(self, cov: Array | None) -> Array:
         return noise_covariance(self.beta, self.statistics.noise, constant=self.statistics.constant, cov=cov)
@@ -366,13 +363,11 @@ def _residual_variance(statistics: SufficientStatistics, plus: Array, beta: Arra
     explained = 2 * (beta * statistics.xy).sum(axis=-1) - (beta * _apply(plus, beta)).sum(axis=-1)
     yy = np.abs(statistics.yy)
     hidden = np.sqrt(statistics.noise.yy) + np.finfo(float).eps * np.where(yy > 0, yy, 1.0)
-    floored: Array = np.maximum(statistics.yy - explained, hidden) / statistics.n
-    return floored
+    return np.asarray(np.maximum(statistics.yy - explained, hidden) / statistics.n)
 
 
 def _apply(matrix: Array, vector: Array) -> Array:
-    product: Array = (matrix @ vector[..., None])[..., 0]
-    return product
+    return np.asarray((matrix @ vector[..., None])[..., 0])
 
 
 def summarise(x: Array, y: Array) -> SufficientStatistics:

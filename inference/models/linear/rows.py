@@ -81,16 +81,12 @@ def log_prior(rows: Any, n: Any, missing: float = MISSING) -> Any:
     return (rows - n) / (missing * n)
 
 
-def max_complete_rows(count: float, variance: float, n: int) -> int:
+def max_complete_rows(count: Array, variance: Array, n: Array) -> Array:
     """How many rows there can be: n, or more where the noisy count says so.
 
     Args:
         count: the noisy sum of the constant's squares over c². variance: of its noise, in rows².
     """
-    return int(_max_rows(np.asarray(count), np.asarray(variance), np.asarray(n)))
-
-
-def _max_rows(count: Array, variance: Array, n: Array) -> Array:
     margin = BEYOND * np.sqrt(variance)
     return np.where(count > n + margin, np.floor(count + margin), n)
 
@@ -101,7 +97,7 @@ def estimate(count: Array, variance: Array, n: Array) -> tuple[Array, Array]:
     Args:
         count, variance, n: as of `max_complete_rows`; they broadcast.
     """
-    n, margin = _max_rows(count, variance, n)[..., None], MARGIN * np.sqrt(variance)[..., None]
+    n, margin = max_complete_rows(count, variance, n)[..., None], MARGIN * np.sqrt(variance)[..., None]
     count, twice = count[..., None], 2 * np.maximum(variance, np.finfo(float).tiny)[..., None]
     low, high = np.maximum(0, np.minimum(count, n) - margin), np.minimum(n, np.maximum(count, 0) + margin)
     rows = low + (high - low) * np.linspace(0, 1, POINTS)
@@ -126,9 +122,6 @@ def counted(statistics: SufficientStatistics, constant: float) -> SufficientStat
     xx[..., 0, 0] = rows * square
     noise = replace(noise, constant=left * square**2)
     return replace(statistics, n=np.maximum(np.rint(rows), 1), xx=xx, noise_variance=noise, constant=True)
-
-
-# --- whole rows -----------------------------------------------------------------------------------------------------
 
 
 def sensitivity(bound: float) -> float:

@@ -165,9 +165,6 @@ class _OneSumPilot:
         return Rows(np.insert(x, 0, 1.0, axis=1), found.mean)
 
 
-# --- the job ----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Settings(VariationalSettings):
     """Of the job: of rounds of gradients, and further ones."""

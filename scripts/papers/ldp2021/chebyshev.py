@@ -10,7 +10,7 @@ is order 3. On the paper's [-3, 3] they are off by up to 0.067 and 0.011. Beyond
 that its mean under a wide normal law need not be a probability any more: |u| or v is large, and the likelihood could be
 negative. So `clipped` brings it into [CLIP, 1 - CLIP]; the two labels' probabilities still add up to 1, and the row
 says nothing more of θ through its label. From order 4 on a polynomial turns around (order 4 at ±2.9, for R = 3): θ may
-have several modes, and chains may not mix. As the mean of `perturbed.logistic` order 2 is ten times as fast as the
+have several modes, and chains may not mix. As the mean of `perturbed` order 2 is ten times as fast as the
 sigmoid itself.
 """
 
@@ -76,7 +76,7 @@ def mean(coefficients: NDArray[np.float64], m: Array, v: Array) -> Array:
 
 @cache
 def clipped(order: int, radius: float = RADIUS) -> Mean:
-    """The polynomial's mean as `perturbed.logistic` takes it: one object for the same options, compiled once."""
+    """The polynomial's mean as `perturbed` takes it: one object for the same options, compiled once."""
     return partial(_clipped, order, radius)
 
 

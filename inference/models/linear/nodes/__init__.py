@@ -12,6 +12,6 @@ The paper's other samplers and adaSSP are in `scripts/papers/mcmc2023`.
 """
 
 from inference.models.linear.nodes.methods import fit
-from inference.models.linear.nodes.observed import NodeStatistics, Prior, check_observed, nodes_of, prior_of
+from inference.models.linear.nodes.observed import NodeStatistics, Prior, nodes_of, prior_of
 
-__all__ = ["NodeStatistics", "Prior", "check_observed", "fit", "nodes_of", "prior_of"]
+__all__ = ["NodeStatistics", "Prior", "fit", "nodes_of", "prior_of"]

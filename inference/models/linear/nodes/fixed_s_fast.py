@@ -15,13 +15,10 @@ noisy Ŝ_j as exact.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from inference.errors import DataError, unknown
 from inference.models.linear.closed_form import Posterior
 from inference.models.linear.nodes.observed import NodeStatistics, Prior, check_observed
-
-Array = NDArray[np.float64]
 
 SD, VARIANCE = SIGMA_Y = ("sd", "variance")
 

@@ -126,8 +126,7 @@ class Prior(NamedTuple):
         Args:
             d: features, a constant among them. sd: rough standard deviations of the d features, then the target, in
                 the scaled units, broadcastable to ``(d + 1,)``; a third for columns in half-widths of their bounds.
-            constant: value of the first feature where it is a constant, else 0; its entry of ``sd`` is not used, and κ
-                is for the other features.
+            constant: value of the first feature where it is a constant, else 0. Its entry of ``sd`` is not used.
         """
         spread = np.broadcast_to(np.asarray(sd, float), (d + 1,)) ** 2
         explained, columns = PRIOR_R2 * spread[-1], d - (constant > 0)
@@ -215,8 +214,8 @@ def _rows(node: NoisyAggregate, part: SufficientStatistics, constant: float) -> 
     """How many rows the node has, complete or not. Clients who sum several rows each may be more rows than clients."""
     if node.relation != OF_CLIENTS or not constant:
         return float(node.contributors)
-    variance = float(np.asarray(part.noise.xx)) / constant**4
-    return float(max_complete_rows(float(part.xx[0, 0]) / constant**2, variance, node.contributors))
+    variance = np.asarray(part.noise.xx) / constant**4
+    return float(max_complete_rows(part.xx[0, 0] / constant**2, variance, np.asarray(node.contributors)))
 
 
 def regressions(aggregates: Aggregates) -> list[NoisyAggregate]:
@@ -262,9 +261,10 @@ def check_observed(observed: NodeStatistics) -> NodeStatistics:
         DataError: no node, shapes differ, between nodes too, a number is not finite, S is not symmetric or further from
             any positive semi-definite matrix than its noise explains, a node has no row, or a variance is negative.
     """
-    for name in ("S", "z"):
-        _check_alike(name, getattr(observed, name))
-    arrays = NodeStatistics(*(np.asarray(array, float) for array in observed))
+    try:
+        arrays = NodeStatistics(*(np.asarray(array, float) for array in observed))
+    except ValueError:  # a list of different shapes
+        raise DataError("nodes differ in shape; give nodes with the same features only") from None
     if arrays.S.ndim != 3 or arrays.S.shape[0] == 0:
         raise DataError(f"S has the shape {arrays.S.shape}, so there is no node; give S of at least one, (J, d, d)")
     J, d = arrays.S.shape[:2]
@@ -289,17 +289,6 @@ def check_prior(prior: Prior, d: int) -> None:
         matrix = np.asarray(getattr(prior, name), float)
         if not np.allclose(matrix, matrix.T) or np.linalg.eigvalsh(matrix)[0] <= 0:
             raise DataError(f"the prior's {name} is not symmetric and positive definite, as a covariance must be")
-
-
-def _check_alike(name: str, nodes: Field) -> None:
-    """Raise `DataError` where nodes in a list differ in shape, as no array can hold them then."""
-    shapes = [np.shape(node) for node in nodes] if np.iterable(nodes) else []
-    for place, shape in enumerate(shapes[1:], start=2):
-        if shape != shapes[0]:
-            raise DataError(
-                f"{name} of node {place} has the shape {shape}, that of node 1 {shapes[0]}; give nodes with the same "
-                "features only"
-            )
 
 
 def _check_node(observed: NodeStatistics, j: int) -> None:
