@@ -196,11 +196,7 @@ def _could_be_rows(X: Any) -> bool:
 
 
 def aggregates_in(X: Any) -> list[NoisyAggregate]:
-    """The aggregates, if X is one or a sequence of nothing else; otherwise none.
-
-    Raises:
-        DataError: a sequence holds aggregates and something else.
-    """
+    """The aggregates, if X is one or a sequence of nothing else; otherwise none. Raises `DataError` of a mixture."""
     if isinstance(X, NoisyAggregate):
         return [X]
     if not isinstance(X, list | tuple) or not any(isinstance(one, NoisyAggregate) for one in X):

@@ -138,7 +138,7 @@ def linear(
     noise_aware: bool = True,
     **run: Unpack[Run],
 ) -> LocalRegression:
-    """Linear regression from noisy sums of the statistic "regression", in the columns' own units.
+    """Linear regression from noisy sums of the statistic "regression", in own units. Errors as of `gaussian`.
 
     Args:
         given: a sum, or several of different clients: of the protocol, of a trusted aggregator, of data nodes or of
@@ -146,11 +146,7 @@ def linear(
             the residuals are like. Columns are normal, about unknown means where there is a constant (``intercept``),
             else about the public centres; clipping is not in the model, but in `warnings`.
         prior: by default that of the columns' bounds (`RegressionPrior.within`). schema: of the columns, for their
-            units.
-        noise_aware: False leaves the noise out of the model.
-
-    Raises:
-        DataError: as `gaussian`.
+            units. noise_aware: False leaves the noise out of the model.
     """
     return _summed(given, prior, schema, noise_aware, Options(**run), logistic=False)
 
@@ -175,7 +171,7 @@ def linear_inputs(
     noise_aware: bool = True,
     **run: Unpack[Run],
 ) -> LocalRegression:
-    """Linear regression from perturbed rows.
+    """Linear regression from perturbed rows. Errors as of `gaussian`.
 
     Args:
         given: reports by "analytic-gaussian" of the statistic "sum" or "mean", one row for each client: the features,
@@ -183,9 +179,6 @@ def linear_inputs(
         prior: as of `linear`; bare reports, whose bounds are not known, have the paper's.
         intercept: whether there is one and the features have unknown means; the paper's model has neither.
         noise_aware: False takes the reports for the rows.
-
-    Raises:
-        DataError: as `gaussian`.
     """
     rows, options = rows_of(given), Options(**run)
     prior = prior or RegressionPrior.within(np.minimum(rows.bound, rows.radius), logistic=False)
@@ -208,7 +201,7 @@ def logistic_inputs(
     noise_aware: bool = True,
     **run: Unpack[Run],
 ) -> LocalRegression:
-    """Logistic regression from perturbed features, and labels reported by randomised response.
+    """Logistic regression from perturbed features, and labels by randomised response. Errors as of `gaussian`.
 
     Args:
         given: reports by "analytic-gaussian" of the features, one row for each client; their law is as of
@@ -217,9 +210,6 @@ def logistic_inputs(
             who reported them. (How a client's budget is split between the two is the rounds' affair.)
         mean: in the place of the sigmoid's mean under a normal law (`perturbed.Mean`); by default itself.
         prior, intercept, noise_aware: as of `linear_inputs`.
-
-    Raises:
-        DataError: as `gaussian`.
     """
     rows, options = labelled_rows_of(given, labels), Options(**run)
     prior = prior or RegressionPrior.within(np.minimum(rows.bound, rows.radius), logistic=True)

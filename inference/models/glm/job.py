@@ -28,7 +28,7 @@ from inference.jobs.settings import require_count, require_positive, require_sha
 from inference.locate import locate, located_by
 from inference.models.coefficients import Coefficients, RegressionJob
 from inference.models.glm.families import Bernoulli, Family, Poisson, StudentT, rate
-from inference.models.glm.scored_fit import PRIOR_SD, STATISTIC, exact_fit, fit_of, phi_of, prior_of, rows_of, simulated
+from inference.models.glm.scored_fit import PRIOR_SD, STATISTIC, Scores, exact_fit, fit_of, prior_of, rows_of
 from inference.models.glm.scoring import Rows, Terms, best_terms
 from inference.problem import Problem, Schema
 from inference.rounds import Job
@@ -97,7 +97,8 @@ def scores(
         terms = best_terms(rows, phi, phases.contributors, noise, prior, last=place == rounds)
         aggregates.append((yield _request(columns, family, terms, share)))
         if place < rounds:
-            rows, found = simulated(aggregates), phi_of(aggregates, family.prior_sd).mean
+            held = Scores.of(aggregates)
+            rows, found = held.rows, held.phi(family.prior_sd).mean
             phi = _nearer(phi, found, rows) if isinstance(family, Bernoulli) else _next(found, rows, columns, mean, sd)
     return tuple(aggregates)
 

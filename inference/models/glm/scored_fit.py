@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf, log
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,12 +34,36 @@ FAMILIES: dict[str, type[Family]] = {one.name: one for one in (Poisson, Bernoull
 STEPS, CONVERGED = 100, 1e-10  # of Fisher's scoring on rows, and its last step
 
 
-def phi_of(aggregates: Sequence[NoisyAggregate], prior_sd: float = PRIOR_SD) -> Normal:
-    """The posterior of φ given released scores, as of `fit_of`, shapes ``(d + 2,)`` and ``(d + 2, d + 2)``."""
-    rounds = _rounds(aggregates)
-    columns, family = Standardisation.of(rounds[0].parameters), family_of(rounds[0])
-    scores = [_score(one, family) for one in rounds]
-    return posterior(scores, simulated(aggregates), rounds[-1].contributors, prior_of(family, columns, prior_sd))
+class Scores(NamedTuple):
+    """Released scores: the rounds, and what they asked of which columns."""
+
+    rounds: list[NoisyAggregate]
+    family: Family
+    columns: Standardisation
+    scores: list[Score]
+
+    @classmethod
+    def of(cls, aggregates: Sequence[NoisyAggregate]) -> Scores:
+        """Those among the aggregates. Raises `DataError` as `fit_of`."""
+        rounds = [one for one in aggregates if one.statistic == STATISTIC and one.parameters.get("information")]
+        if not rounds:
+            raise DataError(
+                "no aggregate is of the statistic 'gradient' with its information; give those of all rounds of a job "
+                "'poisson-regression', 'robust-regression' or 'logistic'"
+            )
+        family = family_of(rounds[0])
+        return cls(rounds, family, Standardisation.of(rounds[0].parameters), [_score(one, family) for one in rounds])
+
+    @property
+    def rows(self) -> Rows:
+        """The simulation by the features' moments that the first round has."""
+        squares = squares_of(self.scores[0], self.family, self.rounds[0].contributors)
+        return rows_of(self.family, self.columns, squares)
+
+    def phi(self, prior_sd: float) -> Normal:
+        """The posterior of φ, shapes ``(d + 2,)`` and ``(d + 2, d + 2)``."""
+        prior = prior_of(self.family, self.columns, prior_sd)
+        return posterior(self.scores, self.rows, self.rounds[-1].contributors, prior)
 
 
 def fit_of(
@@ -57,30 +82,28 @@ def fit_of(
     Raises:
         DataError: none is of that statistic with the information beside the gradient, or ``prior_sd`` is not above 0.
     """
-    rounds = _rounds(aggregates)
-    family, phi = family_of(rounds[0]), phi_of(aggregates, prior_sd)
+    held = Scores.of(aggregates)
+    phi, rounds = held.phi(prior_sd), len(held.rounds)
+    located = [word for one in aggregates if one.statistic == PHASES for word in locate(one).warnings]
     return replace(
-        _coefficients(family, Standardisation.of(rounds[0].parameters), phi, prior_sd, schema),
+        _coefficients(held.family, held.columns, phi, prior_sd, schema),
         method="private Fisher scoring",
-        contributors=rounds[-1].contributors,
+        contributors=held.rounds[-1].contributors,
         private=(schema is None or schema.private) and all(one.private for one in aggregates),
-        epochs=len(rounds),
-        iterations=len(rounds),
-        warnings=(*notes, *_warnings(aggregates, phi)),
+        epochs=rounds,
+        iterations=rounds,
+        warnings=(*notes, *located, *_warnings(held, phi)),
         aggregates=tuple(aggregates),
         again=partial(fit_of, tuple(aggregates), schema=schema, notes=notes),
     )
 
 
-def _warnings(aggregates: Sequence[NoisyAggregate], phi: Normal) -> list[str]:
+def _warnings(held: Scores, phi: Normal) -> list[str]:
     """What speaks against the posterior, a sentence each."""
-    found = [word for one in aggregates if one.statistic == PHASES for word in locate(one).warnings]
-    rounds = _rounds(aggregates)
-    family = family_of(rounds[0])
-    first, logistic = _score(rounds[0], family), isinstance(family, Bernoulli)  # whose job has no setting of rounds
+    first, logistic = held.scores[0], isinstance(held.family, Bernoulli)  # whose job has no setting of rounds
     squares, noise = symmetric(first.curved)[1:, 1:], float(np.sqrt(first.noise_variance))
-    found += repeated(rounds[0].parameters["columns"], squares, noise)
-    asked = np.array(rounds[-1].parameters["theta"])
+    found = list(repeated(held.columns.columns, squares, noise))
+    asked = np.array(held.rounds[-1].parameters["theta"])
     away = float(np.abs(phi.mean[: asked.size] - asked).max())
     if away > AWAY_MAX:
         found.append(
@@ -114,25 +137,6 @@ def _coefficients(
         spread=spread,
         schema=schema,
     )
-
-
-def _rounds(aggregates: Sequence[NoisyAggregate]) -> list[NoisyAggregate]:
-    """Those of scores."""
-    found = [one for one in aggregates if one.statistic == STATISTIC and one.parameters.get("information")]
-    if not found:
-        raise DataError(
-            "no aggregate is of the statistic 'gradient' with its information; give those of all rounds of a job "
-            "'poisson-regression', 'robust-regression' or 'logistic'"
-        )
-    return found
-
-
-def simulated(aggregates: Sequence[NoisyAggregate]) -> Rows:
-    """The simulation by the features' moments that the first round of scores has."""
-    first = next(one for one in aggregates if one.statistic == STATISTIC)
-    family = family_of(first)
-    squares = squares_of(_score(first, family), family, first.contributors)
-    return rows_of(family, Standardisation.of(first.parameters), squares)
 
 
 def prior_of(family: Family, columns: Standardisation, prior_sd: float) -> Prior:

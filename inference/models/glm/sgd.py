@@ -134,10 +134,7 @@ class Groups(NamedTuple):
 
 
 def groups(clients: int, least: int = 1, most: int = GROUPS_MAX) -> Groups:
-    """As many groups as can be of at least so many clients; one, where clients are fewer.
-
-    Args:
-        clients: N. least: G. most: how many groups at most.
+    """As many groups as can be, at most ``most``, of at least G = ``least`` of N clients; one, where those are fewer.
 
     Raises:
         DataError: no client, or groups of none.

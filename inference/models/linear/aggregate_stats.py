@@ -132,11 +132,7 @@ def statistics_of(aggregates: Aggregates) -> SufficientStatistics:
 
 
 def vector_of(found: SufficientStatistics, aggregates: Sequence[NoisyAggregate], *, squares: bool = True) -> NoisySums:
-    """Statistics in one vector: unique terms of Σ xxᵀ row by row, Σ xy and, unless ``squares`` is false, Σ y².
-
-    Args:
-        found: of these aggregates.
-    """
+    """Statistics of these aggregates in one vector: unique terms of Σ xxᵀ row by row, Σ xy and, if wanted, Σ y²."""
     (i, j), noise = np.triu_indices(len(found.xy)), found.noise
     parts = [(found.xx[i, j], noise.xx), (found.xy, noise.xy)]
     if squares and found.yy is not None:

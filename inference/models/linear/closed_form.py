@@ -202,12 +202,7 @@ class Posterior:
 
 
 def unpack(
-    value: Array,
-    features: int,
-    n: int,
-    noise_variance: float,
-    *,
-    weights: tuple[float, float, float] = (1, 1, 1),
+    value: Array, features: int, n: int, noise_variance: float, *, weights: tuple[float, float, float] = (1, 1, 1)
 ) -> SufficientStatistics:
     """The statistics in a released vector: unique terms of xxᵀ row by row, then xy, then y² if it is there.
 
@@ -216,10 +211,7 @@ def unpack(
         features: m, a constant included, whose own square is left as it was released (`rows.counted`).
         n: how many contributors the sum is over. noise_variance: of each coordinate of ``value``.
         weights: w that the terms of xxᵀ, xy and y² were multiplied by before the noise, whose variance in a block's own
-            units is therefore 1/w² times that of ``value``.
-
-    Raises:
-        DataError: the vector has another length.
+            units is therefore 1/w² times that of ``value``. Raises `DataError` where the vector has another length.
     """
     unique = features * (features + 1) // 2
     if value.size not in (unique + features, unique + features + 1):

@@ -110,11 +110,7 @@ def estimate(count: Array, variance: Array, n: Array) -> tuple[Array, Array]:
 
 
 def counted(statistics: SufficientStatistics, constant: float) -> SufficientStatistics:
-    """The statistics with as many rows as are complete, as far as the square of their constant first feature tells.
-
-    Args:
-        statistics: as released. constant: c, its value.
-    """
+    """The statistics with as many rows as are complete, as far as the square of their constant feature c tells."""
     square, noise = constant**2, statistics.noise
     count, variance = np.asarray(statistics.xx[..., 0, 0]) / square, np.asarray(noise.xx, float) / square**2
     rows, left = estimate(count, variance, np.asarray(statistics.n))
@@ -141,11 +137,7 @@ def _simulated(features: int) -> tuple[Array, Array, Array]:
 
 
 def target_bound(n: int, features: int, noise_std: Callable[[float], float]) -> float:
-    """q, in standard deviations of the scaled target.
-
-    Args:
-        n: rows. features: d. noise_std: of each coordinate of the second round's sum, given q.
-    """
+    """q, in standard deviations of the scaled target. Args: noise_std: of the second round's sum, given q."""
     weights, squares, targets = _simulated(features)
     signal, residual = (weights * squares).mean(), (weights**2 * squares).mean() * (1 - PRIOR_R2)
     root = np.sqrt(weights)
@@ -159,11 +151,7 @@ def target_bound(n: int, features: int, noise_std: Callable[[float], float]) -> 
 
 
 def about_columns(statistics: SufficientStatistics, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-    """What speaks against sums of whole rows: features that nearly repeat each other, a target that is mostly clipped.
-
-    Args:
-        statistics: of `with_weights`. parameters: of the statistic.
-    """
+    """What speaks against sums of whole rows: features that nearly repeat each other, a target that is clipped."""
     *features, target = parameters["columns"]
     words = list(repeated(features, statistics.xx[1:, 1:], float(np.sqrt(np.asarray(statistics.noise.xx, float)))))
     most = (parameters["bound"][-1] / parameters["intercept_bound"]) ** 2 * np.trace(statistics.xx)
@@ -208,11 +196,7 @@ def weighted(moments: Array) -> Weights:
 
 
 def with_weights(statistics: SufficientStatistics, constant: float) -> SufficientStatistics:
-    """Statistics of whole rows with Σ s² for n, and with what the residuals' spread is.
-
-    Args:
-        statistics: as released. constant: c, both the constant's value and the radius.
-    """
+    """Statistics of whole rows with Σ s² for n, and with what the residuals' spread is. Args: constant: and radius."""
     m, square = statistics.xx.shape[-1], constant**2
     variance = np.asarray(statistics.noise.xx, float)
     count = np.asarray(np.trace(statistics.xx)) / square
