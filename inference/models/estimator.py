@@ -138,6 +138,10 @@ class RegressionEstimator(PrivateEstimator):
     """A regression, whose posterior is in ``fit_``. A subclass says what it is, from each source."""
 
     schema: Schema | None
+    coef_: Any
+    coef_sd_: Any
+    intercept_: Any
+    intercept_sd_: Any
 
     @abstractmethod
     def _of_rows(self, X: Any, y: Any) -> Coefficients: ...

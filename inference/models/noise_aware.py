@@ -67,7 +67,9 @@ class ClippedColumn:
     high: int = 0
 
     def __call__(self, data: Data) -> None:
-        prior, ends = data["prior"], (self.high,)
+        prior = data["prior"]
+        parameters: tuple[Array, ...]
+        ends: tuple[Array, ...] = (self.high,)
         if self.family == GAUSSIAN:
             mean = numpyro.sample("mean", dist.Normal(prior["mean"], prior["mean_sd"]))
             sd = numpyro.sample("sd", dist.Gamma(prior["shape"], prior["rate"]))
