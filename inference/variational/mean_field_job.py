@@ -264,7 +264,7 @@ def _result(
     if ascent.rows is not None:
         mean, cov = _newton(ascent, course, ascent.rows, _precision(prior_sd))
         warnings.append(ASSUMED)
-        if settings.clip and (share := clipping.clipped_share(ascent.rows, ascent.clip)) > CLIPPED_MAX:
+        if ascent.settings.clip and (share := clipping.clipped_share(ascent.rows, ascent.clip)) > CLIPPED_MAX:
             warnings.append(
                 f"the clip of {ascent.clip:.2g} shortens some {100 * share:.0f} % of the clients' gradients, so that "
                 "coefficients may be far too large or too small; leave clip out, or take a larger one"
