@@ -244,6 +244,15 @@ def test_the_core_has_no_io_no_clock_and_no_hidden_randomness(path: Path) -> Non
             assert not ast.unparse(node).endswith("utils.random"), "PyNaCl's own randomness"
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "dca_proto" / "protocol").glob("*/*.py")), ids=show)
+def test_phases_are_compared_in_the_actors_tables_only(path: Path) -> None:
+    """An actor asks its round's table (`takes`, `step`): what affects a transition stands there."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Compare):
+            sides = (node.left, *node.comparators)
+            assert not [one for one in sides if isinstance(one, ast.Attribute) and one.attr == "phase"], node.lineno
+
+
 @pytest.mark.parametrize("path", [path for path in files() if "sim" in path.parts and path.stem != "team"], ids=show)
 def test_virtual_time_has_no_real_one(path: Path) -> None:
     """No event loop, clock, socket or thread in the simulator; processes in step are `team`'s affair."""
