@@ -88,6 +88,7 @@ def job_round(held: HeldRound) -> Round:
         attempts=held.attempts,
         recalled=held.recalled,
         expected=figures.get("clients"),
+        arrived=None if sum_ is None else len(sum_.nodes) or (None if sum_.reports is None else sum_.contributors),
         nodes=[] if sum_ is None else [node_of(one) for one in sum_.nodes],
         **figures,
     )

@@ -329,7 +329,7 @@ def _setting(run: Run) -> Iterator[Line]:
         yield f"tolerated dropouts (T){' of all clients' if run.batch else ''}", count(run.tolerated)
         yield "reserved for colluders (c)", count(run.colluders)
         yield "contributions needed in each round, at least", count(_needed(run))
-    yield "Compute nodes (M)", count(run.computes) if run.is_summed else "none"
+    yield ("Compute nodes (M)", count(run.computes)) if run.is_summed else ("Compute nodes", "none")
     yield "each value's units", "those of the sum that is released; columns are scaled by their public bounds"
     known = {
         "reports, one of each client": None if run.reports is None else count(run.reported),

@@ -122,7 +122,7 @@ def test_a_histogram_of_reports(
     assert max(map(len, done.stderr.splitlines())) <= 80
     assert (tmp_path / "run" / "coefficients.png").read_bytes().startswith(b"\x89PNG")
     page = page_of(capsys)
-    for text in ("Learned from 60 private reports", "Each report is private by itself", "60 reports by unary-encoding",
+    for text in ("Learned from 60 private reports", "each report is private by itself", "60 reports by unary-encoding",
                  "How many reports name each category", "unbiased", "reports, one of each client"):  # fmt: skip
         assert text in page
     assert "Compute nodes (M)" not in page
@@ -358,7 +358,7 @@ def test_a_trainer_learns_from_reports_and_pays_once(
         assert "job 'ldp-sgd' asks 6 clients by groups, and knows 0; name a folder of the clients' certificates" in said
     assert "epsilon 1, delta 0 in one round" in told
     assert "N = 6 clients, each with a report of its own by unary-encoding, private by itself" in told
-    assert "epsilon 1, delta 0 of every participant's budget; each report is private by itself" in told
+    assert "epsilon 1 per client, delta 0; each report is private by itself" in told
     assert "another concentration, chains, warmup, draws, require_mixed, seed costs nothing" in told
     result = json.loads(Path("l.json").read_text())
     (one,) = result["rounds"]
@@ -377,7 +377,7 @@ def test_a_trainer_learns_from_reports_and_pays_once(
     assert "the federation's account: found a total of epsilon 2.5 with this round" in words(capsys.readouterr().err)
     assert main(["report", "l.json"]) == 0
     page = Path("l.html").read_text()
-    for text in ("Learned from 6 private reports", "Each report is private by itself", "How many reports name each"):
+    for text in ("Learned from 6 private reports", "each report is private by itself", "How many reports name each"):
         assert text in page
 
 
