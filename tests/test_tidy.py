@@ -88,7 +88,6 @@ LAYERS["emulator.sim"] = {
 AUDIT = {"numpy", "msgspec", "scipy", "emulator", *JOBS, *PROTOCOL, "dca_proto.statistics", "dca_proto.testing"}
 LAYERS |= {
     "emulator.audit": AUDIT,
-    "emulator.audit.picture": AUDIT | {"matplotlib"},
     "emulator.audit.report": AUDIT | {"rich"},
     "emulator.audit.command": AUDIT | {"typer", "rich", "dca_proto.cli"},
 }

@@ -10,12 +10,15 @@ bounded from above by Clopper and Pearson (1934), each at half of the allowed er
   2015). That assumes nothing about the mechanism, and is far from tight for Gaussian noise.
 
 A threshold must not be chosen on the runs that it is judged by: `best_thresholds` takes pilot runs of their own.
+What the adversary saw is kept in few numbers: a histogram of each world, and the error rates of many thresholds.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta, norm
@@ -23,6 +26,8 @@ from scipy.stats import beta, norm
 from dca_proto.privacy import accounting
 from emulator.audit.adversary import Samples
 
+BINS = 80
+_CUTS = 100
 _CANDIDATES = 400
 _NEAR_CERTAINTY = 1 - 1e-6
 Rates = NDArray[np.float64]
@@ -104,3 +109,53 @@ def best_thresholds(pilot: Samples, runs: int, delta: float, confidence: float) 
     expected = Errors(seen.false_positives * factor, seen.false_negatives * factor, runs)
     gdp, cp = _gap(seen, _NEAR_CERTAINTY), epsilon_lower_cp(expected, delta, confidence)
     return Thresholds(float(cuts[np.argmax(gdp)]), float(cuts[np.argmax(cp)]))
+
+
+class Distributions(msgspec.Struct, frozen=True):
+    """How many runs lie in each bin: `edges` ascend, and `counts` has a number for each two of them, of each world."""
+
+    edges: list[float]
+    counts: tuple[list[int], list[int]]
+
+    def __post_init__(self) -> None:
+        if len(self.edges) < 2 or any(high <= low for low, high in pairwise(self.edges)):
+            raise ValueError("distributions.edges do not ascend")
+        if {len(one) for one in self.counts} != {len(self.edges) - 1}:
+            raise ValueError("distributions.counts are not one for each two edges")
+
+    @classmethod
+    def of(cls, samples: Samples) -> Distributions:
+        """`BINS` bins over the range of both worlds, with a little margin."""
+        low, high = (float(extreme(np.concatenate(samples))) for extreme in (np.min, np.max))
+        margin = 0.05 * (high - low) or 1.0
+        edges = np.linspace(low - margin, high + margin, BINS + 1)
+        zero, one = (np.histogram(values, edges)[0].tolist() for values in samples)
+        return cls(edges.tolist(), (zero, one))
+
+
+class TradeOff(msgspec.Struct, frozen=True):
+    """Error rates of guessing world 0 above a threshold, for thresholds from below all runs upwards."""
+
+    false_positives: list[float]
+    false_negatives: list[float]
+
+    @classmethod
+    def of(cls, samples: Samples, cuts: int = _CUTS) -> TradeOff:
+        """One threshold lies below all runs, and `cuts` at their quantiles."""
+        quantiles = np.quantile(np.concatenate(samples), np.linspace(0, 1, cuts))
+        counted = count_errors(samples, np.concatenate([[-np.inf], quantiles]))
+        positives, negatives = counted.false_positives / counted.runs, counted.false_negatives / counted.runs
+        return cls(positives.tolist(), negatives.tolist())
+
+
+def gaussian_trade_off(positives: Rates, mu: float) -> Rates:
+    """The least FNR that μ leaves at each FPR: Φ(Φ⁻¹(1 - FPR) - μ)."""
+    curve: Rates = norm.cdf(norm.isf(positives) - mu)
+    return curve
+
+
+def approximate_trade_off(positives: Rates, epsilon: float, delta: float) -> Rates:
+    """The least FNR that (ε, δ) leaves: max(0, 1 - δ - e^ε FPR, e^-ε (1 - δ - FPR))."""
+    steep, flat = 1 - delta - np.exp(epsilon) * positives, np.exp(-epsilon) * (1 - delta - positives)
+    least: Rates = np.maximum(0.0, np.maximum(steep, flat))
+    return least

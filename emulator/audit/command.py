@@ -16,14 +16,21 @@ from dca_proto.cli.output import STDOUT, require_json_target, require_plot_targe
 from dca_proto.cli.progress import PatientBar
 from dca_proto.crypto.sealing import Random
 from dca_proto.errors import UsageError
-from dca_proto.privacy.rounding import claim_words
+from dca_proto.privacy.rounding import at_most
 from dca_proto.testing import seeded
 from emulator import engine as engines
-from emulator.audit.adversary import Adversary, Experiment, experiment, survey_runs, watch
-from emulator.audit.effort import pilot_runs, require_runs, require_time
+from emulator.audit.adversary import (
+    Adversary,
+    Experiment,
+    experiment,
+    pilot_runs,
+    require_runs,
+    require_time,
+    survey_runs,
+    watch,
+)
 from emulator.audit.faults import FAULTS, RUNS_MIN, programme
-from emulator.audit.finding import REFUTED, find, same_law
-from emulator.audit.picture import plot_audit
+from emulator.audit.finding import REFUTED, STANDS, Finding, find, same_law
 from emulator.audit.programme import IdealRounds, Rounds
 from emulator.audit.protocol import ProtocolRounds
 from emulator.audit.report import Audit, Result, figures_table, plan_lines, result, sentence
@@ -122,10 +129,14 @@ def audit(
     finding = find(world, seen, views(world, plan.programme, random), confidence, same_law_p)
     console.print(figures_table(finding))
     say(console, finding.verdict, sentence(plan.setting, finding))
-    write_json(msgspec.to_builtins(result(plan, finding, seen.main, time.monotonic() - began_s)), json_to)
+    shown = result(plan, finding, seen.main, time.monotonic() - began_s)
+    write_json(msgspec.to_builtins(shown), json_to)
     if plot is not None:
+        from emulator.report.audit import page  # heavy, and needed here only
+        from emulator.report.charts import picture
+
         with whole_file(plot) as place:
-            plot_audit(seen.main, finding, place, title=_title(plan, finding.verdict))
+            picture(page(shown).charts, place, _title(plan, finding))
         say(console, "picture", str(plot))
     return EXIT_REFUTED if finding.verdict == REFUTED else 0
 
@@ -186,9 +197,13 @@ def _attack(
     return seen, same_law(seen.main, reference.samples)
 
 
-def _title(plan: Audit, verdict: str) -> str:
+def _title(plan: Audit, finding: Finding) -> str:
     setting, fault = plan.setting, f"planted fault: {plan.programme.name}" if plan.programme.name else ""
     swarm = "one data node" if setting.is_release else f"N = {setting.clients}, T = {setting.tolerated}"
-    point = f"{swarm}, {claim_words(setting.epsilon, setting.delta)}"
-    first = f"Audit: the claim {'is ' * (verdict != 'stands')}{verdict}" if verdict != "not covered" else "Audit"
-    return f"{first} ({fault or f'coalition {setting.coalition}'})\n{point}, {plan.runs:,} rounds of each world"
+    point = f"{swarm}, {setting.promise}"
+    words = {STANDS: ": the claim stands", REFUTED: ": the claim is refuted"}
+    found = f"{finding.variance_ratio:.4g} of the variance needed is left, epsilon proved: "
+    return (
+        f"Audit{words.get(finding.verdict, '')} ({fault or f'coalition {setting.coalition}'})\n"
+        f"{point}, {plan.runs:,} rounds of each world: {found}{at_most(finding.epsilon_lower_gdp)}"
+    )

@@ -18,7 +18,8 @@ from dca_proto.privacy import accounting
 from dca_proto.statistics.contribution import contribution
 from dca_proto.wording import nearest
 from emulator.audit.programme import Programme
-from emulator.audit.worlds import VICTIM, Setting, World, default_coalition, of_release
+from emulator.audit.worlds import Setting, World, default_coalition, of_release
+from emulator.claim import VICTIM
 
 RUNS_MIN = 20_000
 """So few runs still show every fault: the smallest lowers a variance by 8 %, which is 11 standard errors then."""

@@ -8,7 +8,7 @@ program shows less than once in 100 is told as a doubt.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -40,6 +40,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         threshold_gdp, threshold_cp: where the adversary cut.
         attack_line: on which it looked, a vector of length 1.
         residual_variance: of the noise that it could not remove, on that line, with `residual_variance_interval`.
+        variance_ratio: that over what the claim needs.
         least_variance: the least on any of `lines` lines: the attack's, the one on which other runs had the least
             noise, and each coordinate. least_line: which. least_variance_interval: for all of them at once.
         variance_floor: what the claim needs on every line. variance_noticeable: noise that is short by this part of it
@@ -61,6 +62,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     threshold_cp: float
     attack_line: tuple[float, ...]
     residual_variance: float
+    variance_ratio: float
     residual_variance_interval: tuple[float, float]
     least_variance: float
     least_variance_interval: tuple[float, float]
@@ -68,18 +70,13 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     lines: int
     variance_floor: float
     variance_noticeable: float
-    uniformity: tuple[dict[str, Any], ...]
+    uniformity: tuple[View, ...]
     uniformity_p: float | None
     same_law_p: float | None
     verdict: str
     evidence: tuple[str, ...]
     doubts: tuple[str, ...]
     verdict_confidence: float = 1 - FALSE_ALARM
-
-    @property
-    def variance_ratio(self) -> float:
-        """Residual variance over what the claim needs."""
-        return self.residual_variance / self.variance_floor
 
 
 class _Signs(NamedTuple):
@@ -130,6 +127,7 @@ def find(
         threshold_cp=cuts.cp,
         attack_line=tuple(seen.lines[0].tolist()),
         residual_variance=noise[0].variance,
+        variance_ratio=noise[0].variance / world.floor,
         residual_variance_interval=noise[0].interval(confidence),
         least_variance=noise[least].variance,
         least_variance_interval=noise[least].interval(1 - (1 - confidence) / lines),
@@ -137,7 +135,7 @@ def find(
         lines=lines,
         variance_floor=world.floor,
         variance_noticeable=noticeable(noise[0].degrees, FALSE_ALARM / KINDS / lines),
-        uniformity=tuple(view._asdict() for view in views),
+        uniformity=tuple(views),
         uniformity_p=uniformity_p,
         same_law_p=same_law_p,
         verdict=_verdict(world.setting.covered, evidence),

@@ -7,7 +7,7 @@ writes down what it draws, so that the coalition knows its own noise; the others
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import msgspec
 import numpy as np
@@ -19,7 +19,7 @@ from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 from dca_proto.protocol.client.actor import Client
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.facts import Declined, RoundCompleted, RoundFailed
-from dca_proto.testing import Envelope, Network, TestFederation, seeded
+from dca_proto.testing import Network, TestFederation, seeded
 from emulator.audit.programme import Seen
 from emulator.audit.worlds import Setting, World
 from emulator.engine import Engine
@@ -27,7 +27,6 @@ from emulator.engine import Engine
 _UNUSED_COMPUTES = 2
 _BATCH = 16
 _NAME_CHARS = 26  # of 32 that a federation's name may have
-Records = Iterable[tuple[str, bytes, bytes]]
 
 
 class Recording(DistributedDiscreteGaussian):
@@ -63,60 +62,49 @@ class ProtocolRounds:
 def _hold(setting: Setting, batch: tuple[int, int, str]) -> Seen:
     """So many runs in a world: a batch has the world's side, its size and its seed."""
     side, runs, seed = batch
-    federation = _Federation(World(setting), side, seeded(seed))
-    both = [federation.hold() for _ in range(runs)]
+    cast = _Cast(World(setting), side, seeded(seed))
+    both = [cast.hold() for _ in range(runs)]
     return Seen(np.array([total for total, _ in both]), np.array([own for _, own in both]))
 
 
-class _Federation:
-    """Actors that hold rounds in one world; from the federation's name all their keys derive."""
+class _Cast(TestFederation):
+    """Actors that hold rounds in one world; from the federation's name all their keys derive.
+
+    That of a data node has Compute nodes, too, of which its round makes no use.
+    """
 
     def __init__(self, world: World, side: int, random: Random) -> None:
-        self._world, self._side, self._random = world, side, random
-        rows = [world.row(client, side) for client in range(world.setting.clients)]
-        name = f"audit-{random(ID_BYTES).hex()[:_NAME_CHARS]}"
-        self._cast = _cast(world, tuple(world.validated.statistic.columns), rows, name)
+        setting = world.setting
+        super().__init__(
+            setting.clients,
+            setting.computes or _UNUSED_COMPUTES,
+            columns=tuple(world.validated.statistic.columns),
+            rows=[world.row(client, side) for client in range(setting.clients)],
+            name=f"audit-{random(ID_BYTES).hex()[:_NAME_CHARS]}",
+        )
+        self.policy = msgspec.structs.replace(self.policy, rows_of_many=setting.is_release)
+        self._world, self._side, self._random, self._spy = world, side, random, Recording()
+
+    def client(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> Client:
+        self.mechanism = self._spy if index in self._world.coalition else DistributedDiscreteGaussian()
+        return super().client(index, records)
 
     def hold(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The sum that is released, and the part of it that the coalition's own clients put in."""
-        world, cast, spy = self._world, self._cast, Recording()
-        network = self._network(spy)
+        world, network = self._world, Network()
+        lost = set(self.clients[world.present.stop :])  # the contributions of those who drop out
+        network.tamper = lambda one: () if one.sender in lost and one.to.channel is Channel.COMPUTE else (one,)
+        self._spy.drawn.clear()
+        self.network(network)
         network.deliver()
-        ask = world.ask(cast.computes)
-        request = msgspec.structs.replace(world.request, round_id=self._random(ID_BYTES), ask=ask)
-        network.command(cast.trainer_identity.id, request)
+        request = msgspec.structs.replace(
+            world.request, round_id=self._random(ID_BYTES), ask=world.setting.ask(self.computes)
+        )
+        network.command(self.trainer_identity.id, request)
         network.advance(network.now_ms + request.collect_window_ms + 2 * request.commit_window_ms)
         total = np.rint(_value(network) / world.validated.unit).astype(np.int64)
         data = [world.encode(world.row(client, self._side)) for client in world.coalition]
-        return total, sum([*data, *spy.drawn], np.zeros(world.size, dtype=np.int64))
-
-    def _network(self, spy: Recording) -> Network:
-        """All actors; the contributions of those who drop out are lost."""
-        network, world, cast = Network(), self._world, self._cast
-        lost = set(cast.clients[world.present.stop :])
-
-        def passes(envelope: Envelope) -> tuple[Envelope, ...]:
-            return () if envelope.sender in lost and envelope.to.channel is Channel.COMPUTE else (envelope,)
-
-        def client(index: int, records: Records) -> Client:
-            cast.mechanism = spy if index in world.coalition else DistributedDiscreteGaussian()
-            return cast.client(index, records)
-
-        network.tamper = passes
-        for index in range(world.setting.computes):
-            network.add(Channel.COMPUTE, functools.partial(cast.compute, index))
-        for index in range(world.setting.clients):
-            network.add(Channel.CLIENT, functools.partial(client, index))
-        network.add(Channel.TRAINER, cast.trainer)
-        return network
-
-
-def _cast(world: World, columns: tuple[str, ...], rows: Sequence[NDArray[np.float64]], name: str) -> TestFederation:
-    """The federation of a world; a data node's has Compute nodes, too, of which its round makes no use."""
-    setting = world.setting
-    cast = TestFederation(setting.clients, setting.computes or _UNUSED_COMPUTES, columns=columns, rows=rows, name=name)
-    cast.policy = msgspec.structs.replace(cast.policy, rows_of_many=setting.is_release)
-    return cast
+        return total, sum([*data, *self._spy.drawn], np.zeros(world.size, dtype=np.int64))
 
 
 def _value(network: Network) -> NDArray[np.float64]:

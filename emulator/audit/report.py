@@ -9,9 +9,9 @@ import msgspec
 from rich import box
 from rich.table import Table
 
-from dca_proto.privacy.rounding import at_least, at_most, claim_words
+from dca_proto.privacy.rounding import at_least, at_most
 from emulator.audit.adversary import Samples
-from emulator.audit.curves import Distributions, Errors, in_few_numbers
+from emulator.audit.bounds import Distributions, TradeOff
 from emulator.audit.finding import DOUBT, FALSE_ALARM, KINDS, NOT_COVERED, REFUTED, Finding
 from emulator.audit.programme import Programme
 from emulator.audit.worlds import ROWS, Setting
@@ -112,7 +112,6 @@ class Result(Finding, frozen=True, kw_only=True):
     """
 
     kind: str = "audit"
-    variance_ratio: float
     sentence: str
     audited: str
     fault: str | None = None
@@ -128,17 +127,15 @@ class Result(Finding, frozen=True, kw_only=True):
     seed: int | None = None
     seconds: float
     distributions: Distributions
-    trade_off: Errors
+    trade_off: TradeOff
 
 
 def result(audit: Audit, finding: Finding, samples: Samples, seconds: float) -> Result:
     """Everything, for programs; `samples` are the runs that the errors were counted on."""
     setting = msgspec.structs.asdict(audit.setting)
     coalition = msgspec.structs.asdict(setting.pop("coalition"))
-    distributions, trade_off = in_few_numbers(samples)
     return Result(
         **msgspec.structs.asdict(finding),
-        variance_ratio=finding.residual_variance / finding.variance_floor,
         sentence=sentence(audit.setting, finding),
         audited="protocol" if audit.protocol else "ideal functionality",
         fault=audit.programme.name or None,
@@ -153,18 +150,17 @@ def result(audit: Audit, finding: Finding, samples: Samples, seconds: float) -> 
         pilot_runs=audit.pilot_runs,
         seed=audit.seed,
         seconds=seconds,
-        distributions=distributions,
-        trade_off=trade_off,
+        distributions=Distributions.of(samples),
+        trade_off=TradeOff.of(samples),
     )
 
 
 def _claim(setting: Setting) -> str:
     rounds = f" over {setting.rounds} rounds" if setting.rounds > 1 else ""
     whose = "row of a data node that releases alone" if setting.is_release else "client"
-    swarm = f"N = {setting.clients}, T = {setting.tolerated} (c = {setting.colluders}), M = {setting.computes}"
     return (
-        f"{claim_words(setting.epsilon, setting.delta)} for each {whose}{rounds}; "
-        f"{f'{ROWS} rows' if setting.is_release else swarm}; {setting.statistic} of {setting.columns} "
+        f"{setting.promise} for each {whose}{rounds}; "
+        f"{f'{ROWS} rows' if setting.is_release else setting.swarm}; {setting.statistic} of {setting.columns} "
         f"column{'s' * (setting.columns > 1)} within ±{setting.bound:g}"
     )
 

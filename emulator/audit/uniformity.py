@@ -10,8 +10,8 @@ positions of a word and the 256 values of each byte, 2,040 degrees of freedom.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import chi2
@@ -20,14 +20,15 @@ from dca_proto.crypto.fixedpoint import to_ring
 from dca_proto.crypto.masks import TAG_BYTES, RingVector, entry_of, masked, tag_and_mask
 from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, Random
 from emulator.audit.programme import Programme
-from emulator.audit.worlds import VICTIM, World
+from emulator.audit.worlds import World
+from emulator.claim import VICTIM
 
 _ROUNDS = 32
 _WORDS = 4096
 _VALUES = 256
 
 
-class View(NamedTuple):
+class View(msgspec.Struct, frozen=True):
     """One coalition's view of the victim, and how likely it is so uneven by chance.
 
     Attributes:

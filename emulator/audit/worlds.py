@@ -21,20 +21,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.errors import UsageError
-from dca_proto.jobs.forecast import EXACT
-from dca_proto.jobs.job import FRACTION_BITS
 from dca_proto.privacy.budget import Budget
-from dca_proto.protocol.params import Limits
-from dca_proto.protocol.trainer.request import Ask, AskNodeRelease, AskSecureSum, OpenRound
-from dca_proto.protocol.validated import ValidatedRound
+from dca_proto.protocol.trainer.request import Ask, AskNodeRelease
 from dca_proto.statistics.contribution import contribution
 from dca_proto.wording import nearest
-from emulator.counts import check_clients, check_counts
+from emulator.claim import VICTIM, Claim, box_of
+from emulator.counts import check_clients
 
 STATISTICS = ("sum", "mean", "second-moments", "regression")
-VICTIM = 0
 COLUMNS_MAX = 6  # 3^6 candidate rows
 ROWS = 10  # of a data node
 _MEMBERS = ("clients", "computes", "broker")
@@ -80,25 +75,18 @@ def _member(text: str, name: str, number: str | None) -> int:
     return int(number)
 
 
-class Setting(msgspec.Struct, frozen=True, kw_only=True):
+class Setting(Claim, frozen=True, kw_only=True):
     """The operating point of an audit.
 
     Attributes:
-        clients, tolerated, colluders: N, T, c. computes: M. dropped: how many honest clients drop out.
-        epsilon, delta: the claim, over all rounds.
+        dropped: how many honest clients drop out.
         statistic, columns, bound: what is summed, over how many columns, each clamped to ±bound.
         rounds: how many rounds of equal cost the claim is over.
         reach: how far beyond its bounds the victim's raw row lies (1: at the bound; the claim holds for any).
         is_release: whether the claim is of one data node's release, for each of its rows; see `of_release`.
     """
 
-    clients: int = 10
-    tolerated: int = 3
-    colluders: int = 0
-    computes: int = 3
     dropped: int = 0
-    epsilon: float = 1.0
-    delta: float = 1e-6
     statistic: str = "sum"
     columns: int = 1
     bound: float = 1.0
@@ -110,7 +98,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def honest(self) -> int:
         """N - T - 1, how many noises the claim needs; of a release its one."""
-        return 1 if self.is_release else self.clients - self.tolerated - 1
+        return 1 if self.is_release else super().honest
 
     @property
     def unknown_noises(self) -> int:
@@ -125,15 +113,16 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def parameters(self) -> dict[str, Any]:
         """The statistic's public parameters."""
-        columns = [f"x{index}" for index in range(self.columns)]
-        size = self.columns
-        box = {"columns": columns, "centre": [0.0] * size, "scale": [1.0] * size, "bound": [self.bound] * size}
+        box = box_of(self.columns, self.bound)
         return {**box, "target_square": True} if self.statistic == "regression" else box
+
+    def ask(self, computes: tuple[bytes, ...]) -> Ask:
+        return AskNodeRelease() if self.is_release else super().ask(computes)
 
     def check(self) -> None:
         """Refuse what cannot be audited. Raises `UsageError` that says which figure to change."""
         if not self.is_release:
-            check_counts(self.clients, self.computes, self.tolerated, self.colluders, self.dropped)
+            self.check_counts(self.dropped)
             self._check_coalition()
         check_clients(self.clients)
         if self.statistic not in STATISTICS:
@@ -191,27 +180,10 @@ class World:
         self.setting = setting
         self._budget = Budget(setting.epsilon, setting.delta)
         cost = self._budget.share(1 / setting.rounds)
-        self.request = OpenRound(
-            round_id=bytes(ID_BYTES),
-            ask=self.ask(tuple(place.to_bytes(ID_BYTES, "big") for place in range(setting.computes))),
-            statistic=setting.statistic,
-            parameters=setting.parameters,
-            mu=cost.mu,
-            epsilon=cost.epsilon,
-            delta=cost.delta,
-            rows_max=ROWS if setting.is_release else 0,
-            fraction_bits=FRACTION_BITS,
-            clients_expected=setting.clients,
-        )
-        self.validated: ValidatedRound = self.request.draft(EXACT, Limits())[1]
+        asked = setting.question(statistic=setting.statistic, parameters=setting.parameters)
+        shared = {"mu": cost.mu, "epsilon": cost.epsilon, "delta": cost.delta}
+        self.request, self.validated = setting.plan(**{**asked, **shared}, rows_max=ROWS if setting.is_release else 0)
         self.pair = self._farthest_pair()
-
-    def ask(self, computes: tuple[bytes, ...]) -> Ask:
-        """The kind of the round, with these Compute nodes where it has any."""
-        setting = self.setting
-        if setting.is_release:
-            return AskNodeRelease()
-        return AskSecureSum(computes=computes, tolerated=setting.tolerated, colluders=setting.colluders)
 
     @property
     def size(self) -> int:

@@ -1,12 +1,11 @@
 """What those see who work together, and what that is worth to them: rounds of the production actors in virtual time.
 
     coalition    who works together, in what kind of round, and whether the claim speaks of them
-    members      what colluding clients run in place of the production actor
+    members      what colluding clients and Compute nodes run in place of the production actor
     view         what the coalition's machines hold and what passes the broker, written down while a round runs
     rounds       one round after another of real actors, in one of two worlds that differ in one client's data
-    residual     the noise that the coalition cannot remove: exactly, and measured
     dependence   whether what it sees depends on the data beyond the private sum
-    finding      all of that together, and a verdict
+    finding      the noise that it cannot remove, exactly and measured, and a verdict
     report       tables and sentences; command: `dca emulate collude`
 
 `emulator.audit` attacks the claim of a round's sum with millions of draws; this one attacks the messages around it.

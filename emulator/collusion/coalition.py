@@ -11,87 +11,40 @@ not collude (PRIVACY.md). A round from which more than T - c clients are missing
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
 import msgspec
 
-from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.errors import UsageError
-from dca_proto.jobs.job import FRACTION_BITS
-from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
-from dca_proto.protocol.params import Limits
-from dca_proto.protocol.trainer.request import AskSecureSum, OpenRound
-from dca_proto.protocol.validated import ValidatedRound
 from emulator import reference
-from emulator.counts import check_counts
+from emulator.claim import VICTIM, Claim, box_of
 
-VICTIM = 0
 BOUND = 1.0
 """Every column is clamped to ±BOUND, which is where the victim's values lie in the two worlds."""
 DIMENSION_MAX = 4096
 
 
-class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """The round: N, M, T, c, how many columns are summed, and what is claimed."""
+class Setting(Claim, frozen=True, kw_only=True):
+    """The round: a sum of `dimension` columns, and what is claimed."""
 
-    clients: int = 10
-    computes: int = 3
-    tolerated: int = 3
-    colluders: int = 0
     dimension: int = 32
-    epsilon: float = 1.0
-    delta: float = 1e-6
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        return tuple(f"x{index}" for index in range(self.dimension))
-
-    @property
-    def question(self) -> dict[str, Any]:
-        """The fields of `OpenRound` that the setting decides, but for the Compute nodes' ids."""
-        size = self.dimension
-        box = {"centre": [0.0] * size, "scale": [1.0] * size, "bound": [BOUND] * size}
-        return {
-            "statistic": "sum",
-            "parameters": {"columns": list(self.columns), **box},
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "fraction_bits": FRACTION_BITS,
-            "clients_expected": self.clients,
-        }
+    def asked(self) -> dict[str, Any]:
+        """The fields of `OpenRound` that the setting decides."""
+        return self.question(statistic="sum", parameters=box_of(self.dimension, BOUND))
 
     def check(self) -> None:
         """Refuse numbers that no round can have. Raises `UsageError`."""
-        check_counts(self.clients, self.computes, self.tolerated, self.colluders, dropped=0)
+        self.check_counts()
         if not 1 <= self.dimension <= DIMENSION_MAX:
             raise UsageError(f"--dimension {self.dimension}: expected 1 to {DIMENSION_MAX} columns")
-
-    @property
-    def needed(self) -> int:
-        """n_min."""
-        return self.clients - self.tolerated + self.colluders
-
-    @property
-    def honest(self) -> int:
-        """N - T - 1: how many noises must hide a client."""
-        return self.clients - self.tolerated - 1
 
     @property
     def l2(self) -> float:
         """Δ₂ of one client's columns."""
         return reference.sensitivity("sum", [BOUND] * self.dimension)[1]
-
-    def ask(self, computes: tuple[bytes, ...]) -> AskSecureSum:
-        """The terms of the round."""
-        return AskSecureSum(computes=computes, tolerated=self.tolerated, colluders=self.colluders)
-
-    def plan(self) -> ValidatedRound:
-        """The round's numbers, as every participant works them out. Raises `UsageError` where there are none."""
-        nodes = tuple(place.to_bytes(ID_BYTES, "big") for place in range(self.computes))
-        request = OpenRound(round_id=bytes(ID_BYTES), ask=self.ask(nodes), **self.question)
-        return request.draft(DistributedDiscreteGaussian(), Limits())[1]
 
 
 class Coalition(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,18 +70,34 @@ class Coalition(msgspec.Struct, frozen=True, kw_only=True):
         return self.revealing + self.omitting + self.silent
 
     def __str__(self) -> str:
-        return ", ".join(self._members()) or "nobody"
+        nouns = {"nodes": "Compute node", **{name: f"{name} client" for name in ("revealing", "omitting", "silent")}}
+        counts = {noun: getattr(self, name) for name, noun in nouns.items()}
+        members = [f"{count} {noun}{'s' * (count > 1)}" for noun, count in counts.items() if count]
+        members += [name for name in ("broker", "trainer") if getattr(self, name)]
+        out = f"{self.left_out} honest client{'s' * (self.left_out > 1)} left out"
+        return ", ".join([*members, *([out] if self.left_out else [])]) or "nobody"
 
-    def _members(self) -> Iterator[str]:
-        if self.nodes:
-            yield f"{self.nodes} Compute node{'s' * (self.nodes > 1)}"
-        for name in ("revealing", "omitting", "silent"):
-            count = getattr(self, name)
-            if count:
-                yield f"{count} {name} client{'s' * (count > 1)}"
-        yield from (name for name in ("broker", "trainer") if getattr(self, name))
-        if self.left_out:
-            yield f"{self.left_out} honest client{'s' * (self.left_out > 1)} left out"
+    def check(self, setting: Setting) -> None:
+        """Refuse more than there are in a round. Raises `UsageError`."""
+        counts = {"colluding-nodes": self.nodes, "revealing": self.revealing, "omitting": self.omitting}
+        for option, count in {**counts, "silent": self.silent, "left-out": self.left_out}.items():
+            if count < 0:
+                raise UsageError(f"--{option} {count}: expected 0 or more")
+        if self.left_out and not self.nodes:
+            raise UsageError(
+                f"--left-out {self.left_out}: only colluding Compute nodes can do so; raise --colluding-nodes"
+            )
+        if self.nodes > setting.computes:
+            raise UsageError(
+                f"--colluding-nodes {self.nodes}: there are M = {setting.computes} Compute nodes; take at most "
+                f"{setting.computes}, or raise --computes"
+            )
+        if self.clients + self.left_out >= setting.clients:
+            raise UsageError(
+                f"--revealing {self.revealing} --omitting {self.omitting} --silent {self.silent} --left-out "
+                f"{self.left_out}: there are {setting.clients - 1} clients beside the one that is attacked; take at "
+                "most so many, or raise --clients"
+            )
 
 
 class Case:
@@ -146,10 +115,10 @@ class Case:
 
     def __init__(self, setting: Setting, coalition: Coalition) -> None:
         setting.check()
-        _check_coalition(setting, coalition)
+        coalition.check(setting)
         self.setting = setting
         self.coalition = coalition
-        self.plan = setting.plan()
+        _, self.plan = setting.plan(**setting.asked)
         first, last = 1 + coalition.revealing, setting.clients - coalition.silent
         self.revealing = range(1, first)
         self.omitting = range(first, first + coalition.omitting)
@@ -186,25 +155,3 @@ class Case:
 def worst_revealing(setting: Setting, others: int) -> int:
     """As many as the claim covers beside so many that omit their noise, are silent or left out: T + 1 in all."""
     return max(0, min(setting.tolerated + 1, setting.clients - 1) - others)
-
-
-def _check_coalition(setting: Setting, coalition: Coalition) -> None:
-    for name in ("nodes", "revealing", "omitting", "silent", "left_out"):
-        if getattr(coalition, name) < 0:
-            option = "colluding-nodes" if name == "nodes" else name.replace("_", "-")
-            raise UsageError(f"--{option} {getattr(coalition, name)}: expected 0 or more")
-    if coalition.left_out and not coalition.nodes:
-        raise UsageError(
-            f"--left-out {coalition.left_out}: only colluding Compute nodes can do so; raise --colluding-nodes"
-        )
-    if coalition.nodes > setting.computes:
-        raise UsageError(
-            f"--colluding-nodes {coalition.nodes}: there are M = {setting.computes} Compute nodes; take at most "
-            f"{setting.computes}, or raise --computes"
-        )
-    if coalition.clients + coalition.left_out >= setting.clients:
-        raise UsageError(
-            f"--revealing {coalition.revealing} --omitting {coalition.omitting} --silent {coalition.silent} --left-out "
-            f"{coalition.left_out}: there are {setting.clients - 1} clients beside the one that is attacked; take at "
-            "most so many, or raise --clients"
-        )

@@ -106,5 +106,5 @@ def collude(
         say(console, label, text)
     console.print(figures_table(finding))
     say(console, finding.verdict, sentence(case, finding))
-    write_json(msgspec.to_builtins(result(case, finding, chosen, time.monotonic() - began_s)), json_to)
+    write_json(msgspec.to_builtins(result(case, finding, repeats, chosen, time.monotonic() - began_s)), json_to)
     return EXIT_REFUTED if finding.verdict == REFUTED else 0

@@ -5,11 +5,10 @@ lengths, to the microsecond and to the byte, over links that delay, repeat and r
 
 *Masked vectors*: a contribution as it comes, and what M - 1 Compute nodes make of it by taking off all of their masks,
 must be uniform in the ring and independent of the value (DESIGN §6). On fresh randomness in each world and round: χ²
-against the uniform
-law of it, and (with the trainer) of partial sums and of the private sum less it, in each world; χ² of one world against
-the other; a t test of the mean along the line from one input to the other; and, with the trainer, χ² of it where the
-private sum came out high against where it came out low: its law given the sum. Each χ² is over 8 byte positions of 256
-values. A node that does not hold the client's contribution has masks alone, which no data are in.
+against the uniform law of it, and (with the trainer) of partial sums and of the private sum less it, in each world; χ²
+of one world against the other; a t test of the mean along the line from one input to the other; and, with the trainer,
+χ² of it where the private sum came out high against where it came out low: its law given the sum. Each χ² is over 8
+byte positions of 256 values. A node that does not hold the client's contribution has masks alone, which no data are in.
 
 The smallest p-value times the number of tests (Bonferroni) is held against `ALARM`, and doubled before: χ² is a limit,
 and at the five words for each value that are asked for at least, the statistic's true tail at such p-values is up to
@@ -19,7 +18,7 @@ vectors that are uniform and independent are accused less than once in a million
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -31,6 +30,8 @@ from dca_proto.crypto.masks import RingVector
 from emulator.audit.uniformity import byte_counts, byte_p_value
 from emulator.collusion.coalition import Case
 from emulator.collusion.rounds import Round, Rounds
+from emulator.collusion.view import View
+from emulator.results import Amount
 from emulator.sim.link import LinkOptions
 
 ALARM = 1e-6
@@ -58,37 +59,43 @@ class Test(msgspec.Struct, frozen=True):
     p_value: float
 
 
-class Dependence(msgspec.Struct, frozen=True):
+class Dependence(msgspec.Struct, frozen=True, kw_only=True):
     """The tests' answer.
 
     Attributes:
-        tests: all of them. p_value: all together; None where nothing is seen. same_traffic: in both worlds.
+        p_value: of all together; None where nothing is seen. false_alarm: below which they speak of dependence.
+        same_traffic: in both worlds. tests: all of them.
     """
 
-    tests: tuple[Test, ...]
-    p_value: float | None
-    same_traffic: bool
+    depends_on_data: bool
+    p_value: Amount | None = None
+    false_alarm: Amount = ALARM
+    same_traffic: bool = True
+    tests: list[Test] = []
+
+    @classmethod
+    def of(cls, tests: list[Test], *, same_traffic: bool) -> Dependence:
+        p_value = joint_p_value(tests)
+        depends = not same_traffic or (p_value is not None and p_value < ALARM)
+        return cls(depends_on_data=depends, p_value=p_value, same_traffic=same_traffic, tests=tests)
 
     @property
-    def depends_on_data(self) -> bool:
-        return not self.same_traffic or (self.p_value is not None and self.p_value < ALARM)
-
-    @property
-    def worst(self) -> Test | None:
-        """The test with the least p-value."""
-        return min(self.tests, key=lambda test: test.p_value, default=None)
+    def worst(self) -> str:
+        """The test with the least p-value, in words."""
+        worst = min(self.tests, key=lambda test: test.p_value, default=None)
+        return f"{worst.of} are not {worst.against}, p = {worst.p_value:.2g}" if worst else ""
 
 
-def same_traffic(case: Case, seed: str) -> tuple[bool, Rounds, Round]:
+def same_traffic(case: Case, seed: str) -> tuple[bool, View, Round]:
     """Whether both worlds' messages are alike, over links that delay, repeat and reorder; and a round to look at."""
     worlds = [Rounds(case, side, f"{seed}/traffic", LinkOptions()) for side in (0, 1)]
     alike = True
     for _ in range(SHAPE_ROUNDS):
         first = worlds[0].hold()
         worlds[1].hold()
-        one, other = (world.traffic for world in worlds)
+        one, other = (world.view for world in worlds)
         alike = alike and one.sent == other.sent and one.delivered == other.delivered
-    return alike, worlds[0], first
+    return alike, worlds[0].view, first
 
 
 class Tally:
@@ -116,11 +123,8 @@ class Tally:
             for place in (0, 1):
                 self._given[place][:] += byte_counts(one.victim[is_high == bool(place)])
 
-    def tests(self) -> tuple[Test, ...]:
+    def tests(self) -> Iterator[Test]:
         """All of them, in the order in which they are explained above."""
-        return tuple(self._tests())
-
-    def _tests(self) -> Iterator[Test]:
         seen = {name: worlds for name, worlds in self._counts.items() if all(counts.any() for counts in worlds)}
         for name, worlds in seen.items():
             for side, counts in enumerate(worlds):
@@ -132,7 +136,7 @@ class Tally:
             yield Test(GIVEN, "the same whatever the sum", same_p_value(*self._given))
 
 
-def joint_p_value(tests: tuple[Test, ...]) -> float | None:
+def joint_p_value(tests: Sequence[Test]) -> float | None:
     """The smallest, times their number (Bonferroni) and `_TAIL`; None without any."""
     return min(1.0, _TAIL * min(test.p_value for test in tests) * len(tests)) if tests else None
 
@@ -170,8 +174,8 @@ def _looks(case: Case, one: Round) -> Iterator[tuple[str, RingVector]]:
             yield REST, to_ring(one.total) - one.victim
     if one.others:
         yield OTHERS, np.concatenate(one.others)
-    if one.held.partials:
-        yield PARTIALS, np.concatenate(list(one.held.partials.values())[1:])  # the last follows from sum and others
+    if case.coalition.trainer and one.partials:
+        yield PARTIALS, np.concatenate(one.partials[1:])  # the last follows from sum and others
 
 
 def _none() -> Counts:

@@ -1,28 +1,43 @@
 """What an investigation of a coalition found, and whether a claim that should hold is refuted.
 
-Five things are held against what is documented (PRIVACY.md): that a round is released or aborted as |S| says; that the
-plan leaves a covered coalition the noise that the claim needs; that the measured noise is as much as the plan says;
-that what fewer than all M nodes hold depends on nothing; and that traffic does not depend on data. What the claim does
-not cover is a break, and is shown as one, but refutes nothing.
+*The noise that it cannot remove.* Differential privacy grants the coalition all data but the victim's, and the released
+sum, whether the trainer belongs to it or not: results get about. It subtracts from the sum what its own clients put in,
+and the honest clients' data; what is left is the noises of the honest clients. All M Compute nodes together need no
+sum: a client's masked vector and its M masks add up to its value with its own noise. Both are computed in the ring, to
+the last bit. What the claim needs, and the ε that noise means, `emulator.reference` says from the setting alone: a plan
+with too little noise does not judge itself. The ε that n noises of variance S mean is that of the Gaussian of variance
+n S - 9: the sum of discrete noises is as private, by the lemma of `dca_proto.privacy.accounting`.
+
+*The verdict.* Five things are held against what is documented (PRIVACY.md): that a round is released or aborted as |S|
+says; that the plan leaves a covered coalition the noise that the claim needs; that the measured noise is as much as the
+plan says; that what fewer than all M nodes hold depends on nothing; and that traffic does not depend on data. What the
+claim does not cover is a break, and is shown as one, but refutes nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
+from dca_proto.crypto.fixedpoint import from_ring
 from dca_proto.errors import UsageError
+from emulator import reference
+from emulator.audit.variance import Spread
 from emulator.collusion.coalition import Case, Setting
-from emulator.collusion.dependence import ALARM, WORDS_MIN, Dependence, Tally, joint_p_value, same_traffic
-from emulator.collusion.observations import observations
-from emulator.collusion.residual import Measured, Noise, Residuals, noise_of, opened, residual
-from emulator.collusion.rounds import Round, Rounds
+from emulator.collusion.dependence import ALARM, WORDS_MIN, Dependence, Tally, same_traffic
+from emulator.collusion.rounds import Integers, Round, Rounds
+from emulator.collusion.view import observations
+from emulator.results import Amount
 from emulator.sim.link import IDEAL
 
 RUNS_MAX = 20_000
+CONFIDENCE = 0.95
+"""Of the intervals that are shown."""
+_SMOOTHING = 9  # what the lemma takes from the variance, in squared grid units
 _SHOWN = 4  # coordinates of a recovered value
 _ROUNDING = 1e-9
 _SPARE = 1.4  # by chance, a client may be held by others more often
@@ -31,6 +46,39 @@ _MESSAGE_S, _WORD_S = 4e-4, 2e-7  # of a client and a Compute node; of a client 
 Progress = Callable[[int], None]
 
 HOLDS, BROKEN, REFUTED = "holds", "break", "refuted"
+
+
+class NoiseLeft(msgspec.Struct, frozen=True, kw_only=True):
+    """Variances per coordinate, in the statistic's squared units.
+
+    Attributes:
+        left: by the plan, of the `noises_left` noises that hide the victim. floor: (Δ/μ)², what the claim needs.
+        needed: of the `noises_needed` = n_min - 1 - c noises of the plan, a little above the floor.
+        measured: over the rounds, with an interval; None where none was released.
+    """
+
+    left: Amount
+    floor: Amount
+    needed: Amount
+    noises_left: int
+    noises_needed: int
+    measured: Amount | None = None
+    measured_interval: tuple[Amount, Amount] | None = None
+    confidence: Amount = CONFIDENCE
+
+
+class EpsilonLeft(msgspec.Struct, frozen=True, kw_only=True):
+    """What is claimed, and what the noise left means by the plan and as measured; None is infinite: no bound at all."""
+
+    claimed: Amount
+    delta: Amount
+    meant: Amount | None = None
+    measured_interval: tuple[Amount | None, Amount | None] | None = None
+
+    @property
+    def exceeds(self) -> bool:
+        """Whether the coalition learns more from the sum than is claimed."""
+        return self.meant is None or self.meant > self.claimed * (1 + _ROUNDING)
 
 
 class Recovered(msgspec.Struct, frozen=True):
@@ -49,38 +97,33 @@ class Recovered(msgspec.Struct, frozen=True):
     deviation: float
 
 
+class Contributors(msgspec.Struct, frozen=True):
+    """|S| and n_min."""
+
+    found: int
+    needed: int
+
+
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """All that was found.
 
     Attributes:
-        runs: rounds in each world. sees: item by item. noise: from the plan. measured: over the rounds.
-        view: whether what is seen depends on data. recovered: by all M Compute nodes.
-        released: whether rounds were. contributors, needed: |S| and n_min.
-        refuted: which of the documented properties do not hold, in words.
+        sees: item by item. released: whether rounds were. view: whether what is seen depends on data.
+        recovered: by all M Compute nodes. refuted: which of the documented properties do not hold, in words.
+        broken: whether the coalition learns more than the claim allows: another ε, or more than the private sum.
+        verdict: one of `HOLDS`, `BROKEN` (as documented: the claim does not cover it) and `REFUTED`.
     """
 
-    runs: int
-    sees: tuple[str, ...]
-    noise: Noise
-    measured: Measured | None
+    sees: list[str]
+    released: bool
+    contributors: Contributors
+    noise: NoiseLeft
+    epsilon: EpsilonLeft
     view: Dependence
     recovered: Recovered | None
-    released: bool
-    contributors: int
-    needed: int
-    refuted: tuple[str, ...]
-
-    @property
-    def is_broken(self) -> bool:
-        """Whether the coalition learns more than the claim allows: another ε, or more than the private sum."""
-        return bool(self.refuted) or self.view.depends_on_data or _exceeds(self.noise)
-
-    @property
-    def verdict(self) -> str:
-        """One of `HOLDS`, `BROKEN` (as documented: the claim does not cover it) and `REFUTED`."""
-        if self.refuted:
-            return REFUTED
-        return BROKEN if self.is_broken else HOLDS
+    verdict: str
+    broken: bool
+    refuted: list[str]
 
 
 def least_runs(setting: Setting, nodes: int) -> int:
@@ -119,65 +162,113 @@ def investigate(case: Case, runs: int, seed: str, progress: Progress = lambda do
         UsageError: the clients would not take part.
     """
     alike, watched, shown = same_traffic(case, seed)
-    tally, residuals, values = Tally(case), Residuals(case), []
-    outcomes = []
+    tally, values, outcomes = Tally(case), [], []
+    square, count = 0.0, 0
     for side in (0, 1):
         rounds = Rounds(case, side, f"{seed}/{side}", IDEAL)
         for _ in range(runs):
             one = rounds.hold()
             tally.add(side, one)
-            residuals.add(residual(case, one))
+            left = residual(case, one)
+            if left is not None:
+                noise = left.astype(np.float64) * case.plan.unit
+                square, count = square + float(noise @ noise), count + left.size
             outcomes.append(one.total is not None)
             if case.has_all_nodes and side == 0:
-                values.append(opened(one) * case.plan.unit)
+                values.append(_opened(one) * case.plan.unit)
             progress(1)
-    tests = tally.tests()
-    view = Dependence(tests, joint_p_value(tests), alike)
-    noise = noise_of(case)
+    spread = Spread(square / count, count) if count else None  # about zero
+    view = Dependence.of(list(tally.tests()), same_traffic=alike)
+    noise_left, epsilon = _noise(case, spread), _epsilon(case, spread)
+    refuted = _refuted(case, noise_left, epsilon, spread, view, outcomes)
+    broken = bool(refuted) or view.depends_on_data or epsilon.exceeds
     return Finding(
-        runs=runs,
-        sees=observations(case, shown, watched.traffic),
-        noise=noise,
-        measured=residuals.measured(),
+        sees=list(observations(case, watched)),
+        released=any(outcomes),
+        contributors=Contributors(case.contributors, case.setting.needed),
+        noise=noise_left,
+        epsilon=epsilon,
         view=view,
         recovered=_recovered(case, shown, np.array(values)) if values else None,
-        released=any(outcomes),
-        contributors=case.contributors,
-        needed=case.setting.needed,
-        refuted=tuple(_refuted(case, noise, residuals, view, outcomes)),
+        verdict=REFUTED if refuted else BROKEN if broken else HOLDS,
+        broken=broken,
+        refuted=refuted,
     )
 
 
-def _refuted(case: Case, noise: Noise, residuals: Residuals, view: Dependence, outcomes: list[bool]) -> list[str]:
+def residual(case: Case, one: Round) -> Integers | None:
+    """What is left of a round, in grid units, when all that the coalition knows is subtracted.
+
+    None where it learned nothing to subtract from.
+    """
+    if case.has_all_nodes:
+        return _opened(one) - one.secret
+    return None if one.total is None else one.total - one.known - one.honest
+
+
+def _opened(one: Round) -> Integers:
+    """What the coalition's nodes make of the victim's contribution: its noisy value, if all collude."""
+    assert one.victim is not None, "one of all nodes holds it"
+    return from_ring(one.victim)
+
+
+def _noise(case: Case, spread: Spread | None) -> NoiseLeft:
+    setting, each = case.setting, case.plan.noise_std**2
+    return NoiseLeft(
+        left=case.noises_left * each,
+        floor=reference.least_variance(setting.l2, setting.epsilon, setting.delta),
+        needed=setting.honest * each,
+        noises_left=case.noises_left,
+        noises_needed=setting.honest,
+        measured=None if spread is None else spread.variance,
+        measured_interval=None if spread is None else spread.interval(CONFIDENCE),
+    )
+
+
+def _epsilon(case: Case, spread: Spread | None) -> EpsilonLeft:
+    """At the claimed δ; 0 where nothing is released and nothing opened."""
+
+    def of(variance: float) -> float | None:
+        """Of a Gaussian of that variance; None without noise."""
+        if variance <= 0:
+            return None
+        return reference.epsilon_of(case.setting.l2 / math.sqrt(variance), case.setting.delta)
+
+    learns = case.is_released or case.has_all_nodes
+    variance = case.noises_left * case.plan.noise_variance - _SMOOTHING
+    low, high = (None, None) if spread is None else spread.interval(CONFIDENCE)
+    return EpsilonLeft(
+        claimed=case.setting.epsilon,
+        delta=case.setting.delta,
+        meant=of(variance * case.plan.unit**2) if learns else 0.0,
+        measured_interval=None if low is None or high is None else (of(high), of(low)),
+    )
+
+
+def _refuted(
+    case: Case,
+    noise: NoiseLeft,
+    epsilon: EpsilonLeft,
+    spread: Spread | None,
+    view: Dependence,
+    outcomes: Sequence[bool],
+) -> list[str]:
     """What is documented and does not hold."""
-    spread = residuals.spread
     upper = math.inf if spread is None else spread.upper(ALARM)
     seen = not case.has_all_nodes and view.p_value is not None and view.p_value < ALARM
+    is_short = case.is_released and (noise.left < noise.floor or epsilon.exceeds)
     found = {
         f"{outcomes.count(not case.is_released)} rounds ended otherwise than |S| = {case.contributors} of "
         f"{case.setting.needed} needed says": any(one != case.is_released for one in outcomes),
-        "the plan leaves less noise than the claim needs": case.is_covered and _is_short(case, noise),
+        "the plan leaves less noise than the claim needs": case.is_covered and is_short,
         f"the noise left has a variance of at most {upper:.4g}, and should have {noise.left:.4g}": upper < noise.left,
-        f"what the coalition sees depends on more than the private sum ({_worst(view)})": seen,
+        f"what the coalition sees depends on more than the private sum ({view.worst})": seen,
         "traffic differs between two inputs": not view.same_traffic,
     }
     return [said for said, holds in found.items() if holds]
 
 
-def _is_short(case: Case, noise: Noise) -> bool:
-    return case.is_released and (noise.left < noise.floor or _exceeds(noise))
-
-
-def _exceeds(noise: Noise) -> bool:
-    return noise.meant > noise.claimed * (1 + _ROUNDING)
-
-
-def _worst(view: Dependence) -> str:
-    worst = view.worst
-    return f"{worst.of} are not {worst.against}, p = {worst.p_value:.2g}" if worst else ""
-
-
-def _recovered(case: Case, shown: Round, values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Recovered:
+def _recovered(case: Case, shown: Round, values: NDArray[np.float64]) -> Recovered:
     unit, deviation = case.plan.unit, case.plan.noise_std
     return Recovered(
         truth=tuple((shown.secret * unit)[:_SHOWN].tolist()),

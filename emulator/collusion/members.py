@@ -2,8 +2,7 @@
 
 A client that reveals runs the production client with a mechanism that writes down what it draws; one that omits, with
 a mechanism that draws nothing, which nobody can tell; one that is silent has a session, charges itself, and sends
-nothing.
-A Compute node that leaves clients out is deaf to them: it has no session of theirs, so that it objects to them.
+nothing. A Compute node that leaves clients out is deaf to them: it has no session of theirs, so it objects to them.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from dca_proto.protocol.compute.actor import ComputeNode
 from dca_proto.protocol.effects import Channel, Effect, Send
 from dca_proto.protocol.events import Event, Received
 from dca_proto.protocol.policy import Policy
-from dca_proto.testing import TestFederation, seeded
+from dca_proto.testing import TestFederation
 from emulator.audit.protocol import Recording
 from emulator.collusion.coalition import Case
 
@@ -37,7 +36,11 @@ class Withholding(Client):
     """A client that takes part up to its contribution, which it keeps."""
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
-        return [effect for effect in super().handle(event, now_ms) if not _is_contribution(effect)]
+        return [
+            effect
+            for effect in super().handle(event, now_ms)
+            if not (isinstance(effect, Send) and effect.to.channel is Channel.COMPUTE)
+        ]
 
 
 class Deaf(ComputeNode):
@@ -70,54 +73,30 @@ class Party(TestFederation):
             epsilon_per_period_max=_UNLIMITED,
             delta_max=setting.delta,
         )
-        super().__init__(
-            setting.clients,
-            setting.computes,
-            columns=setting.columns,
-            rows=list(rows[:, None, :]),
-            name=name,
-            policy=policy,
-        )
+        columns = tuple(setting.asked["parameters"]["columns"])
+        tables = list(rows[:, None, :])
+        super().__init__(setting.clients, setting.computes, columns=columns, rows=tables, name=name, policy=policy)
         self.spy = Recording()
         self._case = case
 
     def client(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> Client:
         """Client `index`: the production actor, or what its place in the coalition makes of it."""
         self.mechanism = self._mechanism_of(index)
-        if index not in self._case.silent:
-            return super().client(index, records)
-        return Withholding(
-            self.client_identities[index],
-            self.certificate(index),
-            self.federation,
-            columns=self.columns,
-            rows=lambda columns: self.rows[index],
-            policy=self.policy,
-            random=seeded(f"{self.federation.name}/withholding{index}"),
-            mechanism=self.mechanism,
-            records=records,
-        )
+        client = super().client(index, records)
+        if index in self._case.silent:
+            client.__class__ = Withholding
+        return client
 
     def compute(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> ComputeNode:
         """Compute node `index`: the production actor, or a deaf one."""
-        if index >= self._case.coalition.nodes or not self._case.left_out:
-            return super().compute(index, records)
-        deaf = Deaf(
-            self.compute_identities[index],
-            self.federation,
-            random=seeded(f"{self.federation.name}/deaf{index}"),
-            floors=self.floors,
-            mechanism=self.mechanism,
-            records=records,
-        )
-        deaf.ignored = frozenset(self.clients[client] for client in self._case.left_out)
-        return deaf
+        node = super().compute(index, records)
+        if index < self._case.coalition.nodes and self._case.left_out:
+            node.__class__ = Deaf
+            assert isinstance(node, Deaf)
+            node.ignored = frozenset(self.clients[client] for client in self._case.left_out)
+        return node
 
     def _mechanism_of(self, index: int) -> Mechanism:
         if index in self._case.revealing:
             return self.spy
         return Omitting() if index in self._case.omitting else DistributedDiscreteGaussian()
-
-
-def _is_contribution(effect: Effect) -> bool:
-    return isinstance(effect, Send) and effect.to.channel is Channel.COMPUTE

@@ -11,11 +11,10 @@ import msgspec
 from rich import box
 from rich.table import Table
 
-from dca_proto.privacy.rounding import at_least, at_most, claim_words
+from dca_proto.privacy.rounding import at_least, at_most
 from emulator.collusion.coalition import Case
-from emulator.collusion.dependence import ALARM, Test
-from emulator.collusion.finding import HOLDS, REFUTED, Finding, Recovered
-from emulator.collusion.residual import CONFIDENCE
+from emulator.collusion.dependence import ALARM
+from emulator.collusion.finding import CONFIDENCE, HOLDS, REFUTED, Finding
 from emulator.results import Amount
 
 Line = tuple[str, str]
@@ -28,8 +27,7 @@ def case_lines(case: Case, runs: int, seed: int) -> Iterator[Line]:
     yield (
         "claim",
         (
-            f"{claim_words(setting.epsilon, setting.delta)} for each client; N = {setting.clients}, "
-            f"T = {setting.tolerated} (c = {setting.colluders}), M = {setting.computes}; "
+            f"{setting.promise} for each client; {setting.swarm}; "
             f"a sum of {setting.dimension} column{'s' * (setting.dimension > 1)}"
         ),
     )
@@ -56,14 +54,15 @@ def figures_table(finding: Finding) -> Table:
 
 
 def _rows(finding: Finding) -> Iterator[tuple[str, str, str, str]]:
-    noise, measured, view = finding.noise, finding.measured, finding.view
+    noise, epsilon, view = finding.noise, finding.epsilon, finding.view
     if finding.released or finding.recovered:
-        spread, epsilons = ("", "") if measured is None else (_span(measured.interval), _epsilons(*measured.epsilon))
+        spread = "" if noise.measured_interval is None else _span(noise.measured_interval)
+        epsilons = "" if epsilon.measured_interval is None else _epsilons(*epsilon.measured_interval)
         yield "noises that hide the client", f"{noise.noises_left}", "", f"≥ {noise.noises_needed}"
         yield "variance of the noise left", f"{noise.left:.4g}", spread, f"≥ {noise.floor:.4g}"
-        yield "epsilon that it means", at_least(noise.meant), epsilons, f"≤ {at_least(noise.claimed)}"
+        yield "epsilon that it means", _bound(epsilon.meant), epsilons, f"≤ {at_least(epsilon.claimed)}"
     if not finding.released:
-        yield "contributions", f"{finding.contributors}", "aborted", f"≥ {finding.needed}"
+        yield "contributions", f"{finding.contributors.found}", "aborted", f"≥ {finding.contributors.needed}"
     if finding.recovered is not None:
         found = finding.recovered
         reach = NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * found.error
@@ -87,7 +86,7 @@ def sentence(case: Case, finding: Finding) -> str:
 
 
 def _all_nodes(case: Case, finding: Finding) -> str:
-    found, noise = finding.recovered, finding.noise
+    found, noise, epsilon = finding.recovered, finding.noise, finding.epsilon
     assert found is not None, "all M nodes recover what was sent"
     example = ", ".join(f"{value:.3g}" for value in found.once)
     truth = ", ".join(f"{value:.3g}" for value in found.truth)
@@ -96,29 +95,29 @@ def _all_nodes(case: Case, finding: Finding) -> str:
         f"The documented break: all M = {case.setting.computes} Compute nodes together take all masks off "
         f"a contribution{aborted} and have its value with its own noise alone: {example} for {truth}, with a standard "
         f"deviation of {found.deviation:.3g}. That noise alone, of {noise.noises_needed} needed, means epsilon "
-        f"{at_least(noise.meant)} where {at_least(noise.claimed)} is claimed for as long as one node is honest."
+        f"{_bound(epsilon.meant)} where {at_least(epsilon.claimed)} is claimed for as long as one node is honest."
     )
 
 
 def _noise_left(case: Case, finding: Finding) -> str:
-    noise, setting = finding.noise, case.setting
+    noise, epsilon, setting = finding.noise, finding.epsilon, case.setting
     if not finding.released:
         return (
-            f"The round is aborted, as it must be: {finding.contributors} contributions came and n_min = N - T + c = "
-            f"{finding.needed} are needed, so nothing is released."
+            f"The round is aborted, as it must be: {finding.contributors.found} contributions came and "
+            f"n_min = N - T + c = {finding.contributors.needed} are needed, so nothing is released."
         )
     unknown = f"{noise.noises_left} unknown noise{'s' * (noise.noises_left != 1)}"
     ratio = f"{noise.left / noise.floor:.3f} times the floor"
     if finding.verdict == HOLDS:
         return (
             f"The claim holds: {unknown} hide the client where {noise.noises_needed} are needed, {ratio}, which means "
-            f"epsilon {at_least(noise.meant)} of {at_least(noise.claimed)}.{_worse(case)}"
+            f"epsilon {_bound(epsilon.meant)} of {at_least(epsilon.claimed)}.{_worse(case)}"
         )
     missing = case.coalition.clients + case.coalition.left_out
     return (
-        f"A documented break: {missing} clients collude or drop, and the claim of epsilon {at_least(noise.claimed)} is "
-        f"for at most T + 1 = {setting.tolerated + 1}, the curious one among them; {unknown} where "
-        f"{noise.noises_needed} are needed, {ratio}, which means epsilon {at_least(noise.meant)}."
+        f"A documented break: {missing} clients collude or drop, and the claim of epsilon {at_least(epsilon.claimed)} "
+        f"is for at most T + 1 = {setting.tolerated + 1}, the curious one among them; {unknown} where "
+        f"{noise.noises_needed} are needed, {ratio}, which means epsilon {_bound(epsilon.meant)}."
     )
 
 
@@ -145,113 +144,41 @@ def _view(case: Case, finding: Finding) -> str:
     )
 
 
-class NoiseLeft(msgspec.Struct, frozen=True, kw_only=True):
-    """Variances by the plan: what the coalition cannot remove, the floor, and what the plan leaves; and as measured."""
+class Result(Finding, frozen=True, kw_only=True):
+    """What `--json` writes and the report reads: the finding, and how it was made.
 
-    left: Amount
-    floor: Amount
-    needed: Amount
-    noises_left: int
-    noises_needed: int
-    measured: Amount | None = None
-    measured_interval: tuple[Amount, Amount] | None = None
-    confidence: Amount = CONFIDENCE
-
-
-class EpsilonLeft(msgspec.Struct, frozen=True, kw_only=True):
-    """What is claimed, and what the noise left means by the plan and as measured; None is infinite: no bound at all."""
-
-    claimed: Amount
-    delta: Amount
-    meant: Amount | None = None
-    measured_interval: tuple[Amount | None, Amount | None] | None = None
-
-
-class View(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether what it sees of two neighbouring inputs has two laws."""
-
-    depends_on_data: bool
-    p_value: Amount | None = None
-    false_alarm: Amount = ALARM
-    same_traffic: bool = True
-    tests: list[Test] = []
-
-
-class Contributors(msgspec.Struct, frozen=True):
-    """|S| and n_min."""
-
-    found: int
-    needed: int
-
-
-class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What `--json` writes and the report reads."""
+    Attributes:
+        setting: with ``runs`` and ``seed``. covered: whether the claim speaks of the coalition.
+        why: the verdict in words. seconds: that it took.
+    """
 
     kind: str = "collusion"
     setting: dict[str, Any]
     coalition: dict[str, Any]
     covered: bool
-    sees: list[str]
-    released: bool
-    contributors: Contributors
-    noise: NoiseLeft
-    epsilon: EpsilonLeft
-    view: View
-    recovered: Recovered | None
-    verdict: str
-    broken: bool
-    refuted: list[str]
     why: str
     seconds: Amount
 
 
-def result(case: Case, finding: Finding, seed: int, seconds: float) -> Result:
+def result(case: Case, finding: Finding, runs: int, seed: int, seconds: float) -> Result:
     """Everything, for programs."""
-    noise, measured, view = finding.noise, finding.measured, finding.view
-    low, high = measured.epsilon if measured else (0.0, 0.0)
     return Result(
-        setting={**msgspec.structs.asdict(case.setting), "runs": finding.runs, "seed": seed},
+        **msgspec.structs.asdict(finding),
+        setting={**msgspec.structs.asdict(case.setting), "runs": runs, "seed": seed},
         coalition=msgspec.structs.asdict(case.coalition),
         covered=case.is_covered,
-        sees=list(finding.sees),
-        released=finding.released,
-        contributors=Contributors(finding.contributors, finding.needed),
-        noise=NoiseLeft(
-            left=noise.left,
-            floor=noise.floor,
-            needed=noise.needed,
-            noises_left=noise.noises_left,
-            noises_needed=noise.noises_needed,
-            measured=None if measured is None else measured.variance,
-            measured_interval=None if measured is None else measured.interval,
-        ),
-        epsilon=EpsilonLeft(
-            claimed=noise.claimed,
-            delta=case.setting.delta,
-            meant=_finite(noise.meant),
-            measured_interval=None if measured is None else (_finite(low), _finite(high)),
-        ),
-        view=View(
-            depends_on_data=view.depends_on_data,
-            p_value=view.p_value,
-            same_traffic=view.same_traffic,
-            tests=list(view.tests),
-        ),
-        recovered=finding.recovered,
-        verdict=finding.verdict,
-        broken=finding.is_broken,
-        refuted=list(finding.refuted),
         why=sentence(case, finding),
         seconds=seconds,
     )
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _bound(epsilon: float | None) -> str:
+    """An ε, rounded up."""
+    return at_least(math.inf if epsilon is None else epsilon)
 
 
-def _epsilons(low: float, high: float) -> str:
-    return f"{at_most(low)} to {at_least(high)}"
+def _epsilons(low: float | None, high: float | None) -> str:
+    return f"{at_most(math.inf if low is None else low)} to {_bound(high)}"
 
 
 def _span(interval: tuple[float, float]) -> str:

@@ -15,13 +15,12 @@ from dca_proto.crypto.masks import RingVector
 from dca_proto.crypto.sealing import digest
 from dca_proto.errors import UsageError
 from dca_proto.jobs.job import FRACTION_BITS
-from dca_proto.protocol.facts import Declined, RoundCompleted, RoundFailed
-from emulator.collusion.coalition import BOUND, VICTIM, Case
+from dca_proto.protocol.facts import RoundCompleted
+from emulator.claim import VICTIM
+from emulator.collusion.coalition import BOUND, Case
 from emulator.collusion.members import Party
-from emulator.collusion.view import Holdings, Traffic, View
-from emulator.sim.events import Observer
+from emulator.collusion.view import View
 from emulator.sim.link import LinkOptions
-from emulator.sim.process import Process
 from emulator.sim.simulator import Simulator
 from emulator.sim.world import World
 
@@ -37,41 +36,22 @@ class Round(msgspec.Struct, frozen=True):
     """One round, in grid units, shape ``(dimension,)`` each.
 
     Attributes:
-        held: what the coalition's Compute nodes and trainer hold.
-        victim: its masked vector there, with the coalition's masks taken off, in the ring; None where another holds it.
+        victim: its masked vector as the coalition's nodes hold it, with the coalition's masks taken off, in the ring;
+            None where another holds it.
         arrived: the same as it came, with all masks. others: as `victim`, of the other honest clients, as far as the
-            coalition holds them.
+            coalition holds them. partials: the nodes' partial sums.
         total: the released sum; None where the round was aborted. known: what the coalition's clients put in, noise
             and all. honest: the honest clients' data, the victim's among them, without noise. secret: the victim's.
-        failure: why there is no sum, how many contributed, and how many were needed.
     """
 
-    held: Holdings
     victim: RingVector | None
     arrived: RingVector | None
     others: list[RingVector]
+    partials: list[RingVector]
     total: Integers | None
     known: Integers
     honest: Integers
     secret: Integers
-    failure: RoundFailed | None
-
-
-class _Ending(Observer):
-    """How the round ended, as the trainer reports it, and the first client's refusal."""
-
-    def __init__(self) -> None:
-        self.begin()
-
-    def begin(self) -> None:
-        self.fact: RoundCompleted | RoundFailed | None = None
-        self.declined: Declined | None = None
-
-    def on_fact(self, process: Process, fact: object) -> None:
-        if isinstance(fact, RoundCompleted | RoundFailed):
-            self.fact = fact
-        elif isinstance(fact, Declined):
-            self.declined = self.declined or fact
 
 
 def rows_of(case: Case, side: int) -> NDArray[np.float64]:
@@ -90,7 +70,7 @@ class Rounds:
         link: of every machine.
 
     Attributes:
-        traffic: what passes the broker, of the latest round.
+        view: what is seen of the latest round.
     """
 
     def __init__(self, case: Case, side: int, seed: str, link: LinkOptions) -> None:
@@ -100,49 +80,38 @@ class Rounds:
         self._data = quantise(rows, FRACTION_BITS)
         self._party = Party(case, rows, name)
         self._simulator = Simulator(name, federation=name, link=link, keep_facts_max=0)
-        trainer = self._party.trainer_identity.id if case.coalition.trainer else None
-        federation, dimension = self._party.federation, case.setting.dimension
-        self._view = View(federation, self._party.computes[: case.coalition.nodes], trainer, dimension)
-        self._result = View(federation, (), self._party.trainer_identity.id, dimension)  # exact, as the fact is not
-        self._ending = _Ending()
-        self.traffic = Traffic(self._simulator)
-        self._simulator.observers += [self._view, self._result, self._ending, self.traffic]
+        colluding = self._party.computes[: case.coalition.nodes]
+        self.view = View(self._simulator, self._party, colluding, case.setting.dimension)
+        self._simulator.observers.append(self.view)
         self._world = World(self._party, self._simulator)
         self._simulator.run(self._simulator.now_ms + _SESSIONS_MS)
 
     def hold(self) -> Round:
         """One more round. Raises `UsageError` where the clients would not take part."""
-        simulator, ending = self._simulator, self._ending
+        simulator, view, setting = self._simulator, self.view, self._case.setting
         if len(self._world.requests) % _ROUNDS_KEPT == _ROUNDS_KEPT - 1:
             simulator.run(simulator.now_ms + _SETTLED_MS)
-        for one in (self._view, self._result, ending):
-            one.begin()
-        self.traffic.clear()
+        view.begin()
         self._party.spy.drawn.clear()
-        self._world.open_round(ask=self._case.setting.ask(self._party.computes), **self._case.setting.question)
-        simulator.run_while(lambda: ending.fact is None, simulator.now_ms + _PATIENCE_MS)
-        if ending.declined is not None:
-            refused = ending.declined
+        self._world.open_round(ask=setting.ask(self._party.computes), **setting.asked)
+        simulator.run_while(lambda: view.ended is None, simulator.now_ms + _PATIENCE_MS)
+        if view.declined is not None:
+            refused = view.declined
             raise UsageError(f"the clients decline: {refused.reason}: {refused.found}; expected {refused.expected}")
         return self._round()
 
     def _round(self) -> Round:
-        case, held, fact = self._case, self._view.held, self._ending.fact
-        total = None
-        if isinstance(fact, RoundCompleted):
-            total = from_ring(np.sum([*self._result.held.partials.values()], axis=0))
-        colluding = [*case.revealing, *case.omitting]
-        known = self._data[colluding].sum(axis=0) + sum(self._party.spy.drawn, np.zeros_like(self._data[VICTIM]))
-        honest = list(case.honest)
-        others = [self._view.unmasked(self._party.clients[client]) for client in honest if client != VICTIM]
+        case, view, clients = self._case, self.view, self._party.clients
+        colluding, honest = [*case.revealing, *case.omitting], list(case.honest)
+        partials = [*view.partials.values()]
+        others = [view.unmasked(clients[client]) for client in honest if client != VICTIM]
         return Round(
-            held=held,
-            victim=self._view.unmasked(self._party.clients[VICTIM]),
-            arrived=self._view.arrived(self._party.clients[VICTIM]),
+            victim=view.unmasked(clients[VICTIM]),
+            arrived=view.arrived(clients[VICTIM]),
             others=[one for one in others if one is not None],
-            total=total,
-            known=known,
+            partials=partials,
+            total=from_ring(np.sum(partials, axis=0)) if isinstance(view.ended, RoundCompleted) else None,
+            known=self._data[colluding].sum(axis=0) + sum(self._party.spy.drawn, np.zeros_like(self._data[VICTIM])),
             honest=self._data[honest].sum(axis=0),
             secret=self._data[VICTIM],
-            failure=fact if isinstance(fact, RoundFailed) else None,
         )

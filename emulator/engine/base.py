@@ -19,7 +19,6 @@ HELP = "Where the work runs: local, ray (the cluster of RAY_ADDRESS or of this m
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NPROC")  # XLA's
 DEATHS_MAX = 5  # then something is wrong with the machine, and no more items are spent on it
 STOP_S = 10.0
-RESULT, REFUSED, FAILED = range(3)  # how a call of a worker went
 Answer = tuple[Any, str]
 """A result and what went wrong, of which one is empty."""
 Submit = Callable[[Any], "Future[Answer]"]
@@ -31,17 +30,17 @@ class Refused(str):
 
     exit_code: int = UsageError.exit_code
 
-    @classmethod
-    def of(cls, error: DcaError) -> Refused:
-        said = cls(error)
-        said.exit_code = error.exit_code
-        return said
 
-    def error(self, whose: str = "") -> UsageError:
-        """The error again, in the process that asked for the work."""
-        error = UsageError(f"{whose}{self}")
-        error.exit_code = self.exit_code
-        return error
+def value_of(answer: Answer, whose: str = "") -> Any:
+    """A result. Raises `UsageError` where the work raised a `DcaError`, else `RuntimeError` with the cause."""
+    result, trouble = answer
+    if isinstance(trouble, Refused):
+        error = UsageError(f"{whose}{trouble}")
+        error.exit_code = trouble.exit_code
+        raise error
+    if trouble:
+        raise RuntimeError(f"{whose}{trouble}")
+    return result
 
 
 class Done(NamedTuple, Generic[T, R]):
@@ -52,12 +51,9 @@ class Done(NamedTuple, Generic[T, R]):
     trouble: str = ""
 
     def value(self) -> R:
-        """The result. Raises `UsageError` where the work raised a `DcaError`, else `RuntimeError` with the cause."""
-        if isinstance(self.trouble, Refused):
-            raise self.trouble.error()
-        if self.trouble:
-            raise RuntimeError(f"{self.item}: {self.trouble}")
-        return cast(R, self.result)
+        """The result. Raises as `value_of` does."""
+        whose = "" if isinstance(self.trouble, Refused) else f"{self.item}: "
+        return cast(R, value_of((self.result, self.trouble), whose))
 
 
 class WorkerDiedError(DcaError):
@@ -97,16 +93,12 @@ class Worker(ABC):
             RuntimeError: it raised something else; with where.
         """
         self._is_busy = True  # and stays so where this call is interrupted
-        kind, value = self._call(method, arguments)
+        answer = self._call(method, arguments)
         self._is_busy = False
-        if kind == RESULT:
-            return value
-        if kind == FAILED:
-            raise RuntimeError(f"{self.name}: {value}")
-        raise value.error(f"{self.name}: ")
+        return value_of(answer, f"{self.name}: ")
 
     @abstractmethod
-    def _call(self, method: str, arguments: tuple[Any, ...]) -> tuple[int, Any]: ...
+    def _call(self, method: str, arguments: tuple[Any, ...]) -> Answer: ...
 
     @abstractmethod
     def end(self) -> None:
@@ -214,12 +206,14 @@ class Engine(ABC):
         """
 
 
-def attempt(work: Callable[[Any], Any], item: Any) -> Answer:
-    """An item's result; in the process that works."""
+def attempt(work: Callable[..., Any], *arguments: Any) -> Answer:
+    """What a call returns, or why it does not; in the process that works."""
     try:
-        return work(item), ""
+        return work(*arguments), ""
     except DcaError as error:
-        return None, Refused.of(error)
+        refused = Refused(error)
+        refused.exit_code = error.exit_code
+        return None, refused
     except Exception:  # told where the results are; the next item may be better
         return None, traceback.format_exc(limit=-4)
 
@@ -231,16 +225,14 @@ class Host:
         self._make = make
         self._object: object = None
 
-    def call(self, method: str, arguments: tuple[Any, ...]) -> tuple[int, Any]:
-        """How it went, and what it returned or why it did not."""
-        try:
-            if self._object is None:
-                self._object = self._make()
-            return RESULT, getattr(self._object, method)(*arguments)
-        except DcaError as error:
-            return REFUSED, Refused.of(error)
-        except Exception:
-            return FAILED, traceback.format_exc(limit=-4)
+    def call(self, method: str, arguments: tuple[Any, ...]) -> Answer:
+        """What a method returns, or why it does not."""
+        return attempt(self._call, method, arguments)
+
+    def _call(self, method: str, arguments: tuple[Any, ...]) -> Any:
+        if self._object is None:
+            self._object = self._make()
+        return getattr(self._object, method)(*arguments)
 
     def close(self) -> None:
         """Let the object put away what it has."""

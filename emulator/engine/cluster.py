@@ -84,9 +84,9 @@ class _RayWorker(Worker):
         make_there = functools.partial(_make, ray.cloudpickle.dumps(make))
         self._actor = ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(Host).remote(make_there)
 
-    def _call(self, method: str, arguments: tuple[Any, ...]) -> tuple[int, Any]:
+    def _call(self, method: str, arguments: tuple[Any, ...]) -> Answer:
         try:
-            answer: tuple[int, Any] = self._ray.get(self._actor.call.remote(method, arguments))
+            answer: Answer = self._ray.get(self._actor.call.remote(method, arguments))
         except self._engine.died as error:
             raise WorkerDiedError(f"the process of {self.name} died ({self._engine._why(error)})") from None
         return answer

@@ -168,13 +168,13 @@ class _LocalWorker(Worker):
         self._make: Callable[[], object] | None = make  # sent with the first call: to send much waits for the process
         self._process, self._pipe = spawn(_serve)
 
-    def _call(self, method: str, arguments: tuple[Any, ...]) -> tuple[int, Any]:
+    def _call(self, method: str, arguments: tuple[Any, ...]) -> Answer:
         try:
             if self._make is not None:
                 self._pipe.send(self._make)
                 self._make = None
             self._pipe.send((method, arguments))
-            answer: tuple[int, Any] = self._pipe.recv()
+            answer: Answer = self._pipe.recv()
         except (EOFError, OSError):
             raise death_of(self._process, f"the process of {self.name}", self._advice) from None
         return answer

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from emulator.audit.picture import approximate_trade_off, gaussian_trade_off
+from emulator.audit.bounds import approximate_trade_off, gaussian_trade_off
 from emulator.audit.report import Result
 from emulator.report.blocks import Block, Note, Page, Table, Verdict, settings
 from emulator.report.charts import Axis, Point, Series, lines

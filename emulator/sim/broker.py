@@ -22,8 +22,8 @@ from dca_proto.errors import PeerError
 from dca_proto.protocol.effects import Address, Channel, Send
 from dca_proto.protocol.wire.topics import subscriptions
 from dca_proto.runtime.parts import PART_BYTES_DEFAULT, split
+from emulator.sim.lane import Session, Uplink
 from emulator.sim.packet import Packet, packet_on
-from emulator.sim.session import Session, Uplink
 
 if TYPE_CHECKING:
     from emulator.sim.process import Process

@@ -67,13 +67,14 @@ class KillPoint(msgspec.Struct, frozen=True):
     where: Where
 
 
-class Traffic:
+class Traffic(msgspec.Struct, gc=False):
     """Whole messages and payload bytes of one process so far; messages that its full inbox dropped."""
 
-    __slots__ = ("bytes_received", "bytes_sent", "dropped", "messages_received", "messages_sent")
-
-    def __init__(self) -> None:
-        self.messages_sent = self.bytes_sent = self.messages_received = self.bytes_received = self.dropped = 0
+    messages_sent: int = 0
+    bytes_sent: int = 0
+    messages_received: int = 0
+    bytes_received: int = 0
+    dropped: int = 0
 
 
 class _Due(NamedTuple):
@@ -176,26 +177,23 @@ class Process:
         self._is_busy = False
         self._untold = ()
         self._simulator.broker.disconnect(self)
-        self._simulator.trace.note(self._simulator.now_ms, self.id, Killed(why))
-        for observer in self._simulator.observers:
-            observer.on_kill(self)
+        self._note(Killed(why))
+        self._show("on_kill")
 
     def restart(self) -> None:
         """Start again from what the disk holds; kills it first where it runs."""
         self.kill("restarted")
         records = self.disk.load()
         self.actor = self._build(records)
-        self._simulator.trace.note(self._simulator.now_ms, self.id, Restarted(len(records)))
-        for observer in self._simulator.observers:
-            observer.on_restart(self)
+        self._note(Restarted(len(records)))
+        self._show("on_restart")
         self.start()
 
     def restore(self, copy: Disk) -> None:
         """An old copy takes the place of what the disk holds. It is killed first, and does not start by itself."""
         self.kill("its store is restored")
         self.disk.restore(copy)
-        for observer in self._simulator.observers:
-            observer.on_restore(self)
+        self._show("on_restore")
 
     def plan_kill(self, point: KillPoint) -> None:
         """Have the power fail at a transaction to come."""
@@ -212,8 +210,7 @@ class Process:
             return
         self.traffic.messages_received += 1
         self.traffic.bytes_received += len(payload)
-        for observer in self._simulator.observers:
-            observer.on_deliver(self, sender, payload)
+        self._show("on_deliver", sender, payload)
         self.deliver(Received(sender, payload))
 
     def deliver(self, event: Event) -> None:
@@ -240,17 +237,22 @@ class Process:
                 raise  # the owner's mistake, told to the owner
             self._crash(error)
             return False
-        if self._simulator.observers and not self._show_handled(event, effects):
+        if not self._show("on_handled", event, effects):
             return False
         self._sort(effects, batch)
         return True
 
-    def _show_handled(self, event: Event, effects: Sequence[Effect]) -> bool:
-        """Whether the process still runs when all observers have looked."""
+    def _show(self, look: str, *what: object) -> bool:
+        """Have all observers look; whether the process still runs then."""
         start = self.starts
         for observer in self._simulator.observers:
-            observer.on_handled(self, event, effects)
-        return self.actor is not None and self.starts == start
+            getattr(observer, look)(self, *what)
+        return self._is_the_same(start)
+
+    def _note(self, fact: object) -> None:
+        """Write a fact into the trace."""
+        if self._simulator.trace.is_on:
+            self._simulator.trace.note(self._simulator.now_ms, self.id, fact)
 
     def _sort(self, effects: Sequence[Effect], batch: Batch) -> None:
         """Into what is durable and what is told; timers are set at once."""
@@ -290,11 +292,9 @@ class Process:
         self._work_on(batch)
 
     def _crash(self, error: Exception) -> None:
-        simulator = self._simulator
-        simulator.trace.note(simulator.now_ms, self.id, Crashed(type(error).__name__, str(error)[:200]))
-        for observer in simulator.observers:
-            observer.on_crash(self, error)
-        if simulator.raise_crashes:
+        self._note(Crashed(type(error).__name__, str(error)[:200]))
+        self._show("on_crash", error)
+        if self._simulator.raise_crashes:
             raise error
         self.kill(f"crashed: {type(error).__name__}")
 
@@ -364,10 +364,7 @@ class Process:
         except DiskFullError:
             self.kill("disk full")  # as the runner ends where its store cannot be written
             return False
-        start = self.starts
-        for observer in self._simulator.observers:
-            observer.on_commit(self, writes)
-        return self.actor is not None and self.starts == start
+        return self._show("on_commit", writes)
 
     def _sends_before_the_end(self, tells: Sequence[Tell]) -> int:
         sends = sum(isinstance(effect, Send) for effect in tells)
@@ -376,7 +373,7 @@ class Process:
     def _tell(self, tells: Sequence[Tell], sends_max: int | None) -> None:
         start, is_full = self.starts, False
         for place, effect in enumerate(tells):
-            if self.actor is None or self.starts != start:
+            if not self._is_the_same(start):
                 return  # an observer killed it
             if isinstance(effect, Report):
                 self._report(effect.fact)
@@ -394,7 +391,7 @@ class Process:
 
     def _send(self, send: Send) -> bool:
         """Hand a message over; whether the outbox is full then."""
-        if self._simulator.observers and not self._show_send(send):
+        if not self._show("on_send", send):
             return False
         if self._simulator.trace.is_on:
             to = send.to
@@ -403,18 +400,9 @@ class Process:
         self.traffic.bytes_sent += len(send.payload)
         return self._simulator.broker.publish(self, send)
 
-    def _show_send(self, send: Send) -> bool:
-        start = self.starts
-        for observer in self._simulator.observers:
-            observer.on_send(self, send)
-        return self.actor is not None and self.starts == start
-
     def _report(self, fact: object) -> None:
-        simulator = self._simulator
-        if simulator.trace.is_on:
-            simulator.trace.note(simulator.now_us // _US, self.id, fact)
-        for observer in simulator.observers:
-            observer.on_fact(self, fact)
+        self._note(fact)
+        self._show("on_fact", fact)
 
     # --- timers ----------------------------------------------------------------------------------------------------
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dca_proto.protocol.wire.topics import topic_of
 from dca_proto.runtime.parts import split
 from emulator.sim.broker import Broker, BrokerOptions
+from emulator.sim.lane import Uplink
 from emulator.sim.packet import Packet
-from emulator.sim.session import Uplink
 from emulator.sim.simulator import Simulator
 
 PASSED_MAX = 400

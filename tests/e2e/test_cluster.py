@@ -80,14 +80,14 @@ print(len({node for _, node in found}))
 
 def test_trials_have_the_same_digests_on_both_nodes_as_here(cluster: Addresses, tmp_path: Path) -> None:
     found = {}
-    for engine in ("local", "ray"):
+    for engine in ("local", "ray", cluster.outside):
         done = run(cluster, "-c", DIGESTS, engine, folder=tmp_path)
         assert done.returncode == 0, done.stderr
         found[engine] = done.stdout.splitlines()[-2:]
     digests = {lines[0] for lines in found.values()}
     assert len(digests) == 1
     assert len(set(digests.pop().split())) == 12
-    assert [lines[1] for lines in found.values()] == ["1", "2"], "nodes that had work"
+    assert [lines[1] for lines in found.values()] == ["1", "2", "2"], "nodes that had work"
 
 
 def test_a_sweep_finds_the_same(cluster: Addresses, tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ import sys
 from cluster_work import dies_at_three, Holder
 from dca_proto.errors import DcaError
 from emulator.engine import open_engine
-with open_engine("ray") as engine:
+with open_engine(sys.argv[1]) as engine:
     for done in engine.map(dies_at_three, range(6), ordered=True):
         print(done.item, done.result, "died over it twice" in done.trouble)
     with engine.worker(Holder, "holding") as worker:
@@ -135,8 +135,10 @@ with open_engine("ray") as engine:
 """
 
 
-def test_work_that_dies_is_named_and_a_worker_keeps_its_state(cluster: Addresses, tmp_path: Path) -> None:
-    done = run(cluster, "-c", DEATHS, folder=tmp_path)
+@pytest.mark.parametrize("place", Addresses._fields)
+def test_work_that_dies_is_named_and_a_worker_keeps_its_state(cluster: Addresses, tmp_path: Path, place: str) -> None:
+    engine = "ray" if place == "inside" else cluster.outside
+    done = run(cluster, "-c", DEATHS, engine, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     *items, sums, died = [line for line in done.stdout.splitlines() if "raylet" not in line][-8:]
     assert items == [f"{number} {None if number == 3 else number} {number == 3}" for number in range(6)]

@@ -168,11 +168,10 @@ def test_a_live_cell_counts_the_same_messages_and_says_null_of_what_nobody_weigh
     assert figures["success_rate"] == 1.0
     assert figures["messages"]["client"] == emulated_one["messages"]["client"]
     assert figures["bytes"]["client"] == emulated_one["bytes"]["client"]
-    for role in (
-        "compute",
-        "trainer",
-    ):  # nodes tell the trainer about as often or more how many contributions have come
-        assert figures["messages"][role] >= 0.9 * emulated_one["messages"][role]
+    n, m = live.clients, live.computes
+    assert figures["messages"]["trainer"] >= emulated_one["messages"]["trainer"] == 1 + 2 * m
+    # A node says how many came if one came: at least one node holds one. A slow machine's nodes say it again.
+    assert figures["messages"]["compute"] >= n + 2 * m * (m - 1) + 2 * m + 1
     assert figures.keys() == emulated_one.keys()
     assert {key for key, value in figures.items() if value is None} >= {"waiting_s", "compute_memory_bytes", "received"}
 

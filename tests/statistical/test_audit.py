@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -26,8 +27,7 @@ from dca_proto.crypto.sealing import Random, expand
 from dca_proto.errors import UsageError
 from dca_proto.testing import seeded
 from emulator.audit import command
-from emulator.audit.adversary import Adversary, Experiment, experiment
-from emulator.audit.effort import require_time
+from emulator.audit.adversary import Adversary, Experiment, experiment, require_time
 from emulator.audit.faults import FAULTS
 from emulator.audit.finding import NOT_COVERED, REFUTED, STANDS, Finding, find, same_law
 from emulator.audit.programme import IdealRounds, Programme
@@ -286,7 +286,7 @@ def test_what_is_claimed_against_any_number_of_clients_is_refuted_whatever_the_c
     """Masked values that are not uniform, and real rounds of another law, beside a coalition beyond the claim."""
     world = World(Setting(coalition=Coalition(7, 2)))
     seen = ideal(world, "beyond", 1000)
-    uneven = views(world, Programme(), seeded("uneven"))[0]._replace(p_value=1e-30)
+    uneven = msgspec.structs.replace(views(world, Programme(), seeded("uneven"))[0], p_value=1e-30)
     assert find(world, seen, [uneven], 0.95).verdict == REFUTED
     assert find(world, seen, [], 0.95, same_law_p=1e-20).verdict == REFUTED
     assert find(world, seen, [], 0.95, same_law_p=0.5).verdict == NOT_COVERED

@@ -13,14 +13,15 @@ from dca_proto.privacy import accounting
 from emulator.audit.adversary import Samples
 from emulator.audit.bounds import (
     Errors,
+    approximate_trade_off,
     best_thresholds,
     count_errors,
     epsilon_lower_cp,
     epsilon_lower_gdp,
+    gaussian_trade_off,
     mu_lower,
     upper_rate,
 )
-from emulator.audit.picture import approximate_trade_off, gaussian_trade_off
 
 MU, DELTA = accounting.mu_of(1.0, 1e-6), 1e-6
 EXPERIMENTS, RUNS, PILOT = 400, 2000, 500

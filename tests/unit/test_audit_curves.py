@@ -8,25 +8,27 @@ import msgspec
 import numpy as np
 import pytest
 
-from emulator.audit.curves import BINS, CUTS, histograms, in_few_numbers, trade_off
+from emulator.audit.bounds import BINS, Distributions, TradeOff
 
+CUTS = 400
 RNG = np.random.default_rng(7)
 SAMPLES = (RNG.normal(1.0, 2.0, 5_000), RNG.normal(-1.0, 2.0, 5_000))
 
 
 def test_every_run_is_in_a_bin() -> None:
-    found = histograms(SAMPLES)
-    assert len(found.edges) == BINS + 1
-    assert [int(counts.sum()) for counts in found.counts] == [5_000, 5_000]
-    middles = (found.edges[1:] + found.edges[:-1]) / 2
-    means = [float((counts @ middles) / counts.sum()) for counts in found.counts]
-    width = float(found.edges[1] - found.edges[0])
+    found = Distributions.of(SAMPLES)
+    edges = np.array(found.edges)
+    assert len(edges) == BINS + 1
+    assert [sum(counts) for counts in found.counts] == [5_000, 5_000]
+    middles = (edges[1:] + edges[:-1]) / 2
+    means = [float((counts @ middles) / sum(counts)) for counts in found.counts]
+    width = float(edges[1] - edges[0])
     assert means == pytest.approx([one.mean() for one in SAMPLES], abs=width / 2)
 
 
 def test_error_rates_run_from_one_corner_to_the_other() -> None:
     """And at each threshold they are the parts of the runs on the wrong side of it."""
-    found = trade_off(SAMPLES)
+    found = TradeOff.of(SAMPLES, CUTS)
     assert len(found.false_positives) == CUTS + 1
     assert (found.false_positives[0], found.false_negatives[0]) == (1.0, 0.0)
     assert (found.false_positives[-1], found.false_negatives[-1]) == (0.0, 1.0)
@@ -40,13 +42,13 @@ def test_error_rates_run_from_one_corner_to_the_other() -> None:
 
 def test_equal_runs_have_a_histogram_too() -> None:
     same = np.zeros(10)
-    found = histograms((same, same))
+    found = Distributions.of((same, same))
     assert np.all(np.diff(found.edges) > 0)
-    assert found.counts[0].sum() == 10
+    assert sum(found.counts[0]) == 10
 
 
 def test_the_data_are_few_however_many_runs_there_were() -> None:
-    shape, errors = in_few_numbers(SAMPLES)
+    shape, errors = Distributions.of(SAMPLES), TradeOff.of(SAMPLES)
     text = json.dumps(msgspec.to_builtins([shape, errors]), allow_nan=False)
     assert len(text) < 10_000
     assert len(errors.false_positives) == len(errors.false_negatives)

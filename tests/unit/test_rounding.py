@@ -36,8 +36,10 @@ from dca_proto.protocol.ledger import Charge, Ledger
 from dca_proto.protocol.policy import BudgetLimit
 from dca_proto.runtime.outcome import outcome
 from dca_proto.testing import TestFederation, seeded
-from emulator.audit import picture
+from emulator.audit import report as audit_report
 from emulator.ideal import noisy_sum
+from emulator.report.audit import page as audit_page
+from emulator.report.charts import picture
 from emulator.report.run import closing_lines
 from inference.jobs.estimates import separated
 from inference.jobs.picture import plot_estimates
@@ -178,22 +180,17 @@ def test_pictures(epsilon: float, delta: float) -> None:
 @settings(quickly, max_examples=5)
 @given(EPSILONS, DELTAS)
 def test_the_picture_of_an_audit(epsilon: float, delta: float) -> None:
-    from types import SimpleNamespace
-
-    finding: Any = SimpleNamespace(
-        epsilon_claimed=epsilon, delta=delta, mu_claimed=accounting.mu_of(epsilon, delta), epsilon_lower_gdp=epsilon / 2
-    )
+    mu = accounting.mu_of(epsilon, delta)
+    run = {**report_samples.audit(), "epsilon_claimed": epsilon, "delta": delta, "mu_claimed": mu}
+    figures: list[Figure] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(picture, "trade_off", lambda samples: ([0, 1], [1, 0]))
-        axes = Figure().subplots()
-        picture._trade_off(axes, None, finding)
-    legend = [one.get_text() for one in axes.get_legend().get_texts()]
-    check("\n".join(legend), epsilon=(epsilon,), delta=delta)
-    (mu,) = printed("\n".join(legend), "mu")
-    assert finding.mu_claimed <= mu <= finding.mu_claimed * (1 + CLOSE)
-    proved, claimed = printed(axes.get_title(), "epsilon")
-    assert proved <= finding.epsilon_lower_gdp
-    assert claimed >= epsilon
+        patch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+        picture(audit_page(msgspec.convert(run, audit_report.Result)).charts, Path("x.png"), "")
+    (figure,) = figures
+    text = "\n".join(one.get_text() for one in figure.findobj(lambda one: hasattr(one, "get_text")))
+    check(text, epsilon=(epsilon,), delta=delta)
+    (printed_mu,) = set(printed(text, "mu"))
+    assert mu <= printed_mu <= mu * (1 + CLOSE)
 
 
 @quickly
