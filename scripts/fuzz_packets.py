@@ -53,7 +53,7 @@ from dca_proto.runtime.settings import BrokerSettings
 from dca_proto.runtime.store import MemoryStore
 from dca_proto.testing import NoNoise, TestFederation
 from emulator.fuzz.forger import Forger, Known, Sealable, Secret
-from emulator.fuzz.mqtt import PATIENCE_S, Broker
+from fuzz_broker import PATIENCE_S, Broker
 
 CLIENTS, HOSTILE = 5, 4
 BATCH = 50

@@ -57,8 +57,7 @@ from dca_proto.protocol.wire.messages import (
 from dca_proto.protocol.wire.topics import subscriptions, topic_of
 from dca_proto.runtime.config import read_config
 from dca_proto.runtime.keyfile import certificate_path, read_certificate, read_identity
-from emulator.fuzz.forger import Forger, Known, Sealable
-from emulator.fuzz.mqtt import packet, publish
+from emulator.fuzz.forger import Forger, Known, Sealable, packet, publish
 
 LOST = (OSError, ssl.SSLError, asyncio.IncompleteReadError, TimeoutError)
 ANSWER_S, BURST_S = 5.0, 3.0

@@ -14,7 +14,6 @@ from dca_proto.crypto.sealing import SINGLE_USE_NONCE, Identity, encrypt, seal_t
 from dca_proto.protocol.wire.codec import decode_frame, encode, sign
 from dca_proto.protocol.wire.messages import Contribution, Sealed, Signed
 from dca_proto.runtime.parts import split
-from emulator.fuzz.mqtt import packet, publish
 
 EDGES: tuple[Any, ...] = (
     *(0, 1, -1, 2**16, 2**31, 2**32 - 1, 2**32, 2**53, 2**63 - 1, -(2**63), 2**64 - 1),
@@ -284,6 +283,22 @@ class Forger:
         seal = contribution_keys(one.pair_key, one.hash, identity).seal
         ciphertext = encrypt(seal, SINGLE_USE_NONCE, hidden, bound)
         return encode(Contribution(one.round_id, identity, ciphertext))
+
+
+def packet(head: int, body: bytes) -> bytes:
+    """An MQTT packet."""
+    size, left = b"", len(body)
+    while left or not size:
+        left, low = left >> 7, left & 127
+        size += bytes([low | (left > 0) << 7])
+    return bytes([head]) + size + body
+
+
+def publish(topic: str | bytes, payload: bytes, qos: int = 0, number: int = 1, *, retain: bool = False) -> bytes:
+    """A PUBLISH packet; `retain`: as one that the broker had kept."""
+    name = topic.encode(errors="surrogatepass") if isinstance(topic, str) else topic
+    place = number.to_bytes(2, "big") if qos else b""
+    return packet(0x30 | qos << 1 | retain, len(name).to_bytes(2, "big") + name + place + payload)
 
 
 def _fits(topic_filter: str, topic: str) -> bool:

@@ -23,8 +23,7 @@ from dca_proto.runtime.mqtt import Backoff, MqttTransport, Retries
 from dca_proto.runtime.parts import Assembler, PartLimits, split
 from dca_proto.runtime.settings import BrokerSettings
 from dca_proto.runtime.transport import Disconnected
-from emulator.fuzz.forger import Forger, Known
-from emulator.fuzz.mqtt import packet
+from emulator.fuzz.forger import Forger, Known, packet
 
 MIB = 1 << 20
 

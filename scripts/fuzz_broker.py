@@ -1,29 +1,14 @@
-"""MQTT 3.1.1, byte by byte: packets, and a small broker that feeds its clients whatever it is told to."""
+"""A small broker, MQTT 3.1.1 byte by byte, that feeds its clients whatever `fuzz_packets.py` tells it to."""
 
 from __future__ import annotations
 
 import asyncio
 
 from dca_proto.protocol.wire.topics import FilterTree
+from emulator.fuzz.forger import packet, publish
 
 PATIENCE_S = 60.0
 _SETTLING = 65_535  # the number of a publish that only asks whether all before it has been read
-
-
-def packet(head: int, body: bytes) -> bytes:
-    """An MQTT packet."""
-    size, left = b"", len(body)
-    while left or not size:
-        left, low = left >> 7, left & 127
-        size += bytes([low | (left > 0) << 7])
-    return bytes([head]) + size + body
-
-
-def publish(topic: str | bytes, payload: bytes, qos: int = 0, number: int = 1, *, retain: bool = False) -> bytes:
-    """A PUBLISH packet; `retain`: as one that the broker had kept."""
-    name = topic.encode(errors="surrogatepass") if isinstance(topic, str) else topic
-    place = number.to_bytes(2, "big") if qos else b""
-    return packet(0x30 | qos << 1 | retain, len(name).to_bytes(2, "big") + name + place + payload)
 
 
 class Broker:
