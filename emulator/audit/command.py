@@ -84,16 +84,7 @@ def audit(
 ) -> int:
     """Attack the privacy claim with all that a coalition may hold; exit code 4 where it is refuted.
 
-    Fields of the JSON object: kind (audit), epsilon_claimed, delta, mu_claimed; confidence (of bounds and intervals),
-    epsilon_lower_gdp, mu_lower, epsilon_lower_cp, threshold_gdp, threshold_cp; attack_line (a vector of length 1),
-    residual_variance (on that line), residual_variance_interval, variance_ratio (to variance_floor); least_variance (on
-    any of lines lines), least_variance_interval, least_line; variance_floor (what the claim needs on each line),
-    variance_noticeable (a shortage that would have been seen, as a part); uniformity (side, outside,
-    p_value), uniformity_p, same_law_p; verdict (stands, refuted or not covered), evidence, verdict_confidence, doubts
-    (evidence at 99 % only), sentence; audited, fault, fault_meaning, operating_point, moved, coalition (clients,
-    computes, broker), covered, noises_unknown, noises_needed, runs, pilot_runs, seed, seconds; distributions (edges
-    of bins, counts of runs in them for each world), trade_off (false_positives and false_negatives for thresholds from
-    low to high). What does not apply is null.
+    `dca schema audit` says what the fields of the JSON object are. What does not apply is null.
     """
     began_s = time.monotonic()
     require_json_target(json_to)

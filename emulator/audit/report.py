@@ -14,7 +14,7 @@ from emulator.audit.adversary import Samples
 from emulator.audit.bounds import Distributions, TradeOff
 from emulator.audit.finding import DOUBT, FALSE_ALARM, KINDS, NOT_COVERED, REFUTED, Finding
 from emulator.audit.programme import Programme
-from emulator.audit.worlds import ROWS, Setting
+from emulator.audit.worlds import ROWS, Coalition, Setting
 
 _NAMES = {
     "clients": "N",
@@ -118,7 +118,7 @@ class Result(Finding, frozen=True, kw_only=True):
     fault_meaning: str | None = None
     operating_point: dict[str, Any]
     moved: list[str]
-    coalition: dict[str, Any]
+    coalition: Coalition
     covered: bool
     noises_unknown: int
     noises_needed: int
@@ -133,7 +133,6 @@ class Result(Finding, frozen=True, kw_only=True):
 def result(audit: Audit, finding: Finding, samples: Samples, seconds: float) -> Result:
     """Everything, for programs; `samples` are the runs that the errors were counted on."""
     setting = msgspec.structs.asdict(audit.setting)
-    coalition = msgspec.structs.asdict(setting.pop("coalition"))
     return Result(
         **msgspec.structs.asdict(finding),
         sentence=sentence(audit.setting, finding),
@@ -142,7 +141,7 @@ def result(audit: Audit, finding: Finding, samples: Samples, seconds: float) -> 
         fault_meaning=audit.programme.describe(audit.setting) or None,
         operating_point=setting,
         moved=audit.moved(),
-        coalition=coalition,
+        coalition=setting.pop("coalition"),
         covered=audit.setting.covered,
         noises_unknown=audit.setting.unknown_noises - audit.programme.silent(audit.setting),
         noises_needed=audit.setting.honest,

@@ -64,12 +64,7 @@ def collude(
 ) -> int:
     """Show what a coalition sees, the noise left to it and the epsilon that this means; exit code 4 if a claim fails.
 
-    Fields of the JSON object: kind; setting (with runs and seed), coalition, covered (by the claim); sees (item by
-    item); released, contributors (found, needed); noise (left, floor, needed: variances by the plan; noises_left,
-    noises_needed; measured, measured_interval, confidence); epsilon (claimed, delta, meant: by the plan;
-    measured_interval); view (depends_on_data, p_value, false_alarm, same_traffic, tests: of, against, p_value);
-    recovered by all M Compute nodes (truth, once, mean, error, deviation); verdict (holds, break as
-    documented, or refuted), broken, refuted, why, seconds. What does not apply is null.
+    `dca schema emulate collude` says what the fields of the JSON object are. What does not apply is null.
     """
     began_s = time.monotonic()
     require_json_target(json_to)

@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 
 from dca_proto.privacy.rounding import at_least, at_most
-from emulator.collusion.coalition import Case
+from emulator.collusion.coalition import Case, Coalition
 from emulator.collusion.dependence import ALARM
 from emulator.collusion.finding import CONFIDENCE, HOLDS, REFUTED, Finding
 from emulator.results import Amount
@@ -154,7 +154,7 @@ class Result(Finding, frozen=True, kw_only=True):
 
     kind: str = "collusion"
     setting: dict[str, Any]
-    coalition: dict[str, Any]
+    coalition: Coalition
     covered: bool
     why: str
     seconds: Amount
@@ -165,7 +165,7 @@ def result(case: Case, finding: Finding, runs: int, seed: int, seconds: float) -
     return Result(
         **msgspec.structs.asdict(finding),
         setting={**msgspec.structs.asdict(case.setting), "runs": runs, "seed": seed},
-        coalition=msgspec.structs.asdict(case.coalition),
+        coalition=case.coalition,
         covered=case.is_covered,
         why=sentence(case, finding),
         seconds=seconds,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from emulator.collusion.report import Result
 from emulator.report.blocks import Block, Items, Note, Page, Section, Table, settings, table
 from emulator.report.figures import claimed, count, listed, number
@@ -65,9 +67,11 @@ def said(value: Any, depth: int = 0) -> str:
     return str(value)
 
 
-def members(coalition: dict[str, Any]) -> str:
+def members(coalition: msgspec.Struct) -> str:
     """Who is in a coalition: "4 clients, 2 Compute nodes and the broker"; who is not in it is left out."""
-    present = {name: one for name, one in coalition.items() if one not in (None, False, 0, [], {})}
+    present = {
+        name: one for name, one in msgspec.structs.asdict(coalition).items() if one not in (None, False, 0, [], {})
+    }
     who = [f"the {name}" if one is True else _several(name, one) for name, one in present.items()]
     return listed(who, 12) or "nobody"
 

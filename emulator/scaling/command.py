@@ -73,16 +73,9 @@ def scaling(
     Encryption, signatures and exact noise are on. Each cell has processes of its own, without Python's garbage
     collector while a round is measured. Sessions are set up before; a first round, in which pairs agree on keys, is not
     timed as a round. wall_s is from the trainer's command to the result. A process that holds many clients verifies an
-    announcement's signature once. Fields of a cell in the JSON object: clients, dimension, computes, backend,
-    tolerated, drop_rate, repeats, processes; wall_s, wall_s_spread (lowest, highest), core_s, core_s_by_role, waiting_s
-    (of processes for each other, summed), phases (wall seconds: collect, to the close; agree, to the result);
-    us_per_contribution (core, by role), floor_us (of the bare cryptography, by role, in the same process); sessions_s
-    (core seconds), sessions_wall_s, agreement_s (core seconds), first_round_wall_s; messages and bytes (sent, by role),
-    received and received_bytes; peak_rss_mb (of an emulation: summed over its processes), compute_memory_bytes (one
-    node, as it freezes its list), compute_memory_least_bytes, compute_memory_after_bytes, memory_bytes; success_rate,
-    success_expected, contributors, noise_sd, noise_sd_ideal; paper_s, ratio (ours to the paper's). Beside the cells:
-    warnings, fits (exponents), calibration (figure, role, term: its cost), held_out (measured,
-    predicted, error), prediction. What does not apply is null.
+    announcement's signature once.
+
+    `dca schema scaling` says what the fields of the JSON object are. What does not apply is null.
     """
     require_json_target(json_to)
     if resume is not None and str(resume) == STDOUT:

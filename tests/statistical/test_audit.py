@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from scipy.stats import f
 
 from dca_proto.cli import main
+from dca_proto.cli.output import schema_of
 from dca_proto.crypto import masks
 from dca_proto.crypto.fixedpoint import to_ring
 from dca_proto.crypto.sealing import Random, expand
@@ -421,8 +422,9 @@ def test_the_figures_for_programs(run: Run) -> None:
     assert (found["confidence"], found["verdict_confidence"]) == (0.9, 0.9999)
     assert found["coalition"] == {"clients": 4, "computes": 2, "broker": True}
     assert len(found["uniformity"]) == 6
-    told = set(re.findall(r"\w+", command.audit.__doc__ or ""))
-    assert {*found, *found["coalition"], *found["uniformity"][0]} <= told, "--help names every field"
+    told = set(re.findall(r"\w+", json.dumps(schema_of(command.OUTPUT))))
+    assert {*found, *found["coalition"], *found["uniformity"][0]} <= told, "the schema names every field"
+    assert "dca schema audit" in (command.audit.__doc__ or "")
     assert "variance of the noise left" in shown, "what a person reads is on stderr"
 
 
