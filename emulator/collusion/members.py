@@ -8,6 +8,7 @@ nothing. A Compute node that leaves clients out is deaf to them: it has no sessi
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from dca_proto.protocol.compute.actor import ComputeNode
 from dca_proto.protocol.effects import Channel, Effect, Send
 from dca_proto.protocol.events import Event, Received
 from dca_proto.protocol.policy import Policy
-from dca_proto.testing import TestFederation
+from dca_proto.testing import TestFederation, seeded
 from emulator.audit.protocol import Recording
 from emulator.collusion.coalition import Case
 
@@ -89,12 +90,13 @@ class Party(TestFederation):
 
     def compute(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> ComputeNode:
         """Compute node `index`: the production actor, or a deaf one."""
-        node = super().compute(index, records)
-        if index < self._case.coalition.nodes and self._case.left_out:
-            node.__class__ = Deaf
-            assert isinstance(node, Deaf)
-            node.ignored = frozenset(self.clients[client] for client in self._case.left_out)
-        return node
+        if index >= self._case.coalition.nodes or not self._case.left_out:
+            return super().compute(index, records)
+        identity, random = self.compute_identities[index], seeded(f"{self.federation.name}/deaf{index}")
+        own: dict[str, Any] = {"random": random, "mechanism": self.mechanism, "records": records}
+        deaf = Deaf(identity, self.federation, floors=self.floors, **own)
+        deaf.ignored = frozenset(self.clients[client] for client in self._case.left_out)
+        return deaf
 
     def _mechanism_of(self, index: int) -> Mechanism:
         if index in self._case.revealing:
