@@ -196,5 +196,5 @@ def _title(plan: Audit, finding: Finding) -> str:
     found = f"{finding.variance_ratio:.4g} of the variance needed is left, epsilon proved: "
     return (
         f"Audit{words.get(finding.verdict, '')} ({fault or f'coalition {setting.coalition}'})\n"
-        f"{point}, {plan.runs:,} rounds of each world: {found}{at_most(finding.epsilon_lower_gdp)}"
+        f"{point}, {plan.runs:,} rounds of each world\n{found}{at_most(finding.epsilon_lower_gdp)}"
     )
