@@ -29,7 +29,6 @@ from __future__ import annotations
 import argparse
 import cProfile
 import gc
-import json
 import os
 import platform
 import pstats
@@ -38,13 +37,13 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import nacl
 import numpy as np
 
+from dca_proto.cli.output import STDOUT, write_json
 from dca_proto.crypto.sealing import AgreementKey
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 from dca_proto.protocol.actor import Actor
@@ -266,17 +265,14 @@ def main() -> None:
     own, peer = AgreementKey(os.urandom(32)), AgreementKey(os.urandom(32)).public
     agreement = timed_us(lambda: [own.agree(peer) for _ in range(200)], 200)
     results = [cell(options.clients, *one, options.repeats) for one in cells]
-    text = json.dumps({"versions": versions(), "agreement_us": agreement, "cells": results}, indent=2)
-    if options.json == "-":
-        print(text)
+    write_json({"versions": versions(), "agreement_us": agreement, "cells": results}, options.json)
+    if options.json == STDOUT:
         return
     told = ", ".join(f"{name} {version}" for name, version in versions().items())
     print(f"{told} · {options.repeats} repeats, medians")
     print(f"key agreement, once per pair and epoch, at each side: {agreement:.0f} us")
     for result in results:
         show(result)
-    if options.json:
-        Path(options.json).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -12,13 +12,12 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import sys
-from pathlib import Path
 from typing import Any
 
+from dca_proto.cli.output import STDOUT, write_json
 from emulator.swarm.options import CONNECTIONS, SwarmOptions
 from emulator.swarm.synthetic import run_rounds
 
@@ -61,22 +60,12 @@ def main() -> int:
     parser.add_argument("--json", help="write the figures to this file, or - for standard output")
     asked = parser.parse_args()
     sizes = {name: getattr(asked, name) for name in ("clients", "dimension", "computes", "rounds")}
-    modes = [
-        run_once(
-            SwarmOptions(
-                **sizes, tolerated=asked.clients // 10, connections=connections, broker="mosquitto", processes=2
-            )
-        )
-        for connections in CONNECTIONS
-    ]
+    how = {"tolerated": asked.clients // 10, "broker": "mosquitto", "processes": 2}
+    modes = [run_once(SwarmOptions(**sizes, **how, connections=connections)) for connections in CONNECTIONS]
     figures = {"python": platform.python_version(), "cores": os.cpu_count(), **sizes, "modes": modes}
-    if asked.json == "-":
-        print(json.dumps(figures, indent=2))
-    else:
-        for one in modes:
-            show(one)
-        if asked.json:
-            Path(asked.json).write_text(json.dumps(figures, indent=2), encoding="utf-8")
+    write_json(figures, asked.json)
+    for one in modes if asked.json != STDOUT else []:
+        show(one)
     return 0 if all(one["ok"] for one in modes) else 1
 
 

@@ -20,6 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from dca_proto.cli.output import STDOUT, write_json
 from dca_proto.runtime.broker import find_mosquitto
 
 ASKED_S = {"embedded": 5.0, "mosquitto": 4.0}
@@ -53,12 +54,9 @@ def main() -> int:
             "most_s": seconds[-1],
             "asked_s": ASKED_S[broker],
         }
-    report = json.dumps(figures, indent=2)
-    if options.json == "-":
-        print(report)
+    write_json(figures, options.json)
+    if options.json == STDOUT:
         return 0
-    if options.json:
-        Path(options.json).write_text(report + "\n", encoding="utf-8")
     print(f"Python {figures['python']}, {figures['cores']} cores, {options.repeats} runs each")
     for broker, row in figures["brokers"].items():
         print(

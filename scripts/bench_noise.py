@@ -16,20 +16,18 @@ once, and the bare ChaCha20 stream of the long draw. `fast_...` are the same of 
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import secrets
 import statistics
-import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from time import perf_counter
 
 import nacl
 import numpy as np
 from nacl.bindings import randombytes_buf_deterministic
 
+from dca_proto.cli.output import STDOUT, write_json
 from dca_proto.crypto.sealing import KEY_BYTES
 from dca_proto.privacy.local import AnalyticGaussian, GridLaplace, RandomisedResponse, UnaryEncoding
 from dca_proto.privacy.noise import DiscreteGaussian
@@ -120,11 +118,9 @@ def main() -> None:
             **measure_local(options.repeats),
         },
     }
-    if options.json == "-":
-        json.dump(report, sys.stdout, indent=1)
+    write_json(report, options.json)
+    if options.json == STDOUT:
         return
-    if options.json:
-        Path(options.json).write_text(json.dumps(report, indent=1))
     for name, value in report.items():
         if name != "figures":
             print(f"{name:>41}  {value}")

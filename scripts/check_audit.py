@@ -1,42 +1,39 @@
 #!/usr/bin/env python3
 """What `dca audit` proves of the correct program over many seeds, and whether it sees every planted fault.
 
-    scripts/check_audit.py
-    scripts/check_audit.py --seeds 2 --plant-seeds 1 --json -
-
 For each seed an audit at epsilon 1, delta 1e-6, N = 10, T = 3, 95 % confidence: mean and standard deviation of both
 lower bounds on epsilon and of the residual variance in parts of the floor (their range, too, in the JSON). For each
-fault the same at its own operating point, how many audits refuted it, and the slowest audit's seconds. Exit code 4
-where a correct program was refuted, a fault was not, or an audit took more than three minutes.
+fault the same at its own operating point, how many audits refuted it, and the slowest audit's seconds. Audits run one
+at a time. Exit code 4 where a correct program was refuted, a fault was not, or an audit took more than three minutes.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import platform
 import statistics
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
-import scipy
+from rich.table import Table
 
 from emulator.audit.faults import FAULTS
+from papers.experiment import Experiment, Result, Sweep, option
+from papers.runner import Check, positive, table
 
 SECONDS_MAX = 180
 POINT = ["--clients", "10", "--tolerate", "3", "--epsilon", "1", "--delta", "1e-6"]
+CORRECT = "correct"
+FIGURES = ("variance_ratio", "epsilon_lower_gdp", "epsilon_lower_cp")
 
 
-def audit(seed: int, runs: int, *options: str) -> dict[str, Any]:
-    """One audit's figures, as a program gets them."""
-    command = [sys.executable, "-m", "dca_proto.cli", "audit", *POINT, "--runs", str(runs), "--seed", str(seed)]
-    done = subprocess.run([*command, *options, "--json", "-"], capture_output=True, text=True, check=False)
-    if done.returncode not in (0, 4):
-        raise SystemExit(done.stderr)
-    return {**json.loads(done.stdout), "exit_code": done.returncode}
+class Cell(NamedTuple):
+    """One audit of a program: `CORRECT`, or one of `FAULTS`."""
+
+    program: str
+    seed: int
 
 
 def spread(values: list[float]) -> dict[str, float]:
@@ -45,48 +42,68 @@ def spread(values: list[float]) -> dict[str, float]:
     return {"mean": statistics.fmean(values), "sd": deviation, "least": min(values), "most": max(values)}
 
 
-def summarise(audits: list[dict[str, Any]]) -> dict[str, Any]:
-    """The figures of one programme over its seeds."""
-    return {
-        "audits": len(audits),
-        "refuted": sum(one["exit_code"] == 4 for one in audits),
-        "epsilon_claimed": audits[0]["epsilon_claimed"],
-        "epsilon_lower_gdp": spread([one["epsilon_lower_gdp"] for one in audits]),
-        "epsilon_lower_cp": spread([one["epsilon_lower_cp"] for one in audits]),
-        "variance_ratio": spread([one["residual_variance"] / one["variance_floor"] for one in audits]),
-        "seconds_most": max(one["seconds"] for one in audits),
-    }
+@dataclass(frozen=True, kw_only=True)
+class AuditCheck(Experiment[Cell, dict[str, Result]]):
+    __doc__ = __doc__
+    KIND, LABEL, QUICK_CHECKS, DEPENDS = "check-audit", "audits", True, ("runs",)
+    QUICK: ClassVar = {"seeds": 2, "plant_seeds": 1}
 
+    seeds: int = option(20, "audits of the correct program", type=positive)
+    plant_seeds: int = option(5, "audits of each planted fault", type=positive)
+    runs: int = option(400_000, "rounds of each world", type=positive)
 
-def show(name: str, figures: dict[str, Any]) -> None:
-    parts = [f"{figures[key]['mean']:9.4g} ± {figures[key]['sd']:<8.2g}"
-             for key in ("variance_ratio", "epsilon_lower_gdp", "epsilon_lower_cp")]  # fmt: skip
-    counts = f"{figures['refuted']} of {figures['audits']} refuted"
-    sys.stderr.write(f"{name:26} {' '.join(parts)} {counts:18} {figures['seconds_most']:6.1f} s\n")
+    def cells(self) -> list[Cell]:
+        planted = [Cell(fault, seed) for fault in FAULTS for seed in range(self.plant_seeds)]
+        return [*(Cell(CORRECT, seed) for seed in range(self.seeds)), *planted]
 
+    def work(self, cell: Cell) -> Result:
+        """One audit's figures, as a program gets them."""
+        command = [sys.executable, "-m", "dca_proto.cli", "audit", *POINT, "--runs", str(self.runs), "--json", "-"]
+        planted = [] if cell.program == CORRECT else ["--plant", cell.program]
+        done = subprocess.run(
+            [*command, "--seed", str(cell.seed), *planted], capture_output=True, text=True, check=False
+        )
+        if done.returncode not in (0, 4):
+            raise SystemExit(done.stderr)
+        return {**json.loads(done.stdout), "program": cell.program, "exit_code": done.returncode}
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=20, help="audits of the correct program")
-    parser.add_argument("--plant-seeds", type=int, default=5, help="audits of each planted fault")
-    parser.add_argument("--runs", type=int, default=400_000, help="rounds of each world")
-    parser.add_argument("--json", metavar="FILE", help="write the figures to a file, or - for stdout")
-    options = parser.parse_args()
-    sys.stderr.write(f"{'':26} {'variance/floor':20} {'epsilon, GDP':20} {'epsilon, any':20}\n")
-    results = {"correct": summarise([audit(seed, options.runs) for seed in range(options.seeds)])}
-    show("correct", results["correct"])
-    for fault in FAULTS:
-        seeds = range(options.plant_seeds)
-        results[fault] = summarise([audit(seed, options.runs, "--plant", fault) for seed in seeds])
-        show(fault, results[fault])
-    versions = {"python": platform.python_version(), "numpy": np.__version__, "scipy": scipy.__version__}
-    if options.json:
-        text = json.dumps({"runs": options.runs, "versions": versions, "results": results}, indent=2) + "\n"
-        sys.stdout.write(text) if options.json == "-" else Path(options.json).write_text(text, encoding="utf-8")
-    sound = results["correct"]["refuted"] == 0
-    seen = all(results[fault]["refuted"] == results[fault]["audits"] for fault in FAULTS)
-    return 0 if sound and seen and all(one["seconds_most"] < SECONDS_MAX for one in results.values()) else 4
+    def results(self, sweep: Sweep) -> dict[str, Result]:
+        cells = self.cells()
+        return self.gather(cells, sweep(cells, self.work, processes=1))
+
+    def gather(self, cells: Sequence[Cell], results: Sequence[Result]) -> dict[str, Result]:
+        found = {}
+        for program in dict.fromkeys(cell.program for cell in cells):
+            audits = [one for one in results if one["program"] == program]
+            ratios = [one["residual_variance"] / one["variance_floor"] for one in audits]
+            found[program] = {
+                "audits": len(audits),
+                "refuted": sum(one["exit_code"] == 4 for one in audits),
+                "epsilon_claimed": audits[0]["epsilon_claimed"],
+                **{name: spread([one[name] for one in audits]) for name in FIGURES[1:]},
+                "variance_ratio": spread(ratios),
+                "seconds_most": max(one["seconds"] for one in audits),
+            }
+        return found
+
+    def notes(self, found: dict[str, Result]) -> dict[str, Any]:
+        return {"runs": self.runs, "results": found}
+
+    def tables(self, found: dict[str, Result]) -> Iterator[Table]:
+        shown = table("audits", "program", "variance/floor", "epsilon, GDP", "epsilon, any", "refuted", "slowest, s")
+        for program, one in found.items():
+            parts = [f"{one[name]['mean']:.4g} ± {one[name]['sd']:.2g}" for name in FIGURES]
+            shown.add_row(program, *parts, f"{one['refuted']} of {one['audits']}", f"{one['seconds_most']:.1f}")
+        yield shown
+
+    def checks(self, found: dict[str, Result]) -> Iterator[Check]:
+        refuted = found[CORRECT]["refuted"]
+        yield Check("the correct program", "never refuted", f"{refuted} times", refuted == 0)
+        missed = [one for one in FAULTS if found[one]["refuted"] < found[one]["audits"]]
+        yield Check("planted faults", "refuted in every audit", ", ".join(missed) or "all", not missed)
+        slowest = max(one["seconds_most"] for one in found.values())
+        yield Check("slowest audit", f"below {SECONDS_MAX} s", f"{slowest:.1f} s", slowest < SECONDS_MAX)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(AuditCheck.main())

@@ -1,10 +1,11 @@
 #!/usr/bin/env python
 """Poisson and robust regression from scores: coverage of 90 % intervals, over sizes, budgets and laws of the data.
 
-Over ideal rounds with exact noise, N = 2,000, 20,000 and 100,000, epsilon 1 and 4, delta 1e-5, with default settings:
-three features of unlike scales, far from the middle of their bounds. They are *normal* with correlations of a half, or
-*skewed*: independent, an exponential one, one of two values (three in ten), and a normal one; or as the normal ones,
-within bounds ten times as *wide*, which cost at most 15 % of the errors at 20,000 rows and more.
+Ten minutes (estimate). Over ideal rounds with exact noise, N = 2,000, 20,000 and 100,000, epsilon 1 and 4, delta 1e-5,
+with default settings: three features of unlike scales, far from the middle of their bounds. They are *normal* with
+correlations of a half, or *skewed*: independent, an exponential one, one of two values (three in ten), and a normal
+one; or as the normal ones, within bounds ten times as *wide*, which cost at most 15 % of the errors at 20,000 rows and
+more.
 
 - *Poisson*: counts of mean 3 or so; Poisson's law, and counts with a dispersion of 0.5.
 - *Robust*: residuals of Student's t law with 4 degrees of freedom, and normal ones of which one in twenty is ten times
@@ -15,23 +16,20 @@ where half of what a result knows is how far it may be from linear. Each slope b
 right program fails about once in 40 runs: the standard error of a cell is at most 1.5 %, that of a slope 2.7 %. For
 the table, without a limit: how much wider than without privacy intervals are.
 
-Exit code 4 where one of these does not hold.
-
-    scripts/check_glm.py                         15 minutes of two cores
-    scripts/check_glm.py --quick --json -        a tenth of the repeats, with limits to match
+Exit code 4 where one of these does not hold. 15 minutes of two cores; --quick has a tenth of the repeats, with limits to match.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
-from functools import partial
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from rich.table import Table
 
 from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
@@ -41,12 +39,12 @@ from inference.bounds import Interval
 from inference.models.glm.families import Poisson, StudentT
 from inference.models.glm.job import scored_regression
 from inference.models.glm.scored_fit import exact_fit
-from inference.problem import Problem, Schema, stream
+from inference.problem import Problem, Schema
 from inference.rounds import run
+from papers.experiment import BlockExperiment, Result, mean_of
 from papers.picture import COLOURS, GREY, MARKERS, drawing
-from papers.runner import Check, add_common_options, finish, main, run_cells, table
+from papers.runner import Check, table
 
-Array = NDArray[np.float64]
 DELTA, SIZES, EPSILONS = 1e-5, (2_000, 20_000, 100_000), (1.0, 4.0)
 COMPUTES = tuple(bytes([index]) * 16 for index in range(3))
 LAWS = {"poisson": ("poisson", "dispersed"), "robust": ("student", "outliers")}
@@ -111,86 +109,67 @@ def fits(cell: Cell, rng: np.random.Generator) -> dict[str, Any]:
     return {"covered": float(held.mean()), **each, **figures, "square": square}
 
 
-def work(cell: Cell, share: float) -> dict[str, Any]:
-    """The mean of what a cell's repeats say, and how many there were."""
-    rng = stream(cell.block, str(cell))
-    repeats = max(2, round(share * REPEATS[cell.n]))
-    found = [fits(cell, rng) for _ in range(repeats)]
-    return {**cell._asdict(), "repeats": repeats, **{k: float(np.mean([one[k] for one in found])) for k in found[0]}}
+@dataclass(frozen=True, kw_only=True)
+class GlmCheck(BlockExperiment[Cell]):
+    __doc__ = __doc__
+    KIND, LABEL = "check-glm", "glm"
 
+    def cells(self) -> list[Cell]:
+        laws = ((model, law) for model, laws in LAWS.items() for law in laws)
+        return [Cell(*one, *rest) for one in laws for rest in product(SHAPES, SIZES, EPSILONS, range(BLOCKS))]
 
-def cells() -> list[Cell]:
-    """All of them."""
-    return [
-        Cell(model, law, shape, n, epsilon, block)
-        for model, laws in LAWS.items()
-        for law in laws
-        for shape in SHAPES
-        for n in SIZES
-        for epsilon in EPSILONS
-        for block in range(BLOCKS)
-    ]
+    def cost(self, cell: Cell) -> float:
+        return (cell.n + 20_000) * REPEATS[cell.n]
 
+    def repeats(self, cell: Cell) -> int:
+        return REPEATS[cell.n]
 
-def mean_of(held: list[dict[str, Any]], what: str, **where: Any) -> float:
-    """Over all cells that are there."""
-    return float(np.mean([one[what] for one in held if all(one[name] == value for name, value in where.items())]))
+    def once(self, cell: Cell, rng: np.random.Generator) -> dict[str, float]:
+        return fits(cell, rng)
 
+    def notes(self, found: list[Result]) -> dict[str, Any]:
+        return {"delta": DELTA}
 
-def draw(path: Path, held: list[dict[str, Any]]) -> None:
-    """Coverage over the number of clients, a panel for each model."""
-    with drawing(path, columns=2, size=(4.4, 3.6)) as panels:
-        for axes, model in zip(panels[0], LAWS, strict=True):
-            for epsilon, colour, marker in zip(EPSILONS, COLOURS, MARKERS, strict=False):
-                for shape, line in zip(SHAPES, ("-", ":", "--"), strict=True):
-                    at = {"model": model, "epsilon": epsilon, "shape": shape}
-                    heights = [mean_of(held, "covered", n=n, **at) for n in SIZES]
-                    label = f"epsilon {at_least(epsilon)}, {shape}"
-                    axes.plot(SIZES, heights, f"{marker}{line}", color=colour, label=label)
-            for limit in LIMITS:
-                axes.axhline(limit, color=GREY, linestyle=":")
-            axes.set(xscale="log", xlabel="clients", ylabel="coverage of 90 % intervals", title=model, ylim=(0.5, 1))
-        panels[0, 0].legend(frameon=False)
+    def tables(self, found: list[Result]) -> Iterator[Table]:
+        heads = ("features", "N", "eps", "cover", *(f"of {one}" for one in NAMES), "times wider")
+        rows = table("90 % intervals", "model", *heads)
+        for model, shape, n, epsilon in product(LAWS, SHAPES, SIZES, EPSILONS):
+            at = {"model": model, "shape": shape, "n": n, "epsilon": epsilon}
+            shown = (mean_of(found, one, **at) for one in ("covered", *(f"covered_{one}" for one in NAMES), "wider"))
+            rows.add_row(model, shape, f"{n}", at_least(epsilon), *(f"{one:.3f}" for one in shown))
+        yield rows
 
+    def checks(self, found: list[Result]) -> Iterator[Check]:
+        loose = LOOSE if self.share < 1 else 0.0
+        for model, shape, n, epsilon in product(LAWS, SHAPES, SIZES, EPSILONS):
+            at = {"model": model, "shape": shape, "n": n, "epsilon": epsilon}
+            part, each = mean_of(found, "covered", **at), min(mean_of(found, f"covered_{one}", **at) for one in NAMES)
+            low, high = LIMITS[0] - loose, (OPEN if n == SIZES[0] else LIMITS[1]) + loose
+            least = EACH - 2 * loose
+            name = f"{model}, {shape}, N = {n}, epsilon {at_least(epsilon)}"
+            asked, said = f"{low:.2f} to {high:.2f}, each >= {least:.2f}", f"{part:.3f}, least {each:.3f}"
+            yield Check(name, asked, said, low <= part <= high and each >= least)
+            if shape == "wide" and n >= WIDE_N:
+                narrow = mean_of(found, "square", **{**at, "shape": "normal"})
+                ratio, most = float(np.sqrt(mean_of(found, "square", **at) / narrow)), WIDE_MAX + 2 * loose
+                yield Check(f"{name}, errors", f"<= {most:.2f} times", f"{ratio:.2f}", ratio <= most)
 
-def check(options: argparse.Namespace) -> int:
-    share = 0.1 if options.quick else 1.0
-    settings = {"delta": DELTA, "repeats": {str(n): count for n, count in REPEATS.items()}, "share": share}
-    held = run_cells(
-        cells(),
-        partial(work, share=share),
-        label="glm",
-        cost=lambda cell: (cell.n + 20_000) * REPEATS[cell.n],
-        resume=options.resume,
-        processes=options.processes,
-        engine=options.engine,
-        settings=settings,
-    )
-    if options.plot:
-        draw(options.plot, held)
-    rows = table(
-        "90 % intervals", "model", "features", "N", "eps", "cover", *(f"of {one}" for one in NAMES), "times wider"
-    )
-    checks = []
-    for model, shape, n, epsilon in product(LAWS, SHAPES, SIZES, EPSILONS):
-        at = {"model": model, "shape": shape, "n": n, "epsilon": epsilon}
-        found, *each = (mean_of(held, what, **at) for what in ("covered", *(f"covered_{one}" for one in NAMES)))
-        shown = [found, *each, mean_of(held, "wider", **at)]
-        rows.add_row(model, shape, f"{n}", at_least(epsilon), *(f"{one:.3f}" for one in shown))
-        loose = LOOSE if options.quick else 0.0
-        low, high = LIMITS[0] - loose, (OPEN if n == SIZES[0] else LIMITS[1]) + loose
-        least = EACH - 2 * loose
-        name = f"{model}, {shape}, N = {n}, epsilon {at_least(epsilon)}"
-        asked, said = f"{low:.2f} to {high:.2f}, each >= {least:.2f}", f"{found:.3f}, least {min(each):.3f}"
-        checks.append(Check(name, asked, said, low <= found <= high and min(each) >= least))
-        if shape == "wide" and n >= WIDE_N:
-            narrow = mean_of(held, "square", **{**at, "shape": "normal"})
-            ratio, most = float(np.sqrt(mean_of(held, "square", **at) / narrow)), WIDE_MAX + 2 * loose
-            checks.append(Check(f"{name}, errors", f"<= {most:.2f} times", f"{ratio:.2f}", ratio <= most))
-    return finish({"kind": "check-glm", "delta": DELTA, "cells": held}, options, [rows], checks)
+    def draw(self, found: list[Result], path: Path) -> None:
+        """Coverage over the number of clients, a panel for each model."""
+        with drawing(path, columns=2, size=(4.4, 3.6)) as panels:
+            for axes, model in zip(panels[0], LAWS, strict=True):
+                for epsilon, colour, marker in zip(EPSILONS, COLOURS, MARKERS, strict=False):
+                    for shape, line in zip(SHAPES, ("-", ":", "--"), strict=True):
+                        at = {"model": model, "epsilon": epsilon, "shape": shape}
+                        heights = [mean_of(found, "covered", n=n, **at) for n in SIZES]
+                        label = f"epsilon {at_least(epsilon)}, {shape}"
+                        axes.plot(SIZES, heights, f"{marker}{line}", color=colour, label=label)
+                for limit in LIMITS:
+                    axes.axhline(limit, color=GREY, linestyle=":")
+                words = {"xlabel": "clients", "ylabel": "coverage of 90 % intervals", "title": model}
+                axes.set(xscale="log", ylim=(0.5, 1), **words)
+            panels[0, 0].legend(frameon=False)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_common_options(parser)
-    sys.exit(main(check, parser))
+    sys.exit(GlmCheck.main())

@@ -25,22 +25,21 @@ releases, and both margins, of 5 and 10 points, are twice as wide: small faults 
 Where bounds are ten times as wide, up from the lower end, the root mean square error is at most 5 % larger if N·epsilon
 is at least 2,000. Below, noise hides centres sooner or later, and the result warns.
 
-    scripts/check_linear_coverage.py                      seven minutes of two cores
-    scripts/check_linear_coverage.py --quick --json -     N up to 5,000, few releases: two minutes
-
-Exit code 4 where a check fails.
+Seven minutes of two cores; --quick, N up to 5,000 and few releases, two minutes. Exit code 4 where a check
+fails.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from rich.table import Table
 
 from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
@@ -49,12 +48,11 @@ from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.locate import HIDDEN
 from inference.models.linear.job import regression_with_projection
-from inference.problem import Problem, Schema, stream
+from inference.problem import Array, Problem, Schema, stream
 from inference.rounds import run
+from papers.experiment import Experiment, Result
 from papers.picture import COLOURS, MARKERS, drawing
-from papers.runner import Check, add_common_options, finish, main, run_cells, table
-
-Array = NDArray[np.float64]
+from papers.runner import Check, table
 
 DRAWN, FIXED = TRUTHS = ("drawn", "fixed")
 SLOPES, INTERCEPT = np.array([1.0, -0.7, 0.3]), 0.5
@@ -140,17 +138,6 @@ def work(cell: Cell) -> dict[str, Any]:
     return {**cell._asdict(), "off": off, "warned": warned, "mse": squares, "mse_wider": wide}
 
 
-def cells(options: argparse.Namespace) -> list[Cell]:
-    """In batches, so that all cores are busy to the end."""
-    batches = dict.fromkeys((500, 5_000), 1) if options.quick else BATCHES
-    grid = product(batches, TRUTHS, KINDS, EPSILONS)
-    return [
-        Cell(truth, kind, n, epsilon, RELEASES, batch, options.seed)
-        for n, truth, kind, epsilon in grid
-        for batch in range(batches[n])
-    ]
-
-
 def summary(off: Array) -> dict[str, Any]:
     """Coverage of all intervals, its standard error over releases, and of the worst coefficient.
 
@@ -185,49 +172,6 @@ def merged(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(figures, key=lambda one: (one["truth"], KINDS.index(one["kind"]), one["n"], one["epsilon"]))
 
 
-def draw(path: Path, figures: list[dict[str, Any]]) -> None:
-    """Coverage over N by kind, one panel for each ε; of fixed slopes dashed."""
-    with drawing(path, columns=len(EPSILONS)) as panels:
-        for axes, epsilon in zip(panels[0], EPSILONS, strict=True):
-            for kind, colour, marker in zip(KINDS, COLOURS, MARKERS, strict=False):
-                for truth, style in zip(TRUTHS, ("-", "--"), strict=True):
-                    place = (truth, kind, epsilon)
-                    own = [one for one in figures if (one["truth"], one["kind"], one["epsilon"]) == place]
-                    heights = [one["coverage"] for one in own]
-                    label = f"{kind}, {truth}"
-                    axes.plot([one["n"] for one in own], heights, marker + style, color=colour, label=label)
-            axes.axhspan(LEVEL - MARGIN, LEVEL + MARGIN, color="0.9", zorder=0)
-            axes.set(xscale="log", xlabel="N", ylim=(0.5, 1.0), title=f"epsilon {at_least(epsilon)}")
-        panels[0, 0].set_ylabel("share of 90 % intervals that hold")
-        panels[0, 0].legend(frameon=False, fontsize=8)
-
-
-def check(options: argparse.Namespace) -> int:
-    """All cells, table, picture and checks."""
-    depends_on = {"delta": DELTA, "slopes": SLOPES.tolist(), "intercept": INTERCEPT, "correlation": CORRELATION}
-    found = run_cells(
-        cells(options),
-        work,
-        label="releases",
-        processes=options.processes,
-        engine=options.engine,
-        resume=options.resume,
-        settings=depends_on,
-    )
-    figures = merged(found)
-    shares = ("coverage", "error", "intercept", "worst", "spread_of_errors", "warned", "rmse", "rmse_wider")
-    places = ("slopes", "features", "N", "eps", "releases")
-    heads = ("coverage", "s.e.", "intercept", "worst", "sd of z", "warned", "RMSE", "wider")
-    rows = table("90 % intervals of coefficients", *places, *heads)
-    for one in figures:
-        counts = [one["truth"], one["kind"], f"{one['n']:,}", at_least(one["epsilon"]), str(one["releases"])]
-        rows.add_row(*counts, *(f"{one[key]:.3f}" if key in one else "" for key in shares))
-    if options.plot:
-        draw(options.plot, figures)
-    result = {"kind": "check-linear-coverage", "figures": figures}
-    return finish(result, options, [rows], checks(figures, 2.0 if options.quick else 1.0))
-
-
 def checks(figures: list[dict[str, Any]], margins: float) -> list[Check]:
     """Of each kind of slopes, the worst cell, and how many cells miss a limit. margins: what they are multiplied by."""
     asked = []
@@ -256,7 +200,60 @@ def _many(one: dict[str, Any]) -> bool:
     return bool(one["n"] * one["epsilon"] >= MUCH_DATA)
 
 
+@dataclass(frozen=True, kw_only=True)
+class LinearCoverage(Experiment[Cell, list[Result]]):
+    __doc__ = __doc__
+    KIND, LABEL, QUICK_CHECKS, DEPENDS = "check-linear-coverage", "releases", True, ()
+    QUICK: ClassVar = {"batches": dict.fromkeys((500, 5_000), 1), "margins": 2.0}
+
+    batches: dict[int, int] = field(default_factory=lambda: BATCHES)
+    margins: float = 1.0
+
+    def cells(self) -> list[Cell]:
+        """In batches, so that all cores are busy to the end."""
+        return [
+            Cell(truth, kind, n, epsilon, RELEASES, batch, self.seed)
+            for n, truth, kind, epsilon in product(self.batches, TRUTHS, KINDS, EPSILONS)
+            for batch in range(self.batches[n])
+        ]
+
+    def work(self, cell: Cell) -> Result:
+        return work(cell)
+
+    def gather(self, cells: Sequence[Cell], results: Sequence[Result]) -> list[Result]:
+        return merged(list(results))
+
+    def notes(self, found: list[Result]) -> dict[str, Any]:
+        return {"figures": found}
+
+    def tables(self, found: list[Result]) -> Iterator[Table]:
+        shares = ("coverage", "error", "intercept", "worst", "spread_of_errors", "warned", "rmse", "rmse_wider")
+        places = ("slopes", "features", "N", "eps", "releases")
+        heads = ("coverage", "s.e.", "intercept", "worst", "sd of z", "warned", "RMSE", "wider")
+        rows = table("90 % intervals of coefficients", *places, *heads)
+        for one in found:
+            counts = [one["truth"], one["kind"], f"{one['n']:,}", at_least(one["epsilon"]), str(one["releases"])]
+            rows.add_row(*counts, *(f"{one[key]:.3f}" if key in one else "" for key in shares))
+        yield rows
+
+    def checks(self, found: list[Result]) -> list[Check]:
+        return checks(found, self.margins)
+
+    def draw(self, found: list[Result], path: Path) -> None:
+        """Coverage over N by kind, one panel for each ε; of fixed slopes dashed."""
+        with drawing(path, columns=len(EPSILONS)) as panels:
+            for axes, epsilon in zip(panels[0], EPSILONS, strict=True):
+                for kind, colour, marker in zip(KINDS, COLOURS, MARKERS, strict=False):
+                    for truth, style in zip(TRUTHS, ("-", "--"), strict=True):
+                        place = (truth, kind, epsilon)
+                        own = [one for one in found if (one["truth"], one["kind"], one["epsilon"]) == place]
+                        heights, label = [one["coverage"] for one in own], f"{kind}, {truth}"
+                        axes.plot([one["n"] for one in own], heights, marker + style, color=colour, label=label)
+                axes.axhspan(LEVEL - MARGIN, LEVEL + MARGIN, color="0.9", zorder=0)
+                axes.set(xscale="log", xlabel="N", ylim=(0.5, 1.0), title=f"epsilon {at_least(epsilon)}")
+            panels[0, 0].set_ylabel("share of 90 % intervals that hold")
+            panels[0, 0].legend(frameon=False, fontsize=8)
+
+
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_common_options(parser)
-    sys.exit(main(check, parser))
+    sys.exit(LinearCoverage.main())

@@ -8,15 +8,11 @@
 - The interpolated sum over many reports, in the range in which its error is claimed.
 - What one gradient of a total over 5,000 reports costs on one core.
 
-Exit code 4 where an error is above what is asked.
-
-    scripts/check_local_likelihoods.py --json likelihoods.json      some 4 minutes on two cores
-    scripts/check_local_likelihoods.py --quick
+Some 4 minutes on two cores. Exit code 4 where an error is above what is asked.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import math
 import sys
@@ -24,14 +20,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from mpmath import mp, mpf
 from mpmath.calculus.quadrature import GaussLegendre
 from numpy.typing import NDArray
+from rich.table import Table
 
-from papers.runner import Check, add_common_options, finish, main, run_cells, table
+from papers.experiment import Experiment, Result, Sweep
+from papers.runner import Check, table
 
 DIGITS = 34
 LOG_ERROR, SLOPE_ERROR, MASS_ERROR, LEMMA_ERROR, INTERPOLATION_ERROR, SLOWEST_S = 1e-8, 1e-6, 1e-9, 1e-12, 1e-10, 1e-3
@@ -433,64 +431,62 @@ def timed(cell: Timed, seed: int) -> dict[str, Any]:
 # The script.
 
 
-def run(options: argparse.Namespace) -> int:
-    where = {"resume": options.resume, "processes": options.processes, "engine": options.engine}
-    every = partial(run_cells, settings={"quick": options.quick}, **where)
-    marginals = every(cells_of(options.quick), check, label="marginals")
-    lemmas = every(lemmas_of(options.quick), check_lemma, label="Lemma 3.2")
-    noises = [(nodes, epsilon) for nodes in NODES for epsilon in (0.1, 1.0, 5.0, nodes / 10.01)]
-    grid = [Interpolation(nodes, epsilon) for nodes, epsilon in noises if epsilon <= nodes / 10]
-    interpolated = every(grid, partial(check_interpolation, quick=options.quick), label="interpolation")
-    timing = partial(timed, seed=options.seed)
-    times = run_cells([Timed("each report"), Timed("interpolated")], timing, label="speed", processes=1)
-    figures = {"marginals": marginals, "lemma": lemmas, "interpolation": interpolated, "times": times}
-    shown = [marginals_table(marginals), times_table(times)]
-    asked = [*marginal_checks(marginals), *other_checks(lemmas, interpolated, times)]
-    return finish({"kind": "check-local-likelihoods", "digits": DIGITS, **figures}, options, shown, asked)
+class Found(NamedTuple):
+    """The results of all sweeps."""
+
+    marginals: list[Result]
+    lemma: list[Result]
+    interpolation: list[Result]
+    times: list[Result]
 
 
-def _by_model(results: Sequence[dict[str, Any]]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    for model in dict.fromkeys(one["model"] for one in results):
-        yield model, [one for one in results if one["model"] == model]
+@dataclass(frozen=True, kw_only=True)
+class LikelihoodCheck(Experiment[Any, Found]):
+    __doc__ = __doc__
+    KIND, LABEL, QUICK_CHECKS, DEPENDS = "check-local-likelihoods", "marginals", True, ("small",)
+    QUICK: ClassVar = {"small": True}
 
+    small: bool = False
 
-def marginals_table(results: Sequence[dict[str, Any]]) -> Any:
-    shown = table("largest errors", "likelihood", "cells", "ln p", "gradient", "integral")
-    for model, own in _by_model(results):
-        worst = (max(one[name] for one in own) for name in ("log_error", "slope_error", "mass_error"))
-        shown.add_row(model, str(len(own)), *(f"{error:.1e}" for error in worst))
-    return shown
+    def results(self, sweep: Sweep) -> Found:
+        marginals = sweep(cells_of(self.small), check)
+        lemmas = sweep(lemmas_of(self.small), check_lemma, label="Lemma 3.2")
+        noises = [(nodes, epsilon) for nodes in NODES for epsilon in (0.1, 1.0, 5.0, nodes / 10.01)]
+        grid = [Interpolation(nodes, epsilon) for nodes, epsilon in noises if epsilon <= nodes / 10]
+        interpolated = sweep(grid, partial(check_interpolation, quick=self.small), label="interpolation")
+        timing = partial(timed, seed=self.seed)
+        forms = [Timed("each report"), Timed("interpolated")]
+        return Found(marginals, lemmas, interpolated, sweep(forms, timing, label="speed", processes=1, resume=None))
 
+    def notes(self, found: Found) -> dict[str, Any]:
+        return {"digits": DIGITS}
 
-def times_table(times: Sequence[dict[str, Any]]) -> Any:
-    shown = table("value and gradient over 5,000 reports, one core", "form", "µs", "ns for a report")
-    for one in times:
-        shown.add_row(one["form"], f"{one['gradient_s'] * 1e6:.1f}", f"{one['for_a_report_ns']:.1f}")
-    return shown
+    def tables(self, found: Found) -> Iterator[Table]:
+        shown = table("largest errors", "likelihood", "cells", "ln p", "gradient", "integral")
+        for model in dict.fromkeys(one["model"] for one in found.marginals):
+            own = [one for one in found.marginals if one["model"] == model]
+            worst = (max(one[name] for one in own) for name in ("log_error", "slope_error", "mass_error"))
+            shown.add_row(model, str(len(own)), *(f"{error:.1e}" for error in worst))
+        yield shown
+        shown = table("value and gradient over 5,000 reports, one core", "form", "µs", "ns for a report")
+        for one in found.times:
+            shown.add_row(one["form"], f"{one['gradient_s'] * 1e6:.1f}", f"{one['for_a_report_ns']:.1f}")
+        yield shown
 
-
-def marginal_checks(results: Sequence[dict[str, Any]]) -> list[Check]:
-    asked = {"log_error": LOG_ERROR, "slope_error": SLOPE_ERROR, "mass_error": MASS_ERROR}
-    found = []
-    for name, limit in asked.items():
-        worst = max(one[name] for one in results)
-        found.append(Check(name.replace("_", " "), f"at most {limit:g}", f"{worst:.1e}", worst <= limit))
-    lost = sum(not one["finite"] for one in results)
-    return [*found, Check("all values and gradients are finite", "0 cells that are not", str(lost), lost == 0)]
-
-
-def other_checks(lemmas: Sequence[Any], interpolated: Sequence[Any], times: Sequence[Any]) -> list[Check]:
-    worst = max(one["error"] / one["allowed"] for one in lemmas)
-    error = max(one["error"] for one in interpolated)
-    slowest = max(one["gradient_s"] for one in times)
-    return [
-        Check("Lemma 3.2", "an error below what is allowed", f"{worst:.2g} of that", worst <= 1),
-        Check("interpolation", f"at most {INTERPOLATION_ERROR:g}", f"{error:.1e}", error <= INTERPOLATION_ERROR),
-        Check("speed", f"a gradient within {SLOWEST_S * 1e3:g} ms", f"{slowest * 1e3:.2g} ms", slowest <= SLOWEST_S),
-    ]
+    def checks(self, found: Found) -> Iterator[Check]:
+        asked = {"log_error": LOG_ERROR, "slope_error": SLOPE_ERROR, "mass_error": MASS_ERROR}
+        for name, limit in asked.items():
+            worst = max(one[name] for one in found.marginals)
+            yield Check(name.replace("_", " "), f"at most {limit:g}", f"{worst:.1e}", worst <= limit)
+        lost = sum(not one["finite"] for one in found.marginals)
+        yield Check("all values and gradients are finite", "0 cells that are not", str(lost), lost == 0)
+        worst = max(one["error"] / one["allowed"] for one in found.lemma)
+        yield Check("Lemma 3.2", "an error below what is allowed", f"{worst:.2g} of that", worst <= 1)
+        error, slowest = max(o["error"] for o in found.interpolation), max(o["gradient_s"] for o in found.times)
+        yield Check("interpolation", f"at most {INTERPOLATION_ERROR:g}", f"{error:.1e}", error <= INTERPOLATION_ERROR)
+        asked_s, found_s = f"a gradient within {SLOWEST_S * 1e3:g} ms", f"{slowest * 1e3:.2g} ms"
+        yield Check("speed", asked_s, found_s, slowest <= SLOWEST_S)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_common_options(parser)
-    sys.exit(main(run, parser))
+    sys.exit(LikelihoodCheck.main())

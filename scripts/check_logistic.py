@@ -28,25 +28,23 @@ outside its limits in 2 % of runs, and one coefficient below 80 % in 3 %. The ra
 of 5 %.
 (The four intervals of a fit are nearly independent: what holds has 1.1 times the variance of independent ones.)
 
-Exit code 4 where one of these does not hold. Adult is found through DCA_DATA, or downloaded once.
-
-    scripts/check_logistic.py                      12 minutes of two cores
-    scripts/check_logistic.py --quick --json -     few fits, no live run: a minute; cells fail by chance
+Exit code 4 where one of these does not hold. Adult is found through DCA_DATA, or downloaded once. 12 minutes of two
+cores; --quick has few fits and no live run, takes a minute, and cells fail by chance.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import logging
 import sys
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from rich.table import Table
 from scipy.special import expit
 
 from dca_proto.errors import RoundAborted
@@ -62,13 +60,13 @@ from inference.bounds import Interval
 from inference.datasets import adult, breast_cancer
 from inference.models.coefficients import Coefficients
 from inference.models.logistic.job import AUTO, ONE_SUM, VARIATIONAL, logistic_regression
-from inference.problem import Problem, Schema, split, stream
+from inference.problem import Array, Problem, Schema, split, stream
 from inference.rounds import run
 from inference.variational.scores import area_under_curve
+from papers.experiment import Experiment, Result, Sweep
 from papers.picture import COLOURS, MARKERS, drawing
-from papers.runner import Check, add_common_options, finish, main, run_cells, table
+from papers.runner import Check, table
 
-Array = NDArray[np.float64]
 DELTA, COMPUTES, RETRIES = 1e-5, 3, 2
 NORMAL, ADULT, CANCER = "normal", "adult", "breast-cancer"
 WIDE, BINARY, EXPONENTIAL = "wide", "binary", "exponential"
@@ -76,17 +74,9 @@ SKEWED, STEEP, T4, MIXED = "skewed", "steep", "t4", "mixed"
 STRONG, RARE = "strong", "rare"
 BINARY_SHARES = np.array([0.5, 0.1, 0.05])
 BOUNDS = {
-    NORMAL: (-5, 5),
-    WIDE: (-50, 50),
-    BINARY: (0, 1),
-    EXPONENTIAL: (0, 20),
-    SKEWED: (0, 40),
-    STEEP: (0, 1000),
-    T4: (-30, 30),
-    MIXED: (-20, 20),
-    STRONG: (-5, 5),
-    RARE: (-5, 5),
-}
+    NORMAL: (-5, 5), WIDE: (-50, 50), BINARY: (0, 1), EXPONENTIAL: (0, 20), SKEWED: (0, 40), STEEP: (0, 1000),
+    T4: (-30, 30), MIXED: (-20, 20), STRONG: (-5, 5), RARE: (-5, 5),
+}  # fmt: skip
 METHODS = (AUTO, ONE_SUM, VARIATIONAL)  # of normal features
 SIMULATED, COEFFICIENT_MIN, WIDE_MAX, WIDE_N = tuple(BOUNDS), 0.80, 1.15, 20_000
 TRUTH, CORRELATION = np.array([-0.5, 1.0, -0.7, 0.3]), 0.3
@@ -201,25 +191,6 @@ def _live(cell: Cell, train: Problem) -> Coefficients:
     return found
 
 
-def cells(options: argparse.Namespace) -> tuple[list[Cell], list[Cell]]:
-    """Live ones, held one after the other, and the rest."""
-    noises, splits = (1, 8) if options.quick else (4, 60)
-    repeats = {SIZES[0]: 10} if options.quick else FITS
-    kinds = [*((NORMAL, method) for method in (ONE_SUM, VARIATIONAL)), *((data, AUTO) for data in SIMULATED)]
-    rest = [
-        Cell(data, method, epsilon, options.seed + index, n)
-        for n in repeats
-        for epsilon in EPSILONS
-        for data, method in kinds
-        for index in range(repeats[n])
-        if data != RARE or n >= RARE_N
-    ]
-    rest += [Cell(ADULT, AUTO, epsilon, options.seed + index) for epsilon in ADULT_AUC_MIN for index in range(noises)]
-    rest += [Cell(CANCER, VARIATIONAL, CANCER_EPSILON, options.seed + index) for index in range(splits)]
-    live = [] if options.quick else [Cell(CANCER, VARIATIONAL, CANCER_EPSILON, options.seed, live=True)]
-    return live, rest
-
-
 def grouped(held: list[dict[str, Any]], *names: str) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
     """Fits that have these in common, in order."""
     found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
@@ -238,46 +209,8 @@ def worst(fits: list[dict[str, Any]]) -> float:
     return float(np.mean([one["held"] for one in fits], axis=0).min())
 
 
-def draw(path: Path, held: list[dict[str, Any]]) -> None:
-    """Coverage by n for each method and epsilon; log loss on Adult over epsilon."""
-    with drawing(path, size=(4.8, 4.0), columns=2) as panels:
-        left, right = panels[0]
-        normal = [one for one in held if one["data"] == NORMAL]
-        lines = grouped(normal, "method", "epsilon")
-        for ((method, epsilon), own), marker in zip(sorted(lines.items()), MARKERS * 2, strict=False):
-            by_n = sorted(grouped(own, "n").items())
-            colour = COLOURS[METHODS.index(method)]
-            left.plot(
-                [n for (n,), _ in by_n],
-                [coverage(fits) for _, fits in by_n],
-                f"{marker}-",
-                color=colour,
-                label=f"{method}, epsilon {at_least(epsilon)}",
-            )
-        left.axhspan(*COVERAGE, color="0.9")
-        left.set(xscale="log", xlabel="rows", ylabel="90 % intervals that hold", ylim=(0.8, 1))
-        left.legend(frameon=False, fontsize=8)
-        by_epsilon = sorted(grouped([one for one in held if one["data"] == ADULT], "epsilon").items())
-        right.plot([e for (e,), _ in by_epsilon], [_mean(fits, "log_loss") for _, fits in by_epsilon], "o-")
-        right.axhline(ADULT_LOSS_MAX, color="0.6", linestyle=":")
-        right.set(xscale="log", xlabel="epsilon", ylabel="log loss on Adult's test part")
-
-
 def _mean(fits: list[dict[str, Any]], name: str) -> float:
     return float(np.mean([one[name] for one in fits]))
-
-
-def check(options: argparse.Namespace) -> int:
-    live, rest = cells(options)
-    record = {"resume": options.resume, "settings": {"delta": DELTA, "truth": TRUTH.tolist()}}
-    held = run_cells(
-        rest, work, label="ideal functionality", processes=options.processes, engine=options.engine, **record
-    )
-    held += run_cells(live, work, label="live swarm", processes=1, **record) if live else []
-    if options.plot:
-        draw(options.plot, held)
-    figures = {"kind": "check-logistic", "delta": DELTA, "fits": held}
-    return finish(figures, options, [_intervals(held), _predictions(held)], _checks(held))
 
 
 def _intervals(held: list[dict[str, Any]]) -> Any:
@@ -359,7 +292,72 @@ def _wide(cells: dict[tuple[Any, ...], list[dict[str, Any]]]) -> list[Check]:
     return found
 
 
+@dataclass(frozen=True, kw_only=True)
+class LogisticCheck(Experiment[Cell, list[Result]]):
+    __doc__ = __doc__
+    KIND, LABEL, QUICK_CHECKS, DEPENDS = "check-logistic", "ideal functionality", True, ()
+    QUICK: ClassVar = {"fits": {SIZES[0]: 10}, "noises": 1, "splits": 8, "live": False}
+
+    fits: dict[int, int] = field(default_factory=lambda: FITS)
+    noises: int = 4
+    splits: int = 60
+    live: bool = True
+
+    def cells(self) -> list[Cell]:
+        kinds = [*((NORMAL, method) for method in (ONE_SUM, VARIATIONAL)), *((data, AUTO) for data in SIMULATED)]
+        people, ill = range(self.seed, self.seed + self.noises), range(self.seed, self.seed + self.splits)
+        return [
+            *(
+                Cell(data, method, epsilon, self.seed + index, n)
+                for n in self.fits
+                for epsilon in EPSILONS
+                for data, method in kinds
+                for index in range(self.fits[n])
+                if data != RARE or n >= RARE_N
+            ),
+            *(Cell(ADULT, AUTO, epsilon, seed) for epsilon in ADULT_AUC_MIN for seed in people),
+            *(Cell(CANCER, VARIATIONAL, CANCER_EPSILON, seed) for seed in ill),
+        ]
+
+    def results(self, sweep: Sweep) -> list[Result]:
+        """Live ones are held one after the other."""
+        found: list[Result] = sweep(self.cells(), work)
+        live = [Cell(CANCER, VARIATIONAL, CANCER_EPSILON, self.seed, live=True)] if self.live else []
+        return found + (sweep(live, work, label="live swarm", processes=1) if live else [])
+
+    def notes(self, found: list[Result]) -> dict[str, Any]:
+        return {"delta": DELTA}
+
+    def tables(self, found: list[Result]) -> list[Table]:
+        return [_intervals(found), _predictions(found)]
+
+    def checks(self, found: list[Result]) -> list[Check]:
+        return _checks(found)
+
+    def draw(self, found: list[Result], path: Path) -> None:
+        """Coverage by n for each method and epsilon; log loss on Adult over epsilon."""
+        with drawing(path, size=(4.8, 4.0), columns=2) as panels:
+            left, right = panels[0]
+            normal = [one for one in found if one["data"] == NORMAL]
+            lines = grouped(normal, "method", "epsilon")
+            for ((method, epsilon), own), marker in zip(sorted(lines.items()), MARKERS * 2, strict=False):
+                by_n = sorted(grouped(own, "n").items())
+                colour = COLOURS[METHODS.index(method)]
+                left.plot(
+                    [n for (n,), _ in by_n],
+                    [coverage(fits) for _, fits in by_n],
+                    f"{marker}-",
+                    color=colour,
+                    label=f"{method}, epsilon {at_least(epsilon)}",
+                )
+            left.axhspan(*COVERAGE, color="0.9")
+            left.set(xscale="log", xlabel="rows", ylabel="90 % intervals that hold", ylim=(0.8, 1))
+            left.legend(frameon=False, fontsize=8)
+            by_epsilon = sorted(grouped([one for one in found if one["data"] == ADULT], "epsilon").items())
+            right.plot([e for (e,), _ in by_epsilon], [_mean(fits, "log_loss") for _, fits in by_epsilon], "o-")
+            right.axhline(ADULT_LOSS_MAX, color="0.6", linestyle=":")
+            right.set(xscale="log", xlabel="epsilon", ylabel="log loss on Adult's test part")
+
+
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_common_options(parser)
-    sys.exit(main(check, parser))
+    sys.exit(LogisticCheck.main())

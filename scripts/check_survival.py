@@ -19,23 +19,22 @@ All over ideal rounds with exact noise, N = 500 and 5,000, epsilon 0.5, 1 and 4,
 
 By chance, a right program fails about once in 50 runs: standard errors are 0.3 % of coverage, 0.33 % of sizes (six of
 them), 0.5 % of ratios' coverage; of one law 0.6 %, of one design 0.57 % and of one ratio 0.8 %. Exit code 4 where one
-of these does not hold.
-
-    scripts/check_survival.py                         five minutes
-    scripts/check_survival.py --quick --json -        a tenth of the repeats, with limits to match
+of these does not hold. Five minutes; --quick has a tenth of the repeats, with limits to match.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
-from functools import partial
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from rich.table import Table
 
 from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
@@ -44,12 +43,12 @@ from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.datasets import simulated_trial
 from inference.models.survival.rounds import Columns, curves_job, exact_curves, exact_hazards, hazards_job
-from inference.problem import Problem, Schema, stream
+from inference.problem import Array, Problem, Schema, stream
 from inference.rounds import run
+from papers.experiment import BlockExperiment, Result, mean_of
 from papers.picture import COLOURS, GREY, MARKERS, drawing
-from papers.runner import Check, add_common_options, finish, main, run_cells, table
+from papers.runner import Check, table
 
-Array = NDArray[np.float64]
 DELTA, SIZES, EPSILONS = 1e-5, (500, 5_000), (0.5, 1.0, 4.0)
 COMPUTES = tuple(bytes([index]) * 16 for index in range(3))
 LAWS, DESIGNS = ("constant", "rising", "step", "administrative"), ("equal", "quarter", "fifth")
@@ -163,29 +162,7 @@ def ratios(cell: Cell, rng: np.random.Generator) -> dict[str, Any]:
 KINDS = {"bands": bands, "log-rank": log_rank, "ratios": ratios, "wide": ratios, "shapes": ratios}
 
 
-def work(cell: Cell, share: float) -> dict[str, Any]:
-    """The mean of what a cell's repeats say, and how many there were."""
-    rng, repeats = stream(cell.block, str(cell)), max(2, round(share * REPEATS[cell.kind]))
-    found = [KINDS[cell.kind](cell, rng) for _ in range(repeats)]
-    means = {name: float(np.mean([one[name] for one in found])) for name in found[0]}
-    return {**cell._asdict(), "repeats": repeats, **means}
-
-
-def cells() -> list[Cell]:
-    """All of them."""
-    laws = {"bands": LAWS, "log-rank": DESIGNS, "ratios": ("normal",)}
-    found = [
-        Cell(kind, law, n, epsilon, block)
-        for kind, named in laws.items()
-        for law in named
-        for n in SIZES
-        for epsilon in EPSILONS
-        for block in range(BLOCKS)
-    ]
-    found += [Cell("wide", "normal", WIDE_N, epsilon, block) for epsilon in EPSILONS for block in range(BLOCKS)]
-    return [*found, *(Cell("shapes", shape, 50_000, 4.0, block) for shape in SHAPES for block in range(BLOCKS))]
-
-
+@cache
 def without_noise() -> tuple[float, float]:
     """The largest relative distance to lifelines of a curve where 25 are at risk, and of a hazard ratio."""
     oracle, far = json.loads(ORACLE.read_text(encoding="utf-8")), 0.0
@@ -200,99 +177,98 @@ def without_noise() -> tuple[float, float]:
     return far, float(np.abs(found / np.array(oracle["cox"]) - 1).max())
 
 
-def mean_of(held: list[dict[str, Any]], what: str, **where: Any) -> float:
-    """Over all cells that are there."""
-    return float(np.mean([one[what] for one in held if all(one[name] == value for name, value in where.items())]))
+@dataclass(frozen=True, kw_only=True)
+class SurvivalCheck(BlockExperiment[Cell]):
+    __doc__ = __doc__
+    KIND, LABEL = "check-survival", "survival"
 
+    def cells(self) -> list[Cell]:
+        laws = {"bands": LAWS, "log-rank": DESIGNS, "ratios": ("normal",)}
+        named = ((kind, law) for kind, of_kind in laws.items() for law in of_kind)
+        found = [Cell(*one, *rest) for one in named for rest in product(SIZES, EPSILONS, range(BLOCKS))]
+        found += [Cell("wide", "normal", WIDE_N, *rest) for rest in product(EPSILONS, range(BLOCKS))]
+        return [*found, *(Cell("shapes", shape, 50_000, 4.0, block) for shape in SHAPES for block in range(BLOCKS))]
 
-def draw(path: Path, held: list[dict[str, Any]]) -> None:
-    """Coverage of bands, sizes and coverage of ratios over epsilon, with their limits."""
-    panels_of = (("bands", "covered", BANDS, "coverage of bands"), ("log-rank", "rejected", LEVEL, "size of the test"),
-                 ("ratios", "covered", RATIOS, "coverage of hazard ratios"))  # fmt: skip
-    with drawing(path, columns=3, size=(4.2, 3.6)) as panels:
-        for axes, (kind, what, limits, label) in zip(panels[0], panels_of, strict=True):
-            for n, colour, marker in zip(SIZES, COLOURS, MARKERS, strict=False):
-                heights = [mean_of(held, what, kind=kind, n=n, epsilon=epsilon) for epsilon in EPSILONS]
-                axes.plot(EPSILONS, heights, f"{marker}-", color=colour, label=f"N = {n:,}")
-            for limit in limits:
-                axes.axhline(limit, color=GREY, linestyle=":")
-            axes.set(xscale="log", xlabel="epsilon", ylabel=label)
-            axes.minorticks_off()
-            axes.set_xticks(EPSILONS, list(map(at_least, EPSILONS)))
-        panels[0, 0].legend(frameon=False)
+    def cost(self, cell: Cell) -> float:
+        return cell.n * REPEATS[cell.kind]
 
+    def repeats(self, cell: Cell) -> int:
+        return REPEATS[cell.kind]
 
-def check(options: argparse.Namespace) -> int:
-    share = 0.1 if options.quick else 1.0
-    settings = {"delta": DELTA, "repeats": REPEATS, "share": share}
-    held = run_cells(
-        cells(),
-        partial(work, share=share),
-        label="survival",
-        cost=lambda cell: cell.n * REPEATS[cell.kind],
-        resume=options.resume,
-        processes=options.processes,
-        engine=options.engine,
-        settings=settings,
-    )
-    if options.plot:
-        draw(options.plot, held)
-    main_rows = table("survival", "N", "eps", "bands cover", "wide", "size", "ratios cover", "wide")
-    for n in SIZES:
-        for epsilon in EPSILONS:
-            at = {"n": n, "epsilon": epsilon}
-            figures = [("bands", "covered"), ("bands", "width"), ("log-rank", "rejected"), ("ratios", "covered"),
-                       ("ratios", "width")]  # fmt: skip
-            row = [f"{mean_of(held, what, kind=kind, **at):.3f}" for kind, what in figures]
-            main_rows.add_row(f"{n:,}", at_least(epsilon), *row)
-    shapes = table("bias of log hazard ratios, N = 50,000", "law of x", *EFFECTS, "cover")
-    for shape in SHAPES:
-        row = [f"{mean_of(held, f'off_{name}', kind='shapes', law=shape):+.3f}" for name in EFFECTS]
-        shapes.add_row(shape, *row, f"{mean_of(held, 'covered', kind='shapes', law=shape):.2f}")
-    exact = without_noise()
-    found = {"kind": "check-survival", "delta": DELTA, "cells": held, "without_noise": exact}
-    return finish(found, options, [main_rows, shapes], _checks(held, exact, LOOSE if options.quick else 0.0))
+    def once(self, cell: Cell, rng: np.random.Generator) -> dict[str, float]:
+        return KINDS[cell.kind](cell, rng)
 
+    def notes(self, found: list[Result]) -> dict[str, Any]:
+        return {"delta": DELTA, "without_noise": without_noise()}
 
-def _checks(held: list[dict[str, Any]], exact: tuple[float, float], loose: float) -> list[Check]:
-    found = []
-    for n in SIZES:
-        for epsilon in EPSILONS:
-            at = {"n": n, "epsilon": epsilon}
-            open_end = (n, epsilon) == (SIZES[0], EPSILONS[0])
+    def tables(self, found: list[Result]) -> Iterator[Table]:
+        rows = table("survival", "N", "eps", "bands cover", "wide", "size", "ratios cover", "wide")
+        figures = [("bands", "covered"), ("bands", "width"), ("log-rank", "rejected"), ("ratios", "covered"),
+                   ("ratios", "width")]  # fmt: skip
+        for n, epsilon in product(SIZES, EPSILONS):
+            row = [f"{mean_of(found, what, kind=kind, n=n, epsilon=epsilon):.3f}" for kind, what in figures]
+            rows.add_row(f"{n:,}", at_least(epsilon), *row)
+        yield rows
+        shapes = table("bias of log hazard ratios, N = 50,000", "law of x", *EFFECTS, "cover")
+        for shape in SHAPES:
+            at = {"kind": "shapes", "law": shape}
+            row = [f"{mean_of(found, f'off_{name}', **at):+.3f}" for name in EFFECTS]
+            shapes.add_row(shape, *row, f"{mean_of(found, 'covered', **at):.2f}")
+        yield shapes
+
+    def checks(self, found: list[Result]) -> Iterator[Check]:
+        loose = LOOSE if self.share < 1 else 0.0
+        for n, epsilon in product(SIZES, EPSILONS):
+            open_end, place = (n, epsilon) == (SIZES[0], EPSILONS[0]), f"N = {n}, epsilon {at_least(epsilon)}"
             for kind, what, (low, high) in (
                 ("bands", "covered", BANDS),
                 ("log-rank", "rejected", LEVEL),
                 ("ratios", "covered", (RATIOS[0], 1.0) if open_end else RATIOS),
             ):
-                value = mean_of(held, what, kind=kind, **at)
+                value, at = mean_of(found, what, kind=kind, n=n, epsilon=epsilon), {"n": n, "epsilon": epsilon}
                 least, most = max(low - loose, 0.0), min(high + loose, 1.0)
-                place = f"N = {n}, epsilon {at_least(epsilon)}"
                 asked = f"{least:.2f} to {most:.2f}"
-                found.append(Check(f"{kind}, {place}", asked, f"{value:.4f}", least <= value <= most))
+                yield Check(f"{kind}, {place}", asked, f"{value:.4f}", least <= value <= most)
                 least, most = max(least - ALONE - loose, 0.0), min(most + ALONE + loose, 1.0)
-                alone = _alone(held, kind, what, at)
+                alone = _alone(found, kind, what, at)
                 missed = ", ".join(name for name, one in alone.items() if not least <= one <= most)
                 said = f"{min(alone.values()):.4f} to {max(alone.values()):.4f}{missed and f'; not {missed}'}"
-                found.append(Check(f"{kind}, each, {place}", f"{least:.2f} to {most:.2f}", said, not missed))
-    for epsilon in EPSILONS:
-        squares = [mean_of(held, "square", kind=kind, n=WIDE_N, epsilon=epsilon) for kind in ("wide", "ratios")]
-        ratio, most = float(np.sqrt(squares[0] / squares[1])), WIDE_MAX + 5 * loose
-        name = f"errors of ratios within wide bounds, N = {WIDE_N}, epsilon {at_least(epsilon)}"
-        found.append(Check(name, f"<= {most:.2f} times", f"{ratio:.3f}", ratio <= most))
-    for name, far in zip(("curves", "hazard ratios"), exact, strict=True):
-        found.append(Check(f"{name} without noise, from lifelines", f"<= {NEAR}", f"{far:.4f}", far <= NEAR))
-    return found
+                yield Check(f"{kind}, each, {place}", f"{least:.2f} to {most:.2f}", said, not missed)
+        for epsilon in EPSILONS:
+            at = {"n": WIDE_N, "epsilon": epsilon}
+            wide, narrow = (mean_of(found, "square", kind=kind, **at) for kind in ("wide", "ratios"))
+            ratio, most = float(np.sqrt(wide / narrow)), WIDE_MAX + 5 * loose
+            name = f"errors of ratios within wide bounds, N = {WIDE_N}, epsilon {at_least(epsilon)}"
+            yield Check(name, f"<= {most:.2f} times", f"{ratio:.3f}", ratio <= most)
+        for name, far in zip(("curves", "hazard ratios"), without_noise(), strict=True):
+            yield Check(f"{name} without noise, from lifelines", f"<= {NEAR}", f"{far:.4f}", far <= NEAR)
+
+    def draw(self, found: list[Result], path: Path) -> None:
+        """Coverage of bands, sizes and coverage of ratios over epsilon, with their limits."""
+        panels_of = (
+            ("bands", "covered", BANDS, "coverage of bands"),
+            ("log-rank", "rejected", LEVEL, "size of the test"),
+            ("ratios", "covered", RATIOS, "coverage of hazard ratios"),
+        )
+        with drawing(path, columns=3, size=(4.2, 3.6)) as panels:
+            for axes, (kind, what, limits, label) in zip(panels[0], panels_of, strict=True):
+                for n, colour, marker in zip(SIZES, COLOURS, MARKERS, strict=False):
+                    heights = [mean_of(found, what, kind=kind, n=n, epsilon=epsilon) for epsilon in EPSILONS]
+                    axes.plot(EPSILONS, heights, f"{marker}-", color=colour, label=f"N = {n:,}")
+                for limit in limits:
+                    axes.axhline(limit, color=GREY, linestyle=":")
+                axes.set(xscale="log", xlabel="epsilon", ylabel=label)
+                axes.minorticks_off()
+                axes.set_xticks(EPSILONS, list(map(at_least, EPSILONS)))
+            panels[0, 0].legend(frameon=False)
 
 
-def _alone(held: list[dict[str, Any]], kind: str, what: str, at: dict[str, Any]) -> dict[str, float]:
+def _alone(found: list[Result], kind: str, what: str, at: dict[str, Any]) -> dict[str, float]:
     """Of each law, design or hazard ratio."""
     if kind == "ratios":
-        return {name: mean_of(held, f"{what}_{name}", kind=kind, **at) for name in EFFECTS}
-    return {law: mean_of(held, what, kind=kind, law=law, **at) for law in (LAWS if kind == "bands" else DESIGNS)}
+        return {name: mean_of(found, f"{what}_{name}", kind=kind, **at) for name in EFFECTS}
+    return {law: mean_of(found, what, kind=kind, law=law, **at) for law in (LAWS if kind == "bands" else DESIGNS)}
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_common_options(parser)
-    sys.exit(main(check, parser))
+    sys.exit(SurvivalCheck.main())

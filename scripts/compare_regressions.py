@@ -16,27 +16,27 @@ Checked, of medians over splits: this library is no worse than adaSSP in any lin
 figures of adaSSP that are known from elsewhere (1.174, 1.083 and 1.201); on Adult, whose rows are enough for any
 method without noise, its log loss and its area under the curve are no worse than diffprivlib's.
 
-    scripts/compare_regressions.py --diffprivlib ENV/bin/python     five minutes
-    scripts/compare_regressions.py --quick --json -                 one minute; without diffprivlib
-
-Exit code 4 where a check fails. diffprivlib needs an older scikit-learn, so it runs in an environment of its own:
+Five minutes with --diffprivlib ENV/bin/python; --quick, without it, one. Exit code 4 where a check fails. diffprivlib
+needs an older scikit-learn, so it runs in an environment of its own:
 
     python -m venv ENV && ENV/bin/pip install diffprivlib==0.6.6 'scikit-learn<1.6'
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
 import tempfile
-from functools import cache, partial
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from rich.table import Table
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.pipeline import make_pipeline
@@ -52,13 +52,12 @@ from inference.jobs import find
 from inference.jobs.base import Conditions
 from inference.models.coefficients import rmse
 from inference.models.linear.baselines import nonprivate_regression
-from inference.problem import Problem, split, stream
+from inference.problem import Array, Problem, split, stream
 from inference.rounds import run
+from papers.experiment import Experiment, Result, option
 from papers.mcmc2023.samplers import adassp
 from papers.picture import COLOURS, MARKERS, drawing, legend
-from papers.runner import Check, add_common_options, finish, main, run_cells, table
-
-Array = NDArray[np.float64]
+from papers.runner import Check, table
 
 LINEAR, LOGISTIC = ("wine-red", "wine-white", "abalone"), "adult"
 EPSILONS, DELTA = (0.3, 1.0, 4.0), 1e-5
@@ -191,101 +190,120 @@ def _score(predicted: Array, test: Problem, plain: Array, *, logistic: bool) -> 
     return {"log_loss": float(log_loss(test.y, p)), "auc": float(roc_auc_score(test.y, p))}
 
 
-def gathered(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Median and quartiles of each data set, measure, method and ε."""
-    figures = []
-    for data in dict.fromkeys(one["data"] for one in found):
-        own = [one["scores"] for one in found if one["data"] == data]
-        for measure in ("log_loss", "auc") if data == LOGISTIC else ("rmse",):
-            for method in METHODS:
-                for epsilon in EPSILONS:
-                    values = [one[str(epsilon)][method][measure] for one in own if method in one[str(epsilon)]]
-                    if values:
-                        low, half, high = np.quantile(values, [0.25, 0.5, 0.75])
-                        place = {"data": data, "measure": measure, "method": method, "epsilon": epsilon}
-                        figures.append({**place, "median": half, "quartiles": [low, high], "repeats": len(values)})
-    return figures
+class Place(NamedTuple):
+    """Whose figure it is."""
+
+    data: str
+    measure: str
+    method: str
+    epsilon: float
 
 
-def draw(path: Path, figures: list[dict[str, Any]]) -> None:
-    """A panel for each data set and measure."""
-    shown = list(dict.fromkeys((one["data"], one["measure"]) for one in figures))
-    with drawing(path, columns=len(shown), size=(2.6, 2.8)) as panels:
-        for axes, (data, measure) in zip(panels[0], shown, strict=True):
-            for method, colour, marker in zip(METHODS, COLOURS, MARKERS, strict=False):
-                place = (data, measure, method)
-                own = [one for one in figures if (one["data"], one["measure"], one["method"]) == place]
-                if own:
-                    half = [one["median"] for one in own]
-                    axes.plot([one["epsilon"] for one in own], half, f"{marker}-", color=colour, label=method)
-            limits = (0.95, 1.8) if measure == "rmse" else None
-            name = "RMSE over least squares" if measure == "rmse" else measure.replace("_", " ")
-            axes.set(xscale="log", xlabel="epsilon", title=data, ylabel=name, ylim=limits)
-            axes.minorticks_off()
-            axes.set_xticks(EPSILONS, list(map(at_least, EPSILONS)))
-        legend(panels)
+class Figure(NamedTuple):
+    """Median and quartiles over splits."""
+
+    median: float
+    quartiles: list[float]
+    repeats: int
+
+    def __str__(self) -> str:
+        low, high = self.quartiles
+        return f"{self.median:.3f} ({low:.3f} to {high:.3f})"
 
 
-def check(options: argparse.Namespace) -> int:
-    """All cells, table, picture and checks."""
-    repeats, people = (3, 0) if options.quick else (30, 5)
-    cells = [Cell(name, options.seed + seed) for name in LINEAR for seed in range(repeats)]
-    cells += [Cell(LOGISTIC, options.seed + seed) for seed in range(people)]
-    if not options.diffprivlib:
-        print("diffprivlib is left out; --diffprivlib PYTHON names an interpreter that has it", file=sys.stderr)
-    record = {"resume": options.resume, "settings": {"delta": DELTA, "diffprivlib": bool(options.diffprivlib)}}
-    found = run_cells(
-        cells,
-        partial(work, python=options.diffprivlib),
-        label="splits",
-        processes=options.processes,
-        engine=options.engine,
-        **record,
-    )
-    figures = gathered(found)
-    if options.plot:
-        draw(options.plot, figures)
-    rows = table("RMSE relative to least squares; Adult: log loss, AUC", "data", "measure", "eps", *METHODS)
-    for data, measure in dict.fromkeys((one["data"], one["measure"]) for one in figures):
-        for epsilon in EPSILONS:
-            place = (data, measure, epsilon)
-            own = {one["method"]: one for one in figures if (one["data"], one["measure"], one["epsilon"]) == place}
-            rows.add_row(data, measure, at_least(epsilon), *(_words(own.get(method)) for method in METHODS))
-    return finish({"kind": "compare-regressions", "delta": DELTA, "figures": figures}, options, [rows], checks(figures))
+Found = dict[Place, Figure]
 
 
-def _words(one: dict[str, Any] | None) -> str:
-    if one is None:
-        return "left out"
-    low, high = one["quartiles"]
-    return f"{one['median']:.3f} ({low:.3f} to {high:.3f})"
+@dataclass(frozen=True, kw_only=True)
+class Comparison(Experiment[Cell, Found]):
+    __doc__ = __doc__
+    KIND, LABEL, QUICK_CHECKS, DEPENDS = "compare-regressions", "splits", True, ("has_diffprivlib",)
+    QUICK: ClassVar = {"repeats": 3, "people": 0}
+
+    diffprivlib: str | None = option(None, "interpreter of an environment that has diffprivlib", metavar="PYTHON")
+    repeats: int = 30
+    people: int = 5
+
+    @property
+    def has_diffprivlib(self) -> bool:
+        """Whether it is compared with."""
+        return bool(self.diffprivlib)
+
+    def prepare(self) -> None:
+        if not self.diffprivlib:
+            print("diffprivlib is left out; --diffprivlib PYTHON names an interpreter that has it", file=sys.stderr)
+
+    def cells(self) -> list[Cell]:
+        cells = [Cell(name, self.seed + seed) for name in LINEAR for seed in range(self.repeats)]
+        return cells + [Cell(LOGISTIC, self.seed + seed) for seed in range(self.people)]
+
+    def work(self, cell: Cell) -> Result:
+        return work(cell, self.diffprivlib)
+
+    def gather(self, cells: Sequence[Cell], results: Sequence[Result]) -> Found:
+        values: dict[Place, list[float]] = {}
+        for data in dict.fromkeys(cell.data for cell in cells):
+            measures = ("log_loss", "auc") if data == LOGISTIC else ("rmse",)
+            own = [one["scores"] for one in results if one["data"] == data]
+            for place in (Place(data, *rest) for rest in product(measures, METHODS, EPSILONS)):
+                scores = (one[str(place.epsilon)].get(place.method) for one in own)
+                values[place] = [score[place.measure] for score in scores if score]
+        found = {}
+        for place, each in values.items():
+            if each:
+                low, half, high = np.quantile(each, [0.25, 0.5, 0.75]).tolist()
+                found[place] = Figure(half, [low, high], len(each))
+        return found
+
+    def notes(self, found: Found) -> dict[str, Any]:
+        return {"delta": DELTA, "figures": [place._asdict() | one._asdict() for place, one in found.items()]}
+
+    def tables(self, found: Found) -> Iterator[Table]:
+        rows = table("RMSE relative to least squares; Adult: log loss, AUC", "data", "measure", "eps", *METHODS)
+        for (data, measure), epsilon in product(_panels(found), EPSILONS):
+            own = (found.get(Place(data, measure, method, epsilon), "left out") for method in METHODS)
+            rows.add_row(data, measure, at_least(epsilon), *map(str, own))
+        yield rows
+
+    def checks(self, found: Found) -> Iterator[Check]:
+        """Of medians."""
+        median = {place: one.median for place, one in found.items()}
+        behind = {
+            at: median[Place(at[0], "rmse", OURS, at[1])] / median[Place(at[0], "rmse", ADASSP, at[1])]
+            for at in product(LINEAR, EPSILONS)
+        }
+        worst = max(behind, key=lambda at: behind[at])
+        said = f"{behind[worst]:.3f} ({worst[0]}, epsilon {at_least(worst[1])})"
+        yield Check("RMSE over adaSSP's", "<= 1", said, behind[worst] <= 1)
+        for data, known in KNOWN.items():
+            own = median[Place(data, "rmse", OURS, 1.0)]
+            yield Check(f"{data} at epsilon 1, against adaSSP elsewhere", f"<= {known}", f"{own:.3f}", own <= known)
+        if Place(LOGISTIC, "auc", DIFFPRIVLIB, EPSILONS[0]) in median:
+            for measure, sign in (("log_loss", 1), ("auc", -1)):
+                both = [[median[Place(LOGISTIC, measure, m, e)] for m in (OURS, DIFFPRIVLIB)] for e in EPSILONS]
+                said = ", ".join(f"{own:.3f} and {theirs:.3f}" for own, theirs in both)
+                holds = all(sign * own <= sign * theirs for own, theirs in both)
+                yield Check(f"{LOGISTIC}, {measure.replace('_', ' ')}", "no worse than diffprivlib's", said, holds)
+
+    def draw(self, found: Found, path: Path) -> None:
+        """A panel for each data set and measure."""
+        with drawing(path, columns=len(_panels(found)), size=(2.6, 2.8)) as panels:
+            for axes, (data, measure) in zip(panels[0], _panels(found), strict=True):
+                for method, colour, marker in zip(METHODS, COLOURS, MARKERS, strict=False):
+                    own = {at.epsilon: one.median for at, one in found.items() if at[:3] == (data, measure, method)}
+                    if own:
+                        axes.plot(list(own), list(own.values()), f"{marker}-", color=colour, label=method)
+                limits = (0.95, 1.8) if measure == "rmse" else None
+                name = "RMSE over least squares" if measure == "rmse" else measure.replace("_", " ")
+                axes.set(xscale="log", xlabel="epsilon", title=data, ylabel=name, ylim=limits)
+                axes.minorticks_off()
+                axes.set_xticks(EPSILONS, list(map(at_least, EPSILONS)))
+            legend(panels)
 
 
-def checks(figures: list[dict[str, Any]]) -> list[Check]:
-    """Of medians."""
-    median = {(one["data"], one["measure"], one["method"], one["epsilon"]): one["median"] for one in figures}
-    behind = {
-        (data, epsilon): median[data, "rmse", OURS, epsilon] / median[data, "rmse", ADASSP, epsilon]
-        for data in LINEAR
-        for epsilon in EPSILONS
-    }
-    worst = max(behind, key=lambda place: behind[place])
-    said = f"{behind[worst]:.3f} ({worst[0]}, epsilon {at_least(worst[1])})"
-    asked = [Check("RMSE over adaSSP's", "<= 1", said, behind[worst] <= 1)]
-    for data, known in KNOWN.items():
-        own = median[data, "rmse", OURS, 1.0]
-        asked.append(Check(f"{data} at epsilon 1, against adaSSP elsewhere", f"<= {known}", f"{own:.3f}", own <= known))
-    if (LOGISTIC, "auc", DIFFPRIVLIB, EPSILONS[0]) in median:
-        for measure, sign in (("log_loss", 1), ("auc", -1)):
-            ours, other = ([median[LOGISTIC, measure, one, e] for e in EPSILONS] for one in (OURS, DIFFPRIVLIB))
-            holds = all(sign * own <= sign * theirs for own, theirs in zip(ours, other, strict=True))
-            said = ", ".join(f"{own:.3f} and {theirs:.3f}" for own, theirs in zip(ours, other, strict=True))
-            asked.append(Check(f"{LOGISTIC}, {measure.replace('_', ' ')}", "no worse than diffprivlib's", said, holds))
-    return asked
+def _panels(found: Found) -> list[tuple[str, str]]:
+    return list(dict.fromkeys((place.data, place.measure) for place in found))
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_common_options(parser)
-    parser.add_argument("--diffprivlib", metavar="PYTHON", help="interpreter of an environment that has diffprivlib")
-    sys.exit(main(check, parser))
+    sys.exit(Comparison.main())

@@ -22,18 +22,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import json
 import random
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 
+from dca_proto.cli.output import write_json
 from dca_proto.cli.progress import PatientBar
 from dca_proto.privacy.mechanism import GRID_LAPLACE
 from dca_proto.protocol.announcement import open_announcement, open_answer
@@ -280,11 +279,7 @@ def main() -> int:
     with PatientBar(Console(stderr=True), asked.inputs, "inputs") as bar:
         figures = asyncio.run(fuzz(asked.seed, asked.inputs, bar.advance))
     figures["seconds"] = round(time.monotonic() - began, 1)
-    text = json.dumps(figures, indent=2) + "\n"
-    if asked.json == "-":
-        sys.stdout.write(text)
-    elif asked.json:
-        Path(asked.json).write_text(text)
+    write_json(figures, asked.json)
     print(
         f"seed {asked.seed}: {asked.inputs} inputs in {figures['seconds']} s; "
         + ("nothing escaped" if figures["ok"] else f"ESCAPED: {figures['escaped']}"),

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import random
 import secrets
 import ssl
@@ -28,6 +27,7 @@ from typing import Any
 
 import msgspec
 
+from dca_proto.cli.output import write_json
 from dca_proto.crypto.masks import ask_tag
 from dca_proto.crypto.sealing import AgreementKey
 from dca_proto.errors import PeerError
@@ -430,11 +430,7 @@ def main() -> int:
     asked = parser.parse_args()
     attacker = Attacker(asked.config, asked.seed)
     asyncio.run(attacker.run(asked.seconds))
-    told = json.dumps({"messages": attacker.messages, "attacks": dict(attacker.done)}, indent=2) + "\n"
-    if asked.json == "-":
-        sys.stdout.write(told)
-    elif asked.json:
-        Path(asked.json).write_text(told)
+    write_json({"messages": attacker.messages, "attacks": dict(attacker.done)}, asked.json)
     return 0
 
 

@@ -40,6 +40,7 @@ import msgspec
 from rich.console import Console
 
 from dca_proto.aggregate import NoisyAggregate
+from dca_proto.cli.output import write_json
 from dca_proto.cli.progress import PatientBar
 from dca_proto.errors import RoundAborted
 from dca_proto.runtime import device
@@ -379,11 +380,7 @@ def main() -> int:
             print(f"files and logs: {directory}", file=sys.stderr)
         else:
             shutil.rmtree(directory)
-    text = json.dumps(figures, indent=2) + "\n"
-    if asked.json == "-":
-        sys.stdout.write(text)
-    elif asked.json:
-        Path(asked.json).write_text(text)
+    write_json(figures, asked.json)
     for line in figures["failed"]:
         print(f"FAILED  {line}", file=sys.stderr)
     worst = max(figures["memory_mib"].items(), key=lambda one: one[1][1] - one[1][0])

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib.machinery
-import json
 import sys
 import time
 import tomllib
@@ -31,6 +30,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from dca_proto.cli.output import STDOUT, write_json
 from dca_proto.cli.progress import PatientBar
 from dca_proto.errors import DcaError, UsageError
 from emulator import engine as engines
@@ -184,12 +184,12 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="scenarios for each fault, at most")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--engine", default=engines.LOCAL, help=engines.HELP)
-    parser.add_argument("--json", type=Path, help="write what was found there; - is standard output")
+    parser.add_argument("--json", help="write what was found there; - is standard output")
     asked = parser.parse_args()
     chosen = [one for one in faults() if asked.only in (None, one.kind, one.name)]
     if not chosen:
         parser.error(f"--only {asked.only!r} names no fault; kinds are {', '.join(KINDS)}")
-    console, found = Console(stderr=asked.json == Path("-")), []
+    console, found = Console(stderr=asked.json == STDOUT), []
     with PatientBar(console, len(chosen), "planting faults") as bar:
         for one in run(chosen, asked.seeds, asked.processes, asked.engine):
             found.append(one)
@@ -200,10 +200,8 @@ def main() -> int:
     console.print(table(found))
     caught = sum(one.is_caught for one in found)
     console.print(f"{caught} of {len(found)} caught within {asked.seeds} seeds")
-    if asked.json:
-        plain = {"kind": "planted-faults", "caught": caught, "faults": msgspec.to_builtins(found, str_keys=True)}
-        text = json.dumps(plain, indent=1)
-        print(text) if asked.json == Path("-") else asked.json.write_text(text, encoding="utf-8")
+    plain = {"kind": "planted-faults", "caught": caught, "faults": msgspec.to_builtins(found, str_keys=True)}
+    write_json(plain, asked.json)
     if any(one.has_failed for one in found):
         return EXIT_FAILED
     return 0 if caught >= CAUGHT_PART * len(found) else EXIT_SURVIVED

@@ -26,9 +26,7 @@ EXPERIMENTS = {
     "mcmc_efficiency": "mcmc2023.efficiency:Efficiency",
     "check_samplers": "mcmc2023.sampler_checks:SamplerChecks",
 }
-
-
-_SAMPLERS = ("jax", "numpyro", "arviz")
+SAMPLERS = ("jax", "numpyro", "arviz")
 
 
 def main(arguments: list[str]) -> int:
@@ -38,14 +36,17 @@ def main(arguments: list[str]) -> int:
         print(f"usage: python scripts/papers NAME [--help]; the names are {', '.join(EXPERIMENTS)}", file=sys.stderr)
         return 2
     module, _, experiment = EXPERIMENTS[name].partition(":")
-    sys.argv = [name, *arguments[1:]]
     try:
-        code: int = getattr(import_module(f"papers.{module}"), experiment).main(name)
+        for needed in () if module.startswith("dca2017") else SAMPLERS:
+            import_module(needed)
+        found = getattr(import_module(f"papers.{module}"), experiment)
     except ModuleNotFoundError as error:
-        if str(error.name).partition(".")[0] not in _SAMPLERS:
+        if error.name not in SAMPLERS:
             raise
         print(f"{name} needs {error.name}, which is not installed: pip install -e '.[samplers]'", file=sys.stderr)
         return 2
+    sys.argv = [name, *arguments[1:]]
+    code: int = found.main(name)
     return code
 
 

@@ -1,4 +1,4 @@
-"""What the papers' experiments share: an experiment is its sizes, its cells, the work on one, and what is shown.
+"""What experiments share: an experiment is its settings, its cells, the work on one, and what is shown.
 
 A subclass of `Experiment` is a frozen dataclass. Its fields are what is run: a field that is an `option` is one of the
 command line's. `Experiment.main` runs the cells that the record lacks, draws the figure, prints tables and checks, and
@@ -15,6 +15,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
+from statistics import fmean
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic, TypeVar
 
 from rich.table import Table
@@ -23,18 +25,24 @@ from rich.text import Text
 from dca_proto.errors import UsageError
 from dca_proto.privacy.rounding import at_least
 from emulator.engine import LOCAL
+from inference.problem import stream
 from papers.runner import Check, add_common_options, finish, main, run_cells, table
 
 C = TypeVar("C")
 F = TypeVar("F")
 Result = dict[str, Any]
-DATA_HELP = "with the data files; else DCA_DATA, else download"
 Sweep = Callable[..., list[Result]]
+BAND = 0.99
 
 
 def option(default: Any, words: str, **how: Any) -> Any:
     """A field that is also an option of the command line; `how` is for `argparse`."""
     return field(default=default, metadata={"help": words, **how})
+
+
+def data_option() -> Any:
+    """The folder of the data files."""
+    return option(None, "with the data files; else DCA_DATA, else download", type=Path, metavar="FOLDER")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +67,7 @@ class Experiment(Generic[C, F]):
     seed: int = 1
 
     def prepare(self) -> None:
-        """Raise `DataError` where data or packages are missing: before the work, and not in it."""
+        """Raise `DataError` where data are missing: before the work, and not in it."""
 
     def cells(self) -> Sequence[C]:
         """All cells."""
@@ -83,7 +91,7 @@ class Experiment(Generic[C, F]):
         return self.gather(cells, sweep(cells, self.work, cost=self.cost))
 
     def notes(self, found: F) -> Mapping[str, Any]:
-        """What else the JSON is to say."""
+        """What else the JSON has."""
         return {}
 
     def tables(self, found: F) -> Iterable[Table]:
@@ -99,7 +107,7 @@ class Experiment(Generic[C, F]):
         raise NotImplementedError
 
     @classmethod
-    def parser(cls, name: str) -> argparse.ArgumentParser:
+    def parser(cls, name: str | None = None) -> argparse.ArgumentParser:
         """Its command line."""
         words, how = inspect.cleandoc(cls.__doc__ or ""), argparse.RawDescriptionHelpFormatter
         parser = argparse.ArgumentParser(prog=name, description=words, formatter_class=how)
@@ -117,7 +125,7 @@ class Experiment(Generic[C, F]):
         return cls(**chosen | (dict(cls.QUICK) if options.quick else {}))
 
     @classmethod
-    def main(cls, name: str) -> int:
+    def main(cls, name: str | None = None) -> int:
         """Run what the command line asks for, and return the exit code."""
         return main(lambda options: cls.of(options).run(options), cls.parser(name))
 
@@ -130,21 +138,21 @@ class Experiment(Generic[C, F]):
             if hasattr(os, "sched_setaffinity"):
                 os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # before JAX starts its threads
         self.prepare()
-        settings = {name: getattr(self, name) for name in self.DEPENDS}
-        shared = {"resume": options.resume, "engine": options.engine, "settings": settings}
-        shared["processes"] = options.processes
-        told: list[Result] = []
+        shared = {name: getattr(options, name) for name in ("resume", "engine", "processes")}
+        shared["settings"] = {name: getattr(self, name) for name in self.DEPENDS}
+        listed: list[Result] = []
 
-        def sweep(cells: Sequence[Any], work: Any, label: str = self.LABEL, cost: Any = None) -> list[Result]:
-            found = run_cells(cells, work, label=label, cost=cost, **shared)
-            told.extend({"cell": str(cell), **_fields_of(cell), **one} for cell, one in zip(cells, found, strict=True))
+        def sweep(cells: Sequence[Any], work: Any, label: str = self.LABEL, **how: Any) -> list[Result]:
+            found = run_cells(cells, work, label=label, **shared | how)
+            both = zip(cells, found, strict=True)
+            listed.extend({"cell": str(cell), **_fields_of(cell), **one} for cell, one in both)
             return found
 
         found = self.results(sweep)
         if options.plot:
             self.draw(found, options.plot)
         shown, asked = list(self.tables(found)), not options.quick or self.QUICK_CHECKS
-        figures = {"kind": self.KIND, "settings": _fields_of(self), **self.notes(found), "cells": told}
+        figures = {"kind": self.KIND, "settings": _fields_of(self), **self.notes(found), "cells": listed}
         figures["tables"] = [_plain(one) for one in shown]
         return finish(figures, options, shown, list(self.checks(found)) if asked else [])
 
@@ -165,6 +173,38 @@ def _plain(shown: Table) -> dict[str, Any]:
     columns = [[Text.from_markup(str(cell)).plain for cell in column.cells] for column in shown.columns]
     heads = [str(column.header) for column in shown.columns]
     return {"title": shown.title, "columns": heads, "rows": list(zip(*columns, strict=True)), "note": shown.caption}
+
+
+def mean_of(results: Iterable[Result], what: str, **where: Any) -> float:
+    """The mean of one figure over the cells that have these values."""
+    return fmean(one[what] for one in results if all(one[name] == value for name, value in where.items()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockExperiment(Experiment[C, list[Result]]):
+    """Cells of many repeats, in blocks so that all cores have work; a cell is a named tuple with its `block`."""
+
+    QUICK = MappingProxyType({"share": 0.1})
+    QUICK_CHECKS = True
+    DEPENDS = ("share",)
+
+    share: float = 1.0  # of the repeats
+
+    def repeats(self, cell: C) -> int:
+        """How many a whole cell has."""
+        raise NotImplementedError
+
+    def once(self, cell: C, rng: Any) -> dict[str, float]:
+        """The figures of one repeat."""
+        raise NotImplementedError
+
+    def work(self, cell: Any) -> Result:
+        rng, repeats = stream(cell.block, str(cell)), max(2, round(self.share * self.repeats(cell)))
+        found = [self.once(cell, rng) for _ in range(repeats)]
+        return {**cell._asdict(), "repeats": repeats, **{name: mean_of(found, name) for name in found[0]}}
+
+    def gather(self, cells: Sequence[C], results: Sequence[Result]) -> list[Result]:
+        return list(results)
 
 
 def over_epsilon(title: str, first: str, epsilons: Iterable[float], *more: str) -> Table:
@@ -189,3 +229,15 @@ def joint_interval(values: Any, level: float, count: int = 1) -> tuple[float, fl
     if n > 1:
         half = float(t.ppf(1 - (1 - level) / (2 * count), n - 1) * values.std(ddof=1) / math.sqrt(n))
     return mean, mean - half, mean + half
+
+
+def band(level: float, count: int, looked_at: int) -> tuple[float, float]:
+    """What the coverage of `count` data sets lies within, for one of as many coverages as are looked at.
+
+    If intervals of that level are nominal, the number that hold is binomial. Of K that are looked at, all lie between
+    the quantiles at 0.005/K and 1 - 0.005/K with a probability of 99 % at least, whatever the dependence (Bonferroni).
+    """
+    from scipy.stats import binom
+
+    tail = (1 - BAND) / looked_at / 2
+    return float(binom.ppf(tail, count, level)) / count, float(binom.isf(tail, count, level)) / count

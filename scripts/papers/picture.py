@@ -1,4 +1,4 @@
-"""Figures and colours that the experiments share: Okabe and Ito's colours, which colour-blind people tell apart.
+"""Figures and colours that experiments share: Okabe and Ito's colours, which colour-blind people tell apart.
 
 Markers and line styles differ too, so that a figure survives a grey printer.
 """
@@ -28,8 +28,7 @@ def drawing(
     """A figure to draw in, which is written when the block ends.
 
     Args:
-        path: where to; the suffix says the format.
-        rows, columns: of panels. size: of one panel in inches.
+        path: where to; the suffix says the format. rows, columns: of panels. size: of one panel in inches.
 
     Yields:
         The panels, an array of shape ``(rows, columns)`` of matplotlib's axes; ``panels[0, 0].figure`` is the figure.
@@ -66,11 +65,9 @@ def legend(panels: Any) -> None:
     for axes in panels.flat:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    figure = panels[0, 0].figure
+    figure, style = panels[0, 0].figure, {"loc": "outside lower center", "frameon": False, "fontsize": 10}
     for columns in range(min(LEGEND_COLUMNS, len(handles)), 0, -1):
-        made = figure.legend(
-            handles.values(), handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=10
-        )
+        made = figure.legend(handles.values(), handles, ncols=columns, **style)
         if columns == 1 or made.get_window_extent().width <= figure.bbox.width:
             return
         made.remove()

@@ -1,15 +1,21 @@
 """Runs the cells of an experiment on all cores, and gives scripts their options, progress, checks and exit codes.
 
-A script is: `parser` with `add_common_options`, cells, `run_cells`, figures, `finish`; and `main` around it. Exit codes
-are those of all commands: 0, 2 for what the caller has to change, 4 where a check does not hold, 130 for Ctrl-C.
+Exit codes are those of all commands: 0, 2 for what the caller has to change, 4 where a check fails, 130 for Ctrl-C.
+
+`--resume` keeps finished cells in a file of JSON lines. Its first line has the settings of the experiment and the
+versions of what computes it: a file of others is refused, with what differs. A line that a kill has torn is dropped.
+Several sweeps of one script may share a file, as a cell's key begins with the label of its sweep.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,16 +26,83 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from dca_proto.cli.output import STDOUT, require_json_target, require_plot_target, write_json
+from dca_proto.cli.output import STDOUT, require_json_target, require_plot_target, require_writable, write_json
 from dca_proto.errors import UsageError
 from emulator import engine as engines
+from emulator import provenance
 from inference.errors import DataError
-from papers.record import Record, versions
-
-__all__ = ["Check", "add_common_options", "finish", "main", "positive", "run_cells", "table", "versions"]
 
 T = TypeVar("T")
 CHECK_FAILED, USAGE, INTERRUPTED = 4, 2, 130
+_RECORD, _PACKAGES = "experiment-record", ("dca-proto", "numpy", "scipy")
+
+
+def versions() -> dict[str, str]:
+    """Of what the results depend on."""
+    return provenance.versions(_PACKAGES)
+
+
+class Record(dict[str, dict[str, Any]]):
+    """The finished cells of one experiment, by their keys.
+
+    Args:
+        path: of the file, which need not exist yet; None keeps them in memory only.
+        settings: what makes the experiment what it is, as plain data.
+
+    Raises:
+        UsageError: the file is of another experiment, is none of ours, or cannot be written.
+    """
+
+    def __init__(self, path: Path | None, settings: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._path = path
+        if path is not None:
+            require_writable(path)
+            own = {"settings": _plain(settings), "versions": versions()}
+            if path.exists() and path.stat().st_size:
+                self._load(path, own)
+            else:
+                self._append({"kind": _RECORD, **own})
+
+    def add(self, key: str, result: Mapping[str, Any]) -> None:
+        """A cell is finished: on the disk before this returns, where there is a file."""
+        self[key] = _plain(result)
+        self._append({"key": key, "result": self[key]})
+
+    def _load(self, path: Path, own: Mapping[str, Any]) -> None:
+        data = path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        if len(whole) < len(data):
+            os.truncate(path, len(whole))
+        head, *lines = [_parsed(line) for line in whole.splitlines()] or [None]
+        if not isinstance(head, dict) or head.get("kind") != _RECORD:
+            raise UsageError(f"--resume {path}: this is no file that an experiment left; name a new one")
+        if differences := "; ".join(provenance.differences(head, own)):
+            raise UsageError(f"--resume {path} is of another experiment: {differences}; name a new file")
+        for line in lines:
+            if not (isinstance(line, dict) and isinstance(line.get("result"), dict) and "key" in line):
+                raise UsageError(f"--resume {path}: a line is damaged; name a new file")
+            self[line["key"]] = line["result"]
+
+    def _append(self, value: Mapping[str, Any]) -> None:
+        if self._path is not None:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(value) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+
+
+def _plain(value: Mapping[str, Any]) -> dict[str, Any]:
+    """As it comes back from a file: lists for tuples, texts for keys. A result is the same, resumed or not."""
+    plain: dict[str, Any] = json.loads(json.dumps(value, allow_nan=False))
+    return plain
+
+
+def _parsed(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
 
 
 def run_cells(
@@ -47,15 +120,14 @@ def run_cells(
     """The results of all cells, in their order; only those that the record lacks are computed.
 
     Args:
-        cells: picklable and told apart by ``str(cell)``. work: makes plain data of one; a function (or a partial of
-            one) that a fresh process can import by its name.
+        cells: picklable and told apart by ``str(cell)``. work: makes plain data of one.
         label: what is being done, for the progress bar on stderr.
         cost: of a cell, roughly; the most costly ones come first, so that no core waits for one at the end.
-        resume: the file of the record; calls with other labels and the same settings may share it.
+        resume: the file of the record.
         processes: by default one for each core, with one BLAS and XLA thread each; 1 works in this process, with one
             XLA thread if JAX has not computed here before.
         engine: where they run, as `--engine` has it.
-        settings: what the results depend on beside the cell; a record of others is refused.
+        settings: what the results depend on beside the cell.
 
     Raises:
         UsageError: the record cannot be used. RuntimeError: the work on a cell failed; its cause is in the text.
@@ -67,10 +139,10 @@ def run_cells(
     missing = [index for index, key in enumerate(keys) if key not in record]
     if cost is not None:
         missing.sort(key=lambda index: -cost(cells[index]))
-    with _Progress(console or Console(stderr=True), label, len(cells), len(cells) - len(missing)) as progress:
+    with _progress(console or Console(stderr=True), label, len(cells), len(cells) - len(missing)) as advance:
         for done in _done(work, [cells[index] for index in missing], processes, engine):
             record.add(f"{label}: {done.item}", done.value())
-            progress.advance()
+            advance()
     return [record[key] for key in keys]
 
 
@@ -87,43 +159,22 @@ def _done(
         yield from chosen.map(work, cells, processes=count if engine == engines.LOCAL else processes)
 
 
-class _Progress:
-    """A bar on a terminal; elsewhere a line for each tenth of the cells.
+@contextmanager
+def _progress(console: Console, label: str, total: int, finished: int) -> Iterator[Callable[[], None]]:
+    """Yields what to call for each finished cell: a bar on a terminal, elsewhere a line for each tenth of the cells."""
+    began_s, left = time.monotonic(), (TextColumn("left"), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(32), MofNCompleteColumn(), TimeElapsedColumn(), *left)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(label, total=total, completed=finished)
 
-    Args:
-        total: cells in all. finished: those that the record holds already.
-    """
+        def advance() -> None:
+            nonlocal finished
+            finished += 1
+            bar.advance(task)
+            if not console.is_terminal and 10 * finished // total > 10 * (finished - 1) // total:
+                console.print(f"{label}: {finished} of {total} after {time.monotonic() - began_s:.0f} s")
 
-    def __init__(self, console: Console, label: str, total: int, finished: int) -> None:
-        self._console, self._label, self._total, self._finished = console, label, total, finished
-        self._began_s = time.monotonic()
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=32),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
-        self._task = self._bar.add_task(label, total=total, completed=finished)
-
-    def __enter__(self) -> _Progress:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self._bar.stop()
-
-    def advance(self) -> None:
-        """One cell more is finished."""
-        tenths = 10 * self._finished // self._total
-        self._finished += 1
-        self._bar.advance(self._task)
-        if not self._console.is_terminal and 10 * self._finished // self._total > tenths:
-            elapsed_s = time.monotonic() - self._began_s
-            self._console.print(f"{self._label}: {self._finished} of {self._total} after {elapsed_s:.0f} s")
+        yield advance
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
@@ -165,20 +216,25 @@ def finish(
         options: those of `add_common_options`.
     """
     report = {**figures, "versions": versions(), "quick": options.quick, "seed": options.seed}
+    shown = list(tables)
     if checks:
         report["checks"] = [{**asdict(check), "holds": bool(check.holds)} for check in checks]  # perhaps NumPy's
+        shown.append(made := table("what it must show", "", "check", "asked", "found", justify="left"))
+        for check in checks:
+            mark = "[green]holds[/]" if check.holds else "[bold red]fails[/]"
+            made.add_row(mark, check.name, check.asked, check.found)
     write_json(report, options.json)
     console = Console(stderr=options.json == STDOUT)
-    for one in (*tables, *([_checks_table(checks)] if checks else [])):
+    for one in shown:
         console.print(_foldable(one), crop=False)
     return 0 if all(check.holds for check in checks) else CHECK_FAILED
 
 
-def table(title: str, *columns: str) -> Table:
+def table(title: str, *columns: str, justify: Any = "right") -> Table:
     """An empty table in the scripts' style: texts on the left in the first column, numbers on the right elsewhere."""
     made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for place, column in enumerate(columns):
-        made.add_column(column, justify="right" if place else "left")
+        made.add_column(column, justify=justify if place else "left")
     return made
 
 
@@ -187,16 +243,6 @@ def _foldable(made: Table) -> Table:
     for column in made.columns:
         words = [word for cell in (column.header, *column.cells) for word in Text.from_markup(str(cell)).plain.split()]
         column.min_width = max(map(len, words), default=0)
-    return made
-
-
-def _checks_table(checks: Sequence[Check]) -> Table:
-    made = Table(title="what it must show", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in ("", "check", "asked", "found"):
-        made.add_column(column)
-    for check in checks:
-        mark = "[green]holds[/]" if check.holds else "[bold red]fails[/]"
-        made.add_row(mark, check.name, check.asked, check.found)
     return made
 
 

@@ -25,8 +25,16 @@ def rows(workbook: IO[bytes] | Path) -> Iterator[list[str]]:
     """
     try:
         with zipfile.ZipFile(workbook) as parts:
-            texts = _texts(parts)
-            with parts.open(_first_sheet(parts)) as sheet:
+            texts = []
+            if "xl/sharedStrings.xml" in parts.namelist():  # phonetic hints beside a text are not part of it
+                for item in ElementTree.fromstring(parts.read("xl/sharedStrings.xml")):
+                    runs = *item.findall(f"{MAIN}t"), *item.findall(f"{MAIN}r/{MAIN}t")
+                    texts.append("".join(run.text or "" for run in runs))
+            first = next(ElementTree.fromstring(parts.read("xl/workbook.xml")).iter(f"{MAIN}sheet"), None)
+            wanted = first.attrib[f"{RELATION}id"] if first is not None else ""
+            relations = ElementTree.fromstring(parts.read("xl/_rels/workbook.xml.rels"))
+            target = {relation.attrib["Id"]: relation.attrib["Target"] for relation in relations}[wanted]
+            with parts.open(target.lstrip("/") if target.startswith("/") else f"xl/{target}") as sheet:
                 for _, element in ElementTree.iterparse(sheet):
                     if element.tag == f"{MAIN}row":
                         yield _cells(element, texts)
@@ -40,47 +48,21 @@ def as_csv(workbook: IO[bytes] | Path) -> bytes:
     return "".join(",".join(row) + "\n" for row in rows(workbook)).encode()
 
 
-def _first_sheet(parts: zipfile.ZipFile) -> str:
-    sheets = list(ElementTree.fromstring(parts.read("xl/workbook.xml")).iter(f"{MAIN}sheet"))
-    wanted = sheets[0].attrib[f"{RELATION}id"]
-    relations = ElementTree.fromstring(parts.read("xl/_rels/workbook.xml.rels"))
-    target = {relation.attrib["Id"]: relation.attrib["Target"] for relation in relations}[wanted]
-    return target.lstrip("/") if target.startswith("/") else f"xl/{target}"
-
-
-def _texts(parts: zipfile.ZipFile) -> list[str]:
-    """The texts that cells refer to by number. Phonetic hints beside a text are not part of it."""
-    if "xl/sharedStrings.xml" not in parts.namelist():
-        return []
-    table = ElementTree.fromstring(parts.read("xl/sharedStrings.xml"))
-    return ["".join(run.text or "" for run in (*item.findall(f"{MAIN}t"), *item.findall(f"{MAIN}r/{MAIN}t")))
-            for item in table]  # fmt: skip
-
-
 def _cells(row: ElementTree.Element, texts: list[str]) -> list[str]:
     cells: list[str] = []
     for cell in row.iter(f"{MAIN}c"):
-        place = _column(cell.attrib["r"]) if "r" in cell.attrib else len(cells)
-        cells.extend([""] * (place - len(cells)))
+        column = 0  # 1 for A, 27 for AA
+        for letter in cell.attrib.get("r", "").rstrip("0123456789"):
+            column = 26 * column + ord(letter) - ord("A") + 1
+        cells.extend([""] * (column - 1 - len(cells)))
         cells.append(_value(cell, texts))
     return cells
 
 
-def _column(reference: str) -> int:
-    """0 for A, 26 for AA."""
-    number = 0
-    for letter in reference.rstrip("0123456789"):
-        number = 26 * number + ord(letter) - ord("A") + 1
-    return number - 1
-
-
 def _value(cell: ElementTree.Element, texts: list[str]) -> str:
     kind, value = cell.attrib.get("t", "n"), cell.findtext(f"{MAIN}v") or ""
-    if kind == "s":
-        return texts[int(value)]
     if kind == "inlineStr":
         return "".join(part.text or "" for part in cell.iter(f"{MAIN}t"))
-    if kind != "n" or not value:
-        return value
-    number = repr(float(value))
-    return number.removesuffix(".0")
+    if kind == "s":
+        return texts[int(value)]
+    return repr(float(value)).removesuffix(".0") if kind == "n" and value else value

@@ -22,8 +22,8 @@ import pytest
 
 from inference.models.linear.nodes import model as node_model
 from papers.mcmc2023.joint import FALSE_ALARM, STILL, Verdict, compared, successive, variant, verdict
-from papers.mcmc2023.samplers import fixed_s, normal_x, residual_variance
-from papers.mcmc2023.subjects import SAMPLERS, Regime
+from papers.mcmc2023.sampler_checks import SAMPLERS, Regime
+from papers.mcmc2023.samplers import fixed_s, kernel, normal_x
 
 SMALL = Regime(2, (30, 50), 1.0)
 CHAINS, STEPS = 1500, 12
@@ -94,12 +94,12 @@ def judge() -> Iterator[Judge]:
 
 
 def plant_in_walk(patch: pytest.MonkeyPatch) -> None:
-    right = residual_variance.log_prior
+    right = kernel.log_prior
 
     def log_prior(sigma_y2: Any, prior: Any) -> Any:
         return right(sigma_y2, prior._replace(a=prior.a - if_planted(JACOBIAN, 1.0, 0.0)))
 
-    patch.setattr(residual_variance, "log_prior", log_prior)
+    patch.setattr(kernel, "log_prior", log_prior)
 
 
 def plant_in_normal_x(patch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from inference.draws import mixing
 from inference.errors import DataError
 from inference.models.linear.nodes.observed import NodeStatistics, Prior
 from papers.mcmc2023.samplers import bernstein_sheldon as bs
-from papers.mcmc2023.samplers.distributions import Noise, bartlett_count
+from papers.mcmc2023.samplers.kernel import Noise, bartlett_count
 from papers.mcmc2023.samplers.sampler import sample
 
 Array = np.ndarray
@@ -207,13 +207,13 @@ def test_nodes_alike_share_a_factorisation_and_what_does_not_fit_is_refused() ->
     rng = np.random.default_rng(6)
     observed = release(rng, 100, 5.0, J=4)
     observed = observed._replace(n=np.array([100.0, 100.0, 103.0, 100.0]))
-    assert bs.kernel_for(observed) is bs.kernel(groups=(0, 0, 2, 0))
+    assert bs.kernel_for([observed]) is bs.kernel(groups=(0, 0, 2, 0))
     other = observed._replace(variance_z=np.array([25.0, 25.0, 25.0, 24.0]))
     assert bs.kernel_for([observed, other]) is bs.kernel(groups=(0, 0, 2, 3))
     with pytest.raises(DataError, match="needs y²; release the statistic with target_square"):
-        bs.kernel_for(observed._replace(u=np.full(4, np.nan)))
+        bs.kernel_for([observed._replace(u=np.full(4, np.nan))])
     with pytest.raises(DataError, match="MCMC-B&S has no intercept"):
-        bs.kernel_for(observed._replace(constant=np.array(1.0)))
+        bs.kernel_for([observed._replace(constant=np.array(1.0))])
 
 
 @pytest.mark.parametrize("first_node", [True, False])
@@ -221,7 +221,7 @@ def test_starts(first_node: bool) -> None:
     """As published every node starts from the first node's statistic plus I, θ = 0 and σ_y² where it is told; by
     default near what was released, each chain elsewhere."""
     observed = release(np.random.default_rng(7), 1000, 5.0, J=3)
-    kernel = bs.kernel_for(observed, **{**bs.PUBLISHED, "first_node": first_node}, sigma_y2_start=0.2)
+    kernel = bs.kernel_for([observed], **{**bs.PUBLISHED, "first_node": first_node}, sigma_y2_start=0.2)
     init = jax.jit(lambda seed: kernel.init(jax.random.key(seed), observed, jax.tree.map(jnp.asarray, PRIOR)))
     state = jax.tree.map(lambda *chains: np.stack(chains), init(0), init(1))
     Sigma_x = np.asarray(state.root @ np.swapaxes(state.root, 1, 2))

@@ -17,8 +17,8 @@ from inference.datasets import DATASETS, abalone, adult, load, wine
 from inference.datasets.files import FOLDER_VARIABLE
 from inference.datasets.uci import Colour
 from inference.problem import Problem
-from papers.dca2017 import published_ranges
-from papers.dca2017.published_ranges import ABALONE_MEANS, NAMES_TABLE, WINE_MEANS, off_by_one
+from papers.dca2017 import data as published_ranges
+from papers.dca2017.data import ABALONE_MEANS, NAMES_TABLE, WINE_MEANS, off_by_one
 from papers.mcmc2023.datasets import SHARES, air_quality, bike, power_plant, two_decimals, unpack
 from papers.workbook import as_csv, rows
 

@@ -288,8 +288,7 @@ def test_many_problems_in_parts_have_the_same_draws(monkeypatch: pytest.MonkeyPa
 
 
 def test_adaptation_as_published_begins_late_and_never_ends() -> None:
-    from papers.mcmc2023.samplers.kernel import Kernel, Schedule
-    from papers.mcmc2023.samplers.residual_variance import gain
+    from papers.mcmc2023.samplers.kernel import Kernel, Schedule, gain
 
     def step(key: object, state: object, observed: object, prior: object, schedule: Schedule) -> float:
         return float(gain(schedule))

@@ -108,7 +108,7 @@ def test_nuts_learns_from_node_releases_in_own_units() -> None:
 def test_nuts_has_the_posterior_of_the_textbooks_model(noise: float) -> None:
     """Means of all and standard deviations of θ within 5 standard errors of both: false alarm below 1e-5."""
     from inference.mcmc import nuts
-    from papers.mcmc2023.textbook import textbook
+    from papers.mcmc2023.efficiency import textbook
 
     statistics, prior = observed(noise=noise), Prior.default(2, 1.0)
     own = sample(statistics, prior, Options(warmup=500, draws=1000)).draws

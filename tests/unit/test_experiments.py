@@ -21,8 +21,7 @@ from rich.console import Console
 
 from dca_proto.errors import UsageError
 from papers import picture, runner
-from papers.record import Record
-from papers.runner import Check, add_common_options, finish, main, run_cells, table, versions
+from papers.runner import Check, Record, add_common_options, finish, main, run_cells, table, versions
 
 QUIET = Console(file=io.StringIO())
 SETTINGS = {"seed": 1, "draws": 20}

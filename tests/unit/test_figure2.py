@@ -25,9 +25,10 @@ from inference.models.linear.closed_form import NOISE_AWARE
 from inference.models.linear.job import regression_with_projection
 from inference.problem import Problem, Schema
 from inference.rounds import run
-from papers.dca2017 import corrected, data, figure_2_drawing, paired, published
+from papers.dca2017 import corrected, data, figure_2_drawing, published
 from papers.dca2017 import figure_2 as cells
 from papers.dca2017.corrected import SEPARATE, Accounting
+from papers.dca2017.data import WINE as PUBLISHED
 from papers.dca2017.figure_2 import (
     CENTRED,
     CORRECTED,
@@ -42,7 +43,6 @@ from papers.dca2017.figure_2 import (
     compared,
     median_interval,
 )
-from papers.dca2017.published_ranges import WINE as PUBLISHED
 from papers.dca2017.rounds import DISTRIBUTED, PERTURBED, TRUSTED, UNNOISED, RoundByRound, swarm
 
 needs_data = pytest.mark.skipif("DCA_DATA" not in os.environ, reason="DCA_DATA names no folder of data sets")
@@ -289,17 +289,17 @@ def test_paired_draws_are_what_the_ideal_functionality_makes_of_the_same_normals
     train, test = small()
     rng = np.random.default_rng(draw)
     normals = rng.standard_normal((2, 1, 100))
-    given = paired.Given(normals[:, 0])
+    given = corrected.Given(normals[:, 0])
     monkeypatch.setattr("papers.dca2017.rounds.RoundedGaussian", lambda: given)
     hold = RoundByRound(train, DISTRIBUTED, 1, "theirs").hold
     beta = corrected.projected_regression(train.schema, hold, epsilon, NOISE_AWARE, (0.9, 1.2))
     theirs = np.abs(corrected.predictions(train.schema, beta, test.X) - test.y).mean()
-    found = paired.corrected_errors(train, test, epsilon, (0.9, 1.2), NOISE_AWARE, SEPARATE, *normals)
+    found = corrected.corrected_errors(train, test, epsilon, (0.9, 1.2), NOISE_AWARE, SEPARATE, *normals)
     assert_allclose(found, [theirs], rtol=1e-4)
 
-    rounds = swarm(train, Budget(epsilon, data.DELTA), DISTRIBUTED, 1, "own", paired.Given(normals[:, 0]))
+    rounds = swarm(train, Budget(epsilon, data.DELTA), DISTRIBUTED, 1, "own", corrected.Given(normals[:, 0]))
     own = np.abs(run(regression_with_projection(train.schema), rounds).predict(test.X)[0] - test.y).mean()
-    assert_allclose(paired.our_errors(train, test, epsilon, NOISE_AWARE, *normals), [own], rtol=1e-4)
+    assert_allclose(corrected.our_errors(train, test, epsilon, NOISE_AWARE, *normals), [own], rtol=1e-4)
 
 
 def test_paired_runs_get_the_same_normals_in_parts() -> None:
@@ -309,7 +309,7 @@ def test_paired_runs_get_the_same_normals_in_parts() -> None:
         seen[name].append(first)
         return second.sum(axis=1)
 
-    found = paired.paired_errors({name: partial(run, name) for name in seen}, 3, 50, np.random.default_rng(8))
+    found = corrected.paired_errors({name: partial(run, name) for name in seen}, 3, 50, np.random.default_rng(8))
     assert_allclose(found["a"], found["b"], rtol=0)
     assert found["a"].shape == (50,)
     assert len(set(found["a"].tolist())) == 50
@@ -404,7 +404,7 @@ def test_results_are_put_in_order_and_shown(tmp_path: Path, monkeypatch: pytest.
     steps = found.steps("wine-red")[OURS]
     assert steps == pytest.approx([one.ours for one in compared(found, seed=1)])
     monkeypatch.setattr(figure_2_drawing, "_FILES", {OURS: "ours"})
-    assert [one.row_count for one in shown(Figure2(), found, tmp_path)] == [32, 2, 2, len(data.DIFFERENCES)]
+    assert [one.row_count for one in shown(Figure2(), found, tmp_path)] == [32, 2, 2, len(cells.DIFFERENCES)]
     assert (tmp_path / "figure-ours.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -26,8 +26,16 @@ from papers.dca2017.figure_3 import (
     chosen_drugs,
     rank_correlation,
 )
-from papers.dca2017.gdsc_files import EXPRESSION_FILES, GENES, RESPONSE_FILES, read_expression, read_gdsc, unit_rows
-from papers.dca2017.simulated_gdsc import COLUMNS, write_simulated
+from papers.dca2017.gdsc_files import (
+    COLUMNS,
+    EXPRESSION_FILES,
+    GENES,
+    RESPONSE_FILES,
+    read_expression,
+    read_gdsc,
+    unit_rows,
+    write_simulated,
+)
 
 HEADER = ",".join(COLUMNS)
 EXPRESSION = (

@@ -10,7 +10,7 @@ import pytest
 from papers.mcmc2023 import calibration, fits
 from papers.mcmc2023.calibration import JUDGED, NORMAL, NORMAL_X, Calibration, Cell, Coverage
 from papers.mcmc2023.figure_4 import Figure4
-from papers.mcmc2023.samplers.methods import METHODS
+from papers.mcmc2023.samplers.sampler import METHODS
 from papers.mcmc2023.simulated import complete_rows
 
 COUNT = 400

@@ -16,9 +16,17 @@ from scipy import stats
 
 from inference.errors import DataError
 from inference.models.linear.nodes.observed import NodeStatistics, Prior
-from papers.mcmc2023.samplers import fixed_s, normal_x, residual_variance, sampler
-from papers.mcmc2023.samplers.distributions import Noise, bartlett, bartlett_count, covariance_of, precision_of
-from papers.mcmc2023.samplers.kernel import Kernel, Schedule
+from papers.mcmc2023.samplers import fixed_s, normal_x, sampler
+from papers.mcmc2023.samplers.kernel import (
+    LOG_STEP,
+    Kernel,
+    Noise,
+    Schedule,
+    bartlett,
+    bartlett_count,
+    covariance_of,
+    precision_of,
+)
 from papers.mcmc2023.samplers.sampler import Chains, sample
 
 Array = NDArray[np.float64]
@@ -231,7 +239,7 @@ def test_a_hard_case_stays_finite_and_consistent(watched: Watched, case: str) ->
 
 def test_proposals_adapt_in_the_warm_up_only(watched: Watched) -> None:
     starts = {"log_alpha": np.stack([normal_x.first_log_alpha(one) for one in watched.observed])[:, None]}
-    starts["log_step"] = np.full((5, 1), residual_variance.LOG_STEP)
+    starts["log_step"] = np.full((5, 1), LOG_STEP)
     for name, start in starts.items():
         after = watched.chains.draws[name]
         assert np.abs(after[:, :, 0] - start).max() > 0.1

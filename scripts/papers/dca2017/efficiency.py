@@ -1,4 +1,4 @@
-"""Efficiency of Theorems 3 and 4 (DCA paper, supplement, section 3): how fast private estimates come to others' side.
+"""Efficiency of Theorems 3 and 4 (DCA paper, supplement, section 3): how fast private estimates become good.
 
     ‖θ_DP - θ_NP‖₁ = O(1/n)        the price of privacy: the noise is that of one sum, however many values are in it
     ‖θ_NP - θ‖₁    = O(1/√n)       the sampling error, which everybody pays, drawn beside it
@@ -18,8 +18,9 @@ noise at every epsilon.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -37,12 +38,10 @@ from dca_proto.protocol.params import Limits
 from dca_proto.protocol.validated import ValidatedRound
 from dca_proto.statistics.contribution import joint_contribution
 from inference.models.linear.closed_form import SufficientStatistics, posterior, summarise, unpack
-from inference.problem import stream
+from inference.problem import Array, stream
 from papers.experiment import Experiment, Result
 from papers.picture import COLOURS, GREY, MARKERS, drawing
 from papers.runner import Check, table
-
-Array = NDArray[np.float64]
 
 EPSILONS, DELTA = (0.3, 1.0, 3.0), 1e-5
 COMPUTES = tuple(bytes([index]) * ID_BYTES for index in range(2))
@@ -59,6 +58,7 @@ MEAN_NAME, REGRESSION_NAME, AWARE_NAME = "mean", "regression", "noise-aware regr
 MODELS = {MEAN_NAME: "Theorem 3: mean of a bounded Gaussian", REGRESSION_NAME: "Theorem 4: linear regression"}
 MODEL_OF = {MEAN_NAME: MEAN_NAME, REGRESSION_NAME: REGRESSION_NAME, AWARE_NAME: REGRESSION_NAME}
 """The model of each estimator."""
+TRUTHS = {MEAN_NAME: MEAN, REGRESSION_NAME: COEFFICIENTS}
 SLOPE, TOLERANCE = -1.0, 0.1
 SIZES = tuple(round(10 ** (2 + quarter / 4)) for quarter in range(17))  # 1e2 to 1e6
 ERROR_MAX = 10.0  # of the plot: far above, plugged-in coefficients of an indefinite matrix are of no interest
@@ -76,18 +76,20 @@ class Cell(NamedTuple):
 
 def work(cell: Cell) -> dict[str, Any]:
     """Errors ‖θ_DP - θ_NP‖₁ of one data set by estimator and epsilon, and its sampling error."""
-    rng = stream(cell.seed, f"efficiency/{cell.model}/{cell.n}/{cell.dataset}")
-    request = request_of(cell.model)
-    plans = [plan_of(request, cell.n, epsilon) for epsilon in EPSILONS]
+    rng, errors = (
+        stream(cell.seed, f"efficiency/{cell.model}/{cell.n}/{cell.dataset}"),
+        defaultdict[str, list[Any]](list),
+    )
+    plans = [plan_of(request_of(cell.model), cell.n, epsilon) for epsilon in EPSILONS]
     total, exact = _sums(cell, plans[0], rng)
-    reference, truth = exact.estimate(), exact.truth
-    errors: dict[str, list[list[float]]] = {}
+    reference = estimate(exact, cell.n)
     for plan in plans:
         noise = EXACT.sample(cell.n * plan.noise_variance, cell.noises * plan.dimension, rng.bytes(KEY_BYTES))
         values = np.ldexp(total + noise.reshape(cell.noises, plan.dimension), -FRACTION_BITS)
-        for name, estimates in exact.private(values, cell.n * plan.noise_variance * plan.unit**2).items():
-            errors.setdefault(name, []).append(np.abs(estimates - reference).sum(axis=-1).tolist())
-    return {"model": cell.model, "n": cell.n, "errors": errors, "sampling": float(np.abs(reference - truth).sum())}
+        for name, estimates in private(cell, values, cell.n * plan.noise_variance * plan.unit**2).items():
+            errors[name].append(np.abs(estimates - reference).sum(axis=-1).tolist())
+    sampling = float(np.abs(reference - TRUTHS[cell.model]).sum())
+    return {"model": cell.model, "n": cell.n, "errors": errors, "sampling": sampling}
 
 
 def request_of(model: str) -> RoundRequest:
@@ -105,74 +107,46 @@ def plan_of(request: RoundRequest, n: int, epsilon: float) -> ValidatedRound:
     return terms.open(request, bytes(ID_BYTES)).draft(EXACT, Limits())[1]
 
 
-class _Mean:
-    """Theorem 3: Σ x, and the posterior mean with a prior worth `PRIOR` values of zero."""
+def draw(model: str, rng: np.random.Generator, rows: int) -> Array:
+    """Rows. Those of Theorem 3 are brought to ‖x‖₁ <= B where they are outside, which is rare.
 
-    truth = MEAN
-
-    def __init__(self) -> None:
-        self._sum, self._n = np.zeros(len(MEAN)), 0
-
-    def add(self, rows: Array) -> None:
-        self._sum += rows.sum(axis=0)
-        self._n += len(rows)
-
-    def estimate(self) -> Array:
-        mean: Array = self._sum / (PRIOR + self._n)
-        return mean
-
-    def private(self, values: Array, noise_variance: float) -> dict[str, Array]:
-        return {MEAN_NAME: values / (PRIOR + self._n)}
-
-    @staticmethod
-    def draw(rng: np.random.Generator, rows: int) -> Array:
-        """Gaussian rows, brought to ‖x‖₁ <= B where they are outside, which is rare."""
+    Those of Theorem 4 are features, then the target; their bounds of 1 are four standard deviations or more away.
+    """
+    if model == MEAN_NAME:
         x = MEAN + MEAN_SD * rng.standard_normal((rows, len(MEAN)))
-        scaled: Array = x / np.maximum(np.abs(x).sum(axis=1, keepdims=True) / L1_BOUND, 1.0)
-        return scaled
+        return np.asarray(x / np.maximum(np.abs(x).sum(axis=1, keepdims=True) / L1_BOUND, 1.0))
+    x = FEATURE_SD * rng.standard_normal((rows, len(COEFFICIENTS)))
+    y = x @ COEFFICIENTS + RESIDUAL_SD * rng.standard_normal(rows)
+    return np.asarray(np.clip(np.column_stack([x, y]), -1, 1))
 
 
-class _Regression:
-    """Theorem 4: xx and xy, and the posterior mean of the coefficients for a known residual variance."""
-
-    truth = COEFFICIENTS
-
-    def __init__(self) -> None:
-        m = len(COEFFICIENTS)
-        self._xx, self._xy, self._n = np.zeros((m, m)), np.zeros(m), 0
-
-    def add(self, rows: Array) -> None:
-        part = summarise(rows[:, :-1], rows[:, -1])
-        self._xx += part.xx
-        self._xy += part.xy
-        self._n += len(rows)
-
-    def estimate(self) -> Array:
-        return posterior(SufficientStatistics(self._n, self._xx, self._xy), PRIOR, RESIDUAL_SD**2).mean
-
-    def private(self, values: Array, noise_variance: float) -> dict[str, Array]:
-        parts = [unpack(value, len(COEFFICIENTS), self._n, noise_variance) for value in values]
-        xx, xy = np.stack([part.xx for part in parts]), np.stack([part.xy for part in parts])
-        noisy = SufficientStatistics(self._n, xx, xy, None, noise_variance)
-        repairs = {REGRESSION_NAME: "nearest-psd", AWARE_NAME: "noise-aware"}
-        return {name: posterior(noisy, PRIOR, RESIDUAL_SD**2, repair=repair).mean for name, repair in repairs.items()}
-
-    @staticmethod
-    def draw(rng: np.random.Generator, rows: int) -> Array:
-        """Features, then the target; bounds of 1 are four standard deviations or more away."""
-        x = FEATURE_SD * rng.standard_normal((rows, len(COEFFICIENTS)))
-        y = x @ COEFFICIENTS + RESIDUAL_SD * rng.standard_normal(rows)
-        return np.asarray(np.clip(np.column_stack([x, y]), -1, 1))
+def estimate(sums: list[Array], n: int) -> Array:
+    """The posterior mean given exact sums of n rows: Σ x of Theorem 3, or xx and xy of Theorem 4."""
+    if len(sums) == 1:
+        return np.asarray(sums[0] / (PRIOR + n))
+    return posterior(SufficientStatistics(n, *sums), PRIOR, RESIDUAL_SD**2).mean
 
 
-def _sums(cell: Cell, plan: ValidatedRound, rng: np.random.Generator) -> tuple[NDArray[np.int64], _Mean | _Regression]:
+def private(cell: Cell, values: Array, noise_variance: float) -> dict[str, Array]:
+    """Posterior means given noisy sums, ``(noises, dimension)``, by estimator."""
+    if cell.model == MEAN_NAME:
+        return {MEAN_NAME: values / (PRIOR + cell.n)}
+    parts = [unpack(value, len(COEFFICIENTS), cell.n, noise_variance) for value in values]
+    xx, xy = np.stack([part.xx for part in parts]), np.stack([part.xy for part in parts])
+    noisy = SufficientStatistics(cell.n, xx, xy, None, noise_variance)
+    repairs = {REGRESSION_NAME: "nearest-psd", AWARE_NAME: "noise-aware"}
+    return {name: posterior(noisy, PRIOR, RESIDUAL_SD**2, repair=repair).mean for name, repair in repairs.items()}
+
+
+def _sums(cell: Cell, plan: ValidatedRound, rng: np.random.Generator) -> tuple[NDArray[np.int64], list[Array]]:
     """The sum that clients contribute in grid units, and the same data's without a grid."""
-    exact = _Mean() if cell.model == MEAN_NAME else _Regression()
-    total = np.zeros(plan.dimension, dtype=np.int64)
+    total, exact = np.zeros(plan.dimension, dtype=np.int64), [np.zeros(())] * (1 if cell.model == MEAN_NAME else 2)
     for start in range(0, cell.n, CHUNK):
-        rows = exact.draw(rng, min(CHUNK, cell.n - start))
+        rows = draw(cell.model, rng, min(CHUNK, cell.n - start))
         total += joint_contribution(plan.statistic, rows[:, None], 0, FRACTION_BITS)
-        exact.add(rows)
+        part = summarise(rows[:, :-1], rows[:, -1])
+        own = [rows.sum(axis=0)] if cell.model == MEAN_NAME else [part.xx, part.xy]
+        exact = [one + more for one, more in zip(exact, own, strict=True)]
     return total, exact
 
 
@@ -189,27 +163,20 @@ def fit_from(model: str, epsilon: float) -> float:
     return 2 * sigma * math.sqrt(len(COEFFICIENTS)) / (SMALL * FEATURE_SD**2)
 
 
-@dataclass(frozen=True)
-class Line:
-    """One estimator's errors at one epsilon over n, and the slope of their medians in the log-log plot.
-
-    Attributes:
-        median, low, high: over data sets and noise, the 10 and 90 % quantiles, by n.
-        fitted_from: the first n of the fit. slope: of it. slope_low, slope_high: 95 %, over data sets drawn again.
-        constant: n times the error at the largest n.
-    """
+class Line(NamedTuple):
+    """One estimator's errors at one epsilon over n, and the slope of their medians in the log-log plot."""
 
     estimator: str
     epsilon: float
     n: list[int]
-    median: list[float]
+    median: list[float]  # median, low, high: over data sets and noise, the 10 and 90 % quantiles, by n
     low: list[float]
     high: list[float]
-    fitted_from: int
-    slope: float
-    slope_low: float
+    fitted_from: int  # the first n of the fit
+    slope: float  # of it
+    slope_low: float  # slope_low, slope_high: 95 %, over data sets drawn again
     slope_high: float
-    constant: float
+    constant: float  # n times the error at the largest n
 
 
 class Results(NamedTuple):
@@ -235,27 +202,14 @@ def _by_n(found: Sequence[tuple[int, Any]]) -> dict[int, Array]:
 
 
 def _line(errors: dict[int, Array], estimator: str, index: int, rng: np.random.Generator) -> Line:
-    own = [of_n[:, index] for of_n in errors.values()]
+    own, n = [of_n[:, index] for of_n in errors.values()], np.array(list(errors), float)
     low, median, high = np.array([np.quantile(one, (0.1, 0.5, 0.9)) for one in own]).T
-    start = fit_from(MODEL_OF[estimator], EPSILONS[index])
-    places = [place for place, n in enumerate(errors) if n >= start]
-    n = np.array(list(errors), float)
+    places = np.flatnonzero(n >= fit_from(MODEL_OF[estimator], EPSILONS[index])).tolist()
     slope = float(_slopes(n[places], median[places]))
     again = _slopes(n[places], np.stack([_drawn_again(own[place], rng) for place in places]))
-    slope_low, slope_high = np.quantile(again, (0.025, 0.975))
-    return Line(
-        estimator=estimator,
-        epsilon=EPSILONS[index],
-        n=list(errors),
-        median=median.tolist(),
-        low=low.tolist(),
-        high=high.tolist(),
-        fitted_from=int(n[places[0]]),
-        slope=slope,
-        slope_low=float(slope_low),
-        slope_high=float(slope_high),
-        constant=float(n[-1] * median[-1]),
-    )
+    ends: tuple[float, float] = tuple(np.quantile(again, (0.025, 0.975)).tolist())
+    curves, constant = (median.tolist(), low.tolist(), high.tolist()), float(n[-1] * median[-1])
+    return Line(estimator, EPSILONS[index], list(errors), *curves, int(n[places[0]]), slope, *ends, constant)
 
 
 def _drawn_again(errors: Array, rng: np.random.Generator) -> Array:
@@ -286,11 +240,8 @@ class Efficiency(Experiment[Cell, Results]):
     -1/2. Exit code 4 where a slope is off by more than 0.1.
     """
 
-    KIND: ClassVar = "efficiency"
-    LABEL: ClassVar = "efficiency"
+    KIND, LABEL, QUICK_CHECKS, DEPENDS = "efficiency", "efficiency", True, ()
     QUICK: ClassVar = {"sizes": SIZES[::2][:-1], "datasets": 6}  # to 3e5
-    QUICK_CHECKS: ClassVar = True
-    DEPENDS: ClassVar = ()
 
     sizes: tuple[int, ...] = SIZES
     datasets: int = 20
@@ -307,7 +258,7 @@ class Efficiency(Experiment[Cell, Results]):
         return Results(lines(results, self.seed), {model: sampling(results, model) for model in MODELS})
 
     def notes(self, found: Results) -> dict[str, Any]:
-        return {"delta": DELTA, "lines": [asdict(line) for line in found.lines], "sampling": found.sampling}
+        return {"delta": DELTA, "lines": [line._asdict() for line in found.lines], "sampling": found.sampling}
 
     def tables(self, found: Results) -> Iterator[Table]:
         title = f"error of private against non-private estimates, δ = {at_least(DELTA)}"
@@ -329,22 +280,22 @@ class Efficiency(Experiment[Cell, Results]):
                 axes.plot(n, medians, color=GREY, linestyle=":", label=f"sampling error, slope {slope:.2f}")
                 for line in found.lines:
                     if MODEL_OF[line.estimator] == model:
-                        _curve(axes, line, aware=line.estimator == AWARE_NAME)
+                        _curve(axes, line)
                 axes.set(xscale="log", yscale="log", xlabel="n", title=title)
                 axes.set_ylim(top=ERROR_MAX if model == REGRESSION_NAME else None)
                 axes.legend(frameon=False, fontsize=8, loc="lower left")
             panels[0, 0].set_ylabel("‖private - non-private‖₁: median, 10 to 90 %")
 
 
-def _curve(axes: Any, line: Line, *, aware: bool) -> None:
+def _curve(axes: Any, line: Line) -> None:
     """Markers are filled where the slope is fitted; the noise-aware repair is drawn dashed and without its band."""
     place = EPSILONS.index(line.epsilon)
     colour, first = COLOURS[place], line.n.index(line.fitted_from)
-    style = {"color": colour, "marker": MARKERS[place], "markersize": 4}
-    if aware:
+    if line.estimator == AWARE_NAME:
         label = "dashed: noise-aware repair" if place == len(EPSILONS) - 1 else None
         axes.plot(line.n, line.median, color=colour, linestyle="--", linewidth=1, label=label)
         return
+    style = {"color": colour, "marker": MARKERS[place], "markersize": 4}
     label = f"ε = {at_least(line.epsilon)}, slope {line.slope:.3f}"
     axes.fill_between(line.n, line.low, line.high, color=colour, alpha=0.15, linewidth=0)
     axes.plot(line.n[: first + 1], line.median[: first + 1], markerfacecolor="white", linewidth=1, **style)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from rich.table import Table
@@ -63,13 +63,11 @@ def factors(tolerated: int) -> Iterator[Factor]:
 
 def measured(clients: int, tolerated: int, seed: int) -> float:
     """The same from one round of the ideal functionality, of `DRAWS` columns of zeros: variance over σ_std²."""
-    rng = stream(seed, f"scaling-factor/{clients}/{tolerated}")
     terms, request = _terms(clients, tolerated), _request(DRAWS)
-    names = request.parameters["columns"]
-    swarm = IdealSwarm(np.zeros((clients, DRAWS)), names, terms, random=rng.bytes)
-    aggregate = swarm.hold(request)
+    random = stream(seed, f"scaling-factor/{clients}/{tolerated}").bytes
+    swarm = IdealSwarm(np.zeros((clients, DRAWS)), request.parameters["columns"], terms, random=random)
     sigma_std = forecast(terms.open(request, bytes(ID_BYTES))).sigma_std
-    return float(np.mean(aggregate.value**2) / sigma_std**2)
+    return float(np.mean(swarm.hold(request).value ** 2) / sigma_std**2)
 
 
 def _terms(clients: int, tolerated: int) -> JobTerms:
@@ -77,9 +75,8 @@ def _terms(clients: int, tolerated: int) -> JobTerms:
 
 
 def _request(columns: int) -> SecureSumRequest:
-    zeros, ones = [0.0] * columns, [1.0] * columns
-    names = [f"x{column}" for column in range(columns)]
-    return SecureSumRequest("sum", {"columns": names, "centre": zeros, "scale": ones, "bound": ones})
+    ones, names = [1.0] * columns, [f"x{column}" for column in range(columns)]
+    return SecureSumRequest("sum", {"columns": names, "centre": [0.0] * columns, "scale": ones, "bound": ones})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,9 +88,7 @@ class ScalingFactor(Experiment[tuple[int, int], list[Factor]]):
     five standard errors.
     """
 
-    KIND: ClassVar = "figure-1b"
-    LABEL: ClassVar = "drawing noise"
-    QUICK_CHECKS: ClassVar = True
+    KIND, LABEL, QUICK_CHECKS = "figure-1b", "drawing noise", True
 
     def cells(self) -> list[tuple[int, int]]:
         return [(n, t) for t in TOLERATED for n in MEASURED_AT if n > t + 1]
@@ -121,17 +116,16 @@ class ScalingFactor(Experiment[tuple[int, int], list[Factor]]):
 
     def draw(self, found: Sequence[Factor], path: Path) -> None:
         with drawing(path, size=(6.0, 4.5)) as panels:
-            axes = panels[0, 0]
+            axes, hollow = panels[0, 0], {"markersize": 7, "markerfacecolor": "none"}
             for tolerated, colour, marker in zip(TOLERATED, COLOURS, MARKERS, strict=False):
                 planned, drawn = list(factors(tolerated)), [one for one in found if one.tolerated == tolerated]
-                clients = [one.clients for one in planned]
-                label = f"T = {tolerated}"
+                clients, label = [one.clients for one in planned], f"T = {tolerated}"
                 axes.plot(clients, [formula(n, tolerated) for n in clients], color=colour, label=label)
                 axes.plot(clients[::4], [one.variance for one in planned][::4], ".", color=colour, markersize=4)
-                places, heights = [one.clients for one in drawn], [one.variance for one in drawn]
-                axes.plot(places, heights, marker, color=colour, markersize=7, markerfacecolor="none")
+                heights = [one.variance for one in drawn]
+                axes.plot([one.clients for one in drawn], heights, marker, color=colour, **hollow)
             axes.plot([], [], "k.", markersize=4, label="planned")
-            axes.plot([], [], "ko", markersize=7, markerfacecolor="none", label="drawn")
+            axes.plot([], [], "ko", label="drawn", **hollow)
             axes.set(xlim=(0, CLIENTS_MAX), ylim=(1, FACTOR_MAX), xlabel="number of clients", ylabel="scaling factor")
             axes.set_title("Noise variance beside a trusted aggregator's: N/(N - T - 1)", fontsize=11)
             axes.legend(title="colluding clients", frameon=False)

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import sqrt
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from rich.table import Table
@@ -44,22 +44,20 @@ from inference.models.linear.job import regression_in_bounds, regression_with_pr
 from inference.models.linear.prior import prior_precision
 from inference.problem import Array, Problem, Schema, split, stream
 from inference.rounds import Job, run
-from papers.dca2017.gdsc_files import GENES, SIMULATED, Gdsc, read_gdsc
+from papers.dca2017.gdsc_files import GENES, SIMULATED, Gdsc, read_gdsc, write_simulated
 from papers.dca2017.rounds import DISTRIBUTED, TRUSTED, UNNOISED, rounds_of
-from papers.dca2017.simulated_gdsc import write_simulated
 from papers.experiment import Experiment, Result, option, over_epsilon
 from papers.picture import COLOURS, MARKERS, drawing, zero_line
 from papers.runner import positive
 
-R = TypeVar("R")
 EPSILONS = (1.0, 3.0, 5.0, 7.5, 10.0)
 DELTA = 1e-4  # Figure 3 says so; the published run had 1e-3
-TEST_ROWS = 100
-COMPUTES = 10
-NP, TA, DDP, PROJ_TA, PROJ_DDP, INPUT, BALL = "NP", "TA", "DDP", "proj TA", "proj DDP", "input perturbed", "ball DDP"
-PROJ_NP = "proj NP"
-METHODS = (NP, TA, DDP, PROJ_TA, PROJ_DDP, INPUT, BALL, PROJ_NP)
+TEST_ROWS, COMPUTES = 100, 10
+NP, TA, DDP, PROJ_TA, PROJ_DDP, INPUT, BALL, PROJ_NP = METHODS = (
+    "NP", "TA", "DDP", "proj TA", "proj DDP", "input perturbed", "ball DDP", "proj NP"
+)  # fmt: skip
 SELECTED = (NP, DDP, PROJ_DDP, INPUT, BALL)  # panel b of the figure
+_MODES = {TA: TRUSTED, PROJ_TA: TRUSTED, PROJ_NP: UNNOISED}  # distributed otherwise
 
 
 @dataclass(frozen=True)
@@ -80,10 +78,8 @@ class Spread(NamedTuple):
     sd: Array
 
 
-@lru_cache(maxsize=1)
-def data(folder: Path, genes: tuple[str, ...]) -> Gdsc:
-    """Both files, read once in each process."""
-    return read_gdsc(folder, genes)
+data = lru_cache(maxsize=1)(read_gdsc)
+"""Both files, read once in each process."""
 
 
 def chosen_drugs(gdsc: Gdsc, count: int, seed: int) -> list[str]:
@@ -96,19 +92,20 @@ def chosen_drugs(gdsc: Gdsc, count: int, seed: int) -> list[str]:
     return [enough[place] for place in order[: count or None]]
 
 
-def in_unit_ball(job: Job[R]) -> Job[R]:
-    """The job, with rounds that bring a row's features into the ball of radius 1, where its client has scaled them to.
+def in_unit_ball(schema: Schema) -> Job[Coefficients]:
+    """The regression in one round, which brings a row's features into the ball of radius 1, as its client has done.
 
     With the norm known, the features' share of the sensitivity is that of one column, and not of all d.
     """
+    job = regression_in_bounds(schema)
     request = next(job)
-    while True:
-        released = yield replace(request, parameters={**request.parameters, "radius": 1.0})
-        try:
-            request = job.send(released)
-        except StopIteration as end:
-            result: R = end.value
-            return result
+    released = yield replace(request, parameters={**request.parameters, "radius": 1.0})
+    try:
+        job.send(released)
+    except StopIteration as end:
+        result: Coefficients = end.value
+        return result
+    raise AssertionError("the regression takes one round")
 
 
 def rank_correlation(predicted: Array, measured: Array) -> float:
@@ -134,8 +131,7 @@ def perturbed_inputs(train: Problem, mu: float, rng: np.random.Generator) -> Coe
     cov = np.pad(slopes.cov, ((1, 0), (1, 0)))
     cov[0, 0] = slopes.residual_variance / len(train.y)
     fitted = Posterior(np.r_[0.0, slopes.mean], cov, slopes.residual_variance)
-    centre = schema.centres + means * schema.half_widths
-    found = of_rows(train.rows, fitted, centre, schema.half_widths, schema)
+    found = of_rows(train.rows, fitted, schema.centres + means * schema.half_widths, schema.half_widths, schema)
     return replace(found, repair="none", private=schema.private)
 
 
@@ -149,10 +145,9 @@ class Figure3(Experiment[Cell, dict[str, Spread]]):
     reads release 6.1 (`papers.dca2017.gdsc_files` lists the files); --drugs 0 takes all drugs.
     """
 
-    KIND: ClassVar = "figure-3"
-    LABEL: ClassVar = "Figure 3"
+    KIND, LABEL = "figure-3", "Figure 3"
     QUICK: ClassVar = {"drugs": 2, "runs": 4}
-    DEPENDS: ClassVar = ("source", "genes", "delta", "seed", "centred_as_published")
+    DEPENDS = ("source", "genes", "delta", "seed", "centred_as_published")
 
     folder: Path | None = option(None, "holds the GDSC files; without it they are simulated", type=Path)
     drugs: int = option(30, "how many, at random; 0: all", type=int, metavar="K")
@@ -173,7 +168,7 @@ class Figure3(Experiment[Cell, dict[str, Spread]]):
 
     @property
     def gdsc(self) -> Gdsc:
-        """Both files, read once in each process."""
+        """Both files."""
         assert self.folder is not None, "simulated before"
         return data(self.folder, tuple(self.genes.split(",")))
 
@@ -187,7 +182,6 @@ class Figure3(Experiment[Cell, dict[str, Spread]]):
         return [Cell(drug, number) for drug in drugs for number in range(self.runs)]
 
     def work(self, cell: Cell) -> Result:
-        """The rank correlation by method, for each ε."""
         problem = self.gdsc.problem(cell.drug, centred_as_published=self.centred_as_published)
         train, test = split(problem, TEST_ROWS, self.seed + cell.number)
         found: dict[str, list[float]] = {method: [] for method in METHODS}
@@ -203,18 +197,11 @@ class Figure3(Experiment[Cell, dict[str, Spread]]):
             return stream(self.seed, f"{cell}/{method}/{budget.epsilon:g}/noise")
 
         def by_rounds(method: str, job: Callable[[Schema], Job[Coefficients]], train: Problem) -> Coefficients:
-            mode = {TA: TRUSTED, PROJ_TA: TRUSTED, PROJ_NP: UNNOISED}.get(method, DISTRIBUTED)
-            rounds = rounds_of(train, budget, mode, noise(method).bytes, EXACT, COMPUTES)
-            return run(job(train.schema), rounds)
+            mode = _MODES.get(method, DISTRIBUTED)
+            return run(job(train.schema), rounds_of(train, budget, mode, noise(method).bytes, EXACT, COMPUTES))
 
-        jobs: dict[str, Callable[[Schema], Job[Coefficients]]] = {
-            TA: regression_in_bounds,
-            DDP: regression_in_bounds,
-            PROJ_TA: regression_with_projection,
-            PROJ_DDP: regression_with_projection,
-            BALL: lambda schema: in_unit_ball(regression_in_bounds(schema)),
-            PROJ_NP: regression_with_projection,
-        }
+        jobs = dict.fromkeys((TA, DDP), regression_in_bounds) | {BALL: in_unit_ball}
+        jobs |= dict.fromkeys((PROJ_TA, PROJ_DDP, PROJ_NP), regression_with_projection)
         return {
             NP: nonprivate_regression,
             **{method: partial(by_rounds, method, job) for method, job in jobs.items()},
@@ -222,13 +209,11 @@ class Figure3(Experiment[Cell, dict[str, Spread]]):
         }
 
     def gather(self, cells: Sequence[Cell], results: Sequence[Result]) -> dict[str, Spread]:
-        runs, found = sorted({cell.number for cell in cells}), {}
+        numbers, found = np.array([cell.number for cell in cells]), {}
+        runs = np.unique(numbers)
         for method in METHODS:
-            by_run = np.array([
-                np.mean([one["correlation"][method] for cell, one in zip(cells, results, strict=True)
-                         if cell.number == number], axis=0)
-                for number in runs
-            ])  # fmt: skip
+            values = np.array([one["correlation"][method] for one in results])
+            by_run = np.array([values[numbers == number].mean(axis=0) for number in runs])
             spread = by_run.std(axis=0, ddof=1) if len(runs) > 1 else np.zeros(by_run.shape[1])
             found[method] = Spread(by_run.mean(axis=0), spread)
         return found
@@ -253,7 +238,6 @@ class Figure3(Experiment[Cell, dict[str, Spread]]):
         yield shown
 
     def draw(self, found: dict[str, Spread], path: Path) -> None:
-        """Like Figure 3: all methods on the left, selected ones on the right, and the zero predictor."""
         epsilons = np.array(self.epsilons)
         with drawing(path, columns=2, title=self.title()) as panels:
             for axes, methods in zip(panels[0], (METHODS, SELECTED), strict=True):

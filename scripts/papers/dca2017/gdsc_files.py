@@ -18,7 +18,10 @@ on. Each client scales its own row to an L2 norm of 1, for what counts is the ge
 **Centring.** The published code subtracts the means of the rows themselves, which is not private. Public constants are
 the default: a typical expression, and for a drug the logarithm of the largest concentration that it was tested at.
 
-Symbols: n cell lines, g genes, k drugs.
+**Simulated files** (`write_simulated`) have the same formats, for trying what will run on the real ones: 940 cell
+lines, 265 drugs, ten genes among others, about a tenth of the pairs not tested. LN_IC50 depends on the relative
+expression as weakly as the paper's Figure 3 finds (a rank correlation of about 0.25 without privacy). Nothing else
+about them is like biology. Both files say that they are simulated.
 """
 
 from __future__ import annotations
@@ -28,65 +31,46 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite, log, nan
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from inference.bounds import Interval
 from inference.errors import DataError, unknown
-from inference.problem import Array, Problem, Schema
+from inference.problem import Array, Problem, Schema, stream
 from papers.workbook import rows as sheet_rows
 
 EXPRESSION_FILES = ("Cell_line_RMA_proc_basalExp.txt", "sanger1018_brainarray_ensemblgene_rma.txt")
 RESPONSE_FILES = ("v17_fitted_dose_response.csv", "v17_fitted_dose_response.xlsx")
-VERSION, LINE, DRUG, CONCENTRATION, RESPONSE = (
-    "DATASET_VERSION",
-    "COSMIC_ID",
-    "DRUG_ID",
-    "MAX_CONC_MICROMOLAR",
-    "LN_IC50",
-)
+COLUMNS = (
+    "DATASET_VERSION", "IC50_RESULTS_ID", "COSMIC_ID", "DRUG_ID", "MAX_CONC_MICROMOLAR", "LN_IC50", "AUC", "RMSE"
+)  # fmt: skip
+VERSION, LINE, DRUG, CONCENTRATION, RESPONSE = COLUMNS[0], *COLUMNS[2:6]
 SIMULATED = "SIMULATED"
 """Stands for the version in files that are simulated."""
-
 ENSEMBL = {
-    "JAK2": "ENSG00000096968",
-    "BRAF": "ENSG00000157764",
-    "KRAS": "ENSG00000133703",
-    "TP53": "ENSG00000141510",
-    "EGFR": "ENSG00000146648",
-    "FLT3": "ENSG00000122025",
-    "PIK3CA": "ENSG00000121879",
-    "IDH1": "ENSG00000138413",
-    "KIT": "ENSG00000157404",
-    "CTNNB1": "ENSG00000168036",
-}
+    "JAK2": "ENSG00000096968", "BRAF": "ENSG00000157764", "KRAS": "ENSG00000133703", "TP53": "ENSG00000141510",
+    "EGFR": "ENSG00000146648", "FLT3": "ENSG00000122025", "PIK3CA": "ENSG00000121879", "IDH1": "ENSG00000138413",
+    "KIT": "ENSG00000157404", "CTNNB1": "ENSG00000168036",
+}  # fmt: skip
 GENES = tuple(ENSEMBL)
 """The ten that mutate most in cancer among 70 preselected ones: the counts (45,860 for JAK2 down to 5,826 for CTNNB1)
 and the preselection are published with the code of Honkela et al. 2018, whose procedure the DCA paper takes over."""
-
 EXPRESSION_CENTRE = 6.0  # log2 intensities of such arrays go from about 2 (not expressed) to 14
 RESPONSE_HALF_WIDTH = 7.5  # the paper's assumed range
 
 
 @dataclass(frozen=True, eq=False)
 class Gdsc:
-    """Expression and responses of the lines that are in both files.
+    """Expression and responses of the n lines that are in both files, g genes and k drugs."""
 
-    Attributes:
-        lines: COSMIC ids. genes: symbols. drugs: ids.
-        expression: log2, shape ``(n, g)``.
-        response: LN_IC50 in ln(µM), shape ``(n, k)``; NaN where a line was not tested.
-        concentration: largest one tested of each drug, in µM, shape ``(k,)``: public.
-        simulated: whether the files say that they are.
-    """
-
-    lines: tuple[str, ...]
-    genes: tuple[str, ...]
-    drugs: tuple[str, ...]
-    expression: Array
-    response: Array
-    concentration: Array
-    simulated: bool
+    lines: tuple[str, ...]  # COSMIC ids
+    genes: tuple[str, ...]  # symbols
+    drugs: tuple[str, ...]  # ids
+    expression: Array  # log2, (n, g)
+    response: Array  # LN_IC50 in ln(µM), (n, k); NaN where a line was not tested
+    concentration: Array  # largest one tested of each drug, in µM, (k,): public
+    simulated: bool  # whether the files say that they are
 
     def problem(self, drug: str, *, centred_as_published: bool = False) -> Problem:
         """The regression of one drug: rows of norm 1, lines that were not tested left out.
@@ -102,26 +86,22 @@ class Gdsc:
         place = self.drugs.index(drug)
         tested = ~np.isnan(self.response[:, place])
         x, y = self.expression[tested], self.response[tested, place]
-        centres = x.mean(axis=0) if centred_as_published else np.full(len(self.genes), EXPRESSION_CENTRE)
-        middle = float(y.mean()) if centred_as_published else log(self.concentration[place])
-        schema = _schema(self.genes, middle, centred_as_published)
-        return Problem(f"gdsc-{drug}", schema, unit_rows(x - centres), y)
+        centres, middle = np.full(len(self.genes), EXPRESSION_CENTRE), log(self.concentration[place])
+        reason = "the largest concentration tested, give or take e^7.5"
+        if centred_as_published:
+            centres, middle, reason = x.mean(axis=0), float(y.mean()), "the mean of these rows: not private"
+        ends = middle - RESPONSE_HALF_WIDTH, middle + RESPONSE_HALF_WIDTH
+        bounds = {gene: Interval(-1, 1, "rows have norm 1") for gene in self.genes}
+        bounds[RESPONSE] = Interval(*ends, reason, public=not centred_as_published)
+        return Problem(
+            f"gdsc-{drug}", Schema(self.genes, RESPONSE, bounds, {RESPONSE: "ln(µM)"}), unit_rows(x - centres), y
+        )
 
 
 def unit_rows(x: Array) -> Array:
     """Each row divided by its L2 norm, which its client does alone; a row of zeros stays one."""
     norms = np.linalg.norm(x, axis=1, keepdims=True)
-    scaled: Array = x / np.where(norms > 0, norms, 1.0)
-    return scaled
-
-
-def _schema(genes: tuple[str, ...], middle: float, from_data: bool) -> Schema:
-    reason = (
-        "the mean of these rows: not private" if from_data else "the largest concentration tested, give or take e^7.5"
-    )
-    target = Interval(middle - RESPONSE_HALF_WIDTH, middle + RESPONSE_HALF_WIDTH, reason, public=not from_data)
-    bounds = {gene: Interval(-1, 1, "rows have norm 1") for gene in genes} | {RESPONSE: target}
-    return Schema(genes, RESPONSE, bounds, {RESPONSE: "ln(µM)"})
+    return np.asarray(x / np.where(norms > 0, norms, 1.0))
 
 
 def read_gdsc(folder: Path, genes: Sequence[str] = GENES) -> Gdsc:
@@ -135,26 +115,19 @@ def read_gdsc(folder: Path, genes: Sequence[str] = GENES) -> Gdsc:
     """
     try:
         expression = read_expression(_one_of(folder, EXPRESSION_FILES), genes)
-        response = read_response(_one_of(folder, RESPONSE_FILES))
+        value, top, simulated = read_response(_one_of(folder, RESPONSE_FILES))
     except OSError as error:
         raise DataError(f"cannot read {error.filename}: {error.strerror}; make it readable") from None
-    tested = {line for line, _ in response.value}
+    tested = {line for line, _ in value}
     lines = tuple(line for line in expression if line in tested)
     if not lines:
         raise DataError(
             f"{folder}: the expression and the response file have no cell line in common; take one release's"
         )
-    drugs = tuple(sorted(response.concentration, key=lambda drug: (len(drug), drug)))
-    cells = np.array([[response.value.get((line, drug), np.nan) for drug in drugs] for line in lines])
-    return Gdsc(
-        lines,
-        tuple(genes),
-        drugs,
-        np.array([expression[line] for line in lines]),
-        cells,
-        np.array([response.concentration[drug] for drug in drugs]),
-        response.simulated,
-    )
+    drugs = tuple(sorted(top, key=lambda drug: (len(drug), drug)))
+    cells = np.array([[value.get((line, drug), np.nan) for drug in drugs] for line in lines])
+    rows, tops = (np.array(one) for one in ([expression[line] for line in lines], [top[drug] for drug in drugs]))
+    return Gdsc(lines, tuple(genes), drugs, rows, cells, tops, simulated)
 
 
 def _one_of(folder: Path, names: tuple[str, ...]) -> Path:
@@ -177,8 +150,7 @@ def read_expression(path: Path, genes: Sequence[str] = GENES) -> dict[str, list[
         for line in file:
             gene = names.get(line.split("\t", 1)[0].strip('"'))
             if gene is not None:
-                cells = line.rstrip("\n").split("\t")
-                found[gene] = [_number(cell, path, gene) for cell in cells[first:]]
+                found[gene] = [_number(cell, path, gene) for cell in line.rstrip("\n").split("\t")[first:]]
     missing = [gene for gene in genes if gene not in found]
     if missing:
         raise DataError(f"{path.name} has no gene {', '.join(missing)}; choose genes that are in its first column")
@@ -189,9 +161,8 @@ def read_expression(path: Path, genes: Sequence[str] = GENES) -> dict[str, list[
     return {line: [found[gene][place] for gene in genes] for place, line in enumerate(columns) if line.isdigit()}
 
 
-@dataclass(frozen=True, eq=False)
-class Responses:
-    """LN_IC50 by (line, drug), and the largest concentration of each drug."""
+class Responses(NamedTuple):
+    """LN_IC50 by (line, drug), the largest concentration of each drug, and whether the file is simulated."""
 
     value: dict[tuple[str, str], float]
     concentration: dict[str, float]
@@ -207,16 +178,16 @@ def read_response(path: Path) -> Responses:
         raise DataError(f"{path.name} has no column {', '.join(missing)}; expected the table of fitted dose responses")
     line, drug, top, response = (header.index(name) for name in (LINE, DRUG, CONCENTRATION, RESPONSE))
     version = header.index(VERSION) if VERSION in header else None
-    value: dict[tuple[str, str], float] = {}
-    concentration: dict[str, float] = {}
-    simulated = False
+    found = Responses({}, {}, False)
     for row in table:
         if len(row) <= max(line, drug, top, response) or not row[response]:
             continue
-        value[row[line], row[drug]] = _number(row[response], path, RESPONSE)
-        concentration[row[drug]] = max(_number(row[top], path, CONCENTRATION), concentration.get(row[drug], 0.0))
-        simulated |= version is not None and row[version] == SIMULATED
-    return Responses(value, concentration, simulated)
+        found.value[row[line], row[drug]] = _number(row[response], path, RESPONSE)
+        most = max(_number(row[top], path, CONCENTRATION), found.concentration.get(row[drug], 0.0))
+        found.concentration[row[drug]] = most
+        if version is not None and row[version] == SIMULATED:
+            found = found._replace(simulated=True)
+    return found
 
 
 def _table(path: Path) -> Iterator[list[str]]:
@@ -238,3 +209,43 @@ def _number(cell: str, path: Path, column: str) -> float:
     if not isfinite(number):
         raise DataError(f"{path.name}: found {cell!r} in {column}, expected a number; is the file in English?")
     return number
+
+
+# Simulated files
+
+LINES, DRUGS, OTHER_GENES = 940, 265, 90
+TESTED = (0.75, 1.0)  # the share of lines that a drug was tested on lies between these
+EXPLAINED = 0.1  # of a response's variance
+SPREAD = 1.5  # standard deviation of a drug's LN_IC50: ranges in GDSC are 8.6 wide on average
+CONCENTRATIONS = (1.0, 2.0, 4.0, 8.0, 10.0)  # µM
+
+
+def write_simulated(folder: Path, seed: int, *, lines: int = LINES, drugs: int = DRUGS) -> None:
+    """Both files, the same for the same seed, some 15 MB in all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = stream(seed, "simulated GDSC")
+    genes = [*GENES, *(f"GENE{number}" for number in range(OTHER_GENES))]
+    means = EXPRESSION_CENTRE + rng.normal(0, 0.5, len(genes))
+    expression = means + rng.normal(size=(lines, len(genes))) * rng.uniform(0.5, 1.5, len(genes))
+    ids = [str(683_665 + 101 * number) for number in range(lines)]
+    with (folder / EXPRESSION_FILES[0]).open("w", encoding="utf-8") as file:
+        file.write("\t".join(["GENE_SYMBOLS", "GENE_title", *(f"DATA.{one}" for one in ids)]) + "\n")
+        for gene, row in zip(genes, expression.T, strict=True):
+            file.write("\t".join([gene, SIMULATED, *(f"{value:.6f}" for value in row)]) + "\n")
+    x = unit_rows(expression[:, : len(GENES)] - EXPRESSION_CENTRE)
+    with (folder / RESPONSE_FILES[0]).open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for number in range(drugs):
+            writer.writerows(_responses(str(1 + 4 * number), ids, x, rng))
+
+
+def _responses(drug: str, ids: list[str], x: Array, rng: np.random.Generator) -> Iterator[list[str]]:
+    """Rows of one drug, of the lines that it was tested on."""
+    signal = (x - x.mean(axis=0)) @ rng.normal(size=x.shape[1])
+    signal *= SPREAD * EXPLAINED**0.5 / signal.std()
+    top = rng.choice(CONCENTRATIONS)
+    y = log(top) + rng.normal(1, 0.7) + signal + rng.normal(size=len(ids)) * SPREAD * (1 - EXPLAINED) ** 0.5
+    tested = rng.random(len(ids)) < rng.uniform(*TESTED)
+    for place in np.flatnonzero(tested):
+        yield [SIMULATED, f"{drug}-{place}", ids[place], drug, f"{top:g}", f"{y[place]:.6f}", "", ""]

@@ -19,7 +19,8 @@ from math import log, sqrt
 import numpy as np
 
 from inference.models.linear.closed_form import SufficientStatistics, posterior, symmetric
-from papers.dca2017.data import BOUND, DELTA, Array
+from inference.problem import Array
+from papers.dca2017.data import BOUND, DELTA
 
 STD_SHARE = 0.3
 UNCLIPPED_BOUND = 5.0
@@ -46,8 +47,7 @@ def box_sensitivity(bounds: Array) -> Array:
     squares = bounds**2
     x, y = squares[..., :-1], squares[..., -1]
     pairs = x.sum(axis=-1) ** 2 - (x**2).sum(axis=-1)  # twice Σ c_j² c_k² over j < k
-    total: Array = np.sqrt((x**2).sum(axis=-1) + 2 * pairs + 4 * x.sum(axis=-1) * y)
-    return total
+    return np.asarray(np.sqrt((x**2).sum(axis=-1) + 2 * pairs + 4 * x.sum(axis=-1) * y))
 
 
 def search(n: int, features: int, epsilon: float, rng: np.random.Generator) -> tuple[float, float]:
@@ -79,8 +79,7 @@ def _search_errors(x: Array, y: Array, p: float, targets: Array, noise: Array) -
     xy = (clipped.T @ np.clip(y[:, None], -targets, targets)).T[:, None] + V * fourth
     beta = np.linalg.solve(xx + np.eye(d), xy[..., None])[..., 0]
     predicted = np.tensordot(beta, x[:_TEST_ROWS], axes=(-1, 1))
-    errors: Array = np.abs(predicted - y[:_TEST_ROWS]).mean(axis=(1, 2))
-    return errors
+    return np.asarray(np.abs(predicted - y[:_TEST_ROWS]).mean(axis=(1, 2)))
 
 
 def maes(
@@ -88,43 +87,31 @@ def maes(
 ) -> dict[str, float]:
     """Mean absolute error of each method on rows of scaled columns, the target last, shapes ``(n, d + 1)``."""
     n, columns = train.shape
-    fixed = np.full(columns, UNCLIPPED_BOUND)
     multiples = np.array([chosen[0]] * (columns - 1) + [chosen[1]])
     whole, rest = classical_sigma(epsilon), classical_sigma((1 - STD_SHARE) * epsilon, (1 - STD_SHARE) * DELTA)
-    shares = sqrt(n / (n - 1))
-    limits = {"TA": multiples * _trusted_stds(train, epsilon, rng), "DDP": multiples * _stds(train, epsilon, rng)}
-    limits["DDP"] = np.minimum(limits["DDP"], BOUND)  # the trusted aggregator's are not
+    of_squares, shares = classical_sigma(STD_SHARE * epsilon, STD_SHARE * DELTA), sqrt(n / (n - 1))
+    # The trusted aggregator assumes a bound of 5 here as well, and clips nothing to it.
+    sigma = of_squares * std_sensitivity(columns - 1, UNCLIPPED_BOUND) / n
+    trusted = multiples * np.sqrt(positive(train.var(axis=0) + sigma * rng.standard_normal(columns)))
+    sigma = of_squares * std_sensitivity(columns - 1) * shares
+    squares = (np.clip(train, -BOUND, BOUND) ** 2).sum(axis=0) + sigma * rng.standard_normal(columns)
+    distributed = np.minimum(multiples * np.sqrt(positive(squares / n)), BOUND)
 
     def error(limit: Array | None, sigma: float) -> float:
         rows = train if limit is None else np.clip(train, -limit, limit)
-        return _mae(rows, test, sigma * float(box_sensitivity(fixed if limit is None else limit)), rng)
+        bounds = np.full(columns, UNCLIPPED_BOUND) if limit is None else limit
+        return _mae(rows, test, sigma * float(box_sensitivity(bounds)), rng)
 
     return {
         "NP": error(None, 0),
-        "proj NP": error(limits["DDP"], 0),
+        "proj NP": error(distributed, 0),
         "TA": error(None, whole),
         "DDP": error(None, whole * shares),
         "input perturbed": error(None, whole * sqrt(n)),
-        "proj TA": error(limits["TA"], rest),
-        "proj DDP": error(limits["DDP"], rest * shares),
+        "proj TA": error(trusted, rest),
+        "proj DDP": error(distributed, rest * shares),
         "zero predictor": float(np.abs(test[:, -1]).mean()),
     }
-
-
-def _stds(train: Array, epsilon: float, rng: np.random.Generator) -> Array:
-    """Noisy standard deviations of all columns, from sums of squares."""
-    n, columns = train.shape
-    sigma = classical_sigma(STD_SHARE * epsilon, STD_SHARE * DELTA) * std_sensitivity(columns - 1) * sqrt(n / (n - 1))
-    squares = (np.clip(train, -BOUND, BOUND) ** 2).sum(axis=0) + sigma * rng.standard_normal(columns)
-    return np.sqrt(positive(squares / n))
-
-
-def _trusted_stds(train: Array, epsilon: float, rng: np.random.Generator) -> Array:
-    """The trusted aggregator's: it assumes a bound of 5 here as well, and clips nothing to it."""
-    n, columns = train.shape
-    sensitivity = std_sensitivity(columns - 1, UNCLIPPED_BOUND)
-    sigma = classical_sigma(STD_SHARE * epsilon, STD_SHARE * DELTA) * sensitivity / n
-    return np.sqrt(positive(train.var(axis=0) + sigma * rng.standard_normal(columns)))
 
 
 def positive(variances: Array) -> Array:

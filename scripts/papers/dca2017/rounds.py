@@ -8,7 +8,7 @@ projection ("proj NP" in the figures).
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,31 +29,27 @@ UNNOISED = "distributed, the regression without noise"
 
 
 class Silent(RoundedGaussian):
-    """The emulation's noise with its size told and nothing added."""
+    """The emulation's noise with its size stated and nothing added."""
 
     def sample(self, variance: int, dimension: int, key: bytes) -> NDArray[np.int64]:
         return np.zeros(dimension, dtype=np.int64)
 
 
+@dataclass(frozen=True)
 class Unnoised:
-    """The rounds of a swarm, but regressions without noise: not private, and said to have none.
+    """The rounds of a swarm, but regressions are those of the `silent` one: not private, and marked as such."""
 
-    Args:
-        noisy: answers all else. silent: rounds of the same rows, made with `Silent`.
-    """
-
-    def __init__(self, noisy: Rounds, silent: Rounds) -> None:
-        self._noisy, self._silent = noisy, silent
+    noisy: Rounds
+    silent: Rounds
 
     def hold(self, request: RoundRequest) -> NoisyAggregate:
-        """One round."""
         if request.statistic != REGRESSION:
-            return self._noisy.hold(request)
-        return replace(self._silent.hold(request), noise_variance=0.0)
+            return self.noisy.hold(request)
+        return replace(self.silent.hold(request), noise_variance=0.0)
 
 
 def rounds_of(train: Problem, budget: Budget, mode: str, random: Random, mechanism: Mechanism, computes: int) -> Rounds:
-    """Everybody who holds a row.
+    """Those of everybody who holds a row.
 
     Args:
         mode: one of the four above. random: the bytes that the noise comes from. computes: how many Compute nodes.
@@ -62,10 +58,10 @@ def rounds_of(train: Problem, budget: Budget, mode: str, random: Random, mechani
     ids = tuple(bytes([index + 1]) * 16 for index in range(computes))
     terms = JobTerms(budget=budget, clients=n, tolerated=n - 2 if mode == PERTURBED else 0, computes=ids)
 
-    def held(mechanism: Mechanism) -> IdealSwarm:
+    def of(mechanism: Mechanism) -> IdealSwarm:
         return IdealSwarm(train.rows, columns, terms, random=random, mechanism=mechanism, trusted=mode == TRUSTED)
 
-    return Unnoised(held(mechanism), held(Silent())) if mode == UNNOISED else held(mechanism)
+    return Unnoised(of(mechanism), of(Silent())) if mode == UNNOISED else of(mechanism)
 
 
 def swarm(
@@ -75,13 +71,15 @@ def swarm(
     return rounds_of(train, budget, mode, stream(seed, name).bytes, mechanism or RoundedGaussian(), 2)
 
 
+@dataclass(frozen=True)
 class RoundByRound:
-    """Rounds that each have a budget of their own."""
+    """Rounds that each have a budget of their own, and noise from the stream of their statistic's name."""
 
-    def __init__(self, train: Problem, mode: str, seed: int, name: str) -> None:
-        self._train, self._mode, self._seed, self._name = train, mode, seed, name
+    train: Problem
+    mode: str
+    seed: int
+    name: str
 
     def hold(self, request: RoundRequest, budget: Budget) -> NoisyAggregate:
-        """One round; its noise comes from the stream of its statistic's name."""
-        name = f"{self._name}/{request.statistic}"
-        return swarm(self._train, budget, self._mode, self._seed, name).hold(request)
+        name = f"{self.name}/{request.statistic}"
+        return swarm(self.train, budget, self.mode, self.seed, name).hold(request)

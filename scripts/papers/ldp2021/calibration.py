@@ -3,11 +3,10 @@
 **The game** (section 4.4). In each repeat the parameters are drawn from the prior, the clients' values given these, and
 their reports by the exact mechanism; the fit has the same prior. The truth's place u among the posterior's draws says
 which central intervals cover it: that of level L does if |u - ½| <= L/2. Under the right posterior u is uniform, for
-each repeat independently, whatever ε is. Every repeat has a random stream of its own, at each ε another one.
+each repeat independently, whatever ε is.
 
 As published (errata 5): Gaussian, 5,000 clients, clipped to [-5, 5], 500 repeats; histogram by unary encoding, 1,000
 clients, 6 categories, 100 repeats; exponential, 1,000 clients, clipped to [0, 5], 80 repeats; the levels; four chains.
-
 Ours: the ε, and the priors of the first and the last, whose hyper-parameters the paper leaves open. They are this
 library's defaults for the bounds (`inference.models.priors`), under which clipping is neither never nor always:
 
@@ -16,10 +15,7 @@ library's defaults for the bounds (`inference.models.priors`), under which clipp
     exponential    rate ~ Gamma(2, rate 10/3)                   16 % on average; 0.3 % to 45 % in 80 % of the data sets
     histogram      shares ~ Dirichlet(1, ..., 1)                (as published)
 
-What was clipped is counted.
-
-**The band.** K coverages are reported, of all parameters, levels and ε of all models, and with all ε together, whose
-repeats are independent. `coverage.band` says what all K lie within, with a probability of 99 % at least. Coverage of
+**The band** (`experiment.band`) is of all parameters, levels and ε of all models, and of all ε together. Coverage of
 the six shares together, which is what Figure 10 shows, is an average of six, so it is in the band whenever they are.
 """
 
@@ -41,23 +37,11 @@ from inference.bounds import Interval
 from inference.mcmc.posterior import LocalPosterior
 from inference.models import fit as fits
 from inference.models.priors import DirichletPrior, GaussianPrior, RatePrior
-from inference.problem import stream
+from inference.problem import Array, stream
 from papers import picture
-from papers.coverage import BAND, band
-from papers.experiment import Experiment, Result, option
-from papers.ldp2021.column_fits import (
-    EPSILONS,
-    ITERATIONS,
-    QUICK_ITERATIONS,
-    Array,
-    Diagnosis,
-    bit_reports,
-    check_mixed,
-    described,
-    mixed,
-    number_reports,
-    ready,
-)
+from papers.experiment import BAND, Result, band, option
+from papers.ldp2021 import column_fits
+from papers.ldp2021.column_fits import QUICK_ITERATIONS, ColumnExperiment, Diagnosis, described, mixed
 from papers.runner import Check, table
 
 GAUSSIAN_BOUNDS, EXPONENTIAL_BOUNDS = Interval(-5, 5), Interval(0, 5)
@@ -83,47 +67,43 @@ def _gaussian(clients: int, epsilon: float, rng: np.random.Generator) -> Drawn:
     prior = GaussianPrior.within(GAUSSIAN_BOUNDS)
     truth = prior.draws(rng, 1)
     x = rng.normal(truth["mean"], truth["sd"], clients)
-    told = number_reports(x, GAUSSIAN_BOUNDS, epsilon, rng)
-    return Drawn(truth, partial(fits.gaussian, told, prior, bounds=GAUSSIAN_BOUNDS), _beyond(x, GAUSSIAN_BOUNDS))
+    return _numbers(fits.gaussian, x, prior, truth, GAUSSIAN_BOUNDS, epsilon, rng)
 
 
 def _exponential(clients: int, epsilon: float, rng: np.random.Generator) -> Drawn:
     prior = RatePrior.of_exponential(EXPONENTIAL_BOUNDS.upper)
     truth = prior.draws(rng, 1)
     x = rng.exponential(1 / truth["rate"], clients)
-    told, bounds = number_reports(x, EXPONENTIAL_BOUNDS, epsilon, rng), EXPONENTIAL_BOUNDS
-    return Drawn(truth, partial(fits.exponential, told, prior, bounds=bounds), _beyond(x, bounds))
+    return _numbers(fits.exponential, x, prior, truth, EXPONENTIAL_BOUNDS, epsilon, rng)
+
+
+def _numbers(
+    fit: Any, x: Array, prior: Any, truth: Any, bounds: Interval, epsilon: float, rng: np.random.Generator
+) -> Drawn:
+    reports = column_fits.number_reports(x, bounds, epsilon, rng)
+    clipped = float(np.mean((x < bounds.lower) | (x > bounds.upper)))
+    return Drawn(truth, partial(fit, reports, prior, bounds=bounds), clipped)
 
 
 def _histogram(clients: int, epsilon: float, rng: np.random.Generator) -> Drawn:
     prior = DirichletPrior()
     truth = prior.draws(rng, 1, CATEGORIES)
-    held = rng.choice(CATEGORIES, clients, p=truth["shares"][0])
-    told = bit_reports(held, UnaryEncoding(epsilon, CATEGORIES), rng)
-    return Drawn(truth, partial(fits.histogram, told, prior), 0.0)
-
-
-def _beyond(x: Array, bounds: Interval) -> float:
-    return float(np.mean((x < bounds.lower) | (x > bounds.upper)))
+    values = rng.choice(CATEGORIES, clients, p=truth["shares"][0])
+    reports = column_fits.bit_reports(values, UnaryEncoding(epsilon, CATEGORIES), rng)
+    return Drawn(truth, partial(fits.histogram, reports, prior), 0.0)
 
 
 class Game(NamedTuple):
-    """A model to be calibrated.
+    """A model to be calibrated."""
 
-    Attributes:
-        figure: as the paper numbers it. name: of the model. parameters: names of all its numbers.
-        clients, repeats: as published. draw: one repeat, of clients, ε and a random stream. clips: whether values are.
-        cost: of a fit, roughly.
-    """
-
-    figure: int
-    name: str
-    parameters: tuple[str, ...]
-    clients: int
+    figure: int  # as the paper numbers it
+    name: str  # of the model
+    parameters: tuple[str, ...]  # names of all its numbers
+    clients: int  # clients, repeats: as published
     repeats: int
-    draw: Callable[[int, float, np.random.Generator], Drawn]
-    clips: bool
-    cost: float
+    draw: Callable[[int, float, np.random.Generator], Drawn]  # one repeat, of clients, ε and a random stream
+    clips: bool  # whether values are
+    cost: float  # of a fit, roughly
 
     @property
     def is_shown_singly(self) -> bool:
@@ -160,39 +140,30 @@ def places(draws: Mapping[str, Array], truth: Mapping[str, Array]) -> list[float
     """
     found: list[float] = []
     for name, true in truth.items():
-        below = np.sum(draws[name] < true, axis=(0, 1))
-        count = draws[name].shape[0] * draws[name].shape[1]
+        below, count = np.sum(draws[name] < true, axis=(0, 1)), draws[name].shape[0] * draws[name].shape[1]
         found += np.round(np.atleast_1d((below + 0.5) / (count + 1)), 5).tolist()
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class Coverage:
-    """Of a model at an ε, or at all of them together.
-
-    Attributes:
-        epsilon: None for all. covered: how often central intervals hold the truth, shape ``(parameters, levels)``.
-        repeats: of how many. bands: what coverage lies within at each level, as shares.
-    """
+class Coverage(NamedTuple):
+    """Of a model at an ε, or at all of them together (None)."""
 
     game: Game
     epsilon: float | None
-    covered: NDArray[np.int64]
-    repeats: int
-    bands: tuple[tuple[float, float], ...]
+    covered: NDArray[np.int64]  # how often central intervals hold the truth, (parameters, levels)
+    repeats: int  # of how many
+    bands: tuple[tuple[float, float], ...]  # what coverage lies within at each level, as shares
 
     @property
     def shares(self) -> Array:
         """Coverage, shape ``(parameters, levels)``."""
-        found: Array = self.covered / self.repeats
-        return found
+        return np.asarray(self.covered / self.repeats)
 
     @property
     def inside(self) -> NDArray[np.bool_]:
         """Whether each is in its band."""
         low, high = np.array(self.bands).T
-        found: NDArray[np.bool_] = (low <= self.shares) & (self.shares <= high)
-        return found
+        return np.asarray((low <= self.shares) & (self.shares <= high))
 
     @property
     def words(self) -> str:
@@ -207,6 +178,13 @@ class Results(NamedTuple):
     clipped: Mapping[tuple[str, float], Array]
     fits: Mapping[tuple[str, float], list[Diagnosis]]
 
+    def games(self) -> dict[Game, list[Coverage]]:
+        """The coverages of each game."""
+        found: dict[Game, list[Coverage]] = {}
+        for one in self.coverages:
+            found.setdefault(one.game, []).append(one)
+        return found
+
 
 def coverages(places: Mapping[tuple[str, float], Array]) -> list[Coverage]:
     """Of each model, by ε and then together; all within the bands of one another."""
@@ -216,17 +194,12 @@ def coverages(places: Mapping[tuple[str, float], Array]) -> list[Coverage]:
         asked += [(GAMES[model], epsilon, found) for epsilon, found in own]
         if len(own) > 1:
             asked.append((GAMES[model], None, np.concatenate([found for _, found in own])))
-    looked_at = len(LEVELS) * sum(found.shape[1] for _, _, found in asked)
-    return [
-        Coverage(
-            game,
-            epsilon,
-            np.stack([(np.abs(found - 0.5) <= level / 2).sum(axis=0) for level in LEVELS], axis=1),
-            len(found),
-            tuple(band(level, len(found), looked_at) for level in LEVELS),
-        )
-        for game, epsilon, found in asked
-    ]
+    looked_at, made = len(LEVELS) * sum(found.shape[1] for _, _, found in asked), []
+    for game, epsilon, found in asked:
+        covered = np.stack([(np.abs(found - 0.5) <= level / 2).sum(axis=0) for level in LEVELS], axis=1)
+        bands = tuple(band(level, len(found), looked_at) for level in LEVELS)
+        made.append(Coverage(game, epsilon, covered, len(found), bands))
+    return made
 
 
 def minutes(fits: Sequence[Diagnosis], repeats: int) -> float:
@@ -235,34 +208,23 @@ def minutes(fits: Sequence[Diagnosis], repeats: int) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calibration(Experiment[Cell, Results]):
+class Calibration(ColumnExperiment[Cell, Results]):
     """Figures 1, 10 and 11 of the LDP paper: coverage of central intervals of posteriors from local reports, over ε.
 
-    An hour on two cores, of which Figure 1 takes 55 minutes (7 to 10 for the 500 repeats of one ε). Parameters are
-    drawn from their priors, clients' values given these, and reports by the exact mechanisms of the library: Laplace
-    noise for Gaussian and exponential data, both clipped, and optimal unary encoding for histograms. Each fit is four
-    chains of 2,000 iterations, half of them warm-up. Exit code 4 where a coverage is outside a simultaneous 99 % band
-    of nominal, an R-hat is not below 1.1, values are hardly ever or mostly clipped, or 500 repeats of Figure 1 take
-    more than 40 minutes of two cores.
+    An hour on two cores, of which Figure 1 takes 55 minutes. Exit code 4 where a coverage is outside a simultaneous
+    99 % band of nominal, an R-hat is not below 1.1, values are hardly ever or mostly clipped, or 500 repeats of Figure
+    1 take more than 40 minutes of two cores.
     """
 
-    KIND: ClassVar = "ldp-calibration"
-    LABEL: ClassVar = "calibration"
+    KIND, LABEL = "ldp-calibration", "calibration"
     QUICK: ClassVar = {"repeats": 8, "epsilons": (0.5, 5.0), "iterations": QUICK_ITERATIONS}
-    DEPENDS: ClassVar = ("seed", "iterations")
 
     figure: tuple[int, ...] = option(
         FIGURES, "only this one; may be repeated", type=int, action="append", choices=FIGURES
     )
     repeats: int = 0  # at most so many of each model; 0 for those of the paper
-    epsilons: tuple[float, ...] = EPSILONS
-    iterations: int = ITERATIONS
-
-    def prepare(self) -> None:
-        ready()
 
     def cells(self) -> list[Cell]:
-        """All of them, the repeats of a model and ε one after the other."""
         found = []
         for game in (game for game in GAMES.values() if game.figure in self.figure):
             repeats = min(game.repeats, self.repeats or game.repeats)
@@ -274,7 +236,6 @@ class Calibration(Experiment[Cell, Results]):
         return cell.number * GAMES[cell.model].cost
 
     def work(self, cell: Cell) -> Result:
-        """Of each repeat: the truths' places among the draws, what was clipped, and how the fit went."""
         game = GAMES[cell.model]
         found: Result = {"places": [], "clipped": [], "fits": []}
         for repeat in range(cell.first, cell.first + cell.number):
@@ -298,35 +259,38 @@ class Calibration(Experiment[Cell, Results]):
         )
 
     def notes(self, found: Results) -> dict[str, Any]:
-        fits = {f"{model}, ε = {at_least(epsilon)}": described(own) for (model, epsilon), own in found.fits.items()}
+        told = {f"{model}, ε = {at_least(epsilon)}": described(own) for (model, epsilon), own in found.fits.items()}
         looked_at = sum(one.covered.size for one in found.coverages)
-        return {"levels": list(LEVELS), "band_level": BAND, "looked_at": looked_at, "fits": fits}
+        return {"levels": list(LEVELS), "band_level": BAND, "looked_at": looked_at, "fits": told}
 
     def tables(self, found: Results) -> Iterator[Table]:
-        """Coverage of each figure, and how the fits went."""
-        for game in dict.fromkeys(one.game for one in found.coverages):
-            yield _covered(game, [one for one in found.coverages if one.game == game])
+        for game, own in found.games().items():
+            words = "" if game.is_shown_singly else "; all parameters together (least to most of one)"
+            title = f"Figure {game.figure}, {game.name}: coverage in %{words}; * one outside the band"
+            shown = table(title, "ε", "of", *(f"{level:.0%}" for level in LEVELS), "repeats")
+            for one in own:
+                for name, cells in _covered(one):
+                    shown.add_row(one.words, name, *cells, str(one.repeats))
+            yield shown
         columns = ("model", "ε", "fits", "largest R̂", "R̂ > 1.01", "sampled again", "divergent", "fewest effective")
         shown = table("fits of four chains", *columns, "s of a core each", "clipped")
         for (model, epsilon), own in found.fits.items():
-            told = list(described(own).values())
+            count, r_hat, *rest, effective, _ = described(own).values()
             each, clipped = sum(one.seconds for one in own) / len(own), found.clipped[model, epsilon].mean()
-            numbers = [f"{told[1]:.3f}", *map(str, told[2:5]), f"{told[5]:.0f}", f"{each:.2f}", f"{clipped:.1%}"]
-            shown.add_row(model, at_least(epsilon), str(told[0]), *numbers)
+            numbers = [f"{r_hat:.3f}", *map(str, rest), f"{effective:.0f}", f"{each:.2f}", f"{clipped:.1%}"]
+            shown.add_row(model, at_least(epsilon), str(count), *numbers)
         yield shown
 
     def checks(self, found: Results) -> Iterator[Check]:
-        """All coverages are in the band, chains agree, clipping is part of what is tested, and Figure 1 is in time."""
         looked_at = sum(one.covered.size for one in found.coverages)
-        for game in dict.fromkeys(one.game for one in found.coverages):
-            own = [one for one in found.coverages if one.game == game]
+        for game, own in found.games().items():
             outside, count = [words for one in own for words in _outside(one)], sum(one.covered.size for one in own)
             asked = f"all {count} in a band, simultaneous with all {looked_at}, of {BAND:.0%}"
             name = f"coverage of Figure {game.figure}, {game.name}"
             yield Check(name, asked, "; ".join(outside) or "all inside", not outside)
-        yield check_mixed([one for own in found.fits.values() for one in own])
-        for game in dict.fromkeys(one.game for one in found.coverages if one.game.clips):
-            clipped = [own for (model, _), own in found.clipped.items() if model == game.name]
+        yield column_fits.check_mixed([one for own in found.fits.values() for one in own])
+        for game in (game for game in found.games() if game.clips):
+            clipped = [shares for (model, _), shares in found.clipped.items() if model == game.name]
             mean, (low, high) = float(np.concatenate(clipped).mean()), CLIPPED
             asked = f"{low:.0%} to {high:.0%} on average"
             yield Check(f"values clipped, {game.name}", asked, f"{mean:.1%}", low <= mean <= high)
@@ -338,12 +302,10 @@ class Calibration(Experiment[Cell, Results]):
             yield Check(name, asked, f"{max(spent):.1f} minutes", max(spent) <= MINUTES_MAX)
 
     def draw(self, found: Results, path: Path) -> None:
-        """A panel for each figure: at each ε coverage at the four levels, in their bands, about the nominal lines."""
-        games = list(dict.fromkeys(one.game for one in found.coverages))
+        games = found.games()
         title = f"Coverage of central intervals over ε; dashed: nominal; shaded: simultaneous {BAND:.0%} band"
         with picture.drawing(path, columns=len(games), size=(6.0, 5.2), title=title) as panels:
-            for axes, game in zip(panels[0], games, strict=True):
-                own = [one for one in found.coverages if one.game == game]
+            for axes, (game, own) in zip(panels[0], games.items(), strict=True):
                 for place, one in enumerate(own):
                     _draw_coverage(axes, place, one)
                 for level, colour in zip(LEVELS, picture.COLOURS, strict=False):
@@ -358,20 +320,15 @@ class Calibration(Experiment[Cell, Results]):
             panels[0, 0].set_ylabel("coverage in %")
 
 
-def _covered(game: Game, made: Sequence[Coverage]) -> Table:
-    words = "" if game.is_shown_singly else "; all parameters together (least to most of one)"
-    title = f"Figure {game.figure}, {game.name}: coverage in %{words}; * one outside the band"
-    shown = table(title, "ε", "of", *(f"{level:.0%}" for level in LEVELS), "repeats")
-    for one in made:
-        if game.is_shown_singly:
-            for name, shares, inside in zip(game.parameters, 100 * one.shares, one.inside, strict=True):
-                cells = [f"{share:.1f}{'' if held else '*'}" for share, held in zip(shares, inside, strict=True)]
-                shown.add_row(one.words, name, *cells, str(one.repeats))
-        else:
-            both = zip(100 * one.shares.T, one.inside.T, strict=True)
-            cells = [f"{c.mean():.1f} ({c.min():.0f} to {c.max():.0f}){'' if held.all() else '*'}" for c, held in both]
-            shown.add_row(one.words, f"{len(game.parameters)} shares", *cells, str(one.repeats))
-    return shown
+def _covered(one: Coverage) -> Iterator[tuple[str, list[str]]]:
+    """A row for each parameter where they are few, else one for all."""
+    if one.game.is_shown_singly:
+        for name, shares, inside in zip(one.game.parameters, 100 * one.shares, one.inside, strict=True):
+            yield name, [f"{share:.1f}{'' if held else '*'}" for share, held in zip(shares, inside, strict=True)]
+        return
+    both = zip(100 * one.shares.T, one.inside.T, strict=True)
+    cells = [f"{c.mean():.1f} ({c.min():.0f} to {c.max():.0f}){'' if held.all() else '*'}" for c, held in both]
+    yield f"{len(one.game.parameters)} shares", cells
 
 
 def _outside(one: Coverage) -> Iterator[str]:

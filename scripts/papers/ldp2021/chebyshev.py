@@ -7,11 +7,10 @@ coefficients of powers, as has been published, is another function.)
 
 **What order 2 is.** σ - ½ is odd, so all even b_m but b_0 = ½ vanish: order 2 is order 1, a straight line, and order 4
 is order 3. On the paper's [-3, 3] they are off by up to 0.067 and 0.011. Beyond R a polynomial soon leaves [0, 1], so
-that its mean under a wide normal law need not be a probability any more: |u| or v is large, and the likelihood could be
-negative. So `clipped` brings it into [CLIP, 1 - CLIP]; the two labels' probabilities still add up to 1, and the row
-says nothing more of θ through its label. From order 4 on a polynomial turns around (order 4 at ±2.9, for R = 3): θ may
-have several modes, and chains may not mix. As the mean of `perturbed` order 2 is ten times as fast as the
-sigmoid itself.
+that its mean under a wide normal law need not be a probability any more, and the likelihood could be negative. So
+`clipped` brings it into [CLIP, 1 - CLIP]; the two labels' probabilities still add up to 1, and the row says nothing
+more of θ through its label. From order 4 on a polynomial turns around (order 4 at ±2.9, for R = 3): θ may have several
+modes, and chains may not mix.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from inference.models.glm.perturbed import Mean
 
 Array: TypeAlias = Any
 """A float64 array, JAX's or NumPy's."""
-
 RADIUS = 3.0  # the paper's (figure 6)
 ORDER_MAX = 20  # powers of an expanded T_k nearly cancel: at 20 they cost 8 of 16 digits
 CLIP = 1e-6
@@ -40,14 +38,7 @@ _NODES = 512
 
 @cache
 def sigmoid(order: int, radius: float = RADIUS) -> NDArray[np.float64]:
-    """b_0 ... b_order, the coefficients of the powers of u.
-
-    Args:
-        order: M, from 0 to 20. radius: R, above 0.
-
-    Raises:
-        DataError: one of them is not.
-    """
+    """b_0 ... b_order, the coefficients of the powers of u, for an M of 0 to 20 and an R above 0, else `DataError`."""
     if not 0 <= order <= ORDER_MAX:
         raise DataError(f"a Chebyshev order of {order}; give one from 0 to {ORDER_MAX}, or None for the exact sigmoid")
     if not 0 < radius < np.inf:
@@ -61,11 +52,7 @@ def sigmoid(order: int, radius: float = RADIUS) -> NDArray[np.float64]:
 
 
 def mean(coefficients: NDArray[np.float64], m: Array, v: Array) -> Array:
-    """E[Σ b_k uᵏ] of u ~ N(m, v), exact, by E[uᵏ⁺¹] = m E[uᵏ] + k v E[uᵏ⁻¹].
-
-    Args:
-        coefficients: b, the constant first, shape ``(order + 1,)``. m: shape ``(...)``. v: broadcastable to it.
-    """
+    """E[Σ b_k uᵏ] of u ~ N(m, v), exact, by E[uᵏ⁺¹] = m E[uᵏ] + k v E[uᵏ⁻¹]; b is the constant first."""
     before, moment = jnp.zeros_like(m), jnp.ones_like(m)
     total = coefficients[0] * moment
     for k, coefficient in enumerate(coefficients[1:].tolist()):

@@ -2,7 +2,7 @@
 
 **Simulated data.** The paper has some 11,000 records of ten items of the Kosarak click streams, which are not at hand.
 In their place stand 11,000 simulated records, the i-th item's probability ∝ 1/i (Zipf). As in the paper it is one data
-set: the 50 repeats are of the reports' noise (optimal unary encoding), and what is said of spread is of that alone.
+set: the 50 repeats are of the reports' noise (optimal unary encoding), and the spread is of that alone.
 
 **Posteriors.** Without privacy shares are Dirichlet(1 + counts), so that a share's distribution function F is that of
 Beta(1 + n_j, 9 + n - n_j), in closed form. With it, F̂ is that of the draws of four chains.
@@ -13,7 +13,7 @@ Beta(1 + n_j, 9 + n - n_j), in closed form. With it, F̂ is that of the draws of
     both draws    half of the points from either posterior: in units of probability, 0 where they are the same and 1/2
                   where they lie apart, whatever their widths
 
-**It does not fall to 0.** A client tells its own bit with probability 1/2 however large ε is, so that half of the
+**It does not fall to 0.** A client reports its own bit with probability 1/2 however large ε is, so that half of the
 clients' items are lost. What is left at `LIMIT`, where no other bit is ever set, is drawn as a line.
 """
 
@@ -29,24 +29,15 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
+from scipy.stats import beta
 
 from dca_proto.privacy.local import UnaryEncoding
 from inference.models import fit as fits
-from inference.problem import stream
+from inference.problem import Array, stream
 from papers import picture
-from papers.experiment import Experiment, Result, over_epsilon
-from papers.ldp2021.column_fits import (
-    EPSILONS,
-    ITERATIONS,
-    QUICK_ITERATIONS,
-    Array,
-    Diagnosis,
-    bit_reports,
-    check_mixed,
-    described,
-    mixed,
-    ready,
-)
+from papers.experiment import Result, over_epsilon
+from papers.ldp2021 import column_fits
+from papers.ldp2021.column_fits import QUICK_ITERATIONS, ColumnExperiment, Diagnosis, described, mixed
 from papers.runner import Check
 
 RECORDS, ITEMS = 11_000, 10
@@ -86,13 +77,11 @@ def distances(draws: Array, counts: NDArray[np.int64]) -> dict[str, Array]:
     Args:
         draws: shape ``(draws, k)``. counts: of the records, shape ``(k,)``.
     """
-    from scipy.stats import beta
-
     k, n = len(counts), int(counts.sum())
     grid, middles = np.linspace(0, 1, STEPS + 1), (np.arange(len(draws)) + 0.5) / len(draws)
     found: dict[str, list[float]] = {name: [] for name in DISTANCES}
-    for own, held in zip(np.sort(draws, axis=0).T, counts.tolist(), strict=True):
-        exact = beta(1 + held, k - 1 + n - held)
+    for own, count in zip(np.sort(draws, axis=0).T, counts.tolist(), strict=True):
+        exact = beta(1 + count, k - 1 + n - count)
         for name, points in (("unit", grid), ("draws", np.concatenate([own, exact.ppf(middles)]))):
             found[name].append(float(np.mean(np.abs(empirical(own, points) - exact.cdf(points)))))
     return {name: np.array(values) for name, values in found.items()}
@@ -101,46 +90,35 @@ def distances(draws: Array, counts: NDArray[np.int64]) -> dict[str, Array]:
 def empirical(draws: Array, points: Array) -> Array:
     """The distribution function of sorted draws; half of those at a point count."""
     left, right = (np.searchsorted(draws, points, side) for side in ("left", "right"))
-    found: Array = (left + right) / 2 / len(draws)
-    return found
+    return np.asarray((left + right) / 2 / len(draws))
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClickDistance(Experiment[Cell, Found]):
+class ClickDistance(ColumnExperiment[Cell, Found]):
     """Figure 2 of the LDP paper: how far a histogram's posterior from local reports is from the one without privacy.
 
-    Some 7 minutes on two cores. 11,000 SIMULATED records of ten items, with probabilities as 1/rank, stand in for the
-    paper's click streams. They are told by optimal unary encoding at six ε, 50 times each, and once more at an ε beyond
-    which nothing changes. Exit code 4 where the distance does not fall with ε or does not end near the least that the
-    mechanism allows, or an R-hat is not below 1.1.
+    Some 7 minutes on two cores. 11,000 SIMULATED records of ten items stand in for the paper's click streams. Exit code
+    4 where the distance does not fall with ε or does not end near the least that the mechanism allows, or an R-hat is
+    not below 1.1.
     """
 
-    KIND: ClassVar = "ldp-figure-2"
-    LABEL: ClassVar = "figure 2"
+    KIND, LABEL = "ldp-figure-2", "figure 2"
     QUICK: ClassVar = {"repeats": 2, "epsilons": (0.5, 5.0), "iterations": QUICK_ITERATIONS}
-    DEPENDS: ClassVar = ("seed", "iterations")
 
     repeats: int = 50
-    epsilons: tuple[float, ...] = EPSILONS
-    iterations: int = ITERATIONS
-
-    def prepare(self) -> None:
-        ready()
 
     def cells(self) -> list[Cell]:
-        """All of them, the limit last."""
         starts = range(0, self.repeats, PART)
         return [Cell(e, first, min(PART, self.repeats - first)) for e in (*self.epsilons, LIMIT) for first in starts]
 
     def work(self, cell: Cell) -> Result:
-        """Of each repeat: each item's distances, and how the fit went."""
         records = clicks(self.seed)
         counts, mechanism = np.bincount(records, minlength=ITEMS), UnaryEncoding(cell.epsilon, ITEMS)
         found: Result = {name: [] for name in (*DISTANCES, "fits")}
         for repeat in range(cell.first, cell.first + cell.number):
             rng = stream(self.seed, f"local/figure 2/{cell.epsilon:g}/{repeat}")
-            told = bit_reports(records, mechanism, rng)
-            posterior, diagnosis = mixed(partial(fits.histogram, told), self.iterations, int(rng.integers(2**31)))
+            fit = partial(fits.histogram, column_fits.bit_reports(records, mechanism, rng))
+            posterior, diagnosis = mixed(fit, self.iterations, int(rng.integers(2**31)))
             for name, values in distances(posterior.draws["shares"].reshape(-1, ITEMS), counts).items():
                 found[name].append(np.round(values, 7).tolist())
             found["fits"].append(diagnosis)
@@ -157,17 +135,14 @@ class ClickDistance(Experiment[Cell, Found]):
         return {"data": data, "counts": counts.tolist(), "fits": described(found.fits)}
 
     def tables(self, found: Found) -> Iterator[Table]:
-        """Mean distances of each item."""
         for name, words in DISTANCES.items():
             shown = over_epsilon(f"mean |F̂ - F| {words}, simulated clicks", "item", self.epsilons, "limit")
             means = found.distances[name].mean(axis=1)
-            for item in range(ITEMS):
-                shown.add_row(str(item + 1), *(f"{mean:.4f}" for mean in means[:, item]))
-            shown.add_row("all", *(f"{mean:.4f}" for mean in means.mean(axis=1)))
+            for item, row in (*enumerate(means.T, 1), ("all", means.mean(axis=1))):
+                shown.add_row(str(item), *(f"{mean:.4f}" for mean in row))
             yield shown
 
     def checks(self, found: Found) -> Iterator[Check]:
-        """Posteriors come near to those without privacy as ε grows, as near as the mechanism ever lets them."""
         items = found.distances["unit"].mean(axis=1)[:-1]
         means = items.mean(axis=1)
         falls = all(later < earlier for earlier, later in pairwise(means))
@@ -180,24 +155,22 @@ class ClickDistance(Experiment[Cell, Found]):
             last, limit = found.distances[name].mean(axis=(1, 2))[-2:]
             asked = f"at the largest ε at most {NEAR:g} times that at the limit"
             yield Check(f"distance {words} ends near", asked, f"{last / limit:.2f} times", last <= NEAR * limit)
-        yield check_mixed(found.fits)
+        yield column_fits.check_mixed(found.fits)
 
     def draw(self, found: Found, path: Path) -> None:
-        """A panel for each distance: a line for each item, and of all; dotted what is left at the limit."""
-        title = (
-            f"Private against non-private posteriors: SIMULATED clicks, n = {RECORDS:,}, {ITEMS} items, unary encoding"
-        )
+        title = f"Private against non-private posteriors: SIMULATED clicks, n = {RECORDS:,}, {ITEMS} items"
         shades, scales = np.linspace(0.15, 0.75, ITEMS), {"unit": "log", "draws": "linear"}
-        with picture.drawing(path, columns=len(DISTANCES), size=(6.2, 4.8), title=title) as panels:
+        size, labels = (6.2, 4.8), {0: "the most frequent item", ITEMS - 1: "the rarest item"}
+        with picture.drawing(path, columns=len(DISTANCES), size=size, title=f"{title}, unary encoding") as panels:
             for axes, (name, words) in zip(panels[0], DISTANCES.items(), strict=True):
                 means = found.distances[name].mean(axis=1)
-                for item in range(ITEMS):
-                    label = {0: "the most frequent item", ITEMS - 1: "the rarest item"}.get(item)
-                    axes.plot(self.epsilons, means[:-1, item], color=str(shades[item]), linewidth=1.0, label=label)
-                all_items = means.mean(axis=1)
-                axes.plot(self.epsilons, all_items[:-1], "o-", color=picture.BLUE, linewidth=2, label="mean of items")
+                for item, shade in enumerate(shades):
+                    style = {"color": str(shade), "linewidth": 1.0, "label": labels.get(item)}
+                    axes.plot(self.epsilons, means[:-1, item], **style)
+                *rest, last = means.mean(axis=1)
+                axes.plot(self.epsilons, rest, "o-", color=picture.BLUE, linewidth=2, label="mean of items")
                 limit = "mean of items as ε grows (own bit told at 1/2)"
-                axes.axhline(all_items[-1], color=picture.VERMILION, linestyle=":", label=limit)
+                axes.axhline(last, color=picture.VERMILION, linestyle=":", label=limit)
                 axes.set(yscale=scales[name], xlabel="ε", title=f"mean |F̂ - F| {words}")
                 picture.epsilon_axis(axes, self.epsilons)
             panels[0, 0].set_ylabel("mean absolute difference of distribution functions")

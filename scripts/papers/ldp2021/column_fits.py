@@ -1,11 +1,10 @@
 """What the experiments on one column share: reports by the exact mechanisms, and fits whose chains have mixed.
 
-Each client holds one number or one category and reports it once. `number_reports` is a report round of the statistic
-"sum" of one column, without messages: the same grid, sensitivity and noise; in the column's own units.
+Each client holds one number or one category and reports it once, as in a report round without messages.
 
 **Mixing.** As in the paper (section 4.3), four chains, of which the first half is warm-up, and an R̂ below 1.1 in every
 fit. Where it is not, all is sampled anew with twice the iterations, up to `ATTEMPTS` times in all; what the last one
-gives is used and told (`check_mixed`). How many fits are above 1.01, which is what is asked for nowadays, is told too.
+gives is used, and `check_mixed` says so, with how many fits are above 1.01, which is what is asked for nowadays.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,50 +27,51 @@ from dca_proto.statistics.contribution import client_sensitivity
 from inference.bounds import Interval
 from inference.draws import R_HAT_MAX, R_HAT_REQUIRED
 from inference.mcmc.posterior import LocalPosterior
-from inference.mcmc.run import numpyro_module
+from inference.problem import Array
+from papers.experiment import C, Experiment, F
 from papers.runner import Check
 
-Array = NDArray[np.float64]
-
 EPSILONS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-CHAINS, ITERATIONS, ATTEMPTS = 4, 2000, 3
+CHAINS, ATTEMPTS = 4, 3
 QUICK_ITERATIONS = 400
-_R_HAT_TOLD = 1000.0  # that of a chain that stands still is infinite, which plain data cannot say
+_R_HAT_MOST = 1000.0  # that of a chain that stands still is infinite, which plain data cannot say
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnExperiment(Experiment[C, F]):
+    """Repeats of reports at several ε, and a fit of each; `iterations` of each chain."""
+
+    DEPENDS = ("seed", "iterations")
+
+    repeats: int
+    epsilons: tuple[float, ...] = EPSILONS
+    iterations: int = 2000
 
 
 class Diagnosis(NamedTuple):
-    """How a fit went.
+    """How a fit went."""
 
-    Attributes:
-        r_hat: the largest of its numbers. effective: the fewest effective draws of any, bulk or tail.
-        attempts: how often it was sampled. divergences: of the last attempt.
-        seconds: of one core, all attempts together; compiling included where it was the first of its kind.
-    """
-
-    r_hat: float
-    effective: float
-    attempts: int
-    divergences: int
-    seconds: float
-
-
-def ready() -> None:
-    """Raises `DataError` where NumPyro or JAX is missing: before the work, and not in it."""
-    numpyro_module("inference.mcmc.nuts")
+    r_hat: float  # the largest of its numbers
+    effective: float  # the fewest effective draws of any, bulk or tail
+    attempts: int  # how often it was sampled
+    divergences: int  # of the last attempt
+    seconds: float  # of one core, all attempts together; compiling included where it was the first of its kind
 
 
 def number_reports(x: Array, bounds: Interval, epsilon: float, rng: np.random.Generator) -> LocalReports:
-    """Numbers of as many clients, shape ``(n,)``, clipped to the bounds and told with Laplace noise."""
+    """Numbers of as many clients, shape ``(n,)``, clipped to the bounds, with Laplace noise; in their own units."""
     statistic = Sum(columns=("value",), centre=(bounds.centre,), scale=(1.0,), bound=(bounds.half_width,))
     mechanism = GridLaplace(epsilon, client_sensitivity(statistic, 1, FRACTION_BITS), 1)
     values = statistic.evaluate(x[:, None], FRACTION_BITS)
-    told = mechanism.decode_reports(mechanism.randomise(values, rng.bytes(KEY_BYTES)), math.ldexp(1.0, -FRACTION_BITS))
-    return replace(told, values=told.values[:, 0] + bounds.centre)
+    reports = mechanism.decode_reports(
+        mechanism.randomise(values, rng.bytes(KEY_BYTES)), math.ldexp(1.0, -FRACTION_BITS)
+    )
+    return replace(reports, values=reports.values[:, 0] + bounds.centre)
 
 
-def bit_reports(held: NDArray[np.int64], mechanism: UnaryEncoding, rng: np.random.Generator) -> LocalReports:
-    """Categories of as many clients, shape ``(n,)``, told as bits."""
-    return mechanism.decode_reports(mechanism.randomise(held, rng.bytes(KEY_BYTES)), 1.0)
+def bit_reports(categories: NDArray[np.int64], mechanism: UnaryEncoding, rng: np.random.Generator) -> LocalReports:
+    """Categories of as many clients, shape ``(n,)``, as bits."""
+    return mechanism.decode_reports(mechanism.randomise(categories, rng.bytes(KEY_BYTES)), 1.0)
 
 
 def mixed(fit: Callable[..., LocalPosterior], iterations: int, seed: int) -> tuple[LocalPosterior, Diagnosis]:
@@ -89,10 +89,9 @@ def mixed(fit: Callable[..., LocalPosterior], iterations: int, seed: int) -> tup
         if r_hat < R_HAT_REQUIRED or attempts == ATTEMPTS:
             break
     effective = min(min(one.bulk, one.tail) for one in found.mixing)
-    seconds = time.process_time() - begun
-    divergences = int(found.sampling.divergences.sum())
-    told = min(r_hat, _R_HAT_TOLD)
-    return found, Diagnosis(round(told, 4), round(effective, 1), attempts, divergences, round(seconds, 3))
+    divergences, seconds = int(found.sampling.divergences.sum()), time.process_time() - begun
+    r_hat = round(min(r_hat, _R_HAT_MOST), 4)
+    return found, Diagnosis(r_hat, round(effective, 1), attempts, divergences, round(seconds, 3))
 
 
 def described(found: Sequence[Diagnosis]) -> dict[str, Any]:
@@ -110,7 +109,6 @@ def described(found: Sequence[Diagnosis]) -> dict[str, Any]:
 
 def check_mixed(found: Sequence[Diagnosis]) -> Check:
     """Every fit's chains agree."""
-    worst, above = max(one.r_hat for one in found), sum(one.r_hat > R_HAT_MAX for one in found)
-    again = sum(one.attempts > 1 for one in found)
-    words = f"{worst:.3f} at most; {above} of {len(found)} above {R_HAT_MAX:g}, {again} sampled again"
+    count, worst, above, again, *_ = described(found).values()
+    words = f"{worst:.3f} at most; {above} of {count} above {R_HAT_MAX:g}, {again} sampled again"
     return Check("R-hat", f"below {R_HAT_REQUIRED:g} in every fit", words, worst < R_HAT_REQUIRED)

@@ -2,12 +2,11 @@
 
 `inference.models.column.truncated_moments` has the notation, and the closed form of a constant g.
 
-**Any g** (`log_polynomial_gaussian`). The recursion of the moments (integration by parts; Flecher, Allard and Naveau
-2010) subtracts nearly equal numbers where the interval lies in the tail. So the integral is calculated by
-Gauss-Legendre: the interval is cut at m, so that q is monotone in each part, and a part is covered as far as q is
-within 40 + 4M of its maximum, M the degree of g. With 32 + 2M nodes for a part, what is left out or approximated is
-below rounding. This holds for every real κ: κ = 0 (a pure exponential) and κ < 0 (h₂ > 1/2s²: the quadratic outweighs
-the noise, and there is no normal density, but the integral over a bounded interval is as good) are nothing special.
+The recursion of the moments (integration by parts; Flecher, Allard and Naveau 2010) subtracts nearly equal numbers
+where the interval lies in the tail. So the integral is calculated by Gauss-Legendre: the interval is cut at m, so that
+q is monotone in each part, and a part is covered as far as q is within 40 + 4M of its maximum, M the degree of g. With
+32 + 2M nodes for a part, what is left out or approximated is below rounding. This holds for every real κ: κ = 0 (a pure
+exponential) and κ < 0 (the quadratic outweighs the noise: no normal density, but an integral as good) are not special.
 """
 
 from __future__ import annotations
@@ -54,12 +53,10 @@ def log_polynomial_gaussian(
         """q at its largest in [first, last], and the integral of g exp(q) in units of its exponential."""
         q_first, q_last = (quadratic(x) - ((z - x) / sd) ** 2 / 2 for x in (first, last))
         rising = q_last > q_first
-        top = jnp.where(rising, last, first)
         decay = jnp.where(rising, slope(last), -slope(first))
-        until = _until(decay, curvature, reach)
-        length = jnp.minimum(last - first, until)
+        length = jnp.minimum(last - first, _until(decay, curvature, reach))
         away = length[..., None] * (1 + nodes) / 2
-        x = top[..., None] + jnp.where(rising, -1, 1)[..., None] * away
+        x = jnp.where(rising, last, first)[..., None] + jnp.where(rising, -1, 1)[..., None] * away
         value = jnp.zeros_like(x)
         for power in powers[::-1]:
             value = value * x + power[..., None]
@@ -81,7 +78,6 @@ def _vertex(slope_low: Array, slope_high: Array, low: Array, high: Array) -> Arr
 
 
 def _until(decay: Array, curvature: Array, reach: float) -> Array:
-    """How far from q's maximum q has fallen by `reach`: decay·y + curvature·y²/2 = reach. If it never does, anything
-    beyond where it is flat."""
+    """How far from q's maximum q has fallen by `reach`: decay·y + curvature·y²/2 = reach; else anything beyond."""
     root = jnp.sqrt(jnp.maximum(decay**2 + 2 * curvature * reach, 0))
     return jax.lax.stop_gradient(2 * reach / jnp.maximum(decay + root, np.finfo(float).tiny))

@@ -6,7 +6,7 @@ come from a stream of each cell's own.
 
 **Spread** is the standard deviation over repeats, as in the paper's figures. **Intervals** are Student's, over the
 repeats' differences between two methods on the same rows, each at the level 1 - 0.05/K for the K comparisons of a
-figure: so all of them hold together with a probability of 95 % (Bonferroni). They speak of splits and noise given this
+figure: so all of them hold together with a probability of 95 % (Bonferroni). They are of splits and noise given this
 one data set; as its splits overlap, they say less about others.
 
 **Ahead** means that the whole interval of the advantage is above 0, **behind** that it is below; else it is open.
@@ -29,41 +29,13 @@ from rich.table import Table
 from dca_proto.privacy.rounding import at_least
 from inference.bounds import PUBLISHED_WITH_ROWS
 from inference.draws import R_HAT_REQUIRED
-from inference.problem import stream
+from inference.problem import Array, stream
 from papers import picture
-from papers.experiment import DATA_HELP, Experiment, Result, joint_interval, option, over_epsilon
-from papers.ldp2021.column_fits import ready
-from papers.ldp2021.regression_data import (
-    ADULT,
-    COMPONENTS,
-    PUBLISHED,
-    QUANTILE,
-    SETTINGS,
-    VALID,
-    WINE,
-    Array,
-    Choices,
-    Split,
-    problem,
-    split,
-)
-from papers.ldp2021.regression_methods import (
-    BAYES,
-    CLASSICAL,
-    COROLLARY,
-    INPUTS,
-    INPUTS_2,
-    INPUTS_4,
-    NO_MODEL,
-    ORDERS,
-    PER_INPUT,
-    SGD,
-    SGD_ALL,
-    TIGHT,
-    WITHOUT_NOISE,
-    Conditions,
-    scored,
-)
+from papers.experiment import Experiment, Result, data_option, joint_interval, option, over_epsilon
+from papers.ldp2021 import regression_data as rows_of_data
+from papers.ldp2021 import regression_methods as methods
+from papers.ldp2021.regression_data import ADULT, PUBLISHED, SETTINGS, VALID, WINE, Choices, Split
+from papers.ldp2021.regression_methods import BAYES, CLASSICAL, COROLLARY, NO_MODEL, ORDERS, SGD, SGD_ALL, TIGHT
 from papers.ldp2021.regression_reports import Terms
 from papers.runner import Check, positive
 
@@ -74,8 +46,10 @@ RATES = (0.1, 0.3, 3.0)
 RECORDS = 10_000
 INPUT_EPSILONS = (0.8, 3.2, 12.8)
 """Of perturbed inputs: each of their likelihood's evaluations costs n rows, and not one sum."""
+INPUTS_2, INPUTS_4, INPUTS = ORDERS
 COSTS = {INPUTS: 800.0, INPUTS_4: 120.0, INPUTS_2: 80.0, TIGHT: 2.0, COROLLARY: 2.0, BAYES: 1.0, SGD: 0.2, SGD_ALL: 0.4}
 """Of a run, roughly."""
+WITHOUT_NOISE = methods.WITHOUT_NOISE
 HINDSIGHT = "LDP-SGD, best rate in hindsight"
 OPPONENTS = (SGD, SGD_ALL, HINDSIGHT, COROLLARY, *ORDERS, NO_MODEL)
 """What the sufficient statistics with tight noise are compared with, at each ε."""
@@ -100,16 +74,12 @@ _ROOM = 10.0  # of the range between no privacy and no model that a panel shows 
 
 
 class Cell(NamedTuple):
-    """What is run.
-
-    Attributes:
-        epsilon: 0 of methods without noise. rate: of LDP-SGD, where it is not the default. repeats: how many.
-    """
+    """What is run."""
 
     setting: str
     method: str
-    epsilon: float = 0.0
-    rate: float | None = None
+    epsilon: float = 0.0  # of methods without noise
+    rate: float | None = None  # of LDP-SGD, where it is not the default
     repeats: int = 1
 
     def __str__(self) -> str:
@@ -151,16 +121,12 @@ def spread(scores: Array) -> float:
 
 @dataclass(frozen=True)
 class Results:
-    """All scores, ``(repeats,)`` of each cell by setting, method, ε and rate; and the R-hat of those that have one.
+    """All scores and R-hats."""
 
-    Attributes:
-        sign: 1 where higher scores are better, else -1. order: of the methods in tables, those without noise last.
-    """
-
-    sign: int
-    order: Sequence[str]
-    scores: Mapping[tuple[str, str, float, float | None], Array]
-    r_hats: Mapping[str, float]
+    sign: int  # 1 where higher scores are better, else -1
+    order: Sequence[str]  # of the methods in tables, those without noise last
+    scores: Mapping[tuple[str, str, float, float | None], Array]  # (repeats,), by setting, method, ε and rate
+    r_hats: Mapping[str, float]  # of the cells that have one
 
     @property
     def settings(self) -> list[str]:
@@ -220,33 +186,29 @@ def turn(made: Mapping[float, Advantage]) -> str:
 class Figure4(Experiment[Cell, Results]):
     """Figure 4 of the LDP paper: linear regression of wine quality from local reports, test RMSE over ε.
 
-    Some 35 minutes on two cores (20 of the 30 repeats took 23), nearly all of it NUTS. Sufficient statistics with a
-    noise-aware posterior (this library's tight noise, and the paper's), LDP-SGD, the same models without privacy, and
-    the mean, on 30 splits of 6,497 wines into 80 % and 20 %, at eight ε from 0.1 to 12.8; as published (which reads
-    centres and principal components from the rows, and so is not private) and valid. What the paper leaves open, and
-    what was chosen, stands at the heads of scripts/papers/ldp2021/regression_*.py and inference/models/glm/sgd.py.
-    Exit code 4 where the order of the methods is not the paper's (sufficient statistics ahead of LDP-SGD over
-    ε <= 0.4, and LDP-SGD no longer behind at the largest), anything private is ahead of no privacy, or chains have not
-    mixed.
+    Some 35 minutes on two cores, nearly all of it NUTS. 30 splits of 6,497 wines into 80 % and 20 %, at eight ε from
+    0.1 to 12.8; as published (which reads centres and principal components from the rows, and so is not private) and
+    valid. What the paper leaves open, and what was chosen, stands at the heads of
+    scripts/papers/ldp2021/regression_*.py and inference/models/glm/sgd.py. Exit code 4 where the order of the methods
+    is not the paper's (sufficient statistics ahead of LDP-SGD over ε <= 0.4, and LDP-SGD no longer behind at the
+    largest), anything private is ahead of no privacy, or chains have not mixed.
     """
 
-    KIND: ClassVar = "ldp-figure-4"
-    LABEL: ClassVar = "figure 4"
+    KIND, LABEL = "ldp-figure-4", "figure 4"
     QUICK: ClassVar = {"repeats": 2, "epsilons": (0.8, 12.8), "iterations": 200}
-    DEPENDS: ClassVar = ("SET", "seed", "delta", "iterations", "components", "norm_quantile")
-    SET: ClassVar = WINE
-    SCORE: ClassVar = "test RMSE"
+    DEPENDS = ("SET", "seed", "delta", "iterations", "components", "norm_quantile")
+    SET, SCORE = WINE, "test RMSE"
     METHODS: ClassVar[tuple[str, ...]] = (TIGHT, COROLLARY, SGD, *WITHOUT_NOISE)
-    SMALL: ClassVar = 0.4
+    SMALL = 0.4
     """Up to which ε sufficient statistics are to be ahead: of Adult the paper says 0.8, of wine that ε is small."""
-    NEAR: ClassVar = 0.05
+    NEAR = 0.05
     """How near to no privacy the largest ε brings the RMSE, as a part of it, or the AUC."""
 
-    data: Path | None = option(None, DATA_HELP, type=Path, metavar="FOLDER")
+    data: Path | None = data_option()
     setting: tuple[str, ...] = option(SETTINGS, "only this one", action="append", choices=SETTINGS)
     repeats: int = option(REPEATS, f"by default {REPEATS}", type=positive, metavar="R")
-    components: int = option(COMPONENTS, "of the features", type=positive, metavar="K")
-    norm_quantile: float = option(QUANTILE, "of norms, is R as published", type=float, metavar="Q")
+    components: int = option(Choices().components, "of the features", type=positive, metavar="K")
+    norm_quantile: float = option(Choices().quantile, "of norms, is R as published", type=float, metavar="Q")
     delta: float = option(DELTA, f"of each client, by default {at_least(DELTA)}", type=float, metavar="D")
     iterations: int = option(ITERATIONS, "of each of four chains", type=positive, metavar="K")
     epsilons: tuple[float, ...] = EPSILONS
@@ -257,15 +219,13 @@ class Figure4(Experiment[Cell, Results]):
         return self.SET == ADULT
 
     def prepare(self) -> None:
-        ready()
-        problem(self.SET, self.data)
+        rows_of_data.problem(self.SET, self.data)
 
     def input_repeats(self, method: str) -> int:
         """Of perturbed inputs; a method with none is left out."""
         return 0
 
     def cells(self) -> list[Cell]:
-        """All of them. The paper's noise is of the paper's model, without an intercept, so only in its own setting."""
         return [
             Cell(setting, method, epsilon, rate, repeats)
             for setting in self.setting
@@ -290,13 +250,13 @@ class Figure4(Experiment[Cell, Results]):
         return cell.repeats * COSTS.get(cell.method, 0.01) * times
 
     def work(self, cell: Cell) -> Result:
-        """The scores of all repeats of a cell, and what its runs reported, one of each."""
         begun = time.perf_counter()
-        conditions = Conditions(Terms(cell.epsilon, self.delta), self.label, cell.rate, SHARE, self.iterations)
+        terms = Terms(cell.epsilon, self.delta)
+        conditions = methods.Conditions(terms, self.label, cell.rate, SHARE, self.iterations)
         found = []
         for repeat in range(cell.repeats):
             rng = stream(self.seed, f"local/{self.LABEL}/{cell.name}/{repeat}")
-            found.append(scored(cell.method, self.rows_of(cell, repeat), conditions, rng))
+            found.append(methods.scored(cell.method, self.rows_of(cell, repeat), conditions, rng))
         reports = {name: [one.report[name] for one in found] for name in found[0].report}
         seconds = round(time.perf_counter() - begun, 2)
         return {"scores": [one.score for one in found], "reports": reports, "wall_seconds": seconds}
@@ -304,8 +264,8 @@ class Figure4(Experiment[Cell, Results]):
     def rows_of(self, cell: Cell, repeat: int) -> Split:
         """Of a repeat; of Adult some methods have fewer, the same ones."""
         choices = Choices(self.components, self.norm_quantile)
-        rows = split(self.SET, self.data, cell.setting, repeat, self.seed, choices)
-        if not self.label or cell.method not in PER_INPUT:
+        rows = rows_of_data.split(self.SET, self.data, cell.setting, repeat, self.seed, choices)
+        if not self.label or cell.method not in methods.PER_INPUT:
             return rows
         return rows.some(RECORDS, stream(self.seed, f"local/records/{repeat}"))
 
@@ -326,7 +286,6 @@ class Figure4(Experiment[Cell, Results]):
         }
 
     def tables(self, found: Results) -> Iterator[Table]:
-        """Scores and comparisons of each setting."""
         made = found.comparisons()
         for setting in found.settings:
             title = f"{self.SET}, {TITLES[setting]}: {self.SCORE}, mean ± standard deviation over repeats"
@@ -334,19 +293,20 @@ class Figure4(Experiment[Cell, Results]):
             for method in found.methods(setting):
                 run_at = (0.0,) if method in WITHOUT_NOISE else self.epsilons
                 own = (0.0, *found.epsilons(setting, method))
-                shown.add_row(method, *(_shown(found.of(setting, method, at)) if at in own else "" for at in run_at))
+                scores = (found.of(setting, method, at) if at in own else None for at in run_at)
+                shown.add_row(method, *("" if s is None else f"{s.mean():.3f} ± {spread(s):.3f}" for s in scores))
             yield shown
-            level = f"{100 * JOINT_LEVEL:g} %"
-            title = f"{setting}: advantage of {TIGHT} in pairs, joint {level} intervals (+ ahead, - behind)"
+            title = (
+                f"{setting}: advantage of {TIGHT} in pairs, joint {100 * JOINT_LEVEL:g} % intervals (+ ahead, - behind)"
+            )
             shown = over_epsilon(title, "over", epsilons := dict.fromkeys(at for *_, at in made))
+            marks = {"ahead": " +", "behind": " -", "open": ""}
             for opponent in dict.fromkeys(opponent for where, opponent, _ in made if where == setting):
                 row = (made.get((setting, opponent, at)) for at in epsilons)
-                marks = {"ahead": " +", "behind": " -", "open": ""}
                 shown.add_row(opponent, *("" if one is None else f"{one}{marks[one.verdict]}" for one in row))
             yield shown
 
     def checks(self, found: Results) -> Iterator[Check]:
-        """What the figure must show; a reader of the paper would expect each of it."""
         yield from self._check_order(found)
         for setting in found.settings:
             best = found.non_private(setting)
@@ -385,7 +345,6 @@ class Figure4(Experiment[Cell, Results]):
                 yield Check(name, "the advantage's interval reaches 0 or less", str(own[last]), own[last].low <= 0)
 
     def draw(self, found: Results, path: Path) -> None:
-        """A panel for each setting, means over ε with standard deviations over repeats."""
         title = f"{self.SET}: {self.SCORE} from local reports, δ = {at_least(self.delta)}, {self.repeats} repeats"
         with picture.drawing(path, columns=len(found.settings), size=(5.6, 4.6), title=title) as panels:
             for axes, setting in zip(panels[0], found.settings, strict=True):
@@ -404,9 +363,8 @@ class Figure4(Experiment[Cell, Results]):
             axes.errorbar(x, means, yerr=bars, label=method, markersize=5, capsize=2, elinewidth=0.8, **STYLES[method])
         for method, style in LINES.items():
             axes.axhline(float(found.of(setting, method).mean()), label=method, **style)
-        useless = float(found.of(setting, NO_MODEL).mean())
+        useless, best = (float(found.of(setting, one).mean()) for one in (NO_MODEL, found.non_private(setting)))
         picture.zero_line(axes, useless, NO_MODEL)
-        best = float(found.of(setting, found.non_private(setting)).mean())
         reach = abs(useless - best)
         low, high = sorted((best + found.sign * 0.3 * reach, useless - found.sign * _ROOM * reach))
         bottom, top = axes.get_ylim()
@@ -415,37 +373,28 @@ class Figure4(Experiment[Cell, Results]):
         picture.epsilon_axis(axes, self.epsilons)
 
 
-def _shown(scores: Array) -> str:
-    return f"{scores.mean():.3f} ± {spread(scores):.3f}"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Figure5(Figure4):
     """Figure 5 of the LDP paper: logistic regression of Adult's incomes from local reports, AUC over ε.
 
-    An hour and a half on two cores (estimated from parts of it), over half of it perturbed inputs. Sufficient
-    statistics as in Figure 4, perturbed inputs with half of ε for the label (the paper's polynomial of order 2, and one
-    of order 4), LDP-SGD, and the same models without privacy, on 30 splits of 48,842 people into 80 % and 20 %. As in
-    the paper, perturbed inputs and LDP-SGD have 10,000 of the records; LDP-SGD is shown with all of them, too.
+    An hour and a half on two cores (estimated from parts of it), over half of it perturbed inputs. 30 splits of 48,842
+    people into 80 % and 20 %. As in the paper, perturbed inputs, with half of ε for the label, and LDP-SGD have 10,000
+    of the records; LDP-SGD is shown with all of them, too.
 
     A likelihood of perturbed inputs costs all rows each time it is evaluated, and not one sum: so these are shown at
     three ε and for three repeats only. The polynomial of order 4 turns around at the ends of its interval, and chains
-    of it may not mix: R-hat was 1.5 in one of 18 fits, after three attempts, and below 1.1 in all others. With the
-    exact sigmoid in the polynomial's place they take ten times as long, some four hours, and are asked for by
-    themselves; the file of --resume serves both.
+    of it may not mix: R-hat was 1.5 in one of 18 fits, after three attempts. With the exact sigmoid in the polynomial's
+    place they take ten times as long, some four hours, and are asked for by themselves; the file of --resume serves
+    both.
 
     Exit code 4 where sufficient statistics, of all records, are not ahead of LDP-SGD, of 10,000, over ε <= 0.8 (as in
     the paper), anything private is ahead of no privacy, or chains have not mixed.
     """
 
-    KIND: ClassVar = "ldp-figure-5"
-    LABEL: ClassVar = "figure 5"
+    KIND, LABEL = "ldp-figure-5", "figure 5"
     QUICK: ClassVar = {**Figure4.QUICK, "inputs": 0, "exact_inputs": 0}
-    SET: ClassVar = ADULT
-    SCORE: ClassVar = "AUC"
+    SET, SCORE, SMALL, NEAR = ADULT, "AUC", 0.8, 0.02
     METHODS: ClassVar = (TIGHT, COROLLARY, *ORDERS, SGD, SGD_ALL, *WITHOUT_NOISE)
-    SMALL: ClassVar = 0.8
-    NEAR: ClassVar = 0.02
 
     inputs: int = option(3, "repeats of perturbed inputs, orders 2 and 4 (default 3)", type=positive, metavar="R")
     exact_inputs: int = option(0, "the same with the exact sigmoid (default: not)", type=positive, metavar="R")

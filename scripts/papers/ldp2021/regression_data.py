@@ -25,27 +25,22 @@ Red and white wines are one data set with the colour as the twelfth feature; the
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, sqrt
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from inference.bounds import Interval
 from inference.columns import PRIOR_BOUND_SDS, into_ball
 from inference.datasets import adult, wine
 from inference.datasets.adult import LOGARITHMIC, NUMBERS
-from inference.problem import Problem, Schema, stream
-from papers.dca2017 import published_ranges
+from inference.problem import Array, Problem, Schema, stream
+from papers.dca2017 import data as published_ranges
 
-Array = NDArray[np.float64]
-
-PUBLISHED, VALID = "as published", "valid"
-SETTINGS = (PUBLISHED, VALID)
+PUBLISHED, VALID = SETTINGS = ("as published", "valid")
 WINE, ADULT = "wine", "adult"
 COLOUR, SEX = "white", "sex=Male"
 COMPONENTS, QUANTILE, TRAIN_SHARE = 4, 0.5, 0.8
@@ -64,22 +59,16 @@ class Choices(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """One repeat's rows, in the units that the models see.
+    """One repeat's rows, in the units that the models see; not yet within the ball and the target's bound."""
 
-    Attributes:
-        X, y: to learn from, shapes ``(n, d)`` and ``(n,)``; not yet within the ball of radius 1 and the target's bound.
-        X_test, y_test: to test on. target_bound: R_y. unit: of y, in units of the data.
-        intercept: whether the model has one. private: whether nothing was read from rows.
-    """
-
-    X: Array
-    y: Array
+    X: Array  # to learn from, shape (n, d)
+    y: Array  # shape (n,)
     X_test: Array
     y_test: Array
-    target_bound: float
-    unit: float
-    intercept: bool
-    private: bool
+    target_bound: float  # R_y
+    unit: float  # of y, in units of the data
+    intercept: bool  # whether the model has one
+    private: bool  # whether nothing was read from rows
 
     @property
     def seen_test(self) -> Array:
@@ -91,43 +80,28 @@ class Split:
         if rows >= len(self.y):
             return self
         chosen = rng.permutation(len(self.y))[:rows]
-        rest = self.X_test, self.y_test, self.target_bound, self.unit, self.intercept, self.private
-        return Split(self.X[chosen], self.y[chosen], *rest)
+        return replace(self, X=self.X[chosen], y=self.y[chosen])
 
 
 @lru_cache(maxsize=2)
 def problem(name: str, folder: Path | None) -> Problem:
     """A whole data set in its own units, with what is public of it. Raises `DataError` where it cannot be had."""
-    return _wines(folder) if name == WINE else _people(folder)
-
-
-def _wines(folder: Path | None) -> Problem:
+    if name == ADULT:  # the training and the official test part; the target is -1 or 1
+        parts = [adult(folder), adult(folder, part="test")]
+        schema = parts[0].schema
+        bounds = {**schema.bounds, schema.target: Interval(-1, 1, "-1 or 1")}
+        X, y = np.vstack([part.X for part in parts]), np.concatenate([part.y for part in parts])
+        return Problem(ADULT, replace(schema, bounds=bounds), X, 2 * y - 1)
     parts = [wine("red", folder), wine("white", folder)]
-    features, target = parts[0].schema.features, parts[0].schema.target
-    both = [*published_ranges.WINE.values()]
-    bounds = {
-        name: Interval(
-            min(one[name].lower for one in both),
-            max(one[name].upper for one in both),
-            "range of red and white wines in Cortez et al. 2009, Table 1",
-            public=False,
-        )
-        for name in features
-    }
-    bounds |= {COLOUR: Interval(0, 1, "0 or 1"), target: parts[0].schema.bounds[target]}
-    colour = np.repeat([0.0, 1.0], [len(part.y) for part in parts])
-    X = np.column_stack([np.vstack([part.X for part in parts]), colour])
-    schema = Schema((*features, COLOUR), target, bounds, parts[0].schema.units)
-    return Problem(WINE, schema, X, np.concatenate([part.y for part in parts]))
-
-
-def _people(folder: Path | None) -> Problem:
-    """The training and the official test part; the target is -1 or 1."""
-    parts = [adult(folder), adult(folder, part="test")]
-    schema = parts[0].schema
-    bounds = {**schema.bounds, schema.target: Interval(-1, 1, "-1 or 1")}
-    X, y = np.vstack([part.X for part in parts]), np.concatenate([part.y for part in parts])
-    return Problem(ADULT, Schema(schema.features, schema.target, bounds, schema.units), X, 2 * y - 1)
+    schema, both = parts[0].schema, [*published_ranges.WINE.values()]
+    reason = "range of red and white wines in Cortez et al. 2009, Table 1"
+    bounds = {COLOUR: Interval(0, 1, "0 or 1"), schema.target: schema.bounds[schema.target]}
+    for name in schema.features:
+        ends = min(one[name].lower for one in both), max(one[name].upper for one in both)
+        bounds[name] = Interval(*ends, reason, public=False)
+    X = np.column_stack([np.vstack([part.X for part in parts]), np.repeat([0.0, 1.0], [len(part.y) for part in parts])])
+    known = Schema((*schema.features, COLOUR), schema.target, bounds, schema.units)
+    return Problem(WINE, known, X, np.concatenate([part.y for part in parts]))
 
 
 @lru_cache(maxsize=64)
@@ -140,22 +114,15 @@ def split(name: str, folder: Path | None, setting: str, repeat: int, seed: int, 
     return prepare(whole, order[:n], order[n:], choices, stream(seed, f"local/projection/{name}/{repeat}"))
 
 
-Prepare = Callable[[Problem, NDArray[np.int64], NDArray[np.int64], Choices, np.random.Generator], Split]
-
-
-def _published(
-    whole: Problem, train: NDArray[np.int64], test: NDArray[np.int64], choices: Choices, rng: np.random.Generator
-) -> Split:
+def _published(whole: Problem, train: Any, test: Any, choices: Choices, rng: np.random.Generator) -> Split:
     """All from the rows learnt from; nothing is drawn."""
-    learnt = whole.X[train]
-    mean, sd = learnt.mean(axis=0), learnt.std(axis=0)
+    mean, sd = whole.X[train].mean(axis=0), whole.X[train].std(axis=0)
     Z = (whole.X - mean) / np.where(sd > 0, sd, 1.0)  # a category may be in no row
-    components = _components(Z[train], choices.components)
-    P = Z @ components
+    P = Z @ _components(Z[train], choices.components)
     P /= np.quantile(np.linalg.norm(P[train], axis=1), choices.quantile)
-    labels = whole.name == ADULT
-    y = whole.y if labels else whole.y - whole.y[train].mean()
-    bound = 1.0 if labels else TARGET_BOUND
+    y, bound = whole.y, 1.0
+    if whole.name == WINE:
+        y, bound = y - y[train].mean(), TARGET_BOUND
     return Split(P[train], y[train], P[test], y[test], bound, 1.0, intercept=False, private=False)
 
 
@@ -167,18 +134,15 @@ def _components(Z: Array, count: int) -> Array:
     return np.asarray(chosen * np.sign(chosen[largest, np.arange(chosen.shape[1])]))
 
 
-def _public(
-    whole: Problem, train: NDArray[np.int64], test: NDArray[np.int64], choices: Choices, rng: np.random.Generator
-) -> Split:
+def _public(whole: Problem, train: Any, test: Any, choices: Choices, rng: np.random.Generator) -> Split:
     """By what is public alone."""
     known = whole if whole.name == WINE else whole.select((*NUMBERS, SEX))
     centres, scales = public_units(known)
     Z = (known.X - centres[:-1]) / scales[:-1]
     Z = Z @ projection(Z.shape[1], min(choices.components, Z.shape[1]), rng)
-    P, labels = Z / sqrt(Z.shape[1]), known.name == ADULT
-    y = known.y if labels else (known.y - centres[-1]) / scales[-1]
-    bound = 1.0 if labels else PRIOR_BOUND_SDS
-    unit = 1.0 if labels else float(scales[-1])
+    P, y, bound, unit = Z / sqrt(Z.shape[1]), known.y, 1.0, 1.0
+    if known.name == WINE:
+        y, bound, unit = (y - centres[-1]) / scales[-1], PRIOR_BOUND_SDS, float(scales[-1])
     return Split(P[train], y[train], P[test], y[test], bound, unit, intercept=True, private=True)
 
 
@@ -192,14 +156,9 @@ def public_units(known: Problem) -> tuple[Array, Array]:
         elif name == SEX:
             scales[place] *= PRIOR_BOUND_SDS
         elif known.name == WINE:
-            centres[place] = _published_mean(name)
+            of = {c: published_ranges.WINE_MEANS[c].get(name, float(c == COLOUR)) for c in WINES}
+            centres[place] = sum(count * of[colour] for colour, count in WINES.items()) / sum(WINES.values())
     return centres, scales
-
-
-def _published_mean(name: str) -> float:
-    """Of a feature of wines of both colours; of the colour, the share of white ones."""
-    means = {"red": 0.0, "white": 1.0} if name == COLOUR else {c: published_ranges.WINE_MEANS[c][name] for c in WINES}
-    return sum(count * means[colour] for colour, count in WINES.items()) / sum(WINES.values())
 
 
 def projection(columns: int, count: int, rng: np.random.Generator) -> Array:

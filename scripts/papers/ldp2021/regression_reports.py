@@ -1,4 +1,4 @@
-"""What clients of one row each report, without messages: the real mechanisms of `dca_proto.privacy.local`, exact noise.
+"""What clients of one row each report, without messages: the real mechanisms of the product, exact noise.
 
     sufficient statistics   xxᵀ, xy and, of a number, y², of features within the ball of radius 1 and |y| <= R_y
     inputs                  features within that ball with (1 - c)ε, and the label by randomised response with cε
@@ -36,7 +36,8 @@ from dca_proto.statistics import Regression, Sensitivity, Statistic, Sum, resolv
 from dca_proto.statistics.contribution import client_sensitivity
 from dca_proto.statistics.weights import best_regression_weights
 from inference.columns import into_ball
-from papers.ldp2021.regression_data import BALL, Array, Split
+from inference.problem import Array
+from papers.ldp2021.regression_data import BALL, Split
 
 ROWS_MAX = 1
 UNIT = math.ldexp(1.0, -FRACTION_BITS)
@@ -63,11 +64,10 @@ def corollary(target_bound: float, *, label: bool) -> float:
 
 
 class Reporters:
-    """Clients, each with a row, of which each reports once (`inference.rounds.Rounds`).
+    """Clients, each with a row of ``(n, columns)``, of which each reports once (`inference.rounds.Rounds`).
 
     Args:
-        rows: shape ``(n, columns)``. columns: their names. terms: of each report.
-        rng: of who is asked when, and of all keys.
+        columns: their names. terms: of each report. rng: of who is asked when, and of all keys.
     """
 
     def __init__(self, rows: Array, columns: Sequence[str], terms: Terms, rng: np.random.Generator) -> None:
@@ -93,13 +93,10 @@ class Reporters:
         asked, self._left = self._left[:count], self._left[count:]
         mechanism = AnalyticGaussian(*self._terms, exact_sensitivity(statistic), statistic.dimension)
         values = statistic.evaluate(self._rows[asked], FRACTION_BITS)
-        reports = mechanism.randomise(values, self._rng.bytes(KEY_BYTES))
-        return self._described(request, mechanism, mechanism.decode_reports(reports, UNIT))
-
-    def _described(self, request: RoundRequest, mechanism: AnalyticGaussian, told: LocalReports) -> NoisyAggregate:
-        count, session = told.contributors, self._rng.bytes(KEY_BYTES)
+        reports = mechanism.decode_reports(mechanism.randomise(values, self._rng.bytes(KEY_BYTES)), UNIT)
+        session = self._rng.bytes(KEY_BYTES)
         return NoisyAggregate(
-            value=told.values.sum(axis=0),
+            value=reports.values.sum(axis=0),
             noise_variance=count * mechanism.noise_variance * UNIT**2,
             statistic=request.statistic,
             parameters=request.parameters,
@@ -117,7 +114,7 @@ class Reporters:
             round_id=self._rng.bytes(ID_BYTES),
             announcement_hash=session,
             contributors_hash=session,
-            reports=told,
+            reports=reports,
         )
 
 
@@ -146,30 +143,19 @@ def statistic_of(rows: Split, *, label: bool, weighted: bool) -> Regression:
 def sufficient(rows: Split, terms: Terms, rng: np.random.Generator, *, label: bool, tight: bool) -> NoisyAggregate:
     """All clients' reports of their sufficient statistics, summed.
 
-    Args:
-        label: whether y is one, else a number. tight: see the head; else as published.
-
-    Raises:
-        UsageError: as published with a constant feature.
+    As published (not tight) the terms are those at which the exact noise is the one that the paper has at the given
+    ones; with a constant feature that raises `UsageError`.
     """
     statistic = statistic_of(rows, label=label, weighted=tight)
+    if not tight:
+        if rows.intercept:
+            raise UsageError("Corollaries 3.1 and 13.1 are without a constant feature; use the exact sensitivity")
+        exact = exact_sensitivity(statistic).l2 * UNIT
+        looser = max(1.0, math.sqrt(corollary(rows.target_bound, label=label)) / exact)
+        terms = Terms(epsilon_of(mu_of(*terms) / looser, terms.delta), terms.delta)
     by = AnalyticGaussian.name
     request = LdpReportRequest(statistic.name, to_builtins(statistic), rows_max=ROWS_MAX, mechanism=by)
-    spent = terms if tight else published_terms(rows, terms, label=label)
-    return Reporters(_table(rows, rows.X), names_of(rows), spent, rng).hold(request)
-
-
-def published_terms(rows: Split, terms: Terms, *, label: bool) -> Terms:
-    """Where the exact noise is the one that the paper has at these terms.
-
-    Raises:
-        UsageError: with a constant feature.
-    """
-    if rows.intercept:
-        raise UsageError("Corollaries 3.1 and 13.1 are without a constant feature; use the exact sensitivity")
-    exact = exact_sensitivity(statistic_of(rows, label=label, weighted=False)).l2 * UNIT
-    looser = max(1.0, math.sqrt(corollary(rows.target_bound, label=label)) / exact)
-    return Terms(epsilon_of(mu_of(*terms) / looser, terms.delta), terms.delta)
+    return Reporters(_table(rows, rows.X), names_of(rows), terms, rng).hold(request)
 
 
 def unnoised(rows: Split, *, label: bool) -> NoisyAggregate:
@@ -181,11 +167,7 @@ def unnoised(rows: Split, *, label: bool) -> NoisyAggregate:
 
 
 def inputs(rows: Split, terms: Terms, share: float, rng: np.random.Generator) -> tuple[LocalReports, LocalReports]:
-    """Perturbed features and labels of all clients.
-
-    Args:
-        share: c, the label's part of ε; δ is all of the features'.
-    """
+    """Perturbed features and labels of all clients. share: c, the label's part of ε; δ is all of the features'."""
     names = names_of(rows)[:-1]
     d = len(names)
     ball = Sum(columns=names, centre=(0.0,) * d, scale=(1.0,) * d, bound=(WIDE,) * d, radius=BALL)

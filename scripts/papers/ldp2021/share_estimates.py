@@ -1,6 +1,6 @@
 """Figures 3 and 9: shares of a histogram as posterior means, against point estimates projected onto the simplex.
 
-n clients hold one of three categories with probabilities 0.7, 0.2, 0.1 and tell it by optimal unary encoding. Of the
+n clients hold one of three categories with probabilities 0.7, 0.2, 0.1 and report it by optimal unary encoding. Of the
 same reports are made
 
     posterior mean    uniform prior, noise in the model (section 11)
@@ -10,7 +10,7 @@ same reports are made
 
 **Error.** The root mean squared error over the three shares against the true *probabilities*, as in the paper; its mean
 over repeats. Reduction is by how much the posterior mean's is smaller, 1 - posterior/projected, with Student's interval
-of the ratio over pairs (linearised). The paper has 50 repeats; here are `REPEATS`, of which the first 50 are told
+of the ratio over pairs (linearised). The paper has 50 repeats; here are 200, of which the JSON tells the first 50
 apart, since 50 leave an interval of ±0.14, as wide as what is to be shown.
 
 **Unusable.** *Trivial*: a share is 0 (below 1e-9). A posterior mean lies inside the simplex, and so never is.
@@ -32,27 +32,17 @@ from rich.table import Table
 from dca_proto.privacy.local import UnaryEncoding
 from dca_proto.privacy.rounding import at_least
 from inference.models import fit as fits
-from inference.problem import stream
+from inference.problem import Array, stream
 from inference.simplex import nearest_on_simplex
 from papers import picture
-from papers.experiment import Experiment, Result, joint_interval
-from papers.ldp2021.column_fits import (
-    EPSILONS,
-    ITERATIONS,
-    QUICK_ITERATIONS,
-    Array,
-    Diagnosis,
-    bit_reports,
-    check_mixed,
-    described,
-    mixed,
-    ready,
-)
+from papers.experiment import Result, joint_interval
+from papers.ldp2021 import column_fits
+from papers.ldp2021.column_fits import QUICK_ITERATIONS, ColumnExperiment, Diagnosis, described, mixed
 from papers.runner import Check, table
 
 TRUE = (0.7, 0.2, 0.1)
 CLIENTS = (100, 200, 500, 1000, 2000, 5000, 10_000)
-REPEATS, PUBLISHED_REPEATS = 200, 50
+PUBLISHED_REPEATS = 50
 FIGURE_3, SMALL = 0.5, 1000
 """The ε of Figure 3, and the largest n at which the paper has the posterior mean ahead."""
 JOINT_LEVEL = 0.95
@@ -91,8 +81,7 @@ class Unusable(NamedTuple):
 
 def errors(estimates: Array) -> Array:
     """Of each repeat, from shape ``(repeats, 3)``."""
-    found: Array = np.sqrt(np.mean((estimates - TRUE) ** 2, axis=1))
-    return found
+    return np.asarray(np.sqrt(np.mean((estimates - TRUE) ** 2, axis=1)))
 
 
 def unusable(estimates: Array) -> Unusable:
@@ -108,6 +97,9 @@ class Reduction(NamedTuple):
     mean: float
     low: float
     high: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:.1%} ({self.low:.1%}, {self.high:.1%})"
 
 
 def reduction_of(posterior: Array, projected: Array, count: int) -> Reduction:
@@ -128,8 +120,7 @@ class Compared:
 
     def reduction(self, count: int, repeats: int | None = None) -> Reduction:
         """Of the first so many repeats, or of all."""
-        posterior, projected = (errors(self.estimates[name][:repeats]) for name in METHODS)
-        return reduction_of(posterior, projected, count)
+        return reduction_of(*(errors(self.estimates[name][:repeats]) for name in METHODS), count)
 
     def unusable(self, method: str) -> Unusable:
         """Of one method's estimates."""
@@ -147,42 +138,32 @@ def useless() -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShareEstimates(Experiment[Cell, list[Compared]]):
+class ShareEstimates(ColumnExperiment[Cell, list[Compared]]):
     """Figures 3 and 9 of the LDP paper: a histogram's posterior mean against the projected point estimate.
 
-    Some 15 minutes on two cores. Shares 0.7, 0.2 and 0.1 of 100 to 10,000 clients, told by optimal unary encoding at
-    six ε (Figure 3: ε = 0.5), 200 repeats (the paper: 50, of which the JSON tells apart): the root mean squared error
-    of both, and how often either is unusable, a category having no share or the order being wrong. Exit code 4 where at
-    ε = 0.5 and up to 1,000 clients the posterior mean's error is not below the projected estimate's (paired, joint
-    intervals), it is behind anywhere, or more often unusable, or an R-hat is not below 1.1.
+    Some 15 minutes on two cores. Exit code 4 where at ε = 0.5 and up to 1,000 clients the posterior mean's error is not
+    below the projected estimate's (paired, joint intervals), it is behind anywhere, or more often unusable, or an R-hat
+    is not below 1.1.
     """
 
-    KIND: ClassVar = "ldp-figure-3"
-    LABEL: ClassVar = "figure 3"
+    KIND, LABEL, DEPENDS = "ldp-figure-3", "figure 3", ("seed", "repeats", "iterations")
     QUICK: ClassVar = {"repeats": 10, "clients": (200, 1000), "epsilons": (0.5,), "iterations": QUICK_ITERATIONS}
-    DEPENDS: ClassVar = ("seed", "repeats", "iterations")
 
-    repeats: int = REPEATS
+    repeats: int = 200
     clients: tuple[int, ...] = CLIENTS
-    epsilons: tuple[float, ...] = EPSILONS
-    iterations: int = ITERATIONS
-
-    def prepare(self) -> None:
-        ready()
 
     def cells(self) -> list[Cell]:
         return [Cell(epsilon, clients) for epsilon in self.epsilons for clients in self.clients]
 
     def work(self, cell: Cell) -> Result:
-        """Of each repeat: both estimates of the shares, and how the fit went."""
         found: Result = {POSTERIOR: [], PROJECTED: [], "fits": []}
         mechanism = UnaryEncoding(cell.epsilon, len(TRUE))
         for repeat in range(self.repeats):
             rng = stream(self.seed, f"local/figure 3/{cell}/{repeat}")
-            told = bit_reports(rng.choice(len(TRUE), cell.clients, p=TRUE), mechanism, rng)
-            posterior, diagnosis = mixed(partial(fits.histogram, told), self.iterations, int(rng.integers(2**31)))
+            reports = column_fits.bit_reports(rng.choice(len(TRUE), cell.clients, p=TRUE), mechanism, rng)
+            posterior, diagnosis = mixed(partial(fits.histogram, reports), self.iterations, int(rng.integers(2**31)))
             found[POSTERIOR].append(np.round(posterior.mean["shares"], 7).tolist())
-            projected = nearest_on_simplex(mechanism.estimate(told.values).mean, 1.0)
+            projected = nearest_on_simplex(mechanism.estimate(reports.values).mean, 1.0)
             found[PROJECTED].append(np.round(projected, 12).tolist())
             found["fits"].append(diagnosis)
         return found
@@ -207,36 +188,31 @@ class ShareEstimates(Experiment[Cell, list[Compared]]):
         }
 
     def tables(self, found: Sequence[Compared]) -> Iterator[Table]:
-        """One for each ε."""
         heads = ("reduction", "unordered", f"unordered, {PROJECTED}", "a share of 0", "in one")
         for epsilon in self.epsilons:
             title = f"ε = {at_least(epsilon)}: RMSE (uniform shares {useless():.3f}), unusable solutions in %"
             shown = table(title, "clients", *METHODS, *heads)
             for one in (one for one in found if one.cell.epsilon == epsilon):
                 rmse = [f"{errors(one.estimates[name]).mean():.4f}" for name in METHODS]
-                less, bad, worse = one.reduction(joint(found)), one.unusable(POSTERIOR), one.unusable(PROJECTED)
-                parts = (bad.unordered, worse.unordered, worse.trivial, worse.one_category)
-                shown.add_row(f"{one.cell.clients:,}", *rmse, _words(less), *(f"{100 * part:.0f}" for part in parts))
+                less, worse = str(one.reduction(joint(found))), one.unusable(PROJECTED)
+                parts = (one.unusable(POSTERIOR).unordered, worse.unordered, worse.trivial, worse.one_category)
+                shown.add_row(f"{one.cell.clients:,}", *rmse, less, *(f"{100 * part:.0f}" for part in parts))
             yield shown
 
     def checks(self, found: Sequence[Compared]) -> Iterator[Check]:
-        """The posterior mean is the better estimate where reports are few."""
-        judged = [one for one in found if one.cell.judged]
+        judged, level = [one for one in found if one.cell.judged], f"joint {JOINT_LEVEL:.0%} interval"
         for one in judged:
             less = one.reduction(joint(found))
             name = f"{POSTERIOR} ahead, ε = {at_least(FIGURE_3)}, n = {one.cell.clients:,}"
-            words = f"{_words(less)} lower; the paper: 10 to 30 %"
-            yield Check(name, f"whole joint {JOINT_LEVEL:.0%} interval above 0", words, less.low > 0)
+            yield Check(name, f"whole {level} above 0", f"{less} lower; the paper: 10 to 30 %", less.low > 0)
         worse = [str(one.cell) for one in found if one.reduction(len(found)).high < 0]
-        asked = f"no joint {JOINT_LEVEL:.0%} interval below 0"
-        yield Check("behind nowhere", asked, "; ".join(worse) or "none", not worse)
+        yield Check("behind nowhere", f"no {level} below 0", "; ".join(worse) or "none", not worse)
         more = [str(one.cell) for one in judged if one.unusable(POSTERIOR).either > one.unusable(PROJECTED).either]
         asked = f"the posterior mean's no more often, ε = {at_least(FIGURE_3)}, n up to {SMALL:,}"
         yield Check("unusable solutions", asked, "; ".join(more) or "so it is", not more)
-        yield check_mixed([fit for one in found for fit in one.fits])
+        yield column_fits.check_mixed([fit for one in found for fit in one.fits])
 
     def draw(self, found: Sequence[Compared], path: Path) -> None:
-        """A column for each ε: errors above, unusable solutions below, over the number of clients."""
         epsilons = list(dict.fromkeys(one.cell.epsilon for one in found))
         title = f"Unary encoding, true shares {', '.join(map(str, TRUE))}: {len(found[0].fits)} repeats"
         size = (max(3.4, 9.0 / len(epsilons)), 3.4)
@@ -260,10 +236,6 @@ class ShareEstimates(Experiment[Cell, list[Compared]]):
             picture.legend(panels)
 
 
-def _words(less: Reduction) -> str:
-    return f"{less.mean:.1%} ({less.low:.1%}, {less.high:.1%})"
-
-
 def _draw_errors(axes: Any, own: Sequence[Compared], clients: Sequence[int]) -> None:
     for name, style in STYLES.items():
         values = [errors(one.estimates[name]) for one in own]
@@ -278,7 +250,6 @@ def _draw_unusable(axes: Any, own: Sequence[Compared], clients: Sequence[int]) -
     for name, style in STYLES.items():
         either = [100 * one.unusable(name).either for one in own]
         axes.plot(clients, either, markersize=4, label=f"{name}: trivial or unordered", **style)
-    unordered = [100 * one.unusable(PROJECTED).unordered for one in own]
-    words = f"{PROJECTED}: unordered"
-    axes.plot(clients, unordered, markersize=3, linestyle=":", label=words, **STYLES[PROJECTED])
+    unordered, label = [100 * one.unusable(PROJECTED).unordered for one in own], f"{PROJECTED}: unordered"
+    axes.plot(clients, unordered, markersize=3, linestyle=":", label=label, **STYLES[PROJECTED])
     axes.set_ylim(0, 102)

@@ -1,4 +1,4 @@
-"""When does which pay? One regression at the same (ε, δ) by who adds the noise: data, rounds and fits as cells of work.
+"""When does which pay? One regression at the same (ε, δ) by who adds the noise.
 
     local                  every client tells a report with all of the noise; the sum has n times its variance
     DCA, T = 0             the protocol's sum, if nobody drops out: N/(N - 1) times the trusted aggregator's variance
@@ -54,22 +54,24 @@ from dca_proto.statistics.weights import best_regression_weights
 from emulator.ideal import IdealSwarm
 from inference.bounds import PUBLISHED_WITH_ROWS
 from inference.draws import R_HAT_REQUIRED
+from inference.models import fit as fits
 from inference.models.linear.aggregate_stats import statistics_of
 from inference.models.linear.closed_form import NEAREST_PSD, posterior
 from inference.models.predictive import RESIDUAL_SD as RESIDUAL
 from inference.models.priors import RegressionPrior
 from inference.posterior import COEFFICIENTS, INTERCEPT
-from inference.problem import stream
+from inference.problem import Array, stream
 from inference.releases.terms import GAUSSIAN
 from papers import picture
-from papers.experiment import DATA_HELP, Experiment, Result, joint_interval, option, over_epsilon
-from papers.ldp2021.column_fits import mixed, ready
-from papers.ldp2021.regression_data import VALID, WINE, Array, Choices, problem, split
+from papers.experiment import Experiment, Result, data_option, joint_interval, option, over_epsilon
+from papers.ldp2021.column_fits import mixed
+from papers.ldp2021.regression_data import VALID, WINE, Choices, problem, split
 from papers.ldp2021.regression_reports import TARGET, statistic_of
 from papers.runner import Check, positive, table
 
 LOCAL, DCA, DCA_DROPS, TRUSTED = TRUST = ("local", "DCA, T = 0", "DCA, T = 10 %", "trusted aggregator")
 AWARE, NAIVE = FITS = ("noise-aware", "noise-naive")
+SERIES = [(trust, name) for trust in TRUST for name in FITS]
 WITHOUT = ("without privacy", "without a model")
 SIMULATED = {"simulated, 1,000 clients": 1000, "simulated, 10,000 clients": 10_000}
 WINES = "wine, 5,198 clients"
@@ -106,20 +108,14 @@ class Cell(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """One repeat's rows, in the units of the model.
+    """One repeat's rows, in the units of the model."""
 
-    Attributes:
-        table: of all clients, the target last, shape ``(N, d + 1)``. statistic: of them.
-        prior: of the model. truth: intercept and coefficients, ``(d + 1,)``, where they are known.
-        tested: rows that are held out, the target last, where they are not. unit: of the target.
-    """
-
-    table: Array
+    table: Array  # of all clients, the target last, shape (N, d + 1)
     statistic: Regression
     prior: RegressionPrior
-    truth: Array | None = None
-    tested: Array | None = None
-    unit: float = 1.0
+    truth: Array | None = None  # intercept and coefficients, (d + 1,), where they are known
+    tested: Array | None = None  # rows that are held out, the target last, where they are not
+    unit: float = 1.0  # of the target
 
 
 class Series(NamedTuple):
@@ -141,32 +137,25 @@ class Results(NamedTuple):
 class Trust(Experiment[Cell, Results]):
     """When does which pay? Test error and coverage over ε of local reports, DCA sums and a trusted aggregator.
 
-    Some three quarters of an hour on two cores (run in parts). Bayesian linear regression from the same rows,
-    statistic, prior and (ε, δ): local reports, sums of the protocol with nobody and with a tenth of the clients
-    dropping out, and a trusted aggregator, each with the noise in the model and without a look at it; of simulated data
-    of 1,000 and 10,000 clients, whose coefficients are known, and of wine (in the valid setting; --quick is without).
-    Exit code 4 where noise-aware coverage is not nominal, noise-naive intervals are, at the smallest ε, DCA is nowhere
-    ahead of local reports, it is apart from the trusted aggregator, or chains have not mixed.
+    Some three quarters of an hour on two cores; --quick is without wine. Exit code 4 where noise-aware coverage is not
+    nominal, noise-naive intervals are, at the smallest ε, DCA is nowhere ahead of local reports, it is apart from the
+    trusted aggregator, or chains have not mixed.
     """
 
-    KIND: ClassVar = "ldp-or-dca"
-    LABEL: ClassVar = "who adds the noise"
+    KIND, LABEL, DEPENDS = "ldp-or-dca", "who adds the noise", ("seed", "iterations")
     QUICK: ClassVar = {"repeats": 4, "epsilons": (0.3, 3.0), "iterations": 400, "kinds": tuple(SIMULATED)}
-    DEPENDS: ClassVar = ("seed", "iterations")
 
-    data: Path | None = option(None, DATA_HELP, type=Path, metavar="FOLDER")
+    data: Path | None = data_option()
     repeats: int = option(REPEATS, f"by default {REPEATS}", type=positive, metavar="R")
     epsilons: tuple[float, ...] = EPSILONS
     iterations: int = 600
     kinds: tuple[str, ...] = (*SIMULATED, WINES)
 
     def prepare(self) -> None:
-        ready()
         if WINES in self.kinds:
             problem(WINE, self.data)
 
     def cells(self) -> list[Cell]:
-        """All of them, the repeats of the same after each other."""
         repeats = {kind: -(-self.repeats // WINE_PART) if kind == WINES else self.repeats for kind in self.kinds}
         return [
             Cell(kind, trust, epsilon, first, min(PART, repeats[kind] - first))
@@ -177,7 +166,6 @@ class Trust(Experiment[Cell, Results]):
         ]
 
     def work(self, cell: Cell) -> Result:
-        """Of each repeat: both fits' test error and coverage, and the errors without privacy and without a model."""
         found: Result = {name: [] for name in (*FITS, *WITHOUT)}
         for repeat in range(cell.first, cell.first + cell.number):
             rows = self.rows_of(cell.data, repeat)
@@ -185,9 +173,11 @@ class Trust(Experiment[Cell, Results]):
             released = release(rows, cell.trust, cell.epsilon, rng)
             for name in FITS:
                 drawn = aware(rows, released, self.iterations, rng) if name == AWARE else naive(rows, released, rng)
-                found[name].append(judged(rows, drawn, rng))
-            no_model = np.r_[rows.table[:, -1].mean(), np.zeros(_features(rows))]
-            for name, theta in zip(WITHOUT, (_least_squares(rows.table), no_model), strict=True):
+                error, covered = _error(rows, drawn.theta.mean(axis=0)), _covered(rows, drawn, rng)
+                found[name].append({"error": error, "covered": covered, "r_hat": drawn.r_hat})
+            design, y = np.insert(rows.table[:, :-1], 0, 1.0, axis=1), rows.table[:, -1]
+            exact, no_model = np.linalg.lstsq(design, y, rcond=None)[0], np.r_[y.mean(), np.zeros(_features(rows))]
+            for name, theta in zip(WITHOUT, (exact, no_model), strict=True):
                 found[name].append(_error(rows, theta))
         return found
 
@@ -197,8 +187,8 @@ class Trust(Experiment[Cell, Results]):
             return simulated(SIMULATED[kind], stream(self.seed, f"local/trust/rows/{kind}/{repeat}"))
         made = split(WINE, self.data, VALID, repeat, self.seed, Choices())
         statistic = statistic_of(made, label=False, weighted=True)
-        tested = np.column_stack([made.seen_test, made.y_test])
-        return Rows(np.column_stack([made.X, made.y]), statistic, RegressionPrior(), None, tested, made.unit)
+        table, tested = (np.column_stack(one) for one in ((made.X, made.y), (made.seen_test, made.y_test)))
+        return Rows(table, statistic, RegressionPrior(), None, tested, made.unit)
 
     def gather(self, cells: Sequence[Cell], results: Sequence[Result]) -> Results:
         parts: dict[tuple[str, str, float], Result] = {}
@@ -225,7 +215,6 @@ class Trust(Experiment[Cell, Results]):
         return {"levels": list(LEVELS), "not_private_because": {WINES: [PUBLISHED_WITH_ROWS]}}
 
     def tables(self, found: Results) -> Iterator[Table]:
-        """Errors and coverage of each data, and when which pays."""
         levels = " and ".join(f"{level:.0%}" for level in LEVELS)
         for kind in self.kinds:
             private, nothing = found.without[kind].mean(axis=1)
@@ -237,20 +226,19 @@ class Trust(Experiment[Cell, Results]):
             yield self._table(found, kind, title, lambda one: " / ".join(f"{c:.2f}" for c in one.covered.mean(axis=0)))
         title = f"smallest ε from which on the mean error is at most {NEAR:.0%} above that without privacy"
         shown = table(title, "noise by, model", *self.kinds)
-        for trust, fit in _lines():
+        for trust, fit in SERIES:
             epsilons = [self.pays_from(found, kind, trust, fit) for kind in self.kinds]
             shown.add_row(f"{trust}, {fit}", *("never" if one is None else f"{one:g}" for one in epsilons))
         yield shown
 
     def _table(self, found: Results, kind: str, title: str, words: Callable[[Series], str]) -> Table:
         shown = over_epsilon(title, "noise by, model", self.epsilons)
-        for trust, fit in _lines():
+        for trust, fit in SERIES:
             own = (found.series[kind, trust, epsilon, fit] for epsilon in self.epsilons)
             shown.add_row(f"{trust}, {fit}", *map(words, own))
         return shown
 
     def checks(self, found: Results) -> Iterator[Check]:
-        """What the figure must show."""
         looked_at = list(_coverages(found, AWARE))
         if looked_at:
             off = [f"{words}: {mean:.2f}" for words, level, (mean, low, high) in looked_at if not low <= level <= high]
@@ -262,13 +250,13 @@ class Trust(Experiment[Cell, Results]):
             missed = [words for words, level, (_, _, high) in looked_at if high >= level]
             most = max(mean / level for _, level, (mean, _, _) in looked_at)
             asked = f"whole intervals below nominal, whoever adds the noise, at {least[:-1]}"
-            told = "; ".join(missed) or f"at most {most:.0%} of nominal"
-            yield Check(f"{NAIVE} is overconfident", asked, told, not missed)
+            words_found = "; ".join(missed) or f"at most {most:.0%} of nominal"
+            yield Check(f"{NAIVE} is overconfident", asked, words_found, not missed)
         yield from self._check_errors(found)
         mixing = [(one.r_hat.max(), ", ".join(map(str, key))) for key, one in found.series.items() if key[3] == AWARE]
         r_hat, words = max(mixing)
-        asked, told = f"below {R_HAT_REQUIRED:g}, {AWARE}", f"{r_hat:.3f} at most ({words})"
-        yield Check("R-hat", asked, told, r_hat < R_HAT_REQUIRED)
+        asked = f"below {R_HAT_REQUIRED:g}, {AWARE}"
+        yield Check("R-hat", asked, f"{r_hat:.3f} at most ({words})", r_hat < R_HAT_REQUIRED)
 
     def _check_errors(self, found: Results) -> Iterator[Check]:
         """Of DCA beside local reports, and beside the trusted aggregator."""
@@ -282,14 +270,13 @@ class Trust(Experiment[Cell, Results]):
                 words["behind"] += [at_least(epsilon)] * (high < 0)
                 mean, low, high = joint_interval(np.log(dca / trusted), LEVEL, count)
                 apart += [f"{kind}, ε = {at_least(epsilon)}: {math.exp(mean):.3f}"] * (low > SAME or high < -SAME)
-            told = "; ".join(f"{name} at ε = {', '.join(own)}" for name, own in words.items() if own)
+            at = "; ".join(f"{name} at ε = {', '.join(own)}" for name, own in words.items() if own)
             holds = bool(words["ahead"]) and not words["behind"]
-            yield Check(f"{DCA} and {LOCAL} reports, {kind}", "ahead at some ε, behind at none", told or "open", holds)
+            yield Check(f"{DCA} and {LOCAL} reports, {kind}", "ahead at some ε, behind at none", at or "open", holds)
         asked = f"no ratio of errors surely more than {SAME:.0%} from 1"
         yield Check(f"{DCA} and the {TRUSTED}", asked, "; ".join(apart) or "none", not apart)
 
     def draw(self, found: Results, path: Path) -> None:
-        """Above test error, below coverage, over ε; a column for each data."""
         title = "Linear regression at the same (ε, δ), by who adds the noise"
         with picture.drawing(path, rows=2, columns=len(self.kinds), size=(5.0, 3.9), title=title) as panels:
             for kind, (above, below) in zip(self.kinds, panels.T, strict=True):
@@ -309,16 +296,12 @@ class Trust(Experiment[Cell, Results]):
             picture.legend(panels)
 
     def _curves(self, axes: Any, found: Results, kind: str, height: Callable[[Series], float]) -> None:
-        for trust, fit in _lines():
+        for trust, fit in SERIES:
             aside = 0.03 * (TRUST.index(trust) - (len(TRUST) - 1) / 2)  # of a decade, between curves
             heights = [height(found.series[kind, trust, epsilon, fit]) for epsilon in self.epsilons]
             x = np.array(self.epsilons) * 10**aside
             axes.plot(x, heights, label=f"{trust}, {fit}", markersize=5, **STYLES[trust], **LINES[fit])
         picture.epsilon_axis(axes, self.epsilons)
-
-
-def _lines() -> list[tuple[str, str]]:
-    return [(trust, fit) for trust in TRUST for fit in FITS]
 
 
 def _coverages(found: Results, fit: str) -> Iterator[tuple[str, float, tuple[float, float, float]]]:
@@ -364,15 +347,12 @@ def _features(rows: Rows) -> int:
 
 def release(rows: Rows, trust: str, epsilon: float, rng: np.random.Generator) -> NoisyAggregate:
     """The round, by the ideal functionality: the protocol's law."""
-    clients = len(rows.table)
+    clients, computes = len(rows.table), (bytes(ID_BYTES), b"\1" * ID_BYTES)
     dropped = ceil(DROPPED * clients) if trust == DCA_DROPS else 0
-    terms = JobTerms(
-        budget=Budget(epsilon, DELTA), clients=clients, tolerated=dropped, computes=(bytes(ID_BYTES), b"\1" * ID_BYTES)
-    )
+    terms = JobTerms(budget=Budget(epsilon, DELTA), clients=clients, tolerated=dropped, computes=computes)
     absent = frozenset(rng.permutation(clients)[:dropped].tolist())
-    swarm = IdealSwarm(
-        rows.table, rows.statistic.columns, terms, absent=[absent], random=rng.bytes, trusted=trust == TRUSTED
-    )
+    how = {"absent": [absent], "random": rng.bytes, "trusted": trust == TRUSTED}
+    swarm = IdealSwarm(rows.table, rows.statistic.columns, terms, **how)
     asked = rows.statistic.name, to_builtins(rows.statistic)
     if trust == LOCAL:
         return swarm.hold(LdpReportRequest(*asked, rows_max=1, mechanism=GAUSSIAN))
@@ -380,22 +360,16 @@ def release(rows: Rows, trust: str, epsilon: float, rng: np.random.Generator) ->
 
 
 class Drawn(NamedTuple):
-    """Draws from a posterior, in the units of the model.
+    """Draws from a posterior, in the units of the model."""
 
-    Attributes:
-        theta: intercept, then coefficients, shape ``(draws, d + 1)``. residual_sd: ``(draws,)``. r_hat: of chains.
-    """
-
-    theta: Array
-    residual_sd: Array
+    theta: Array  # intercept, then coefficients, shape (draws, d + 1)
+    residual_sd: Array  # (draws,)
     r_hat: float
 
 
 def aware(rows: Rows, released: NoisyAggregate, iterations: int, rng: np.random.Generator) -> Drawn:
     """With the noise in the model."""
-    from inference.models import fit  # JAX is slow to import
-
-    found, diagnosis = mixed(partial(fit.linear, released, rows.prior), iterations, int(rng.integers(2**31)))
+    found, diagnosis = mixed(partial(fits.linear, released, rows.prior), iterations, int(rng.integers(2**31)))
     theta = np.concatenate([found.draws[INTERCEPT][..., None], found.draws[COEFFICIENTS]], axis=-1)
     return Drawn(theta.reshape(-1, theta.shape[-1]), found.draws[RESIDUAL].ravel(), diagnosis.r_hat)
 
@@ -405,20 +379,9 @@ def naive(rows: Rows, released: NoisyAggregate, rng: np.random.Generator) -> Dra
     constant = rows.statistic.intercept_bound
     sds = np.r_[rows.prior.intercept_sd / constant, np.full(_features(rows), rows.prior.coefficient_sd)]
     found = posterior(statistics_of(released), sds**-2, repair=NEAREST_PSD, noise_in_spread=False)
-    theta = (
-        rng.multivariate_normal(found.mean, found.cov, size=NAIVE_DRAWS, method="eigh")
-        * np.r_[constant, np.ones(_features(rows))]
-    )
+    draws = rng.multivariate_normal(found.mean, found.cov, size=NAIVE_DRAWS, method="eigh")
+    theta = draws * np.r_[constant, np.ones(_features(rows))]
     return Drawn(theta, np.full(NAIVE_DRAWS, sqrt(found.residual_variance)), 1.0)
-
-
-def judged(rows: Rows, drawn: Drawn, rng: np.random.Generator) -> dict[str, Any]:
-    """A fit's test error, which part of what should be covered is, by level, and its R-hat."""
-    return {
-        "error": _error(rows, drawn.theta.mean(axis=0)),
-        "covered": _covered(rows, drawn, rng),
-        "r_hat": drawn.r_hat,
-    }
 
 
 def _error(rows: Rows, theta: Array) -> float:
@@ -441,8 +404,3 @@ def _covered(rows: Rows, drawn: Drawn, rng: np.random.Generator) -> list[float]:
         truth = rows.tested[:, -1]
     place = np.mean(below < truth, axis=0)
     return [float(np.mean(np.abs(place - 0.5) <= level / 2)) for level in LEVELS]
-
-
-def _least_squares(table: Array) -> Array:
-    design = np.insert(table[:, :-1], 0, 1.0, axis=1)
-    return np.asarray(np.linalg.lstsq(design, table[:, -1], rcond=None)[0])

@@ -13,10 +13,8 @@ does not at the largest.
 around the identity by 28 % per variance, while with the paper's κ = d + 1, without a mean, half the rows of some data
 sets would lie outside any bounds. How many rows were clipped is counted.
 
-**The band.** Of one method, K coverages are looked at (levels x coefficients and σ_y² x ε). If all are nominal each
-count is binomial, so the counts all lie between the binomial quantiles at 0.005/K and 1 - 0.005/K with a probability of
-99 % at least, whatever the dependence between them (Bonferroni). Draws of chains that have not met are none of the
-posterior, so of the judged cells all but a few data sets must have an R̂ below `MIXED`.
+**The band** (`experiment.band`) is of one method's coverages, of all levels, parameters and ε. Draws of chains that
+have not met are none of the posterior, so of the judged cells all but a few data sets must have an R̂ below `MIXED`.
 
 MCMC-B&S has a release of its own, with yᵀy, and another prior: θ given σ_y² is N(m, σ_y² Λ₀⁻¹). adaSSP is an estimate
 without intervals, and cannot take part.
@@ -41,13 +39,11 @@ from inference.mcmc.run import Options
 from inference.models.linear.nodes import fixed_s_fast
 from inference.models.linear.nodes import methods as nodes
 from inference.models.linear.nodes.observed import NodeStatistics, Prior
-from inference.problem import stream
-from papers.coverage import BAND, band
-from papers.experiment import Experiment, Result, option
-from papers.mcmc2023.data import Array
+from inference.problem import Array, stream
+from papers.experiment import BAND, Experiment, Result, band, option
 from papers.mcmc2023.fits import split_rhat
 from papers.mcmc2023.releases import local_round
-from papers.mcmc2023.samplers.methods import BERNSTEIN_SHELDON, SAMPLED, kernel_of, ready
+from papers.mcmc2023.samplers.sampler import BERNSTEIN_SHELDON, FAST, NORMAL_X, SAMPLED, kernel_of, sample
 from papers.mcmc2023.simulated import complete_rows, inverse_wishart
 from papers.picture import BLACK, COLOURS, GREY, MARKERS, drawing, legend
 from papers.runner import Check, positive, table
@@ -58,7 +54,7 @@ BOUND_X, BOUND_Y = 6.0, 6.0
 KAPPA, SPREAD = 30.0, 0.25  # of Σ_x, and the prior variance of each coefficient
 CONFLICT = 1.0
 LEVELS = (0.5, 0.8, 0.9, 0.95)
-NORMAL_X, NORMAL, FAST = "normal-x", "normal", "fast"
+NORMAL = "normal"
 JUDGED = (NORMAL_X, NORMAL)
 METHODS = (NORMAL, *SAMPLED, FAST)
 CONSTANT, PRIOR_ROWS, MISSING = 1.0, 4.0, 0.05
@@ -93,16 +89,11 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Truths:
-    """Data sets as released, with what they were made from.
+    """Data sets as released, with what they were made from."""
 
-    Attributes:
-        observed: of each data set. values: θ and σ_y², shape ``(data sets, d + 1)``, and one more with a constant.
-        clipped: share of all rows.
-    """
-
-    observed: tuple[NodeStatistics, ...]
-    values: Array
-    clipped: float
+    observed: tuple[NodeStatistics, ...]  # of each data set
+    values: Array  # θ and σ_y², (data sets, d + 1), and one more with a constant
+    clipped: float  # share of all rows
 
 
 def prior(constant: bool = False) -> Prior:
@@ -150,18 +141,13 @@ def _outside(rows: Array) -> float:
 
 
 class Coverage(NamedTuple):
-    """Of a cell.
-
-    Attributes:
-        covered: by parameter, at each level. bands: what each is within by chance, at each level. clipped: share of
-            rows. mixed: by parameter the share of data sets whose chains have met; None without chains.
-    """
+    """Of a cell."""
 
     cell: Cell
-    covered: dict[str, list[float]]
-    bands: list[tuple[float, float]]
-    clipped: float
-    mixed: list[float] | None
+    covered: dict[str, list[float]]  # by parameter, at each level
+    bands: list[tuple[float, float]]  # what each is within by chance, at each level
+    clipped: float  # share of rows
+    mixed: list[float] | None  # by parameter the share of data sets whose chains have met; None without chains
 
     @property
     def is_judged(self) -> bool:
@@ -182,32 +168,22 @@ class Coverage(NamedTuple):
 class Calibration(Experiment[Cell, list[Coverage]]):
     """Coverage of credible intervals of distributed Bayesian regression, over data and noise, for every method.
 
-    Some 30 minutes on two cores. θ, Σ_x and (without prior conflict) σ_y² come from the prior, J = 5 nodes release
-    exact local rounds under replacement, and intervals of 50, 80, 90 and 95 % are counted over hundreds of such data
-    sets at three ε. With conflict, σ_y² is 1 as in the paper's simulation, where the prior expects 0.026. The method
-    with an intercept has data sets of its own, with a mean, and with rows that lack a value. Exit code 4 where
-    MCMC-normalX or its form with an intercept, without conflict, is outside a simultaneous 99 % band of nominal, or its
-    chains have not met in a tenth of the data sets; the others' coverage is reported beside the same band. adaSSP has
-    no intervals.
+    Some 30 minutes on two cores. Exit code 4 where MCMC-normalX or its form with an intercept, without prior conflict,
+    is outside a simultaneous 99 % band of nominal, or its chains have not met in a tenth of the data sets; the others'
+    coverage is reported beside the same band.
     """
 
-    KIND: ClassVar = "mcmc-calibration"
-    LABEL: ClassVar = "calibration"
+    KIND, LABEL, DEPENDS = "mcmc-calibration", "calibration", ("seed", "datasets", "shorter")
     QUICK: ClassVar = {"datasets": 40, "shorter": 5, "epsilons": EPSILONS[1:2]}
-    DEPENDS: ClassVar = ("seed", "datasets", "shorter")
 
     datasets: int = option(500, "data sets in each cell", type=positive, metavar="R")
     shorter: int = 1  # by what the lengths of chains are divided
     epsilons: tuple[float, ...] = EPSILONS
 
-    def prepare(self) -> None:
-        ready()
-
     def cells(self) -> list[Cell]:
         return [Cell(method, e, conflict) for conflict in (False, True) for e in self.epsilons for method in METHODS]
 
     def work(self, cell: Cell) -> Result:
-        """Where the truth lies among the draws, for each data set and parameter, and how well the chains mixed."""
         constant = cell.method == NORMAL
         square = not constant and cell.method == BERNSTEIN_SHELDON
         truths = data_sets(cell.epsilon, cell.conflict, square, constant, self.datasets, self.seed)
@@ -240,7 +216,6 @@ class Calibration(Experiment[Cell, list[Coverage]]):
         return found
 
     def notes(self, found: Sequence[Coverage]) -> dict[str, Any]:
-        """What the data sets are like."""
         names = ("chains", "d", "nodes", "rows", "delta", "levels", "conflict", "bound_x", "bound_y", "kappa", "spread")
         constants = (CHAINS, D, NODES, ROWS, DELTA, LEVELS, CONFLICT, BOUND_X, BOUND_Y, KAPPA, SPREAD)
         return {
@@ -252,7 +227,6 @@ class Calibration(Experiment[Cell, list[Coverage]]):
         }
 
     def tables(self, found: Sequence[Coverage]) -> Iterator[Table]:
-        """Coverage in percent, at each level; an asterisk where it is outside the band."""
         for conflict in (False, True):
             words = "σ_y² = 1 under IG(20, 0.5)" if conflict else "σ_y² from its prior"
             levels = [f"{level:.0%}" for level in LEVELS]
@@ -285,7 +259,6 @@ class Calibration(Experiment[Cell, list[Coverage]]):
         yield Check("rows that the bounds change", "at most 1 in 1000", f"{clipped:.1e}", clipped <= 1e-3)
 
     def draw(self, found: Sequence[Coverage], path: Path) -> None:
-        """A panel for each method: coverage over nominal, θ filled and σ_y² hollow, by ε; conflict in the lower row."""
         methods = list(dict.fromkeys(one.cell.method for one in found))
         title = "coverage minus nominal, in percentage points; grey: simultaneous 99 % band"
         with drawing(path, rows=2, columns=len(methods), size=(3.4, 3.2), title=title) as panels:
@@ -299,8 +272,6 @@ class Calibration(Experiment[Cell, list[Coverage]]):
 
 def _by_kernel(method: str, truths: Truths, length: Length, seed: int) -> dict[str, Array]:
     """Draws of a sampler of the paper, for all data sets at once."""
-    from papers.mcmc2023.samplers.sampler import sample  # needs JAX
-
     kernel = kernel_of(method, truths.observed[0])
     return sample(kernel, truths.observed, prior(), chains=CHAINS, seed=seed, **length._asdict()).draws
 

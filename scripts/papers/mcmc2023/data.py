@@ -26,31 +26,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inference.bounds import Interval
-from inference.problem import Problem, Schema, stream
+from inference.problem import Array, Problem, Schema, stream
 from papers.mcmc2023.datasets import SHARES, air_quality, bike, power_plant
 
-Array = NDArray[np.float64]
-
-POWER_PLANT, BIKE, AIR_QUALITY, ROAD = "power plant", "bike sharing", "air quality", "3droad"
-REAL = (POWER_PLANT, BIKE, AIR_QUALITY)
-DATA_SETS = (*REAL, ROAD)
-PUBLISHED, VALID = "as published", "valid"
-SETTINGS = (PUBLISHED, VALID)
+POWER_PLANT, BIKE, AIR_QUALITY, ROAD = DATA_SETS = ("power plant", "bike sharing", "air quality", "3droad")
+REAL = DATA_SETS[:3]
+PUBLISHED, VALID = SETTINGS = ("as published", "valid")
 TRAIN_SHARE = 0.8
 BALL = 1 / 3
-
 ROAD_ROWS, ROAD_FEATURES = 434_874, 3
 _ROAD_R2 = 0.487  # the largest of as many |y| is 4.73 standard deviations or so, and 0.513/4.73² = 0.0229
 _ROAD_BOUND = 4.0  # standard deviations
 
 
-@dataclass(frozen=True, eq=False)
-class Statistics:
+class Statistics(NamedTuple):
     """Sums over each node's rows, without noise: S (J, d, d), z (J, d), u = yᵀy (J,), n rows (J,)."""
 
     S: Array
@@ -70,13 +65,8 @@ class Statistics:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Published:
-    """Rows to learn from and to test on, as published.
-
-    Attributes:
-        X, y: shapes ``(n, d)`` and ``(n,)``. X_test, y_test: those that are left.
-    """
+class Published(NamedTuple):
+    """Rows to learn from and to test on, as published: ``X`` (n, d), ``y`` (n,), and those that are left."""
 
     X: Array
     y: Array
@@ -101,18 +91,12 @@ class Published:
 
 @dataclass(frozen=True, eq=False)
 class Valid:
-    """Rows to learn from and to test on, of one repeat of the valid setting.
+    """Rows to learn from and to test on, of one repeat of the valid setting."""
 
-    Attributes:
-        rows: what the nodes hold, in the columns' own units, shape ``(n, d + 1)``, in contiguous blocks.
-        tested: rows that are left. schema: names and public bounds of the columns.
-        unit: of a target in half-widths, in published units.
-    """
-
-    rows: Array
-    tested: Array
-    schema: Schema
-    unit: float
+    rows: Array  # what the nodes hold, in the columns' own units, (n, d + 1), in contiguous blocks
+    tested: Array  # rows that are left
+    schema: Schema  # names and public bounds of the columns
+    unit: float  # of a target in half-widths, in published units
 
     @property
     def radius(self) -> float:
@@ -152,15 +136,15 @@ def blocks(rows: int, nodes: int) -> Iterator[slice]:
 @lru_cache(maxsize=8)
 def problem(name: str, folder: Path | None, setting: str) -> Problem:
     """A whole data set in its own units, with what is public of it."""
-    if name == ROAD:
-        return _road()
+    as_published = setting == PUBLISHED
     if name == BIKE:
-        return bike(folder, as_published=setting == PUBLISHED).bounded(SHARES)
+        return bike(folder, as_published=as_published).bounded(SHARES)
     if name == AIR_QUALITY:
-        return air_quality(folder, as_published=setting == PUBLISHED)
-    return power_plant(folder)
+        return air_quality(folder, as_published=as_published)
+    return _road() if name == ROAD else power_plant(folder)
 
 
+@lru_cache(maxsize=4)
 def published(name: str, folder: Path | None) -> Published:
     """The rows as published."""
     whole = problem(name, folder, PUBLISHED)

@@ -43,14 +43,9 @@ def unpack(workbook: bytes) -> bytes:
     return ",".join(PLANT_COLUMNS).encode() + b"\n" + values
 
 
-PLANT_SOURCE = Source(
-    "power-plant",
-    "CCPP.csv",
-    "3c1fc11025f8424f8d95802d8b7086dffd3f73a552c6dcab3d973620986194b2",
-    f"{ARCHIVE}/294/combined+cycle+power+plant.zip",
-    "CCPP/Folds5x2_pp.xlsx",
-    unpack,
-)
+PLANT_HASH = "3c1fc11025f8424f8d95802d8b7086dffd3f73a552c6dcab3d973620986194b2"
+PLANT_URL = f"{ARCHIVE}/294/combined+cycle+power+plant.zip"
+PLANT_SOURCE = Source("power-plant", "CCPP.csv", PLANT_HASH, PLANT_URL, "CCPP/Folds5x2_pp.xlsx", unpack)
 PLANT_BOUNDS = {
     "AT": Interval(-20, 45, "weather of Turkey's lowlands, where such plants stand"),
     "V": Interval(20, 90, "steam behind a turbine: from a quarter of the atmosphere's 76 cmHg to a fifth more"),
@@ -64,23 +59,14 @@ PLANT_UNITS = {"AT": "°C", "V": "cmHg", "AP": "mbar", "RH": "%", "PE": "MW"}
 def power_plant(folder: Path | None = None) -> Problem:
     """Electrical output on ambient temperature, exhaust vacuum, ambient pressure and relative humidity."""
     rows = np.loadtxt(find(PLANT_SOURCE, folder), delimiter=",", skiprows=1)
-    return Problem(
-        "power-plant",
-        Schema(PLANT_COLUMNS[:-1], PLANT_COLUMNS[-1], PLANT_BOUNDS, PLANT_UNITS),
-        rows[:, :-1],
-        rows[:, -1],
-    )
+    schema = Schema(PLANT_COLUMNS[:-1], PLANT_COLUMNS[-1], PLANT_BOUNDS, PLANT_UNITS)
+    return Problem("power-plant", schema, rows[:, :-1], rows[:, -1])
 
 
 # Bike sharing
 
-BIKE_SOURCE = Source(
-    "bike",
-    "hour.csv",
-    "e03de4ee4ef4dc376ac6e04bf829673c6269e8eba5c60fa121640fa2f829504f",
-    f"{ARCHIVE}/275/bike+sharing+dataset.zip",
-    "hour.csv",
-)
+BIKE_HASH = "e03de4ee4ef4dc376ac6e04bf829673c6269e8eba5c60fa121640fa2f829504f"
+BIKE_SOURCE = Source("bike", "hour.csv", BIKE_HASH, f"{ARCHIVE}/275/bike+sharing+dataset.zip", "hour.csv")
 BIKE_COLUMNS = (
     "instant", "dteday", "season", "yr", "mnth", "hr", "holiday", "weekday", "workingday", "weathersit", "temp",
     "atemp", "hum", "windspeed", "casual", "registered", "cnt",
@@ -89,39 +75,26 @@ BIKE_FEATURES = BIKE_COLUMNS[2:14]
 PARTS = BIKE_COLUMNS[14:16]
 BIKE_TARGET = "cnt"
 CODED = "the code of its description (Readme.txt)"
+CODES = {
+    "season": (1, 4), "yr": (0, 1), "mnth": (1, 12), "hr": (0, 23), "holiday": (0, 1), "weekday": (0, 6),
+    "workingday": (0, 1), "weathersit": (1, 4),
+}  # fmt: skip
 NORMALISED = "a share of the largest value in these rows, by its description (Readme.txt)"
 FLEET = "the operator had some 1,100 to 1,700 bicycles in these years, and hardly all are rented in the same hour"
-BIKE_BOUNDS = (
-    {
-        "season": Interval(1, 4, CODED),
-        "yr": Interval(0, 1, CODED),
-        "mnth": Interval(1, 12, CODED),
-        "hr": Interval(0, 23, CODED),
-        "holiday": Interval(0, 1, CODED),
-        "weekday": Interval(0, 6, CODED),
-        "workingday": Interval(0, 1, CODED),
-        "weathersit": Interval(1, 4, CODED),
-    }
-    | {
-        "temp": Interval(-0.5, 1.25, "from -20 to 50 °C"),
-        "atemp": Interval(-0.6, 1.2, "from -30 to 60 °C"),
-        "hum": Interval(0, 1, "a percentage"),
-        "windspeed": Interval(0, 2, "a hurricane is faster than 118 km/h"),
-    }
-    | {name: Interval(0, 1000, FLEET) for name in (*PARTS, BIKE_TARGET)}
-)
+BIKE_BOUNDS = {
+    **{name: Interval(*ends, CODED) for name, ends in CODES.items()},
+    "temp": Interval(-0.5, 1.25, "from -20 to 50 °C"),
+    "atemp": Interval(-0.6, 1.2, "from -30 to 60 °C"),
+    "hum": Interval(0, 1, "a percentage"),
+    "windspeed": Interval(0, 2, "a hurricane is faster than 118 km/h"),
+    **{name: Interval(0, 1000, FLEET) for name in (*PARTS, BIKE_TARGET)},
+}
 SHARES = {name: Interval(0, 1, NORMALISED, public=False) for name in ("temp", "atemp", "windspeed")}
 """Bounds that follow from how these columns were divided, for repeating published experiments: not private."""
 BIKE_UNITS = {
-    "hr": "h",
-    "temp": "41 °C",
-    "atemp": "50 °C",
-    "hum": "100 %",
-    "windspeed": "67 km/h",
-    "casual": "rentals",
-    "registered": "rentals",
-    "cnt": "rentals",
-}
+    "hr": "h", "temp": "41 °C", "atemp": "50 °C", "hum": "100 %", "windspeed": "67 km/h", "casual": "rentals",
+    "registered": "rentals", "cnt": "rentals",
+}  # fmt: skip
 
 
 def bike(folder: Path | None = None, *, as_published: bool = False) -> Problem:
@@ -140,40 +113,27 @@ def bike(folder: Path | None = None, *, as_published: bool = False) -> Problem:
 # Air quality
 
 MISSING = -200.0
-AIR_COLUMNS = (
-    "CO(GT)", "PT08.S1(CO)", "NMHC(GT)", "C6H6(GT)", "PT08.S2(NMHC)", "NOx(GT)", "PT08.S3(NOx)", "NO2(GT)",
-    "PT08.S4(NO2)", "PT08.S5(O3)", "T", "RH", "AH",
-)  # fmt: skip
 AIR_TARGET = "AH"
 FAILED = "NMHC(GT)"
-URL = f"{ARCHIVE}/360/air+quality.zip"
 BLANK_LINES = 114
 
 
 def two_decimals(workbook: bytes) -> bytes:
     """UCI's workbook without date and time, with two decimals, as its table shows and others published it."""
-    lines = [",".join(map(_shown, row[2:15])) for row in list(sheet_rows(BytesIO(workbook)))[1:] if any(row)]
+
+    def shown(number: str) -> str:
+        return str(Decimal(number).quantize(Decimal("0.01"), ROUND_HALF_UP))
+
+    lines = [",".join(map(shown, row[2:15])) for row in list(sheet_rows(BytesIO(workbook)))[1:] if any(row)]
     return "".join(f"{line},,\r\n" for line in (*lines, *["," * 12] * BLANK_LINES)).encode()
 
 
-def _shown(number: str) -> str:
-    return str(Decimal(number).quantize(Decimal("0.01"), ROUND_HALF_UP))
-
-
-AIR_SOURCE = Source(
-    "air-quality",
-    "AirQualityUCI.csv",
-    "edcba3469f7e4a13c4897b64f412ebc06914a55c86ffb9af03ad0fa9d0858722",
-    URL,
-    "AirQualityUCI.csv",
-)
+URL = f"{ARCHIVE}/360/air+quality.zip"
+AIR_HASH = "edcba3469f7e4a13c4897b64f412ebc06914a55c86ffb9af03ad0fa9d0858722"
+AIR_SOURCE = Source("air-quality", "AirQualityUCI.csv", AIR_HASH, URL, "AirQualityUCI.csv")
+PUBLISHED_HASH = "252736b87316085de1f2d91939f0f3b96b73f7d4e58e8fef207415313a3b1b60"
 AIR_AS_PUBLISHED = Source(
-    "air-quality",
-    "air_quality_numeric.csv",
-    "252736b87316085de1f2d91939f0f3b96b73f7d4e58e8fef207415313a3b1b60",
-    URL,
-    "AirQualityUCI.xlsx",
-    two_decimals,
+    "air-quality", "air_quality_numeric.csv", PUBLISHED_HASH, URL, "AirQualityUCI.xlsx", two_decimals
 )
 STREET = "a generous range for a busy street; the description states none"
 SENSOR = (
@@ -194,15 +154,11 @@ AIR_BOUNDS = {
     "RH": Interval(0, 100, "a percentage"),
     "AH": Interval(0, 3, "10 g/m³ each: saturated air at 29 °C holds 29 g/m³"),
 }
+AIR_COLUMNS = tuple(AIR_BOUNDS)
 AIR_UNITS = {
-    "CO(GT)": "mg/m³",
-    "NMHC(GT)": "µg/m³",
-    "C6H6(GT)": "µg/m³",
-    "NOx(GT)": "ppb",
-    "NO2(GT)": "µg/m³",
-    "T": "°C",
+    "CO(GT)": "mg/m³", "NMHC(GT)": "µg/m³", "C6H6(GT)": "µg/m³", "NOx(GT)": "ppb", "NO2(GT)": "µg/m³", "T": "°C",
     "RH": "%",
-}
+}  # fmt: skip
 
 
 def air_quality(folder: Path | None = None, *, as_published: bool = False) -> Problem:
@@ -213,19 +169,14 @@ def air_quality(folder: Path | None = None, *, as_published: bool = False) -> Pr
             The bounds are widened to it.
     """
     if as_published:
-        rows = _numbers(find(AIR_AS_PUBLISHED, folder), ",", 0)
-        bounds = {
-            name: Interval(MISSING, AIR_BOUNDS[name].upper, "and -200 for a missing reading") for name in AIR_COLUMNS
-        }
-        return _problem(AIR_COLUMNS, rows, bounds)
-    rows = _numbers(find(AIR_SOURCE, folder), ";", 2)
-    kept = [name for name in AIR_COLUMNS if name != FAILED]
-    rows = rows[:, [AIR_COLUMNS.index(name) for name in kept]]
-    complete = (rows != MISSING).all(axis=1)
-    return _problem(tuple(kept), rows[complete], {name: AIR_BOUNDS[name] for name in kept})
-
-
-def _problem(columns: tuple[str, ...], rows: Array, bounds: dict[str, Interval]) -> Problem:
+        rows, columns = _numbers(find(AIR_AS_PUBLISHED, folder), ",", 0), AIR_COLUMNS
+        reason = "and -200 for a missing reading"
+        bounds = {name: Interval(MISSING, AIR_BOUNDS[name].upper, reason) for name in columns}
+    else:
+        columns = tuple(name for name in AIR_COLUMNS if name != FAILED)
+        places = [AIR_COLUMNS.index(name) for name in columns]
+        rows = _numbers(find(AIR_SOURCE, folder), ";", 2)[:, places]
+        rows, bounds = rows[(rows != MISSING).all(axis=1)], {name: AIR_BOUNDS[name] for name in columns}
     return Problem("air-quality", Schema(columns[:-1], AIR_TARGET, bounds, AIR_UNITS), rows[:, :-1], rows[:, -1])
 
 

@@ -2,7 +2,7 @@
 
     library     NumPyro's NUTS on `inference.models.linear.nodes.model`: θ integrated out, coordinates from the data
     blackjax    BlackJAX's NUTS and window adaptation on the same density in the same coordinates, where it is installed
-    textbook    NumPyro's NUTS on the model as a textbook writes it (`textbook`)
+    textbook    NumPyro's NUTS on the model as a textbook writes it, every quantity a site: the oracle of the former
     normal-x    the paper's Algorithm 1, compiled
 
 All have four chains on the same problem (section 5.1 of the paper, its prior, exact Gaussian noise), one after the
@@ -16,7 +16,7 @@ figure says too much, in their favour.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +25,8 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 from numpyro.infer.util import constrain_fn, potential_energy
 from rich.table import Table
 
@@ -35,11 +37,10 @@ from inference.mcmc import nuts
 from inference.models.linear.nodes import methods as nodes
 from inference.models.linear.nodes import model as library
 from inference.models.linear.nodes.observed import NodeStatistics, Prior
-from inference.problem import stream
+from inference.problem import Array, stream
 from papers.experiment import Experiment, Result
 from papers.mcmc2023 import releases
-from papers.mcmc2023 import textbook as naive
-from papers.mcmc2023.data import Array, Statistics
+from papers.mcmc2023.data import Statistics
 from papers.mcmc2023.samplers import normal_x
 from papers.mcmc2023.samplers import sampler as kernels
 from papers.mcmc2023.simulated import population
@@ -92,17 +93,28 @@ def problem(cell: Cell, seed: int) -> tuple[NodeStatistics, Prior]:
     return releases.with_noise(exact, sigma, sigma, rng), Prior.published(cell.d, of.Lambda)
 
 
+def textbook(data: Mapping[str, Any]) -> None:
+    """The node model of centred features, nothing integrated out. Data: ``observed`` and ``prior``."""
+    observed, prior = data["observed"], data["prior"]
+    d = observed.z.shape[1]
+    theta = numpyro.sample("theta", dist.MultivariateNormal(prior.m, prior.C))
+    sigma_y2 = numpyro.sample("sigma_y2", dist.InverseGamma(prior.a, prior.b))
+    precision = numpyro.sample("precision", dist.Wishart(prior.kappa, rate_matrix=prior.Lambda))
+    Sigma = numpyro.deterministic("Sigma_x", jnp.linalg.inv(precision))
+    L = numpyro.sample("L", dist.WishartCholesky(observed.n, scale_tril=jnp.linalg.cholesky(Sigma)))
+    S = numpyro.deterministic("S", L @ jnp.swapaxes(L, -1, -2))
+    i, j = jnp.triu_indices(d)
+    sd = jnp.sqrt(observed.variance_S)[:, None]
+    numpyro.sample("noisy S", dist.Normal(S[:, i, j], sd).to_event(2), obs=observed.S[:, i, j])
+    V = sigma_y2 * S + observed.variance_z[:, None, None] * jnp.eye(d)
+    numpyro.sample("noisy z", dist.MultivariateNormal(S @ theta, V).to_event(1), obs=observed.z)
+
+
 def _by_library(observed: NodeStatistics, prior: Prior, effort: Effort) -> Callable[[int], Draws]:
     data = {"observed": observed, "prior": prior, "frame": library.frame(observed, prior)}
-    how = {
-        "chains": CHAINS,
-        "warmup": effort.warmup,
-        "draws": effort.draws,
-        "dense": False,
-        "target": nodes.TARGET,
-        "keep": NAMES,
-    }
-    return lambda seed: nuts.sample(library.NodeRegression(False), data, seed=seed, **how).draws  # type: ignore[arg-type]
+    how: Any = {"chains": CHAINS, "warmup": effort.warmup, "draws": effort.draws, "keep": NAMES}
+    how |= {"dense": False, "target": nodes.TARGET}
+    return lambda seed: nuts.sample(library.NodeRegression(False), data, seed=seed, **how).draws
 
 
 def _by_textbook(observed: NodeStatistics, prior: Prior, effort: Effort) -> Callable[[int], Draws]:
@@ -111,8 +123,8 @@ def _by_textbook(observed: NodeStatistics, prior: Prior, effort: Effort) -> Call
         "L": np.linalg.cholesky(np.maximum(observed.n, 1.0)[:, None, None] * np.asarray(prior.Lambda) / prior.kappa),
         "precision": np.linalg.inv(prior.Lambda) * prior.kappa,
     }
-    how = {"chains": CHAINS, "warmup": effort.warmup, "draws": effort.draws, "keep": NAMES}
-    return lambda seed: nuts.sample(naive.textbook, data, start, seed=seed, **how).draws  # type: ignore[arg-type]
+    how: Any = {"chains": CHAINS, "warmup": effort.warmup, "draws": effort.draws, "keep": NAMES}
+    return lambda seed: nuts.sample(textbook, data, start, seed=seed, **how).draws
 
 
 def _by_normal_x(observed: NodeStatistics, prior: Prior, effort: Effort) -> Callable[[int], Draws]:
@@ -189,15 +201,11 @@ def disagreement(one: dict[str, Any], other: dict[str, Any]) -> float:
 
 
 class Rates(NamedTuple):
-    """Of one sampler in one setting: the smallest effective samples per second of all parts, one for each repeat.
-
-    Attributes:
-        r_hat: the largest of all repeats. ess: the smallest.
-    """
+    """Of one sampler in one setting: the smallest effective samples per second of all parts, one for each repeat."""
 
     rates: list[float]
-    r_hat: float
-    ess: float
+    r_hat: float  # the largest of all repeats
+    ess: float  # the smallest
 
 
 class Found(NamedTuple):
@@ -216,11 +224,8 @@ class Efficiency(Experiment[Cell, Found]):
     behind at d = 5, J = 10.
     """
 
-    KIND: ClassVar = "mcmc-efficiency"
-    LABEL: ClassVar = "effective samples"
+    KIND, LABEL, DEPENDS, ALONE = "mcmc-efficiency", "effective samples", ("seed", "shorter"), True
     QUICK: ClassVar = {"problems": ((2, 3, 100_000, 1.0),), "repeats": 1, "shorter": 5}
-    DEPENDS: ClassVar = ("seed", "shorter")
-    ALONE: ClassVar = True
 
     problems: tuple[tuple[int, int, int, float], ...] = (
         *((5, 10, 100_000, epsilon) for epsilon in (0.1, 1.0, 10.0)),
@@ -235,7 +240,6 @@ class Efficiency(Experiment[Cell, Found]):
         return [Cell(*one, repeat, m) for repeat in range(self.repeats) for one in self.problems for m in METHODS]
 
     def work(self, cell: Cell) -> Result:
-        """What a sampler did with one problem: seconds, effective sample sizes, R̂, and the moments of θ."""
         effort = GIBBS if cell.method == NORMAL_X else NUTS
         effort = Effort(effort.warmup // self.shorter, effort.draws // self.shorter, effort.thin)
         run = _RUNS[cell.method](*problem(cell, self.seed), effort)
@@ -261,7 +265,6 @@ class Efficiency(Experiment[Cell, Found]):
         return {"chains": CHAINS, "nuts": NUTS, "gibbs": GIBBS}
 
     def tables(self, found: Found) -> Iterator[Table]:
-        """A line for each setting and sampler."""
         heads = ("problem", "sampler", "median", "range", "R̂", "least ESS")
         shown = table("effective samples per processor second", *heads)
         for key, one in found.rates.items():
@@ -270,7 +273,6 @@ class Efficiency(Experiment[Cell, Found]):
         yield shown
 
     def checks(self, found: Found) -> Iterator[Check]:
-        """The library's sampler mixes everywhere, agrees with its oracle, and is ahead at d = 5, J = 10."""
         own = {cell[:-1]: run for cell, run in found.runs.items() if cell.method == LIBRARY}
         worst = max(run["r_hat"] for run in own.values())
         yield Check("the library's chains have mixed", "R̂ at most 1.02", f"{worst:.4f}", worst <= 1.02)
@@ -289,7 +291,6 @@ class Efficiency(Experiment[Cell, Found]):
                 yield Check(f"ESS per second beside {method}", asked, f"{least:.2f}", least >= WANTED[method])
 
     def draw(self, found: Found, path: Path) -> None:
-        """Medians by setting."""
         settings = list(dict.fromkeys(setting for setting, _ in found.rates))
         with drawing(path, size=(7.0, 3.6), title="effective samples per processor second") as panels:
             axes = panels[0, 0]

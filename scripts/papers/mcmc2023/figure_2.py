@@ -19,23 +19,22 @@ import numpy as np
 from rich.table import Table
 
 from dca_proto.privacy.rounding import at_least
+from inference.problem import Array
 from papers import picture
 from papers.experiment import Result, option, over_epsilon
 from papers.mcmc2023 import simulated
-from papers.mcmc2023.data import PUBLISHED, VALID, Array
+from papers.mcmc2023.data import PUBLISHED, VALID
 from papers.mcmc2023.fits import SAMPLERS
 from papers.mcmc2023.paper import ADASSP, FAST, FIXED_S, FLOOR_STYLE, STYLES
 from papers.mcmc2023.simulated import DELTA, SimulatedExperiment, Work
 from papers.runner import Check
 
 ESTIMATION, PREDICTION, AVERAGED = MEASURES = ("estimation", "prediction", "prediction over draws")
+DRAWN = {PUBLISHED: AVERAGED, VALID: PREDICTION}
+"""Which error of predictions is drawn."""
 NEAR = 10.0
 GROWTH = 1.5  # factor from one ε to the next, beyond which an error counts as growing
 _TITLES = {PUBLISHED: "as published, NOT private as claimed", VALID: "valid"}
-
-
-def _predicted(error: Array, Sigma_x: Array) -> Array:
-    return np.asarray(((error @ Sigma_x) * error).sum(axis=-1))
 
 
 @dataclass(frozen=True)
@@ -59,53 +58,43 @@ class Curves:
         return list(dict.fromkeys(getattr(one, name) for one in self.found))
 
 
-def _measured(error: Array, Sigma_x: Array) -> dict[str, float]:
-    predicted = float(error @ Sigma_x @ error)
-    return {ESTIMATION: float((error**2).mean()), PREDICTION: predicted, AVERAGED: predicted}
-
-
-def drawn_measure(setting: str) -> str:
-    """Which error of predictions is drawn."""
-    return AVERAGED if setting == PUBLISHED else PREDICTION
+def _errors(off: Array, Sigma_x: Array) -> dict[str, Any]:
+    """Of estimates that are so far off, ``(..., d)``."""
+    return {ESTIMATION: (off**2).mean(axis=-1), PREDICTION: ((off @ Sigma_x) * off).sum(axis=-1)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figure2(SimulatedExperiment[Curves]):
     """Figure 2 of the third paper: errors of distributed private regression on simulated data over ε.
 
-    Some 20 minutes on two cores. d = 2 and d = 5, n = 100,000, one, five and ten data nodes, seven ε from 0.1 to 10, 50
-    repeats of the noise: the paper's methods, as published (not private as claimed) and valid. A sampler makes 10,000
-    iterations of one chain for each repeat, half of them warm-up; all repeats and ε of one J are one call. Exit code 4
-    where errors do not fall with ε, or one of the other checks at the end does not hold.
+    Some 20 minutes on two cores; as published (not private as claimed) and valid. Exit code 4 where errors do not fall
+    with ε, or one of the other checks at the end does not hold.
 
     --plot NAME.png draws the published setting there and the valid one as NAME-valid.png.
     """
 
-    KIND: ClassVar = "mcmc-figure-2"
-    LABEL: ClassVar = "errors"
+    KIND, LABEL = "mcmc-figure-2", "errors"
     METHODS: ClassVar = (*SAMPLERS, FAST, ADASSP)
 
     features: tuple[int, ...] = option((2, 5), "only this d", action="append", type=int, choices=(2, 5), metavar="d")
 
     def work(self, cell: Work) -> Result:
-        """Of one method at J nodes: a list over ε of a list over repeats, by measure; and what its sampler says."""
         began = time.perf_counter()
         of, found = simulated.population(cell.d, self.seed), self.made(cell)
-        point = found.mean - of.theta
-        measured = {ESTIMATION: (point**2).mean(axis=-1), PREDICTION: _predicted(point, of.Sigma_x)}
-        averaged = measured[PREDICTION]
+        measured = _errors(found.mean - of.theta, of.Sigma_x)
+        measured[AVERAGED] = measured[PREDICTION]
         if found.theta is not None:
-            averaged = _predicted(found.theta - of.theta, of.Sigma_x).mean(axis=-1)
-        told = {name: values.tolist() for name, values in (measured | {AVERAGED: averaged}).items()}
-        return {**told, **found.report, "wall_seconds": round(time.perf_counter() - began, 2)}
+            measured[AVERAGED] = _errors(found.theta - of.theta, of.Sigma_x)[PREDICTION].mean(axis=-1)
+        plain = {name: values.tolist() for name, values in measured.items()}
+        return {**plain, **found.report, "wall_seconds": round(time.perf_counter() - began, 2)}
 
     def gather(self, cells: Sequence[Work], results: Sequence[Result]) -> Curves:
-        """With the errors of the non-private posterior mean and of predicting zero."""
         floors, zeros = {}, {}
         for d in dict.fromkeys(work.d for work in cells):
             of = simulated.population(d, self.seed)
-            floors[d] = _measured(simulated.non_private(of)[0] - of.theta, of.Sigma_x)
-            zeros[d] = _measured(of.theta, of.Sigma_x)
+            for kept, off in ((floors, simulated.non_private(of)[0] - of.theta), (zeros, of.theta)):
+                estimation, prediction = map(float, _errors(off, of.Sigma_x).values())
+                kept[d] = {ESTIMATION: estimation, PREDICTION: prediction, AVERAGED: prediction}
         both = zip(cells, results, strict=True)
         found = {work: {name: np.array(one[name]) for name in MEASURES} for work, one in both}
         return Curves(found, floors, zeros)
@@ -114,28 +103,27 @@ class Figure2(SimulatedExperiment[Curves]):
         return {**super().notes(found), "non_private": found.floors, "zero_predictor": found.zeros}
 
     def tables(self, found: Curves) -> Iterator[Table]:
-        """One of each setting and measure."""
         for setting in found.distinct("setting"):
-            for measure in (ESTIMATION, drawn_measure(setting)):
+            for measure in (ESTIMATION, DRAWN[setting]):
                 title = f"{_TITLES[setting]}: mean squared error of {measure}; *: no better than zero"
                 shown = over_epsilon(title, "d, J, method", self.epsilons)
                 for d in found.distinct("d"):
+                    zero = found.zeros[d][measure]
                     for nodes in found.distinct("nodes"):
                         shown.add_section()
                         for work in found.works(setting, d, nodes):
-                            row = (_cell(value, found.zeros[d][measure]) for value in found.mean(work, measure))
+                            row = (_cell(value, zero) for value in found.mean(work, measure))
                             shown.add_row(f"{d}, {nodes}, {work.method}", *row)
                     shown.add_row(f"{d}, no privacy", f"{found.floors[d][measure]:.2e}")
                 yield shown
 
     def draw(self, found: Curves, path: Path) -> None:
-        """A picture of each setting: at the path, and beside it with the setting added to its name."""
         for place, setting in enumerate(found.distinct("setting")):
             beside = path.with_stem(f"{path.stem}-{setting.replace(' ', '-')}")
             self._draw(found, setting, beside if place else path)
 
     def _draw(self, found: Curves, setting: str, path: Path) -> None:
-        rows = [(d, measure) for d in found.distinct("d") for measure in (drawn_measure(setting), ESTIMATION)]
+        rows = [(d, measure) for d in found.distinct("d") for measure in (DRAWN[setting], ESTIMATION)]
         nodes = found.distinct("nodes")
         title = f"Errors on simulated data, n = {simulated.ROWS:,}, δ = {at_least(DELTA)}: {_TITLES[setting]}"
         with picture.drawing(path, rows=len(rows), columns=len(nodes), size=(4.2, 3.6), title=title) as panels:
@@ -153,14 +141,13 @@ class Figure2(SimulatedExperiment[Curves]):
             picture.legend(panels)
 
     def checks(self, found: Curves) -> Iterator[Check]:
-        """What Figure 2 must show."""
         for setting in found.distinct("setting"):
             growing = []
             for work in (one for one in found.found if one.setting == setting):
                 means = found.mean(work, ESTIMATION)
                 growing += [str(work)] if means[-1] > means[0] or (means[1:] > GROWTH * means[:-1]).any() else []
-            told = "; ".join(growing) or "everywhere"
-            yield Check(f"errors fall with ε, {setting}", "for every method, d and J", told, not growing)
+            words = "; ".join(growing) or "everywhere"
+            yield Check(f"errors fall with ε, {setting}", "for every method, d and J", words, not growing)
         for d in found.distinct("d"):
             ends = [float(found.mean(work, ESTIMATION)[-1]) for work in found.works(PUBLISHED, d, 1)]
             if ends:

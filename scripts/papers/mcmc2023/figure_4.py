@@ -20,11 +20,10 @@ from typing import Any, ClassVar
 import numpy as np
 from rich.table import Table
 
-from inference.problem import stream
+from inference.problem import Array, stream
 from papers import picture
 from papers.experiment import Result, over_epsilon
 from papers.mcmc2023 import simulated
-from papers.mcmc2023.data import Array
 from papers.mcmc2023.fits import SAMPLERS
 from papers.mcmc2023.paper import FAST, STYLES
 from papers.mcmc2023.simulated import Run, SimulatedExperiment, Work
@@ -39,24 +38,23 @@ FALLEN = 0.1  # the largest ε's, as a part of the smallest's
 class Figure4(SimulatedExperiment[dict[Work, Array]]):
     """Figure 4 of the third paper: how far private posteriors are from the one without privacy (MMD²), over ε.
 
-    Some 5 minutes on two cores. d = 2, n = 100,000, one, five and ten data nodes, seven ε from 0.1 to 10, 50 repeats of
-    the noise; as published (not private as claimed) and valid. Chains as for Figure 2. Exit code 4 where a distance
-    does not fall with ε. What is gathered are means over repeats, shape ``(ε,)``.
+    Some 5 minutes on two cores. Exit code 4 where a distance does not fall with ε. What is gathered are means over
+    repeats, shape ``(ε,)``.
     """
 
-    KIND: ClassVar = "mcmc-figure-4"
-    LABEL: ClassVar = "distances"
+    KIND, LABEL = "mcmc-figure-4", "distances"
     METHODS: ClassVar = (*SAMPLERS, FAST)
 
     features: tuple[int, ...] = (D,)
 
     def work(self, cell: Work) -> Result:
-        """MMD² of every repeat at every ε, a list over ε of a list over repeats; and what the sampler says."""
         began = time.perf_counter()
         of, found = simulated.population(cell.d, self.seed), self.made(cell)
-        reference = _non_private(of, stream(self.seed, f"distributed/mmd/{cell.d}"))
-        within = _mean_apart(reference, BANDWIDTH)
-        rng = stream(self.seed, f"distributed/mmd/{cell}")
+        mean, spread, a, b = simulated.non_private(of)
+        rng = stream(self.seed, f"distributed/mmd/{cell.d}")
+        sigma_y2 = b / rng.gamma(a, size=(DRAWS, 1))
+        reference = mean + np.sqrt(sigma_y2) * (rng.standard_normal((DRAWS, D)) @ np.linalg.cholesky(spread).T)
+        within, rng = _mean_apart(reference, BANDWIDTH), stream(self.seed, f"distributed/mmd/{cell}")
         values = [
             [mmd_squared(reference, _draws(found, i, r, rng), within=within) for r in range(self.repeats)]
             for i in range(len(self.epsilons))
@@ -70,7 +68,6 @@ class Figure4(SimulatedExperiment[dict[Work, Array]]):
         return {**super().notes(dict(found)), "bandwidth": BANDWIDTH}
 
     def tables(self, found: Mapping[Work, Array]) -> Iterator[Table]:
-        """One of each setting."""
         for setting in dict.fromkeys(work.setting for work in found):
             shown = over_epsilon(f"{setting}: mean MMD², d = {D}", "J, method", self.epsilons)
             for work, means in found.items():
@@ -79,23 +76,15 @@ class Figure4(SimulatedExperiment[dict[Work, Array]]):
             yield shown
 
     def checks(self, found: Mapping[Work, Array]) -> Iterator[Check]:
-        """The posteriors come to the one without privacy as ε grows."""
+        asked = f"at the largest ε at most {FALLEN:g} of that at the smallest"
         for work, means in found.items():
-            asked, told = (
-                f"at the largest ε at most {FALLEN:g} of that at the smallest",
-                f"{means[0]:.2e} to {means[-1]:.2e}",
-            )
-            yield Check(f"MMD² falls, {work}", asked, told, means[-1] <= FALLEN * means[0])
+            words = f"{means[0]:.2e} to {means[-1]:.2e}"
+            yield Check(f"MMD² falls, {work}", asked, words, means[-1] <= FALLEN * means[0])
 
     def draw(self, found: Mapping[Work, Array], path: Path) -> None:
-        """Panels by setting and J."""
         settings, nodes = (list(dict.fromkeys(work[place] for work in found)) for place in (0, 2))
-        title, rows, columns = (
-            f"MMD² to the posterior without privacy: d = {D}, n = {simulated.ROWS:,}",
-            len(settings),
-            len(nodes),
-        )
-        with picture.drawing(path, rows=rows, columns=columns, size=(4.6, 3.8), title=title) as panels:
+        title = f"MMD² to the posterior without privacy: d = {D}, n = {simulated.ROWS:,}"
+        with picture.drawing(path, rows=len(settings), columns=len(nodes), size=(4.6, 3.8), title=title) as panels:
             for line, setting in zip(panels, settings, strict=True):
                 for axes, J in zip(line, nodes, strict=True):
                     for work, means in found.items():
@@ -109,21 +98,13 @@ class Figure4(SimulatedExperiment[dict[Work, Array]]):
             picture.legend(panels)
 
 
-def _non_private(of: simulated.Population, rng: np.random.Generator) -> Array:
-    mean, spread, a, b = simulated.non_private(of)
-    sigma_y2 = b / rng.gamma(a, size=(DRAWS, 1))
-    drawn: Array = mean + np.sqrt(sigma_y2) * (rng.standard_normal((DRAWS, len(mean))) @ np.linalg.cholesky(spread).T)
-    return drawn
-
-
 def _draws(found: Run, epsilon: int, repeat: int, rng: np.random.Generator) -> Array:
     if found.theta is not None:
         every = max(1, found.theta.shape[2] // KEPT)
         return found.theta[epsilon, repeat, every - 1 :: every]
     assert found.cov is not None
     root, mean = np.linalg.cholesky(found.cov[epsilon, repeat]), found.mean[epsilon, repeat]
-    drawn: Array = mean + rng.standard_normal((DRAWS_OF_FAST, len(mean))) @ root.T
-    return drawn
+    return np.asarray(mean + rng.standard_normal((DRAWS_OF_FAST, len(mean))) @ root.T)
 
 
 def mmd_squared(x: Array, y: Array, h: float = BANDWIDTH, *, within: float | None = None) -> float:
@@ -134,8 +115,7 @@ def mmd_squared(x: Array, y: Array, h: float = BANDWIDTH, *, within: float | Non
     """
     own = _mean_apart(x, h) if within is None else within
     across = float(_exponentials(x, y, h).mean())
-    scale = math.pow(2 * math.pi * h, -x.shape[1] / 2)
-    return scale * (own + _mean_apart(y, h) - 2 * across)
+    return math.pow(2 * math.pi * h, -x.shape[1] / 2) * (own + _mean_apart(y, h) - 2 * across)
 
 
 def _mean_apart(x: Array, h: float) -> float:

@@ -9,9 +9,8 @@ How MCMC-normalX tunes its proposals of S_j is the code's but for two things, wh
 where it goes to (`adapted_as_published`):
 
 - *The start of α_j.* The code has (n_j/10)²; here it is at least what makes a step no longer than the noise
-  (`normal_x.first_log_alpha`). That is more on power plant (832,113, 33,285 and 8,310 at J = 1, 5 and 10, where the
-  code has 585,990, 23,440 and 5,852) and on one or two nodes of bike sharing, so that steps are up to 1.3 times
-  shorter there until adaptation begins.
+  (`normal_x.first_log_alpha`): more on power plant and on one or two nodes of bike sharing, where steps are up to 1.3
+  times shorter until adaptation begins.
 - *What adapts it.* The code smooths the decisions, A ← (1 - γ)A + γ·(1 if accepted, else 0), and then subtracts
   γ(A - 0.1) from ln α_j. Here it is γ(p - 0.1) with this step's acceptance probability p, whose mean is that of the
   decisions: the same fixed point, with less noise and no lag.
@@ -29,10 +28,13 @@ import numpy as np
 
 from inference.models.linear.nodes import fixed_s_fast
 from inference.models.linear.nodes.observed import NodeStatistics, Prior
+from inference.problem import Array
 from papers.experiment import C, Experiment, F, option
-from papers.mcmc2023.data import SETTINGS, Array
+from papers.mcmc2023.data import SETTINGS
 from papers.mcmc2023.paper import BERNSTEIN_SHELDON, FIXED_S, ITERATIONS, NORMAL_X
-from papers.mcmc2023.samplers.methods import kernel_of, ready
+from papers.mcmc2023.samplers import bernstein_sheldon
+from papers.mcmc2023.samplers.kernel import ADAPT_FROM, Kernel, Schedule
+from papers.mcmc2023.samplers.sampler import kernel_of, sample
 
 _NAMES = {NORMAL_X: "normal-x", FIXED_S: "fixed-s", BERNSTEIN_SHELDON: "bernstein-sheldon"}
 SAMPLERS = tuple(_NAMES)
@@ -41,13 +43,6 @@ COSTS = {BERNSTEIN_SHELDON: 20.0, NORMAL_X: 1.0, FIXED_S: 0.3}
 ITERATIONS_LEAST = 8
 """Of a sampler: the four draws after warm-up that R̂ of their halves needs."""
 _NEVER = 10**8  # an iteration that no chain comes to
-
-
-class Sampled(NamedTuple):
-    """Of R repeats: draws of θ after warm-up, shape ``(R, draws, d)``, and what there is to say of the run."""
-
-    theta: Array
-    report: dict[str, Any]
 
 
 def enough_iterations(text: str) -> int:
@@ -73,9 +68,6 @@ class DistributedExperiment(Experiment[C, F]):
         None, "MCMC-B&S too, with so many iterations (default: not)", type=enough_iterations, metavar="K"
     )
 
-    def prepare(self) -> None:
-        ready()
-
     def lengths(self) -> dict[str, int]:
         """Iterations of each method, 0 of those that need none; without MCMC-B&S where it is given none."""
         own = {method: self.iterations if method in SAMPLERS else 0 for method in self.METHODS}
@@ -94,6 +86,13 @@ def named(setting: str, what: str, nodes: int, method: str, iterations: int) -> 
     return f"{setting}, {what}, J = {nodes}, {method}" + (f", {iterations} iterations" if iterations else "")
 
 
+class Sampled(NamedTuple):
+    """Of R repeats: draws of θ after warm-up, shape ``(R, draws, d)``, and what there is to say of the run."""
+
+    theta: Array
+    report: dict[str, Any]
+
+
 def sampled(
     method: str,
     problems: Sequence[NodeStatistics],
@@ -107,8 +106,6 @@ def sampled(
     Args:
         method: one of `SAMPLERS`. bound_y: ‖Y‖ for the sampler as published; None for the library's defaults.
     """
-    from papers.mcmc2023.samplers.sampler import sample  # JAX is slow to import: closed forms need none
-
     half = iterations // 2
     kernel = _kernel(method, problems, iterations, bound_y)
     chains = sample(kernel, problems, prior, chains=1, warmup=half, draws=iterations - half, seed=seed)
@@ -126,44 +123,35 @@ def sampled(
 
 
 def split_rhat(draws: Array) -> Array:
-    """R̂ of the halves of all chains (Gelman et al. 2013, 11.4): near 1 where they agree.
+    """R̂ of the halves of all chains (Gelman et al. 2013, 11.4): near 1 where they agree. Shape ``(R, parameters)``.
 
     Args:
         draws: of R problems, shape ``(R, chains, draws, parameters)``.
-
-    Returns:
-        Shape ``(R, parameters)``.
     """
     half = draws.shape[2] // 2
     halves = np.concatenate([draws[:, :, :half], draws[:, :, half : 2 * half]], axis=1)
     within = halves.var(axis=2, ddof=1).mean(axis=1)
     between = halves.mean(axis=2).var(axis=1, ddof=1)
-    found: Array = np.sqrt((half - 1) / half + between / np.maximum(within, 1e-300))
-    return found
+    return np.asarray(np.sqrt((half - 1) / half + between / np.maximum(within, 1e-300)))
 
 
-def _kernel(method: str, problems: Sequence[NodeStatistics], iterations: int, bound_y: float | None) -> Any:
-    if bound_y is None:
-        return kernel_of(_NAMES[method], problems)
-    if method == BERNSTEIN_SHELDON:
-        from papers.mcmc2023.samplers.bernstein_sheldon import PUBLISHED
-
-        return kernel_of(_NAMES[method], problems, **PUBLISHED, sigma_y2_start=bound_y / 3)
-    published = {"ridge": 1.0, "sigma_y2_start": bound_y / 3, "sigma_y2_step": 0.1}
-    if method == FIXED_S:
-        return kernel_of(_NAMES[method], problems, **published)
-    return adapted_as_published(kernel_of(_NAMES[method], problems, **published, target=0.1), iterations // 10)
+def _kernel(method: str, problems: Sequence[NodeStatistics], iterations: int, bound_y: float | None) -> Kernel:
+    name, options = _NAMES[method], {}
+    if bound_y is not None:
+        options = {"ridge": 1.0, "sigma_y2_start": bound_y / 3, "sigma_y2_step": 0.1}
+        if method == BERNSTEIN_SHELDON:
+            options = {**bernstein_sheldon.PUBLISHED, "sigma_y2_start": bound_y / 3}
+        elif method == NORMAL_X:
+            return adapted_as_published(kernel_of(name, problems, **options, target=0.1), iterations // 10)
+    return kernel_of(name, problems, **options)
 
 
 @cache
-def adapted_as_published(kernel: Any, first: int) -> Any:
+def adapted_as_published(kernel: Kernel, first: int) -> Kernel:
     """The kernel with the code's adaptation: by γ_i = i^-0.6 of all iterations i, from the first on to the very end.
 
     The library counts i from where adaptation begins, and stops with the warm-up: it adapts faster, and then no more.
     """
-    from papers.mcmc2023.samplers.kernel import Schedule
-    from papers.mcmc2023.samplers.residual_variance import ADAPT_FROM
-
     begun = round(ADAPT_FROM * _NEVER)
 
     def step(key: Any, state: Any, observed: NodeStatistics, prior: Prior, schedule: Schedule) -> Any:

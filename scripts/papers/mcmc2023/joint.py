@@ -3,7 +3,7 @@
 There are two ways to draw parameters and data together:
 
 - *marginal-conditional*: parameters from the prior, then data given these. Here the data are literally made: rows of
-  features and targets, their sums, and noise (`subjects`). No part of a sampler takes part in it.
+  features and targets, their sums, and noise (`sampler_checks`). No part of a sampler takes part in it.
 - *successive-conditional*: a step of the sampler given the data, then new data given the parameters, and so on.
 
 A sampler is right if its step leaves p(parameters | data) invariant for all data, and then both draw from the same
@@ -34,12 +34,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
+from scipy.stats import ks_2samp, norm
 
 from inference.models.linear.nodes.observed import NodeStatistics, Prior
+from inference.problem import Array
 from papers.mcmc2023.samplers.kernel import Kernel, Schedule
 
-Array = NDArray[np.float64]
 Position = dict[str, Any]
 """Parameters by name: numpy arrays with a leading axis for the chains, or one chain's JAX arrays."""
 
@@ -52,44 +52,27 @@ QUICKLY_COMPILED = {"xla_backend_optimization_level": 1}  # a fifth less time, a
 
 
 class Subject(NamedTuple):
-    """A sampler under test, and the joint distribution that it is to leave invariant.
-
-    Attributes:
-        kernel: of the sampler.
-        draw: independent draws of parameters and data, ``(rng, count) -> (position, observed)``, all arrays with a
-            leading axis of that length.
-        renew: data given the parameters of one chain, ``(normals, position, observed) -> observed``; what is fixed of
-            the data before stays. normals: how many independent N(0, 1) that takes.
-        enter: one chain's state with the position put in its place, ``(state, position, observed, prior) -> state``,
-            and whatever a state remembers that follows from it.
-        leave: what moved, of one chain's state.
-        functions: test functions of the draws, ``(position, observed) -> {name: (count,)}``.
-    """
+    """A sampler under test, and the joint distribution that it is to leave invariant."""
 
     kernel: Kernel
     prior: Prior
     draw: Callable[[np.random.Generator, int], tuple[Position, NodeStatistics]]
+    """Independent draws of parameters and data, ``(rng, count)``: all arrays with a leading axis of that length."""
     renew: Callable[[Any, Position, NodeStatistics], NodeStatistics]
-    normals: int
-    enter: Enter
-    leave: Callable[[Any], Position]
-    functions: Callable[[Position, NodeStatistics], dict[str, Array]]
+    """Data given the parameters of one chain, ``(normals, position, observed)``; what is fixed of the data stays."""
+    normals: int  # how many independent N(0, 1) that takes
+    enter: Enter  # one chain's state with the position put in its place, and whatever follows from it
+    leave: Callable[[Any], Position]  # what moved, of one chain's state
+    functions: Callable[[Position, NodeStatistics], dict[str, Array]]  # test functions of the draws, each ``(count,)``
 
 
 class Verdict(NamedTuple):
-    """What the comparison of both simulators found.
+    """What the comparison of both simulators found."""
 
-    Attributes:
-        p: of each test, by test function and test.
-        memory: correlation of start and end by test function, of those of parameters alone. unmoved: of the same, the
-            share of chains where they are equal.
-        acceptance: mean acceptance probability by block.
-    """
-
-    p: dict[tuple[str, str], float]
-    memory: dict[str, float]
-    unmoved: dict[str, float]
-    acceptance: dict[str, float]
+    p: dict[tuple[str, str], float]  # of each test, by test function and test
+    memory: dict[str, float]  # correlation of start and end by test function, of those of parameters alone
+    unmoved: dict[str, float]  # of the same, the share of chains where they are equal
+    acceptance: dict[str, float]  # mean acceptance probability by block
 
     @property
     def alarm(self) -> float:
@@ -150,16 +133,13 @@ def successive(subject: Subject) -> Advance:
         with jax.enable_x64(True):
             given = jax.tree.map(jnp.asarray, (moves, position, observed))
             chains = len(moves.normals)
-            parts = [_part(given, start, start + AT_ONCE) for start in range(0, chains, AT_ONCE)]
+            cuts = [slice(start, start + AT_ONCE) for start in range(0, chains, AT_ONCE)]
+            parts = [jax.tree.map(lambda array, cut=cut: array[cut], given) for cut in cuts]
             found = [jax.tree.map(np.asarray, compiled(*part, jnp.asarray(number))) for part in parts]
         together: tuple[Any, Any, Any] = jax.tree.map(lambda *arrays: np.concatenate(arrays), *found)
         return together
 
     return advance
-
-
-def _part(chains: Any, start: int, end: int) -> Any:
-    return jax.tree.map(lambda array: array[start:end], chains)
 
 
 _variant: list[Any] = []
@@ -192,16 +172,14 @@ def verdict(subject: Subject, advance: Advance, *, chains: int, steps: int, seed
     moves = Moves(keys, rng.standard_normal((chains, steps, subject.normals)))
     position, observed, acceptance = advance(moves, *start, variant)
     functions = [subject.functions(*draws) for draws in (start, (position, observed), reference)]
-    p: dict[tuple[str, str], float] = {}
-    memory: dict[str, float] = {}
-    unmoved: dict[str, float] = {}
+    found = Verdict({}, {}, {}, {block: float(np.mean(one)) for block, one in acceptance.items()})
     for name in functions[0]:
         first, last, independent = (one[name] for one in functions)
-        found, correlation = compared(first, last, independent)
-        p |= {(name, test): value for test, value in found.items()}
+        p, correlation = compared(first, last, independent)
+        found.p.update({(name, test): value for test, value in p.items()})
         if name.startswith(PARAMETER):
-            memory[name], unmoved[name] = correlation, float(np.mean(first == last))
-    return Verdict(p, memory, unmoved, {block: float(np.mean(one)) for block, one in acceptance.items()})
+            found.memory[name], found.unmoved[name] = correlation, float(np.mean(first == last))
+    return found
 
 
 REFERENCE = 4  # independent draws for each chain
@@ -215,8 +193,6 @@ def compared(start: Array, end: Array, reference: Array) -> tuple[dict[str, floa
     """
     if not np.isfinite(end).all():
         return {"finite": 0.0}, 0.0
-    from scipy.stats import ks_2samp
-
     ordered = np.sort(reference)
     before, after = ((np.searchsorted(ordered, values) + 0.5) / (len(ordered) + 1) for values in (start, end))
     p = {
@@ -229,7 +205,5 @@ def compared(start: Array, end: Array, reference: Array) -> tuple[dict[str, floa
 
 def _paired(differences: Array) -> float:
     """Two-sided p-value that independent differences have mean zero; 1 where nothing has moved at all."""
-    from scipy.stats import norm
-
     spread = float(differences.std(ddof=1))
     return 1.0 if spread == 0 else float(2 * norm.sf(abs(differences.mean()) / spread * np.sqrt(len(differences))))

@@ -18,9 +18,9 @@ with it, beside bounds that are read from the data:
 **Valid** are two local rounds of the ideal functionality, of the protocol's exact noise for the replacement of one row,
 on one account of μ²: `MEANS_SHARE` of it for the sums of all columns, which give the means that columns are centred at
 (all that the published centring does, and no more of a constant feature is needed), the rest for S and z; for adaSSP's
-S, z and eigenvalue, too, whose own split of (ε, δ) spends less than that. Then a row is
-in the box of its public bounds and in a ball, and the blocks have integer weights that follow from these alone: those
-of the smallest error of z - Sθ, for a θ that explains half of the target.
+S, z and eigenvalue, too, whose own split of (ε, δ) spends less than that. Then a row is in the box of its public bounds
+and in a ball, and the blocks have integer weights that follow from these alone: those of the smallest error of z - Sθ,
+for a θ that explains half of the target.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ from dca_proto.statistics.regression import Regression
 from dca_proto.statistics.weights import best_regression_weights
 from emulator.ideal import IdealSwarm
 from inference.models.linear.nodes.observed import NodeStatistics, nodes_of
-from papers.mcmc2023.data import Array, Statistics, Valid, blocks
+from inference.problem import Array
+from papers.mcmc2023.data import Statistics, Valid, blocks
 from papers.mcmc2023.samplers import adassp
 
 MEANS_SHARE = 0.1
@@ -119,24 +120,22 @@ def with_noise(
     """One release of all nodes with ordinary Gaussian noise.
 
     Args:
-        exact: their sums. sigma_S, sigma_z, sigma_u: standard deviations of the noise in each unique term of S, in z,
-            and in u; None releases no u.
+        sigma_S, sigma_z, sigma_u: standard deviations of the noise in each unique term of S, in z, and in u; None
+            releases no u.
     """
     J, d = exact.z.shape
     z = exact.z + sigma_z * rng.standard_normal((J, d))
     S = exact.S + sigma_S * symmetric_normals(rng, J, d)
     u = np.full(J, math.nan) if sigma_u is None else exact.u + sigma_u * rng.standard_normal(J)
-    variance_u = math.nan if sigma_u is None else sigma_u**2
-    variances = (np.full(J, variance) for variance in (sigma_S**2, sigma_z**2, variance_u))
-    variance_S, variance_z, variance_u_each = variances
-    return NodeStatistics(S, z, exact.n.astype(float), variance_S, variance_z, u, variance_u_each)
+    of_u = math.nan if sigma_u is None else sigma_u**2
+    variance_S, variance_z, variance_u = (np.full(J, one) for one in (sigma_S**2, sigma_z**2, of_u))
+    return NodeStatistics(S, z, exact.n.astype(float), variance_S, variance_z, u, variance_u)
 
 
 def symmetric_normals(rng: np.random.Generator, count: int, d: int) -> Array:
     """M of eq. (2): symmetric with independent unit normals on and above the diagonal, shape ``(count, d, d)``."""
     upper = np.triu(rng.standard_normal((count, d, d)))
-    made: Array = upper + np.triu(upper, 1).transpose(0, 2, 1)
-    return made
+    return np.asarray(upper + np.triu(upper, 1).transpose(0, 2, 1))
 
 
 def local_round(
@@ -148,15 +147,12 @@ def local_round(
     target_square: bool = False,
     constant: float = 0.0,
 ) -> NodeStatistics:
-    """What nodes release of rows as they are, by one local round in units of the bounds.
+    """What nodes release of rows as they are, by one local round in units of the bounds; in the units of the rows.
 
     Args:
         parts: of each node, shape ``(n_j, d + 1)``, the target last.
         bounds: radius of the features, and bound of the target. random: for ids and noise keys.
         constant: of a feature before the others, in the units of the rows; 0 for none.
-
-    Returns:
-        In the units of the rows.
     """
     (X, Y), d = bounds, parts[0].shape[1] - 1
     columns = [*(f"x{place + 1}" for place in range(d)), "y"]
@@ -170,27 +166,29 @@ def local_round(
         "intercept": constant > 0,
         "intercept_bound": constant / X if constant else 1.0,
     }
+    found = nodes_of(_held(parts, columns, budget, random, "regression", parameters))
+    scales = {"S": X**2, "z": X * Y, "u": Y**2, "constant": X}
+    scales |= {"variance_S": X**4, "variance_z": (X * Y) ** 2, "variance_u": Y**4}
+    return found._replace(**{name: getattr(found, name) * scale for name, scale in scales.items()})
+
+
+def _held(
+    parts: Sequence[Array],
+    columns: Sequence[str],
+    budget: Budget,
+    random: Random,
+    statistic: str,
+    parameters: dict[str, Any],
+    share: float = 1.0,
+) -> NoisyAggregate:
     terms = JobTerms(budget=budget, clients=len(parts), tolerated=0, computes=())
-    request = NodeReleaseRequest("regression", parameters, rows_max=len(parts[-1]))
-    found = nodes_of(IdealSwarm(parts, columns, terms, random=random).hold(request))
-    return found._replace(
-        S=found.S * X**2,
-        z=found.z * X * Y,
-        u=found.u * Y**2,
-        variance_S=found.variance_S * X**4,
-        variance_z=found.variance_z * (X * Y) ** 2,
-        variance_u=found.variance_u * Y**4,
-        constant=found.constant * X,
-    )
+    request = NodeReleaseRequest(statistic, parameters, share, rows_max=len(parts[-1]))
+    return IdealSwarm(parts, columns, terms, random=random).hold(request)
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """The rounds of so many data nodes that hold these rows in contiguous blocks.
-
-    Args:
-        random: for ids and noise keys.
-    """
+    """The rounds of so many data nodes, which hold the rows in contiguous blocks; `random`: for ids and noise keys."""
 
     rows: Valid
     nodes: int
@@ -204,19 +202,16 @@ class Rounds:
 
     def means(self) -> Array:
         """Released means of features and target, in half-widths from the middle of their bounds, shape ``(d + 1,)``."""
-        total = self._hold("sum", self._columns(np.zeros(self._width), np.ones(self._width)), MEANS_SHARE)
+        width = len(self.rows.schema.columns)
+        total = self._hold("sum", self._columns(np.zeros(width), np.ones(width)), MEANS_SHARE)
         return np.clip(total.value / total.contributors, -1, 1)
 
     def regression(self, means: Array, *, target_square: bool = False) -> NoisyAggregate:
         """S and z, and yᵀy if wanted, of columns around these means; ``nodes`` has what each node released."""
-        radius, features = self.rows.radius, self._width - 1
+        radius, features = self.rows.radius, len(self.rows.schema.features)
         known = self._columns(means, 1 + np.abs(means)) | {"target_square": target_square, "radius": radius}
         known["weights"] = list(_weights(features, radius, float(known["bound"][-1]), target_square))
         return self._hold("regression", known, 1 - MEANS_SHARE)
-
-    @property
-    def _width(self) -> int:
-        return len(self.rows.schema.columns)
 
     def _columns(self, means: Array, bounds: Array) -> dict[str, Any]:
         schema = self.rows.schema
@@ -229,21 +224,19 @@ class Rounds:
 
     def _hold(self, statistic: str, parameters: dict[str, Any], share: float) -> NoisyAggregate:
         parts = [self.rows.rows[part] for part in blocks(len(self.rows.rows), self.nodes)]
-        terms = JobTerms(budget=self.budget, clients=self.nodes, tolerated=0, computes=())
-        swarm = IdealSwarm(parts, self.rows.schema.columns, terms, random=self.random)
-        return swarm.hold(NodeReleaseRequest(statistic, parameters, share, rows_max=len(parts[-1])))
+        return _held(parts, self.rows.schema.columns, self.budget, self.random, statistic, parameters, share)
 
 
 @lru_cache(maxsize=4096)
 def _weights(features: int, radius: float, bound_y: float, target_square: bool) -> tuple[int, int, int]:
     """For features that are held by the radius alone."""
-    columns = tuple(map(str, range(features + 1)))
+    width = features + 1
     statistic = Regression(
-        columns=columns,
-        centre=(0.0,) * len(columns),
-        scale=(1.0,) * len(columns),
+        columns=tuple(map(str, range(width))),
+        centre=(0.0,) * width,
+        scale=(1.0,) * width,
         bound=(2.0,) * features + (bound_y,),
         target_square=target_square,
         radius=radius,
     )
-    return best_regression_weights(statistic, FRACTION_BITS, (1 / (features + 1), 1.0, 1 / (features + 1)))
+    return best_regression_weights(statistic, FRACTION_BITS, (1 / width, 1.0, 1 / width))

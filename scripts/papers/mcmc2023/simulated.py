@@ -29,11 +29,10 @@ import numpy as np
 from dca_proto.privacy.budget import Budget
 from inference.models.linear.nodes.fixed_s_fast import SD, VARIANCE, crude_sigma_y2
 from inference.models.linear.nodes.observed import NodeStatistics, Prior
-from inference.problem import stream
+from inference.problem import Array, stream
 from papers.experiment import F
 from papers.mcmc2023 import fits, releases
-from papers.mcmc2023.data import PUBLISHED, Array, Statistics, blocks
-from papers.mcmc2023.fits import SAMPLERS, DistributedExperiment
+from papers.mcmc2023.data import PUBLISHED, Statistics, blocks
 from papers.mcmc2023.paper import ADASSP, BERNSTEIN_SHELDON, EPSILONS, NODES, NON_PRIVATE, REPEATS
 
 ROWS, DELTA = 100_000, 1e-5
@@ -64,19 +63,12 @@ class Population:
 
 
 class Run(NamedTuple):
-    """What a method found at J nodes, for all ε and R repeats.
+    """What a method found at J nodes, for all ε and R repeats."""
 
-    Attributes:
-        mean: of θ's posterior, or its estimate, shape ``(ε, R, d)``.
-        theta: draws of it after warm-up, shape ``(ε, R, draws, d)``; None without a sampler.
-        cov: of θ in closed form, shape ``(ε, R, d, d)``; None of other methods.
-        report: of the sampler.
-    """
-
-    mean: Array
-    theta: Array | None
-    cov: Array | None
-    report: dict[str, Any]
+    mean: Array  # of θ's posterior, or its estimate, (ε, R, d)
+    theta: Array | None  # draws of it after warm-up, (ε, R, draws, d), of a sampler
+    cov: Array | None  # of θ in closed form, (ε, R, d, d), where there is one
+    report: dict[str, Any]  # of the sampler
 
 
 class Work(NamedTuple):
@@ -96,16 +88,16 @@ class Work(NamedTuple):
 def population(d: int, seed: int, rows: int = ROWS) -> Population:
     """The data set of d features."""
     rng = stream(seed, f"distributed/simulated/{d}")
-    Lambda, Sigma_x = min((_covariance(d, rng) for _ in range(CANDIDATES)), key=lambda one: _unlikeness(one[1]))
+
+    def covariance() -> tuple[Array, Array]:
+        """Λ and Σ_x."""
+        V = rng.standard_normal((d, d))
+        return V.T @ V, inverse_wishart(V.T @ V, d + 1, rng)
+
+    Lambda, Sigma_x = min((covariance() for _ in range(CANDIDATES)), key=lambda one: _unlikeness(one[1]))
     theta = rng.standard_normal(d)
     X = rng.standard_normal((rows, d)) @ np.linalg.cholesky(Sigma_x).T
     return Population(theta, Sigma_x, Lambda, X, X @ theta + rng.standard_normal(rows))
-
-
-def _covariance(d: int, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Λ and Σ_x."""
-    V = rng.standard_normal((d, d))
-    return V.T @ V, inverse_wishart(V.T @ V, d + 1, rng)
 
 
 def _unlikeness(Sigma_x: Array) -> float:
@@ -129,23 +121,18 @@ def complete_rows(rng: np.random.Generator, n: int, least: int, missing: float, 
 
 def non_private(of: Population) -> tuple[Array, Array, float, float]:
     """The conjugate posterior without privacy: μ_n and A_n⁻¹ of θ ~ N(μ_n, σ_y² A_n⁻¹), a_n and b_n of σ_y² ~ IG."""
-    d = len(of.theta)
-    precision = of.X.T @ of.X + PRIOR_B / (PRIOR_A - 1) * np.eye(d)  # as the published code has it
+    precision = of.X.T @ of.X + PRIOR_B / (PRIOR_A - 1) * np.eye(len(of.theta))  # as the published code has it
     mean, spread = np.linalg.solve(precision, of.X.T @ of.y), np.linalg.inv(precision)
     b = PRIOR_B + 0.5 * float(of.y @ of.y - mean @ precision @ mean)
     return np.asarray(mean, float), np.asarray(spread, float), PRIOR_A + len(of.y) / 2, max(b, PRIOR_B)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulatedExperiment(DistributedExperiment[Work, F]):
-    """Runs on the simulated data, of which a figure takes measures.
-
-    Attributes:
-        features: the d.
-    """
+class SimulatedExperiment(fits.DistributedExperiment[Work, F]):
+    """Runs on the simulated data of so many `features`, of which a figure takes measures."""
 
     QUICK: ClassVar = {"repeats": 5, "epsilons": (0.1, 1.0, 10.0), "nodes": (5,), "iterations": 400}
-    DEPENDS: ClassVar = ("seed", "repeats", "epsilons")
+    DEPENDS = ("seed", "repeats", "epsilons")
 
     repeats: int = REPEATS
     epsilons: tuple[float, ...] = EPSILONS
@@ -153,7 +140,6 @@ class SimulatedExperiment(DistributedExperiment[Work, F]):
     features: tuple[int, ...] = (2, 5)
 
     def cells(self) -> list[Work]:
-        """In the order of the panels."""
         return [
             Work(setting, d, nodes, method, iterations)
             for setting in self.setting
@@ -168,18 +154,17 @@ class SimulatedExperiment(DistributedExperiment[Work, F]):
     def made(self, work: Work) -> Run:
         """One method at J nodes and all ε."""
         of, is_published = population(work.d, self.seed), work.setting == PUBLISHED
-        exact = Statistics.of(of.X, of.y, work.nodes)
         bounds = of.bounds if is_published else of.public
-        bound_y = bounds[1]
+        bound_y, each = bounds[1], [epsilon for epsilon in self.epsilons for _ in range(self.repeats)]
         if work.method == ADASSP:
             rng = stream(self.seed, f"distributed/simulated/adaSSP/{work.setting}/{work.d}/{work.nodes}")
-            each = ((*bounds, is_published, epsilon, DELTA, rng) for epsilon in _each(self.epsilons, self.repeats))
-            found = [releases.adassp_estimate(exact, *one) for one in each]
+            exact = Statistics.of(of.X, of.y, work.nodes)
+            found = [releases.adassp_estimate(exact, *bounds, is_published, one, DELTA, rng) for one in each]
             return Run(self._by_epsilon(np.stack(found)), None, None, {})
         square = work.method == BERNSTEIN_SHELDON
-        problems = _released(work.setting, work.d, work.nodes, square, self.seed, self.epsilons, self.repeats)
+        problems = _released(work.setting, work.d, work.nodes, square, self.seed, tuple(each))
         prior = prior_of(of, is_published)
-        if work.method in SAMPLERS:
+        if work.method in fits.SAMPLERS:
             of_published = bound_y if is_published else None
             sampled = fits.sampled(work.method, problems, prior, work.iterations, self.seed, of_published)
             theta = self._by_epsilon(sampled.theta)
@@ -203,22 +188,16 @@ def prior_of(of: Population, is_published: bool) -> Prior:
     return Prior(np.zeros(d), np.eye(d), np.array(2.0), np.array(1.0), of.Lambda, np.array(d + 1.0))
 
 
-def _each(epsilons: tuple[float, ...], repeats: int) -> list[float]:
-    """The ε of each problem."""
-    return [epsilon for epsilon in epsilons for _ in range(repeats)]
-
-
 @lru_cache(maxsize=8)
 def _released(
-    setting: str, d: int, nodes: int, square: bool, seed: int, epsilons: tuple[float, ...], repeats: int
+    setting: str, d: int, nodes: int, square: bool, seed: int, each: tuple[float, ...]
 ) -> tuple[NodeStatistics, ...]:
-    """Of all ε and repeats: the same for all methods but the one that needs yᵀy."""
+    """Of the ε of each problem: the same for all methods but the one that needs yᵀy."""
     of = population(d, seed)
     rng = stream(seed, f"distributed/simulated/noise/{setting}/{d}/{nodes}/{square}")
-    each = _each(epsilons, repeats)
     if setting == PUBLISHED:
-        exact = Statistics.of(of.X, of.y, nodes)
-        return tuple(releases.published(exact, *of.bounds, epsilon, DELTA, rng, square) for epsilon in each)
-    parts = [np.column_stack([of.X[part], of.y[part]]) for part in blocks(len(of.y), nodes)]
+        exact, bounds = Statistics.of(of.X, of.y, nodes), of.bounds
+        return tuple(releases.published(exact, *bounds, epsilon, DELTA, rng, square) for epsilon in each)
+    parts, public = [np.column_stack([of.X[part], of.y[part]]) for part in blocks(len(of.y), nodes)], of.public
     budgets = [Budget(epsilon, DELTA) for epsilon in each]
-    return tuple(releases.local_round(parts, of.public, one, rng.bytes, target_square=square) for one in budgets)
+    return tuple(releases.local_round(parts, public, one, rng.bytes, target_square=square) for one in budgets)

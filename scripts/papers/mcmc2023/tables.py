@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -22,25 +21,14 @@ from dca_proto.privacy.rounding import at_least
 from inference.bounds import PUBLISHED_WITH_ROWS
 from inference.models.linear.nodes.fixed_s_fast import SD, VARIANCE, crude_sigma_y2
 from inference.models.linear.nodes.observed import NodeStatistics, Prior, nodes_of, prior_of
-from inference.problem import stream
+from inference.problem import Array, stream
 from papers import picture
-from papers.experiment import DATA_HELP, Result, joint_interval, noted, option
-from papers.mcmc2023 import data, fits, releases
-from papers.mcmc2023.data import AIR_QUALITY, BIKE, DATA_SETS, POWER_PLANT, PUBLISHED, REAL, ROAD, VALID, Array
+from papers.experiment import Result, data_option, joint_interval, noted, option
+from papers.mcmc2023 import data, fits, paper, releases
+from papers.mcmc2023.data import AIR_QUALITY, BIKE, DATA_SETS, POWER_PLANT, PUBLISHED, REAL, ROAD, VALID
 from papers.mcmc2023.data import Statistics as Sums
 from papers.mcmc2023.fits import SAMPLERS, DistributedExperiment
-from papers.mcmc2023.paper import (
-    ADASSP,
-    BERNSTEIN_SHELDON,
-    FAST,
-    FLOOR_STYLE,
-    METHODS,
-    NODES,
-    REPEATS,
-    STYLES,
-    TABLES,
-    Printed,
-)
+from papers.mcmc2023.paper import ADASSP, BERNSTEIN_SHELDON, FAST, METHODS, NODES, REPEATS, STYLES, TABLES, Printed
 from papers.runner import Check, table
 
 EPSILON = 1.0
@@ -81,22 +69,16 @@ Released = tuple[NodeStatistics, Prior]
 
 
 class Case(NamedTuple):
-    """One repeat.
+    """One repeat."""
 
-    Attributes:
-        learnt: exact sums of the nodes. test: of the rows to predict, as of one node.
-        unit: of the target in published units. bound_x, bound_y: of rows. epsilon, delta: what S and z may cost.
-        released: what the nodes released and the prior, for the methods that learn from it.
-    """
-
-    learnt: Sums
-    test: Sums
-    unit: float
-    bound_x: float
+    learnt: Sums  # exact sums of the nodes
+    test: Sums  # of the rows to predict, as of one node
+    unit: float  # of the target in published units
+    bound_x: float  # bound_x, bound_y: of rows
     bound_y: float
-    epsilon: float
+    epsilon: float  # epsilon, delta: what S and z may cost
     delta: float
-    released: Released | None
+    released: Released | None  # what the nodes released and the prior, for the methods that learn from it
 
     def error(self, theta: Array) -> float:
         """Mean squared error of predictions, in published units."""
@@ -132,30 +114,24 @@ def _words(one: Found | Printed) -> str:
 class Tables(DistributedExperiment[Cell, list[Found]]):
     """Tables 1 and 2 of the third paper: prediction errors of distributed private regression, as published and valid.
 
-    Some 20 minutes on two cores. Power plant, bike sharing and air quality (and rows in the place of 3droad's), one,
-    five and ten data nodes, ε = 1, 50 repeats: the paper's methods, least squares without privacy and the zero
-    predictor. A sampler makes 10,000 iterations of one chain for each repeat, half of them warm-up, and all repeats in
-    one call. As published is with the published data handling, noise and starts, which are not private as claimed;
-    valid is with this library's local rounds. On bike sharing and air quality at J = 5 and 10 the chains of
-    MCMC-normalX have not mixed after 10,000 iterations. Exit code 4 where a mean lies outside the paper's widened
-    interval.
+    Some 20 minutes on two cores. As published is with the published data handling, noise and starts, which are not
+    private as claimed; valid is with this library's local rounds. On bike sharing and air quality at J = 5 and 10 the
+    chains of MCMC-normalX have not mixed after 10,000 iterations. Exit code 4 where a mean lies outside the paper's
+    widened interval.
 
     MCMC-B&S takes far longer than all else together, so it is asked for by itself; the file of --resume serves both.
     """
 
-    KIND: ClassVar = "mcmc-tables"
-    LABEL: ClassVar = "tables"
+    KIND, LABEL, DEPENDS = "mcmc-tables", "tables", ("seed", "repeats")
     QUICK: ClassVar = {"repeats": 5, "iterations": 400, "nodes": (5,), "data_set": (POWER_PLANT,)}
-    DEPENDS: ClassVar = ("seed", "repeats")
     METHODS: ClassVar = (*METHODS, NON_PRIVATE, ZERO)
 
-    data: Path | None = option(None, DATA_HELP, type=Path, metavar="FOLDER")
+    data: Path | None = data_option()
     data_set: tuple[str, ...] = option(DATA_SETS, "only this one; may be repeated", action="append", choices=DATA_SETS)
     repeats: int = REPEATS
     nodes: tuple[int, ...] = NODES
 
     def prepare(self) -> None:
-        super().prepare()
         for setting in self.setting:
             for name in self.data_set:
                 data.problem(name, self.data, setting)
@@ -173,7 +149,6 @@ class Tables(DistributedExperiment[Cell, list[Found]]):
         return fits.cost(cell.method, cell.iterations, cell.nodes, _FEATURES[cell.name])
 
     def work(self, cell: Cell) -> Result:
-        """The errors of a cell's repeats, and what its sampler says."""
         began = time.perf_counter()
         cases = list((self._published if cell.setting == PUBLISHED else self._valid)(cell))
         theta, report = self._estimates(cell, cases)
@@ -181,7 +156,7 @@ class Tables(DistributedExperiment[Cell, list[Found]]):
         return {"errors": errors, **report, "wall_seconds": round(time.perf_counter() - began, 2)}
 
     def _published(self, cell: Cell) -> Iterator[Case]:
-        rows = _rows(cell.name, self.data)
+        rows = data.published(cell.name, self.data)
         X, Y, delta, d = rows.bound_x, rows.bound_y, rows.delta, rows.X.shape[1]
         learnt, test = Sums.of(rows.X, rows.y, cell.nodes), Sums.of(rows.X_test, rows.y_test, 1)
         square = cell.method == BERNSTEIN_SHELDON
@@ -217,7 +192,8 @@ class Tables(DistributedExperiment[Cell, list[Found]]):
             return np.stack(list(exact)), {}
         if cell.method == ADASSP:
             rng = stream(self.seed, f"distributed/adaSSP/{cell.setting}/{cell.name}/{cell.nodes}")
-            return np.stack([_adassp(case, is_published, rng) for case in cases]), {}
+            each = ((c.learnt, c.bound_x, c.bound_y, is_published, c.epsilon, c.delta, rng) for c in cases)
+            return np.stack([releases.adassp_estimate(*one) for one in each]), {}
         problems, priors = zip(*(case.released for case in cases if case.released is not None), strict=True)
         if cell.method == FAST:
             sigma_y2 = [crude_sigma_y2(case.bound_y, VARIANCE if is_published else SD) for case in cases]
@@ -243,7 +219,6 @@ class Tables(DistributedExperiment[Cell, list[Found]]):
         }
 
     def tables(self, found: Sequence[Found]) -> Iterator[Table]:
-        """One of each setting, with the paper's figures below ours in the published one."""
         for setting in dict.fromkeys(one.cell.setting for one in found):
             own = {one.cell.key: one for one in found if one.cell.setting == setting}
             methods = [method for method in self.METHODS if any(key[2] == method for key in own)]
@@ -259,7 +234,6 @@ class Tables(DistributedExperiment[Cell, list[Found]]):
             yield noted(shown, _ROAD_SAID) if any(name == ROAD for name, *_ in own) else shown
 
     def checks(self, found: Sequence[Found]) -> Iterator[Check]:
-        """What the tables must show, of the cells that there are."""
         published, valid = ({o.cell.key: o for o in found if o.cell.setting == s} for s in (PUBLISHED, VALID))
         for method in METHODS:
             keys = [(name, nodes, method) for name in REAL for nodes in NODES if (name, nodes, method) in published]
@@ -287,7 +261,6 @@ class Tables(DistributedExperiment[Cell, list[Found]]):
                 yield Check(f"valid, {name}, J = 1", asked, told, worst.mean < zero.mean)
 
     def draw(self, found: Sequence[Found], path: Path) -> None:
-        """A panel for each data set and setting, means and intervals over J."""
         settings, names = (list(dict.fromkeys(one.cell[place] for one in found)) for place in (0, 1))
         title = f"Prediction errors at ε = {at_least(EPSILON)}: means and 90 % intervals (grey, aside: the paper's)"
         rows, columns = len(settings), len(names)
@@ -298,16 +271,6 @@ class Tables(DistributedExperiment[Cell, list[Found]]):
                     axes.set_title(f"{name}{' (simulated)' if name == ROAD else ''}, {setting}", fontsize=11)
                 line[0].set_ylabel("mean squared error")
             picture.legend(panels)
-
-
-@lru_cache(maxsize=4)
-def _rows(name: str, folder: Path | None) -> data.Published:
-    return data.published(name, folder)
-
-
-def _adassp(case: Case, is_published: bool, rng: np.random.Generator) -> Array:
-    of_rows = (case.bound_x, case.bound_y, is_published)
-    return releases.adassp_estimate(case.learnt, *of_rows, case.epsilon, case.delta, rng)
 
 
 def is_near(mean: float, printed: Printed) -> bool:
@@ -341,7 +304,7 @@ def _panel(axes: Any, found: Sequence[Found]) -> None:
         _bars(axes, x, own, label=method, markersize=5, capsize=2, **STYLES[method])
     by_method = {one.cell.method: one.mean for one in found}
     if by_method.get(NON_PRIVATE, 0.0) > _LEAST:
-        axes.axhline(by_method[NON_PRIVATE], label=NON_PRIVATE, **FLOOR_STYLE)
+        axes.axhline(by_method[NON_PRIVATE], label=NON_PRIVATE, **paper.FLOOR_STYLE)
     if ZERO in by_method:
         picture.zero_line(axes, by_method[ZERO])
     axes.set_yscale("log")

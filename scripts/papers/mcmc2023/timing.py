@@ -23,12 +23,12 @@ from rich.table import Table
 
 from dca_proto.privacy.accounting import mu_of
 from inference.models.linear.nodes.observed import NodeStatistics, Prior
-from inference.problem import stream
+from inference.problem import Array, stream
 from papers.experiment import Experiment, Result
-from papers.mcmc2023.data import Array, Statistics
+from papers.mcmc2023.data import Statistics
 from papers.mcmc2023.releases import with_noise
 from papers.mcmc2023.samplers.kernel import Kernel, Schedule
-from papers.mcmc2023.samplers.methods import SAMPLED, kernel_of
+from papers.mcmc2023.samplers.sampler import SAMPLED, kernel_of
 from papers.picture import COLOURS, MARKERS, drawing
 from papers.runner import Check, table
 
@@ -71,16 +71,12 @@ class Curve(NamedTuple):
 class Timing(Experiment[Cell, list[Curve]]):
     """Figure 3 of the third paper: time per iteration of the samplers over d, at J = 1, 5 and 10.
 
-    Some 7 minutes. Each sampler runs compiled, one chain on one core, five times; compiling is timed apart. Exit code 4
-    where one of ours grows faster than d³ (slope of the logarithms from d = 15 on), or MCMC-B&S does not, or not
-    visibly faster than ours. Times are CPU times of this machine, and of the five runs the least counts: other work on
-    it can only add to them.
+    Some 7 minutes. Exit code 4 where one of ours grows faster than d³ (slope of the logarithms from d = 15 on), or
+    MCMC-B&S does not, or not visibly faster than ours.
     """
 
-    KIND: ClassVar = "mcmc-figure-3"
-    LABEL: ClassVar = "time per iteration"
+    KIND, LABEL, ALONE = "mcmc-figure-3", "time per iteration", True
     QUICK: ClassVar = {"sizes": (2, 15, 20), "nodes": (5,)}
-    ALONE: ClassVar = True
 
     sizes: tuple[int, ...] = (1, 3, 8, 15, 20, 30, 40)
     nodes: tuple[int, ...] = (1, 5, 10)
@@ -89,7 +85,6 @@ class Timing(Experiment[Cell, list[Curve]]):
         return [Cell(method, J, d) for method in SAMPLED for J in self.nodes for d in self.sizes]
 
     def work(self, cell: Cell) -> Result:
-        """Seconds per iteration of some runs, and seconds of compilation, on one core."""
         observed, prior = _problem(cell, self.seed)
         with jax.enable_x64(True):
             return _timed(kernel_of(cell.method, observed), *jax.tree.map(jnp.asarray, (observed, prior)))
@@ -107,7 +102,6 @@ class Timing(Experiment[Cell, list[Curve]]):
         return {"rows": ROWS, "epsilon": EPSILON}
 
     def tables(self, found: Sequence[Curve]) -> Iterator[Table]:
-        """Microseconds per iteration."""
         heads, title = (f"d = {d}" for d in self.sizes), "µs of CPU per iteration: least (most) of the runs"
         shown = table(title, "method, J", *heads, "slope", "compiled in s")
         for one in found:
@@ -117,7 +111,6 @@ class Timing(Experiment[Cell, list[Curve]]):
         yield shown
 
     def checks(self, found: Sequence[Curve]) -> Iterator[Check]:
-        """Ours grow no faster than d³, and Bernstein and Sheldon's faster than that, and visibly faster than ours."""
         for one in (one for one in found if one.method != OPPONENT):
             name, asked = f"growth of {one.method}, J = {one.nodes}", f"slope at most {CUBIC:g}"
             yield Check(name, asked, f"{one.slope:.2f}", one.slope <= CUBIC)
@@ -132,7 +125,6 @@ class Timing(Experiment[Cell, list[Curve]]):
             yield Check(f"{OPPONENT} grows faster, J = {theirs.nodes}", asked, words, holds)
 
     def draw(self, found: Sequence[Curve], path: Path) -> None:
-        """A panel for each J, both axes logarithmic."""
         methods, title = list(SAMPLED), "CPU time per iteration, one core, least of the runs"
         with drawing(path, columns=len(self.nodes), size=(4.4, 4.0), title=title) as panels:
             for axes, J in zip(panels[0], self.nodes, strict=True):

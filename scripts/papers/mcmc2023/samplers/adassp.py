@@ -26,9 +26,8 @@ and holds below ε = 1 only. From ε = 1 at δ = 1e-5, and from 5 at 1e-4, λ̃ 
     λ_min        X²                           X²
 
 The first three under replacement are those of `dca_proto.statistics.regression_sensitivity` (d >= 2; with one feature
-they are upper bounds). λ_min moves by no more under replacement than when a row is added: by Weyl's inequality
-λ_min(S + x'x'ᵀ - xxᵀ) - λ_min(S) is at most λ_max(x'x'ᵀ - xxᵀ) <= |x'|² <= X², and the same the other way around. It is
-attained where x' alone spans a direction and x is one of many in another.
+they are upper bounds). λ_min moves by no more under replacement than when a row is added, by Weyl's inequality:
+λ_min(S + x'x'ᵀ - xxᵀ) - λ_min(S) <= λ_max(x'x'ᵀ - xxᵀ) <= |x'|² <= X², which is attained.
 
 The noise of `release` is NumPy's, for experiments on one machine: it is no device's.
 """
@@ -40,12 +39,11 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from inference.problem import Array
+
 MuOf = Callable[[float, float], float]
 """μ of the exact Gaussian mechanism at (ε, δ): noise of Δ/μ is what it needs (`dca_proto.privacy.accounting.mu_of`)."""
-
 JOINT, SEPARATE = BUDGETS = ("joint", "separate")
 EXACT, PUBLISHED = EIGENVALUES = ("exact", "published")
 FAILURE = 0.05  # p: of S + λI being no larger than S, in the paper's experiments
@@ -72,19 +70,14 @@ class Sensitivities(NamedTuple):
 
 
 class Ridge(NamedTuple):
-    """What one data node releases, or what follows from it.
+    """What one data node releases, or what follows from it."""
 
-    Attributes:
-        S: noisy, symmetric, shape ``(d, d)``. z: noisy, shape ``(d,)``. ridge: λ, at least 0.
-        sigma_S, sigma_z, sigma_eigenvalue: standard deviations of the noise in each unique term of S, in z, and in λ̃.
-    """
-
-    S: Array
-    z: Array
-    ridge: float
-    sigma_S: float  # noqa: N815 - the paper's S
+    S: Array  # noisy, symmetric, (d, d)
+    z: Array  # noisy, (d,)
+    ridge: float  # λ, at least 0
+    sigma_S: float  # noqa: N815 - standard deviation of the noise in each unique term of S
     sigma_z: float
-    sigma_eigenvalue: float
+    sigma_eigenvalue: float  # in λ̃
 
 
 def release(
@@ -104,19 +97,20 @@ def release(
 
     Args:
         S: exact XᵀX, shape ``(d, d)``. z: exact Xᵀy, shape ``(d,)``.
-        budgets, eigenvalue: as at the head of this file.
-        p: how often S + λI may be no upper bound of the exact S, below 1.
+        budgets, eigenvalue: as at the head of this file. p: how often S + λI may be no upper bound of the exact S.
     """
-    sigma_S, sigma_z = _sigmas(epsilon, delta, sensitivities, mu_of, budgets)
-    log_6 = math.log(6 / delta)
+    if budgets == JOINT:
+        sigma_S = sigma_z = sensitivities.both / mu_of(2 * epsilon / 3, 2 * delta / 3)
+    else:
+        sigma_S, sigma_z = (one / mu_of(epsilon / 3, delta / 3) for one in (sensitivities.S, sensitivities.z))
+    log_6, d = math.log(6 / delta), len(z)
     if eigenvalue == PUBLISHED:
         sigma = assumed = math.sqrt(log_6) / (epsilon / 3) * sensitivities.eigenvalue
     else:
         sigma, assumed = sensitivities.eigenvalue / mu_of(epsilon / 3, delta / 3), sigma_S
-    d = len(z)
     smallest = float(np.linalg.eigvalsh(S)[0]) + sigma * float(rng.standard_normal())
     bound = max(smallest - math.sqrt(log_6) * sigma, 0.0)  # λ̃
-    ridge = max(0.0, _reach(d, assumed, p) - bound)
+    ridge = max(0.0, math.sqrt(d * math.log(2 * d**2 / p)) * assumed - bound)
     upper = np.triu(rng.standard_normal((d, d)))
     noise = upper + np.triu(upper, 1).T
     return Ridge(S + sigma_S * noise, z + sigma_z * rng.standard_normal(d), ridge, sigma_S, sigma_z, sigma)
@@ -126,17 +120,3 @@ def estimate(nodes: Sequence[Ridge]) -> Array:
     """The trainer's side: θ̂ of all nodes' releases, eq. (15), shape ``(d,)``, in the units of S and z."""
     S = np.sum([node.S for node in nodes], axis=0) + sum(node.ridge for node in nodes) * np.eye(len(nodes[0].z))
     return np.asarray(np.linalg.solve(S, np.sum([node.z for node in nodes], axis=0)), float)
-
-
-def _reach(d: int, sigma: float, p: float) -> float:
-    """What the noise in S exceeds in spectral norm with a probability of about p. sigma: of each unique term."""
-    return math.sqrt(d * math.log(2 * d**2 / p)) * sigma
-
-
-def _sigmas(epsilon: float, delta: float, of: Sensitivities, mu_of: MuOf, budgets: str) -> tuple[float, float]:
-    """Standard deviations of the noise in S and in z."""
-    if budgets == JOINT:
-        sigma = of.both / mu_of(2 * epsilon / 3, 2 * delta / 3)
-        return sigma, sigma
-    mu = mu_of(epsilon / 3, delta / 3)
-    return of.S / mu, of.z / mu

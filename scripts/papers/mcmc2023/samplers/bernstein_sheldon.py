@@ -43,8 +43,12 @@ import numpy as np
 
 from inference.errors import DataError
 from inference.models.linear.nodes.observed import NodeStatistics, Prior
-from papers.mcmc2023.samplers.distributions import (
+from papers.mcmc2023.samplers.kernel import (
+    Array,
+    Info,
+    Kernel,
     Noise,
+    Schedule,
     bartlett,
     bartlett_count,
     inverse,
@@ -52,7 +56,6 @@ from papers.mcmc2023.samplers.distributions import (
     solved,
     transposed,
 )
-from papers.mcmc2023.samplers.kernel import Array, Info, Kernel, Schedule
 
 NAME = "bernstein-sheldon"
 PUBLISHED: Mapping[str, Any] = {"ridge": 1.0, "first_node": True, "precision": "published"}
@@ -61,17 +64,12 @@ Precision = Literal["matched", "published"]
 
 
 class State(NamedTuple):
-    """After a step.
+    """After a step."""
 
-    Attributes:
-        theta: shape ``(d,)``. sigma_y2: shape ``()``. S: shape ``(J, d, d)``.
-        root: H with Σ_x = HHᵀ, shape ``(d, d)``.
-    """
-
-    theta: Array
-    sigma_y2: Array
-    root: Array
-    S: Array
+    theta: Array  # (d,)
+    sigma_y2: Array  # ()
+    root: Array  # H with Σ_x = HHᵀ, (d, d)
+    S: Array  # (J, d, d)
 
 
 class NormalInverseGamma(NamedTuple):
@@ -83,13 +81,12 @@ class NormalInverseGamma(NamedTuple):
     b: Array
 
 
-def kernel_for(observed: NodeStatistics | Sequence[NodeStatistics], **options: Any) -> Kernel:
-    """`kernel` for one problem or those that are sampled together, with nodes that share a factorisation found.
+def kernel_for(problems: Sequence[NodeStatistics], **options: Any) -> Kernel:
+    """`kernel` for problems that are sampled together, with nodes that share a factorisation found.
 
     Raises:
         DataError: y² was not released, or the first feature is a constant, which is not normal.
     """
-    problems = [observed] if isinstance(observed, NodeStatistics) else list(observed)
     for problem in problems:
         if not np.all(np.isfinite(problem.u)):
             raise DataError("MCMC-B&S needs y²; release the statistic with target_square, or choose another method")

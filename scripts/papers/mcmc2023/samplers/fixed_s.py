@@ -6,7 +6,7 @@
 
     S_j          the nearest positive semi-definite matrix to Ŝ_j (section 4.2)
     θ | σ_y²   ~ N(m_p, Σ_p)                                                 (12)
-    σ_y² | θ     MH by a random walk (`residual_variance`)                   (A.4)
+    σ_y² | θ     MH by a random walk (`kernel.walk`)                         (A.4)
 
 As S stays, S_j = E_j D_j E_jᵀ is decomposed once, and V_j = σ_y² S_j + σ_z² I is diagonal in that basis at every σ_y²:
 a step factorises only θ's precision. Nothing in it allows for the noise in S (`normal_x` is the model that does).
@@ -20,29 +20,22 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from inference.models.linear.nodes.observed import NodeStatistics, Prior
-from papers.mcmc2023.samplers import residual_variance
-from papers.mcmc2023.samplers.distributions import Noise, gaussian, inverse, transposed
-from papers.mcmc2023.samplers.kernel import Array, Info, Kernel, Schedule
+from papers.mcmc2023.samplers import kernel as shared
+from papers.mcmc2023.samplers.kernel import Array, Info, Kernel, Noise, Schedule, transposed
 
 NAME = "fixed-s"
 
 
 class State(NamedTuple):
-    """After a step; all but the first three stay what they are.
+    """After a step; all but the first three stay what they are."""
 
-    Attributes:
-        theta: shape ``(d,)``. sigma_y2: shape ``()``. log_step: of σ_y²'s walk, shape ``()``.
-        D: eigenvalues of S, shape ``(J, d)``. E: eigenvectors in columns, shape ``(J, d, d)``.
-        rotated_z: Eᵀẑ, shape ``(J, d)``. inverse_C: C⁻¹, shape ``(d, d)``.
-    """
-
-    theta: Array
-    sigma_y2: Array
-    log_step: Array
-    D: Array
-    E: Array
-    rotated_z: Array
-    inverse_C: Array  # noqa: N815 - the paper's C
+    theta: Array  # (d,)
+    sigma_y2: Array  # ()
+    log_step: Array  # of σ_y²'s walk, ()
+    D: Array  # eigenvalues of S, (J, d)
+    E: Array  # eigenvectors in columns, (J, d, d)
+    rotated_z: Array  # Eᵀẑ, (J, d)
+    inverse_C: Array  # noqa: N815 - the paper's C⁻¹, (d, d)
 
 
 @cache
@@ -59,19 +52,19 @@ def kernel(*, ridge: float = 0.0, sigma_y2_start: float | None = None, sigma_y2_
 
 def _init(ridge: float, sigma_y2_start: float | None, key: Array, observed: NodeStatistics, prior: Prior) -> State:
     noise = Noise(key, 1)
-    sigma_y2 = residual_variance.start(noise, prior) if sigma_y2_start is None else jnp.asarray(sigma_y2_start)
+    sigma_y2 = shared.start(noise, prior) if sigma_y2_start is None else jnp.asarray(sigma_y2_start)
     D, E = jnp.linalg.eigh(observed.S)
     rotated_z = (transposed(E) @ observed.z[..., None])[..., 0]
-    log_step = jnp.asarray(residual_variance.LOG_STEP)
+    log_step = jnp.asarray(shared.LOG_STEP)
     D = jnp.maximum(D, 0.0) + ridge
-    return State(prior.m, sigma_y2, log_step, D, E, rotated_z, inverse(prior.C))
+    return State(prior.m, sigma_y2, log_step, D, E, rotated_z, shared.inverse(prior.C))
 
 
 def _step(
     sigma_y2_step: float | None, key: Array, state: State, observed: NodeStatistics, prior: Prior, schedule: Schedule
 ) -> tuple[State, Info]:
     """Algorithm 2."""
-    noise = Noise(key, prior.m.size + residual_variance.NORMALS)
+    noise = Noise(key, prior.m.size + shared.WALK_NORMALS)
     state, drawn = _update_theta(noise, state, observed, prior)
     residual = state.rotated_z - state.D * (state.theta @ state.E)  # Eᵀ(ẑ - Sθ)
 
@@ -79,10 +72,8 @@ def _step(
         V = _variances(state.D, sigma_y2, observed)
         return -jnp.sum(jnp.log(V) + residual**2 / V) / 2, ()
 
-    walk = residual_variance.walk(
-        noise, state.sigma_y2, state.log_step, likelihood(state.sigma_y2), likelihood, prior, schedule,
-        sigma_y2_step,
-    )  # fmt: skip
+    now = likelihood(state.sigma_y2)
+    walk = shared.walk(noise, state.sigma_y2, state.log_step, now, likelihood, prior, schedule, sigma_y2_step)
     state = state._replace(sigma_y2=walk.sigma_y2, log_step=walk.log_step)
     return state, Info({"sigma_y2": walk.acceptance}, walk.failed | ~drawn)
 
@@ -96,12 +87,11 @@ def _update_theta(noise: Noise, state: State, observed: NodeStatistics, prior: P
     weight = state.D / _variances(state.D, state.sigma_y2, observed)  # D V⁻¹
     precision = jnp.einsum("jik,jk,jlk->il", state.E, weight * state.D, state.E) + state.inverse_C  # (12)
     shift = jnp.einsum("jik,jk->i", state.E, weight * state.rotated_z) + state.inverse_C @ prior.m  # (12)
-    theta = gaussian(noise, precision, shift)
+    theta = shared.gaussian(noise, precision, shift)
     drawn = jnp.all(jnp.isfinite(theta))
     return state._replace(theta=jnp.where(drawn, theta, state.theta)), drawn
 
 
 def _variances(D: Array, sigma_y2: Array, observed: NodeStatistics) -> Array:
     """The diagonal of EᵀVE, shape ``(J, d)``."""
-    V: Array = sigma_y2 * D + observed.variance_z[:, None]
-    return V
+    return jnp.asarray(sigma_y2 * D + observed.variance_z[:, None])

@@ -1,19 +1,42 @@
-"""What a sampler of distributed regression is: a pure transition of one chain on one problem.
+"""What a sampler of distributed regression is, and what samplers share.
 
-The shape is that of blackjax: a state, an init, a step, and here also a `draw` that reads the parameters off a state. A
-kernel knows neither chains nor repeats; `sampler` maps it over both and runs it, compiled. All functions can be traced
-by JAX and are called in float64.
+**A kernel** is a pure transition of one chain on one problem, in the shape of blackjax: a state, an init, a step, and
+here also a `draw` that reads the parameters off a state. `sampler` maps it over chains and problems and runs it,
+compiled. All functions can be traced by JAX and are called in float64. Compiled code is kept by the functions of a
+kernel, so a constructor `kernel(...)` returns the same functions for the same options (`functools.cache`).
 
-Compiled code is kept by the functions of a kernel. So a constructor `kernel(...)` of an algorithm returns the same
-functions for the same options (`functools.cache`): equal ones that are not the same object would be compiled twice.
+**Draws**, by Cholesky factors and triangular solves (Bartlett 1933; Smith and Hocking 1972, algorithm AS 53):
+
+    W(Σ, ν)     Wishart, mean νΣ: with Σ = LLᵀ and Bartlett's A, (LA)(LA)ᵀ ~ W(Σ, ν), and LA is its Cholesky factor
+    IW(Λ, ν)    inverse-Wishart: the inverse of W(Λ⁻¹, ν); with Λ = UUᵀ and G = U⁻ᵀA, GGᵀ ~ W(Λ⁻¹, ν)
+
+Matrices have any leading axes, the last two are theirs. A factorisation that fails numerically gives nan, as
+everywhere in JAX; the kernels look for it and reject.
+
+**The walk over σ_y²** of MCMC-normalX and MCMC-fixedS (appendix A.4):
+
+    published   σ_y²' ~ N(σ_y², s²) with a fixed s, rejected at or below 0
+    default     ln σ_y²' ~ N(ln σ_y², s²), whose ratio of proposals is σ_y²'/σ_y²; s adapts during warm-up
+
+The posterior of σ_y² narrows with the number of rows and moves with the noise, so that no fixed s fits: at 1e5 rows the
+published 0.1 is 20 posterior standard deviations and hardly anything is accepted. Adaptation is Robbins and Monro's
+(Andrieu and Thoms 2008, algorithm 4): ln s += γ_i (p - p*), p the acceptance probability, γ_i = i^-0.6 as in the
+published code, counted from a fifth of the warm-up on, when the chain has left its start. It ends with the warm-up:
+what is kept comes from one fixed Markov chain.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+
+from inference.models.linear.nodes.observed import Prior
 
 Array: TypeAlias = jax.Array
 State: TypeAlias = Any
@@ -21,25 +44,16 @@ State: TypeAlias = Any
 
 
 class Info(NamedTuple):
-    """What a step did.
-
-    Attributes:
-        acceptance: by name of the block ("S", "sigma_y2"), the mean of its Metropolis-Hastings acceptance
-            probabilities in this step; scalars. Empty where every update is a full conditional.
-        divergent: whether the step failed numerically and its proposal was dropped for that; a scalar truth value.
-    """
+    """What a step did."""
 
     acceptance: dict[str, Array]
+    """By block ("S", "sigma_y2"), the mean acceptance probability of its Metropolis-Hastings moves; scalars."""
     divergent: Array
+    """Whether the step failed numerically and its proposal was dropped for that; a scalar truth value."""
 
 
 class Schedule(NamedTuple):
-    """Where in its run a chain is. Proposals may adapt only while ``iteration < warmup``.
-
-    Attributes:
-        iteration: 0, 1, ...; a scalar integer.
-        warmup: how many of the first iterations are warm-up; a scalar integer.
-    """
+    """Where in its run a chain is, scalar integers. Proposals may adapt only while ``iteration < warmup``."""
 
     iteration: Array
     warmup: Array
@@ -60,3 +74,186 @@ class Kernel(NamedTuple):
     init: Callable[..., State]
     step: Callable[..., tuple[State, Info]]
     draw: Callable[[State], dict[str, Array]]
+
+
+# Draws
+
+
+class Noise:
+    """All standard normals of one step, drawn at once and handed out in order.
+
+    A generator costs a second of compilation at each place that calls it, and is fast for long vectors: so a step has
+    one. A uniform number is Φ of a normal.
+    """
+
+    def __init__(self, key: Array, count: int) -> None:
+        self._left = jax.random.normal(key, (count,))
+
+    def normals(self, *shape: int) -> Array:
+        """The next standard normals."""
+        count = math.prod(shape)
+        taken, self._left = self._left[:count], self._left[count:]
+        assert taken.size == count, "a step counts its random numbers beforehand"
+        return taken.reshape(shape)
+
+    def log_uniforms(self, *shape: int) -> Array:
+        """ln U of the next uniform numbers."""
+        return jnp.log(jax.lax.erfc(-self.normals(*shape) / math.sqrt(2)) / 2)
+
+
+def bartlett_count(d: int) -> int:
+    """How many normals `bartlett` takes for one matrix."""
+    return d * (d - 1) // 2 + 2 * d
+
+
+def bartlett(noise: Noise, degrees: Array, d: int) -> tuple[Array, Array]:
+    """Lower triangular A with AAᵀ ~ W(I, ν), and whether it is one, for each ν >= d + 1.
+
+    Its terms are independent: A_ii² ~ χ²(ν - i) for i = 0, 1, ..., and N(0, 1) below the diagonal. χ² is drawn by one
+    candidate of Marsaglia and Tsang's method (2000), of which at most one in twenty is refused. They try again until
+    one is accepted; here the caller stays where it is. That leaves its target invariant just as well, for how often it
+    happens depends on ν alone and not on the state.
+
+    Returns:
+        A, shape ``degrees.shape + (d, d)``, and whether its candidates were accepted, shape ``degrees.shape``.
+    """
+    shape = (*jnp.shape(degrees), d)
+    third = (jnp.asarray(degrees)[..., None] - jnp.arange(d)) / 2 - 1 / 3
+    normal = noise.normals(*shape)
+    cube = (1 + normal / jnp.sqrt(9 * third)) ** 3
+    valid = jnp.where(cube > 0, cube, 1.0)
+    bound = normal**2 / 2 + third * (1 - valid + jnp.log(valid))
+    accepted = (cube > 0) & (noise.log_uniforms(*shape) < bound)
+    below = noise.normals(*shape[:-1], d * (d - 1) // 2)
+    place = np.full((d, d), below.shape[-1])
+    place[np.tril_indices(d, -1)] = np.arange(below.shape[-1])
+    rest = jnp.concatenate([below, jnp.zeros((*shape[:-1], 1))], axis=-1)[..., place]
+    return rest + jnp.sqrt(2 * third * valid)[..., None] * jnp.eye(d), jnp.all(accepted, axis=-1)
+
+
+def precision_of(factors: tuple[Array, Array]) -> Array:
+    """Σ⁻¹ = GGᵀ of Σ ~ IW(UUᵀ, ν), G = U⁻ᵀA with Bartlett's A."""
+    U, A = factors
+    G = solved(U, A, transpose=True)
+    return G @ transposed(G)
+
+
+def covariance_of(factors: tuple[Array, Array]) -> Array:
+    """Σ = HᵀH of the same factors, H = A⁻¹Uᵀ: no inverse of an inverse."""
+    U, A = factors
+    H = solved(A, transposed(U))
+    return transposed(H) @ H
+
+
+def gaussian(noise: Noise, precision: Array, shift: Array) -> Array:
+    """A draw from N(P⁻¹h, P⁻¹), P ``(d, d)`` and h ``(d,)``: with P = RRᵀ, R⁻ᵀ(R⁻¹h + ε), ε ~ N(0, I)."""
+    R = jnp.linalg.cholesky(precision)
+    whitened = solved(R, shift[:, None]) + noise.normals(shift.size, 1)
+    return solved(R, whitened, transpose=True)[:, 0]
+
+
+def log_determinant(root: Array) -> Array:
+    """ln |LLᵀ| of a Cholesky factor L."""
+    return 2 * jnp.sum(jnp.log(jnp.diagonal(root, axis1=-2, axis2=-1)), axis=-1)
+
+
+def solved(root: Array, right: Array, *, transpose: bool = False) -> Array:
+    """L⁻¹B, or L⁻ᵀB, of lower triangular L and matrices B with the same leading axes."""
+    return jax.lax.linalg.triangular_solve(root, right, left_side=True, lower=True, transpose_a=transpose)
+
+
+def inverse(matrix: Array) -> Array:
+    """Of a positive definite matrix."""
+    half = solved(jnp.linalg.cholesky(matrix), jnp.broadcast_to(jnp.eye(matrix.shape[-1]), matrix.shape))
+    return transposed(half) @ half
+
+
+def transposed(matrix: Array) -> Array:
+    """The last two axes swapped."""
+    return jnp.swapaxes(matrix, -1, -2)
+
+
+def nearest_psd(S: Array, floor: Array | float = 0.0) -> Array:
+    """The symmetric matrices with eigenvalues of at least `floor` that are nearest to S (Higham 1988; section 4.2)."""
+    values, vectors = jnp.linalg.eigh(S)
+    raised = jnp.maximum(values, jnp.asarray(floor)[..., None])
+    return jnp.asarray((vectors * raised[..., None, :]) @ transposed(vectors))
+
+
+# The walk over σ_y²
+
+DECAY = 0.6  # of γ_i
+ADAPT_FROM = 0.2  # of the warm-up
+TARGET = 0.44  # acceptance of a one-dimensional random walk (Roberts, Gelman and Gilks 1997)
+WALK_NORMALS = 2  # that a step takes
+START_SPREAD = 1.0  # of ln σ_y² between chains, about the prior's mode
+LOG_STEP = -1.0  # ln s before adaptation
+
+Kept: TypeAlias = Any
+Likelihood: TypeAlias = Callable[[Array], tuple[Array, Kept]]
+"""Of σ_y²: ln p(ẑ | S, θ, σ_y²), and what of its calculation is to be kept: a JAX pytree."""
+
+
+class Walk(NamedTuple):
+    """A step of the random walk."""
+
+    sigma_y2: Array  # after it
+    kept: Kept  # what the likelihood kept, of the value after it
+    log_step: Array  # ln s
+    acceptance: Array  # its probability
+    failed: Array  # whether the ratio was no number
+
+
+def start(noise: Noise, prior: Prior) -> Array:
+    """A start of σ_y² about the prior's mode, with a factor e between chains."""
+    return jnp.asarray(prior.b / (prior.a + 1) * jnp.exp(START_SPREAD * noise.normals()))
+
+
+def walk(
+    noise: Noise,
+    sigma_y2: Array,
+    log_step: Array,
+    current: tuple[Array, Kept],
+    likelihood: Likelihood,
+    prior: Prior,
+    schedule: Schedule,
+    fixed_sd: float | None,
+) -> Walk:
+    """One Metropolis-Hastings step.
+
+    Args:
+        current: the likelihood's answer at `sigma_y2`. fixed_sd: s of the published walk; None for the default.
+    """
+    normal = noise.normals()
+    proposed = sigma_y2 * jnp.exp(jnp.exp(log_step) * normal) if fixed_sd is None else sigma_y2 + fixed_sd * normal
+    inside = proposed > 0
+    valid = jnp.where(inside, proposed, sigma_y2)
+    log_likelihood, kept = likelihood(valid)
+    log_ratio = log_likelihood - current[0] + log_prior(valid, prior) - log_prior(sigma_y2, prior)  # A.4
+    if fixed_sd is None:
+        log_ratio += jnp.log(valid / sigma_y2)
+    log_probability, failed = log_acceptance(jnp.where(inside, log_ratio, -jnp.inf))
+    accepted = noise.log_uniforms() < log_probability
+    probability = jnp.exp(log_probability)
+    if fixed_sd is None:
+        log_step += gain(schedule) * (probability - TARGET)
+    sigma_y2, kept = jax.tree.map(partial(jnp.where, accepted), (valid, kept), (sigma_y2, current[1]))
+    return Walk(sigma_y2, kept, log_step, probability, failed)
+
+
+def log_prior(sigma_y2: Array, prior: Prior) -> Array:
+    """ln IG(σ_y²; a, b) up to a constant."""
+    return jnp.asarray(-(prior.a + 1) * jnp.log(sigma_y2) - prior.b / sigma_y2)
+
+
+def log_acceptance(log_ratio: Array) -> tuple[Array, Array]:
+    """ln min(1, r) of ln r, that of 0 where r is no number or infinite; and whether it is."""
+    failed = ~(log_ratio < jnp.inf)
+    return jnp.where(failed, -jnp.inf, jnp.minimum(log_ratio, 0.0)), failed
+
+
+def gain(schedule: Schedule) -> Array:
+    """γ_i, 0 before adaptation begins and after the warm-up."""
+    i = schedule.iteration - jnp.floor(ADAPT_FROM * schedule.warmup) + 1
+    adapting = (i >= 1) & (schedule.iteration < schedule.warmup)
+    return jnp.where(adapting, jnp.maximum(i, 1.0) ** -DECAY, 0.0)

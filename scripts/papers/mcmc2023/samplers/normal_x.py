@@ -7,7 +7,7 @@
     Σ_x | S            ~ IW(Λ + Σ_j S_j, κ + Σ_j n_j)                                                       (11)
     S_j | Σ_x, θ, σ_y²   MH with S' ~ W(S_j/α_j, α_j), on p(ẑ_j | S_j, θ, σ_y²) p(S_j | Σ_x) p(Ŝ_j | S_j)   (A.3)
     θ | S, σ_y²        ~ N(m_p, Σ_p)                                                                        (12)
-    σ_y² | S, θ          MH by a random walk (`residual_variance`)                                          (A.4)
+    σ_y² | S, θ          MH by a random walk (`kernel.walk`)                                                (A.4)
 
 where p(ẑ_j | S_j, θ, σ_y²) = N(ẑ_j; S_jθ, V_j), V_j = σ_y² S_j + σ_z² I.
 
@@ -44,22 +44,18 @@ import jax
 import jax.numpy as jnp
 
 from inference.models.linear.nodes.observed import NodeStatistics, Prior
-from papers.mcmc2023.samplers import residual_variance
-from papers.mcmc2023.samplers.distributions import (
+from papers.mcmc2023.samplers import kernel as shared
+from papers.mcmc2023.samplers.kernel import (
+    Array,
+    Info,
+    Kernel,
     Noise,
+    Schedule,
     bartlett,
-    bartlett_count,
-    covariance_of,
-    gaussian,
-    inverse,
-    log_determinant,
     nearest_psd,
-    precision_of,
     solved,
     transposed,
 )
-from papers.mcmc2023.samplers.kernel import Array, Info, Kernel, Schedule
-from papers.mcmc2023.samplers.residual_variance import gain, log_acceptance
 
 NAME = "normal-x"
 TARGET = 0.2  # acceptance of S (section 4.1)
@@ -67,27 +63,18 @@ FLOOR = 1e-9  # smallest eigenvalue of S at the start, as a part of their mean
 
 
 class State(NamedTuple):
-    """After a step.
+    """After a step."""
 
-    Attributes:
-        theta: shape ``(d,)``. sigma_y2: shape ``()``.
-        S: shape ``(J, d, d)``. L: its Cholesky factors. K: those of V. Like S.
-        log_likelihood: ln p(ẑ_j | S_j, θ, σ_y²), shape ``(J,)``.
-        Sigma_x: factors of Σ_x (`distributions.covariance_of`), each of shape ``(d, d)``.
-        log_alpha: ln α_j, shape ``(J,)``. log_step: of σ_y²'s walk, shape ``()``.
-        inverse_C: C⁻¹, which does not change, shape ``(d, d)``.
-    """
-
-    theta: Array
-    sigma_y2: Array
-    S: Array
-    L: Array
-    K: Array
-    log_likelihood: Array
-    Sigma_x: tuple[Array, Array]
-    log_alpha: Array
-    log_step: Array
-    inverse_C: Array  # noqa: N815 - the paper's C
+    theta: Array  # (d,)
+    sigma_y2: Array  # ()
+    S: Array  # (J, d, d)
+    L: Array  # Cholesky factors of S
+    K: Array  # those of V
+    log_likelihood: Array  # ln p(ẑ_j | S_j, θ, σ_y²), (J,)
+    Sigma_x: tuple[Array, Array]  # factors of Σ_x (`kernel.covariance_of`), each (d, d)
+    log_alpha: Array  # ln α_j, (J,)
+    log_step: Array  # of σ_y²'s walk, ()
+    inverse_C: Array  # noqa: N815 - the paper's C⁻¹, which does not change, (d, d)
 
 
 @cache
@@ -116,7 +103,7 @@ def _init(
 ) -> State:
     d = prior.m.size
     noise = Noise(key, 1 + observed.S.size)
-    sigma_y2 = residual_variance.start(noise, prior) if sigma_y2_start is None else jnp.asarray(sigma_y2_start)
+    sigma_y2 = shared.start(noise, prior) if sigma_y2_start is None else jnp.asarray(sigma_y2_start)
     S = scattered(noise, observed) if ridge is None else nearest_psd(observed.S) + ridge * jnp.eye(d)
     L, K = jnp.linalg.cholesky(S), factor(S, sigma_y2, observed)
     theta = jnp.zeros_like(prior.m)
@@ -125,7 +112,7 @@ def _init(
     Sigma_x = jnp.linalg.cholesky(prior.Lambda + S.sum(0)), jnp.sqrt(degrees) * jnp.eye(d)
     return State(
         theta, sigma_y2, S, L, K, likelihood, Sigma_x,
-        first_log_alpha(observed), jnp.asarray(residual_variance.LOG_STEP), inverse(prior.C),
+        first_log_alpha(observed), jnp.asarray(shared.LOG_STEP), shared.inverse(prior.C),
     )  # fmt: skip
 
 
@@ -140,7 +127,7 @@ def _step(
 ) -> tuple[State, Info]:
     """Algorithm 1."""
     J, d = observed.z.shape
-    noise = Noise(key, (J + 1) * bartlett_count(d) + J + d + residual_variance.NORMALS)
+    noise = Noise(key, (J + 1) * shared.bartlett_count(d) + J + d + shared.WALK_NORMALS)
     state, sound = _update_covariance(noise, state, observed, prior)
     state, probability, failed = _update_nodes(noise, state, observed, schedule, target)
     state, whitened, drawn = update_theta(noise, state, observed, prior)
@@ -150,12 +137,8 @@ def _step(
 
 
 def _draw(state: State) -> dict[str, Array]:
-    return {
-        "theta": state.theta,
-        "sigma_y2": state.sigma_y2,
-        "Sigma_x": covariance_of(state.Sigma_x),
-        "S": state.S,
-    }
+    Sigma_x = shared.covariance_of(state.Sigma_x)
+    return {"theta": state.theta, "sigma_y2": state.sigma_y2, "Sigma_x": Sigma_x, "S": state.S}
 
 
 def _degrees(observed: NodeStatistics, prior: Prior) -> Array:
@@ -179,7 +162,7 @@ def _update_nodes(
     A, drawn = bartlett(noise, alpha, state.theta.size)
     B = A / jnp.sqrt(alpha)[:, None, None]
     proposed = propose(state, B, observed)
-    log_probability, failed = log_acceptance(log_ratio(state, proposed, B, observed))
+    log_probability, failed = shared.log_acceptance(log_ratio(state, proposed, B, observed))
     log_probability = jnp.where(drawn, log_probability, -jnp.inf)
     accepted = noise.log_uniforms(*alpha.shape) < log_probability
     chosen: dict[str, Any] = {}
@@ -187,7 +170,7 @@ def _update_nodes(
         new, old = getattr(proposed, name), getattr(state, name)
         chosen[name] = jnp.where(accepted.reshape(-1, *[1] * (new.ndim - 1)), new, old)
     probability = jnp.exp(log_probability)
-    log_alpha = _allowed(state.log_alpha + gain(schedule) * (target - probability), state.theta.size)
+    log_alpha = _allowed(state.log_alpha + shared.gain(schedule) * (target - probability), state.theta.size)
     return state._replace(**chosen, log_alpha=log_alpha), probability, failed
 
 
@@ -205,11 +188,7 @@ def _allowed(log_alpha: Array, d: int) -> Array:
 
 
 def propose(state: State, B: Array, observed: NodeStatistics) -> State:
-    """The state with S' = (LB)(LB)ᵀ for all S, and what follows from it.
-
-    Args:
-        B: Bartlett's A over √α, shape ``(J, d, d)``.
-    """
+    """The state with S' = (LB)(LB)ᵀ for all S, and what follows from it; B is Bartlett's A over √α, ``(J, d, d)``."""
     L = state.L @ B
     S = L @ transposed(L)
     K = factor(S, state.sigma_y2, observed)
@@ -220,15 +199,14 @@ def log_ratio(state: State, proposed: State, B: Array, observed: NodeStatistics)
     """ln of the acceptance ratio of each node's S' (A.3), shape ``(J,)``: of the density, and of the proposals."""
     d, alpha, change = B.shape[-1], jnp.exp(state.log_alpha), proposed.S - state.S
     B_inverse = solved(B, jnp.broadcast_to(jnp.eye(d), B.shape))
-    growth = log_determinant(B)  # ln |S'| - ln |S|
+    growth = shared.log_determinant(B)  # ln |S'| - ln |S|
     ahead, back = jnp.sum(B**2, (-1, -2)), jnp.sum(B_inverse**2, (-1, -2))  # tr(S⁻¹S'), tr(S'⁻¹S)
     proposal = alpha / 2 * (ahead - back) - (alpha - (d + 1) / 2) * growth
-    wishart = (observed.n - d - 1) / 2 * growth - jnp.sum(precision_of(state.Sigma_x) * change, (-1, -2)) / 2
+    wishart = (observed.n - d - 1) / 2 * growth - jnp.sum(shared.precision_of(state.Sigma_x) * change, (-1, -2)) / 2
     off = change * (2 * observed.S - proposed.S - state.S)  # (Ŝ - S)² - (Ŝ - S')², term by term
     unique = (jnp.sum(off, (-1, -2)) + jnp.trace(off, axis1=-2, axis2=-1)) / 2
     released = proposed.log_likelihood - state.log_likelihood + unique / (2 * observed.variance_S)
-    ratio: Array = wishart + proposal + released
-    return ratio
+    return jnp.asarray(wishart + proposal + released)
 
 
 def update_theta(noise: Noise, state: State, observed: NodeStatistics, prior: Prior) -> tuple[State, Array, Array]:
@@ -236,7 +214,7 @@ def update_theta(noise: Noise, state: State, observed: NodeStatistics, prior: Pr
     white = solved(state.K, jnp.concatenate([state.S, observed.z[..., None]], -1))
     WS, Wz = white[..., :-1], white[..., -1]
     precision = jnp.einsum("jki,jkl->il", WS, WS) + state.inverse_C  # (12)
-    theta = gaussian(noise, precision, jnp.einsum("jki,jk->i", WS, Wz) + state.inverse_C @ prior.m)  # (12)
+    theta = shared.gaussian(noise, precision, jnp.einsum("jki,jk->i", WS, Wz) + state.inverse_C @ prior.m)  # (12)
     drawn = jnp.all(jnp.isfinite(theta))
     theta = jnp.where(drawn, theta, state.theta)
     return state._replace(theta=theta), Wz - WS @ theta, drawn
@@ -250,14 +228,10 @@ def update_sigma_y2(
     prior: Prior,
     schedule: Schedule,
     fixed_sd: float | None,
-) -> tuple[State, residual_variance.Walk]:
-    """The state with a new σ_y², and how it came about (A.4).
-
-    Args:
-        whitened: from `update_theta`.
-    """
+) -> tuple[State, shared.Walk]:
+    """The state with a new σ_y², and how it came about (A.4); `whitened` is from `update_theta`."""
     residual = observed.z - state.S @ state.theta
-    current = -log_determinant(state.K) / 2 - jnp.sum(whitened**2, -1) / 2
+    current = -shared.log_determinant(state.K) / 2 - jnp.sum(whitened**2, -1) / 2
 
     def likelihood(sigma_y2: Array) -> tuple[Array, tuple[Array, Array]]:
         K = factor(state.S, sigma_y2, observed)
@@ -265,7 +239,7 @@ def update_sigma_y2(
         return by_node.sum(), (K, by_node)
 
     now = current.sum(), (state.K, current)
-    walk = residual_variance.walk(noise, state.sigma_y2, state.log_step, now, likelihood, prior, schedule, fixed_sd)
+    walk = shared.walk(noise, state.sigma_y2, state.log_step, now, likelihood, prior, schedule, fixed_sd)
     K, by_node = walk.kept
     return state._replace(sigma_y2=walk.sigma_y2, K=K, log_likelihood=by_node, log_step=walk.log_step), walk
 
@@ -273,13 +247,12 @@ def update_sigma_y2(
 def factor(S: Array, sigma_y2: Array, observed: NodeStatistics) -> Array:
     """K of V = KKᵀ = σ_y² S + σ_z² I."""
     V = sigma_y2 * S + observed.variance_z[:, None, None] * jnp.eye(S.shape[-1])
-    K: Array = jnp.linalg.cholesky(V, symmetrize_input=False)
-    return K
+    return jnp.linalg.cholesky(V, symmetrize_input=False)
 
 
 def log_likelihood(K: Array, residual: Array) -> Array:
     """ln N(ẑ_j; S_jθ, V_j) of each node without its constant, given ẑ - Sθ ``(J, d)``."""
-    return -log_determinant(K) / 2 - jnp.sum(solved(K, residual[..., None]) ** 2, (-1, -2)) / 2
+    return -shared.log_determinant(K) / 2 - jnp.sum(solved(K, residual[..., None]) ** 2, (-1, -2)) / 2
 
 
 def scattered(noise: Noise, observed: NodeStatistics) -> Array:

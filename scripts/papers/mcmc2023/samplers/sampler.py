@@ -1,4 +1,12 @@
-"""Runs a kernel: several chains on each of several problems at once, compiled.
+"""The paper's samplers by name, and how one runs: several chains on each of several problems at once, compiled.
+
+    name               model of the features            what is sampled             needs
+    normal-x           N(0, Σ_x)                        S, θ, σ_y², Σ_x
+    fixed-s            none, S plugged in               θ, σ_y²
+    fast               none, S and σ_y² plugged in      nothing (closed form)       ‖Y‖ or σ_y²
+    bernstein-sheldon  N(0, Σ_x), sums normal           S, z, u, θ, σ_y², Σ_x       yᵀy
+
+A constant feature is not normal, so `normal-x` and `bernstein-sheldon` are for columns that are centred already.
 
 Random numbers depend on the seed, the iteration and the chain's place among the chains. What was compiled is kept for
 the same kernel, names asked for, lengths and shapes.
@@ -26,28 +34,33 @@ from numpy.typing import NDArray
 
 from inference.errors import DataError
 from inference.models.linear.nodes.observed import NodeStatistics, Prior
+from papers.mcmc2023.samplers import bernstein_sheldon, fixed_s, normal_x
 from papers.mcmc2023.samplers.kernel import Array, Info, Kernel, Schedule, State
 
+NORMAL_X, FIXED_S, FAST, BERNSTEIN_SHELDON = METHODS = ("normal-x", "fixed-s", "fast", "bernstein-sheldon")
+SAMPLED = (NORMAL_X, FIXED_S, BERNSTEIN_SHELDON)
 AT_ONCE = 500  # chains of all problems in one call: why, at the head of this file
+Problems = NodeStatistics | Sequence[NodeStatistics]
+"""One problem, or those with the same J and d that are sampled together."""
+
+
+def kernel_of(name: str, observed: Problems, **options: Any) -> Kernel:
+    """The kernel of a method that samples, with its defaults but for the options."""
+    if name == BERNSTEIN_SHELDON:
+        return bernstein_sheldon.kernel_for(_listed(observed), **options)
+    return normal_x.kernel(**options) if name == NORMAL_X else fixed_s.kernel(**options)
 
 
 class Chains(NamedTuple):
-    """What `sample` returns. R problems, several chains each.
+    """What `sample` returns. R problems, several chains each."""
 
-    Attributes:
-        draws: by name, shape ``(R, chains, draws, ...)``.
-        acceptance: by name of the block, mean acceptance probability after warm-up, shape ``(R, chains)``.
-        divergences: how many iterations after warm-up failed numerically, shape ``(R, chains)``.
-        seconds: that the iterations took together; compiling is not in it.
-    """
-
-    draws: dict[str, NDArray[np.float64]]
-    acceptance: dict[str, NDArray[np.float64]]
-    divergences: NDArray[np.int64]
-    seconds: float
+    draws: dict[str, NDArray[np.float64]]  # by name, shape (R, chains, draws, ...)
+    acceptance: dict[str, NDArray[np.float64]]  # by block, mean acceptance probability after warm-up, (R, chains)
+    divergences: NDArray[np.int64]  # how many iterations after warm-up failed numerically, (R, chains)
+    seconds: float  # that the iterations took together; compiling is not in it
 
 
-class _Problems(NamedTuple):
+class _Inputs(NamedTuple):
     """What stays the same during a run. Leading axes: the problem, and for keys the chain."""
 
     observed: NodeStatistics
@@ -60,7 +73,7 @@ _compiled: dict[Any, Any] = {}
 
 def sample(
     kernel: Kernel,
-    observed: NodeStatistics | Sequence[NodeStatistics],
+    observed: Problems,
     prior: Prior | Sequence[Prior],
     *,
     chains: int = 4,
@@ -73,8 +86,7 @@ def sample(
     """Draws from the posterior of one or several problems.
 
     Args:
-        kernel: from the constructor of an algorithm. observed, prior: of one problem, or lists of as many problems
-            with the same J and d; one prior may serve all.
+        prior: of each problem, or one for all.
         chains: per problem. warmup: iterations before the first draw. draws: kept per chain, one for `thin` iterations.
         seed: of all randomness; the same seed and shapes give the same draws.
         names: which of the kernel's draws to keep.
@@ -82,8 +94,13 @@ def sample(
     Raises:
         DataError: there are other priors than problems, or problems of different shape.
     """
+    many = _listed(observed)
+    priors = [prior] * len(many) if isinstance(prior, Prior) else list(prior)
+    if len(priors) != len(many):
+        raise DataError(f"{len(many)} problems and {len(priors)} priors; give one prior for all or one for each")
     with jax.enable_x64(True):
-        parts = _parts(_problems(observed, prior, chains, seed), max(1, AT_ONCE // chains))
+        keys = jax.random.split(jax.random.key(seed), (len(many), chains))
+        parts = _parts(_Inputs(_stacked(many), _stacked(priors), keys), max(1, AT_ONCE // chains))
         shapes = tuple((array.shape, array.dtype) for array in jax.tree.leaves(parts[0]))
         key = (kernel, tuple(names), warmup, draws, thin, shapes)
         if key not in _compiled:
@@ -91,22 +108,30 @@ def sample(
         began = time.perf_counter()
         found = [jax.tree.map(np.asarray, _compiled[key](part)) for part in parts]
         seconds = time.perf_counter() - began
-    R = len(observed) if not isinstance(observed, NodeStatistics) else 1
-    drawn, totals = jax.tree.map(lambda *arrays: np.concatenate(arrays)[:R], *found)
+    drawn, totals = jax.tree.map(lambda *arrays: np.concatenate(arrays)[: len(many)], *found)
     acceptance = {name: total / (draws * thin) for name, total in totals.acceptance.items()}
     return Chains(drawn, acceptance, totals.divergent, seconds)
 
 
+def _listed(observed: Problems) -> list[NodeStatistics]:
+    return [observed] if isinstance(observed, NodeStatistics) else list(observed)
+
+
 def _run(
-    kernel: Kernel, names: tuple[str, ...], warmup: int, draws: int, thin: int, problems: _Problems
+    kernel: Kernel, names: tuple[str, ...], warmup: int, draws: int, thin: int, problems: _Inputs
 ) -> tuple[dict[str, Array], Info]:
     """Draws by name, and of `Info` the sums over the iterations after warm-up; first axes the problem and the chain."""
     start = jax.vmap(jax.vmap(kernel.init, in_axes=(0, None, None)))
     step = jax.vmap(jax.vmap(kernel.step, in_axes=(0, 0, None, None, None)), in_axes=(0, 0, 0, 0, None))
 
+    def keys(iteration: Array) -> Array:
+        """The chains' keys of this iteration; -1 is the start."""
+        number = jnp.asarray(iteration + 1, jnp.uint32)
+        return jax.vmap(jax.vmap(jax.random.fold_in, (0, None)), (0, None))(problems.keys, number)
+
     def move(state: State, i: Array) -> tuple[State, Info]:
         schedule = Schedule(i, jnp.asarray(warmup))
-        moved: tuple[State, Info] = step(_keys(problems.keys, i), state, problems.observed, problems.prior, schedule)
+        moved: tuple[State, Info] = step(keys(i), state, problems.observed, problems.prior, schedule)
         return moved
 
     def keep(state: State, first: Array) -> tuple[State, Any]:
@@ -114,28 +139,11 @@ def _run(
         drawn = jax.vmap(jax.vmap(kernel.draw))(state)
         return state, ({name: drawn[name] for name in names}, jax.tree.map(lambda one: one.sum(axis=0), infos))
 
-    state = start(_keys(problems.keys, jnp.asarray(-1)), problems.observed, problems.prior)
+    state = start(keys(jnp.asarray(-1)), problems.observed, problems.prior)
     state = jax.tree.map(lambda array: jnp.asarray(array, array.dtype), state)  # typed as a step's
     state = jax.lax.fori_loop(0, warmup, lambda i, state: move(state, i)[0], state)
     _, (drawn, infos) = jax.lax.scan(keep, state, warmup + thin * jnp.arange(draws))
     return {name: jnp.moveaxis(a, 0, 2) for name, a in drawn.items()}, jax.tree.map(lambda one: one.sum(axis=0), infos)
-
-
-def _keys(keys: Array, iteration: Array) -> Array:
-    """The chains' keys of this iteration; -1 is the start."""
-    number = jnp.asarray(iteration + 1, jnp.uint32)
-    return jax.vmap(jax.vmap(jax.random.fold_in, (0, None)), (0, None))(keys, number)
-
-
-def _problems(
-    observed: NodeStatistics | Sequence[NodeStatistics], prior: Prior | Sequence[Prior], chains: int, seed: int
-) -> _Problems:
-    many = [observed] if isinstance(observed, NodeStatistics) else list(observed)
-    priors = [prior] * len(many) if isinstance(prior, Prior) else list(prior)
-    if len(priors) != len(many):
-        raise DataError(f"{len(many)} problems and {len(priors)} priors; give one prior for all or one for each")
-    keys = jax.random.split(jax.random.key(seed), (len(many), chains))
-    return _Problems(_stacked(many), _stacked(priors), keys)
 
 
 def _stacked(items: Sequence[Any]) -> Any:
@@ -146,7 +154,7 @@ def _stacked(items: Sequence[Any]) -> Any:
     return jax.tree.map(lambda *arrays: jnp.asarray(np.stack([np.asarray(a, float) for a in arrays])), *items)
 
 
-def _parts(problems: _Problems, size: int) -> list[_Problems]:
+def _parts(problems: _Inputs, size: int) -> list[_Inputs]:
     """Of at most so many problems each, as even as can be; the last one is repeated until all are of one shape."""
     R = len(problems.keys)
     count = -(-R // size)
