@@ -124,7 +124,8 @@ def estimate(sums: list[Array], n: int) -> Array:
     """The posterior mean given exact sums of n rows: Σ x of Theorem 3, or xx and xy of Theorem 4."""
     if len(sums) == 1:
         return np.asarray(sums[0] / (PRIOR + n))
-    return posterior(SufficientStatistics(n, *sums), PRIOR, RESIDUAL_SD**2).mean
+    xx, xy = sums
+    return posterior(SufficientStatistics(n, xx, xy), PRIOR, RESIDUAL_SD**2).mean
 
 
 def private(cell: Cell, values: Array, noise_variance: float) -> dict[str, Array]:

@@ -290,15 +290,13 @@ class Figure2(Experiment[Split, Results]):
         both, unit = self._published(cell, chosen[AS_PUBLISHED], as_published=False), data.error_unit(whole)
         assumed, by_data = (data.assumed(cell.name, whole, one) for one in (self.constants, FROM_DATA))
         rows = data.rows_apart(cell.name, len(whole.y), cell.repeat, self.seed)
-        known, bounded, centred = (
-            tuple(replace(whole, schema=schema).take(one) for one in rows)
-            for schema in (assumed, whole.schema, by_data)
-        )
+        schemas = assumed, whole.schema, by_data
+        known, bounded, centred = (_apart(replace(whole, schema=schema), *rows) for schema in schemas)
         private = {s: self._corrected(cell, *known, repair, chosen[s]) for s, repair in REPAIR_OF.items()}
         for setting, errors in (private | {OURS: self._ours(cell, *bounded)}).items():
             found[setting] = {NP: both[NP], ZERO: both[ZERO], **{m: unit * error for m, error in errors.items()}}
 
-        def corrected_run(parts: Any, step: str) -> Run:
+        def corrected_run(parts: tuple[Problem, Problem], step: str) -> Run:
             return partial(corrected_errors, *parts, cell.epsilon, chosen[step], NOISE_AWARE, STEPS[step])
 
         runs: dict[str, Run] = {
@@ -359,8 +357,8 @@ class Figure2(Experiment[Split, Results]):
                 shown.add_row(f"[bold]{SETTINGS[setting].heading}[/]")
                 zero = found.medians(name, setting, ZERO)
                 for method in methods:
-                    row = found.medians(name, setting, method)
-                    shown.add_row(f"  {method}", *map(_cell, row, (row >= zero) & (method != ZERO)))
+                    medians = found.medians(name, setting, method)
+                    shown.add_row(f"  {method}", *map(_cell, medians, (medians >= zero) & (method != ZERO)))
             yield shown
         yield _paired_table(compared(found, self.seed))
         title = "what pays: from the corrected configuration to ours, mean MAE over draws"
@@ -423,6 +421,10 @@ def thresholds(cell: Searched, seed: int) -> dict[str, list[float]]:
 @lru_cache(maxsize=8)
 def _whole(name: str, folder: Path | None, as_published: bool) -> Problem:
     return data.problem(name, folder, as_published=as_published)
+
+
+def _apart(whole: Problem, train: Any, test: Any) -> tuple[Problem, Problem]:
+    return whole.take(train), whole.take(test)
 
 
 def _mae(predicted: Array, test: Problem) -> float:

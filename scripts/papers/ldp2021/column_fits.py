@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,7 @@ _R_HAT_MOST = 1000.0  # that of a chain that stands still is infinite, which pla
 class ColumnExperiment(Experiment[C, F]):
     """Repeats of reports at several ε, and a fit of each; `iterations` of each chain."""
 
-    DEPENDS = ("seed", "iterations")
+    DEPENDS: ClassVar[tuple[str, ...]] = ("seed", "iterations")
 
     repeats: int
     epsilons: tuple[float, ...] = EPSILONS
@@ -88,6 +88,7 @@ def mixed(fit: Callable[..., LocalPosterior], iterations: int, seed: int) -> tup
         attempts, half = attempts + 1, 2 * half
         if r_hat < R_HAT_REQUIRED or attempts == ATTEMPTS:
             break
+    assert found.sampling is not None
     effective = min(min(one.bulk, one.tail) for one in found.mixing)
     divergences, seconds = int(found.sampling.divergences.sum()), time.process_time() - begun
     r_hat = round(min(r_hat, _R_HAT_MOST), 4)

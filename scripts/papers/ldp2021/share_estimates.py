@@ -120,7 +120,8 @@ class Compared:
 
     def reduction(self, count: int, repeats: int | None = None) -> Reduction:
         """Of the first so many repeats, or of all."""
-        return reduction_of(*(errors(self.estimates[name][:repeats]) for name in METHODS), count)
+        posterior, projected = (errors(self.estimates[name][:repeats]) for name in METHODS)
+        return reduction_of(posterior, projected, count)
 
     def unusable(self, method: str) -> Unusable:
         """Of one method's estimates."""

@@ -351,8 +351,8 @@ def release(rows: Rows, trust: str, epsilon: float, rng: np.random.Generator) ->
     dropped = ceil(DROPPED * clients) if trust == DCA_DROPS else 0
     terms = JobTerms(budget=Budget(epsilon, DELTA), clients=clients, tolerated=dropped, computes=computes)
     absent = frozenset(rng.permutation(clients)[:dropped].tolist())
-    how = {"absent": [absent], "random": rng.bytes, "trusted": trust == TRUSTED}
-    swarm = IdealSwarm(rows.table, rows.statistic.columns, terms, **how)
+    columns, trusted = rows.statistic.columns, trust == TRUSTED
+    swarm = IdealSwarm(rows.table, columns, terms, absent=[absent], random=rng.bytes, trusted=trusted)
     asked = rows.statistic.name, to_builtins(rows.statistic)
     if trust == LOCAL:
         return swarm.hold(LdpReportRequest(*asked, rows_max=1, mechanism=GAUSSIAN))

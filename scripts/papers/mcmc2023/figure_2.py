@@ -89,7 +89,8 @@ class Figure2(SimulatedExperiment[Curves]):
         return {**plain, **found.report, "wall_seconds": round(time.perf_counter() - began, 2)}
 
     def gather(self, cells: Sequence[Work], results: Sequence[Result]) -> Curves:
-        floors, zeros = {}, {}
+        floors: dict[int, dict[str, float]] = {}
+        zeros: dict[int, dict[str, float]] = {}
         for d in dict.fromkeys(work.d for work in cells):
             of = simulated.population(d, self.seed)
             for kept, off in ((floors, simulated.non_private(of)[0] - of.theta), (zeros, of.theta)):

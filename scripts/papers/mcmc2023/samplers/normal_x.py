@@ -247,7 +247,7 @@ def update_sigma_y2(
 def factor(S: Array, sigma_y2: Array, observed: NodeStatistics) -> Array:
     """K of V = KKᵀ = σ_y² S + σ_z² I."""
     V = sigma_y2 * S + observed.variance_z[:, None, None] * jnp.eye(S.shape[-1])
-    return jnp.linalg.cholesky(V, symmetrize_input=False)
+    return jnp.asarray(jnp.linalg.cholesky(V, symmetrize_input=False))
 
 
 def log_likelihood(K: Array, residual: Array) -> Array:
