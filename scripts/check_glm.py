@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Poisson and robust regression from scores: coverage of 90 % intervals, over sizes, budgets and laws of the data.
 
-Ten minutes (estimate). Over ideal rounds with exact noise, N = 2,000, 20,000 and 100,000, epsilon 1 and 4, delta 1e-5,
+Over ideal rounds with exact noise, N = 2,000, 20,000 and 100,000, epsilon 1 and 4, delta 1e-5,
 with default settings: three features of unlike scales, far from the middle of their bounds. They are *normal* with
 correlations of a half, or *skewed*: independent, an exponential one, one of two values (three in ten), and a normal
 one; or as the normal ones, within bounds ten times as *wide*, which cost at most 15 % of the errors at 20,000 rows and
@@ -16,7 +16,8 @@ where half of what a result knows is how far it may be from linear. Each slope b
 right program fails about once in 40 runs: the standard error of a cell is at most 1.5 %, that of a slope 2.7 %. For
 the table, without a limit: how much wider than without privacy intervals are.
 
-Exit code 4 where one of these does not hold. 15 minutes of two cores; --quick has a tenth of the repeats, with limits to match.
+Exit code 4 where one of these does not hold. 15 minutes of two cores; --quick has a tenth of the repeats, with limits to
+match.
 """
 
 from __future__ import annotations
