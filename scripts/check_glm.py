@@ -16,8 +16,8 @@ where half of what a result knows is how far it may be from linear. Each slope b
 right program fails about once in 40 runs: the standard error of a cell is at most 1.5 %, that of a slope 2.7 %. For
 the table, without a limit: how much wider than without privacy intervals are.
 
-Exit code 4 where one of these does not hold. 15 minutes of two cores; --quick has a tenth of the repeats, with limits to
-match.
+Exit code 4 where one of these does not hold. 15 minutes of two cores; --quick has a tenth of the
+repeats, with limits to match.
 """
 
 from __future__ import annotations
