@@ -54,7 +54,7 @@ METHODS = (LIBRARY, *((BLACKJAX,) if find_spec("blackjax") else ()), TEXTBOOK, N
 ASKED = (5, 10)  # d and J of what must be shown
 WANTED = {TEXTBOOK: 2.0, NORMAL_X: 5.0, BLACKJAX: 0.5}
 """How many times as many effective samples per second the library gives there, at least, in the median of repeats."""
-Draws = dict[str, Array]
+Draws = Mapping[str, Array]
 
 
 class Effort(NamedTuple):
