@@ -19,7 +19,6 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -32,13 +31,14 @@ from rich.table import Table
 
 from dca_proto.cli.output import STDOUT, write_json
 from dca_proto.cli.progress import PatientBar
-from dca_proto.errors import DcaError, UsageError
+from dca_proto.errors import UsageError
 from emulator import engine as engines
 
 TABLE = Path(__file__).with_name("planted_faults.toml")
 SEEDS_MAX, EXIT_FAILED, EXIT_SURVIVED, CAUGHT_PART = 300, 2, 4, 0.9
 ACCIDENT = -2  # in place of an invariant: the fault was not tried
 KINDS = ("noise", "forgery", "agreement", "budget", "life cycle", "completion", "durability")
+_GET_CODE, _VERIFY = importlib.machinery.SourceFileLoader.get_code, bindings.crypto_sign_open
 _OURS = ("dca_proto", "emulator", "inference")
 
 
@@ -92,52 +92,44 @@ def faults() -> list[Fault]:
     return msgspec.convert(tomllib.loads(TABLE.read_text(encoding="utf-8"))["fault"], list[Fault])
 
 
-def plant(fault: Fault, seeds: int = SEEDS_MAX, engine: str = engines.LOCAL) -> Found:
+def plant(fault: Fault, seeds: int = SEEDS_MAX) -> Found:
     """Plant a fault in a process of its own, and sweep until it is caught."""
+    return next(run([fault], seeds, 1, engines.LOCAL))
+
+
+def _sweep(fault: Fault, seeds: int) -> Found:
+    """In a worker's process: import all that is ours anew, with the fault in it, and run scenarios until one breaks."""
     began_s = time.monotonic()
-    try:
-        with (
-            engines.open_engine(engine) as chosen,
-            chosen.worker(functools.partial(FaultyProtocol, fault), fault.name) as worker,
-        ):
-            ran, broken = worker.call("sweep", seeds)
-    except (DcaError, RuntimeError) as error:
-        ran, broken = 0, {ACCIDENT: str(error)}
-    seconds, why = time.monotonic() - began_s, "" if broken else fault.why
+    install(fault)
+    bindings.crypto_sign_open = functools.lru_cache(1 << 14)(_VERIFY)  # many check the same one
+    for name in [name for name in sys.modules if name.split(".")[0] in _OURS]:
+        del sys.modules[name]
+    ran, broken = _first_broken(seeds)
+    why, seconds = "" if broken else fault.why, time.monotonic() - began_s
     return Found(name=fault.name, kind=fault.kind, seeds=ran, seconds=seconds, broken=broken, why=why)
 
 
-class FaultyProtocol:
-    """In the worker's process: all that is ours, to be imported anew with the fault in it."""
+def _first_broken(seeds: int) -> tuple[int, dict[int, str]]:
+    """How many scenarios it took, and what broke."""
+    from emulator.trials.sweep import trial_of
 
-    def __init__(self, fault: Fault) -> None:
-        install(fault)
-        bindings.crypto_sign_open = functools.lru_cache(1 << 14)(bindings.crypto_sign_open)  # many check the same one
-        for name in [name for name in sys.modules if name.split(".")[0] in _OURS]:
-            del sys.modules[name]
-
-    def sweep(self, seeds: int) -> tuple[int, dict[int, str]]:
-        """Run scenarios until one breaks: how many it took, and what broke."""
-        from emulator.trials.sweep import trial_of
-
-        for seed in range(seeds):
-            try:
-                broken = trial_of(seed).broken
-            except Exception as error:
-                return seed + 1, {-1: f"{type(error).__name__}: {error}"}
-            if broken:
-                return seed + 1, broken
-        return seeds, {}
+    for seed in range(seeds):
+        try:
+            broken = trial_of(seed).broken
+        except Exception as error:
+            return seed + 1, {-1: f"{type(error).__name__}: {error}"}
+        if broken:
+            return seed + 1, broken
+    return seeds, {}
 
 
 def install(fault: Fault) -> None:
     """Have this process import the fault's files with the fault in them."""
-    honest = importlib.machinery.SourceFileLoader.get_code
 
     def get_code(loader: Any, fullname: str) -> CodeType | None:
         path = loader.get_filename(fullname)
         patches = [one for one in fault.patch if path.endswith(f"/dca_proto/{one[0]}")]
-        return loader.source_to_code(patched(path, patches), path) if patches else honest(loader, fullname)
+        return loader.source_to_code(patched(path, patches), path) if patches else _GET_CODE(loader, fullname)
 
     importlib.machinery.SourceFileLoader.get_code = get_code  # type: ignore[assignment]
 
@@ -154,12 +146,12 @@ def patched(path: str, patches: list[tuple[str, str, str]]) -> str:
 
 def run(chosen: list[Fault], seeds: int, processes: int, engine: str) -> Iterator[Found]:
     """Plant all, as many at once as there are processes; each as it is done."""
-    pool = ThreadPoolExecutor(processes)
-    try:
-        for done in as_completed([pool.submit(plant, one, seeds, engine) for one in chosen]):
-            yield done.result()
-    finally:  # also after Ctrl-C, which ends the children that run: no further one begins
-        pool.shutdown(cancel_futures=True)
+    with engines.open_engine(engine) as one:
+        for done in one.map(functools.partial(_sweep, seeds=seeds), chosen, processes=processes):
+            trouble = Found(
+                name=done.item.name, kind=done.item.kind, seeds=0, seconds=0, broken={ACCIDENT: done.trouble}
+            )
+            yield done.result or trouble
 
 
 def table(found: list[Found]) -> Table:
@@ -208,4 +200,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    import plant_faults  # under the name by which worker processes find it
+
+    sys.exit(plant_faults.main())

@@ -33,10 +33,20 @@ class _Noting(dict[tuple[str, str], str]):
         self._taken = taken
 
     def get(self, entry: tuple[str, str], default: str | None = None) -> str | None:  # type: ignore[override]
-        """As of a dict."""
-        if entry in self:
-            self._taken.add(f"{self._role}: {entry[0]}, {entry[1]}")
+        """A step."""
+        if super().__contains__(entry):
+            self._note(entry)
         return super().get(entry, default)
+
+    def __contains__(self, entry: object) -> bool:
+        """Whether a phase takes an event: of a timer or a question, which leave a phase as it is, that is all."""
+        there = super().__contains__(entry)
+        if there and isinstance(entry, tuple) and self[entry] == entry[0]:
+            self._note(entry)
+        return there
+
+    def _note(self, entry: tuple[str, str]) -> None:
+        self._taken.add(f"{self._role}: {entry[0]}, {entry[1]}")
 
 
 @contextmanager

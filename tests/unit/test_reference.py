@@ -1,4 +1,4 @@
-"""The reference of noise amounts, against integration and against sampling by other libraries."""
+"""The reference, against integration, against sampling by other libraries, by hand, and beside the product."""
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ from pathlib import Path
 import mpmath
 import numpy as np
 import pytest
+from dca_proto.privacy.local.additive import GridLaplace
+from dca_proto.privacy.local.categorical import RandomisedResponse, UnaryEncoding
 from scipy import stats
 
 import emulator
+from dca_proto.privacy.cost import PrivacyCost, total
+from dca_proto.statistics import Sensitivity, resolve
+from dca_proto.statistics.contribution import contribution
 from emulator import reference
 
 POINTS = list(itertools.product((0.1, 1.0, 4.0, 20.0), (1e-9, 1e-6, 1e-2)))
@@ -60,6 +65,51 @@ def test_the_alarms_are_no_likelier_than_they_say_and_ring_for_a_quarter() -> No
             assert stats.binom.sf(min(hits) - 1, count, 0.3) <= reference.ALARM
     assert reference.too_little(0.25 * 100, 100)
     assert not reference.too_little(1.0 * 100, 100)
+
+
+def test_contributions_are_worked_out_by_hand() -> None:
+    """Rows of 0.3 and of a missing value on a grid of 1/4: 0.3 is nearest to 1; ties go to the even integer."""
+    columns = {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0]}
+    rows = [[0.3], [float("nan")], [0.625], [7.0], [-7.0]]
+    expected = {("sum", 3): [1 + 0 + 2], ("sum", 4): [1 + 0 + 2 + 4], ("mean", 0): [(2 * 3 + 5) // 10]}
+    for (statistic, rows_max), value in expected.items():
+        assert reference.contribution(statistic, columns, rows, rows_max, 2) == value
+    assert reference.contribution("second-moments", columns, rows, 4, 4) == [1 + 0 + 4 + 16], "on a grid of 1/4"
+    bins = {"columns": ["x"], "edges": [-1.0, 0.0, 1.0]}
+    assert reference.contribution("histogram", bins, rows, 5, 2) == [4, 12], "what lies outside counts in the nearest"
+    assert reference.contribution("sum", columns, [], 3, 2) == [0]
+    assert [reference.centred(word) for word in (5, 2**63, 2**64 - 1)] == [5, -(2**63), -1]
+
+
+def test_the_product_contributes_the_same_and_its_ledger_comes_to_the_same() -> None:
+    generator = np.random.default_rng(3)
+    ones = [1.0, 1.0]
+    columns = {"columns": ["x", "y"], "centre": [0.1, -0.2], "scale": [0.7, 2.0], "bound": ones}
+    bins = {"columns": ["x"], "edges": [-1.0, -0.5, 0.0, 1.0]}
+    for name, parameters in {"sum": columns, "second-moments": columns, "histogram": bins}.items():
+        statistic = resolve(name, parameters)
+        for count, rows_max in itertools.product((0, 1, 2, 5), (0, 1, 3)):
+            rows = generator.uniform(-2, 2, (count, len(statistic.columns)))
+            rows[generator.random(rows.shape) < 0.2] = np.nan
+            found = contribution(statistic, rows, rows_max, 16)
+            assert found.tolist() == reference.contribution(name, parameters, rows.tolist(), rows_max, 16)
+    spent = total([PrivacyCost.of_mu(0.3), PrivacyCost.of_mu(0.4), PrivacyCost.of_pure(1.0)])
+    composed = reference.composed([(0.3, 1.0, 1e-6), (0.4, 1.0, 1e-6), (0.0, 1.0, 0.0)])
+    assert composed == pytest.approx((spent.gaussian, spent.pure, spent.converted))
+    for epsilon, kept in itertools.product((0.9, 1.5, 3.0, 8.0), (0.0, 0.5, 1.0)):
+        if kept < epsilon:
+            assert reference.is_within(composed, epsilon, 1e-5, kept) == spent.within(epsilon, 1e-5, kept)
+
+
+def test_reports_have_the_noise_of_their_mechanisms() -> None:
+    for k, epsilon in itertools.product((2, 5), (0.5, 2.0)):
+        for mechanism in (RandomisedResponse(epsilon, k), UnaryEncoding(epsilon, k)):
+            odds = reference.odds(mechanism.name, epsilon, k)
+            assert odds == pytest.approx((*map(float, mechanism.probabilities), mechanism.stray_of_missing))
+            found = reference.report_variance(mechanism.name, epsilon, 0.0, (1.0, 1.0), k)
+            assert found == pytest.approx(mechanism.variance_in_sum(1.0))
+    laplace = GridLaplace(0.5, Sensitivity(l1=64, l2_squared=64**2, bound=64))
+    assert reference.report_variance("grid-laplace", 0.5, 0.0, (64, 64), 0) == pytest.approx(laplace.noise_variance)
 
 
 def test_it_imports_nothing_of_the_product() -> None:
