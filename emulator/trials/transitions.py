@@ -39,9 +39,10 @@ class _Noting(dict[tuple[str, str], str]):
         return super().get(entry, default)
 
     def __contains__(self, entry: object) -> bool:
-        """Whether a phase takes an event: of a timer or a question, which leave a phase as it is, that is all."""
+        """Whether a phase takes an event. Of a timer or a question, which leave a phase as it is, that is all that is
+        looked up; and of the deadline of Compute nodes, which then abort."""
         there = super().__contains__(entry)
-        if there and isinstance(entry, tuple) and self[entry] == entry[0]:
+        if there and isinstance(entry, tuple) and (self[entry] == entry[0] or entry[1] == compute_round.COMMIT):
             self._note(entry)
         return there
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import mpmath
 import numpy as np
 import pytest
-from dca_proto.privacy.local.additive import GridLaplace
-from dca_proto.privacy.local.categorical import RandomisedResponse, UnaryEncoding
 from scipy import stats
 
 import emulator
 from dca_proto.privacy.cost import PrivacyCost, total
+from dca_proto.privacy.local.additive import GridLaplace
+from dca_proto.privacy.local.categorical import RandomisedResponse, UnaryEncoding
 from dca_proto.statistics import Sensitivity, resolve
 from dca_proto.statistics.contribution import contribution
 from emulator import reference
