@@ -20,8 +20,13 @@ _ROUNDS: dict[str, type[ActorRound[Any]]] = {
     "trainer": trainer_round.Round,
 }
 _TABLES: dict[str, Table] = {role: kind.table for role, kind in _ROUNDS.items()}
-TRANSITIONS = tuple(f"{role}: {phase}, {event}" for role, table in _TABLES.items() for phase, event in table)
-"""All entries."""
+TRANSITIONS = tuple(
+    f"{role}: {phase}, {event}"
+    for role, table in _TABLES.items()
+    for phase, event in table
+    if event != compute_round.COMMIT
+)
+"""All entries, but those of the deadline of Compute nodes: who is late then aborts, which is an entry of its own."""
 
 
 class _Noting(dict[tuple[str, str], str]):
@@ -39,10 +44,9 @@ class _Noting(dict[tuple[str, str], str]):
         return super().get(entry, default)
 
     def __contains__(self, entry: object) -> bool:
-        """Whether a phase takes an event. Of a timer or a question, which leave a phase as it is, that is all that is
-        looked up; and of the deadline of Compute nodes, which then abort."""
+        """Whether a phase takes an event: of a timer or a question, which leave a phase as it is, that is all."""
         there = super().__contains__(entry)
-        if there and isinstance(entry, tuple) and (self[entry] == entry[0] or entry[1] == compute_round.COMMIT):
+        if there and isinstance(entry, tuple) and self[entry] == entry[0]:
             self._note(entry)
         return there
 
