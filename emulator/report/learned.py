@@ -133,16 +133,17 @@ def scores(summary: Summary) -> list[Block]:
         scores_of(test),
         {
             "": lambda one: _ERROR if one[0]["name"] == _RMSE else one[0]["name"],
-            _label(summary): lambda one: _said(one[0]["private"], one[1]),
-            WITHOUT_PRIVACY: lambda one: _said(one[0]["nonprivate"], one[1]),
-            "constant": lambda one: _said(one[0]["constant"], one[1]),
+            _label(summary): lambda one: _said(one[0]["private"]),
+            WITHOUT_PRIVACY: lambda one: _said(one[0]["nonprivate"]),
+            "constant": lambda one: _said(one[0]["constant"]),
             "better is": lambda one: "higher" if one[0]["higher_is_better"] else "lower",
+            "unit": lambda one: one[1],
         },
         title=f"{counted(test['rows'], 'held-out row')}: {UNCOVERED}" if test else "",
     )
 
 
-def _said(value: float | None, unit: str) -> str:
+def _said(value: float | None, unit: str = "") -> str:
     return UNKNOWN if value is None else f"{value:.4g} {unit}".strip()
 
 
@@ -192,8 +193,8 @@ def closing_lines(summary: Summary) -> Iterator[Line]:
     test = summary.get("test")
     for one, unit in scores_of(test)[:1]:
         assert test is not None, "it has the scores"
-        without = "" if one["nonprivate"] is None else f"{WITHOUT_PRIVACY} {_said(one['nonprivate'], '')}; "
-        others = f"{without}{_constant(one)} {_said(one['constant'], '')}; {counted(test['rows'], 'held-out row')}; "
+        without = "" if one["nonprivate"] is None else f"{WITHOUT_PRIVACY} {_said(one['nonprivate'])}; "
+        others = f"{without}{_constant(one)} {_said(one['constant'])}; {counted(test['rows'], 'held-out row')}; "
         yield "test", f"{one['name']} {_said(one['private'], unit)} ({others}{UNCOVERED})"
         sign = 1 if one["higher_is_better"] else -1
         private, constant = one["private"], one["constant"]

@@ -114,6 +114,11 @@ def test_terminals_mark_them() -> None:
     )
     (table,) = scores({**summary, "test": {"rows": 9, "scores": [_score()]}})
     assert table.title == "9 held-out rows: not covered by epsilon"
+    narrow, test = Console(record=True, width=80), {**summary["test"], "unit": "units of temperature"}
+    narrow.print(drawn(*scores({**summary, "test": test})))
+    text = narrow.export_text()
+    assert "square error" in text, "a long unit leaves the other texts legible"
+    assert len(text.splitlines()) <= 6, text
     learned = {**whole_learned(), "intercept": None}
     show_run(console, run_of(learned), learned)
     told = " ".join(console.export_text().split())

@@ -90,7 +90,7 @@ def test_a_swarm_shows_result_budget_contributors_phases_drops_noise_and_coeffic
         ["bmi", "6.16 [0.2, 12.1]", "6.42 [4.9, 8.0]", "points per kg/m²"],
         ["regression", "epsilon: found 2, expected at most 0.5", "3"],
         ["regression", "17", "1.42 s"],
-        ["root mean square error", "57.37 points", "52.62 points", "77.83 points", "lower"],
+        ["root mean square error", "57.37", "52.62", "77.83", "lower", "points"],
     ]
     assert [row for row in rows if row not in outline.rows] == []
     assert "round 2: clients 0 (000000), 21 (000000), 22" in outline.text
