@@ -96,7 +96,8 @@ class Reporter:
                 return f"round {_short(round_id)}: announced {statistic} ({dimension} number{'s' * (dimension != 1)})"
             case facts.WaitingForKeys(round_id, computes):
                 names = ", ".join(map(self._name, computes))
-                return f"round {_short(round_id)}: waiting for a key of Compute node {names}; is it up?"
+                waiting = f"round {_short(round_id)}: waiting for a key of Compute node"
+                return f"{waiting} {names}; is it up?" if len(computes) == 1 else f"{waiting}s {names}; are they up?"
             case facts.Closed(round_id, count, why):
                 self.waiting(f"round {_short(round_id)}: the Compute nodes agree")
                 return f"round {_short(round_id)}: closed with {count} contributions: {_WHY_CLOSED[why]}"
