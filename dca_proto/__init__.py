@@ -1,21 +1,21 @@
 """Differentially private sums on swarms of devices: the Distributed Compute Algorithm over MQTT.
 
-A program that embeds an actor needs the names of this module only. Each is loaded when it is first used.
+A program that embeds an actor imports all names that it needs from this module. Each loads when it is first used.
 """
 
-# General layout, from the bottom to the top. Each package imports those above its line, and no other.
+# Layout, lowest layer first. Each package imports only those listed above it.
 #
-#   errors.py    the kinds of failure; wording.py: what their texts have in common
-#   aggregate.py what a round gives, what a learning job asks; shared with the inference
+#   errors.py    the kinds of failure; wording.py: helpers for their texts
+#   aggregate.py the result of a round, the request of a learning job; shared with `inference`
 #   crypto/      seals, masks, and the ring that masks add up in
-#   statistics/  what a client can compute from its rows, by name
-#   privacy/     what a release costs, and how much noise it needs; local/: mechanisms of single reports
+#   statistics/  the statistics that a client can compute from its rows, by name
+#   privacy/     the cost of a release, and the noise that it needs; local/: mechanisms of LDP reports
 #   protocol/    the protocol as pure state machines; start with protocol/play.py, then client/, compute/, trainer/
 #   runtime/     thin shells around the machines: files, transports, durable store, asyncio runner, broker launcher
 #   jobs/        a learning job at a running trainer: retried, recorded, resumed
 #   cli/         the `dca` command
 #
-#   testing.py   helpers for tests of actors, also of yours
+#   testing.py   helpers for tests of actors, yours included
 #   DESIGN.md    the protocol, numbered; the code cites its sections
 #   PRIVACY.md   the guarantees and their proofs
 

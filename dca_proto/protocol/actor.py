@@ -251,15 +251,15 @@ class Actor(ABC):
     def _check_word(
         self, frame: Signed, compute: bytes, computes: Collection[bytes], about: bytes, known: bytes
     ) -> None:
-        """Whether one of a round's Compute nodes signed a word about its announcement. Raises `PeerError`.
+        """Check that one of a round's Compute nodes signed a message about its announcement. Raises `PeerError`.
 
         Args:
-            about: hash of the announcement that the word names. known: hash of the round's own.
+            about: hash of the announcement that the message names. known: hash of the round's announcement.
         """
         if compute not in computes:
             raise PeerError("unknown-compute", found=compute.hex(), expected="another Compute node of the round")
         if about != known:
-            raise PeerError("announcement", found="word about another announcement", expected=known.hex())
+            raise PeerError("announcement", found="a message about another announcement", expected=known.hex())
         verify_signed(frame, self._federation.compute(compute).key, self._federation_id)
 
     def _sign(self, body: Body) -> Signed:

@@ -1,9 +1,9 @@
 """A whole round in one readable function: the executable overview of the protocol. Read this first.
 
-`play` is a secure sum; `play_releases` is a round in which each data node releases, or each client reports, by itself.
-
-No network, no clock, no store: the production actors' messages are handed over directly, in the order of DESIGN §4.
-`tests/protocol/test_play.py` runs it; `dca_proto.testing.Network` does the same with loss, crashes and time.
+`play` plays a secure sum. `play_releases` plays a round in which each data node releases, or each client reports, by
+itself. Both hand the production actors' messages over directly, in the order of DESIGN §4, without a network, a clock
+or a store.
+`tests/protocol/test_play.py` runs it; `dca_proto.testing.Network` adds loss, crashes and time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def play(  # noqa: C901 - one function on purpose
         for epoch_key in _sends(compute.handle(Started(), now_ms)):
             trainer.handle(Received(compute.id, epoch_key.payload), now_ms)
 
-    # §2.3  Each client signs and publishes its own; every Compute node verifies and keeps it.
+    # §2.3  Each client signs and publishes its own X25519 key; every Compute node verifies and keeps it.
     for client in clients:
         (hello,) = _sends(client.handle(Started(), now_ms))
         for compute in computes:
@@ -53,15 +53,15 @@ def play(  # noqa: C901 - one function on purpose
         (progress,) = _sends(node[message.to.id].handle(Received(trainer.id, message.payload), now_ms))
         trainer.handle(Received(message.to.id, progress.payload), now_ms)
 
-    # §4.3, §4.4  Each client works out the noise for itself, holds the round against its policy, charges its budget,
-    #             adds its noise, subtracts a mask for each node, and sends one message to its holder.
-    # §4.5        The holder keeps it, and proves that by a receipt.
+    # §4.3, §4.4  Each client computes the noise for itself, checks the round against its policy, charges its budget,
+    #             adds its noise, subtracts a mask for each node, and sends one message to one Compute node, its holder.
+    # §4.5        The holder keeps the contribution, and proves that by a receipt.
     for client in clients:
         (sent,) = _sends(client.handle(Received(trainer.id, announcement.payload), now_ms))
         (receipt,) = _sends(node[sent.to.id].handle(Received(client.id, sent.payload), now_ms))
         client.handle(Received(sent.to.id, receipt.payload), now_ms)
 
-    # §4.8  The nodes tell the trainer how many contributions they keep. All have come, so it closes the round.
+    # §4.8  The nodes tell the trainer how many contributions they keep. All have arrived, so it closes the round.
     tick = TimerFired(Timer(PROGRESS, request.round_id))
     closes: list[Send] = []
     for compute in computes:
@@ -97,11 +97,11 @@ def play_releases(trainer: Trainer, clients: Sequence[Client], request: OpenRoun
     (announcement,) = _sends(trainer.handle(Command(request), now_ms))
 
     for client in clients:
-        # §5.1, §5.2  The client works out the noise for itself, holds the round against its policy, charges its budget,
-        #             adds all of the noise, signs, seals and sends.
+        # §5.1, §5.2  The client computes the noise for itself, checks the round against its policy, charges its budget,
+        #             adds all of the noise, signs, seals and sends its release.
         *_, release = _sends(client.handle(Received(trainer.id, announcement.payload), now_ms))
 
-        # §5.3  The trainer keeps it, and acknowledges it. When all have come, they and their sum are the result.
+        # §5.3  The trainer keeps and acknowledges it. Once all have arrived, the releases and their sum are the result.
         effects = trainer.handle(Received(client.id, release.payload), now_ms)
         (receipt,) = _sends(effects)
         client.handle(Received(trainer.id, receipt.payload), now_ms)

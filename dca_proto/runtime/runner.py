@@ -4,12 +4,12 @@
     clock     --timers--->        ^                             |         then, in order:
     owner     --command---> ------+                             +--> publish --> transport; reports --> owner
 
-Events that are ready are handled in batches. All writes of a batch are durable before any of its messages leaves or any
-of its facts is reported, so each `Persist` precedes the `Send` that depends on it, and one flush serves many events.
-Timers are no promises to anyone and are set at once; so none can fire stale within its batch.
+The runner handles ready events in batches. It makes all writes of a batch durable before it sends any of the batch's
+messages or reports any of its facts. So each `Persist` precedes the `Send` that depends on it, and one flush serves
+many events. Timers need no durability: they are set at once, so a cancelled timer cannot fire within its batch.
 
-Sending never waits for receiving: messages are handed to the transport in order, and nobody waits for each. While too
-many are not yet taken over, no further event is handled, and what arrives waits in the transport's bounded inbox.
+Sending never waits for receiving: the runner hands messages to the transport in order, without awaiting each. While too
+many are pending, it handles no further event, and arriving messages wait in the transport's bounded inbox.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Actor(Protocol):
         """16 bytes."""
 
     def handle(self, event: Event, now_ms: int) -> Sequence[Effect]:
-        """Change state and say what is to be done."""
+        """Change state, and return the effects to carry out."""
 
 
 class RunnerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is taken on at once. A batch ends, too, with the message that exceeds `batch_bytes_max`."""
+    """Limits of a batch and of pending sends. The message that exceeds `batch_bytes_max` is the last of its batch."""
 
     batch_events_max: int = 256
     batch_bytes_max: int = 4 << 20
@@ -72,9 +72,9 @@ class Runner:
         transport: not yet open; the runner opens and closes it.
         store: where the actor's writes go; the owner closes it.
         federation: the name that topics carry.
-        clock: by default the machine's.
+        clock: the machine's by default.
         on_report: called with every fact, after the writes of its batch are durable.
-        limits: how much is taken on at once.
+        limits: of a batch and of pending sends.
 
     Attributes:
         traffic: what was sent and received.
@@ -100,14 +100,14 @@ class Runner:
         self._on_report = on_report or _ignore
         self._limits = limits or RunnerLimits()
         self._timers = Timers()
-        self._ahead_ms: int | None = None  # of the steady clock, at the last look
+        self._ahead_ms: int | None = None  # wall clock minus steady clock, when last read
         self._alarm: Alarm | None = None
         self._alarm_ms: int | None = None
-        self._owned: deque[Event] = deque([Started()])  # from ourselves and the owner
+        self._owned: deque[Event] = deque([Started()])  # events from this runner and from the owner
         self._publishing: set[asyncio.Future[None]] = set()
-        self._failure: BaseException | None = None  # of a publish
+        self._failure: BaseException | None = None  # the error of a publish
         self._wake = asyncio.Event()
-        self._taken_over = asyncio.Event()  # a message, by the transport
+        self._taken_over = asyncio.Event()  # set when the transport has taken over a message
         self._stopping = False
         self.traffic = Traffic()
         self.dropped: Counter[str] = Counter()
@@ -126,7 +126,7 @@ class Runner:
         """Open the transport and run.
 
         Raises:
-            UsageError: the broker refuses us, the store cannot be written, or a command was wrong.
+            UsageError: the broker refuses the actor, the store cannot be written, or a command was wrong.
         """
         log.info("actor started", actor=self._actor.id.hex())
         try:
@@ -138,7 +138,7 @@ class Runner:
                 self._alarm.cancel()
             try:
                 await _cancel(self._publishing)
-            finally:  # cancelled once more, too: a connection left behind would take what is meant for our next life
+            finally:  # even if cancelled again: an open connection would receive messages meant for the next run
                 await self._transport.close()
             log.info("actor stopped", actor=self._actor.id.hex(), **msgspec.structs.asdict(self.traffic))
 
@@ -153,7 +153,7 @@ class Runner:
             else:
                 await self._carry_out(effects)
                 if len(self._transport.inbox):
-                    await asyncio.sleep(0)  # others have their turn
+                    await asyncio.sleep(0)  # let other tasks run
 
     def _handle_batch(self) -> list[Effect] | None:
         """The effects of the events that are ready; None if there were none."""
@@ -177,7 +177,7 @@ class Runner:
         return effects
 
     def _look(self) -> int:
-        """The time. A clock that was set is reported; set back, the actor starts up anew, for its timers are ahead."""
+        """Read the clock. Log a jump; after a jump back, start the actor anew, because its timers are too late."""
         now_ms = self._clock.now_ms()
         ahead_ms = now_ms - self._clock.steady_ms()
         jump_ms = 0 if self._ahead_ms is None else ahead_ms - self._ahead_ms
@@ -217,7 +217,7 @@ class Runner:
                 self._on_report(effect.fact)
 
     async def _sleep(self) -> None:
-        """Until a message, a command or the next timer."""
+        """Wait for a message, a command or the next timer."""
         self._wake.clear()
         at_ms = self._timers.next_at_ms()
         if at_ms != self._alarm_ms:
@@ -233,7 +233,7 @@ class Runner:
         self._wake.set()
 
     async def _until_fewer(self, most: int) -> None:
-        """Wait until fewer messages than that are not yet taken over."""
+        """Wait until fewer than `most` messages are pending."""
         while len(self._publishing) >= most:
             self._taken_over.clear()
             await self._taken_over.wait()
@@ -266,7 +266,7 @@ class Runner:
             self._wake.set()
 
     def _drop(self, send: Send, error: ValueError) -> None:
-        """A message cannot be sent: it may answer a peer who wants just that. The error is ours, or the transport's."""
+        """Drop a message that cannot be sent, and go on: a hostile peer may have provoked it. Count and log it."""
         self.dropped["unsendable"] += 1
         log.error("message dropped", actor=self._actor.id.hex(), channel=send.to.channel.value, error=str(error))
 
@@ -276,7 +276,7 @@ class Runner:
 
 
 def _ignore(fact: object) -> None:
-    """Nobody asked for reports."""
+    """Discard a fact: the owner asked for no reports."""
 
 
 async def _cancel(waiting: Collection[asyncio.Future[None]]) -> None:
@@ -293,17 +293,17 @@ class Alarm(Protocol):
     """A pending call."""
 
     def cancel(self) -> None:
-        """Never call."""
+        """Cancel the call."""
 
 
 class Clock(Protocol):
-    """What the runner knows of time; tests turn one by hand."""
+    """The runner's source of time; tests advance one by hand."""
 
     def now_ms(self) -> int:
         """Unix milliseconds."""
 
     def steady_ms(self) -> int:
-        """Milliseconds since some moment, which nobody sets."""
+        """Milliseconds since some moment, on a clock that nobody can set."""
 
     def call_at(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
         """Call back at `at_ms`, or earlier for a new look at the clock."""
@@ -324,7 +324,7 @@ class SystemClock:
 
 
 class Timers:
-    """The timers that an actor has set: one heap; cancelled and replaced settings stay in it and are skipped."""
+    """The timers that an actor has set, in one heap. Cancelled and replaced settings stay in it and are skipped."""
 
     def __init__(self) -> None:
         self._set: dict[Timer, tuple[int, int]] = {}
@@ -348,7 +348,7 @@ class Timers:
         return self._heap[0][0] if self._heap else None
 
     def pop_due(self, now_ms: int) -> Timer | None:
-        """The earliest timer that is due, which is then no longer set."""
+        """Remove and return the earliest timer that is due."""
         at_ms = self.next_at_ms()
         if at_ms is None or at_ms > now_ms:
             return None

@@ -1,8 +1,8 @@
-"""One trial: safety under faults, then everything is mended, then it must become live.
+"""One trial: it checks safety under faults, then mends every fault, then checks liveness.
 
-Liveness: within bounded virtual time every round that was asked for has ended, with a result or an abort that says
-why, at the trainer and at every honest Compute node; and one further round of the honest population completes, or the
-next after one that had too few clients with sessions.
+Liveness means two things. Within bounded virtual time, every requested round has ended at the trainer and at every
+honest Compute node, with a result or an abort that states the reason. Then one further round of the honest population
+completes. If too few clients have a session in it, it may fail, and the next one must complete.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from emulator.trials.transitions import noted
 from emulator.trials.world import TrialWorld
 
 COMPARED = frozenset({5, 9})
-"""The invariants that only further runs can hold in full: on neighbouring data, and of the same seed."""
+"""The invariants that need further runs for a full check: one on neighbouring data, one with the same seed."""
 SLACK_MS = 150_000
-"""Beside the rounds' own windows: what resends, back-off and settling may take once all is mended."""
+"""Time for resends, back-off and settling after the mending, on top of the rounds' own windows."""
 FURTHER_COLLECT_MS, FURTHER_COMMIT_MS = 400_000, 120_000
-"""Windows of the further round: keys are published anew within five minutes where a broker has forgotten them.
+"""Windows of the further round. Actors publish keys anew within five minutes if a broker has lost them.
 
-It is asked for as much later where a Compute node had a copy beside it: the key that the copy published last stands
-for the node's until then, and nobody holds its secret any more."""
+If a second process ran a copy of a Compute node, the trial waits for that interval first. Until then the last key that
+the copy published counts as the node's, and no process holds its secret."""
 Checkers = Callable[[TrialWorld], Sequence[Checker]]
 Make = Callable[[type], type]
 
@@ -43,68 +43,68 @@ def examine(
     faulty: dict[str, Make] | None = None,
     on_world: Callable[[TrialWorld], None] = lambda _: None,
 ) -> Outcome:
-    """Run a scenario with all eleven checkers looking on.
+    """Run a scenario under all eleven checkers.
 
     Args:
-        compare: whether to run it twice more before: once as it is, for its digest, and once on neighbouring data.
+        compare: whether to run it twice before that: once unchanged, for its digest, and once on neighbouring data.
         faulty: as of `run_trial`. on_world: called with each world before it runs.
     """
-    beside: list[tuple[Transcript, bytes]] = []
+    recorded: list[tuple[Transcript, bytes]] = []
     digest: str | None = None
 
-    def nobody(world: TrialWorld) -> list[Checker]:
+    def no_checkers(world: TrialWorld) -> list[Checker]:
         on_world(world)
         return []
 
-    def beside_it(world: TrialWorld) -> list[Checker]:
+    def recording(world: TrialWorld) -> list[Checker]:
         transcript = Transcript(world)
         world.simulator.observers.append(transcript)
-        beside.append((transcript, neighbour(world)))
-        return nobody(world)
+        recorded.append((transcript, neighbour(world)))
+        return no_checkers(world)
 
-    def everybody(world: TrialWorld) -> list[Checker]:
+    def all_checkers(world: TrialWorld) -> list[Checker]:
         on_world(world)
-        return checkers_of(world, neighbour=beside[0] if beside else None, digest=digest)
+        return checkers_of(world, neighbour=recorded[0] if recorded else None, digest=digest)
 
     if compare:
-        digest = run_trial(scenario, checkers=nobody, faulty=faulty).digest
-        run_trial(scenario, checkers=beside_it, faulty=faulty)
-    return run_trial(scenario, checkers=everybody, faulty=faulty)
+        digest = run_trial(scenario, checkers=no_checkers, faulty=faulty).digest
+        run_trial(scenario, checkers=recording, faulty=faulty)
+    return run_trial(scenario, checkers=all_checkers, faulty=faulty)
 
 
 def run_trial(
     scenario: Scenario, *, checkers: Checkers = lambda _: (), faulty: dict[str, Make] | None = None
 ) -> Outcome:
-    """Run one scenario. The same scenario gives the same outcome, but for `wall_s`.
+    """Run one scenario. The same scenario gives the same outcome, except for `wall_s`.
 
     Args:
         checkers: makes the checkers of a world; each is added to the observers.
-        faulty: role -> what makes a faulty class of its production class, to show that a checker sees it.
+        faulty: role -> a function from its production class to a faulty one, to show that a checker notices the fault.
     """
     began_s = time.perf_counter()
     with noted() as taken:
         world = TrialWorld(scenario, faulty)
-        watching = list(checkers(world))
-        world.simulator.observers += watching
+        checks = list(checkers(world))
+        world.simulator.observers += checks
         begin(world)
         world.simulator.run(world.simulator.start_ms + scenario.healed_ms)
         world.mend()
         why = _wait_for_ends(world)
         further = _further_round(world) if not why else "not asked for: a round has not ended"
-        if TOO_FEW in further:  # nodes whose Hellos a broker has lost have asked for them when they objected
+        if TOO_FEW in further:  # nodes that lacked a Hello have asked for it when they objected
             further = _further_round(world)
         if further != "completed" and not further.startswith("not "):
             why.append(f"one more round: {further}")
         if scenario.epoch_ms < Timing().epoch_ms:  # epochs turn, their keys are deleted, and rounds are forgotten
             latest_ms = max(log.request.collect_window_ms + 2 * log.request.commit_window_ms for log in world.rounds)
             world.simulator.run(world.simulator.now_ms + latest_ms + scenario.timing.retention_ms)
-        for one in watching:
+        for one in checks:
             one.finish()
-    return outcome_of(world, watching, why, further, taken, time.perf_counter() - began_s)
+    return outcome_of(world, checks, why, further, taken, time.perf_counter() - began_s)
 
 
 def begin(world: TrialWorld) -> None:
-    """Have the rounds be asked for, and the faults wait for their moment."""
+    """Schedule the faults and the requests for rounds."""
     simulator, rounds = world.simulator, world.scenario.rounds
     for injection in world.injections:
         injection.arm()
@@ -113,7 +113,7 @@ def begin(world: TrialWorld) -> None:
 
 
 def _wait_for_ends(world: TrialWorld) -> list[str]:
-    """Let virtual time pass until all rounds have ended; what has not ended at last."""
+    """Let virtual time pass until all rounds have ended or the time is over; return what has not ended."""
     simulator, scenario = world.simulator, world.scenario
     skews = [int(fault.amount) for fault in scenario.faults if fault.kind.startswith("clock-")]
     latest_ms = max(simulator.now_ms, simulator.start_ms + scenario.rounds.end_ms)
@@ -127,9 +127,9 @@ def _wait_for_ends(world: TrialWorld) -> list[str]:
 
 
 def _further_round(world: TrialWorld) -> str:
-    """`completed`, `not due: ...`, or what became of it."""
+    """Request one more round. Return `completed`, `not due: ...`, or how it failed."""
     simulator, limits = world.simulator, world.scenario.limits
-    up = [process for process in world.clients if process.is_up]  # of whom those without budget decline
+    up = [process for process in world.clients if process.is_up]  # those without budget will decline
     able = sum(_has_budget(world, process.actor, process.now_ms) for process in up)
     tolerated = min(world.scenario.rounds.tolerated, able - 2)
     if not _are_enough(world.scenario, able, tolerated):
@@ -157,7 +157,7 @@ def _further_round(world: TrialWorld) -> str:
 
 
 def _has_budget(world: TrialWorld, actor: object, now_ms: int) -> bool:
-    """Whether a client's budget, or the trainer's account if it has one, lets one more round through."""
+    """Whether a client's budget, or the trainer's account if it has one, allows one more round."""
     price, account = world.scenario.rounds.price, world.cast.account
     if isinstance(actor, Client):
         return world.cast.policy.check_budget(price, actor.ledger, now_ms) is None
@@ -165,7 +165,7 @@ def _has_budget(world: TrialWorld, actor: object, now_ms: int) -> bool:
 
 
 def _are_enough(scenario: Scenario, able: int, tolerated: int) -> bool:
-    """Whether so many clients may hold a round; one is enough where no floor concerns it, without Compute nodes."""
+    """Whether the limits of the scenario allow a round of `able` clients; without Compute nodes, one is enough."""
     if not scenario.rounds.is_summed:
         return able > 0
     limits = scenario.limits

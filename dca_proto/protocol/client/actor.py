@@ -1,8 +1,7 @@
-"""The client: holds its data, its policy and its ledger against each round (DESIGN §4.3, §4.4, §4.8, §5).
+"""The client: checks each round against its policy and ledger, and contributes or declines (DESIGN §4.3-§4.8, §5).
 
-Its rounds and their phases stand in `round`. Whether it takes part depends on policy, ledger and announcement,
-never on its rows. What must survive a crash is stored in the transaction in which it is decided: the charge together
-with the message that it pays for.
+`round` defines its rounds and their phases. Whether it takes part depends on policy, ledger and announcement, never on
+its rows. The client stores a charge and the message that it pays for in one transaction, so both survive a crash.
 """
 
 from __future__ import annotations
@@ -52,13 +51,13 @@ class Client(Actor):
     """A data holder.
 
     Args:
-        identity: its Ed25519 identity. certificate: the federation's word for it.
+        identity: its Ed25519 identity. certificate: the enrolment key's signature on its membership.
         federation: the file given out of band.
-        columns: names of the columns that its data have, known without reading a row. rows: reads them.
+        columns: names of its data's columns, known without reading a row. rows: reads the rows.
         random: returns random bytes; the operating system's on a device.
         policy: its own limits.
-        mechanism: the noise mechanism it offers for sums; any other is declined.
-        records: (table, key, value) of its store.
+        mechanism: the noise mechanism that it uses for sums; it declines rounds with any other.
+        records: all (table, key, value) of its store.
     """
 
     messages: ClassVar = {
@@ -107,11 +106,11 @@ class Client(Actor):
             random=self._random,
         )
         self._rounds: dict[bytes, Round] = {}
-        self._unsent: dict[bytes, int] = {}  # charge numbers of what has no receipt yet, by round
-        self._waiting: set[bytes] = set()  # declined ones, and those without a receipt
-        self._held_bytes = 0  # of the announcements of these
+        self._unsent: dict[bytes, int] = {}  # charge numbers of contributions without a receipt, by round
+        self._waiting: set[bytes] = set()  # rounds that it declined, or that have no receipt
+        self._held_bytes = 0  # total size of their announcements
         self._foreign: list[bytes] = []  # rounds of a federation file that was replaced
-        self._outdated: Refusal | None = None  # whose word it is that the ledger has forgotten charges
+        self._outdated: Refusal | None = None  # set once a Compute node has shown that the ledger lost charges
         announcements = {key: value for table, key, value in records if table == ANNOUNCEMENTS}
         for round_id, stored in loaded(records, ROUNDS, StoredRound).items():
             frame = signed(ANNOUNCEMENTS, announcements.get(round_id, b""))
@@ -131,7 +130,7 @@ class Client(Actor):
         return [*self._file_effects(), *dropped, *self._greet(now_ms), *resumed]
 
     def _on_changed_file(self, now_ms: int) -> list[Effect]:
-        self._session.adopt(self._federation)  # all else asks for it at each message
+        self._session.adopt(self._federation)  # everything else reads `self._federation` at each message
         return []
 
     def _receive(self, sender: bytes, payload: bytes, now_ms: int) -> list[Effect]:
@@ -141,7 +140,7 @@ class Client(Actor):
     # --- the session (§2.3) ---------------------------------------------------------------------------------------
 
     def _greet(self, now_ms: int) -> list[Effect]:
-        """Publish the session, of a new key where the epoch has turned."""
+        """Publish the session; if a new epoch has begun, with a new key."""
         writes = self._session.renew(now_ms)
         self._pace.note(HELLO, now_ms)
         spread = self._random(2)
@@ -153,7 +152,7 @@ class Client(Actor):
 
     def _on_hello_wanted(self, sender: bytes, frame: m.Signed, body: m.HelloWanted, now_ms: int) -> list[Effect]:
         if body.client != self.id:
-            raise PeerError("sender", found=body.client.hex(), expected="a word about this client")
+            raise PeerError("sender", found=body.client.hex(), expected="the id of this client")
         verify_signed(frame, self._federation.compute(sender).key, self._federation_id)
         if not self._pace.is_due(HELLO, now_ms):
             return []
@@ -194,7 +193,7 @@ class Client(Actor):
         return [*seen, *self._contribute(current, validated, now_ms)]
 
     def _check_room(self, opened: OpenedAnnouncement) -> None:
-        """Declined rounds and those without a receipt are limited in number and in bytes; the budget limits others."""
+        """Limit declined rounds and those without a receipt, in number and in bytes; the budget limits all others."""
         limits, count, size = self._limits, len(self._waiting), self._held_bytes
         if count >= limits.rounds_open_max or size + len(opened.payload) > limits.announcements_bytes_max:
             found = f"{count} rounds, {size} bytes of announcements"
@@ -209,16 +208,16 @@ class Client(Actor):
             self._unsent[current.id] = self.ledger[current.id].number
 
     def _consider(self, opened: OpenedAnnouncement, now_ms: int) -> ValidatedRound | Refusal:
-        """What the client's own limits say. Looks at no row."""
+        """Check the round against the client's limits, without reading a row."""
         if self._outdated is not None:
-            return self._outdated  # a ledger that forgot charges must not say what is left
+            return self._outdated  # the remaining budget of a ledger that lost charges is unknown
         validated = self._consent.to_terms(opened, self._federation)
         if isinstance(validated, Refusal):
             return validated
         return self._consent.to_charge(opened.body, validated, self.ledger, self._unsent.values(), now_ms) or validated
 
     def _contribute(self, current: Round, validated: ValidatedRound, now_ms: int) -> list[Effect]:
-        """Charge, and store in the same transaction what is sent for it."""
+        """Charge the budget, and store the contribution in the same transaction."""
         body = current.body
         greeting = [] if self._session.covers(body.commit_by_ms) else self._greet(now_ms)
         charge = Charge(
@@ -243,13 +242,13 @@ class Client(Actor):
             Persist(ANNOUNCEMENTS, current.id, current.opened.payload),
             stored,
             *current.answers(),
-            current.resend_timer(self._timing, self.id, now_ms),  # spread by what does not depend on data
+            current.resend_timer(self._timing, self.id, now_ms),  # spread by the id, not by data
             Report(facts.Contributed(current.id, charge.statistic, charge.mu, validated.price.pure)),
             *(Report(facts.DataFailed(current.id, body.statistic, kind)) for kind in trouble),
         ]
 
     def _refuse(self, current: Round, refusal: Refusal, now_ms: int) -> list[Effect]:
-        """Decline."""
+        """Decline the round, with the reason."""
         cut = Refusal(refusal.reason, refusal.found[:TEXT_CHARS_MAX], refusal.expected[:TEXT_CHARS_MAX])
         why = (cut.reason, cut.found, cut.expected)
         body = m.Decline(current.id, current.opened.hash, self._certificate, *why)
@@ -265,7 +264,7 @@ class Client(Actor):
             Report(facts.Declined(current.id, self.id, *why)),
         ]
 
-    # --- what its holder and the nodes answer (§4.5, §4.6, §4.8) ----------------------------------------------------
+    # --- answers of its holder and of the nodes (§4.5, §4.6, §4.8) --------------------------------------------------
 
     def _on_receipt(self, sender: bytes, receipt: m.Receipt, now_ms: int) -> list[Effect]:
         current = self._rounds.get(receipt.round_id)
@@ -290,10 +289,10 @@ class Client(Actor):
         ]
 
     def _on_reused(self, sender: bytes, frame: m.Signed, body: m.ChargeReused, now_ms: int) -> list[Effect]:
-        """A Compute node has seen this number before: the ledger has forgotten charges, or another copy of it runs."""
+        """A Compute node has seen this number before: the ledger has lost charges, or another copy of it runs."""
         current = self._rounds.get(body.round_id)
         if current is None or body.client != self.id:
-            raise PeerError("phase", found="word of an unknown round", expected="an own round")
+            raise PeerError("phase", found="a reused charge of an unknown round", expected="a round of this client")
         self._check_word(frame, sender, current.opened.computes, body.announcement_hash, current.opened.hash)
         current.step("charge reused")
         number = self.ledger[current.id].number
@@ -308,7 +307,7 @@ class Client(Actor):
     def _on_abort(self, sender: bytes, frame: m.Signed, body: m.Abort, now_ms: int) -> list[Effect]:
         current = self._rounds.get(body.round_id)
         if current is None or current.stored.decline:
-            return []  # aborts are broadcast: most rounds that end so are none of ours to undo
+            return []  # aborts are broadcast: most concern rounds that this client did not pay for
         author, opened = body.compute, current.opened  # a node passes on its peers' aborts
         self._check_word(frame, author, opened.computes, body.announcement_hash, opened.hash)
         if author in current.stored.aborted_by:
@@ -335,27 +334,27 @@ class Client(Actor):
         return self._greet(now_ms) if timer.purpose == EPOCH else super()._on_timer(timer, now_ms)
 
     def _forget(self, current: Round, now_ms: int) -> list[Effect]:
-        """Everything of a round but its charge."""
+        """Forget everything about a round except its charge."""
         current.step(CLOSE)
         del self._rounds[current.id]
         self._settle(current)
         return [Forget(ROUNDS, current.id), Forget(ANNOUNCEMENTS, current.id)]
 
     def _settle(self, current: Round) -> None:
-        """It takes up no room any more."""
+        """Stop counting the round against the limits of `_check_room`."""
         self._unsent.pop(current.id, None)
         if current.id in self._waiting:
             self._waiting.discard(current.id)
             self._held_bytes -= len(current.opened.payload)
 
     def _resend(self, current: Round, now_ms: int) -> list[Effect]:
-        """What has no receipt yet, until the round's end; then the question whether it was aborted."""
+        """Until the round's end, resend what has no receipt; then ask the nodes for aborts."""
         if now_ms < current.body.commit_by_ms:
             return [*current.answers(), current.resend_timer(self._timing, self._random(1), now_ms)]
         return [self._close_timer(current, now_ms), *self._ask(current, now_ms)]
 
     def _ask(self, current: Round, now_ms: int) -> list[Effect]:
-        """Ask the round's nodes for aborts that are missing, once the round must have ended (§4.8)."""
+        """Once the round must have ended, ask its nodes for the aborts that are missing (§4.8)."""
         if not current.takes(ASK) or not current.opened.computes:
             return []
         if now_ms < current.body.commit_by_ms:
@@ -377,7 +376,7 @@ class Client(Actor):
         return [self._close_timer(current, now_ms), *again(current, now_ms)]
 
     def _close_timer(self, current: Round, now_ms: int) -> SetTimer:
-        """When a round is forgotten: nobody asks for a decline any more, or no abort is asked for any more (§4.8)."""
+        """The timer that forgets a round, once its decline or its aborts are asked for no more (§4.8)."""
         aborting = current.takes(RESEND) or current.stored.aborted_by
         grace_ms = self._timing.abort_grace_ms if aborting else self._timing.kept_ms
         over_ms = current.body.close_by_ms if current.stored.decline else current.body.commit_by_ms + grace_ms

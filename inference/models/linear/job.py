@@ -6,25 +6,26 @@
     step 2   the target's bound q, from what is public and the noise                                `rows`
     step 3   round 2: noisy statistics of whole rows, scaled to the unit sphere                     `closed_form`
 
-What differs from the paper's algorithm, each for a measured reason:
+It differs from the paper's algorithm in these points, each for a measured reason:
 
-- **Phases** and not second moments in round 1: public bounds may be far too wide and off the middle. The noise of
-  moments grows with their width, that of phases does not. At N·ε of 2,000 or more, ten times the width costs less than
-  5 %.
-- **Whole rows on a sphere** and not each column within ±p: no bias from skewed features, and less noise. No threshold
-  is searched: 0.02 s take the place of minutes at 200 features.
-- An **intercept**, as a public constant feature of one standard deviation. Its weight matters little from 0.7 to 1.2.
-- **y²**, for the residual variance: the sensitivity covers it already, so it is free.
-- The two rounds are accounted for jointly: they get ``std_share`` and the rest of the squared Gaussian DP parameter.
-- The prior's scale is learned (`prior`).
+- Round 1 sums **phases** instead of second moments, because public bounds may be far too wide and off-centre. The noise
+  of moments grows with the width of the bounds; that of phases does not. At N·ε of 2,000 or more, bounds ten times as
+  wide raise the error by less than 5 %.
+- Clients scale **whole rows onto a sphere** instead of clipping each column to ±p. This avoids bias from skewed
+  features, and needs less noise. It also needs no search for thresholds: 0.02 s instead of minutes at 200 features.
+- The model has an **intercept**: a public constant feature of one standard deviation. Its weight matters little between
+  0.7 and 1.2.
+- Clients also send **y²**, for the residual variance. The sensitivity covers it already, so it costs nothing.
+- The two rounds share one budget: ``std_share`` of the squared Gaussian DP parameter, and the rest.
+- The job learns the prior's scale (`prior`).
 
-`scripts/compare_regressions.py` measures its errors beside other software, and `docs/learning.md` has the figures. How
-noisy the second round will be follows from what the first one carried: noise scales with the sensitivity and with one
-over the square root of the share. So the job needs to know neither T nor the budget.
+`scripts/compare_regressions.py` compares its errors with those of other software; `docs/learning.md` has the figures.
+The noise of the second round follows from that of the first: it is proportional to the sensitivity, and inversely to
+the square root of the share. So the job needs to know neither T nor the budget.
 
 **`regression-bounded`** is the paper's straightforward BLR, without projection. Columns are measured in half-widths of
-their public bounds. These are thought to be three standard deviations wide on either side, so that a constant feature
-of a third of a half-width is one of one standard deviation, as in Algorithm 2.
+their public bounds. The job assumes that a half-width is three standard deviations. So a constant feature of a third of
+a half-width has one standard deviation, as in Algorithm 2.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ INTERCEPT_BOUND = 1 / PRIOR_BOUND_SDS
 def regression_with_projection(
     schema: Schema, *, std_share: float = STD_SHARE, repair: str = REPAIR, prior_precision: ArrayLike | None = None
 ) -> Job[Coefficients]:
-    """The job of two rounds.
+    """Linear regression over two rounds: centres and scales, then the statistics of scaled rows.
 
     Args:
         schema: columns and their public bounds. std_share: the first round's share of the budget, in (0, 1).
@@ -82,7 +83,7 @@ def regression_with_projection(
 
 
 def parameters(schema: Schema, located: Located, bound: float) -> dict[str, object]:
-    """Of round 2: rows in scales about centres, on the unit sphere; features are clipped to the public bounds alone."""
+    """Parameters of round 2: rows in scales about centres, on the unit sphere; only public bounds clip features."""
     columns = located.standardisation(schema, np.inf)
     farthest = columns.farthest(schema)
     whole = replace(columns, bound=np.r_[farthest[:-1], bound], radius=RADIUS).parameters()
@@ -92,7 +93,7 @@ def parameters(schema: Schema, located: Located, bound: float) -> dict[str, obje
 def regression_in_bounds(
     schema: Schema, *, repair: str = REPAIR, prior_precision: ArrayLike | None = None
 ) -> Job[Coefficients]:
-    """The job of one round. Arguments and errors as of `regression_with_projection`."""
+    """Linear regression over one round. Arguments and errors as of `regression_with_projection`."""
     check_repair(repair)
     asked = Standardisation.within_bounds(schema).parameters()
     asked |= {"intercept": True, "intercept_bound": INTERCEPT_BOUND, "target_square": True}
@@ -102,9 +103,9 @@ def regression_in_bounds(
 
 @dataclass(frozen=True)
 class BoundedSettings:
-    """Of the job of one round."""
+    """Settings of the job of one round."""
 
-    repair: str = setting(REPAIR, f"How an indefinite noisy matrix is dealt with: {', '.join(REPAIRS)}.")
+    repair: str = setting(REPAIR, f"How to repair an indefinite noisy matrix: {', '.join(REPAIRS)}.")
     prior_precision: float | None = setting(
         None, "Precision of each slope's prior, in standard deviations; by default its scale is learned."
     )
@@ -116,7 +117,7 @@ class BoundedSettings:
 
 @dataclass(frozen=True)
 class Settings(BoundedSettings):
-    """Of the job of two rounds."""
+    """Settings of the job of two rounds."""
 
     std_share: float = setting(STD_SHARE, "The first round's share of the budget, between 0 and 1.")
 
