@@ -34,7 +34,7 @@ Slots = NDArray[np.int64]
 
 
 def check_reused(word: ChargeReused, number: int, next_number: int) -> None:
-    """At a client: whether a Compute node's word can be true that a charge's number was used before.
+    """Check, at a client, a Compute node's claim that a charge number was used before.
 
     Args:
         number: of the charge. next_number: of the next one in its ledger.

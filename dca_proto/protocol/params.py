@@ -1,4 +1,4 @@
-"""Every limit and timeout of the protocol: of an actor in two frozen classes, of a process beside them; units last."""
+"""Every limit and timeout of the protocol: an actor's in two frozen classes, then a process's; units last."""
 
 from __future__ import annotations
 

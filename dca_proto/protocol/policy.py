@@ -39,7 +39,7 @@ _ROUNDING = 1e-9  # of an interval's width: centre ± scale·bound does not give
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Why not: a fixed word, what was found, and what would be accepted."""
+    """Why a round is refused: a fixed reason, what was found, and what would be accepted."""
 
     reason: str
     found: str
@@ -126,7 +126,7 @@ class BudgetLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
-    """A client's own limits; the defaults are safe rather than obliging.
+    """A client's own limits. The defaults favour privacy over taking part.
 
     Attributes:
         epsilon_per_round_max, epsilon_per_period_max: largest ε of one round, and of all rounds of any `period_days`
@@ -194,7 +194,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def check_announcement(
         self, announcement: Announcement, validated: ValidatedRound, missing: frozenset[str]
     ) -> Refusal | None:
-        """Hold an announcement against the policy; what is left of the budget aside (`check_budget`).
+        """Check an announcement against the policy, except the remaining budget (`check_budget`).
 
         Args:
             missing: the trusted Compute nodes that the announcement leaves out.

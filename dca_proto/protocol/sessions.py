@@ -223,7 +223,7 @@ class Sessions:
         return writes
 
     def take(self, sender: bytes, frame: Signed, body: Hello, now_ms: int) -> list[Write]:
-        """Keep a client's Hello, verified, if it is the newest; nothing where it is known. Raises `PeerError`."""
+        """Keep a client's Hello if it verifies and is the newest; ignore a known one. Raises `PeerError`."""
         hashed = hello_hash(encode(frame))
         slot = self.slots.get(sender)
         stored = StoredSession(len(self._stored)) if slot is None else self._sane(self._stored[slot], now_ms)

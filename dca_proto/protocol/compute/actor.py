@@ -171,7 +171,7 @@ class ComputeNode(Committing):
     def _take_part(
         self, sender: bytes, frame: m.Signed, message: m.Signed | m.InvitedRound, now_ms: int
     ) -> list[Effect]:
-        """Begin the round of a message that announces it, or repeat the last word on a known one."""
+        """Begin the round that a message announces; answer for a known round as `_words_for_trainer`."""
         opened = open_announcement(frame, self._federation, self._limits)
         body = opened.body
         if sender != body.trainer:
@@ -327,7 +327,7 @@ class ComputeNode(Committing):
         return self._words_for_trainer(current) if is_trainer else list(self._words_for_peer(current, sender))
 
     def _words_for_trainer(self, current: Round) -> list[Effect]:
-        """The last word on a round, or how many contributions there are."""
+        """The final message of a round, or the number of its contributions so far."""
         to = Address(Channel.TRAINER, current.stored.trainer)
         if not current.is_open:
             return [Send(to, current.id, current.stored.word)] if current.stored.word else []
@@ -355,7 +355,7 @@ class ComputeNode(Committing):
         return [*aborted, *self._aborts_to(current, sender, now_ms)]
 
     def _aborts_to(self, current: Round, client: bytes, now_ms: int) -> list[Effect]:
-        """All aborts of the round that this node has, its own and its peers', for a client that has proved itself."""
+        """The aborts of the round that this node has, its own and its peers', for an authenticated client."""
         if not current.takes("abort wanted") or not self._pace.is_due(current.id + client, now_ms):
             return []
         to = Address(Channel.CLIENT, client)
@@ -379,7 +379,7 @@ class ComputeNode(Committing):
         return self._words_for_trainer(current) if current.reported != len(current.kept) else []
 
     def _forget(self, current: Round, now_ms: int) -> list[Effect]:
-        """At its end a round leaves memory but for its last word; after the retention it is forgotten.
+        """At its end, drop a round from memory except its final message; after the retention, forget it.
 
         Its record outlives the epoch key that it used: without one, a fresh abort would be signed (§4.8).
         """
@@ -397,13 +397,13 @@ class ComputeNode(Committing):
         return current.stored.commit_by_ms + kept_ms
 
     def _close_timer(self, current: Round, now_ms: int) -> SetTimer:
-        """When a released sum is deleted, an hour after the end; afterwards, when the round is forgotten."""
+        """Set when a released sum is deleted, an hour after the end, and then when the round is forgotten."""
         holds_sum = current.takes("delete sum") and current.stored.word
         at_ms = current.stored.commit_by_ms + self._timing.abort_grace_ms if holds_sum else self._forget_ms(current)
         return SetTimer(Timer(FORGET, current.id), max(now_ms, at_ms))
 
     def _turn_epoch(self, now_ms: int) -> list[Effect]:
-        """Make the current epoch's key, delete what is over, and publish the signed key, for late comers too.
+        """Make the current epoch's key, delete expired ones, and publish the signed key as a retained message.
 
         It is published again and again: a broker may forget what it retained.
         """

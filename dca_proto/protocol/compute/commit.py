@@ -64,7 +64,7 @@ class Committing(Actor):
         ]
 
     def _list_to(self, current: Round, peer: bytes) -> Effect:
-        """The own list for one peer, sealed to its epoch key."""
+        """This node's list for one peer, sealed to the peer's epoch key."""
         assert current.stored.header is not None, "a frozen list is signed"
         place = current.stored.computes.index(peer)
         body = m.FrozenList(current.id, peer, current.stored.header, current.stored.entries, current.tags_for(place))
@@ -146,7 +146,7 @@ class Committing(Actor):
         return Send(Address(Channel.COMPUTE, peer), current.id, payload)
 
     def _reused(self, current: Round, client: bytes, charge: int) -> Effect:
-        """The word to a client that a charge number was used before."""
+        """Tell a client that its charge number was used before."""
         slot = self._sessions.slots.get(client, -1)
         highest = self._charges.highest(slot) if slot >= 0 else 0
         body = m.ChargeReused(current.id, current.hash, client, charge, highest)
@@ -213,7 +213,7 @@ class Committing(Actor):
     def _abort(
         self, current: Round, reason: str, detail: str, evidence: Sequence[m.Signed] = (), *, contributors: int = 0
     ) -> list[Effect]:
-        """The final word that nothing was and nothing will be released."""
+        """Abort: state for good that this node has released nothing and never will."""
         body = m.Abort(
             current.id,
             current.hash,
@@ -232,7 +232,7 @@ class Committing(Actor):
         ]
 
     def _finish(self, current: Round, event: str, word: bytes) -> list[Effect]:
-        """Store the final word and forget the contributions, in one transaction."""
+        """Store the final message and forget the contributions, in one transaction."""
         forgotten = [Forget(CONTRIBUTIONS, current.id + client) for client in current.kept]
         if current.takes("all answers"):
             forgotten += [Forget(LISTS, current.id + peer) for peer in current.peers(self.id)]
@@ -245,7 +245,7 @@ class Committing(Actor):
         return [stored, *forgotten, *timers, close]
 
     def _on_abort(self, sender: bytes, frame: m.Signed, body: m.Abort, now_ms: int) -> list[Effect]:
-        """A peer's abort is final, so no result can come any more; it is kept for clients that ask."""
+        """Keep a peer's abort for clients that ask. It is final, so the round can have no result."""
         current = self._rounds.get(body.round_id)
         if body.compute == self.id or current is None or body.announcement_hash != current.hash:
             return []  # aborts are broadcast
@@ -269,7 +269,7 @@ class Committing(Actor):
     # --- asking and repeating -------------------------------------------------------------------------------------
 
     def _resend(self, current: Round, now_ms: int) -> list[Effect]:
-        """Own words to those peers whose next word is missing, and the question for it."""
+        """Repeat this node's message to peers whose next message is missing, and ask for theirs."""
         own = current.stored.answer
         silent = [peer for peer in current.peers(self.id) if peer not in (current.answers if own else current.lists)]
         query = encode(self._sign(m.Query(current.id, current.hash)))
@@ -280,7 +280,7 @@ class Committing(Actor):
         return [*again, current.resend_timer(self._timing, self._random(1), now_ms)]
 
     def _words_for_peer(self, current: Round, peer: bytes) -> Iterable[Effect]:
-        """What this node has said in the round, once more."""
+        """This node's messages of the round, once more."""
         if current.takes("abort wanted"):
             return [self._to_peer(current, peer, current.stored.word)]
         words = [self._list_to(current, peer)] if current.takes("peer answer") else []

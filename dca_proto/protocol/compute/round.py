@@ -153,7 +153,7 @@ class Round(ActorRound[StoredRound]):
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the announcement is at hand."""
+        """Whether this process holds the announcement."""
         return self._opened is not None and self._validated is not None
 
     @property
@@ -181,7 +181,7 @@ class Round(ActorRound[StoredRound]):
         return [compute for compute in self.stored.computes if compute != own]
 
     def sorted_entries(self) -> bytes:
-        """The own list: the entries of what is kept, which is put in order."""
+        """This node's list: the entries of the contributions that it keeps, in order."""
         self.kept = dict(sorted(self.kept.items()))
         return b"".join([kept.entry for kept in self.kept.values()])
 
@@ -192,25 +192,25 @@ class Round(ActorRound[StoredRound]):
         return np.frombuffer(joined, dtype="<u8").reshape(-1, len(self.stored.computes))
 
     def tags_for(self, place: int) -> bytes:
-        """The tags of the own frozen list that are node number `place`'s."""
+        """The tags of this node's frozen list for node number `place`."""
         return self._tags[:, place].tobytes()
 
     @cached_property
     def listed(self) -> dict[bytes, bytes]:
-        """The contribution ids of the own frozen list, by client."""
+        """The contribution ids of this node's frozen list, by client."""
         entries = self.stored.entries
         places = range(ID_BYTES, len(entries), ENTRY_BYTES)
         return {client: entries[at : at + ID_BYTES] for client, at in zip(clients_of(entries), places, strict=True)}
 
     def own_list(self, own: bytes) -> StoredList:
-        """The frozen list with the tags that are this node's own."""
+        """The frozen list with the tags for this node."""
         assert self.stored.header is not None, "a frozen list is signed"
         tags = self.tags_for(self.stored.computes.index(own))
         hashed = list_hash(self.hash, own, self.stored.entries)
         return StoredList(self.stored.header, hashed, self.stored.entries, tags)
 
     def restore_words(self, own: bytes) -> None:
-        """What follows from the stored words of an open round."""
+        """Restore what follows from the stored messages of an open round."""
         if self.takes("peer answer"):
             self.sorted_entries()
             self.lists[own] = self.own_list(own)
@@ -219,7 +219,7 @@ class Round(ActorRound[StoredRound]):
             self.answers[own] = (self.stored.answer, body_of(self.stored.answer, Answer))
 
     def forget_work(self) -> None:
-        """Everything that a final word makes useless."""
+        """Drop everything that a final message makes useless."""
         self.kept.clear()
         self.lists.clear()
         self.answers.clear()

@@ -114,22 +114,22 @@ class Trainer(Answering):
         return known.contributors if known else ()
 
     def ended(self, round_id: bytes) -> facts.RoundCompleted | facts.RoundFailed | None:
-        """How a known round ended, as it was told; None while it goes on, and of an unknown round."""
+        """How a known round ended, as reported; None while it is open, and for an unknown round."""
         known = self._rounds.get(round_id)
         if known is None:
             return None
         return self._combined(known) if known.takes("result") else known.told
 
     def unfinished(self, now_ms: int) -> set[bytes]:
-        """The rounds whose end will be told: open ones, results (again), and failures whose charge may come back.
+        """The rounds whose end will be reported: open ones, results (again), and failures whose charge may come back.
 
-        Settled failures are told again by the start itself, and are not waited for.
+        A start reports settled failures again by itself.
         """
         open_or_done = {one.id for one in self._rounds.values() if one.is_open or one.takes("result")}
         return open_or_done | {one.id for one in self._awaiting(now_ms) if one.told is None}
 
     def is_settling(self, now_ms: int) -> bool:
-        """Whether it will soon be known if a failed round's charge comes back."""
+        """Whether aborts that decide if a failed round's charge comes back are still expected."""
         return any(one.told is None for one in self._awaiting(now_ms))
 
     def _awaiting(self, now_ms: int) -> list[Round]:
@@ -279,7 +279,7 @@ class Trainer(Answering):
     # --- answers, arrivals and the close --------------------------------------------------------------------------
 
     def _done_when_all(self, current: Round, now_ms: int) -> list[Effect]:
-        """Of a round without Compute nodes: the result, when all have answered."""
+        """The result of a round without Compute nodes, once all clients have answered."""
         if current.opened.computes or not current.takes("last release") or not current.has_all():
             return []
         return self._complete(current, "last release", now_ms)
@@ -377,13 +377,13 @@ class Trainer(Answering):
         return [*told, Forget(ROUNDS, current.id), *forgotten_releases(current)]
 
     def _end(self, current: Round, now_ms: int) -> list[Effect]:
-        """At the end: a round without Compute nodes is done with what it has; any other has failed."""
+        """At the deadline, a round without Compute nodes ends with what it has; any other has failed."""
         if not current.opened.computes:
             return self._complete(current, "last release", now_ms)
         return self._fail(current, self._silence(current), now_ms)
 
     def _resend(self, current: Round, now_ms: int) -> list[Effect]:
-        """What is not answered yet, and the timer for the next time."""
+        """Resend what has no answer yet, and set the timer for the next time."""
         if current.takes("close"):
             waiting = now_ms < current.opened.body.close_by_ms
             again = [*(current.announced() if waiting else []), *self._query(current)]
@@ -397,11 +397,11 @@ class Trainer(Answering):
         return [*again, current.resend_timer(self._timing, self._random(1), now_ms)]
 
     def _query(self, current: Round) -> list[Effect]:
-        """Ask the Compute nodes that are missing for their last word."""
+        """Ask the Compute nodes whose final message is missing for it."""
         return self._ask_nodes(current, m.Query(current.id, current.opened.hash))
 
     def _ask_nodes(self, current: Round, body: m.Close | m.Query) -> list[Effect]:
-        """A word to every Compute node that has not had its last one."""
+        """Send a message to every Compute node whose partial sum or abort is missing."""
         payload = encode(self._sign(body))
         ended = {*current.partials, *current.stored.aborted_by}
         missing = [compute for compute in current.opened.computes if compute not in ended]

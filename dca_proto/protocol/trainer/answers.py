@@ -23,7 +23,7 @@ class Answering(Failing):
     """Takes declines and releases, and makes the result of releases."""
 
     def _take_decline(self, sender: bytes, frame: Signed, body: Decline, current: Round, now_ms: int) -> list[Effect]:
-        """A client's decline; nothing where it is known. Raises `PeerError`."""
+        """Take a client's decline; ignore a repeated one. Raises `PeerError`."""
         current.step("decline")
         _check_invited(sender, current)
         client = self._federation.check_certificate(body.certificate, now_ms)
@@ -40,7 +40,7 @@ class Answering(Failing):
         return [Report(facts.Declined(current.id, client, body.reason, body.found, body.expected))]
 
     def _take_release(self, sender: bytes, frame: Signed, body: Release, current: Round, now_ms: int) -> list[Effect]:
-        """Keep a client's first release, and acknowledge it; again, where it comes again. Raises `PeerError`."""
+        """Keep a client's first release, and acknowledge it; acknowledge a repeated one again. Raises `PeerError`."""
         _check_invited(sender, current)
         if current.opened.computes:
             raise PeerError("kind", found="a release in a secure sum", expected="a contribution, to its holder")
@@ -92,7 +92,7 @@ def forgotten_releases(current: Round) -> list[Effect]:
 
 
 def _check_invited(sender: bytes, current: Round) -> None:
-    """Of a round with invitations, only invited clients are heard. Raises `PeerError`."""
+    """Check that a client is invited, in a round with invitations. Raises `PeerError`."""
     if current.invited and sender not in current.invited:
         raise PeerError("invited", found=sender.hex(), expected="one of the clients that were invited")
 

@@ -41,7 +41,7 @@ class Failing(Actor):
     _rounds: dict[bytes, Round]
 
     def _query(self, current: Round) -> list[Effect]:
-        """Ask the Compute nodes that are missing for their last word."""
+        """Ask the Compute nodes whose final message is missing for it."""
         raise NotImplementedError
 
     @cached_property
@@ -83,12 +83,12 @@ class Failing(Actor):
         return [*ended, *(self._return_declined(current) or self._settle(current, now_ms))]
 
     def _return_declined(self, current: Round) -> list[Effect]:
-        """The charge of a failed round comes back where all have declined."""
+        """Return the charge of a failed round if all clients have declined."""
         is_over = current.takes("all declined") and not current.stored.released and current.all_declined()
         return self._give_back(current, "all declined") if is_over else []
 
     def _on_late_release(self, current: Round) -> list[Effect]:
-        """A client has released after the failure: the charge stays, or counts again where it had come back."""
+        """A client has released after the failure: the charge stays, or is charged again if it had come back."""
         if current.stored.released:
             return []
         had_returned = self._is_returned(current)
@@ -99,7 +99,7 @@ class Failing(Actor):
         return [self.ledger.count_again(current.id), kept, *self._tell(current)]
 
     def _settle(self, current: Round, now_ms: int) -> list[Effect]:
-        """Wait for the aborts of a round that has just failed, where they are of use, and tell its failure."""
+        """If aborts can bring a failed round's charge back, wait for them; otherwise report the failure."""
         if not self._awaits_aborts(current, now_ms):
             return self._tell(current)
         current.attempt = 0
@@ -107,7 +107,7 @@ class Failing(Actor):
         return [settled, current.resend_timer(self._patient, self._random(1), now_ms)]
 
     def _resume_failed(self, current: Round, now_ms: int) -> list[Effect]:
-        """Ask anew, after a start. What is settled is told again, as results are: the last run may have ended first."""
+        """Ask again after a start. Report a settled failure again, like a result: the last run may have ended first."""
         waits = self._awaits_aborts(current, now_ms)
         return [*self._query(current), *self._settle(current, now_ms)] if waits else self._tell(current, finally_=True)
 
@@ -117,7 +117,7 @@ class Failing(Actor):
         return [*self._query(current), current.resend_timer(self._patient, self._random(1), now_ms)] if waits else []
 
     def _take_abort(self, current: Round, body: Abort, now_ms: int) -> list[Effect]:
-        """A node's word that it has released nothing for a round, and never will: the first one ends the round."""
+        """A node has signed that it released nothing for a round and never will: the first abort ends the round."""
         stored, node = current.stored, body.compute
         if current.is_open:
             reason = f"{self._federation.compute(node).name} aborted: {body.reason}: {body.detail}"
@@ -132,7 +132,7 @@ class Failing(Actor):
         return [current.advance("abort", aborted_by=aborted_by)]
 
     def _give_back(self, current: Round, event: str, **changes: object) -> list[Effect]:
-        """Nothing of a failed round ever left: its charge comes back, and that is told."""
+        """Return the charge of a failed round from which nothing was or will be released, and report that."""
         kept = current.advance(event, **changes)
         returned = self.ledger.give_back(current.id)
         return [returned, kept, Report(facts.ChargeReturned(current.id)), *self._tell(current)]
@@ -181,6 +181,6 @@ class Failing(Actor):
         return f"no answer from Compute node {silent} while {current.phase}"
 
     def _others(self, current: Round, heard: Container[bytes]) -> str:
-        """The names of the Compute nodes that were not heard."""
+        """The names of the Compute nodes that have not answered."""
         silent = [compute for compute in current.opened.computes if compute not in heard]
         return ", ".join(self._federation.name_of(compute) for compute in silent)

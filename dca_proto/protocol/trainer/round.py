@@ -107,7 +107,7 @@ class Round(ActorRound[StoredRound]):
 
     @property
     def expected(self) -> int | None:
-        """How many contributions may be hoped for: those that declined are not; None where nobody knows."""
+        """How many contributions are expected from clients that have not declined; None if unknown."""
         expected = self.stored.request.answers_expected
         return max(expected - len(self.declined), 0) if expected else None
 
@@ -141,7 +141,7 @@ class Round(ActorRound[StoredRound]):
         return [*cancelled, SetTimer(Timer(FORGET, self.id), max(now_ms, forget_ms))]
 
     def has_all(self) -> bool:
-        """Of a round without Compute nodes: whether as many clients have answered as are expected."""
+        """Whether all expected clients have answered, in a round without Compute nodes."""
         return 0 < len(self.answered) == self.stored.request.answers_expected
 
     def all_declined(self) -> bool:
@@ -234,7 +234,7 @@ class Arrivals:
         return QUIET if self.total >= fewest and quiet else None
 
     def has_all(self, expected: int | None) -> bool:
-        """Whether as many have come as may be hoped for; perhaps too few, if many declined."""
+        """Whether all contributions have come that are still expected; too few, perhaps, if many declined."""
         return expected is not None and self.total >= expected
 
     def quiet_ms(self, timing: Timing) -> int:

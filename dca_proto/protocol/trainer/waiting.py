@@ -66,7 +66,7 @@ class Waiting:
         return [request.cost for request in requests.values()]
 
     def take_ready(self, now_ms: int) -> list[OpenRound]:
-        """The requests whose Compute nodes' keys, and number of clients, are all known; they wait no longer."""
+        """Remove and return the requests for which all keys and the number of clients are known."""
         ready = [one for one in self.requests.values() if not self.missing(one, now_ms) and not self.uncounted(one)]
         for request in ready:
             del self.requests[request.round_id]
@@ -88,7 +88,7 @@ class Waiting:
         return (compute,) if waits else ()
 
     def uncounted(self, request: OpenRound) -> tuple[bytes, ...]:
-        """The Compute nodes that are still to say how many clients have a session."""
+        """The Compute nodes that have not yet reported how many clients have a session."""
         if request.answers_expected:
             return ()
         return tuple(compute for compute in request.ask.computes if compute not in self.sessions)
@@ -119,7 +119,7 @@ class Waiting:
         return RoundFailed(round_id, told, None, None)
 
     def _why_missing(self, compute: bytes, dropped: Mapping[bytes, str]) -> str:
-        """Why a round cannot do with what has come from a node."""
+        """Why a node has no epoch key that suffices for a round."""
         if compute in self._keys:
             return "has an epoch key that ends before the round does; is its clock right?"
         if compute in dropped:

@@ -65,7 +65,7 @@ class Receipt(Wire, frozen=True, array_like=True, tag=4):
 
     §5.3: the trainer keeps the release durably; `tag` is a MAC under the key that came inside it.
 
-    Or `tag` is the late word, another MAC under the same key: what was sent came too late, and is not kept.
+    Or `tag` is another MAC under the same key, which proves that the message came too late and was not kept.
     """
 
     round_id: Id
@@ -100,14 +100,14 @@ Frame = Signed | Sealed | Contribution | Receipt | Invitation | InvitedRound | A
 
 
 class _Word(Wire, frozen=True, array_like=True):
-    """What an actor says about one announcement."""
+    """The base of messages about one announcement."""
 
     round_id: Id
     announcement_hash: Hash
 
 
 class Certificate(Wire, frozen=True, array_like=True):
-    """§2.1: the enrolment key's word that a client belongs to the federation until `expires_ms`."""
+    """§2.1: the enrolment key certifies that a client belongs to the federation until `expires_ms`."""
 
     client_key: Key
     expires_ms: TimeMs
@@ -191,7 +191,7 @@ class Announcement(Wire, frozen=True, array_like=True, tag=13):
 
 
 class Decline(_Word, frozen=True, array_like=True, tag=14):
-    """§4.3: a client does not take part, and why, in numbers."""
+    """§4.3: a client declines a round, with the reason, what it found and what it expects."""
 
     certificate: Certificate
     reason: Name
@@ -200,7 +200,7 @@ class Decline(_Word, frozen=True, array_like=True, tag=14):
 
 
 class Progress(_Word, frozen=True, array_like=True, tag=15):
-    """§4.5: a Compute node keeps the round, and so many contributions as their holder."""
+    """§4.5: a Compute node keeps the round, and is the holder of `count` contributions."""
 
     count: Count
 
@@ -210,7 +210,7 @@ class Close(_Word, frozen=True, array_like=True, tag=16):
 
 
 class ListHeader(_Word, frozen=True, array_like=True, tag=17):
-    """§4.7: what a Compute node says of its frozen list, once: its hash (`lists.list_hash`) and its length."""
+    """§4.7: a Compute node signs once, of its frozen list, the hash (`lists.list_hash`) and the length."""
 
     list_hash: Hash
     count: Count
@@ -251,7 +251,7 @@ class PartialSum(_Word, frozen=True, array_like=True, tag=20):
 
 
 class Abort(_Word, frozen=True, array_like=True, tag=21):
-    """§4.8: a Compute node's final word that it has released nothing of this announcement and never will.
+    """§4.8: a Compute node's final statement that it has released nothing of this announcement and never will.
 
     `evidence` holds the signed list headers and answers that contradict each other, where that is the reason.
     """
@@ -272,13 +272,13 @@ class SessionsWanted(Wire, frozen=True, array_like=True, tag=25):
 
 
 class Sessions(Wire, frozen=True, array_like=True, tag=26):
-    """§4.1: so many clients have a session at the Compute node that signed this."""
+    """§4.1: how many clients have a session at the Compute node that signed this."""
 
     count: Count
 
 
 class Query(_Word, frozen=True, array_like=True, tag=22):
-    """§4.7: a peer or the trainer asks a Compute node to repeat its stored words of a round."""
+    """§4.7: a peer or the trainer asks a Compute node to repeat its stored messages of a round."""
 
 
 class ChargeReused(_Word, frozen=True, array_like=True, tag=23):
@@ -290,7 +290,7 @@ class ChargeReused(_Word, frozen=True, array_like=True, tag=23):
 
 
 class Release(_Word, frozen=True, array_like=True, tag=24):
-    """§5: what a data node or a client says by itself, private by itself, sealed to the trainer.
+    """§5: a data node's release or a client's report, private by itself, sealed to the trainer.
 
     `vector` is a data node's statistic with the whole noise, or a client's report. `rows` is how many rows count, and 1
     of a report; `contribution` the release's id, `receipt_key` the key of the MAC by which the trainer proves that it

@@ -50,7 +50,7 @@ def sender_of(topic: str) -> bytes:
 
 
 def may_be_retained(topic: str) -> bool:
-    """Whether a message that the broker had kept may stand on a topic; elsewhere nobody but an attacker leaves one."""
+    """Whether actors retain messages on a topic; a retained message elsewhere comes from an attacker."""
     return topic.split("/")[2:4] in [[channel.value, "all"] for channel in RETAINED]
 
 
