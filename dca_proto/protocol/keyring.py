@@ -113,7 +113,7 @@ class SeenEpochs:
             raise PeerError("epoch", found=f"epoch {wrong[0].epoch}", expected=wrong[1])
 
     def wrong(self, keys: tuple[EpochKey, ...], now_ms: int) -> tuple[EpochKey, str] | None:
-        """A key far ahead, or below one seen before (but for the one before it, in its grace); and what is expected."""
+        """A key that is too far ahead or outdated, and what is expected; None if all are right."""
         if keys is self._noted and self._noted_ms <= now_ms < self._noted_until_ms:
             return None
         ahead = now_ms // self._epoch_ms + 1

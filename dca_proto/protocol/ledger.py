@@ -57,17 +57,17 @@ class Charge(msgspec.Struct, frozen=True):
 
 
 class Cost(msgspec.Struct, frozen=True, gc=False):
-    """What a round costs, and the ids of the clients whom alone it costs that; empty: everybody."""
+    """What a round costs, and the ids of the only clients whom it costs that; empty: everybody."""
 
     price: PrivacyCost
     clients: frozenset[bytes] = frozenset()
 
 
 def worst(costs: Iterable[Cost], of: Collection[bytes] = ()) -> PrivacyCost:
-    """What the costs come to for the client that they cost most; where they are of two kinds, in each sum the largest.
+    """The largest total cost of any one client; for costs of two kinds, the largest total of each kind.
 
     Args:
-        of: the clients that are looked at; empty: all.
+        of: the clients to consider; empty: all.
     """
     borne = tuple(costs)
     if not any(cost.clients for cost in borne):
@@ -130,7 +130,7 @@ class Ledger:
         """All charges made at or after `since_ms` and not returned, as `worst` has it.
 
         Args:
-            of: the clients that are looked at; empty: all. beside: what counts as well, and is not charged.
+            of: the clients to consider; empty: all. beside: what counts as well, and is not charged.
         """
         reserved = tuple(beside)
         if self._total is None:

@@ -85,11 +85,11 @@ class BudgetLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         reserved: Collection[Cost] = (),
         remedy: str = "",
     ) -> Refusal | None:
-        """Whether further rounds of that price fit beside what the ledger says is spent.
+        """Whether further rounds of that price fit the limit, given what the ledger records as spent.
 
         Args:
-            of: of a trainer's account, the clients whom alone the rounds are to cost; empty: everybody.
-            reserved: what is promised already, beside what is charged.
+            of: in a trainer's account, the only clients whom the rounds cost; empty: everybody.
+            reserved: costs that are promised but not yet charged.
             remedy: what else a refusal is to advise where rounds of two kinds do not fit together.
         """
         spent = ledger.spent(self.since_ms(now_ms), of=of, beside=reserved)
@@ -132,7 +132,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         epsilon_per_round_max, epsilon_per_period_max: largest ε of one round, and of all rounds of any `period_days`
             together; both at `delta_max`.
         delta_max: largest δ: no round may be announced with a larger one, and it is the δ of both limits above. A round
-            with a smaller δ is held against them by its μ, one of δ = 0 by its ε, or by its μ if that fits. One figure
+            with a smaller δ is compared with them by its μ, one of δ = 0 by its ε, or by its μ if that fits. One figure
             serves both: see the head of this file.
         epsilon_for_reports: as in `BudgetLimit`, a part of epsilon_per_period_max.
         clients_min: smallest n_min, the fewest contributions that a released sum may hold. honest_min: smallest
@@ -141,12 +141,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         dimension_max: largest number of coordinates.
         statistics: names that may be asked; empty allows every registered one.
         bounds: the widest public interval of a column that may be asked, in units of the data. An announcement with a
-            wider one is declined, and so is one that does not say its interval of such a column.
+            wider one is declined, and so is one that states no interval for such a column.
         trainers: ids (hex) that may ask; empty allows every trainer of the federation file.
         rows_of_many: whether each row is another person's data, so that a round may protect single rows in place of all
-            data of this client. Only then does it release as a data node, and its budget is then each row's. Of such
-            rounds, and of those of reports, which protect all of its data and need no such word, `clients_min`,
-            `honest_min`, `colluders_min`, `computes_min` and `trusted_computes` say nothing.
+            data of this client. Only then does it release as a data node, and its budget is then each row's. Reports
+            protect all of its data and need no such setting. `clients_min`, `honest_min`, `colluders_min`,
+            `computes_min` and `trusted_computes` do not apply to either kind of round.
         trusted_computes: names or ids (hex) of Compute nodes without which the client refuses a round; empty asks for
             every Compute node of the federation file, so that a trainer cannot leave out those who would not collude.
     """
@@ -203,7 +203,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return refusal or self.check_bounds(validated.statistic)
 
     def refusals(self, asked: Announcement, round_: ValidatedRound, missing: frozenset[str]) -> Iterator[Refusal]:
-        """What is wrong with the announcement's own figures; words are only found for what is."""
+        """Each limit that the announcement's figures exceed; lazily, so that only those are put into words."""
         if self.trainers and asked.trainer.hex() not in self.trainers:
             yield Refusal("trainer", asked.trainer.hex(), f"one of {', '.join(self.trainers)}")
         if self.statistics and asked.statistic not in self.statistics:
@@ -330,21 +330,21 @@ class BudgetError(UsageError):
 
 
 class FederationBudget:
-    """A trainer's account of its federation: what its rounds have cost the client that they cost most, and the limit.
+    """A trainer's account of its federation: the largest cost of its rounds to any one client, and the limit.
 
-    A round that is announced to everybody is charged as if everybody took part. One to which some clients are
-    invited is charged to these, and weighed against what these have spent: a job of mini-batches costs each client
-    its own rounds. Of Gaussian rounds and of ε-private reports it is the most that any of these has spent in each
-    kind (`ledger.worst`), which may be two clients: an upper bound for all of them, and a mixture (`cost`) even
-    where no client has taken part in both.
+    A round that is announced to everybody is charged as if everybody took part. A round with invitations is charged to
+    the invited clients, and compared with what they have spent: a job of mini-batches costs each client its own rounds.
+    For Gaussian rounds and for ε-private reports, the account takes the most that any of these clients has spent in
+    each kind (`ledger.worst`). These may be two clients. So the account is an upper bound for all of them, and mixes
+    both kinds (`cost`) even if no client took part in both.
 
-    A round is charged in the transaction before its starts leave, a local one before its announcement does; from
-    then on clients charge, too. Rounds that are asked for and have neither started nor ended are reserved for. A
-    charge comes back as it does at a client: against the signed aborts of all M Compute nodes, once; a local
-    round's, where all whom it asked have signed that they decline (DESIGN §4.3, §4.7, §4.8; `trainer.failures`).
+    The trainer stores the charge of a round before its announcement leaves; from then on clients charge, too. It
+    reserves the cost of requested rounds that it has not announced. A charge comes back as it does at a client: once,
+    against the signed aborts of all M Compute nodes. In a round without Compute nodes it comes back if all clients that
+    it asked have signed that they decline (DESIGN §4.3, §4.7, §4.8; `trainer.failures`).
 
-    It is this trainer's word to itself. What protects a client is the client's own ledger, which also knows what
-    other trainers ask for, and keeps a charge whose aborts it has not seen.
+    The account binds this trainer only. What protects a client is the client's own ledger, which also records the
+    rounds of other trainers, and keeps a charge whose aborts it has not seen.
 
     Args:
         budget_limit: what all rounds of a period together may cost; None sets no limit, but everything is recorded.

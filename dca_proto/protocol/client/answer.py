@@ -34,7 +34,7 @@ Rows = Callable[[tuple[str, ...]], NDArray[np.float64]]
 
 
 class Composer(msgspec.Struct, frozen=True, eq=False):
-    """One client's.
+    """Makes one client's messages of statistic and noise.
 
     Attributes:
         rows: reads its data. session: the keys that it shares with Compute nodes.
@@ -107,11 +107,11 @@ class Composer(msgspec.Struct, frozen=True, eq=False):
 
 
 class Consent(msgspec.Struct, frozen=True, eq=False):
-    """One client's.
+    """Decides whether one client takes part in a round.
 
     Attributes:
-        policy: its limits. mechanism: that it offers for sums. columns: that its data have.
-        certificate: its own.
+        policy: the client's limits. mechanism: the one that it offers for sums. columns: names of its data's columns.
+        certificate: the client's.
     """
 
     policy: Policy
@@ -121,7 +121,7 @@ class Consent(msgspec.Struct, frozen=True, eq=False):
     columns: frozenset[str]
 
     def to_terms(self, opened: OpenedAnnouncement, federation: Federation) -> ValidatedRound | Refusal:
-        """The round's numbers, or what every client with this policy and these columns has against it.
+        """The round's numbers, or why every client with this policy and these columns refuses it.
 
         Args:
             federation: by which it was opened; its Compute nodes are to be trusted.
@@ -149,7 +149,7 @@ class Consent(msgspec.Struct, frozen=True, eq=False):
     def to_charge(
         self, body: Announcement, validated: ValidatedRound, ledger: Ledger, unsent: Collection[int], now_ms: int
     ) -> Refusal | None:
-        """What this client's certificate, open rounds and ledger say.
+        """Why this client's certificate, open rounds or ledger forbid the round; None if they allow it.
 
         Args:
             unsent: charge numbers of what has no receipt yet.

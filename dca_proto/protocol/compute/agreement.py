@@ -51,7 +51,7 @@ class Union(msgspec.Struct, frozen=True):
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """What a node says of the union, and remembers of it.
+    """What a node objects to in the union, and what it stores of it.
 
     Attributes:
         objections: places in the union.

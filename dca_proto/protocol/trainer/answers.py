@@ -1,8 +1,8 @@
 """What clients answer to a trainer's announcement: declines, releases, and the sum of these (DESIGN §4.3, §5).
 
-An answer is checked before anything changes. In rounds without Compute nodes, the first release of each client is kept,
-durably before it is acknowledged, in a table of its own. Nothing is asked of anybody after that: what is kept when all
-have answered, or at the close, is the result.
+The trainer checks an answer before it changes anything. In rounds without Compute nodes, it keeps the first release of
+each client in a table of its own, durably before it acknowledges it. The releases that it keeps when all clients have
+answered, or at the close, are the result.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
 """Failed rounds at a trainer: how a charge comes back, and when the failure is reported (DESIGN §4.8).
 
-The first abort ends a round; against those of all M Compute nodes its charge comes back. The others follow within
-moments where all is well. So the failure is told as soon as it is known what it cost, with that in words: when all M
-aborts have come, when a node is known to have released (then the charge stays), or after `settle_ms` at the latest.
+The first abort ends a round. Once all M Compute nodes have signed aborts, its charge comes back. Normally the other
+aborts follow within moments. So the trainer reports the failure, and what it cost, as soon as it knows the cost: when
+all M aborts have come, when a node is known to have released (then the charge stays), or after `settle_ms` at the
+latest.
 
-The charge of a round without Compute nodes comes back if every client that was invited has signed that it declines; of
-a round of everybody, if as many have signed as are expected. Should one more release, the charge counts again
+The charge of a round without Compute nodes comes back if every invited client has signed that it declines; in a round
+of everybody, if as many have signed as are expected. If another client releases later, the charge counts again
 (DESIGN §5).
 
-A node keeps its abort for the retention. So long the missing ones are asked for, ever more rarely, and anew whenever
-the trainer starts: a charge comes back also where the trainer, or a node, was away.
+A node keeps its abort for the retention. For that time, the trainer asks for missing aborts, ever more rarely, and
+again whenever it starts. So a charge also comes back if the trainer or a node was away.
 """
 
 from __future__ import annotations

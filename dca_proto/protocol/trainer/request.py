@@ -25,10 +25,10 @@ _EPOCH_KEY_BYTES_MAX = 128
 
 
 class _Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """What the three have in common.
+    """The base of the three kinds of requests.
 
     Attributes:
-        relation: whose data's replacement the noise hides.
+        relation: which replacement of data the noise hides.
     """
 
     relation: ClassVar[str] = REPLACE_ONE_CLIENT

@@ -20,11 +20,11 @@ class Waiting:
     """Requests, and the newest key of each Compute node as it was published.
 
     Args:
-        federation: whose Compute nodes are believed.
+        federation: only its Compute nodes' keys are accepted.
 
     Attributes:
         requests: those that wait, by round id.
-        sessions: how many clients have a session, as each Compute node said when it was asked last.
+        sessions: how many clients have a session, by each Compute node's latest answer.
     """
 
     def __init__(self, federation: Federation, timing: Timing) -> None:
