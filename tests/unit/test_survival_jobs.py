@@ -82,6 +82,7 @@ def test_one_curve_has_no_test() -> None:
     assert "log-rank" not in said["remarks"]
     assert result.survival.shape == (1, 6)
     assert (np.diff(result.draws["survival"], axis=-1) <= 1e-12).all(), "every draw falls"
+    assert result.restricted_mean.shape == (4, 1000, 1)
 
 
 def test_hazard_ratios() -> None:
@@ -117,6 +118,13 @@ def test_concordance_counts_pairs_and_keeps_no_table_of_them() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2e6, "a table of booleans alone has 9 MB"
+
+
+def test_a_single_feature_is_scored_on_rows_held_out() -> None:
+    result, said = learn("survival-regression", TRIAL.select(("event", "arm")))
+    assert result.coefficients.shape == (1,)
+    [scored] = said["test"]["scores"]
+    assert scored["private"] == pytest.approx(scored["nonprivate"], abs=0.05)
 
 
 def test_rows_with_a_missing_value_are_warned_of_and_too_many_rows_are_not() -> None:

@@ -86,6 +86,11 @@ class SurvivalFit(LocalPosterior):
         """
         return np.moveaxis(self.intervals(level)["survival"], -1, 0)
 
+    @property
+    def restricted_mean(self) -> Array:
+        """Draws of the mean duration up to t_K, shape ``(chain, draw, G)``."""
+        return np.asarray(self.draws["restricted_mean"])
+
     @cached_property
     def log_rank(self) -> LogRank | None:
         """The test that all groups have one hazard; None of one group."""
@@ -323,7 +328,8 @@ def concordance(fit: HazardsFit, rows: Problem) -> float:
     """Of all pairs of rows whose order is known, the part in which the sooner event has the higher risk."""
     columns, duration, had = fit.columns, rows.values(fit.columns.duration), rows.values(fit.columns.event) > 0.5
     groups = rows.values(columns.group) if columns.group else None
-    risk = fit.log_hazard_ratio(rows.values(*columns.features), groups)
+    features = np.column_stack([rows.values(name) for name in columns.features])
+    risk = fit.log_hazard_ratio(features, groups)
     pairs, higher = 0, 0.0
     for i in np.flatnonzero(had):  # row by row: a table of all pairs would fill the memory
         later = risk[(duration > duration[i]) | ((duration == duration[i]) & ~had)]
