@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Writes the session diagrams of DESIGN §8 from the actors' literal tables.
+"""Writes the session diagrams of DESIGN §9 from the actors' literal tables.
 
     scripts/make_diagrams.py                  writes them into dca_proto/DESIGN.md
     scripts/make_diagrams.py --check          compares only; exit code 1 where they differ

@@ -9,6 +9,7 @@ announcement, its federation file or its statistic: nothing that a later start l
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -31,13 +32,10 @@ from dca_proto.protocol.params import Limits
 from dca_proto.protocol.records import Records, decoded, framed, loaded, unreadable
 from dca_proto.protocol.validated import ValidatedRound
 from dca_proto.protocol.wire.codec import body_of, decode_frame
-from dca_proto.protocol.wire.messages import Answer, EpochKey, Frame, InvitedRound, Signed
+from dca_proto.protocol.wire.messages import Answer, Contribution, EpochKey, Frame, InvitedRound, Signed
 
 if TYPE_CHECKING:
     from dca_proto.protocol.compute.agreement import Agreement
-from collections import defaultdict
-
-from dca_proto.protocol.wire.messages import Contribution
 
 COLLECTING, FROZEN, ANSWERED = "collecting", "frozen", "answered"
 RELEASED, ABORTED, CLOSED = "released", "aborted", "closed"
