@@ -206,7 +206,8 @@ class SurvivalCheck(BlockExperiment[Cell]):
         figures = [("bands", "covered"), ("bands", "width"), ("log-rank", "rejected"), ("ratios", "covered"),
                    ("ratios", "width")]  # fmt: skip
         for n, epsilon in product(SIZES, EPSILONS):
-            row = [f"{mean_of(found, what, kind=kind, n=n, epsilon=epsilon):.3f}" for kind, what in figures]
+            at = {"n": n, "epsilon": epsilon}
+            row = [f"{mean_of(found, what, kind=kind, **at):.3f}" for kind, what in figures]
             rows.add_row(f"{n:,}", at_least(epsilon), *row)
         yield rows
         shapes = table("bias of log hazard ratios, N = 50,000", "law of x", *EFFECTS, "cover")

@@ -111,6 +111,8 @@ class Experiment(Generic[C, F]):
         """Its command line."""
         words, how = inspect.cleandoc(cls.__doc__ or ""), argparse.RawDescriptionHelpFormatter
         parser = argparse.ArgumentParser(prog=name, description=words, formatter_class=how)
+        if name is None:
+            parser.epilog = f"examples:\n    scripts/{parser.prog}\n    scripts/{parser.prog} --quick --json -"
         add_common_options(parser)
         for one in fields(cls):
             if one.metadata:

@@ -16,7 +16,7 @@ from dca_proto import __version__
 from dca_proto.cli import GROUP, main
 
 ROOT = Path(__file__).parent.parent.parent
-NO_SCRIPTS = ("environment", "site_pages.py")  # read by others
+NO_SCRIPTS = ("environment", "fuzz_broker.py", "site_pages.py")  # read by others
 SCRIPTS = sorted(
     path
     for path in (ROOT / "scripts").iterdir()
