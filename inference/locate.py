@@ -45,7 +45,6 @@ SCALES = np.geomspace(1 / 800, 1 / 1.2, 32)
 STEPS = 16  # of the grid of μ in a radian of the highest frequency that is looked at
 NAMES_SHOWN_MAX = 5
 NEARLY = 0.57  # (1 - cos x)/(x²/2) at x = 2.5, the farthest that two values are apart at the lowest level
-SIGN, SURE = 1.5, 3.0  # standard errors of 1 - |φ|², of rare values
 SHRUNK = 0.7  # |φ| that a column's spread falls below at some level, unless it is of rare values
 COLLINEAR, PAIRS = 0.9, 3  # correlation that is warned of, and how many pairs are named
 FAR, THIN, NEAR, CONSTANT = 0.5, 0.01, 0.05, 0.95  # of the half-width, and the mean of |φ|: what is warned of
@@ -146,20 +145,19 @@ def _fit(phi: Array, error: float) -> tuple[float, float, bool]:
 def _rare_sd(phi: Array, error: float) -> tuple[float, bool]:
     """That of rare values far from a column's bulk, and whether noise hides it; 0 where a level shows the bulk's.
 
-    1 - |φ|² is at most ω²σ², and near it up to the lowest level where it shows. Some level must show it: the lowest by
-    two standard errors, one of the many others by three, as else noise alone is taken for a sign at one column in five.
-    Then the lowest level with 1.5 is taken: at a higher one σ would be far too small, and rows with a rare value huge.
-    Below three it is not sure. Where none shows, the largest σ is taken that noise hides at the lowest level:
-    1 - |φ|² is at least `NEARLY` ω²σ² there.
+    1 - |φ|² is at most ω²σ², and near it up to the lowest level where it shows. Two standard errors are taken for a
+    sign of it, as too small a scale makes rows with a rare value huge; it takes three to be sure. Where
+    none shows, the largest σ is taken that noise hides at the lowest level: 1 - |φ|² is at least `NEARLY` ω²σ² there.
     """
     sizes, doubt = np.abs(phi), 2 * np.sqrt(error)
     if sizes.min() < max(SHRUNK - doubt, SIGNIFICANT * np.sqrt(error)):
         return 0.0, False
     shown = 1 - sizes**2
-    if shown[0] <= 2 * doubt and not (shown > SURE * doubt).any():
+    signs = shown > 2 * doubt
+    if not signs.any():
         return float(np.sqrt((max(0.0, shown[0]) + doubt) / NEARLY) / BASE), True
-    lowest = int(np.argmax(shown > SIGN * doubt))
-    return float(np.sqrt(shown[lowest]) / FREQUENCIES[lowest]), bool(shown[lowest] < SURE * doubt)
+    lowest = int(np.argmax(signs))
+    return float(np.sqrt(shown[lowest]) / FREQUENCIES[lowest]), bool(shown[lowest] < 3 * doubt)
 
 
 def repeated(columns: Sequence[str], squares: Array, noise: float) -> tuple[str, ...]:
