@@ -6,6 +6,7 @@ The column's sum over everybody and over two batches, of half of the clients eac
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -47,7 +48,6 @@ def terms_of(trainer: device.Device) -> JobTerms:
 
 def process(file: Path, fact: str, count: int) -> None:
     """What a process does that is killed: `python test_learn_resume.py trainer.toml FACT COUNT`."""
-    import os
     import signal
 
     from dca_proto.jobs.runner import learn
@@ -89,9 +89,11 @@ def test_a_job_survives_kill_9_at_every_stage_and_nobody_pays_twice(folder: Path
     file = folder / "trainer.toml"
     trainer = device.load(file)
     path = journal_path(trainer.config.files.store, "sums")
+    own = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # the helpers beside this folder
     with Actors(folder):
         for kill in KILLS:
-            killed = subprocess.run([sys.executable, __file__, str(file), *kill.split()], check=False, timeout=60)
+            call = [sys.executable, __file__, str(file), *kill.split()]
+            killed = subprocess.run(call, check=False, timeout=60, env=own)
             assert killed.returncode == -9, kill
         with Journal(path, SETTINGS) as journal, TrainerRounds(file, terms_of(trainer), journal) as rounds:
             with pytest.raises(UsageError, match="in use by another process"), TrainerRounds(file, terms_of(trainer)):

@@ -57,7 +57,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import block_diag
 from scipy.special import ndtri
-from scipy.stats.qmc import Sobol
 
 from inference.columns import Array
 from inference.models.glm.families import Family
@@ -139,6 +138,8 @@ class Rows:
     @cached_property
     def _uniform(self) -> Array:
         """Sobol's points, two coordinates for the target: their means' errors fall about as 1/m."""
+        from scipy.stats.qmc import Sobol  # slow to import
+
         points = Sobol(len(self.squares) + 1, rng=np.random.default_rng(0)).random_base2(SIMULATED_LOG2)
         return np.asarray(np.clip(points, TINY, 1 - TINY))
 

@@ -38,8 +38,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import ndtri
-from scipy.stats import chi2
-from scipy.stats.qmc import Sobol
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference import laplace
@@ -84,6 +82,8 @@ def sum_request(columns: Standardisation, share: float) -> SecureSumRequest:
 
 def radius_of(d: int) -> float:
     """Of the ball that holds `INSIDE` of normal rows."""
+    from scipy.stats import chi2  # slow to import
+
     return sqrt(float(chi2.ppf(INSIDE, d)))
 
 
@@ -185,6 +185,8 @@ class _Law:
     """The law of one row's statistics: m(φ), its Jacobian, and by auxiliary rows C(φ) and what clipping takes off."""
 
     def __init__(self, sums: NoisySums) -> None:
+        from scipy.stats.qmc import Sobol  # slow to import
+
         columns = Standardisation.of(sums.parameters)
         self.d, self._n, self._noise = len(columns.bound) - 1, sums.n, sums.noise_variance
         self._constant, self._bound, self._radius = constant_of(sums.parameters), columns.bound[:-1], columns.radius
