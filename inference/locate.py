@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, RoundRequest, SecureSumRequest
 from dca_proto.wording import listed
@@ -178,7 +179,7 @@ def repeated(columns: Sequence[str], squares: Array, noise: float) -> tuple[str,
 
 
 def _warnings(
-    names: Sequence[str], sizes: Array, doubt: float, middle: Array, spread: Array, vague: Array
+    names: Sequence[str], sizes: Array, doubt: float, middle: Array, spread: Array, vague: NDArray[np.bool_]
 ) -> tuple[str, ...]:
     """What speaks against centres and scales, one sentence for each trouble.
 
@@ -191,7 +192,7 @@ def _warnings(
     constant &= sizes.mean(axis=1) > CONSTANT
     at_end = np.abs(middle) >= 1 - NEAR
     wide = (np.abs(middle) > FAR) & (spread < THIN) & ~hidden & ~constant
-    vague = (vague > 0) & ~hidden & ~constant
+    vague = vague & ~hidden & ~constant
     troubles = (
         (hidden, HIDDEN + " {} {lie}; the middle of the bounds stands for the mean, and intervals may be too narrow"),
         (constant & ~at_end, "{} {are} constant as far as the noise shows: no effect can be learned"),

@@ -19,7 +19,7 @@ from dca_proto.privacy.mechanism import DistributedDiscreteGaussian, Mechanism
 from dca_proto.protocol.effects import Address, Channel, Effect, Persist, Report, Send, SetTimer
 from dca_proto.protocol.events import Command, Event, Received, Started, Timer, TimerFired
 from dca_proto.protocol.facts import Dropped, FederationChanged
-from dca_proto.protocol.federation import FILES, Federation
+from dca_proto.protocol.federation import FILES, Federation, newest_file
 from dca_proto.protocol.params import PACED_MAX, Limits, Timing
 from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode, sign, verify_signed
 from dca_proto.protocol.wire.messages import Body, FederationFile, Frame, Signed
@@ -123,6 +123,7 @@ class Actor(ABC):
         identity: its Ed25519 identity. federation: the file given out of band.
         random: returns random bytes; the operating system's in earnest.
         mechanism: the noise mechanism that it knows; by default the distributed discrete Gaussian.
+        records: of its store; a newer federation file among them takes the given one's place.
 
     Attributes:
         id: 16 bytes, the hash of its identity's public key.
@@ -139,11 +140,12 @@ class Actor(ABC):
         mechanism: Mechanism | None,
         limits: Limits | None,
         timing: Timing | None,
+        records: Iterable[tuple[str, bytes, bytes]],
     ) -> None:
         self.id = identity.id
         self.dropped: Counter[str] = Counter()
         self._identity = identity
-        self._federation = federation
+        self._federation = newest_file(federation, records)
         self._federation_id = federation.id
         self._random = random
         self._mechanism = mechanism or DistributedDiscreteGaussian()

@@ -30,7 +30,7 @@ from dca_proto.protocol.client.answer import Composer, Consent, Rows
 from dca_proto.protocol.client.round import ANNOUNCEMENTS, ASK, CLOSE, ROUNDS, Declines, Round, StoredRound
 from dca_proto.protocol.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer
 from dca_proto.protocol.events import Timer
-from dca_proto.protocol.federation import Federation, newest_file
+from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.keyring import SeenEpochs
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.ledger import Charge, Ledger
@@ -87,7 +87,7 @@ class Client(Actor):
         records: Iterable[tuple[str, bytes, bytes]] = (),
     ) -> None:
         records = tuple(records)
-        super().__init__(identity, newest_file(federation, records), random, mechanism, limits, timing)
+        super().__init__(identity, federation, random, mechanism, limits, timing, records)
         self._certificate = certificate
         self._consent = Consent(policy or Policy(), self._mechanism, self._limits, certificate, frozenset(columns))
         self._restore(records)

@@ -36,7 +36,7 @@ from dca_proto.protocol.compute.round import (
 from dca_proto.protocol.contribution import Kept, open_contribution
 from dca_proto.protocol.effects import Address, Channel, Effect, Forget, Persist, Report, Send, SetTimer
 from dca_proto.protocol.events import Timer
-from dca_proto.protocol.federation import Federation, newest_file
+from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.keyring import Keyring, SeenEpochs
 from dca_proto.protocol.kinds import SecureSum
 from dca_proto.protocol.params import Limits, Timing
@@ -95,7 +95,7 @@ class ComputeNode(Committing):
         records: Iterable[tuple[str, bytes, bytes]] = (),
     ) -> None:
         records = tuple(records)
-        super().__init__(identity, newest_file(federation, records), random, mechanism, limits, timing)
+        super().__init__(identity, federation, random, mechanism, limits, timing, records)
         self._floors = floors or Floors()
         self._early = Early()
         self._restore(records)

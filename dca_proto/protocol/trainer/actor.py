@@ -21,7 +21,7 @@ from dca_proto.protocol.actor import NEW, RESEND
 from dca_proto.protocol.announcement import open_announcement, open_answer
 from dca_proto.protocol.effects import Address, CancelTimer, Channel, Effect, Forget, Report, Send, SetTimer
 from dca_proto.protocol.events import Timer
-from dca_proto.protocol.federation import Federation, newest_file
+from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.kinds import SecureSum
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.ledger import Charge
@@ -96,12 +96,11 @@ class Trainer(Answering):
         records: Iterable[tuple[str, bytes, bytes]] = (),
     ) -> None:
         records = tuple(records)
-        federation = newest_file(federation, records)
-        super().__init__(identity, federation, random, mechanism, limits, timing)
-        self._waiting = Waiting(federation, self._timing)
+        super().__init__(identity, federation, random, mechanism, limits, timing, records)
+        self._waiting = Waiting(self._federation, self._timing)
         self._last_dropped: dict[bytes, str] = {}  # by Compute node or trainer
         self._rounds: dict[bytes, Round]
-        self._rounds, self._unreadable = restored_rounds(records, federation, self._mechanism, self._limits)
+        self._rounds, self._unreadable = restored_rounds(records, self._federation, self._mechanism, self._limits)
         self._account = FederationBudget(account, loaded(records, LEDGER, Charge).values())
         self.ledger = self._account.ledger
 

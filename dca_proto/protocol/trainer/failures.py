@@ -15,6 +15,7 @@ again whenever it starts. So a charge also comes back if the trainer or a node w
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Container
 from functools import cached_property
 
@@ -41,9 +42,9 @@ class Failing(Actor):
     ledger: Ledger
     _rounds: dict[bytes, Round]
 
+    @abstractmethod
     def _query(self, current: Round) -> list[Effect]:
         """Ask the Compute nodes whose final message is missing for it."""
-        raise NotImplementedError
 
     @cached_property
     def _patient(self) -> Timing:
