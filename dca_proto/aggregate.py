@@ -15,19 +15,20 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class LocalReports:
-    """What each client told in a report round, sorted by client id; each is private by itself.
+    """What each client reported in a round of LDP reports, sorted by client id; each is private by itself.
 
     Attributes:
         values: vectors in the statistic's own units, shape ``(n, dimension)``, of an additive mechanism; of randomised
-            response the category that each told, shape ``(n,)``, int64; of unary encoding bits, shape ``(n, k)``, bool.
+            response the category that each reported, shape ``(n,)``, int64; of unary encoding bits, shape ``(n, k)``,
+            bool.
         mechanism: its name on the wire.
         epsilon, delta: of each report; delta is 0.0 where that is ε-private.
         noise_scale: of an additive mechanism, in units of `values`: σ of Gaussian noise, b = Δ1/ε of Laplace noise
             (whose law is on the grid, P(x) ∝ e^(-|x|/b)). 0.0 of a categorical one.
-        probabilities: of a categorical mechanism, how probably a report names (tells, or sets the bit of) the client's
+        probabilities: of a categorical mechanism, how probably a report names (or sets the bit of) the client's
             own category, p, and any other one, q. None of an additive one.
         categories: k, of a categorical mechanism; 0 of an additive one.
-        clients: ids of those who told them, in the same order; empty where nobody knows.
+        clients: ids of those who sent them, in the same order; empty where nobody knows.
     """
 
     values: NDArray[Any]
@@ -167,7 +168,7 @@ class NoAggregate(Exception):  # noqa: N818 - not an error: how a round may end
     It is thrown into the job where that waits for the aggregate; a job that can do with what it has may catch it.
 
     Args:
-        reason: why, in words.
+        reason: why, as a sentence.
     """
 
     def __init__(self, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""The four kinds of failure, told apart by type.
+"""The four kinds of failure, each with a type of its own.
 
 - `UsageError`: the caller's (a wrong argument or option): raised, shown in one line. Three kinds have exit codes of
   their own: `InputError` (a file or its content), `LoginError` (the broker refuses us), `StorageError` (what must be
@@ -51,8 +51,8 @@ class PeerError(DcaError):
     """A peer sent something unacceptable.
 
     Args:
-        code: a short fixed word for counters and logs, such as ``signature`` or ``phase``.
-        found: what came, in words that hold no secret.
+        code: a short fixed text for counters and logs, such as ``signature`` or ``phase``.
+        found: what came, as text that holds no secret.
         expected: what would have been accepted.
     """
 
@@ -76,10 +76,10 @@ class RoundAborted(NoAggregate, DcaError):  # noqa: N818 - not an error: how a r
     """A round ended without a result.
 
     Args:
-        reason: why, in words.
+        reason: why, as a sentence.
         contributors: how many contributions all Compute nodes held, where that is known.
         needed: how many were needed, N - T + c.
-        remedy: what to do before the round is asked for again, in words; "" where asking again may help by itself.
+        remedy: what to do before the round is asked for again; "" where asking again may help by itself.
     """
 
     exit_code = 3

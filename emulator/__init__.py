@@ -7,7 +7,7 @@ General layout
     results     a swarm's rounds and its run, typed: what JSON, terminal and report share
     provenance  what figures depend on, for files that an interrupted measurement goes on with
     sim         actors in virtual time, over a model of machines, links and an MQTT broker
-    trials      whole federations under faults and adversaries, held against eleven invariants: `dca emulate`
+    trials      whole federations under faults and adversaries, checked against eleven invariants: `dca emulate`
     collusion   what a coalition sees, and what noise is left against it: `dca emulate collude`
     swarm       a broker, M Compute nodes, N clients and a trainer over real connections: `dca swarm`
     scaling     how rounds grow with N, d and M, and what larger ones need: `dca scaling`
@@ -17,4 +17,4 @@ General layout
 `DESIGN.md` says how it is done and what the figures mean.
 """
 
-PROJECT = "dca-proto"  # by this line `dca` tells the package from others of its name
+PROJECT = "dca-proto"  # by this line `dca` recognises the package among others of its name

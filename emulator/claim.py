@@ -1,4 +1,4 @@
-"""The claim that attacks are held against: how many take part in a secure sum, and what is promised to each client."""
+"""The claim that attacks test: how many take part in a secure sum, and what is promised to each client."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def swarm(self) -> str:
-        """Who takes part, in words."""
+        """Who takes part, as text."""
         return f"N = {self.clients}, T = {self.tolerated} (c = {self.colluders}), M = {self.computes}"
 
     @property
     def promise(self) -> str:
-        """ε and δ, in words."""
+        """ε and δ, as text."""
         return claim_words(self.epsilon, self.delta)
 
     def check_counts(self, dropped: int = 0) -> None:

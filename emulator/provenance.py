@@ -14,7 +14,7 @@ def versions(packages: Sequence[str]) -> dict[str, str]:
 
 
 def differences(stored: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[str]:
-    """What a file says otherwise, in words.
+    """What a file says otherwise, as a sentence.
 
     Args:
         stored: what stands in it. own: parts by name, each of figures by name; as plain data.

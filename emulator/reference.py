@@ -1,4 +1,5 @@
-"""What clients contribute, what a result says, and how much noise it must carry: the product is held against it.
+"""What clients contribute, what a result says, and how much noise it must carry: the reference that the product is
+compared with.
 
 Nothing of the product is imported.
 

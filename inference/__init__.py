@@ -21,4 +21,4 @@ A learning job is a generator: it yields `RoundRequest`s, is sent `NoisyAggregat
 know whether a live trainer answers or the ideal functionality.
 """
 
-PROJECT = "dca-proto"  # by this line `dca` tells the package from others of its name
+PROJECT = "dca-proto"  # by this line `dca` recognises the package among others of its name

@@ -59,7 +59,7 @@ def width(draws: Array, axis: int | tuple[int, ...]) -> Array:
 
 
 def about_contraction(names: Sequence[str], found: Sequence[float | None]) -> list[str]:
-    """What was hardly learned, in words, a sentence each; empty where the data weigh most in all.
+    """What was hardly learned, a sentence each; empty where the data weigh most in all.
 
     Args:
         names: of the estimates. found: their contractions; None or nan where it is not known.

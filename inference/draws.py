@@ -151,7 +151,7 @@ def check_mixing(found: Sequence[Mixing], advice: str = f"{ADVICE}, or {ACCEPT}"
 
 
 def about_mixing(found: Sequence[Mixing], advice: str = ADVICE) -> list[str]:
-    """Of all numbers, the worst in words, a sentence each; empty where nothing speaks against the chains."""
+    """Of all numbers, the worst, a sentence each; empty where nothing speaks against the chains."""
     if any(math.isnan(one.r_hat) for one in found):
         return ["too few draws to say whether the chains have mixed; take at least 4 of each chain, better 1000"]
     words = []

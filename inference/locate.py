@@ -108,7 +108,7 @@ def complete_share(phi: Array, error: float) -> float:
         phi: shape ``(D, K)``. error: variance of each real and imaginary part.
     """
     sizes = np.sqrt(np.maximum(np.abs(phi[:, :2]) ** 2 - 2 * error, error))
-    normal = sizes[sizes[:, 1] < sizes[:, 0] + 2 * np.sqrt(error)]  # other columns, as of two values, do not tell
+    normal = sizes[sizes[:, 1] < sizes[:, 0] + 2 * np.sqrt(error)]  # other columns, as of two values, do not show it
     if 2 * len(normal) <= len(phi):
         return 1.0
     found = float(np.median((4 * np.log(normal[:, 0]) - np.log(normal[:, 1])) / 3))

@@ -4,7 +4,7 @@
 One swarm in one process holds secure sums with production actors, by `handle` alone: no network, no store, no event
 loop. Only that is timed, as this thread's processor time, with the garbage collector off. The first round, in which
 every pair agrees on its key, is not counted. What a round takes once, however many contribute (the M nodes' signed and
-sealed lists above all), is told apart: it is what remains when two swarms, of N and of 50 clients, are compared.
+sealed lists above all), is reported apart: it is what remains when two swarms, of N and of 50 clients, are compared.
 
     client    from the announcement to its contribution, and the receipt: consent, row, noise, masks, sealing, records
     holder    from the contribution to its receipt

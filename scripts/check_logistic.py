@@ -81,7 +81,7 @@ METHODS = (AUTO, ONE_SUM, VARIATIONAL)  # of normal features
 SIMULATED, COEFFICIENT_MIN, WIDE_MAX, WIDE_N = tuple(BOUNDS), 0.80, 1.15, 20_000
 TRUTH, CORRELATION = np.array([-0.5, 1.0, -0.7, 0.3]), 0.3
 TRUTHS = {STRONG: np.array([0.0, 2.4, -1.8, 0.0]), RARE: np.array([-4.1, 0.6, -0.4, 0.0])}  # `TRUTH` of all others
-RARE_N = 20_000  # the fewest rows of which 2 % tell much
+RARE_N = 20_000  # the fewest rows of which 2 % are informative
 SIZES, EPSILONS, LEVEL_Z = (2_000, 20_000, 100_000), (1.0, 4.0), 1.6448536
 COVERAGE, BY_DEFAULT = (0.85, 0.95), (0.85, 0.97)
 FITS = {2_000: 100, 20_000: 100, 100_000: 80}
@@ -152,7 +152,7 @@ def simulated(data: str, n: int, seed: int) -> Problem:
 
 
 def work(cell: Cell) -> dict[str, Any]:
-    """One fit, held against the truth or scored on rows that it has not seen."""
+    """One fit, compared with the truth or scored on rows that it has not seen."""
     if cell.data in SIMULATED:
         problem.cache_clear()  # each is used once
     train, test = problem(cell.data, cell.seed, cell.n)

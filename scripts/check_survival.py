@@ -115,7 +115,7 @@ def bands(cell: Cell, rng: np.random.Generator) -> dict[str, Any]:
 
 
 def log_rank(cell: Cell, rng: np.random.Generator) -> dict[str, Any]:
-    """Whether two arms of one hazard are told apart."""
+    """Whether two arms of one hazard are distinguished."""
     share, first, second = {"equal": (0.5, 2.5, 2.5), "quarter": (0.25, 2.5, 1.2), "fifth": (0.2, 1.0, 4.0)}[cell.law]
     arm = (rng.random(cell.n) < share).astype(float)
     died = (rng.exponential(size=cell.n) / 0.8) ** 0.8

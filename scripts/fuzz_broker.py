@@ -1,4 +1,4 @@
-"""A small broker, MQTT 3.1.1 byte by byte, that feeds its clients whatever `fuzz_packets.py` tells it to."""
+"""A small broker, MQTT 3.1.1 byte by byte, that feeds its clients whatever `fuzz_packets.py` asks it to."""
 
 from __future__ import annotations
 

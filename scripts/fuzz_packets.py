@@ -206,7 +206,7 @@ class Attacked:
 
 
 async def fuzz(seed: int, inputs: int, advance: Callable[[float], None]) -> dict[str, Any]:
-    """Feed `inputs` inputs, half of them of strangers, and say what came of it."""
+    """Feed `inputs` inputs, half of them of strangers, and report the result."""
     escaped: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: escaped.append(_told(context)))
     figures: dict[str, Any] = {"seed": seed, "inputs": inputs}

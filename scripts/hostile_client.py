@@ -2,7 +2,7 @@
 """An enrolled client that means harm: it attacks the broker and the members of its federation, each way in turn.
 
 It has its key, its certificate and its password, and no other secret. `scripts/hostile_test.py` runs it against a
-federation and checks that nothing comes of it. Run it against no federation but your own.
+federation and checks that it has no effect. Run it against no federation but your own.
 
 Examples:
 

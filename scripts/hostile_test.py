@@ -231,7 +231,7 @@ class Federation:
         ]
 
     def rounds(self) -> list[dict[str, Any]]:
-        """What the trainer has told."""
+        """What the trainer has printed."""
         return [json.loads(line) for line in self.trainer.log.read_text().splitlines() if line.startswith("{")]
 
     def measure(self, *, start: bool = False) -> None:

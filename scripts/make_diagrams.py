@@ -35,7 +35,7 @@ def diagram(title: str, table: Table) -> str:
 
 
 def generated() -> str:
-    """All diagrams, as they stand between the markers."""
+    """All diagrams, as they are between the markers."""
     named = (("Client", client_round.TABLE), ("Compute node", compute_round.TABLE), ("Trainer", trainer_round.TABLE))
     return "\n\n".join(diagram(title, table) for title, table in named)
 

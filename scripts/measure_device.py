@@ -4,8 +4,8 @@
     scripts/measure_device.py
     scripts/measure_device.py --kind embedded --runs 3 --json
 
-Each import is timed in a fresh process; the median is told. Memory is that of `python -m dca_proto client.toml` as the
-operating system accounts for it (psutil), once it is connected to a broker started here. Targets: 0.5 s and 80 MB.
+Each import is timed in a fresh process; the median is printed. Memory is that of `python -m dca_proto client.toml` as
+the operating system accounts for it (psutil), once it is connected to a broker started here. Targets: 0.5 s and 80 MB.
 """
 
 from __future__ import annotations

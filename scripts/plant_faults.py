@@ -68,7 +68,7 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a fault: `broken` has each invariant that broke, with the words of its checker."""
+    """The outcome of a fault: `broken` has each invariant that broke, with the words of its checker."""
 
     name: str
     kind: str

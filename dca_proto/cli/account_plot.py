@@ -1,7 +1,7 @@
 """A picture of what N and T cost: the factor against a trusted aggregator, and the signal to expect, over N.
 
-Colours are Okabe and Ito's, which colour-blind people tell apart; markers and dashes differ too, so that the picture
-survives a grey printer. The first panel is Figure 1(b) of the DCA paper, from the noise that is really drawn.
+Colours are Okabe and Ito's, which colour-blind people can distinguish; markers and dashes differ too, so that the
+picture survives a grey printer. The first panel is Figure 1(b) of the DCA paper, from the noise that is really drawn.
 """
 
 from __future__ import annotations

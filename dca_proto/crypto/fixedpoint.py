@@ -8,7 +8,7 @@ has been decoded.
 
 A ring sum decodes to the right signed integer as long as that lies in [-2^63, 2^63); the round's parameters see to it.
 
-Trap: numpy promotes `int64 + uint64` to float64 and loses the low bits without a word. Hence the asserts here.
+Trap: numpy promotes `int64 + uint64` to float64 and silently loses the low bits. Hence the asserts here.
 Arrays of `uint64` wrap around, as the ring has it.
 """
 

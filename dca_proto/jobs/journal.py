@@ -1,4 +1,4 @@
-"""The durable record of a learning job: what it has asked, under which round id, and what came of it.
+"""The durable record of a learning job: what it has asked, under which round id, and with what result.
 
 A request is written before its round is announced, its end as soon as that is known, each flushed to the disk. So a
 process that is killed at any point leaves a journal from which the next one goes on: results that stand in it are

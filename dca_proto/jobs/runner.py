@@ -57,7 +57,7 @@ class JobTrainer(Protocol):
 
 
 class HeldRound(msgspec.Struct, frozen=True, kw_only=True):
-    """What `on_round` is told when a request has ended.
+    """What `on_round` gets when a request has ended.
 
     Attributes:
         number: 1, 2, ... of the job's requests. request: what the job asked.

@@ -6,7 +6,7 @@ Dividing ε and δ instead wastes: at ε = 1, δ = 1e-4, a second round with 90 
 of δ, by the classical rule, as the DCA paper's experiments have it, it has 6.32 Δ.
 
 A job of rounds of ε-private reports divides ε: its shares are of ε, and its δ pays for nothing (`price`). A job that
-mixes both kinds costs more than its shares say, and is held against (ε, δ) as a whole, round by round.
+mixes both kinds costs more than its shares say, and is checked against (ε, δ) as a whole, round by round.
 """
 
 from __future__ import annotations

@@ -14,11 +14,11 @@ of two neighbours that is worst for every ε at once. These pairs are:
   discrete ones that many grid units apart. The coarser the worse: a geometric variable is k times one of ratio a^k plus
   an independent digit, so the finer noise is the coarser one with more noise on top, down to randomised response at
   Δ1 = 1, the worst of its ε. (That a single coordinate is worst holds there, too: the tests compare.)
-- Whatever is ε-private and touches at most two answers: with probability w the answer tells the two neighbours apart
-  with odds e^ε or e^-ε, as a coin does that says the truth with probability e^ε/(1 + e^ε), and otherwise it tells
-  nothing. Randomised response among k categories has w = (e^ε + 1)/(e^ε + k - 1), as only two categories tell; optimal
-  unary encoding w = 1/2, as its two bits that matter may contradict each other. w = 1 is the worst that any ε-private
-  mechanism can be (Kairouz, Oh and Viswanath 2015).
+- Whatever is ε-private and touches at most two answers: with probability w the answer distinguishes the two neighbours
+  with odds e^ε or e^-ε, as a coin does that says the truth with probability e^ε/(1 + e^ε), and otherwise it reveals
+  nothing. Randomised response among k categories has w = (e^ε + 1)/(e^ε + k - 1), as only two categories inform;
+  optimal unary encoding w = 1/2, as its two bits that matter may contradict each other. w = 1 is the worst that any
+  ε-private mechanism can be (Kairouz, Oh and Viswanath 2015).
 
 Releases here are of all clients' data or of one client's alone (local mechanisms), and all on the same client.
 """
@@ -39,7 +39,7 @@ from dca_proto.privacy.rounding import at_least
 from dca_proto.wording import to_install
 
 DELTA_MIN = 1e-12
-"""Below this, what the grid's tails leave out (1e-15 for each release) would tell."""
+"""Below this, what the grid's tails leave out (1e-15 for each release) would show."""
 _EPSILON_MIN, _EPSILON_MAX = 1e-9, 100.0  # of one release, and of μ from below: less is lost in the grid
 _RANGE = f"{at_least(_EPSILON_MIN)} to {{:g}}"
 _STEPS_MAX = 1024  # a finer Laplace is taken for one of so many steps
@@ -203,7 +203,7 @@ def _grid_laplace(library: Any, epsilon: float, steps: int, interval: float) -> 
 
 
 def _coin(library: Any, epsilon: float, weight: float, interval: float) -> Any:
-    """With probability `weight` a coin that tells the truth with odds of e^ε, otherwise nothing."""
+    """With probability `weight` a coin that shows the truth with odds of e^ε, otherwise nothing."""
     lie = math.log(weight) - math.log1p(math.exp(epsilon))
     truth = lie + epsilon
     one, other = {"one": truth, "other": lie}, {"one": lie, "other": truth}

@@ -10,9 +10,9 @@ response or unary encoding is ε-private, δ being 0. A `PrivacyCost` keeps Σμ
 `accounting.epsilon_of`, and where none is Gaussian, to Σε_r if that is less.
 
 **(1)** is basic composition, good for few reports. **(2)** is good for many small ones, whose ε would add up to far
-more than they tell together. It takes each for a Gaussian release that tells more. Let T(α) be the least error of the
-second kind of a test of level α between the outputs for two neighbours (Dong, Roth and Su 2022). ε-private means
-T >= f, and μ-private means T >= G, with
+more than they reveal together. It takes each for a Gaussian release that reveals more. Let T(α) be the least error of
+the second kind of a test of level α between the outputs for two neighbours (Dong, Roth and Su 2022). ε-private means T
+>= f, and μ-private means T >= G, with
 
     f(α) = max(1 - e^ε α, e^-ε (1 - α)),     G(α) = Φ(Φ⁻¹(1 - α) - μ).
 
@@ -29,9 +29,9 @@ are like a Gaussian release of √Σε², the μ of (2) is then 1.25 times too l
 in all, ln(p/q) for two neighbours: δ at ε is E[(1 - e^(ε - L))⁺] under p. Cut the interaction off where a choice would
 leave (2). What remains is (ε, δ)-private: within a fixed budget of μ² adaptive choice gains nothing (Smith and Thakurta
 2022; Koskela, Tobaben and Honkela 2023), since a μ_r-private release, followed by a Gaussian one of √(ρ² - μ_r²), never
-tells more than one Gaussian release of ρ. Paths that are not cut off have in it the loss that they had. A path that is
-cut off ended outside (2), for sums only grow; hence within (1), with no Gaussian release and L <= Σε_r <= ε; so it had
-no part in δ. Hence δ is at most what it is of the interaction that was cut off. ∎
+reveals more than one Gaussian release of ρ. Paths that are not cut off have in it the loss that they had. A path that
+is cut off ended outside (2), for sums only grow; hence within (1), with no Gaussian release and L <= Σε_r <= ε; so it
+had no part in δ. Hence δ is at most what it is of the interaction that was cut off. ∎
 
 Results may come late, and charges come back for which nothing was released: let each release stand where its result
 is known. What is known by then is a part of what is charged, and "(1) or (2)" goes over to parts.
@@ -43,7 +43,7 @@ is known. What is known by then is a part of what is charged, and "(1) or (2)" g
 in place of "(1) or (2)". That is (ε, δ)-private however each is chosen in view of results (proof: PRIVACY.md).
 
 *Why a mixture is not let through by basic composition*, Σε_r + ε_G(√Σμ_r², δ) <= ε: that is for what is fixed
-beforehand. Who stops asking for Gaussian releases when they happen to have told much, and takes all that is left by
+beforehand. Who stops asking for Gaussian releases when they happen to have revealed much, and takes all that is left by
 randomised response, has 11 times δ in 150 rounds and 19 times in 10,000 (ε = 4, δ = 1e-5, by optimal stopping).
 
 **Rounding.** μ(ε) is rounded up, and sums of squares are off by some 2^-52 of themselves, far less than `mu_of` and
@@ -135,7 +135,8 @@ class PrivacyCost(msgspec.Struct, frozen=True, gc=False):
     def within(self, epsilon: float, delta: float, for_reports: float = 0.0) -> bool:
         """Whether (1) or (2) holds, so that the releases together are (ε, δ)-private; δ in [0, 1).
 
-        `epsilon` tells a figure that is rounded up; here exactly one Gaussian release of (ε, δ) fits, or a report of ε.
+        `epsilon` returns a figure that is rounded up; here exactly one Gaussian release of (ε, δ) fits, or a report of
+        ε.
 
         Args:
             for_reports: ε₁ < ε, kept for the ε-private ones: then whether (3) holds; 0 where nothing is kept.

@@ -96,7 +96,7 @@ class LocalMechanism(Protocol):
         """What one report's noise adds to the variance of each coordinate of `summed`, at most."""
 
     def summed(self, reports: NDArray[Any], unit: float) -> NDArray[np.float64]:
-        """The sum over the clients of what they hold, as their reports tell it; unbiased, in the statistic's units.
+        """The sum over the clients of what they hold, estimated from their reports; unbiased, in the statistic's units.
 
         Args:
             reports: one or more. unit: the size of a grid unit in the statistic's units, here and below.

@@ -244,7 +244,7 @@ def discrete_gaussian(variance: int) -> DiscreteGaussian:
 
 
 def _accepts(excess: int, variance: int, uniform: int, unknown: int) -> bool | None:
-    """Whether U < p(x), or None where this cannot tell.
+    """Whether U < p(x), or None where this is undecided.
 
     Args:
         excess: x² - y² >= 0 (see the block's y above). With z = excess/2S, (1 - 2^-20) exp(-z) <= p(x) <= exp(-z).

@@ -80,12 +80,12 @@ class SeenCharges:
         return int(self._highest[slot]) if slot < self._highest.size else 0
 
     def is_used(self, slot: int, number: int) -> bool:
-        """Whether one number was seen before, or is too old to tell."""
+        """Whether one number was seen before, or is too old to know."""
         age = self.highest(slot) - number
         return age >= WINDOW or (age >= 0 and bool(int(self._seen[slot]) >> age & 1))
 
     def used(self, slots: Slots, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which numbers were seen before, or are too old to tell; all of shape ``(n,)``."""
+        """Which numbers were seen before, or are too old to know; all of shape ``(n,)``."""
         if slots.size:
             self._grow(int(slots.max()) + 1)
         age = self._highest[slots].astype(np.int64) - numbers

@@ -40,7 +40,7 @@ class Address(msgspec.Struct, frozen=True, gc=False):
 class Send(msgspec.Struct, frozen=True, gc=False):
     """Hand `payload` to the broker at least once. `retain` asks it to keep the message for late subscribers.
 
-    `round_id` tells who watches the actor what it belongs to; it does not travel.
+    `round_id` says to observers of the actor what it belongs to; it is not sent.
     """
 
     to: Address

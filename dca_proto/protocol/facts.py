@@ -9,7 +9,7 @@ from dca_proto.privacy.cost import PrivacyCost
 
 
 class _Fact(msgspec.Struct, frozen=True, gc=False):
-    """Base of all facts; they print with ids cut to what tells them apart, and long values as their type."""
+    """Base of all facts; they print with ids cut to their first digits, and long values as their type."""
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={_brief(value)}" for name, value in msgspec.structs.asdict(self).items())

@@ -1,8 +1,8 @@
 """Who belongs to a federation: the file that every participant gets out of band, and its changes (DESIGN §2.1, §2.7).
 
 Members take keys from this file alone. The enrolment key signs it, and each client's certificate: whoever holds that
-key can make Sybils, and nothing in the protocol can tell them from clients. A change is a file with a higher number.
-"""
+key can make Sybils, and nothing in the protocol can distinguish them from clients. A change is a file with a higher
+number."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def hash(self) -> bytes:
-        """32 bytes that tell this file from every other."""
+        """32 bytes that identify this file."""
         return digest(b"dca4-file", self.id, self.frame.body)
 
     @property

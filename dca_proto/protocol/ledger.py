@@ -2,7 +2,7 @@
 
 A client keeps one for itself, and a trainer one for its federation (`account`).
 What is spent is a `PrivacyCost`: Σμ² of Gaussian rounds, which compose exactly in Gaussian DP, and Σε and Σμ(ε)² of
-rounds of ε-private reports, which in a mixture count as Gaussian ones that tell more. A charge with delta = 0 is of
+rounds of ε-private reports, which in a mixture count as Gaussian ones that reveal more. A charge with delta = 0 is of
 the second kind; a ledger from before there were such rounds has none.
 A trainer's charge may be of some clients only, those that it invited. What is spent is then, sum by sum, what it comes
 to for the client for which it comes to most: no less than what any single client has spent, and more where one client

@@ -38,7 +38,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 
     A key outlives its epoch by `epoch_grace_ms`, so that a round announced just before the turn can still end. Clients
     spread their Hellos of a new epoch over `hello_spread_ms`. Whoever is asked again for what it has said repeats it
-    once in `again_ms`. A Compute node tells the trainer of new contributions at most every `progress_ms`. The trainer
+    once in `again_ms`. A Compute node reports new contributions to the trainer at most every `progress_ms`. The trainer
     closes a round early when nothing has come for `quiet_ms`, and for `quiet_part` of the time that arrivals have taken
     so far.
     A client remembers a round with a receipt for `kept_ms` after its end, and for `abort_grace_ms` after some abort.

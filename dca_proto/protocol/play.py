@@ -61,7 +61,7 @@ def play(  # noqa: C901 - one function on purpose
         (receipt,) = _sends(node[sent.to.id].handle(Received(client.id, sent.payload), now_ms))
         client.handle(Received(sent.to.id, receipt.payload), now_ms)
 
-    # §4.8  The nodes tell the trainer how many contributions they keep. All have arrived, so it closes the round.
+    # §4.8  The nodes report to the trainer how many contributions they keep. All have arrived, so it closes the round.
     tick = TimerFired(Timer(PROGRESS, request.round_id))
     closes: list[Send] = []
     for compute in computes:

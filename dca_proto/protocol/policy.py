@@ -7,11 +7,11 @@ Budgets are kept in μ, where Gaussian rounds compose exactly (μ² adds up), an
 is one point on that curve and so says all of it. This is why a total has one δ and not a sum of the rounds' own: the
 rounds of a period *together* are (ε, δ)-private at the total's own δ, whatever the δ at which each was announced.
 
-Rounds of ε-private reports (δ = 0) are held against the same pair: one of ε fits into (ε, δ) whatever δ is, and their ε
-add up, or come to less where they are many. In a period with a Gaussian round each counts as a Gaussian one that tells
-more than it does (ε = 1 as one of 5.6 at δ = 1e-5), since a trainer may choose in view of results (`price`).
-Who wants both kinds keeps a part of ε for the reports beforehand (`epsilon_for_reports`): then each counts as it is.
-"""
+Rounds of ε-private reports (δ = 0) are checked against the same pair: one of ε fits into (ε, δ) whatever δ is, and
+their ε add up, or come to less where they are many. In a period with a Gaussian round each counts as a Gaussian one
+that reveals more than it does (ε = 1 as one of 5.6 at δ = 1e-5), since a trainer may choose in view of results
+(`price`). Who wants both kinds keeps a part of ε for the reports beforehand (`epsilon_for_reports`): then each counts
+as it is."""
 
 from __future__ import annotations
 

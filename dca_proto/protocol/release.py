@@ -40,7 +40,7 @@ class WholeNoise(msgspec.Struct, frozen=True):
     """A data node's: the ring's bytes of its sum with the noise of one honest share.
 
     Attributes:
-        validated: the round. mechanism: of the noise. who: takes part, in words.
+        validated: the round. mechanism: of the noise. who: takes part, as text.
     """
 
     validated: ValidatedRound

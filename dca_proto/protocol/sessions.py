@@ -63,7 +63,7 @@ class OwnSession:
         self._federation = federation
         self._timing = timing
         self._keys = Keyring(records, timing, identity, random)
-        self._agreed: dict[EpochKey, bytes] = {}  # by a node's key, for the own newest epoch
+        self._agreed: dict[EpochKey, bytes] = {}  # by a node's key, for its own newest epoch
         self._epochs: tuple[EpochKey, ...] = ()  # of the nodes of the last round, and the keys shared with these
         self._pair_keys: list[bytes] = []
         self.hello = next((value for table, _, value in records if table == HELLO), b"")

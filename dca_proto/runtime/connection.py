@@ -36,7 +36,7 @@ class Connection(asyncio.Protocol):
         acknowledged: is called with the number of each publish that the broker has taken over.
 
     Attributes:
-        lost: done, with the reason in words, once the connection has ended.
+        lost: done, with the reason as text, once the connection has ended.
     """
 
     def __init__(self, deliver: Callable[[Published], None], acknowledged: Callable[[int], None]) -> None:

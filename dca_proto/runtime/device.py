@@ -118,7 +118,7 @@ class Device:
             yield trainer
 
     async def resume(self, on_report: Report | None = None) -> list[RoundCompleted | RoundFailed]:
-        """Finish the rounds that a trainer's store knows, and say how each ended; finished ones are told again.
+        """Finish the rounds that a trainer's store knows, and return how each ended; finished ones are reported again.
 
         Failed ones are among them while their charge may come back: missing aborts are asked for again.
         """

@@ -153,7 +153,7 @@ def _sender_and_size(message: Message) -> tuple[str, int]:
 
 
 def _nobody() -> None:
-    """Nobody asked to be told."""
+    """Ignore facts: nobody listens."""
 
 
 def closed() -> TransportError:

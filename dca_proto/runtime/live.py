@@ -148,7 +148,7 @@ class LiveTrainer:
         self.runner.command(request)
 
     async def _recall(self, round_id: bytes) -> None:
-        """Take the end of a round that was told before anybody waited for it; any other is told in time."""
+        """Take the end of a round that was reported before anybody waited for it; any other is reported in time."""
         ended = self._actor.ended(round_id)
         if ended is not None:
             self._settle(ended)

@@ -1,4 +1,4 @@
-"""What a trainer asks for, in words that people use: `[round]` of its file, or the options of `dca trainer`.
+"""What a trainer asks for, in people's terms: `[round]` of its file, or the options of `dca trainer`.
 
 [round]
 statistic = "mean"

@@ -78,7 +78,7 @@ class SharedConnection:
         opening, self._opening = self._opening, None
         assert opening is not None, "who leaves has entered"
         if _has_failed(opening):
-            return  # everybody has been told, and may try again
+            return  # everybody has got the error, and may try again
         reader, self._reader = self._reader, None
         connection, self._connection = self._connection, None
         tasks = [task for task in (opening, reader) if task is not None]

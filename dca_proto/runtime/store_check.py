@@ -50,7 +50,7 @@ class Tags:
         key: 32 secret bytes (`Identity.store_key`).
 
     Attributes:
-        owner: tells the key from another one, and nothing about it.
+        owner: identifies the key, and reveals nothing about it.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -145,7 +145,7 @@ def check_log(path: Path) -> None:
 
     SQLite takes the first frame with a wrong checksum for the end of the log, and forgets what stands behind. That is
     right for the last transaction, which a power failure may have torn. Each is flushed before the next one begins: a
-    wrong frame of an earlier one is damage, and would undo all transactions from there on without a word.
+    wrong frame of an earlier one is damage, and would silently undo all transactions from there on.
 
     Args:
         path: of the store; its log stands beside it.

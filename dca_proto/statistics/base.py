@@ -153,7 +153,8 @@ class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     def estimate(self, value: NDArray[np.float64], contributors: int) -> NDArray[np.float64]:
         """What a (noisy) sum says in the units of the data; by itself, the sum as it is.
 
-        Each number may be a scaling and a shift of its own coordinate alone: what is told of its noise relies on it.
+        Each number may be a scaling and a shift of its own coordinate alone: what is stated about its noise relies on
+        it.
 
         Args:
             value: the sum over clients in the statistic's own units, shape ``(dimension,)``.

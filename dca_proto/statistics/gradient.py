@@ -60,7 +60,7 @@ class Gradient(ModelGradient, frozen=True, kw_only=True):
             0 and 1 may be left as they are or be mapped to -1 and 1. Of ``poisson``, y is the scaled target: a centre
             of 0 and a scale of 1 leave counts as they are.
         intercept: put a constant feature of 1 first. degrees: ν of ``student``, above 0.
-        information: v, above 0, or 0 for gradients alone. dispersion: the weight of the term that tells of the
+        information: v, above 0, or 0 for gradients alone. dispersion: the weight of the term that informs about the
             dispersion, above 0, or 0 without it. by_features: shorten rows by their features alone.
     """
 

@@ -1,8 +1,8 @@
 """Phases of columns at doubling frequencies, in one round: for a column's centre and scale wherever they are.
 
 For each column, x = (value - centre)/scale clamped to ±bound, and each level k = 0, ..., K - 1 the coordinates are
-cos(2^k x) and sin(2^k x). Their mean over rows is the column's characteristic function at 2^k. Its angle tells the
-centre, finer with each level. It shrinks where 2^k times the spread reaches 1, so that the level tells the scale: a
+cos(2^k x) and sin(2^k x). Their mean over rows is the column's characteristic function at 2^k. Its angle gives the
+centre, finer with each level. It shrinks where 2^k times the spread reaches 1, so that the level gives the scale: a
 logarithmic grid of scales. The sensitivity does not depend on how wide the bounds are, as it does for moments.
 
 **Sensitivity.** Two values t apart are 2 - 2cos(2^k t) = 4 sin²(2^k t/2) apart at level k, squared. With u_k =
@@ -35,7 +35,7 @@ from dca_proto.statistics.scaled import ScaledColumns, half_bits
 from dca_proto.statistics.sensitivity import Sensitivity
 
 LEVELS = 9
-"""With bounds of ±1.25 they tell spreads from a third of the half-width down to a three hundredth."""
+"""With bounds of ±1.25 they resolve spreads from a third of the half-width down to a three hundredth."""
 LEVELS_MAX = 20
 """2^20 times a value is still exact to 2^-30 in a float."""
 

@@ -91,7 +91,7 @@ class Experiment(NamedTuple):
 def experiment(
     rounds: Rounds, adversary: Adversary, pilot: int, runs: int, progress: Progress = lambda done: None
 ) -> Experiment:
-    """Hold `survey_runs`, `pilot` and `runs` runs in each world. `progress` is told how many more are done."""
+    """Hold `survey_runs`, `pilot` and `runs` runs in each world. `progress` is called with how many more are done."""
     step, surveyed = adversary.step, survey_runs(adversary.step.size, pilot)
     lines = lines_of(step, watch(rounds, adversary, step, surveyed, progress).noise)
     chosen = watch(rounds, adversary, lines[0], pilot, progress)

@@ -2,7 +2,7 @@
 
 Bounds are reported at the confidence that was asked for. The verdict asks for more: it refutes a claim only on evidence
 that a correct program would show less than once in 10,000 audits, all kinds of evidence together. What a correct
-program shows less than once in 100 is told as a doubt.
+program shows less than once in 100 is reported as a doubt.
 """
 
 from __future__ import annotations

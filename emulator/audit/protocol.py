@@ -30,7 +30,7 @@ _NAME_CHARS = 26  # of 32 that a federation's name may have
 
 
 class Recording(DistributedDiscreteGaussian):
-    """The production mechanism of a client that tells its coalition what it drew."""
+    """The production mechanism of a client that shares with its coalition what it drew."""
 
     def __init__(self) -> None:
         self.drawn: list[NDArray[np.int64]] = []

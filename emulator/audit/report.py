@@ -105,7 +105,7 @@ class Result(Finding, frozen=True, kw_only=True):
     """What `--json` writes and the report reads: the finding, how it was made, and what the adversary saw.
 
     Attributes:
-        sentence: the verdict in words. audited: "protocol" or "ideal functionality". fault, fault_meaning: planted.
+        sentence: the verdict. audited: "protocol" or "ideal functionality". fault, fault_meaning: planted.
         operating_point, coalition: the setting; moved: what a planted fault changed of it. covered: by the claim.
         noises_unknown, noises_needed: to the coalition, and for the claim. seconds: that the audit took.
         distributions, trade_off: of the runs that the errors were counted on.

@@ -52,7 +52,7 @@ class Coalition(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         nodes: K Compute nodes. broker, trainer: whether they belong to it.
-        revealing: A clients that tell their noise, the curious one among them. omitting: B that add none.
+        revealing: A clients that reveal their noise, the curious one among them. omitting: B that add none.
         silent: C that have a session and send nothing.
         left_out: D honest clients whom the colluding Compute nodes do not hear.
     """

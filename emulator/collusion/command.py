@@ -51,7 +51,7 @@ def collude(
         int | None, typer.Option("--colluding-nodes", help="K Compute nodes collude; by default M - 1.")
     ] = None,
     revealing: Annotated[
-        int | None, typer.Option(help="A clients tell their noise; by default as many as the claim covers.")
+        int | None, typer.Option(help="A clients reveal their noise; by default as many as the claim covers.")
     ] = None,
     omitting: Annotated[int, typer.Option(help="B clients add no noise.")] = 0,
     silent: Annotated[int, typer.Option(help="C clients have a session and send nothing.")] = 0,

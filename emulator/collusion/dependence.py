@@ -10,7 +10,7 @@ of one world against the other; a t test of the mean along the line from one inp
 χ² of it where the private sum came out high against where it came out low: its law given the sum. Each χ² is over 8
 byte positions of 256 values. A node that does not hold the client's contribution has masks alone, which no data are in.
 
-The smallest p-value times the number of tests (Bonferroni) is held against `ALARM`, and doubled before: χ² is a limit,
+The smallest p-value times the number of tests (Bonferroni) is compared with `ALARM`, and doubled before: χ² is a limit,
 and at the five words for each value that are asked for at least, the statistic's true tail at such p-values is up to
 twice as heavy (by simulation with importance sampling: 2.0 times for one byte at 5 words, 1.5 at 10, 1.0 at 50). So
 vectors that are uniform and independent are accused less than once in a million reports.
@@ -81,7 +81,7 @@ class Dependence(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def worst(self) -> str:
-        """The test with the least p-value, in words."""
+        """The test with the least p-value, as a sentence."""
         worst = min(self.tests, key=lambda test: test.p_value, default=None)
         return f"{worst.of} are not {worst.against}, p = {worst.p_value:.2g}" if worst else ""
 

@@ -8,11 +8,10 @@ the last bit. What the claim needs, and the ε that noise means, `emulator.refer
 with too little noise does not judge itself. The ε that n noises of variance S mean is that of the Gaussian of variance
 n S - 9: the sum of discrete noises is as private, by the lemma of `dca_proto.privacy.accounting`.
 
-*The verdict.* Five things are held against what is documented (PRIVACY.md): that a round is released or aborted as |S|
-says; that the plan leaves a covered coalition the noise that the claim needs; that the measured noise is as much as the
-plan says; that what fewer than all M nodes hold depends on nothing; and that traffic does not depend on data. What the
-claim does not cover is a break, and is shown as one, but refutes nothing.
-"""
+*The verdict.* Five things are checked against what is documented (PRIVACY.md): that a round is released or aborted as
+|S| says; that the plan leaves a covered coalition the noise that the claim needs; that the measured noise is as much as
+the plan says; that what fewer than all M nodes hold depends on nothing; and that traffic does not depend on data. What
+the claim does not cover is a break, and is shown as one, but refutes nothing."""
 
 from __future__ import annotations
 
@@ -109,7 +108,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         sees: item by item. released: whether rounds were. view: whether what is seen depends on data.
-        recovered: by all M Compute nodes. refuted: which of the documented properties do not hold, in words.
+        recovered: by all M Compute nodes. refuted: which of the documented properties do not hold, a sentence each.
         broken: whether the coalition learns more than the claim allows: another ε, or more than the private sum.
         verdict: one of `HOLDS`, `BROKEN` (as documented: the claim does not cover it) and `REFUTED`.
     """
@@ -156,7 +155,8 @@ def investigate(case: Case, runs: int, seed: str, progress: Progress = lambda do
     """Hold `runs` rounds of real actors in each world and say what the coalition makes of them.
 
     Args:
-        seed: of all keys, noise and links: equal ones give equal findings. progress: told of rounds that are done.
+        seed: of all keys, noise and links: equal ones give equal findings. progress: called with the number of rounds
+        that are done.
 
     Raises:
         UsageError: the clients would not take part.

@@ -1,7 +1,7 @@
 """What those who collude run in place of the production actor.
 
 A client that reveals runs the production client with a mechanism that writes down what it draws; one that omits, with
-a mechanism that draws nothing, which nobody can tell; one that is silent has a session, charges itself, and sends
+a mechanism that draws nothing, which nobody can detect; one that is silent has a session, charges itself, and sends
 nothing. A Compute node that leaves clients out is deaf to them: it has no session of theirs, so it objects to them.
 """
 

@@ -149,7 +149,7 @@ class Result(Finding, frozen=True, kw_only=True):
 
     Attributes:
         setting: with ``runs`` and ``seed``. covered: whether the claim speaks of the coalition.
-        why: the verdict in words. seconds: that it took.
+        why: the verdict as a sentence. seconds: that it took.
     """
 
     kind: str = "collusion"

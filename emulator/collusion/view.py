@@ -1,4 +1,5 @@
-"""What the coalition's machines hold, and what passes the broker: written down while the actors run, and said in words.
+"""What the coalition's machines hold, and what passes the broker: recorded while the actors run, and listed in
+sentences.
 
 A Compute node that colludes shows its disk (its keys, the contributions that it holds, lists) and what its peers tell
 it; a trainer shows its own (the answers that were sealed to it, one partial sum of each node). Of the broker there is
@@ -148,10 +149,10 @@ class View(Observer):
 
 
 def observations(case: Case, view: View) -> Iterator[str]:
-    """Everything that the coalition's members see of a round, item by item, in words with its figures."""
+    """Everything that the coalition's members see of a round, item by item, with its figures."""
     coalition = case.coalition
     if coalition.revealing:
-        yield f"{_count(coalition.revealing, 'client')}: their own data and noise, which they tell"
+        yield f"{_count(coalition.revealing, 'client')}: their own data and noise, which they reveal"
     if coalition.omitting:
         yield f"{_count(coalition.omitting, 'client')}: their own data, to which they add no noise"
     if coalition.silent:

@@ -57,7 +57,7 @@ class Done(NamedTuple, Generic[T, R]):
 
 
 class WorkerDiedError(DcaError):
-    """A worker's process ended before it was told to, or too many did."""
+    """A worker's process ended before it was asked to, or too many did."""
 
     exit_code = 9
 
@@ -214,7 +214,7 @@ def attempt(work: Callable[..., Any], *arguments: Any) -> Answer:
         refused = Refused(error)
         refused.exit_code = error.exit_code
         return None, refused
-    except Exception:  # told where the results are; the next item may be better
+    except Exception:  # reported with the results; the next item may be better
         return None, traceback.format_exc(limit=-4)
 
 

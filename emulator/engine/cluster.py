@@ -28,7 +28,7 @@ class RayEngine(Engine):
     is_local = False
 
     def __init__(self, name: str) -> None:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to its makers
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no telemetry
         try:
             import ray as library
         except ImportError:

@@ -81,7 +81,7 @@ class Page(NamedTuple):
     """A page.
 
     Attributes:
-        kind: of what, in words. title: the result, in a sentence. badge: the verdict in a word or two, and `verdict`
+        kind: of what. title: the result, in a sentence. badge: the verdict in one or two words, and `verdict`
         its sense. answer: the same in full: what was spent, who contributed. lead: sections directly under the
         headline. facts: at most five figures with labels. sections: below them; those without blocks are left out.
     """

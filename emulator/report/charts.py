@@ -26,7 +26,7 @@ _ACROSS_MAX, _PICTURE_PX = 3, 560  # charts of a picture, and how wide each is
 _RATIO_MIN = 3.0  # of a logarithmic axis's ends: then two of its ticks lie between them
 _INK, _GRID, _TRACK = "#1b1f24", "#d9dde2", "#eceff2"
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#b5568f", "#e69f00", "#56b4e9")
-"""Okabe and Ito's (2008), which colour-blind people tell apart; lines differ in their dashes too."""
+"""Okabe and Ito's (2008), which colour-blind people can distinguish; lines differ in their dashes too."""
 _VARIABLES = {_INK: "ink", "#000000": "ink", _GRID: "rule", _TRACK: "track"} | {
     colour: f"c{place}" for place, colour in enumerate(PALETTE)
 }
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class Chart(NamedTuple):
-    """A chart: what it shows, in words; how high it is at a width in pixels; and what draws it on a figure."""
+    """A chart: what it shows, as a sentence; how high it is at a width in pixels; and what draws it on a figure."""
 
     caption: str
     height: Callable[[float], float]
@@ -116,7 +116,7 @@ def lines(series: Sequence[Series], x: Axis, y: Axis, *, caption: str, square: b
 
 
 def bars(rows: Sequence[tuple[str, float, str]], *, caption: str, tone: int = 0) -> Chart:
-    """Bars from zero on one scale: a label, a length, and the length in words each."""
+    """Bars from zero on one scale: a label, a length, and the length as text each."""
     rows, caption = _first(rows, caption, "bars")
 
     def draw(figure: Any, width: float) -> None:
@@ -196,7 +196,7 @@ def _first(rows: Sequence[T], caption: str, what: str) -> tuple[Sequence[T], str
 
 
 def svg(chart: Chart, width: float, name: str) -> str:
-    """The SVG element of a chart at a width in pixels; `name` tells its parts from those of others on the page."""
+    """The SVG element of a chart at a width in pixels; `name` sets its parts apart from others on the page."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG  # heavy, and needed where something is drawn only
     from matplotlib.figure import Figure
 
@@ -230,7 +230,7 @@ def picture(charts: Sequence[Chart], path: Path, title: str) -> None:
 
 @contextlib.contextmanager
 def _styled(salt: str) -> Iterator[None]:
-    """matplotlib as a page has it; `salt` tells the parts of a chart from those of others."""
+    """matplotlib as a page has it; `salt` distinguishes the parts of a chart from those of others."""
     import matplotlib as mpl
 
     style: Any = {

@@ -110,5 +110,5 @@ def _recovered(run: Result) -> list[Block]:
 
 def _view(run: Result) -> list[Block]:
     p = f" (p = {number(run.view.p_value, 2)})" if run.view.p_value is not None else ""
-    found = "tells two neighbouring inputs apart" if run.view.depends_on_data else "does not tell neighbours apart"
+    found = "distinguishes two neighbouring inputs" if run.view.depends_on_data else "does not distinguish neighbours"
     return [Note(f"A test on two neighbouring inputs: what it sees, beside the private sum, {found}{p}.")]

@@ -1,4 +1,4 @@
-"""From a file that anybody may have written to a page. What is wrong with it is told in one line.
+"""From a file that anybody may have written to a page. An error names in one line what is wrong with it.
 
 The pages of each kind are imported when one is read, and with them the records that the command of that kind writes.
 """

@@ -157,7 +157,7 @@ def missing_lines(run: Run, most: int = 4, names: int = 4) -> list[Line]:
     """Who is not in a result, by number (which the seed fixes) and the first digits of the id (new in each run).
 
     Args:
-        most: how many rounds are told. names: how many of each.
+        most: how many rounds are listed. names: how many of each.
     """
     found = [
         ("missing" if one.late or one.declined else "dropped", f"round {place}: {run.who}s {listed(absent, names + 1)}")
@@ -217,7 +217,7 @@ def privacy_lines(run: Run) -> list[Line]:
 
 
 def closing_lines(run: Run, summary: Summary) -> list[Line]:
-    """The answer in words: what speaks for and against it, what was spent, what the guarantee assumes."""
+    """The answer in sentences: what speaks for and against it, what was spent, what the guarantee assumes."""
     apart = ["what is learned without privacy"] * any(row["nonprivate"] is not None for row in rows_of(summary))
     apart += ["scores on held-out rows"] * bool(summary.get("test"))
     why = f"by epsilon, since it comes from rows as they are: {' and '.join(apart)}"

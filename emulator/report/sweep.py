@@ -39,7 +39,7 @@ def page(run: Sweep) -> Page:
             ("Transitions taken", [*_transitions(run)]),
             ("Checks made", table(run.checked.items(), {
                 "invariant": lambda one: f"{one[0]} {run.invariants.get(one[0], '')}".strip(),
-                "facts held against it, over all scenarios": lambda one: count(one[1]) if one[1] else "never",
+                "facts checked, over all scenarios": lambda one: count(one[1]) if one[1] else "never",
             })),
         ],
     )  # fmt: skip

@@ -10,16 +10,15 @@ evenly to as many processes as are asked for, which go in step (`emulator.sim.lo
 works after the other.
 
 Sessions are set up first: each client publishes its Hello, and each Compute node verifies it. In the first round, each
-pair agrees on its key. Both are once an epoch; they are told as set-up, and are not timed as a round.
+pair agrees on its key. Both are once an epoch; they are reported as set-up, and are not timed as a round.
 
 A meter stands around the `handle` of each actor, which knows nothing of it. Its times are of `time.perf_counter`, which
 is read in a tenth of the time of the process's CPU clock, and is one clock for all processes of a machine. A round's
 account scales them by how long the process was on a core, so that other work on the machine does not count.
 
-The actors of one process share what it keeps: an announcement that is verified, and held against one policy, once, and
-which certificates are signed. A device does so itself. A client that drops out neither sees nor sends anything in the
-round.
-"""
+The actors of one process share what it keeps: an announcement that is verified, and checked against one policy, once,
+and which certificates are signed. A device does so itself. A client that drops out neither sees nor sends anything in
+the round."""
 
 from __future__ import annotations
 
@@ -72,7 +71,7 @@ class Metered:
 
     Args:
         actor: a production actor.
-        hear: told its id and every fact that it reports; None for the many whose facts are not needed.
+        hear: called with its id and every fact that it reports; None for the many whose facts are not needed.
         away: ids of actors that neither see nor do anything now.
 
     Attributes:

@@ -28,7 +28,7 @@ def hold_live(cell: Cell) -> Observed:
         )
     )
     first, *others = [held_of(one) for one in done.rounds]
-    assert done.sessions is not None, "a fleet tells"
+    assert done.sessions is not None, "a fleet reports it"
     return Observed(
         sessions_s=done.sessions.core_s or 0.0,
         sessions_wall_s=done.sessions.wall_s,

@@ -2,7 +2,7 @@
 
 Core seconds, messages, bytes and memory are those of the actors' own work; the emulator's is left out. A machine is
 needed for whichever is the tightest: its cores within the time that the round may take, its memory, or its network.
-What a prediction assumes is told with it.
+Each prediction states what it assumes.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _NEVER_US = 1 << 62
 
 
 class _Said(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What one process tells another between two steps.
+    """What one process sends to another between two steps.
 
     Attributes:
         next_us: when it has something to do, or has given another something to do. is_over: it wants to go no further.

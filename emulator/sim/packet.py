@@ -38,7 +38,7 @@ class Packet(msgspec.Struct, frozen=True, gc=False):
 
 
 def packet_on(topic: str, wire: bytes) -> Packet:
-    """A packet as it stands on a topic. Raises `PeerError` for a topic that is none of ours."""
+    """A packet as it appears on a topic. Raises `PeerError` for a topic that is none of ours."""
     sender = sender_of(topic)
     _, _, channel, receiver, _ = topic.split("/")
     try:

@@ -171,7 +171,7 @@ def _serve(parent: int, pipe: Connection, number: int, count: int, program: Call
         program(_Other(number, count, pipe))
     except _EndedError:
         return
-    except Exception as error:  # of whatever kind, it is process 0 that has to tell it
+    except Exception as error:  # of whatever kind: process 0 reports it
         frame = traceback.extract_tb(error.__traceback__)[-1]
         line = f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
         pipe.send_bytes(_encode(_Trouble(line, traceback.format_exc())))

@@ -1,6 +1,6 @@
 """The trace of a run: which fact came from whom, when. Facts hold no secret and no ciphertext, so neither does it.
 
-Its digest tells two runs apart. It covers every fact ever noted, also those that are no longer kept, and every message:
+Its digest identifies a run. It covers every fact ever noted, also those that are no longer kept, and every message:
 when it left whom for whom, and its bytes. Where nobody asks for either, as in measurements, there is none.
 """
 

@@ -4,6 +4,6 @@
   `dropout`: clients that vanish
 - `data`: what its clients hold; `learn`: one run of a learning job, checked, played and told; `synthetic`: plain rounds
   of a made-up sum, with tens of thousands of clients
-- `timeline`, `summary`: what a swarm's rounds were, as data; `progress`: what it tells while it runs
+- `timeline`, `summary`: what a swarm's rounds were, as data; `progress`: what it prints while it runs
 - `usage`: of processor time, memory and open files
 """

@@ -1,4 +1,4 @@
-"""A learning run of a swarm: what it is to learn is checked, it is played, and it is told on a console."""
+"""A learning run of a swarm: its options are checked, it runs, and its result is printed."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def check_outputs(output: Path, json_to: str | None) -> None:
 
 
 class _Learning:
-    """One run of a job, told on a console.
+    """One run of a job, shown on a console.
 
     Attributes:
         unfinished: why there is no result, although the rounds gave what it takes.

@@ -239,7 +239,7 @@ class Swarm:
         except RoundAborted as error:
             if len(self.timeline.rounds) > count:
                 await self._complete(request, vanished, before, 0)
-            elif self.options.dimension:  # there is nothing to tell but why
+            elif self.options.dimension:  # there is nothing to report but why
                 raise UsageError(f"round {count + 1} was never announced: {error.reason}") from None
             raise
         await self._complete(request, vanished, before, min(aggregate.contributors, self.timeline.rounds[-1].arrived))
@@ -331,7 +331,7 @@ class Swarm:
         transport = connect(self.broker_url, identity.id.hex(), topics, rng)
         return LiveTrainer(actor, transport, store.view(identity.id), federation=name, on_report=self.timeline.note)
 
-    # --- what hosts tell ------------------------------------------------------------------------------------------
+    # --- what hosts report ----------------------------------------------------------------------------------------
 
     async def _listen(self, name: str) -> None:
         """Look at a process again and again. Raises `UsageError` once it has ended, which names the cause."""
@@ -365,7 +365,7 @@ class Swarm:
         return now
 
     async def _usage(self, method: str = "totals", *arguments: Any) -> Usage:
-        """What every process has sent and used so far, told as it does something."""
+        """What every process has sent and used so far; each reports it as it does something."""
         asking = asyncio.gather(*(host.call(method, *arguments) for host in self._hosts.values()))
         told: list[Totals] = await unless_one_ends(asking, self._watched)
         found = dict(zip(self._hosts, told, strict=True))

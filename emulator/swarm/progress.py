@@ -1,6 +1,6 @@
-"""What a swarm tells of itself before and while it runs: who it is, a line for what has ended, and one that moves.
+"""What a swarm prints before and while it runs: its size, a line for what has ended, and one that moves.
 
-A job of a few rounds is told phase by phase; one of many iterations is told round by round, with its score.
+A job of a few rounds is reported phase by phase; one of many iterations round by round, with its score.
 """
 
 from __future__ import annotations

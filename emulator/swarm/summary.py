@@ -103,7 +103,7 @@ def _agreement_s(rounds: Sequence[RoundLog]) -> float | None:
 
 
 def _uses(rounds: Sequence[RoundLog]) -> dict[str, Any]:
-    """What was sent and used since the start, where processes of their own tell it apart."""
+    """What was sent and used since the start, where processes of their own show it apart."""
     used = rounds[-1].after if rounds else None
     if used is None or not (core_s := used.core_s()):
         return {}

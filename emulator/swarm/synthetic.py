@@ -57,7 +57,7 @@ def check(options: SwarmOptions) -> None:
 
 
 def run_rounds(options: SwarmOptions, watcher: Watcher | None = None) -> Run:
-    """Start a swarm, hold its rounds, end it, and say what they took; an abort is an outcome, told in the result.
+    """Start a swarm, hold its rounds, end it, and say what they took; an abort is an outcome, stated in the result.
 
     Args:
         watcher: is shown how it goes on.

@@ -20,7 +20,7 @@ def core_s() -> float:
 
 
 def core_s_of(pid: int) -> float | None:
-    """Processor seconds of another process; None where the system does not tell (Linux does, in /proc)."""
+    """Processor seconds of another process; None where the system does not report it (Linux does, in /proc)."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     except OSError:
@@ -29,7 +29,7 @@ def core_s_of(pid: int) -> float | None:
 
 
 def peak_rss_bytes(pid: int | None = None) -> int | None:
-    """The most memory that a process has had, by default this one; None where the system does not tell."""
+    """The most memory that a process has had, by default this one; None where the system does not report it."""
     try:  # better than getrusage, which counts what the parent had when it started this process
         lines = Path(f"/proc/{pid or 'self'}/status").read_text(encoding="ascii").splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))

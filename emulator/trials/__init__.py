@@ -1,4 +1,4 @@
-"""Trials: a whole federation under faults and adversaries, then healed, and held against what the protocol promises.
+"""Trials: a whole federation under faults and adversaries, then healed, and checked against what the protocol promises.
 
 scenario    everything that a trial is made of, as plain data; scenario_file: read from TOML and written back
 checks      what a scenario may not say; example: one to start from; draw: scenarios drawn from a seed
@@ -10,7 +10,7 @@ world       the federation in virtual time, with what was asked and what went wr
 trial       safety under faults, then healing, then liveness; compared with other runs where that is asked for
 checkers    the eleven invariants, each as an observer of a trial
 transitions which entries of the actors' tables it took
-outcome     what came of it
+outcome     its result
 shrink      a failing scenario made smaller; sweep: many seeds, over the processes of workers
 display, command: what a person sees
 """

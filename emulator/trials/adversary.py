@@ -23,7 +23,7 @@ class Hostile(msgspec.Struct, frozen=True, kw_only=True):
     """A kind of adversary.
 
     Attributes:
-        does: in words. role: whom it replaces. actor: what runs in its place; its `amount` is set.
+        does: as text. role: whom it replaces. actor: what runs in its place; its `amount` is set.
         spoils: what it may spoil. amount_max: the largest size, where it has one. default: where the scenario says 0.
         is_stranger: whether it comes beside the population, and was never enrolled.
     """
@@ -48,7 +48,7 @@ class Adversaries(dict[str, Hostile]):
     def kind(
         self, name: str, does: str, spoils: str = "", amount: tuple[int, int] = (0, 0), **more: Any
     ) -> Callable[[Class], Class]:
-        """Decorates the class of one more: what it may spoil, in words, and its default and largest amount."""
+        """Decorates the class of one more: what it may spoil, as text, and its default and largest amount."""
 
         def decorate(actor: Class) -> Class:
             self[name] = Hostile(does=does, role=actor.role, actor=actor, spoils=frozenset(spoils.split()),  # type: ignore[attr-defined]

@@ -40,7 +40,7 @@ _NAME = "failed-{}.toml"
 
 _RUN = """Examples:
 
-  dca emulate example > scenario.toml     a scenario to start from, with a word about each line
+  dca emulate example > scenario.toml     a scenario to start from, with a comment on each line
 
   dca emulate run scenario.toml           faults, then healing, then liveness; exit code 4 if anything is broken
 
@@ -48,7 +48,7 @@ _RUN = """Examples:
 """
 _REPLAY = """Examples:
 
-  dca emulate replay 17                   the scenario of seed 17, held against all eleven invariants
+  dca emulate replay 17                   the scenario of seed 17, checked against all eleven invariants
 
   dca emulate replay 17 --json -          digest, outcome, invariants, faults, options
 """
@@ -267,7 +267,7 @@ def _check_effort(minutes: float | None, processes: int | None) -> None:
 
 @app.command("example", short_help="Print a scenario to start from.", epilog=verbatim(_EXAMPLE))
 def example() -> None:
-    """Print a scenario to start from, with a word about each line and all kinds of faults and adversaries."""
+    """Print a scenario to start from, with a comment on each line and all kinds of faults and adversaries."""
     typer.echo(example_text(), nl=False)
 
 

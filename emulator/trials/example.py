@@ -1,4 +1,4 @@
-"""A scenario to start from, with a word about each line, and all kinds of faults and adversaries that there are."""
+"""A scenario to start from, with a comment on each line, and all kinds of faults and adversaries that there are."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     """A kind of fault.
 
     Attributes:
-        does: in words. steps: does what goes wrong, yields what it waits for, and after `END` undoes it.
+        does: as text. steps: does what goes wrong, yields what it waits for, and after `END` undoes it.
         roles: whom it may strike. is_of_one: whether it cannot strike a group. once: whether a scenario draws one.
         heals: whether it ends by itself. waits: whether its moment comes by itself, so that it ends when that is over.
         early: whether it is drawn to begin early. phases: whether it strikes at a transition.

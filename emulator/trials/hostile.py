@@ -168,7 +168,7 @@ class HostileCompute(ComputeNode):
     role, amount = "compute", 0
 
 
-@_OWN.kind("equivocate", "tells its peers different lists", "round")
+@_OWN.kind("equivocate", "sends its peers different lists", "round")
 class _Equivocating(HostileCompute):
     """The first of them gets a shorter one."""
 

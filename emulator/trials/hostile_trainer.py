@@ -47,7 +47,7 @@ class HostileTrainer(Trainer):
         return (send,)
 
 
-@TRAINERS.kind("two-announcements", "tells members of different rounds under one id", "round")
+@TRAINERS.kind("two-announcements", "announces different rounds under one id", "round")
 class Equivocating(HostileTrainer):
     """Every second client and Compute node gets the other announcement."""
 
@@ -80,7 +80,7 @@ class AnnouncingTwice(Equivocating):
         return send, other
 
 
-@TRAINERS.kind("two-halves", "asks two halves at once, and tells a node of the wrong one", "round")
+@TRAINERS.kind("two-halves", "asks two halves at once, and closes a node's round with the wrong one", "round")
 class CallingHalves(HostileTrainer):
     def _on_open(self, request: OpenRound, now_ms: int) -> list[Effect]:
         asked = sorted(request.invited or self.clients)

@@ -52,7 +52,7 @@ class RoundOutcome(msgspec.Struct, frozen=True, kw_only=True):
 class InvariantOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What a checker found: how often it looked, and the first thing that was broken.
 
-    `facts`: what was told before that, in words, of the round that it was in.
+    `facts`: the facts that were reported before that, of the same round.
     """
 
     number: int
@@ -94,7 +94,7 @@ class Outcome(msgspec.Struct, kw_only=True):
         ended: see `Ended`; `outcome` in the JSON object. invariants, faults, drops: as in their types.
         spoils: what the scenario's adversaries may spoil. options: the scenario as plain data.
         transitions: the entries of the actors' tables that were taken.
-        traffic: what left each role. last_facts: of the trace, in words. wall_s, virtual_s: how long it took.
+        traffic: what left each role. last_facts: of the trace, as texts. wall_s, virtual_s: how long it took.
         replay: the command that repeats it. shrunk: a smaller scenario that fails alike.
     """
 
@@ -123,7 +123,7 @@ class Outcome(msgspec.Struct, kw_only=True):
         return found if self.ended.live else {**found, LIVENESS: "; ".join(self.ended.why)}
 
     def facts_before(self, number: int) -> tuple[str, ...]:
-        """What was told before that invariant broke; before the end, where it did not become live."""
+        """The facts that were reported before that invariant broke; before the end, where it did not become live."""
         return next((one.facts for one in self.invariants if one.number == number), self.last_facts)
 
     def to_json(self) -> dict[str, Any]:
@@ -227,7 +227,7 @@ def _traffic(world: TrialWorld) -> dict[str, Traffic]:
 
 
 def _evidence(world: TrialWorld, before: Iterable[Entry], detail: str) -> tuple[str, ...]:
-    """Of the facts before a break, the last ones in words: those of its round, and what the emulator did; or all."""
+    """Of the facts before a break, the last ones as texts: those of its round, and what the emulator did; or all."""
     found = _ROUND.search(detail)
     if found is None:
         return _told(world, before)
@@ -236,7 +236,7 @@ def _evidence(world: TrialWorld, before: Iterable[Entry], detail: str) -> tuple[
 
 
 def _told(world: TrialWorld, entries: Iterable[Entry]) -> tuple[str, ...]:
-    """The last facts in words: when, who, what."""
+    """The last facts as texts: when, who, what."""
     told = []
     for entry in list(entries)[-FACTS_SHOWN:]:
         process = world.simulator.processes.get(entry.actor)

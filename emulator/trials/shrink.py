@@ -31,7 +31,7 @@ _SMALLER = ((1, 2), (3, 4), (9, 10))  # parts to which a number is lowered, in t
 class Shrunk(msgspec.Struct, frozen=True):
     """What is left of a scenario.
 
-    `trials`: how many were run for it. `detail`: how it breaks now. `facts`: what is told before, in words.
+    `trials`: how many were run for it. `detail`: how it breaks now. `facts`: the facts reported before.
     """
 
     scenario: Scenario
@@ -78,7 +78,7 @@ def shrink(
 
     Args:
         number: 1 to 11, or 0 for liveness. seconds, trials_max: when to stop looking.
-        breaks: what tells it; by default a trial with all checkers.
+        breaks: decides whether it breaks; by default a trial with all checkers.
     """
     found: dict[Scenario, tuple[str, tuple[str, ...]]] = {}
 

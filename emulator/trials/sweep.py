@@ -32,7 +32,7 @@ class Failure(msgspec.Struct, kw_only=True):
 
     Attributes:
         seed: whose scenario. invariant: 1 to 11, 0 for liveness, None where there is no result. name: of the invariant.
-        detail, facts: what was broken, and what was told before of that round; in the shrunk run if there is one.
+        detail, facts: what was broken, and the facts of that round before; in the shrunk run if there is one.
         options: the scenario as plain data. replay: the command that repeats it.
         shrunk: a smaller scenario in which the same invariant breaks, as plain data; None where there was no time.
     """
@@ -47,7 +47,7 @@ class Failure(msgspec.Struct, kw_only=True):
     shrunk: dict[str, Any] | None = None
 
     def take_shrunk(self, shrunk: Shrunk) -> None:
-        """The smaller scenario, and what was told in it before it broke."""
+        """The smaller scenario, and the facts reported in it before it broke."""
         self.shrunk = to_plain(shrunk.scenario)
         if shrunk.facts:
             self.detail, self.facts = shrunk.detail, shrunk.facts
@@ -61,7 +61,7 @@ class Sweep(msgspec.Struct, kw_only=True):
         failed: in the order in which they came.
         coverage: fault kind -> trials that reached it, adversary kind -> trials that had one; all kinds are there.
         transitions: entry of an actor's table -> trials that took it; all entries are there.
-        checked: invariant -> single facts held against it; invariants: its name. rounds: result -> how many ended so.
+        checked: invariant -> single facts checked; invariants: its name. rounds: result -> how many ended so.
         wall_s: how long it took. scenarios_per_s: in that time.
         interrupted: whether it was ended before all seeds were run.
     """
@@ -92,7 +92,7 @@ class Sweep(msgspec.Struct, kw_only=True):
         return [name for counts in (self.coverage, self.transitions) for name, count in counts.items() if not count]
 
     def note(self, done: Done[int, Outcome], wall_s: float) -> None:
-        """Add what came of one seed, so long after the beginning."""
+        """Add the outcome of one seed, so long after the beginning."""
         self.run += 1
         self.wall_s, self.scenarios_per_s = wall_s, self.run / wall_s if wall_s else None
         replay, outcome = f"dca emulate replay {done.item}", done.result
@@ -166,7 +166,7 @@ def sweep(
     except KeyboardInterrupt:
         found.interrupted = True
     except engines.WorkerDiedError:
-        assert found.failed, "the seeds over which processes have died are told"
+        assert found.failed, "the seeds over which processes have died are reported"
     return found
 
 

@@ -44,7 +44,7 @@ class RoundLog(msgspec.Struct, kw_only=True):
     Attributes:
         request: what was asked. asked_of: which start of the trainer it was asked of last, None while it was down.
         refused: why the trainer did not take it, if it did not.
-        ended: `RoundCompleted` or `RoundFailed`, as it was first told.
+        ended: `RoundCompleted` or `RoundFailed`, as it was first reported.
         contributors: ids of the clients in its result.
     """
 
@@ -78,7 +78,7 @@ class TrialWorld(World, Observer):
         twinned: ids that a second process with a copy of the disk used, too, and Compute nodes whose store was replaced
             by an old copy: what that may break is documented.
         restored: ids of clients whose store was replaced by an old copy.
-        told_old: ids of clients that were told that their ledger is an old copy.
+        told_old: ids of clients that were warned that their ledger is an old copy.
         killed_ms: id -> when it was last killed. injections: the faults, in the scenario's order.
     """
 
@@ -199,7 +199,7 @@ class TrialWorld(World, Observer):
         return where
 
     def _has_stored_its_end(self, log: RoundLog) -> bool:
-        """Whether an end that nobody was told of is durable, and not still being written by a slow trainer."""
+        """Whether an end that nobody has heard of is durable, and not still being written by a slow trainer."""
         table, kind = trainer_round.ROUNDS, trainer_round.StoredRound
         stored = self.trainer.disk.records.get((table, log.id))
         return stored is not None and decoded(table, stored, kind).phase in _ENDED
@@ -277,7 +277,7 @@ class TrialWorld(World, Observer):
         return self.simulator.add(original.role, build, link=self.scenario.network, disk=original.disk.copy())
 
     def mend(self) -> None:
-        """Everything that was broken works again; who was told that its ledger is old, starts anew."""
+        """Everything that was broken works again; whoever was warned that its ledger is old starts anew."""
         for injection in self.injections:
             injection.stop()
         self.router.tampers.clear()

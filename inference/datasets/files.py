@@ -49,13 +49,13 @@ class Source:
 
     @property
     def origin(self) -> str:
-        """Where the file is from, in words."""
+        """Where the file is from, as text."""
         made = "" if self.unpack is unchanged else f", of which a download makes {self.file}"
         return f"{self.member} in {self.url}{made}"
 
     @property
     def by_hand(self) -> str:
-        """How the user gives it, in words."""
+        """How the user gives it, as text."""
         return f"put {self.file} into a folder and name it: {FOLDER_VARIABLE}=FOLDER"
 
     def refused(self, said: str) -> DataError:

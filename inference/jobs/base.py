@@ -59,7 +59,7 @@ class Stage:
 
     Attributes:
         rounds: how many. share: of the job's squared Gaussian DP parameter, in each of them.
-        purpose: in words, after "10 % of the budget". batch: B clients in each, or 0 for all.
+        purpose: as text, after "10 % of the budget". batch: B clients in each, or 0 for all.
         uses: in how many of them a client takes part; None for all.
     """
 
@@ -131,7 +131,7 @@ class LearningJob(ABC):
         """Refuse a schema that the job cannot learn from. Raises `DataError`."""
 
     def model(self, schema: Schema, settings: Any) -> str:
-        """What is learned, in words."""
+        """What is learned, as text."""
         return target_on_features(schema)
 
     def columns(self, settings: Any) -> tuple[str, ...]:
@@ -190,12 +190,12 @@ class LearningJob(ABC):
 
 
 def target_on_features(schema: Schema) -> str:
-    """A regression's model in words."""
+    """A regression's model as text."""
     return f"{schema.target} on {listed(schema.features)}"
 
 
 def plan_words(stages: Sequence[Stage]) -> str:
-    """The plan in words, as in "over 2 rounds: 10 % of the budget on scales, 90 % on the regression"."""
+    """The plan as text, as in "over 2 rounds: 10 % of the budget on scales, 90 % on the regression"."""
     rounds = sum(stage.rounds for stage in stages)
     if rounds == 1:
         return f"in one round: {stages[0].purpose}"

@@ -65,7 +65,7 @@ def student(mean: float, scale: float, degrees: float) -> Figure:
     """Of Student's t about the mean.
 
     Args:
-        scale: the standard error, which is told as the standard deviation. degrees: of freedom; infinite is normal.
+        scale: the standard error, which is reported as the standard deviation. degrees: of freedom; infinite is normal.
     """
     half_width = scale * float(ndtri(TAILS[1]) if np.isinf(degrees) else stdtrit(degrees, TAILS[1]))
     return Figure(float(mean), float(scale), (float(mean) - half_width, float(mean) + half_width))
@@ -179,7 +179,7 @@ def _parted(row: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def claim(summary: Summary) -> str:
-    """The epsilon and delta that a private summary claims, in words."""
+    """The epsilon and delta that a private summary claims, as text."""
     epsilon, delta = summary["epsilon"], summary["delta"]
     assert epsilon is not None, "it is private"
     assert delta is not None, "it is private"

@@ -2,10 +2,9 @@
 
 Coefficients share one axis: each is multiplied by a scale of its feature that is public or private, and the axis names
 it. Shares have one axis too. An estimate in units of its own has a panel of its own. What reports give without a model
-of their noise is a third estimate. Colours are Okabe and Ito's, which colour-blind people tell apart; markers differ
-too, so that the picture survives a grey printer. Estimates that are points of a curve stand in a panel above, as curves
-with their bands.
-"""
+of their noise is a third estimate. Colours are Okabe and Ito's, which colour-blind people can distinguish; markers
+differ too, so that the picture survives a grey printer. Estimates that are points of a curve stand in a panel above, as
+curves with their bands."""
 
 from __future__ import annotations
 

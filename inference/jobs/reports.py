@@ -81,7 +81,7 @@ def check_clients(clients: int, least: int, of: str) -> None:
     """Refuse fewer clients than a fit takes, before any is asked. Raises `DataError`.
 
     Args:
-        least: how many it takes. of: what, in words.
+        least: how many it takes. of: what, as text.
     """
     if clients < least:
         raise DataError(f"{clients} clients are too few: {of} needs the reports of at least {least}")

@@ -7,7 +7,7 @@ Reading order:
     model                   `observe`, with which a model states the law of such sums; `sample`: a posterior
     run                     how to sample, and the door to NumPyro
     nuts                    NumPyro's sampler, compiled once for each shape of data
-    posterior               draws, what they are worth, warnings in words
+    posterior               draws, their diagnostics, warnings
 """
 
 from typing import TYPE_CHECKING, Any

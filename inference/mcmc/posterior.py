@@ -219,7 +219,7 @@ class LocalPosterior(Posterior):
         return self.predictive.draws(self.draws, clients, np.random.default_rng(seed))
 
     def inference_data(self, predicted: Draws | np.random.Generator | None = None) -> InferenceData:
-        """All draws as ArviZ's common type; warm-up, prior and what tells of the chains in groups of their own.
+        """All draws as ArviZ's common type; warm-up, prior and the chains' diagnostics in groups of their own.
 
         Args:
             predicted: draws for the group ``posterior_predictive``, as from `new_clients`, or a generator for them;

@@ -52,9 +52,9 @@ class NormalPosterior(Posterior):
         mean, cov: shapes ``(p,)`` and ``(p, p)``.
         prior_mean, prior_sd: of each of θ, broadcastable to ``(p,)``; an infinite sd is a flat prior, and None none,
             or none of that form.
-        method: in words. contributors: clients, or rows. private: False where no epsilon may be claimed.
+        method: as text. contributors: clients, or rows. private: False where no epsilon may be claimed.
         iterations: how many rounds of gradients were held. epochs: in how many of them each client was asked.
-        stopped: why not in all, in words. aggregates: it was learned from, where they are kept.
+        stopped: why not in all, as a sentence. aggregates: it was learned from, where they are kept.
         warnings, again: as of `Posterior`.
     """
 
@@ -130,7 +130,7 @@ class Coefficients(NormalPosterior):
         residual_variance: of η's residuals where the link is the identity.
         spread: where it is a parameter of its own. degrees: of freedom of Student's t, where ``cov`` is its scale.
         schema: of the columns, where it is known. repair: how an indefinite noisy matrix was dealt with.
-        by: what the scale of the columns is, in words.
+        by: what the scale of the columns is, as text.
     """
 
     names: tuple[str, ...] = ()
@@ -347,7 +347,7 @@ def rows_of_slopes(
     Args:
         found: figures of the intercept, then of each slope. columns: the features, then the target.
         scale: of each feature in its own units, by which pictures multiply its coefficient; public, or private.
-        by: what the scale is, in words.
+        by: what the scale is, as text.
     """
     (*features, target), units = columns, {} if schema is None else schema.units
     own = units.get(target, target)

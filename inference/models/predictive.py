@@ -59,7 +59,7 @@ class ScalarClient:
 
 @dataclass(frozen=True, eq=False)
 class CategoryClient:
-    """One category, told as one or as bits."""
+    """One category, reported as one or as bits."""
 
     reports: Categories
 
@@ -103,7 +103,7 @@ class RowClient:
     def draws(self, parameters: Mapping[str, Array], clients: int, rng: np.random.Generator) -> dict[str, Array]:
         """``value`` and, of rows, ``report``, shape ``(chains, draws, clients, d + 1)``.
 
-        Numbers are in the columns' own units. A client has all of its values: one that lacks some tells zeros.
+        Numbers are in the columns' own units. A client has all of its values: one that lacks some reports zeros.
         """
         sd = parameters[FEATURE_SD]
         mean = parameters.get(FEATURE_MEAN, self.centre[:-1] + np.zeros_like(sd))

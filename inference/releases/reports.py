@@ -81,7 +81,7 @@ class Categories:
 
     Attributes:
         values: categories, shape ``(n,)``, or bits, shape ``(n, k)``. categories: k.
-        p, q: probability of telling one's own category, and each other one. attrs: what the draws rest on.
+        p, q: probability of reporting one's own category, and each other one. attrs: what the draws rest on.
         clients: ids of those who reported, in order, where they are known. column: its name, where a round says it.
     """
 
@@ -104,7 +104,8 @@ class Rows:
     """Perturbed rows.
 
     Attributes:
-        x: features with Gaussian noise, shape ``(n, d)``. y: the target with Gaussian noise, or labels 0 and 1 told by
+        x: features with Gaussian noise, shape ``(n, d)``. y: the target with Gaussian noise, or labels 0 and 1 reported
+        by
             randomised response, shape ``(n,)``.
         variance_x, variance_y: of the noise in each feature and in the target. p: of a true label; 1 for a target.
         columns: names of the features, then the target. centre, scale: of them, shape ``(d + 1,)``, to their own units.

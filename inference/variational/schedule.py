@@ -1,4 +1,4 @@
-"""How many iterations the budget is divided among, planned from what the first round's noise tells.
+"""How many iterations the budget is divided among, planned from the first round's noise.
 
     N  clients          E  epochs: in how many rounds each client takes part
     B  clients a round  L = ⌊E N/B⌋  iterations

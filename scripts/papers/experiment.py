@@ -47,7 +47,7 @@ def data_option() -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment(Generic[C, F]):
-    """One experiment. C is a cell, picklable and told apart by its text; F is what the results are gathered to.
+    """One experiment. C is a cell, picklable and identified by its text; F is what the results are gathered to.
 
     Attributes:
         seed: of all random streams.

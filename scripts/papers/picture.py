@@ -1,4 +1,4 @@
-"""Figures and colours that experiments share: Okabe and Ito's colours, which colour-blind people tell apart.
+"""Figures and colours that experiments share: Okabe and Ito's colours, which colour-blind people can distinguish.
 
 Markers and line styles differ too, so that a figure survives a grey printer.
 """

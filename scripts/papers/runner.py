@@ -120,7 +120,7 @@ def run_cells(
     """The results of all cells, in their order; only those that the record lacks are computed.
 
     Args:
-        cells: picklable and told apart by ``str(cell)``. work: makes plain data of one.
+        cells: picklable and identified by ``str(cell)``. work: makes plain data of one.
         label: what is being done, for the progress bar on stderr.
         cost: of a cell, roughly; the most costly ones come first, so that no core waits for one at the end.
         resume: the file of the record.
@@ -134,7 +134,7 @@ def run_cells(
     """
     keys = [f"{label}: {cell}" for cell in cells]
     if len(set(keys)) < len(keys):
-        raise ValueError("two cells of an experiment have the same text; tell them apart")
+        raise ValueError("two cells of an experiment have the same text; make them differ")
     record = Record(resume, settings or {})
     missing = [index for index, key in enumerate(keys) if key not in record]
     if cost is not None:

@@ -1,6 +1,6 @@
 """The first sheet of an .xlsx workbook as rows of text: what some data sets are distributed as. Standard library only.
 
-A workbook is a zip archive of XML parts (ECMA-376). Numbers are written with the digits that tell doubles apart, so
+A workbook is a zip archive of XML parts (ECMA-376). Numbers are written with the digits that distinguish doubles, so
 that a cell shown as 5.11 holds 5.1100000000000003; they are given here as Python writes them, 5.11.
 """
 

@@ -7,8 +7,8 @@ Algorithm's: each of n reports carries about what there the whole sum does, so a
 
     AnalyticGaussian(epsilon, delta, sensitivity, dimension)   vectors of integers on the grid, (ε, δ)
     GridLaplace(epsilon, sensitivity, dimension)               vectors of integers on the grid, ε
-    RandomisedResponse(epsilon, categories)                    one of k categories, or none, told as one, ε
-    UnaryEncoding(epsilon, categories)                         one of k categories, or none, told as k bits, ε
+    RandomisedResponse(epsilon, categories)                    one of k categories, or none, reported as one, ε
+    UnaryEncoding(epsilon, categories)                         one of k categories, or none, reported as k bits, ε
 
 **Over the protocol** they are the mechanisms of report rounds (DESIGN §5.2), which a trainer asks for by their names:
 policy, ledger, replays and bytes are the protocol's affair (`dca_proto.protocol.release`). Beside `randomise`, the

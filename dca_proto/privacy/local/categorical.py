@@ -49,7 +49,7 @@ from dca_proto.privacy.rounding import at_least, at_most
 MISSING = -1
 """The value of a client that has no category."""
 EPSILON_LEAST, EPSILON_MAX = 2.0**-50, 36.0
-"""Between which p and q are told apart from each other, and p from 1, as floats."""
+"""Between which p and q differ from each other, and p from 1, as floats."""
 _ONE, _HALF = 2**64, 2**63
 _CATEGORIES_MAX = 2**20
 _REPORT_BYTES = 4

@@ -92,7 +92,7 @@ class DeclinedRound(msgspec.Struct, frozen=True):
         number: 1, 2, ... in the order of declining.
         round_id: 16 bytes. statistic: what was asked. trainer: who asked, an id of 16 bytes.
         epsilon, delta: what it would have cost.
-        reason, found, expected: what the trainer was told. at_ms: when.
+        reason, found, expected: as sent to the trainer. at_ms: when.
     """
 
     number: int

@@ -300,7 +300,7 @@ class ComputeNode(Committing):
             raise PeerError("full", found=f"{len(current.kept)} contributions", expected="fewer")
         current.step("contribution")
         current.kept[client] = kept
-        first = len(current.kept) == current.reported + 1  # since the trainer was told
+        first = len(current.kept) == current.reported + 1  # since the last message to the trainer
         timer = [SetTimer(Timer(PROGRESS, current.id), now_ms + self._timing.progress_ms)] if first else []
         count = Report(facts.ContributionKept(current.id, client, len(current.kept)))
         return [Persist(CONTRIBUTIONS, current.id + client, kept.record), reply, *timer, count]

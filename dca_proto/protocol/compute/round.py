@@ -68,7 +68,7 @@ class StoredRound(Stored, frozen=True):
     Attributes:
         round_id, announcement_hash, trainer, computes: what a message must fit to be about this round.
         fewest: n_min. commit_by_ms: the announced end.
-        entries: the own list, once frozen. header, answer: what was signed of it and of all lists.
+        entries: its own list, once frozen. header, answer: what was signed of it and of all lists.
         word: the final, encoded message: a partial sum or an abort.
         peer_aborts: other nodes' encoded aborts, one each, for clients that ask.
     """
@@ -122,10 +122,10 @@ class Round(ActorRound[StoredRound]):
         self._opened = opened
         self._validated = validated
         self.kept: dict[bytes, Kept] = {}  # as the holder, by client
-        self.lists: dict[bytes, StoredList] = {}  # by node, the own one too
-        self.answers: dict[bytes, tuple[Signed, Answer]] = {}  # by node, the own one too
+        self.lists: dict[bytes, StoredList] = {}  # by node, its own too
+        self.answers: dict[bytes, tuple[Signed, Answer]] = {}  # by node, its own too
         self.agreement: Agreement | None = None  # this node's arithmetic; worked out anew after a restart
-        self.reported = -1  # contributions that the trainer was told of
+        self.reported = -1  # contributions that were reported to the trainer
 
     @classmethod
     def loaded(

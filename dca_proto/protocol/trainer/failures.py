@@ -178,7 +178,7 @@ class Failing(Actor):
         )
 
     def _silence(self, current: Round) -> str:
-        """Why a round fails at its end, in words."""
+        """Why a round fails at its end, as a sentence."""
         silent = self._others(current, current.arrivals.counts if current.takes("close") else current.partials)
         return f"no answer from Compute node {silent} while {current.phase}"
 

@@ -105,7 +105,7 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
         clients_expected: N; of a secure sum 0 asks the Compute nodes how many have a session. Without Compute nodes the
             round ends as soon as so many have answered; 0 waits for its end, or for all invited.
         collect_window_ms: how long clients may contribute. commit_window_ms: how long the nodes may take to agree.
-        invited: ids of the clients that alone are told of the round and charged for it; empty: everybody.
+        invited: ids of the only clients that hear of the round and are charged for it; empty: everybody.
     """
 
     round_id: bytes

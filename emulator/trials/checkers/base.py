@@ -16,7 +16,7 @@ BROKEN_KEPT_MAX = 8
 
 
 class Checker(Observer):
-    """One of the eleven invariants, held against everything that happens in a trial.
+    """One of the eleven invariants, checked against everything that happens in a trial.
 
     Beside what every observer sees, the witness tells it of what it has decoded, when it has noted that itself:
 
@@ -36,8 +36,9 @@ class Checker(Observer):
         world: whose actors are looked at. witness: what has been decoded for all checkers; it looks on first.
 
     Attributes:
-        number, name: of the invariant. checked: how many single facts were held against it so far.
-        broken: what contradicted it, the first few, in words. before: the facts that were told until the first of them.
+        number, name: of the invariant. checked: how many single facts were checked so far.
+        broken: what contradicted it, the first few, as sentences. before: the facts that were reported until the first
+        of them.
     """
 
     number: int

@@ -223,13 +223,13 @@ class Budget(Checker):
         return is_open and is_known and charge is not None and charge.number == body.charge
 
     def on_fact(self, process: Process, fact: object) -> None:
-        """A client tells its owner that its ledger is an old copy."""
+        """A client reports to its owner that its ledger is an old copy."""
         if isinstance(fact, LedgerReused):
             self._warned[process.id] = process.starts
             self._to_tell.discard(process.id)
 
     def on_kill(self, process: Process) -> None:
-        """Whoever was told just now has forgotten it."""
+        """Whoever got it just now has forgotten it."""
         self._to_tell.discard(process.id)
 
     def on_send(self, process: Process, send: Send) -> None:

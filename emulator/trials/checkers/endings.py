@@ -42,7 +42,7 @@ class Endings(Checker):
         self._crashed: set[bytes] = set()
         self._heard_ms: dict[Of, int] = {}  # when a node stored an announcement, by its own clock
         self._collected: set[Of] = set()
-        self._aborted: set[bytes] = set()  # rounds of which the trainer was told an abort
+        self._aborted: set[bytes] = set()  # rounds of which the trainer got an abort
 
     def on_crash(self, process: Process, error: Exception) -> None:
         """Note who broke invariant 6."""
@@ -53,7 +53,7 @@ class Endings(Checker):
         self._up_ms[process.id] = process.now_ms
 
     def on_trainer_round(self, trainer: Process, round_id: bytes, stored: trainer_round.StoredRound) -> None:
-        """A failure that is durable has ended the round, also where a kill keeps it from being told."""
+        """A failure that is durable has ended the round, also where a kill keeps it from being reported."""
         if stored.phase in (trainer_round.FAILED, trainer_round.RETURNED):
             known, announced = round_id in self._ended_ms, self.witness.announcements[round_id]
             self._end(trainer, round_id, stored.reason)

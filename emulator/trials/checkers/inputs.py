@@ -82,13 +82,13 @@ class Inputs(Checker):
             self.fail(f"{process.name} crashes: {type(error).__name__}: {error}")
 
     def on_handled(self, process: Process, event: Event, effects: Sequence[Effect]) -> None:
-        """What is dropped is counted in the actor and told to its owner, in equal numbers."""
+        """What is dropped is counted in the actor and reported to its owner, in equal numbers."""
         if process.actor is None or not self.is_honest(process):
             return
         drops = [one.fact for one in effects if isinstance(one, Report) and isinstance(one.fact, facts.Dropped)]
         for drop in drops:
             self.expect(drop.code in CODES, f"{process.name} drops under the unknown code {drop.code!r}")
-            self.expect(bool(drop.detail), f"{process.name} drops a message without a word")
+            self.expect(bool(drop.detail), f"{process.name} drops a message silently")
         if drops:
             self._told[process.id, process.starts] += len(drops)
             counted, told = sum(process.actor.dropped.values()), self._told[process.id, process.starts]
@@ -169,7 +169,7 @@ class Inputs(Checker):
     # --- secrets -----------------------------------------------------------------------------------------------------
 
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
-        """What was acted upon is durable; epoch keys are nobody's to tell."""
+        """What was acted upon is durable; epoch keys are no fact that anybody reports."""
         self._acted[process.id].update(self._acting.pop(process.id, ()))
         for write in writes:
             if isinstance(write, Persist) and write.table == keyring.TABLE:
@@ -199,7 +199,7 @@ class Inputs(Checker):
             self.expect(seen >= key.epoch, f"{process.name} does not remember epoch {key.epoch} of a Compute node")
 
     def on_fact(self, process: Process, fact: object) -> None:
-        """Collect what was told."""
+        """Collect what was reported."""
         if self.is_honest(process):
             leaves = list(_leaves(fact))
             self._bytes.update(leaf for leaf in leaves if isinstance(leaf, bytes))
@@ -220,7 +220,7 @@ class Inputs(Checker):
         telling = [text for text in map(repr, values) if len(text) > 9]  # short ones are everywhere
         for text in self._texts:
             self._bytes.update(bytes.fromhex(run[: len(run) // 2 * 2]) for run in _HEX.findall(text))
-            self.expect(not any(value in text for value in telling), "a fact tells the value of a row")
+            self.expect(not any(value in text for value in telling), "a fact reveals the value of a row")
         for data in self._bytes:
             windows = (data[start : start + _PREFIX] for start in range(len(data) - _PREFIX + 1))
             found = next((known[window] for window in windows if window in known), None)
@@ -228,7 +228,7 @@ class Inputs(Checker):
 
 
 def _acts(effect: Effect) -> bool:
-    """Whether something is stored, or told as a fact, beyond that a message was dropped."""
+    """Whether something is stored, or reported as a fact, beyond that a message was dropped."""
     told = isinstance(effect, Report) and not isinstance(effect.fact, facts.Dropped)
     return told or isinstance(effect, Persist | Forget)
 

@@ -184,7 +184,7 @@ class Kills(Checker):
     # --- clients and trainer -----------------------------------------------------------------------------------------
 
     def on_fact(self, process: Process, fact: object) -> None:
-        """Note who has a receipt, and hold each result against those told before."""
+        """Note who has a receipt, and compare each result with those reported before."""
         if not self.is_honest(process):
             return
         match fact:

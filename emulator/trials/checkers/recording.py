@@ -30,7 +30,7 @@ class Recording(Replaced):
 
     Attributes:
         key: from which something was drawn last. drawn: what that was, noise or a report; None once it was looked at.
-        variance: of noise that was drawn last. without: on what, in words, the last key does not depend.
+        variance: of noise that was drawn last. without: on what the last key does not depend, as text.
     """
 
     def __init__(self, mechanism: Mechanism) -> None:

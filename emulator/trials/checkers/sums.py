@@ -2,11 +2,12 @@
 
 What an honest client encoded is worked out anew: its statistic from its rows by `emulator.reference`, and the noise
 that its mechanism drew, which is recorded. What a hostile client encoded is what its holder keeps of it, and all M
-masks, worked out a second time. Each honest node's partial sum is held against the contributions that it has durably
-kept, and its own masks over S. The trainer's result is held against the one set that all honest nodes have summed over,
+masks, computed a second time. Each honest node's partial sum is compared with the contributions that it has durably
+kept, and its own masks over S. The trainer's result is compared with the one set that all honest nodes have summed
+over,
 also where other nodes are hostile: only one that alters its sum may spoil the value, and nothing but the value.
 
-Without Compute nodes it is held against each release: what the data node encoded, and how many rows; and the result
+Without Compute nodes it is compared with each release: what the data node encoded, and how many rows; and the result
 against all releases that the trainer has durably kept. Each report is the one that its mechanism draws of the client's
 own value from the one key that the client used, whatever rows it has, and says of one row.
 
@@ -121,7 +122,7 @@ class ExactSum(Checker):
         self.expect(body.rows == rows, f"{who}: it tells of {body.rows} rows, expected {rows}")
 
     def _encoded_by(self, asked: Asked, entry: Entry) -> RingVector | None:
-        """What a contribution encoded; None where nobody honest can tell."""
+        """What a contribution encoded; None where nobody honest knows."""
         if entry.client not in self.witness.dishonest:
             return self._encoded.get((asked.body.round_id, entry.client, entry.contribution))
         kept = self.witness.kept[entry.holder, asked.body.round_id].get((entry.client, entry.contribution))

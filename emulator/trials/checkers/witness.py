@@ -78,7 +78,7 @@ class Witness(Observer):
     """Looks on before all checkers.
 
     Attributes:
-        checkers: who is told of what was decoded (`Checker`).
+        checkers: they get what was decoded (`Checker`).
         announcements, requests: of each round, as the trainer stored them.
         asked: of each honest node or client and round: the announcement that it has stored first.
         ends, ended_hash: of each honest node and round: the end that is durable, and of which announcement.
@@ -184,7 +184,7 @@ class Witness(Observer):
         return self._opened[payload]
 
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
-        """Read what has become durable; then tell of it."""
+        """Read what has become durable; then report it."""
         self.pairs.on_commit(process, writes)
         told: list[tuple[Any, ...]] = []
         if process.role is Channel.CLIENT:

@@ -52,7 +52,7 @@ def randomised_response(reports: Array, log_theta: Array, p: float, q: float) ->
 
 
 def randomised_response_sum(counts: Array, log_theta: Array, p: float, q: float) -> Array:
-    """Σ `randomised_response` over all reports, of which ``counts[k]`` tell the category k; shape ``(k,)``."""
+    """Σ `randomised_response` over all reports, of which ``counts[k]`` report the category k; shape ``(k,)``."""
     return jnp.sum(counts * _log_mixed(log_theta, lambda theta: theta, p, q))
 
 

@@ -1,6 +1,6 @@
 """Job `ldp-histogram`: which part of the people is in each category, from one report of each client.
 
-A report tells the client's own category at random (by unary encoding or randomised response), so that it is private by
+A report names the client's own category at random (by unary encoding or randomised response), so that it is private by
 itself, for ε and without a δ. The posterior of the shares is on the simplex, where the unbiased estimate beside it may
 be below 0.
 """
@@ -127,7 +127,7 @@ class Histogram(ReportJob):
         if categories is not None and (bounds.lower <= -0.5 or bounds.upper >= categories - 0.5):
             raise DataError(
                 f"the bounds {bounds.lower:g}:{bounds.upper:g} go beyond the categories 0 to {categories - 1}, and "
-                "what is beyond would be told as one of them; give edges or bins, or other bounds"
+                "what is beyond would be reported as one of them; give edges or bins, or other bounds"
             )
 
     def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:

@@ -52,7 +52,7 @@ class Family(ABC):
     """A conjugate model of one column.
 
     Attributes:
-        name: of the model. learns: what of its column, in words before the column's name.
+        name: of the model. learns: what of its column, as text before the column's name.
         column: the clients' column. interval: its public bounds, in its own units.
     """
 

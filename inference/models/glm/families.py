@@ -12,7 +12,8 @@ where counts vary more than that (negative binomial: λ times a Gamma variable o
     l(θ) = (y - λ)/(1 + κλ) x
     E[s lᵀ | x] = λ x xᵀ
 
-φ = (θ, κ). Of κ tells r²/(r² + λ), r = y - λ: bounded, and the larger the more κ is. It comes with the score.
+φ = (θ, κ). The term r²/(r² + λ), r = y - λ, informs about κ: bounded, and the larger the more κ is. It comes with the
+score.
 
 **Student-t.** y = u + σ r, r of Student's t with ν degrees of freedom; φ = (θ, ln σ); w = (ν + 1)/(ν + r²).
 
@@ -22,7 +23,7 @@ where counts vary more than that (negative binomial: λ times a Gamma variable o
                   the last is that times the square of the constant in x, so that it has the rows' weights, too
 
 **Bernoulli.** y is 0 or 1, p = 1/(1 + exp(-u)); s = l = (y - p) x and E[s lᵀ | x] = p(1 - p) x xᵀ. There is no other
-parameter: the last of φ is a κ of which nothing is ever told, and which nothing depends on.
+parameter: the last of φ is a κ that no report informs about, and that nothing depends on.
 
 An outlier's influence on θ is at most (ν + 1)/(2√ν) |x|, and falls with its distance. So a score's sensitivity is
 bounded without a clip that distorts the likelihood (Student-t).

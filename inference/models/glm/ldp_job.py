@@ -2,7 +2,7 @@
 
 A report is the products of a client's own row, clipped to public bounds, with Gaussian noise; their sum is a noisy sum
 like any other, and the model has its noise. With ``inputs`` a client reports its row itself, with noise: of few columns
-that may tell more, and the products of noise are then in the model.
+that may inform more, and the products of noise are then in the model.
 
 **Rows of a logistic regression** take two reports of each client, in two rounds: its features with Gaussian noise, and
 its label by randomised response. ``label_share`` = c splits the budget: μ² into (1 - c)μ² and cμ², of which the latter

@@ -51,7 +51,7 @@ NO_SQUARES = (
 PREDICTED_ROWS = 500  # at a time: for each of them there are as many probabilities as draws
 CLIPPED = 0.02  # a share of clipped values that matters
 SURELY = 0.05  # the quantile of its posterior that has to exceed it
-BALL_DRAWS, BALL_ROWS = 200, 500  # of the posterior, and of rows for each, that tell how many leave the ball
+BALL_DRAWS, BALL_ROWS = 200, 500  # of the posterior, and of rows for each, to estimate how many leave the ball
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

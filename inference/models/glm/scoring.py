@@ -89,7 +89,7 @@ class Score(NamedTuple):
 
     Attributes:
         score: G_k, shape ``(p,)``. curved: of the weighted unique terms of q x xᵀ.
-        observed: of which parameters G_k tells, shape ``(p,)``: not of κ without its term.
+        observed: which parameters G_k informs about, shape ``(p,)``: not κ without its term.
     """
 
     terms: Terms

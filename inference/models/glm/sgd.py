@@ -179,7 +179,7 @@ def about_weight(least: float, contributors: int) -> tuple[str, ...]:
     return (
         f"{contributors} reports are too few for their noise: by the plan it is {100 - 100 * least:.0f} % of "
         "what a coefficient would rest on, so the result may be no better than a constant; take more clients or "
-        "a larger epsilon: what reports tell grows with clients times epsilon squared",
+        "a larger epsilon: the information in reports grows with clients times epsilon squared",
     )
 
 
@@ -200,7 +200,7 @@ def ldp_sgd(
     Args:
         plan: from `groups`, of all clients.
         columns: how clients scale and clamp; by default in what standard deviations probably are (`Standardisation`).
-        score: of iterates, for `on_progress`; without one, what the log likelihood of a client has gained is told, an
+        score: of iterates, for `on_progress`; without one, the gain in the log likelihood of a client is reported, an
             estimate from the same reports that costs no budget.
 
     Raises:
@@ -294,7 +294,7 @@ def _groups(settings: Settings, conditions: Conditions) -> Groups:
 
 
 def _score(schema: Schema, settings: Settings, held_out: Problem | None) -> Score | None:
-    """None where the rows that are held out tell nothing."""
+    """None where the rows that are held out show nothing."""
     if held_out is None:
         return None
     columns = Standardisation.within_bounds(schema, PRIOR_BOUND_SDS)

@@ -257,7 +257,7 @@ def regression_of(
             ``(d,)``; None: its scale is learned (`prior`), without a schema about that of `plausible_prior`.
         residual_variance: λ⁻¹, in squared units of the same; None: estimated.
         before: aggregates of earlier rounds. notes: what these say against the result.
-        by: what the scale of the columns is, in words.
+        by: what the scale of the columns is, as text.
 
     Raises:
         DataError: as `statistics_of`; the repair is unknown, or the prior does not fit.

@@ -1,4 +1,4 @@
-"""Linear regression from rows as they are, without privacy: what a private one is held against."""
+"""Linear regression from rows as they are, without privacy: what a private one is compared with."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class Noise:
     """Variance of the noise in each unique term of xx, of xy and of yy, each broadcastable to ``(...)``.
 
     Attributes:
-        constant: in the own square of a constant first feature, in the place of xx's; 0 where it is exact.
+        constant: in the square of a constant first feature itself, in the place of xx's; 0 where it is exact.
     """
 
     xx: ArrayLike = 0.0

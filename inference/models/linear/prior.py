@@ -16,7 +16,7 @@ with C_g and m_g the posterior under g, and m the mean over all scales. Noise ca
 repeat each other. The evidence then favours small scales, and a spread that trusts it is far too narrow: for
 correlations of 0.95 and coefficients 1, -0.7 and 0.3, 90 % intervals held in 66 % of 500-row releases at ε = 1, those
 of the worst coefficient in 37 %. This spread holds in 90 % and 83 %. It is wider than needed where effects are as
-small as g = 1 expects. Where the data tell more than the prior, all scales agree.
+small as g = 1 expects. Where the data inform more than the prior, all scales agree.
 
 What is given as a prior precision is taken as it is, without scales.
 """

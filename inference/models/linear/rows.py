@@ -28,7 +28,8 @@ features to search, and none to err in: scales only say how columns weigh agains
 dimensions has the sensitivity √2 (1 + q²/2) and squares of 1/(d + 1), the box of ±p about 2p²d for squares of 1.
 
 **What the weights cost.** Beside least squares without noise, variances of slopes are 1.3 times as large for normal
-features, 2 to 4 times for heavy tails, whose far rows would tell most. At 50,000 rows and ε = 4 that equals the noise.
+features, 2 to 4 times for heavy tails, whose far rows would inform most. At 50,000 rows and ε = 4 that equals the
+noise.
 
 **The target's bound** q is the smallest whose bias stays below a third of the spread (`target_bound`). If a share of
 1 - κ of the slopes' information is clipped, a slope loses about that share (exactly, for normal targets: Bussgang's
@@ -110,7 +111,7 @@ def estimate(count: Array, variance: Array, n: Array) -> tuple[Array, Array]:
 
 
 def counted(statistics: SufficientStatistics, constant: float) -> SufficientStatistics:
-    """The statistics with as many rows as are complete, as far as the square of their constant feature c tells."""
+    """The statistics with as many rows as are complete, as far as the square of their constant feature c shows."""
     square, noise = constant**2, statistics.noise
     count, variance = np.asarray(statistics.xx[..., 0, 0]) / square, np.asarray(noise.xx, float) / square**2
     rows, left = estimate(count, variance, np.asarray(statistics.n))

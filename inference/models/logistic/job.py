@@ -64,7 +64,7 @@ def logistic_regression(
         rng: for auxiliary rows and Monte Carlo draws; nothing private depends on it, and a restarted job needs it in
             the same state again. method: one of `METHODS`. settings: as of `method_of`.
         prior_sd: of each standardised coefficient, the intercept among them. The rounds ask the same whatever it is.
-        held_out: rows that the trainer holds, for the score that `on_progress` is told after each round of gradients.
+        held_out: rows that the trainer holds, for the score that `on_progress` gets after each round of gradients.
 
     Raises:
         DataError: before the first round, of an unknown method, a setting that the method does not read, held-out rows

@@ -100,7 +100,7 @@ def gaussian_mixture(
 
     Args:
         rng: draws where the components start; a restarted job needs it in the same state again.
-        held_out: rows that the trainer holds, for the mean log predictive density that `on_progress` is told; without
+        held_out: rows that the trainer holds, for the mean log predictive density that `on_progress` gets; without
             them, what the bound has gained since the first iteration, an estimate that costs no budget.
 
     Raises:

@@ -21,7 +21,7 @@ numbers in each iteration, projected as clients project theirs.
 score is that of the multinomial counts); the posterior is taken for normal there, with the information of the sums and
 the prior. Priors are weak: of log hazards per interval about those of half the rows having an event, with a standard
 deviation of 3; of β and α 2.5 by default; of m 1, of ln of Σ's Cholesky factor's diagonal ½ and of its other entries
-½, for standardised features. A test holds the posterior against NUTS.
+½, for standardised features. A test compares the posterior with NUTS.
 
 **Codes.** β is learned from Σ_i x_i v(c_i) with v(c) = (had an event) - (cumulative hazard when it left), the
 martingale residual at a public guess. That is the score of β at 0, so one number for each feature does nearly what

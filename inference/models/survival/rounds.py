@@ -1,4 +1,4 @@
-"""The rounds of survival analysis, and what comes of them: curves in one round, proportional hazards in two."""
+"""The rounds of survival analysis and their results: curves in one round, proportional hazards in two."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ regression, which has neither intercept nor y², and √(d + 1) c² for the sums
 (analytic) Gaussian mechanism. 30 % of ε and of δ pay for the standard deviations, 70 % for the regression, and the
 threshold search is given the noise that the second round really has: eqs. (4) to (6), λ = λ₀ = 1, 20 repeats, a grid of
 20 points from 0.1 to 2.1. How an indefinite matrix is repaired is the caller's choice, in search and regression alike.
-`Accounting` puts parts of ours into it, one after the other, to tell what pays.
+`Accounting` puts parts of ours into it, one after the other, to show what helps.
 
 Rounds are held by the ideal functionality, whose noise belongs to the tighter sensitivity that the protocol knows. What
 eq. (12) asks for on top is asked for as a smaller ε.

@@ -9,7 +9,7 @@ First come the thresholds of each data set and ε, then each random split. The s
 authors searched anew for each split, with other random numbers, and what is found varies; here a few searches serve
 the splits of a data set and an ε in turn, in every setting.
 
-The paired comparison has steps from the corrected configuration to ours, which tell what pays (`PAIRED`). One more
+The paired comparison has steps from the corrected configuration to ours, which show what helps (`PAIRED`). One more
 opponent is no valid one: the corrected configuration with centres and ranges of the data themselves.
 """
 

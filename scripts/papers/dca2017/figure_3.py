@@ -174,7 +174,7 @@ class Figure3(Experiment[Cell, dict[str, Spread]]):
 
     @property
     def source(self) -> str:
-        """Of the data, in words."""
+        """The data's name, as text."""
         return f"{SIMULATED}, seed {self.seed}" if self.gdsc.simulated else str(self.folder)
 
     def cells(self) -> list[Cell]:

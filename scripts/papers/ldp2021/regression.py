@@ -12,7 +12,7 @@ one data set; as its splits overlap, they say less about others.
 **Ahead** means that the whole interval of the advantage is above 0, **behind** that it is below; else it is open.
 
 **At small ε** is asked of the mean over these ε, a number of each repeat, with an interval that holds in all settings
-together: at a single ε noise differs so much between repeats that an interval joint with all others tells little.
+together: at a single ε noise differs so much between repeats that an interval joint with all others shows little.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ same reports are made
 
 **Error.** The root mean squared error over the three shares against the true *probabilities*, as in the paper; its mean
 over repeats. Reduction is by how much the posterior mean's is smaller, 1 - posterior/projected, with Student's interval
-of the ratio over pairs (linearised). The paper has 50 repeats; here are 200, of which the JSON tells the first 50
+of the ratio over pairs (linearised). The paper has 50 repeats; here are 200, of which the JSON has the first 50
 apart, since 50 leave an interval of ±0.14, as wide as what is to be shown.
 
 **Unusable.** *Trivial*: a share is 0 (below 1e-9). A posterior mean lies inside the simplex, and so never is.

@@ -1,6 +1,6 @@
 """When does which pay? One regression at the same (ε, δ) by who adds the noise.
 
-    local                  every client tells a report with all of the noise; the sum has n times its variance
+    local                  every client sends a report with all of the noise; the sum has n times its variance
     DCA, T = 0             the protocol's sum, if nobody drops out: N/(N - 1) times the trusted aggregator's variance
     DCA, T = 10 %          the same where a tenth may drop out, and does: a tenth fewer rows, and about that variance
     trusted aggregator     one draw of it

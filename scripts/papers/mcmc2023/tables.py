@@ -1,4 +1,4 @@
-"""Tables 1 and 2: prediction errors at J nodes, with all repeats at once, held against the paper's.
+"""Tables 1 and 2: prediction errors at J nodes, with all repeats at once, compared with the paper's.
 
 Methods of one setting, data set and J see the same releases, but those that have their own: MCMC-B&S and adaSSP.
 Beside the paper's five there are least squares without privacy, and the zero predictor: the mean of all rows as

@@ -97,7 +97,7 @@ class NodesRegression(LearningJob):
         if group > 1 and not by_nodes:
             raise DataError(
                 f"averages of {group} rows are for data nodes that release by themselves; in a sum over clients they "
-                "carry the noise of single rows and tell less, so leave out group"
+                "carry the noise of single rows and inform less, so leave out group"
             )
         parameters = Standardisation.within_bounds(schema).parameters()
         name = STATISTIC if group == 1 else AVERAGED

@@ -159,7 +159,7 @@ def rows_least(method: str, features: int) -> int:
 
 
 def large_enough(aggregates: Aggregates, method: str) -> tuple[list[NoisyAggregate], tuple[str, ...]]:
-    """The nodes with rows enough, and in words which are left out. Raises `DataError` if none is left."""
+    """The nodes with rows enough, and a text on which are left out. Raises `DataError` if none is left."""
     nodes = listed_nodes(aggregates)
     observed = nodes_of(nodes)
     least = rows_least(method, observed.features)

@@ -14,7 +14,7 @@ same for n/k rows with k as weights.
 
 **Rows with missing values** count as zero: S, z and u are sums over the m_j complete rows, and n_j, which is public, is
 not. `nodes_of` leaves the square of a constant, m_jc² and noise, as it was released. "intercept" draws m_j; fixed-s and
-fast take that square as any other term. Without a constant nothing tells m_j, and the models have n_j for it. Then Σ_x
+fast take that square as any other term. Without a constant nothing shows m_j, and the models have n_j for it. Then Σ_x
 comes out smaller by the missing share, with bernstein-sheldon σ_y² too; θ and its intervals do not change, as S and z
 are sums over the same rows. Where nodes miss different shares, and noise is too small to hide it, normal-x and
 normal explain by σ_y² what no common Σ_x can: θ stays what it is, and its intervals are too wide (2.5 times, with
