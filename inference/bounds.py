@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,14 +68,10 @@ def given_bounds(text: str) -> dict[str, Interval]:
         DataError: it is neither.
     """
     path = Path(text)
-    return parse_bounds(text) if "=" in text and not _is_file(path) else read_bounds(path)
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # too long for a name
-        return False
+    with suppress(OSError):  # too long for a name
+        if path.is_file():
+            return read_bounds(path)
+    return parse_bounds(text) if "=" in text else read_bounds(path)
 
 
 def parse_bounds(text: str) -> dict[str, Interval]:
@@ -107,7 +104,7 @@ def as_interval(column: str, ends: object) -> Interval:
         return ends
     given: list[Any] = list(ends) if isinstance(ends, list | tuple) else [ends]
     try:
-        low, high = (float(end) for end in given)
+        low, high = map(float, given)
     except (TypeError, ValueError):
         found = ":".join(map(str, given))
         raise DataError(f"bounds of column {column!r}: found {found!r}, expected two numbers LO and HI") from None
@@ -132,12 +129,7 @@ def bounds_from_data(columns: Sequence[str], rows: NDArray[np.float64]) -> dict[
 
 
 class MissingBoundsError(DataError):
-    """Columns have no public bounds.
-
-    Args:
-        columns: their names.
-        advice: how to give them, where the caller has options of its own for it.
-    """
+    """Columns have no public bounds. Args: columns: their names. advice: how to give them."""
 
     def __init__(self, columns: Sequence[str], advice: str = _ADVICE) -> None:
         super().__init__(f"public bounds are missing for: {', '.join(columns)}; {advice}")

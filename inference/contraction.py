@@ -49,13 +49,9 @@ def of_draws(draws: Array, prior: Array) -> Array:
     Returns:
         Shape ``(...)``.
     """
-    return contraction(width(draws, axis=(0, 1)), width(prior, axis=0))
-
-
-def width(draws: Array, axis: int | tuple[int, ...]) -> Array:
-    """Of the central 95 % interval of draws along these axes."""
-    low, high = np.quantile(draws, TAILS, axis=axis)
-    return np.asarray(high - low)
+    low, high = np.quantile(draws, TAILS, axis=(0, 1))
+    before_low, before_high = np.quantile(prior, TAILS, axis=0)
+    return contraction(high - low, before_high - before_low)
 
 
 def about_contraction(names: Sequence[str], found: Sequence[float | None]) -> list[str]:

@@ -57,39 +57,37 @@ def inference_data(
     Raises:
         DataError: ArviZ is not installed, or the arrays' first two axes differ.
     """
-    _check_shapes(posterior)
-    given = {"inference_library": "dca-proto", "inference_library_version": _version(), **_storable(attrs or {})}
+    if not posterior:
+        raise DataError("no draws of any parameter; give at least one array of shape (chain, draw, ...)")
+    shapes = {name: np.shape(array)[:2] for name, array in posterior.items()}
+    if len(set(shapes.values())) > 1 or any(len(shape) < 2 for shape in shapes.values()):
+        found = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+        raise DataError(f"chains and draws differ: {found}; give arrays of shape (chain, draw, ...), the same for all")
     arviz = _arviz()
-    groups = {"posterior": posterior, "posterior_predictive": posterior_predictive, "prior": prior}
-    groups["warmup_posterior"] = warmup_posterior
-    known = {name: dict(group) for name, group in groups.items() if group is not None}
+    given: dict[str, object] = {"inference_library": "dca-proto", "inference_library_version": _version()}
+    known = {name: value for name, value in (attrs or {}).items() if value is not None}
+    given |= {name: int(value) if isinstance(value, bool | np.bool_) else value for name, value in known.items()}
+    groups = {"posterior": posterior, "posterior_predictive": posterior_predictive, "prior": prior,
+              "warmup_posterior": warmup_posterior}  # fmt: skip
+    drawn = {name: dict(group) for name, group in groups.items() if group is not None}
     axes = {name: list(names) for name, names in (dims or {}).items()}
     labels = {name: list(named) for name, named in (coords or {}).items()}
-    if _makes_trees(arviz):
-        data = arviz.from_dict(known, dims=axes, coords=labels, attrs={"/": given}, save_warmup=True)
+    makes_trees = not str(arviz.__version__).startswith("0.")  # ArviZ 1 makes an `xarray.DataTree`
+    if makes_trees:
+        data = arviz.from_dict(drawn, dims=axes, coords=labels, attrs={"/": given}, save_warmup=True)
     else:
-        data = arviz.from_dict(**known, dims=axes, coords=labels, attrs=given, save_warmup=True)
+        data = arviz.from_dict(**drawn, dims=axes, coords=labels, attrs=given, save_warmup=True)
     data.posterior.attrs.update(given)
     if sample_stats:
-        _add_sample_stats(arviz, data, dict(sample_stats), given)
+        chains, stats = {"chain": data.posterior["chain"].values}, dict(sample_stats)
+        if makes_trees:
+            figures = arviz.dict_to_dataset(stats, sample_dims=["chain"], coords=chains, attrs=given)
+            data["sample_stats"] = type(data)(figures)
+        else:
+            by_chain = {name: ["chain"] for name in stats}
+            figures = arviz.dict_to_dataset(stats, default_dims=[], dims=by_chain, coords=chains, attrs=given)
+            data.add_groups(sample_stats=figures)
     return data
-
-
-def _makes_trees(arviz: Any) -> bool:
-    """ArviZ 1 makes an `xarray.DataTree`; ArviZ 0, the newest for Python 3.11, an `InferenceData`."""
-    return not str(arviz.__version__).startswith("0.")
-
-
-def _add_sample_stats(arviz: Any, data: InferenceData, stats: dict[str, Array], attrs: Mapping[str, object]) -> None:
-    """Add the group ``sample_stats``, one figure for each chain."""
-    chains = {"chain": data.posterior["chain"].values}
-    if _makes_trees(arviz):
-        found = arviz.dict_to_dataset(stats, sample_dims=["chain"], coords=chains, attrs=attrs)
-        data["sample_stats"] = type(data)(found)
-    else:
-        by_chain = {name: ["chain"] for name in stats}
-        found = arviz.dict_to_dataset(stats, default_dims=[], dims=by_chain, coords=chains, attrs=attrs)
-        data.add_groups(sample_stats=found)
 
 
 class Mixing(NamedTuple):
@@ -154,25 +152,23 @@ def about_mixing(found: Sequence[Mixing], advice: str = ADVICE) -> list[str]:
     """Of all numbers, the worst, a sentence each; empty where nothing speaks against the chains."""
     if any(math.isnan(one.r_hat) for one in found):
         return ["too few draws to say whether the chains have mixed; take at least 4 of each chain, better 1000"]
-    words = []
-    apart = sorted((one for one in found if one.r_hat > R_HAT_MAX), key=lambda one: -one.r_hat)
-    if apart:
-        words.append(
-            f"chains have not mixed: R-hat of {apart[0].label} is {apart[0].r_hat:.4g}{_worst_of(apart)}, expected at "
-            f"most {R_HAT_MAX:g}; {advice}"
-        )
+    apart = [one for one in found if one.r_hat > R_HAT_MAX]
     few = [one for one in found if min(one.bulk, one.tail) < EFFECTIVE_DRAWS_MIN]
+    of_apart, of_few = (f", the worst of {len(those)}" if len(those) > 1 else "" for those in (apart, few))
+    words = []
+    if apart:
+        worst = max(apart, key=lambda one: one.r_hat)
+        words.append(
+            f"chains have not mixed: R-hat of {worst.label} is {worst.r_hat:.4g}{of_apart}, expected at most "
+            f"{R_HAT_MAX:g}; {advice}"
+        )
     if few:
         worst = min(few, key=lambda one: min(one.bulk, one.tail))
         words.append(
-            f"few effective draws: {worst.label} has {min(worst.bulk, worst.tail):.0f}{_worst_of(few)}, expected at "
-            f"least {EFFECTIVE_DRAWS_MIN}; means and intervals are rough until there are more draws"
+            f"few effective draws: {worst.label} has {min(worst.bulk, worst.tail):.0f}{of_few}, expected at least "
+            f"{EFFECTIVE_DRAWS_MIN}; means and intervals are rough until there are more draws"
         )
     return words
-
-
-def _worst_of(found: Sequence[Mixing]) -> str:
-    return f", the worst of {len(found)}" if len(found) > 1 else ""
 
 
 def attributes(*aggregates: NoisyAggregate, private: bool = True) -> dict[str, object]:
@@ -196,20 +192,6 @@ def attributes(*aggregates: NoisyAggregate, private: bool = True) -> dict[str, o
         "epsilon": first.epsilon if private and len(aggregates) == 1 else None,
         "delta": first.delta if private else None,
     }
-
-
-def _check_shapes(posterior: Mapping[str, Array]) -> None:
-    if not posterior:
-        raise DataError("no draws of any parameter; give at least one array of shape (chain, draw, ...)")
-    shapes = {name: np.shape(array)[:2] for name, array in posterior.items()}
-    if len(set(shapes.values())) > 1 or any(len(shape) < 2 for shape in shapes.values()):
-        found = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-        raise DataError(f"chains and draws differ: {found}; give arrays of shape (chain, draw, ...), the same for all")
-
-
-def _storable(attrs: Mapping[str, object]) -> dict[str, object]:
-    known = {name: value for name, value in attrs.items() if value is not None}
-    return {name: int(value) if isinstance(value, bool | np.bool_) else value for name, value in known.items()}
 
 
 def _version() -> str:

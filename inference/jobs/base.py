@@ -80,6 +80,11 @@ def one_round(what: str) -> list[Stage]:
     return [Stage(1, 1.0, f"all of the budget on {what}")]
 
 
+def two_rounds(share: float) -> list[Stage]:
+    """The plan of a job that spends this share on centres and scales."""
+    return [Stage(1, share, "on centres and scales"), Stage(1, 1 - share, "on the regression")]
+
+
 def uses(stages: Sequence[Stage]) -> int:
     """In how many rounds a client takes part."""
     return sum(stage.rounds if stage.uses is None else stage.uses for stage in stages)
@@ -187,6 +192,13 @@ class LearningJob(ABC):
         rows = rows_of(found)
         hardly = about_contraction([row["name"] for row in rows], [row["contraction"] for row in rows])
         return {**found, "warnings": [*hardly, *found.get("warnings", [])]}
+
+
+class RefitJob(LearningJob):
+    """A job whose settings that may change are those of the posterior's ``refit``."""
+
+    def learned(self, gave: Any, schema: Schema, settings: Any, conditions: Conditions) -> Any:
+        return gave.refit(**{name: getattr(settings, name) for name in self.changeable})
 
 
 def target_on_features(schema: Schema) -> str:

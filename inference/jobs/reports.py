@@ -15,7 +15,7 @@ from dca_proto.wording import to_install
 from inference.draws import CHAINS, DRAWS
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob
-from inference.jobs.settings import require_count, setting
+from inference.jobs.settings import JobSettings, require_count, setting
 from inference.mcmc.run import WARMUP, Run
 from inference.problem import Schema
 
@@ -25,17 +25,13 @@ _NEEDED = {"numpyro": "NumPyro", "jax": "JAX", "arviz": "ArviZ"}
 
 
 @dataclass(frozen=True)
-class SamplerSettings:
+class SamplerSettings(JobSettings):
     """How draws are made."""
 
-    chains: int = setting(CHAINS, "How many chains are drawn side by side.")
-    warmup: int = setting(WARMUP, "Iterations of each chain before its first draw.")
-    draws: int = setting(DRAWS, "Draws that are kept of each chain.")
+    chains: int = setting(CHAINS, "How many chains are drawn side by side.", require_count)
+    warmup: int = setting(WARMUP, "Iterations of each chain before its first draw.", require_count)
+    draws: int = setting(DRAWS, "Draws that are kept of each chain.", require_count)
     require_mixed: bool = setting(True, "false takes draws of chains that have not mixed, R-hat being 1.1 or more.")
-
-    def __post_init__(self) -> None:
-        for name in ("chains", "warmup", "draws"):
-            require_count(name, getattr(self, name))
 
     def run(self, conditions: Conditions) -> Run:
         """As the fits take it."""

@@ -1,8 +1,8 @@
 """The settings of a job: a frozen dataclass with documented fields, read from a table or from ``key=value`` words.
 
     @dataclass(frozen=True)
-    class Settings:
-        repair: str = setting("noise-aware", "How an indefinite matrix is dealt with.")
+    class Settings(JobSettings):
+        repair: str = setting("noise-aware", "How an indefinite matrix is dealt with.", one_of(REPAIRS))
 
 A field's type is what it accepts: ``int``, ``float`` (also a whole number), ``bool``, ``str``, or one of them or None,
 or ``tuple[float, ...] | None``: a list, or a text such as ``0,40,80``, which needs no quotes in a shell.
@@ -11,8 +11,9 @@ or ``tuple[float, ...] | None``: a list, or a text such as ``0,40,80``, which ne
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import field, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import partial
 from math import isfinite
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -31,9 +32,19 @@ _WORDS = {
 }
 
 
-def setting(default: Any, meaning: str) -> Any:
-    """A field of a job's settings with its default and its meaning, one line for people."""
-    return field(default=default, metadata={"meaning": meaning})
+def setting(default: Any, meaning: str, check: Callable[[str, Any], None] | None = None) -> Any:
+    """A field of a job's settings with its default, its meaning in one line for people, and what refuses a value."""
+    return field(default=default, metadata={"meaning": meaning, "check": check})
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    """Settings that refuse values as their fields say. Raises `DataError`."""
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            if (check := one.metadata.get("check")) is not None:
+                check(one.name, getattr(self, one.name))
 
 
 def settings_from(kind: type[S], table: Mapping[str, Any], job: str) -> S:
@@ -98,6 +109,11 @@ def parse_words(words: Iterable[str]) -> dict[str, Any]:
 def described(kind: Any) -> list[tuple[str, Any, str]]:
     """Name, default and meaning of each setting, for a help text."""
     return [(one.name, one.default, str(one.metadata.get("meaning", ""))) for one in fields(kind)]
+
+
+def one_of(known: Iterable[str]) -> Callable[[str, str], None]:
+    """What refuses a text that is none of the known ones."""
+    return partial(require_choice, known=tuple(known))
 
 
 def require_choice(key: str, value: str, known: Iterable[str]) -> None:

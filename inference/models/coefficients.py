@@ -30,9 +30,9 @@ from dca_proto.aggregate import NoisyAggregate
 from inference.columns import Array, Standardisation
 from inference.contraction import contraction
 from inference.draws import CHAINS, DRAWS, InferenceData, inference_data
-from inference.jobs.base import Conditions, LearningJob
 from inference.jobs.estimates import BY_SD, Figure, normal, score, standard_unit, student
 from inference.jobs.summary import HeldOut, Summary
+from inference.models.linear import closed_form
 from inference.posterior import COEFFICIENTS, INTERCEPT, Estimate, Posterior
 from inference.problem import Problem, Schema
 from inference.variational.scores import area_under_curve, log_likelihood
@@ -83,30 +83,46 @@ class NormalPosterior(Posterior):
         found = with_prior(self.mean, self.sd, self.prior_mean, self.prior_sd)
         return [Estimate(name, "", figure) for name, figure in zip(self.names, found, strict=True)]
 
-    def _thetas(self, rng: np.random.Generator, chains: int = CHAINS, draws: int = DRAWS) -> Array:
-        return rng.multivariate_normal(self.mean, self.cov, size=(chains, draws), method="eigh")
+    def in_own_units(self, drawn: Array) -> dict[str, Array]:
+        """Draws of θ, shape ``(..., p)``, by parameter."""
+        return {"theta": drawn}
+
+    @property
+    def _axes(self) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+        """Names of the axes of each parameter, and labels along them."""
+        return {"theta": ["parameter"]}, {"parameter": list(self.names)}
+
+    def _predicted(self, drawn: Array, X: Array | None, rng: np.random.Generator) -> dict[str, Array] | None:
+        """Draws of what is predicted at rows, where the model predicts."""
+        return None
 
     def draws(self, rng: np.random.Generator, chains: int = CHAINS, draws: int = DRAWS) -> dict[str, Array]:
         """Independent draws, by parameter."""
-        return {"theta": self._thetas(rng, chains, draws)}
+        return self.in_own_units(self._thetas(rng, chains, draws))
+
+    def _thetas(self, rng: np.random.Generator, chains: int, draws: int) -> Array:
+        return rng.multivariate_normal(self.mean, self.cov, size=(chains, draws), method="eigh")
 
     def inference_data(
         self, rng: np.random.Generator, X: Array | None = None, *, chains: int = CHAINS, draws: int = DRAWS
     ) -> InferenceData:
-        """Draws of θ as ArviZ's common type. Raises `DataError` without ArviZ."""
-        dims, coords = {"theta": ["parameter"]}, {"parameter": list(self.names)}
-        return inference_data(self.draws(rng, chains, draws), dims=dims, coords=coords, attrs=self.attrs)
+        """Draws as ArviZ's common type, of a regression in the user's units.
+
+        Args:
+            X: rows, shape ``(k, d)``; with them, the group ``posterior_predictive`` holds a ``target`` for each.
+
+        Raises:
+            DataError: ArviZ is not installed.
+        """
+        drawn, (dims, coords) = self._thetas(rng, chains, draws), self._axes
+        known, predicted = self.in_own_units(drawn), self._predicted(drawn, X, rng)
+        return inference_data(known, dims=dims, coords=coords, attrs=self.attrs, posterior_predictive=predicted)
 
     @property
     def attrs(self) -> dict[str, object]:
         """What the draws rest on."""
-        return {
-            "method": self.method,
-            "contributors": self.contributors,
-            "iterations": self.iterations,
-            "private": self.private,
-            "stopped": self.stopped or None,
-        }
+        names = ("method", "contributors", "iterations", "private")
+        return {**{name: getattr(self, name) for name in names}, "stopped": self.stopped or None}
 
     def more(self) -> Summary:
         found: Summary = {"remarks": {"method": self.method}} if self.method else {}
@@ -145,6 +161,16 @@ class Coefficients(NormalPosterior):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", (INTERCEPT, *self.columns.columns[:-1]))
+
+    @classmethod
+    def of(cls, columns: Standardisation, found: closed_form.Posterior, constant: float, **more: Any) -> Coefficients:
+        """Of a posterior of standardised coefficients, the first a constant's unless c is 0; more: attributes."""
+        mean, cov, prior = found.mean, found.cov, found.prior_variance
+        if not constant:
+            mean, cov = np.r_[0.0, mean], np.pad(cov, ((1, 0), (1, 0)))
+            prior = None if prior is None else np.r_[0.0, prior]
+        more |= {"mean": mean, "cov": cov, "prior_sd": None if prior is None else np.sqrt(prior)}
+        return cls(columns=columns, constant=constant, residual_variance=float(found.residual_variance), **more)
 
     @property
     def centre(self) -> Array:
@@ -264,48 +290,30 @@ class Coefficients(NormalPosterior):
         """P(y = 1) of rows, averaged over the posterior, shape ``(k,)``."""
         return probability(*self.linear_predictor(X))
 
-    def draws(self, rng: np.random.Generator, chains: int = CHAINS, draws: int = DRAWS) -> dict[str, Array]:
-        """Independent draws in the user's units: ``intercept`` (chains, draws), ``coefficients`` (chains, draws, d)."""
-        return self.in_own_units(self._thetas(rng, chains, draws))
-
     def in_own_units(self, drawn: Array) -> dict[str, Array]:
-        """Draws of θ, shape ``(..., d + 1)``, as the caller sees them."""
+        """Draws of θ, shape ``(..., d + 1)``, in the user's units: ``intercept`` and ``coefficients``."""
         own = drawn @ self._map.T
         return {INTERCEPT: own[..., 0] + self._target[0], COEFFICIENTS: own[..., 1:]}
 
-    def inference_data(
-        self, rng: np.random.Generator, X: Array | None = None, *, chains: int = CHAINS, draws: int = DRAWS
-    ) -> InferenceData:
-        """Draws in the user's units as ArviZ's common type.
+    @property
+    def _axes(self) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+        return {COEFFICIENTS: ["feature"], "target": ["row"]}, {"feature": list(self.names[1:])}
 
-        Args:
-            X: rows, shape ``(k, d)``; with them, the group ``posterior_predictive`` holds a ``target`` for each.
-
-        Raises:
-            DataError: ArviZ is not installed.
-        """
-        drawn = self._thetas(rng, chains, draws)
-        return inference_data(
-            self.in_own_units(drawn),
-            dims={COEFFICIENTS: ["feature"], "target": ["row"]},
-            coords={"feature": list(self.names[1:])},
-            attrs=self.attrs,
-            posterior_predictive=None if X is None else {"target": self._targets(drawn, X, rng)},
-        )
-
-    def _targets(self, drawn: Array, X: Array, rng: np.random.Generator) -> Array:
+    def _predicted(self, drawn: Array, X: Array | None, rng: np.random.Generator) -> dict[str, Array] | None:
         """A target for each draw of θ and each row, in its own units, shape ``(chains, draws, k)``."""
+        if X is None:
+            return None
         eta = drawn @ self.standardised(X).T
         if self.link == LOGIT:
-            return np.asarray(rng.random(eta.shape) < expit(eta), float)
-        if self.link == LOG:
+            found = rng.random(eta.shape) < expit(eta)
+        elif self.link == LOG:
             k = max(self._dispersion, 1e-9)
-            return np.asarray(
-                rng.poisson(np.exp(np.minimum(eta, self._log_most)) * k * rng.standard_gamma(1 / k, eta.shape)), float
-            )
-        centre, unit = self._target
-        residual = np.sqrt(self.residual_variance) * rng.standard_normal(eta.shape)
-        return np.asarray(centre + unit * (eta + residual))
+            found = rng.poisson(np.exp(np.minimum(eta, self._log_most)) * k * rng.standard_gamma(1 / k, eta.shape))
+        else:
+            centre, unit = self._target
+            residual = np.sqrt(self.residual_variance) * rng.standard_normal(eta.shape)
+            found = centre + unit * (eta + residual)
+        return {"target": np.asarray(found, float)}
 
     @property
     def attrs(self) -> dict[str, object]:
@@ -330,13 +338,6 @@ def with_prior(
     before = np.broadcast_to(np.asarray(prior_mean, float), mean.shape), np.broadcast_to(prior_sd, mean.shape)
     priors = [normal(float(m), float(s)).interval for m, s in zip(*before, strict=True)]
     return [one._replace(prior=prior) for one, prior in zip(found, priors, strict=True)]
-
-
-class RegressionJob(LearningJob):
-    """A job whose settings that may change are those of the posterior's ``refit``, as its prior."""
-
-    def learned(self, gave: Any, schema: Schema, settings: Any, conditions: Conditions) -> Any:
-        return gave.refit(**{name: getattr(settings, name) for name in self.changeable})
 
 
 def rows_of_slopes(
@@ -366,6 +367,7 @@ def scored(
 ) -> HeldOut:
     """Scores of predictions of the test's rows, shape ``(k,)``, beside those without privacy and of a constant.
 
+    Of classes the AUC, where both are there, and the mean log likelihood of a row; else root mean squared errors.
     Without training rows at hand, the test's own mean stands for the constant's.
 
     Args:
@@ -373,14 +375,21 @@ def scored(
     """
     rows, constant = len(test.y), (train or test).y
     if link == LOGIT:
-        return {"rows": rows, "scores": _of_classes(own, other, train or test, test)}
+        positive = is_positive(test)
+        beside = None if other is None else log_likelihood(other, positive)
+        alone = log_likelihood(np.full(rows, is_positive(train or test).mean()), positive)
+        scores = [score("log likelihood", log_likelihood(own, positive), beside, alone, higher_is_better=True)]
+        if 0 < positive.sum() < rows:
+            area = None if other is None else area_under_curve(other, positive)
+            scores.insert(0, score("AUC", area_under_curve(own, positive), area, 0.5, higher_is_better=True))
+        return {"rows": rows, "scores": scores}
     unit = test.schema.units.get(test.schema.target, f"units of {test.schema.target}")
     if absolute:
-        error = "mean absolute error"
         errors = [
             None if one is None else float(np.mean(np.abs(test.y - one))) for one in (own, other, np.median(constant))
         ]
-        return {"rows": rows, "unit": unit, "scores": [score(error, *errors, higher_is_better=False)]}  # type: ignore[arg-type]
+        found = score("mean absolute error", *errors, higher_is_better=False)  # type: ignore[arg-type]
+        return {"rows": rows, "unit": unit, "scores": [found]}
     return {
         "rows": rows,
         "unit": unit,
@@ -388,18 +397,6 @@ def scored(
         "rmse_nonprivate": None if other is None else rmse(other, test.y),
         "rmse_zero": rmse(np.full(rows, constant.mean()), test.y),
     }
-
-
-def _of_classes(own: Array, other: Array | None, train: Problem, test: Problem) -> list[Any]:
-    """AUC, where there are rows of both classes, and the mean log likelihood of a row."""
-    positive = is_positive(test)
-    constant = log_likelihood(np.full(len(test.y), is_positive(train).mean()), positive)
-    beside = None if other is None else log_likelihood(other, positive)
-    found = [score("log likelihood", log_likelihood(own, positive), beside, constant, higher_is_better=True)]
-    if 0 < positive.sum() < len(positive):
-        area = None if other is None else area_under_curve(other, positive)
-        found.insert(0, score("AUC", area_under_curve(own, positive), area, 0.5, higher_is_better=True))
-    return found
 
 
 def is_positive(rows: Problem) -> NDArray[np.bool_]:

@@ -5,7 +5,7 @@
     fit(rounds)        anything that holds rounds (`inference.rounds.Rounds`): a running trainer or the ideal
                        functionality; the estimator runs its learning job over it
 
-A regression says what it learns from each: `RegressionEstimator`. Other estimators have steps of their own.
+An estimator is a dataclass, whose fields are its parameters. It says what it learns from each source.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     """An estimator that learns from rows, from aggregates or over rounds.
 
     Attributes:
-        private_: whether what was learnt satisfies differential privacy.
+        fit_: what was learned. private_: whether it satisfies differential privacy.
         epsilon_, delta_: what it cost each participant in all; None where `private_` is False. Rounds that know
             what they cost, as a trainer's do, are asked (`inference.rounds.CostedRounds`); of others, those that gave
             a sum are added up.
@@ -65,63 +65,55 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             DataError: the source does not fit the estimator, or a target was given beside aggregates or rounds.
             NoAggregate: a round ended without a sum.
         """
-        aggregates = aggregates_in(X)
-        holds = callable(getattr(X, "hold", None))
-        if (aggregates or holds) and y is not None:
+        aggregates, holds = aggregates_in(X), callable(getattr(X, "hold", None))
+        self._named_by_rows = not (aggregates or holds)
+        if not self._named_by_rows and y is not None:
             raise DataError("y was given beside aggregates or rounds; the targets are in them, so leave y out")
+        private, cost = False, None
         if aggregates:
-            self._fit_aggregates(aggregates)
-            self._account(all(one.private for one in aggregates), composed(aggregates))
+            fit = self._of_aggregates(aggregates)
+            private, cost = all(one.private for one in aggregates), composed(aggregates)
         elif holds:
             recorded = Recorded(X)
-            private = self._fit_rounds(recorded)
-            self._account(private, self._cost(X, recorded))
+            fit = run(self._job(), recorded)
+            private, cost = fit.private, self._spent(fit, recorded.results)
+            if cost is not None and isinstance(X, CostedRounds):  # which count what aborted rounds cost, too
+                cost = X.spent.epsilon(cost[1]), cost[1]
         elif y is None and not _could_be_rows(X):
             raise DataError(
                 f"found {'an empty list' if X == [] else f'a {type(X).__name__}'} without targets; expected rows with "
                 "targets, as in fit(X, y), a NoisyAggregate or a list of them, or rounds, which have a method 'hold'"
             )
         else:
-            self._named_by_rows = True
-            self._fit_rows(X, y)
-            self._account(False, None)
-        self.warnings_ = tuple(self._warnings())
+            fit = self._of_rows(X, y)
+        self._keep(fit)
+        self.private_ = private and cost is not None
+        self.epsilon_: float | None = cost[0] if private and cost else None
+        self.delta_: float | None = cost[1] if private and cost else None
+        self.warnings_ = tuple(fit.warnings)
         return self
 
     @abstractmethod
-    def _fit_rows(self, X: Any, y: Any) -> None:
-        """Learn from raw rows; check them with scikit-learn's `validate_data`, which also notes names and number."""
+    def _of_rows(self, X: Any, y: Any) -> Any:
+        """The posterior of raw rows, which it checks."""
 
     @abstractmethod
-    def _fit_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> None:
-        """Learn from what was released (at least one); call `_name_features`."""
+    def _of_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> Any:
+        """The posterior of what was released (at least one)."""
 
     @abstractmethod
-    def _fit_rounds(self, rounds: Rounds) -> bool:
-        """Run the learning job and return whether its result is private; call `_name_features`."""
+    def _job(self) -> Job[Any]:
+        """The learning job, whose result is the posterior."""
 
-    def _warnings(self) -> Sequence[str]:
-        """As the fit says them."""
-        return getattr(getattr(self, "fit_", None), "warnings", ())
+    @abstractmethod
+    def _keep(self, fit: Any) -> None:
+        """Note the posterior, and the features where scikit-learn's `validate_data` has not (`_name_features`)."""
 
-    def _spent(self, results: Sequence[tuple[RoundRequest, NoisyAggregate]]) -> tuple[float, float] | None:
+    def _spent(self, fit: Any, results: Sequence[tuple[RoundRequest, NoisyAggregate]]) -> tuple[float, float] | None:
         """(ε, δ) of all rounds; a job of mini-batches, in which nobody takes part in all of them, overrides it."""
         return composed([aggregate for _, aggregate in results])
 
-    def _cost(self, rounds: Rounds, recorded: Recorded) -> tuple[float, float] | None:
-        """(ε, δ) as the rounds know it, which counts what aborted ones cost, too; else composed of what was held."""
-        composed = self._spent(recorded.results)
-        if composed is None or not isinstance(rounds, CostedRounds):
-            return composed
-        return rounds.spent.epsilon(composed[1]), composed[1]
-
-    def _account(self, private: bool, spent: tuple[float, float] | None) -> None:
-        self.private_ = private and spent is not None
-        self.epsilon_: float | None = spent[0] if self.private_ and spent else None
-        self.delta_: float | None = spent[1] if self.private_ and spent else None
-
     def _name_features(self, names: Sequence[str]) -> None:
-        """Note the features that aggregates or a schema name."""
         self.feature_names_in_ = np.array(names, dtype=object)
         self.n_features_in_ = len(names)
         self._named_by_rows = False
@@ -129,57 +121,34 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     def _checked(self, X: Any) -> Array:
         """Rows to predict for, shape ``(k, d)``; columns of a data frame must have the names of the fit."""
         with warnings.catch_warnings():
-            if not getattr(self, "_named_by_rows", True):  # the names came from aggregates: plain arrays are welcome
+            if not self._named_by_rows:  # plain arrays are welcome
                 warnings.filterwarnings("ignore", message="X does not have valid feature names")
             return np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
 
 
 class RegressionEstimator(PrivateEstimator):
-    """A regression, whose posterior is in ``fit_``. A subclass says what it is, from each source."""
+    """A regression. A subclass says what it learns from each source."""
 
-    schema: Schema | None
     coef_: Any
     coef_sd_: Any
     intercept_: Any
     intercept_sd_: Any
 
-    @abstractmethod
-    def _of_rows(self, X: Any, y: Any) -> Coefficients: ...
-
-    @abstractmethod
-    def _of_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> Coefficients: ...
-
-    @abstractmethod
-    def _job(self, schema: Schema) -> Job[Coefficients]: ...
-
     def _keep(self, fit: Coefficients) -> None:
         """Note a posterior, in the columns' own units."""
+        if not self._named_by_rows:
+            self._name_features(fit.names[1:])
         self.fit_ = fit
         self.coef_, self.coef_sd_ = fit.coefficients, fit.coefficient_sd
         self.intercept_, self.intercept_sd_ = fit.intercept, fit.intercept_sd
 
-    def _validated(self, X: Any, y: Any) -> tuple[Array, Any]:
-        checked: tuple[Array, Any] = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
-        return checked
-
-    def _fit_rows(self, X: Any, y: Any) -> None:
-        self._keep(self._of_rows(*self._validated(X, y)))
-
-    def _fit_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> None:
-        fit = self._of_aggregates(aggregates)
-        self._name_features(fit.names[1:])
-        self._keep(fit)
-
-    def _fit_rounds(self, rounds: Rounds) -> bool:
-        schema = required(self.schema)
-        fit = run(self._job(schema), rounds)
-        self._name_features(schema.features)
-        self._keep(fit)
-        return fit.private
-
 
 class PrivateRegressor(RegressorMixin, RegressionEstimator):  # type: ignore[misc]
     """A regression of a number."""
+
+    def _validated(self, X: Any, y: Any) -> tuple[Array, Array]:
+        checked: tuple[Array, Array] = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        return checked
 
     def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
         """The posterior predictive mean at rows of shape ``(k, d)``, with its standard deviation if asked for."""

@@ -82,7 +82,7 @@ def test_one_curve_has_no_test() -> None:
     assert "log-rank" not in said["remarks"]
     assert result.survival.shape == (1, 6)
     assert (np.diff(result.draws["survival"], axis=-1) <= 1e-12).all(), "every draw falls"
-    assert result.restricted_mean.shape == (4, 1000, 1)
+    assert result.draws["restricted_mean"].shape == (4, 1000, 1)
 
 
 def test_hazard_ratios() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -207,34 +206,35 @@ def test_probabilities_of_cells_add_up_and_are_those_of_two_competing_hazards() 
     assert found[4] == pytest.approx(np.exp(-1.1))
 
 
-def a_theta(layout: hazards.Layout) -> np.ndarray:
+def a_model(intervals: int, groups: int, features: int) -> hazards.Model:
+    names = ("t", "d", *(["g"] if groups > 1 else []), *(f"x{j}" for j in range(features)))
+    ones, times = np.ones(features), tuple(float(k + 1) for k in range(intervals))
+    return hazards.Model(hazards.statistic_of(names, times, groups, 0 * ones, ones))
+
+
+def a_theta(model: hazards.Model) -> np.ndarray:
     """Not a special one."""
-    return layout.prior()[0] + 0.3 * np.random.default_rng(3).standard_normal(layout.size)
+    mean = model.prior()[0]
+    return mean + 0.3 * np.random.default_rng(3).standard_normal(mean.size)
 
 
-def a_statistic(layout: hazards.Layout) -> Any:
-    names = ("t", "d", *(["g"] if layout.groups > 1 else []), *(f"x{j}" for j in range(layout.features)))
-    ones, times = np.ones(layout.features), tuple(float(k + 1) for k in range(layout.intervals))
-    return hazards.statistic_of(names, times, layout.groups, 0 * ones, ones)
-
-
-@pytest.mark.parametrize("layout", [hazards.Layout(3, 1, 1), hazards.Layout(2, 3, 2)])
-def test_expected_sums_are_those_of_simulated_rows(layout: hazards.Layout) -> None:
+@pytest.mark.parametrize("model", [a_model(3, 1, 1), a_model(2, 3, 2)], ids=["one group", "three groups"])
+def test_expected_sums_are_those_of_simulated_rows(model: hazards.Model) -> None:
     """200,000 rows from the definition of the model; each mean within 5 standard errors (once in 50,000 runs not)."""
-    theta, statistic, rng, n = a_theta(layout), a_statistic(layout), np.random.default_rng(8), 200_000
-    known = layout.parts(theta)
-    group = rng.choice(layout.groups, n, p=known.shares)
-    x = known.mean[group] + rng.standard_normal((n, layout.features)) @ known.factor.T
+    theta, statistic, rng, n = a_theta(model), model.statistic, np.random.default_rng(8), 200_000
+    known, (_, groups, features) = model.parts(theta), model.shape
+    group = rng.choice(groups, n, p=known.shares)
+    x = known.mean[group] + rng.standard_normal((n, features)) @ known.factor.T
     risk = known.group_effect[group] + x @ known.effect
     hazard, censoring = np.exp(known.log_hazard + risk[:, None]), np.exp(known.log_censoring[group])
     died, left = (time_of(rates, rng) for rates in (hazard, censoring))
-    rows = [np.minimum(died, left), died <= left, *([group] if layout.groups > 1 else []), *x.T]
+    rows = [np.minimum(died, left), died <= left, *([group] if groups > 1 else []), *x.T]
     place = statistic.cells_of(np.column_stack(rows).astype(float))
     sums = (statistic.factors[place][:, :, None] * x[:, None, :]).reshape(n, -1)
-    upper = np.triu_indices(layout.features)
+    upper = np.triu_indices(features)
     every = np.hstack([statistic.words[place], sums, 8 * x[:, upper[0]] * x[:, upper[1]]])
     error = every.std(axis=0) / np.sqrt(n)
-    assert (np.abs(every.mean(axis=0) - hazards.expected(theta, layout, statistic)) <= 5 * error + 1e-9).all()
+    assert (np.abs(every.mean(axis=0) - model.mean(theta)) <= 5 * error + 1e-9).all()
 
 
 def time_of(rates: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -247,13 +247,11 @@ def time_of(rates: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def test_the_jacobian_is_that_of_differences() -> None:
-    layout = hazards.Layout(2, 2, 2)
-    theta, statistic = a_theta(layout), a_statistic(layout)
-    step = 1e-6 * np.eye(layout.size)
-    differences = (
-        hazards.expected(theta + step, layout, statistic) - hazards.expected(theta - step, layout, statistic)
-    ).T / 2e-6
-    assert hazards.jacobian(theta, layout, statistic) == pytest.approx(differences, abs=1e-5)
+    model = a_model(2, 2, 2)
+    theta = a_theta(model)
+    step = 1e-6 * np.eye(theta.size)
+    differences = (model.mean(theta + step) - model.mean(theta - step)).T / 2e-6
+    assert model.jacobian(theta) == pytest.approx(differences, abs=1e-5)
 
 
 def test_hazard_ratios_without_noise_are_within_2_percent_of_lifelines() -> None:

@@ -14,7 +14,6 @@ from numpy.polynomial.hermite_e import hermegauss
 from inference.mcmc import NoisySums, observe, sample
 from inference.models.survival import hazards
 
-LAYOUT = hazards.Layout(2, 1, 1)
 TIMES = (0.5, 1.0)
 EFFECT = 0.6
 
@@ -33,10 +32,11 @@ def test_the_normal_posterior_is_that_of_nuts() -> None:
     sigma = 2 * statistic.row_sensitivity(24).l2 / 2**24
     value = statistic.evaluate(rows, 24).sum(axis=0) / 2**24 + sigma * rng.standard_normal(statistic.dimension)
     sums = NoisySums(value, np.full(value.size, sigma**2), n)
-    found = hazards.fit(sums, LAYOUT, statistic)
+    law = hazards.Model(statistic)
+    found = law.posterior(sums)
     assert found.reached
-    covariance = hazards.covariance(found.theta, LAYOUT, statistic)
-    centre, precision = LAYOUT.prior()
+    covariance = law.covariance(found.theta)
+    centre, precision = law.prior()
     nodes, weights = hermegauss(40)
 
     def model(data: NoisySums) -> None:
@@ -53,8 +53,9 @@ def test_the_normal_posterior_is_that_of_nuts() -> None:
         square = statistic.square_weight * (share.sum(axis=1) * feature**2).sum()
         observe(data, jnp.concatenate([share.sum(axis=0) @ statistic.words, first, square[None]]), covariance)
 
-    drawn = sample(model, sums, chains=2, draws=1000, warmup=1000, seed=1).draws["theta"].reshape(-1, LAYOUT.size)
+    drawn = sample(model, sums, chains=2, draws=1000, warmup=1000, seed=1).draws["theta"].reshape(-1, centre.size)
     sd = np.sqrt(np.diag(found.cov))
     assert np.abs((drawn.mean(axis=0) - found.theta) / sd).max() < 0.2
     assert drawn.std(axis=0) == pytest.approx(sd, rel=0.15)
-    assert abs(found.theta[LAYOUT.places["effect"]][0] - EFFECT) < 4 * sd[LAYOUT.places["effect"]][0]
+    effect = law.places["effect"]
+    assert abs(found.theta[effect][0] - EFFECT) < 4 * sd[effect][0]

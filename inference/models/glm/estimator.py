@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from dca_proto.aggregate import NoisyAggregate
 from inference.errors import DataError
 from inference.models.coefficients import Coefficients
-from inference.models.estimator import PrivateRegressor
+from inference.models.estimator import PrivateRegressor, required
 from inference.models.glm.families import Family, Poisson, StudentT
 from inference.models.glm.job import ROUNDS, scored_regression
 from inference.models.glm.scored_fit import PRIOR_SD, exact_fit, family_of, fit_of
@@ -24,17 +25,20 @@ from inference.problem import Schema
 from inference.rounds import Job
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class _Scored(PrivateRegressor):
-    """What both share; a subclass says which family, and takes the arguments."""
+    """What both share; a subclass says which family."""
 
-    prior_sd: float
-    rounds: int
-    spread: str  # the attribute that holds it
+    spread: ClassVar[str]  # the attribute that holds it
+    prior_sd: float = PRIOR_SD
+    schema: Schema | None = None
+    rounds: int = ROUNDS
 
     @abstractmethod
     def _family(self) -> Family: ...
 
     def _of_rows(self, X: Any, y: Any) -> Coefficients:
+        X, y = self._validated(X, y)
         return exact_fit(X, y, self._family(), self.prior_sd)
 
     def _of_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> Coefficients:
@@ -46,8 +50,8 @@ class _Scored(PrivateRegressor):
             )
         return fit
 
-    def _job(self, schema: Schema) -> Job[Coefficients]:
-        return scored_regression(schema, self._family(), prior_sd=self.prior_sd, rounds=self.rounds)
+    def _job(self) -> Job[Coefficients]:
+        return scored_regression(required(self.schema), self._family(), prior_sd=self.prior_sd, rounds=self.rounds)
 
     def _keep(self, fit: Coefficients) -> None:
         super()._keep(fit)
@@ -74,11 +78,6 @@ class PrivatePoissonRegression(_Scored):
 
     spread = "dispersion"
 
-    def __init__(self, *, prior_sd: float = PRIOR_SD, schema: Schema | None = None, rounds: int = ROUNDS) -> None:
-        self.prior_sd = prior_sd
-        self.schema = schema
-        self.rounds = rounds
-
     def _family(self) -> Family:
         return Poisson()
 
@@ -90,6 +89,7 @@ class PrivatePoissonRegression(_Scored):
         return tags
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PrivateRobustRegression(_Scored):
     """Bayesian linear regression whose residuals have Student's t distribution, so that outliers count for little.
 
@@ -108,18 +108,7 @@ class PrivateRobustRegression(_Scored):
 
     spread = "residual_scale"
 
-    def __init__(
-        self,
-        *,
-        degrees: float = StudentT.degrees,
-        prior_sd: float = PRIOR_SD,
-        schema: Schema | None = None,
-        rounds: int = ROUNDS,
-    ) -> None:
-        self.degrees = degrees
-        self.prior_sd = prior_sd
-        self.schema = schema
-        self.rounds = rounds
+    degrees: float = StudentT.degrees
 
     def _family(self) -> Family:
         return StudentT(self.degrees)

@@ -23,10 +23,10 @@ from scipy.special import expit
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference.columns import Array, Standardisation
 from inference.errors import DataError
-from inference.jobs.base import EFFECT, Conditions, Stage
+from inference.jobs.base import EFFECT, Conditions, RefitJob, Stage
 from inference.jobs.settings import require_count, require_positive, require_share, setting
 from inference.locate import locate, located_by
-from inference.models.coefficients import Coefficients, RegressionJob
+from inference.models.coefficients import Coefficients
 from inference.models.glm.families import Bernoulli, Family, Poisson, StudentT, rate
 from inference.models.glm.scored_fit import PRIOR_SD, STATISTIC, Scores, exact_fit, fit_of, prior_of, rows_of
 from inference.models.glm.scoring import Rows, Terms, best_terms
@@ -204,7 +204,7 @@ class RobustSettings(Settings):
         return StudentT(self.degrees)
 
 
-class PoissonRegression(RegressionJob):
+class PoissonRegression(RefitJob):
     """Counts on features."""
 
     name, title, settings = "poisson-regression", "Effect on the log of {target}", Settings

@@ -28,7 +28,6 @@ from inference.models.linear.prior import PRIOR_R2, fitted_to, prior_precision
 from inference.models.linear.rows import about_columns, counted, max_complete_rows, with_weights
 from inference.problem import Schema
 
-SAME = 1e-3  # how well a label's bound has to agree with 1
 Aggregates: TypeAlias = NoisyAggregate | Sequence[NoisyAggregate]
 
 STATISTIC = "regression"
@@ -49,15 +48,15 @@ def checked(aggregates: Aggregates) -> list[NoisyAggregate]:
     listed = [aggregates] if isinstance(aggregates, NoisyAggregate) else list(aggregates)
     if not listed:
         raise DataError("no aggregate; give at least one of the statistic 'regression'")
-    first = parameters_of(listed[0])
+    given = [parameters_of(one) for one in listed]
+    first, *others = ({key: list(v) if isinstance(v := one[key], tuple) else v for key in MUST_AGREE} for one in given)
     check_once(listed)
-    for place, other in enumerate(listed[1:], start=2):
-        parameters = parameters_of(other)
-        for key in MUST_AGREE:
-            if _plain(parameters[key]) != _plain(first[key]):
+    for place, other in enumerate(others, start=2):
+        for key, value in other.items():
+            if value != first[key]:
                 raise DataError(
-                    f"aggregate {place} has {key} {_plain(parameters[key])}, the first has {_plain(first[key])}; "
-                    "only sums of the same statistic add up"
+                    f"aggregate {place} has {key} {value}, the first has {first[key]}; only sums of the same statistic "
+                    "add up"
                 )
     return listed
 
@@ -83,10 +82,6 @@ def require_plain_rows(parameters: Mapping[str, Any], name: str) -> None:
         )
 
 
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
 def unpacked(aggregate: NoisyAggregate) -> SufficientStatistics:
     """The statistics of one aggregate, a constant's own square as noisy as it was released."""
     parameters = parameters_of(aggregate)
@@ -99,13 +94,10 @@ def summed(aggregates: Sequence[NoisyAggregate]) -> SufficientStatistics:
     """The same of all of them: sums of values and of variances."""
     parts = [unpacked(one) for one in aggregates]
     squares = [part.yy for part in parts if part.yy is not None]
-    return SufficientStatistics(
-        n=sum(part.n for part in parts),
-        xx=np.sum([part.xx for part in parts], axis=0),
-        xy=np.sum([part.xy for part in parts], axis=0),
-        yy=np.sum(squares, axis=0) if squares else None,
-        noise_variance=Noise(*(np.sum([getattr(one.noise, name) for one in parts]) for name in ("xx", "xy", "yy"))),
-    )
+    xx, xy = (np.sum([getattr(part, name) for part in parts], axis=0) for name in ("xx", "xy"))
+    noise = Noise(*(np.sum([getattr(part.noise, name) for part in parts]) for name in ("xx", "xy", "yy")))
+    yy = np.sum(squares, axis=0) if squares else None
+    return SufficientStatistics(sum(part.n for part in parts), xx, xy, yy, noise)
 
 
 def statistics_of(aggregates: Aggregates) -> SufficientStatistics:
@@ -160,7 +152,7 @@ def sums_of(aggregates: Aggregates, *, labels: bool) -> NoisySums:
     listed = checked(aggregates)
     parameters = parameters_of(listed[0])
     require_plain_rows(parameters, "this model")
-    if labels and not abs(parameters["bound"][-1] - 1) <= SAME:
+    if labels and not abs(parameters["bound"][-1] - 1) <= 1e-3:
         raise DataError(
             f"the target is clipped to ±{parameters['bound'][-1]:g} in units of its scale; logistic regression takes "
             "labels of -1 and 1, so scale it to ±1"
@@ -214,20 +206,13 @@ def fit_of(
     """
     listed = checked(aggregates)
     parameters, every = parameters_of(listed[0]), (*before, *listed)
-    mean, cov, prior_variance = found.mean, found.cov, found.prior_variance
-    if not parameters["intercept"]:
-        mean, cov = np.r_[0.0, mean], np.pad(cov, ((1, 0), (1, 0)))
-        prior_variance = None if prior_variance is None else np.r_[0.0, prior_variance]
     columns = Standardisation.of(parameters)
     if parameters["whole_rows"]:  # the model is linear in the features as they are
         columns = replace(columns, bound=np.full_like(columns.bound, inf), radius=inf)
-    return Coefficients(
-        columns=columns,
-        mean=mean,
-        cov=cov,
-        prior_sd=None if prior_variance is None else np.sqrt(prior_variance),
-        residual_variance=float(found.residual_variance),
-        constant=constant_of(parameters),
+    return Coefficients.of(
+        columns,
+        found,
+        constant_of(parameters),
         contributors=sum(one.contributors for one in listed),
         private=(schema is None or schema.private) and all(one.private for one in every),
         schema=schema,

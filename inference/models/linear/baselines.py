@@ -55,13 +55,5 @@ def exact_fit(
 def of_rows(rows: Array, fitted: Posterior, centre: Array, scale: Array, schema: Schema | None) -> Coefficients:
     """A posterior of raw rows with these centres and scales, in own units."""
     names = (*(f"x{j}" for j in range(rows.shape[1] - 1)), "y") if schema is None else schema.columns
-    return Coefficients(
-        columns=Standardisation(names, centre, scale, np.full(rows.shape[1], np.inf)),
-        mean=fitted.mean,
-        cov=fitted.cov,
-        prior_sd=None if fitted.prior_variance is None else np.sqrt(fitted.prior_variance),
-        residual_variance=float(fitted.residual_variance),
-        contributors=len(rows),
-        schema=schema,
-        repair="none",
-    )
+    columns = Standardisation(names, centre, scale, np.full(rows.shape[1], np.inf))
+    return Coefficients.of(columns, fitted, 1.0, contributors=len(rows), schema=schema, repair="none")

@@ -11,6 +11,7 @@ scikit-learn's `Ridge` with alpha = λ⁻¹ λ₀ on standardised columns, and `
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from numpy.typing import ArrayLike
 from dca_proto.aggregate import NoisyAggregate
 from inference.errors import DataError
 from inference.models.coefficients import Coefficients
-from inference.models.estimator import PrivateRegressor
+from inference.models.estimator import PrivateRegressor, required
 from inference.models.linear.aggregate_stats import regression_of
 from inference.models.linear.baselines import exact_fit
 from inference.models.linear.closed_form import REPAIR, check_repair
@@ -29,6 +30,7 @@ from inference.problem import Schema
 from inference.rounds import Job
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PrivateLinearRegression(PrivateRegressor):
     """Bayesian linear regression with intercept, from rows, aggregates or over rounds.
 
@@ -51,25 +53,16 @@ class PrivateLinearRegression(PrivateRegressor):
         private_, epsilon_, delta_, warnings_, n_features_in_, feature_names_in_: `PrivateEstimator`.
     """
 
-    def __init__(
-        self,
-        *,
-        prior_precision: ArrayLike | None = None,
-        residual_variance: float | None = None,
-        repair: str = REPAIR,
-        schema: Schema | None = None,
-        projection: bool = True,
-        std_share: float = STD_SHARE,
-    ) -> None:
-        self.prior_precision = prior_precision
-        self.residual_variance = residual_variance
-        self.repair = repair
-        self.schema = schema
-        self.projection = projection
-        self.std_share = std_share
+    prior_precision: ArrayLike | None = None
+    residual_variance: float | None = None
+    repair: str = REPAIR
+    schema: Schema | None = None
+    projection: bool = True
+    std_share: float = STD_SHARE
 
     def _of_rows(self, X: Any, y: Any) -> Coefficients:
         check_repair(self.repair)
+        X, y = self._validated(X, y)
         slopes = prior_precision(X.shape[1])[1:] if self.prior_precision is None else self.prior_precision
         prior = np.r_[0.0, np.broadcast_to(np.asarray(slopes, float), X.shape[1:])]
         return exact_fit(np.column_stack([X, y]), prior, self.residual_variance)
@@ -78,7 +71,8 @@ class PrivateLinearRegression(PrivateRegressor):
         given = {"prior_precision": self.prior_precision, "residual_variance": self.residual_variance}
         return regression_of(aggregates, repair=self.repair, **given)  # type: ignore[arg-type]
 
-    def _job(self, schema: Schema) -> Job[Coefficients]:
+    def _job(self) -> Job[Coefficients]:
+        schema = required(self.schema)
         if self.residual_variance is not None:
             raise DataError(
                 f"residual_variance is {self.residual_variance}, but rounds run a job that estimates it; it serves "

@@ -6,22 +6,12 @@
     step 2   the target's bound q, from what is public and the noise                                `rows`
     step 3   round 2: noisy statistics of whole rows, scaled to the unit sphere                     `closed_form`
 
-It differs from the paper's algorithm in these points, each for a measured reason:
-
-- Round 1 sums **phases** instead of second moments, because public bounds may be far too wide and off-centre. The noise
-  of moments grows with the width of the bounds; that of phases does not. At N·ε of 2,000 or more, bounds ten times as
-  wide raise the error by less than 5 %.
-- Clients scale **whole rows onto a sphere** instead of clipping each column to ±p. This avoids bias from skewed
-  features, and needs less noise. It also needs no search for thresholds: 0.02 s instead of minutes at 200 features.
-- The model has an **intercept**: a public constant feature of one standard deviation. Its weight matters little between
-  0.7 and 1.2.
-- Clients also send **y²**, for the residual variance. The sensitivity covers it already, so it costs nothing.
-- The two rounds share one budget: ``std_share`` of the squared Gaussian DP parameter, and the rest.
-- The job learns the prior's scale (`prior`).
-
-`scripts/compare_regressions.py` compares its errors with those of other software; `docs/learning.md` has the figures.
-The noise of the second round follows from that of the first: it is proportional to the sensitivity, and inversely to
-the square root of the share. So the job needs to know neither T nor the budget.
+Against the paper: phases find centres and scales, whole rows are scaled and no column is clipped, no threshold is
+searched, the model has an intercept and learns its prior's scale, and clients send y² too, at no price. `DESIGN.md` has
+the reasons (section 2), `scripts/compare_regressions.py` the errors beside other software. The two rounds share one
+budget: ``std_share`` of the squared Gaussian DP parameter, and the rest. The noise of the second round follows from
+that of the first: it is proportional to the sensitivity, and inversely to the square root of the share. So the job
+needs to know neither T nor the budget. The weight of the constant matters little between 0.7 and 1.2.
 
 **`regression-bounded`** is the paper's straightforward BLR, without projection. Columns are measured in half-widths of
 their public bounds. The job assumes that a half-width is three standard deviations. So a constant feature of a third of
@@ -40,11 +30,11 @@ from numpy.typing import ArrayLike
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference.columns import PRIOR_BOUND_SDS, Standardisation
 from inference.errors import DataError
-from inference.jobs.base import Conditions, Stage, one_round
+from inference.jobs.base import Conditions, RefitJob, Stage, one_round, two_rounds
 from inference.jobs.estimates import BY_BOUNDS
-from inference.jobs.settings import require_choice, require_positive, require_share, setting
+from inference.jobs.settings import JobSettings, one_of, require_positive, require_share, setting
 from inference.locate import Located, locate, located_by
-from inference.models.coefficients import Coefficients, RegressionJob
+from inference.models.coefficients import Coefficients
 from inference.models.linear.aggregate_stats import STATISTIC, regression_of
 from inference.models.linear.baselines import nonprivate_regression
 from inference.models.linear.closed_form import REPAIR, REPAIRS, check_repair
@@ -102,31 +92,25 @@ def regression_in_bounds(
 
 
 @dataclass(frozen=True)
-class BoundedSettings:
+class BoundedSettings(JobSettings):
     """Settings of the job of one round."""
 
-    repair: str = setting(REPAIR, f"How to repair an indefinite noisy matrix: {', '.join(REPAIRS)}.")
+    repair: str = setting(REPAIR, f"How to repair an indefinite noisy matrix: {', '.join(REPAIRS)}.", one_of(REPAIRS))
     prior_precision: float | None = setting(
-        None, "Precision of each slope's prior, in standard deviations; by default its scale is learned."
+        None,
+        "Precision of each slope's prior, in standard deviations; by default its scale is learned.",
+        require_positive,
     )
-
-    def __post_init__(self) -> None:
-        require_choice("repair", self.repair, REPAIRS)
-        require_positive("prior_precision", self.prior_precision)
 
 
 @dataclass(frozen=True)
 class Settings(BoundedSettings):
     """Settings of the job of two rounds."""
 
-    std_share: float = setting(STD_SHARE, "The first round's share of the budget, between 0 and 1.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_share("std_share", self.std_share)
+    std_share: float = setting(STD_SHARE, "The first round's share of the budget, between 0 and 1.", require_share)
 
 
-class Bounded(RegressionJob):
+class Bounded(RefitJob):
     """Linear regression within the public bounds, one round."""
 
     name, settings = "regression-bounded", BoundedSettings
@@ -149,8 +133,7 @@ class Projected(Bounded):
     name, settings = "regression", Settings
 
     def plan(self, schema: Schema, settings: Any, conditions: Conditions) -> list[Stage]:
-        first, second = "on centres and scales", "on the regression"
-        return [Stage(1, settings.std_share, first), Stage(1, 1 - settings.std_share, second)]
+        return two_rounds(settings.std_share)
 
     def make(self, schema: Schema, settings: Any, conditions: Conditions) -> Job[Coefficients]:
         return regression_with_projection(schema, std_share=settings.std_share)

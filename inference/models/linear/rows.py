@@ -2,9 +2,8 @@
 
 **Complete rows** have no missing value. A row with one counts as zero (`dca_proto.statistics.contribution`): it adds
 nothing to a sum, but the public n counts it. So m, the number of complete rows, is private. Where each row has a
-constant feature c the sum of its squares is m c², and is released with noise like every other term. One cannot simply
-replace it by n c²: the noise can hide missing rows, and their share can be as large as the noise in the intercept, or
-several times as large.
+constant feature c the sum of its squares is m c², and is released with noise like every other term. To replace it by
+n c² biases the intercept: the noise can hide missing rows, as many as several times its own size in the intercept.
 
     c² m + N(0, s²)                        what was released
     p(m) ∝ exp(-(n - m)/(n q)), m <= n     before: a share of about q = `MISSING` of the rows lacks a value, and that
@@ -22,10 +21,10 @@ clips the scaled target to ±q. Where y = vᵀβ + r, also s y = (s v)ᵀβ + s 
     xx = Σ s² v vᵀ,    xy = Σ s² v y,    yy = Σ s² y²
 
 are the sums of a regression with weights s² that depend on the features alone: Mallows' estimator of robust statistics.
-It has no bias from skewed, heavy-tailed or collinear features, whereas features that are clipped one by one have: with
-log-normal ones, 50,000 rows and ε = 4, 90 % intervals of clipped features covered 25 %. There is no threshold of the
-features to search, and none to err in: scales only say how columns weigh against each other. A sphere in d + 1
-dimensions has the sensitivity √2 (1 + q²/2) and squares of 1/(d + 1), the box of ±p about 2p²d for squares of 1.
+It has no bias from skewed, heavy-tailed or collinear features, whereas features that are clipped one by one have (with
+log-normal ones, 50,000 rows and ε = 4, their 90 % intervals covered 25 %), and there is no threshold to search: scales
+only say how columns weigh against each other. A sphere in d + 1 dimensions has the sensitivity √2 (1 + q²/2) and
+squares of 1/(d + 1), the box of ±p about 2p²d for squares of 1.
 
 **What the weights cost.** Beside least squares without noise, variances of slopes are 1.3 times as large for normal
 features, 2 to 4 times for heavy tails, whose far rows would inform most. At 50,000 rows and ε = 4 that equals the
@@ -34,9 +33,8 @@ noise.
 **The target's bound** q is the smallest whose bias stays below a third of the spread (`target_bound`). If a share of
 1 - κ of the slopes' information is clipped, a slope loses about that share (exactly, for normal targets: Bussgang's
 theorem). A slope that explains half of the target has the most to lose. The spread is that of the noise in the second
-round and of the residuals. Features and half of the target are normal there; the residuals have Student's t law with 5
-degrees of freedom. What a worse law costs is not in the spread: the result warns where the target's mean square shows
-that much of it was clipped.
+round and of the residuals, Student's t with 5 degrees of freedom; the rest is normal there. A worse law is not in the
+spread: the result warns where the target's mean square shows that much of it was clipped.
 
 **The residuals' spread.** Cov(Σ s² v r) is λ⁻¹ Σ s⁴ v vᵀ, of which the sums say nothing directly. Were features normal,
 xx would tell their covariance, and so the weights' law (`weighted`): in the features' eigenbasis it is a fixed point of

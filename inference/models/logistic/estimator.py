@@ -11,6 +11,7 @@ prior in units of its own scale. The spread includes the privacy noise; `predict
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from inference.columns import Array
 from inference.errors import DataError
 from inference.locate import STATISTIC as PHASES
 from inference.models.coefficients import Coefficients, probability
-from inference.models.estimator import RegressionEstimator, composed
+from inference.models.estimator import RegressionEstimator, composed, required
 from inference.models.glm.families import Bernoulli
 from inference.models.glm.scored_fit import STATISTIC as SCORES
 from inference.models.glm.scored_fit import exact_fit
@@ -37,6 +38,7 @@ from inference.variational.mean_field_job import VariationalSettings
 from inference.variational.models import PRIOR_SD
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PrivateLogisticRegression(ClassifierMixin, RegressionEstimator):  # type: ignore[misc]
     """Bayesian logistic regression of two classes with intercept, from rows or over rounds.
 
@@ -58,28 +60,14 @@ class PrivateLogisticRegression(ClassifierMixin, RegressionEstimator):  # type: 
         private_, epsilon_, delta_, warnings_, n_features_in_, feature_names_in_: `PrivateEstimator`.
     """
 
-    classes_: NDArray[Any]
-
-    def __init__(
-        self,
-        *,
-        prior_sd: float = PRIOR_SD,
-        schema: Schema | None = None,
-        method: str = AUTO,
-        epochs: int | None = None,
-        batch: int = 0,
-        clip: float | None = None,
-        rate: float = VariationalSettings.rate,
-        random_state: int | np.random.Generator | None = None,
-    ) -> None:
-        self.prior_sd = prior_sd
-        self.schema = schema
-        self.method = method
-        self.epochs = epochs
-        self.batch = batch
-        self.clip = clip
-        self.rate = rate
-        self.random_state = random_state
+    prior_sd: float = PRIOR_SD
+    schema: Schema | None = None
+    method: str = AUTO
+    epochs: int | None = None
+    batch: int = 0
+    clip: float | None = None
+    rate: float = VariationalSettings.rate
+    random_state: int | np.random.Generator | None = None
 
     def decision_function(self, X: Any) -> Array:
         """The posterior mean of the log odds of the second class, shape ``(k,)``."""
@@ -101,7 +89,7 @@ class PrivateLogisticRegression(ClassifierMixin, RegressionEstimator):  # type: 
         check_is_fitted(self, "fit_")
         return self.fit_.linear_predictor(self._checked(X))
 
-    def _validated(self, X: Any, y: Any) -> tuple[Array, Any]:
+    def _of_rows(self, X: Any, y: Any) -> Coefficients:
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         self.classes_, second = np.unique(y, return_inverse=True)
@@ -109,10 +97,7 @@ class PrivateLogisticRegression(ClassifierMixin, RegressionEstimator):  # type: 
             raise DataError("Only binary classification is supported. The type of the target is multiclass.")
         if len(self.classes_) < 2:
             raise DataError(f"all rows are of one class, {self.classes_[0]!r}; expected rows of two classes")
-        return X, second.astype(float)
-
-    def _of_rows(self, X: Any, y: Any) -> Coefficients:
-        return exact_fit(X, y, Bernoulli(), self.prior_sd)
+        return exact_fit(X, second.astype(float), Bernoulli(), self.prior_sd)
 
     def _of_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> Coefficients:
         if {one.statistic for one in aggregates} == {PHASES}:
@@ -125,7 +110,8 @@ class PrivateLogisticRegression(ClassifierMixin, RegressionEstimator):  # type: 
         self.classes_ = columns.centre[-1] + columns.scale[-1] * columns.bound[-1] * np.array([-1.0, 1.0])
         return fit
 
-    def _job(self, schema: Schema) -> Job[Coefficients]:
+    def _job(self) -> Job[Coefficients]:
+        schema = required(self.schema)
         bounds = schema.bounds[schema.target]
         self.classes_ = np.array([bounds.lower, bounds.upper])
         return logistic_regression(
@@ -136,16 +122,16 @@ class PrivateLogisticRegression(ClassifierMixin, RegressionEstimator):  # type: 
             prior_sd=self.prior_sd,
         )
 
-    def _spent(self, results: Sequence[tuple[RoundRequest, NoisyAggregate]]) -> tuple[float, float] | None:
+    def _spent(self, fit: Any, results: Sequence[tuple[RoundRequest, NoisyAggregate]]) -> tuple[float, float] | None:
         """(ε, δ) of a client that took part in the rounds of all clients and in as many others as there are epochs."""
         aggregates = [aggregate for _, aggregate in results]
         others = sum(request.statistic != "gradient" for request, _ in results)
-        return composed(aggregates[: others + self.fit_.epochs])
+        return composed(aggregates[: others + fit.epochs])
 
     def _keep(self, fit: Coefficients) -> None:
-        self.fit_ = fit
-        self.intercept_, self.intercept_sd_ = np.array([fit.intercept]), np.array([fit.intercept_sd])
-        self.coef_, self.coef_sd_ = fit.coefficients[None], fit.coefficient_sd[None]
+        super()._keep(fit)
+        for name in ("coef_", "coef_sd_", "intercept_", "intercept_sd_"):
+            setattr(self, name, np.array([getattr(self, name)]))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -26,11 +26,11 @@ from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from dca_proto.wording import listed
 from inference.columns import Array, Standardisation
 from inference.errors import DataError, unknown
-from inference.jobs.base import Conditions, Stage
+from inference.jobs.base import Conditions, RefitJob, Stage
 from inference.jobs.settings import require_choice, require_positive, setting
 from inference.jobs.variational import stages
 from inference.locate import locate, located_by
-from inference.models.coefficients import LOGIT, Coefficients, NormalPosterior, RegressionJob, is_positive
+from inference.models.coefficients import LOGIT, Coefficients, NormalPosterior, is_positive
 from inference.models.glm.families import Bernoulli
 from inference.models.glm.job import ROUNDS, scores, stages_of
 from inference.models.glm.scored_fit import exact_fit
@@ -199,7 +199,7 @@ def reference(train: Problem, settings: Settings) -> Coefficients:
     return exact_fit(train.X, y, Bernoulli(), settings.prior_sd, (*train.schema.features, "y"))
 
 
-class Logistic(RegressionJob):
+class Logistic(RefitJob):
     """Logistic regression."""
 
     name, title, settings = "logistic", "Effect on the log odds of {target}", Settings

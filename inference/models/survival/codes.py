@@ -52,7 +52,7 @@ def codes(intervals: int) -> Codes:
     factor = strategy(curve_jacobian(shares))
     words = np.rint(factor * (SIZE / np.sqrt((factor**2).sum(axis=0).max()))).astype(int)
     words = np.vstack([words, np.full(len(shares), CONSTANT)])
-    return tuple(tuple(int(entry) for entry in word) for word in words.T)
+    return tuple(map(tuple, words.T.tolist()))
 
 
 def guessed_shares(intervals: int) -> Array:
@@ -80,14 +80,10 @@ def strategy(workload: Array) -> Array:
     u = np.full(m, 1 / m)
     for _ in range(ITERATIONS):
         root = np.sqrt(u)
-        M = centring @ (_square_root(root[:, None] * W * root) / np.outer(root, root)) @ centring
+        values, vectors = np.linalg.eigh(root[:, None] * W * root)
+        square_root = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
+        M = centring @ (square_root / np.outer(root, root)) @ centring
         u = u * np.diag(M)
         u /= u.sum()
     values, vectors = np.linalg.eigh(M)
     return np.asarray((vectors * np.sqrt(np.maximum(values, 0))).T[1:])  # without the direction of the sum, whose is 0
-
-
-def _square_root(matrix: Array) -> Array:
-    """Of a positive semidefinite matrix."""
-    values, vectors = np.linalg.eigh(matrix)
-    return np.asarray((vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T)

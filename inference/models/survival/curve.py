@@ -34,9 +34,8 @@ noisy ones it is too large: to second order in the noise, of covariance Σ, with
 
 and where few are at risk no expansion holds. The nearest possible counts are no farther from the true ones, which are
 in the same convex set, and much of the noise is gone. With 500 rows at ε = 0.5, in the three designs of
-`scripts/check_survival.py`, ∇UΣ∇Uᵀ was 167, 239 and 313 on average at the noisy counts, 160, 214 and 234 at the nearest
-ones, 153, 215 and 224 at the exact ones. A test at level 5 % rejected in 4.0, 4.9 and 3.1 % of 2,000 trials each at the
-noisy counts, in 4.6, 5.8 and 5.5 % at the nearest ones, in 5.0, 5.8 and 5.9 % at the exact ones.
+`scripts/check_survival.py`, a test at level 5 % rejected in 4.0, 4.9 and 3.1 % of 2,000 trials each at the noisy
+counts, in 4.6, 5.8 and 5.5 % at the nearest ones, in 5.0, 5.8 and 5.9 % at the exact ones.
 """
 
 from __future__ import annotations
@@ -144,32 +143,25 @@ def counts_of(sums: NoisySums, statistic: Survival, prior_rows: float = PRIOR_RO
     even = np.full(cells, sums.n / cells)
     inverse = np.linalg.pinv(words @ free)
     mean = even + free @ (inverse @ (sums.value - words @ even))
+    of_all, _, rank, _ = np.linalg.lstsq(words, np.eye(len(words)), rcond=None)
+    total = of_all.sum(axis=0)  # of the release: the number of rows that it says
+    surplus = float((total @ sums.value - sums.n) / (sd * np.linalg.norm(total))) if sd > 0 else 0.0
     return Counts(
         statistic,
         mean.reshape(statistic.groups, -1),
         sd * free @ inverse,
         sums.n,
-        _surplus(words, sums.value, sums.n, sd),
+        float("nan") if rank < cells else surplus,
         prior_rows,
     )
-
-
-def _surplus(words: Array, value: Array, n: int, sd: float) -> float:
-    """The number of rows that the release itself says, less n, in standard deviations."""
-    inverse, _, rank, _ = np.linalg.lstsq(words, np.eye(len(words)), rcond=None)
-    if rank < words.shape[1]:
-        return float("nan")
-    total = inverse.sum(axis=0)
-    return float((total @ value - n) / (sd * np.linalg.norm(total))) if sd > 0 else 0.0
 
 
 def exact_counts(statistic: Survival, rows: Array, prior_rows: float = PRIOR_ROWS) -> Counts:
     """The counts of rows at hand, without noise, shape of the rows ``(n, columns)``."""
     rows = rows[np.isfinite(rows).all(axis=1)]
     mean = np.bincount(statistic.cells_of(rows), minlength=statistic.cells).astype(float)
-    return Counts(
-        statistic, mean.reshape(statistic.groups, -1), np.zeros((statistic.cells, 1)), len(rows), prior_rows=prior_rows
-    )
+    mean, root = mean.reshape(statistic.groups, -1), np.zeros((statistic.cells, 1))
+    return Counts(statistic, mean, root, len(rows), prior_rows=prior_rows)
 
 
 def curves(counts: Counts, draws: int, rng: np.random.Generator) -> Array:

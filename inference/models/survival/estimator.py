@@ -10,6 +10,7 @@ Over rounds, columns are found by their names.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,10 @@ from dca_proto.aggregate import NoisyAggregate
 from inference.bounds import Interval
 from inference.errors import DataError
 from inference.models.estimator import PrivateEstimator
-from inference.models.survival.columns import Columns
 from inference.models.survival.curve import PRIOR_ROWS
 from inference.models.survival.hazards import EFFECT_SD
 from inference.models.survival.rounds import (
+    Columns,
     HazardsFit,
     SurvivalFit,
     curves_from,
@@ -33,9 +34,10 @@ from inference.models.survival.rounds import (
     hazards_job,
 )
 from inference.problem import Array, Problem, Schema
-from inference.rounds import Rounds, run
+from inference.rounds import Job
 
 
+@dataclass(eq=False, repr=False)
 class PrivateKaplanMeier(PrivateEstimator):
     """Survival curves with bands, and the log-rank test, from rows, an aggregate or over rounds.
 
@@ -52,24 +54,14 @@ class PrivateKaplanMeier(PrivateEstimator):
         private_, epsilon_, delta_, warnings_, n_features_in_, feature_names_in_: `PrivateEstimator`.
     """
 
-    def __init__(
-        self,
-        times: Sequence[float] = (),
-        *,
-        duration: str = "duration",
-        event: str = "event",
-        group: str | None = None,
-        groups: int = 2,
-        prior_rows: float = PRIOR_ROWS,
-        random_state: int | np.random.Generator | None = None,
-    ) -> None:
-        self.times = times
-        self.duration = duration
-        self.event = event
-        self.group = group
-        self.groups = groups
-        self.prior_rows = prior_rows
-        self.random_state = random_state
+    times: Sequence[float] = ()
+    _: KW_ONLY
+    duration: str = "duration"
+    event: str = "event"
+    group: str | None = None
+    groups: int = 2
+    prior_rows: float = PRIOR_ROWS
+    random_state: int | np.random.Generator | None = None
 
     def predict(self, times: Any) -> Array:
         """The posterior mean of each group's S at these times, shape ``(G, k)``; between the grid's, on a line.
@@ -78,7 +70,7 @@ class PrivateKaplanMeier(PrivateEstimator):
             DataError: a time is below 0 or beyond the grid, of which nothing is known.
         """
         check_is_fitted(self, "fit_")
-        asked, grid = np.asarray(times, dtype=np.float64), np.r_[0.0, self.fit_.times]
+        asked, grid = np.asarray(times, dtype=np.float64), np.r_[0.0, self.fit_.columns.times]
         if not ((asked >= 0) & (asked <= grid[-1])).all():
             raise DataError(f"times from {asked.min():g} to {asked.max():g}; the grid is from 0 to {grid[-1]:g}")
         return np.array([np.interp(asked, grid, np.r_[1.0, curve]) for curve in self.survival_])
@@ -87,23 +79,22 @@ class PrivateKaplanMeier(PrivateEstimator):
         times = tuple(map(float, self.times))
         return Columns(self.duration, self.event, times, self.group, self.groups if self.group else 1)
 
-    def _fit_rows(self, X: Any, y: Any) -> None:
+    def _of_rows(self, X: Any, y: Any) -> SurvivalFit:
         columns, rows = self._columns(), check_array(X, dtype=np.float64)
         if rows.shape[1] != len(names := columns.names):
             raise DataError(f"rows have {rows.shape[1]} columns; expected {len(names)}: {', '.join(names)}")
         bounds = dict.fromkeys(names, Interval(0, max((*columns.times, 1.0))))
         problem = Problem("rows", Schema(names[1:], columns.duration, bounds), rows[:, 1:], rows[:, 0])
-        self._keep(exact_curves(problem, columns, self._rng, self.prior_rows))
+        return exact_curves(problem, columns, self._rng, self.prior_rows)
 
-    def _fit_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> None:
+    def _of_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> SurvivalFit:
         if len(aggregates) > 1:
             raise DataError(f"found {len(aggregates)} aggregates; a survival curve is of one round")
         seed = int(self._rng.integers(2**63))
-        self._keep(curves_from(aggregates[0], self._columns(), seed, prior_rows=self.prior_rows))
+        return curves_from(aggregates[0], self._columns(), seed, prior_rows=self.prior_rows)
 
-    def _fit_rounds(self, rounds: Rounds) -> bool:
-        self._keep(run(curves_job(self._columns(), rng=self._rng, prior_rows=self.prior_rows), rounds))
-        return self.fit_.private
+    def _job(self) -> Job[SurvivalFit]:
+        return curves_job(self._columns(), rng=self._rng, prior_rows=self.prior_rows)
 
     @property
     def _rng(self) -> np.random.Generator:
@@ -111,10 +102,10 @@ class PrivateKaplanMeier(PrivateEstimator):
 
     def _keep(self, fit: SurvivalFit) -> None:
         self._name_features(fit.columns.names)
-        self.fit_ = fit
-        self.survival_, self.band_, self.log_rank_ = fit.survival, fit.band(), fit.log_rank
+        self.fit_, self.survival_, self.band_, self.log_rank_ = fit, fit.survival, fit.band(), fit.log_rank
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PrivateProportionalHazards(PrivateEstimator):
     """Proportional hazards, constant within intervals, from rows, both rounds' aggregates, or over two rounds.
 
@@ -131,22 +122,12 @@ class PrivateProportionalHazards(PrivateEstimator):
         private_, epsilon_, delta_, warnings_, n_features_in_, feature_names_in_: `PrivateEstimator`.
     """
 
-    def __init__(
-        self,
-        *,
-        schema: Schema | None = None,
-        event: str = "event",
-        group: str | None = None,
-        intervals: int = 4,
-        times: Sequence[float] | None = None,
-        prior_sd: float = EFFECT_SD,
-    ) -> None:
-        self.schema = schema
-        self.event = event
-        self.group = group
-        self.intervals = intervals
-        self.times = times
-        self.prior_sd = prior_sd
+    schema: Schema | None = None
+    event: str = "event"
+    group: str | None = None
+    intervals: int = 4
+    times: Sequence[float] | None = None
+    prior_sd: float = EFFECT_SD
 
     def predict(self, X: Any) -> Array:
         """The log hazard ratio of rows of features to one at the centre, within a group, shape ``(k,)``."""
@@ -162,30 +143,27 @@ class PrivateProportionalHazards(PrivateEstimator):
             raise DataError("no features beside event and group; name some in schema, or take PrivateKaplanMeier")
         return self.schema, columns
 
-    def _fit_rows(self, X: Any, y: Any) -> None:
+    def _of_rows(self, X: Any, y: Any) -> HazardsFit:
         schema, columns = self._columns()
         if y is None:
             raise DataError("durations are missing; give them as y, as in fit(X, durations)")
         X, durations = check_array(X, dtype=np.float64), np.asarray(y, dtype=np.float64)
         if X.shape != (len(durations), len(schema.features)):
             raise DataError(f"X has shape {X.shape}; expected a row for each duration of: {', '.join(schema.features)}")
-        self._keep(exact_hazards(Problem("rows", schema, X, durations), columns, self.prior_sd))
+        return exact_hazards(Problem("rows", schema, X, durations), columns, self.prior_sd)
 
-    def _fit_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> None:
+    def _of_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> HazardsFit:
         if [one.statistic for one in aggregates] != ["phases", "survival-regression"]:
             found = ", ".join(one.statistic for one in aggregates)
             raise DataError(
                 f"found aggregates of {found}; expected both of the job's rounds, of phases and survival-regression"
             )
-        _, columns = self._columns()
-        self._keep(hazards_from(aggregates[0], aggregates[1], columns, prior_sd=self.prior_sd))
+        return hazards_from(aggregates[0], aggregates[1], self._columns()[1], prior_sd=self.prior_sd)
 
-    def _fit_rounds(self, rounds: Rounds) -> bool:
-        self._keep(run(hazards_job(*self._columns(), prior_sd=self.prior_sd), rounds))
-        return self.fit_.private
+    def _job(self) -> Job[HazardsFit]:
+        return hazards_job(*self._columns(), prior_sd=self.prior_sd)
 
     def _keep(self, fit: HazardsFit) -> None:
         self._name_features(fit.columns.features)
-        self.fit_ = fit
+        self.fit_, (self.group_coef_, self.group_coef_sd_) = fit, fit.group_effects
         self.coef_, self.coef_sd_ = fit.coefficients, fit.coefficient_sd
-        self.group_coef_, self.group_coef_sd_ = fit.group_effects

@@ -20,14 +20,14 @@ numbers in each iteration, projected as clients project theirs.
 **Posterior.** `inference.laplace` finds the mode with C held fixed in each pass (quasi-likelihood: without noise its
 score is that of the multinomial counts); the posterior is taken for normal there, with the information of the sums and
 the prior. Priors are weak: of log hazards per interval about those of half the rows having an event, with a standard
-deviation of 3; of β and α 2.5 by default; of m 1, of ln of Σ's Cholesky factor's diagonal ½ and of its other entries
-½, for standardised features. A test compares the posterior with NUTS.
+deviation of 3; of β and α 2.5 by default; of m 1. Those of ln of the diagonal of Σ's Cholesky factor and of its other
+entries are ½, for standardised features. A test compares the posterior with that of NUTS.
 
 **Codes.** β is learned from Σ_i x_i v(c_i) with v(c) = (had an event) - (cumulative hazard when it left), the
 martingale residual at a public guess. That is the score of β at 0, so one number for each feature does nearly what
-those of all cells would. It is released beside Σ_i x_i, so that m is known. How large the codes of cells, of features
-and of squares are beside each other was measured at n = 2,000, |β| = 0.5 and σ/Δ = 4. For 1 to 3 groups, 1 to 12
-intervals and 1 to 20 features, the variance of β and α is within a tenth of the best of 100 choices.
+those of all cells would. It is released beside Σ_i x_i, so that m is known. The sizes of the codes beside each other
+are the best of those measured at n = 2,000, |β| = 0.5 and σ/Δ = 4; for 1 to 3 groups, 1 to 12 intervals and 1 to 20
+features, the variance of β and α is within a tenth of the best of 100 choices.
 
 **What it leaves out.** Features that are not normal within groups. At β = 0.5 a binary or log-normal one is
 off by up to 0.02 (`scripts/check_survival.py`). That is little beside the noise, but at N = 50,000 and ε = 4 the 95 %
@@ -76,58 +76,6 @@ class Parameters(NamedTuple):
     factor: Array
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Where each parameter stands in θ. Attributes: K, G and d."""
-
-    intervals: int
-    groups: int
-    features: int
-
-    @cached_property
-    def places(self) -> dict[str, slice]:
-        """Of each block."""
-        k, g, d = self.intervals, self.groups, self.features
-        sizes = {"log_hazard": k, "log_censoring": g * k, "shares": g - 1, "group_effect": g - 1, "effect": d,
-                 "mean": g * d, "diagonal": d, "below": d * (d - 1) // 2}  # fmt: skip
-        ends = np.cumsum([0, *sizes.values()])
-        return {name: slice(ends[i], ends[i + 1]) for i, name in enumerate(sizes)}
-
-    @property
-    def size(self) -> int:
-        """Of θ."""
-        return int(self.places["below"].stop)
-
-    def prior(self, effect_sd: float = EFFECT_SD) -> tuple[Array, Array]:
-        """Mean and precision of each number's normal prior, shapes ``(p,)``. Args: effect_sd: of β and α."""
-        mean, sd = np.zeros(self.size), np.full(self.size, effect_sd)
-        start = {"log_hazard": guess.SURVIVORS, "log_censoring": 1 - guess.CENSORED}
-        for name, left in start.items():
-            mean[self.places[name]] = np.log(-np.log(left) / self.intervals)
-            sd[self.places[name]] = LOG_HAZARD_SD
-        sd[self.places["mean"]] = MEAN_SD
-        sd[self.places["diagonal"]] = sd[self.places["below"]] = FACTOR_SD
-        return mean, 1 / sd**2
-
-    def parts(self, theta: Array) -> Parameters:
-        """θ of shape ``(..., p)`` in its parts."""
-        lead, d, at = theta.shape[:-1], self.features, self.places
-        zero = np.zeros((*lead, 1))
-        weights = np.exp(np.concatenate([zero, theta[..., at["shares"]]], axis=-1))
-        factor = np.zeros((*lead, d, d), dtype=theta.dtype)
-        factor[..., np.arange(d), np.arange(d)] = np.exp(theta[..., at["diagonal"]])
-        factor[(..., *np.tril_indices(d, -1))] = theta[..., at["below"]]
-        return Parameters(
-            theta[..., at["log_hazard"]],
-            theta[..., at["log_censoring"]].reshape(*lead, self.groups, self.intervals),
-            weights / weights.sum(axis=-1, keepdims=True),
-            np.concatenate([zero, theta[..., at["group_effect"]]], axis=-1),
-            theta[..., at["effect"]],
-            theta[..., at["mean"]].reshape(*lead, self.groups, d),
-            factor,
-        )
-
-
 def cell_probabilities(log_hazard: Array, log_censoring: Array) -> Array:
     """Of events in each interval, of censored ones, and of neither: shape ``(..., 2K + 1)`` of ``(..., K)`` each."""
     hazard, censoring = np.exp(log_hazard), np.exp(log_censoring)
@@ -137,79 +85,115 @@ def cell_probabilities(log_hazard: Array, log_censoring: Array) -> Array:
     return np.concatenate([within * hazard, within * censoring, left[..., -1:]], axis=-1)
 
 
-def expected(theta: Array, layout: Layout, statistic: SurvivalRegression) -> Array:
-    """μ(θ), the mean of one row's statistic, shape ``(..., D)`` of θ ``(..., p)``, real or complex."""
-    known = layout.parts(theta)
-    slope = np.einsum("...ij,...kj,...k->...i", known.factor, known.factor, known.effect)  # Σβ
-    spread = np.sqrt((slope * known.effect).sum(axis=-1) + SPREAD_MIN)[..., None, None]
-    z, weight = hermegauss(NODES)
-    centre = known.group_effect + (known.mean @ known.effect[..., None])[..., 0]
-    eta = centre[..., None] + spread * z  # (..., G, nodes)
-    cells = cell_probabilities(
-        known.log_hazard[..., None, None, :] + eta[..., None], known.log_censoring[..., None, :] + 0 * eta[..., None]
-    )
-    weight = weight / weight.sum()
-    found = np.einsum("...gqc,q->...gc", cells, weight) * known.shares[..., None]
-    tilt = np.einsum("...gqc,q->...gc", cells, weight * z) * known.shares[..., None] / spread
-    first = found[..., None] * known.mean[..., None, :] + tilt[..., None] * slope[..., None, None, :]
-    lead, d = theta.shape[:-1], layout.features
-    by_cell = first.reshape(*lead, -1, d)
-    sums = np.einsum("ca,...cd->...ad", statistic.factors, by_cell)
-    square = known.factor @ np.swapaxes(known.factor, -1, -2)
-    square = square + np.einsum("...g,...gi,...gj->...ij", known.shares, known.mean, known.mean)
-    return np.concatenate(
-        [
-            found.reshape(*lead, -1) @ statistic.words,
-            sums.reshape(*lead, -1),
-            statistic.square_weight * square[(..., *np.triu_indices(d))],
-        ],
-        axis=-1,
-    )
+@dataclass(frozen=True)
+class Model:
+    """The law of one row's statistic, given θ of shape ``(p,)``."""
 
+    statistic: SurvivalRegression
 
-def covariance(theta: Array, layout: Layout, statistic: SurvivalRegression) -> Array:
-    """C(θ), of one row's statistic, from simulated rows, shape ``(D, D)``."""
-    known, rng = layout.parts(theta), np.random.default_rng(0)
-    group = np.minimum((rng.random(SIMULATED)[:, None] > np.cumsum(known.shares)).sum(axis=1), layout.groups - 1)
-    x = known.mean[group] + rng.standard_normal((SIMULATED, layout.features)) @ known.factor.T
-    eta = known.group_effect[group] + x @ known.effect
-    cells = cell_probabilities(known.log_hazard + eta[:, None], known.log_censoring[group])
-    own = (rng.random(SIMULATED)[:, None] > np.cumsum(cells[:, :-1], axis=1)).sum(axis=1)
-    place = group * cells.shape[1] + own
-    x = np.clip(x, -np.array(statistic.bound), statistic.bound)
-    x *= np.minimum(1, statistic.radius / np.maximum(np.linalg.norm(x, axis=1), 1e-12))[:, None]
-    sums = (statistic.factors[place][:, :, None] * x[:, None, :]).reshape(SIMULATED, -1)
-    upper = np.triu_indices(layout.features)
-    rows = np.hstack([statistic.words[place], sums, statistic.square_weight * x[:, upper[0]] * x[:, upper[1]]])
-    return np.asarray(np.cov(rows.T))
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """K, G and d."""
+        return len(self.statistic.times), self.statistic.groups, len(self.statistic.centre)
 
+    @cached_property
+    def places(self) -> dict[str, slice]:
+        """Where each block of parameters stands in θ."""
+        k, g, d = self.shape
+        sizes = {"log_hazard": k, "log_censoring": g * k, "shares": g - 1, "group_effect": g - 1, "effect": d,
+                 "mean": g * d, "diagonal": d, "below": d * (d - 1) // 2}  # fmt: skip
+        ends = np.cumsum([0, *sizes.values()])
+        return {name: slice(ends[i], ends[i + 1]) for i, name in enumerate(sizes)}
 
-def jacobian(theta: Array, layout: Layout, statistic: SurvivalRegression) -> Array:
-    """Of μ by θ, shape ``(D, p)``, exact to rounding."""
-    moved = theta + 1j * COMPLEX_STEP * np.eye(theta.size)
-    return np.asarray(expected(moved, layout, statistic).imag.T / COMPLEX_STEP)
+    def prior(self, effect_sd: float = EFFECT_SD) -> tuple[Array, Array]:
+        """Mean and precision of each number's normal prior, shapes ``(p,)``. Args: effect_sd: of β and α."""
+        size = self.places["below"].stop
+        mean, sd = np.zeros(size), np.full(size, effect_sd)
+        for name, left in {"log_hazard": guess.SURVIVORS, "log_censoring": 1 - guess.CENSORED}.items():
+            mean[self.places[name]] = np.log(-np.log(left) / len(self.statistic.times))
+            sd[self.places[name]] = LOG_HAZARD_SD
+        sd[self.places["mean"]] = MEAN_SD
+        sd[self.places["diagonal"]] = sd[self.places["below"]] = FACTOR_SD
+        return mean, 1 / sd**2
 
+    def parts(self, theta: Array) -> Parameters:
+        """θ of shape ``(..., p)`` in its parts."""
+        lead, (k, g, d), at = theta.shape[:-1], self.shape, self.places
+        zero = np.zeros((*lead, 1))
+        weights = np.exp(np.concatenate([zero, theta[..., at["shares"]]], axis=-1))
+        factor = np.zeros((*lead, d, d), dtype=theta.dtype)
+        factor[..., np.arange(d), np.arange(d)] = np.exp(theta[..., at["diagonal"]])
+        factor[(..., *np.tril_indices(d, -1))] = theta[..., at["below"]]
+        return Parameters(
+            theta[..., at["log_hazard"]],
+            theta[..., at["log_censoring"]].reshape(*lead, g, k),
+            weights / weights.sum(axis=-1, keepdims=True),
+            np.concatenate([zero, theta[..., at["group_effect"]]], axis=-1),
+            theta[..., at["effect"]],
+            theta[..., at["mean"]].reshape(*lead, g, d),
+            factor,
+        )
 
-def fit(sums: NoisySums, layout: Layout, statistic: SurvivalRegression, effect_sd: float = EFFECT_SD) -> laplace.Mode:
-    """The posterior of θ given a noisy sum of the statistic.
+    def mean(self, theta: Array) -> Array:
+        """μ(θ), the mean of one row's statistic, shape ``(..., D)`` of θ ``(..., p)``, real or complex."""
+        known, statistic, lead, d = self.parts(theta), self.statistic, theta.shape[:-1], self.shape[2]
+        slope = np.einsum("...ij,...kj,...k->...i", known.factor, known.factor, known.effect)  # Σβ
+        spread = np.sqrt((slope * known.effect).sum(axis=-1) + SPREAD_MIN)[..., None, None]
+        z, weight = hermegauss(NODES)
+        centre = known.group_effect + (known.mean @ known.effect[..., None])[..., 0]
+        eta = (centre[..., None] + spread * z)[..., None]  # (..., G, nodes, 1)
+        cells = cell_probabilities(
+            known.log_hazard[..., None, None, :] + eta, known.log_censoring[..., None, :] + 0 * eta
+        )
+        weight = weight / weight.sum()
+        found = np.einsum("...gqc,q->...gc", cells, weight) * known.shares[..., None]
+        tilt = np.einsum("...gqc,q->...gc", cells, weight * z) * known.shares[..., None] / spread
+        first = found[..., None] * known.mean[..., None, :] + tilt[..., None] * slope[..., None, None, :]
+        sums = np.einsum("ca,...cd->...ad", statistic.factors, first.reshape(*lead, -1, d))
+        square = known.factor @ np.swapaxes(known.factor, -1, -2)
+        square = square + np.einsum("...g,...gi,...gj->...ij", known.shares, known.mean, known.mean)
+        of_cells, squares = found.reshape(*lead, -1) @ statistic.words, square[(..., *np.triu_indices(d))]
+        return np.concatenate([of_cells, sums.reshape(*lead, -1), statistic.square_weight * squares], axis=-1)
 
-    Raises:
-        DataError: the sum does not fit the statistic, or ``effect_sd`` is not above 0.
-    """
-    if not 0 < effect_sd < np.inf:
-        raise DataError(f"prior_sd is {effect_sd:g}; expected a number above 0")
-    if sums.value.shape != (statistic.dimension,):
-        raise DataError(f"the sum has {sums.value.size} coordinates; expected {statistic.dimension}")
-    centre, precision = layout.prior(effect_sd)
-    law = laplace.Law(
-        lambda theta: sums.n * expected(theta, layout, statistic),
-        lambda theta: sums.n * jacobian(theta, layout, statistic),
-        lambda theta: (
-            np.zeros_like(sums.value),
-            sums.n * covariance(theta, layout, statistic) + np.diag(sums.noise_variance),
-        ),
-    )
-    return laplace.posterior(law, sums.value, centre, precision, centre)
+    def jacobian(self, theta: Array) -> Array:
+        """Of μ by θ, shape ``(D, p)``, exact to rounding."""
+        moved = theta + 1j * COMPLEX_STEP * np.eye(theta.size)
+        return np.asarray(self.mean(moved).imag.T / COMPLEX_STEP)
+
+    def covariance(self, theta: Array) -> Array:
+        """C(θ), of one row's statistic, from simulated rows, shape ``(D, D)``."""
+        known, statistic, rng, (_, groups, d) = self.parts(theta), self.statistic, np.random.default_rng(0), self.shape
+        group = np.minimum((rng.random(SIMULATED)[:, None] > np.cumsum(known.shares)).sum(axis=1), groups - 1)
+        x = known.mean[group] + rng.standard_normal((SIMULATED, d)) @ known.factor.T
+        eta = known.group_effect[group] + x @ known.effect
+        cells = cell_probabilities(known.log_hazard + eta[:, None], known.log_censoring[group])
+        own = (rng.random(SIMULATED)[:, None] > np.cumsum(cells[:, :-1], axis=1)).sum(axis=1)
+        place = group * cells.shape[1] + own
+        x = np.clip(x, -np.array(statistic.bound), statistic.bound)
+        x *= np.minimum(1, statistic.radius / np.maximum(np.linalg.norm(x, axis=1), 1e-12))[:, None]
+        sums = (statistic.factors[place][:, :, None] * x[:, None, :]).reshape(SIMULATED, -1)
+        i, j = np.triu_indices(d)
+        rows = np.hstack([statistic.words[place], sums, statistic.square_weight * x[:, i] * x[:, j]])
+        return np.asarray(np.cov(rows.T))
+
+    def posterior(self, sums: NoisySums, effect_sd: float = EFFECT_SD) -> laplace.Mode:
+        """The posterior of θ given a noisy sum of the statistic.
+
+        Raises:
+            DataError: the sum does not fit the statistic, or ``effect_sd`` is not above 0.
+        """
+        if not 0 < effect_sd < np.inf:
+            raise DataError(f"prior_sd is {effect_sd:g}; expected a number above 0")
+        if sums.value.shape != (self.statistic.dimension,):
+            raise DataError(f"the sum has {sums.value.size} coordinates; expected {self.statistic.dimension}")
+        centre, precision = self.prior(effect_sd)
+        none, noise = np.zeros_like(sums.value), np.diag(sums.noise_variance)
+        law = laplace.Law(
+            lambda theta: sums.n * self.mean(theta),
+            lambda theta: sums.n * self.jacobian(theta),
+            lambda theta: (none, sums.n * self.covariance(theta) + noise),
+        )
+        return laplace.posterior(law, sums.value, centre, precision, centre)
 
 
 # --- codes ------------------------------------------------------------------------------------------------------------
@@ -217,17 +201,12 @@ def fit(sums: NoisySums, layout: Layout, statistic: SurvivalRegression, effect_s
 FACTOR, CONSTANT, SQUARE = 32, 16, 8  # the largest v, what Σx is multiplied by, and the weight of squares
 
 
-def radius_for(features: int) -> float:
-    """Of the ball that standardised features are brought into: 1 in 1,000 normal rows lie outside."""
-    return float(np.sqrt(features) + 2.3)
-
-
 def statistic_of(
     columns: tuple[str, ...], times: tuple[float, ...], groups: int, centre: Array, scale: Array
 ) -> SurvivalRegression:
     """The statistic of features with these centres and scales."""
     features, intervals = len(centre), len(times)
-    radius = radius_for(features)
+    radius = float(np.sqrt(features) + 2.3)  # 1 in 1,000 normal rows lie outside
     hazard = -np.log(guess.SURVIVORS) / intervals * (np.arange(intervals) + 0.5)
     residual = np.r_[1 - hazard, -hazard, np.log(guess.SURVIVORS)]
     residual = residual - guess.guessed_shares(intervals) @ residual
@@ -241,6 +220,6 @@ def statistic_of(
         scale=tuple(map(float, scale)),
         bound=(radius,) * features,
         radius=radius,
-        feature_codes=tuple((int(one), CONSTANT) for one in word),
+        feature_codes=tuple((one, CONSTANT) for one in word.tolist()),
         square_weight=SQUARE,
     )

@@ -7,63 +7,47 @@ from dataclasses import dataclass
 from dca_proto.aggregate import NodeReleaseRequest, SecureSumRequest
 from dca_proto.wording import listed
 from inference.errors import DataError
-from inference.jobs.base import Conditions, LearningJob, Stage, one_round
-from inference.jobs.settings import require_count, require_positive, require_share, setting
-from inference.models.survival.columns import Columns
+from inference.jobs.base import Conditions, RefitJob, Stage, one_round, two_rounds
+from inference.jobs.settings import JobSettings, require_count, require_positive, require_share, setting
+from inference.models.survival import rounds
 from inference.models.survival.curve import PRIOR_ROWS
 from inference.models.survival.hazards import EFFECT_SD
-from inference.models.survival.rounds import (
-    ROWS_MAX,
-    STD_SHARE,
-    HazardsFit,
-    SurvivalFit,
-    curves_job,
-    exact_curves,
-    exact_hazards,
-    hazards_job,
-)
+from inference.models.survival.rounds import Columns, HazardsFit, SurvivalFit
 from inference.problem import Problem, Schema, stream
 from inference.rounds import Job
 
 
 @dataclass(frozen=True)
-class GridSettings:
+class GridSettings(JobSettings):
     """Of both jobs; the target is the duration."""
 
     event: str = setting("event", "The column that is 1 where the duration ended in an event, and 0 if censored.")
     group: str | None = setting(None, "A column of groups 0, 1, ..., to be compared; by default all rows are one.")
-    intervals: int = setting(12, "Intervals of one length, up to the duration's upper bound.")
+    intervals: int = setting(12, "Intervals of one length, up to the duration's upper bound.", require_count)
     times: tuple[float, ...] | None = setting(None, "Ends of the intervals instead, such as 3,6,12,24.")
-    rows_max: int = setting(ROWS_MAX, "Rows of a data node that count, those first.")
-
-    def __post_init__(self) -> None:
-        for name in ("intervals", "rows_max"):
-            require_count(name, getattr(self, name))
+    rows_max: int = setting(rounds.ROWS_MAX, "Rows of a data node that count, those first.", require_count)
 
 
 @dataclass(frozen=True)
 class Settings(GridSettings):
     """Of `survival`."""
 
-    prior_rows: float = setting(PRIOR_ROWS, "How many rows the prior of the shares of events is worth.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive("prior_rows", self.prior_rows)
+    prior_rows: float = setting(
+        PRIOR_ROWS, "How many rows the prior of the shares of events is worth.", require_positive
+    )
 
 
 @dataclass(frozen=True)
 class RegressionSettings(GridSettings):
     """Of `survival-regression`; columns that are neither event nor group are features."""
 
-    intervals: int = setting(4, "Intervals of constant hazard, up to the duration's upper bound.")
-    prior_sd: float = setting(EFFECT_SD, "Standard deviation of each standardised log hazard ratio's prior.")
-    std_share: float = setting(STD_SHARE, "The first round's share of the budget, between 0 and 1.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive("prior_sd", self.prior_sd)
-        require_share("std_share", self.std_share)
+    intervals: int = setting(4, "Intervals of constant hazard, up to the duration's upper bound.", require_count)
+    prior_sd: float = setting(
+        EFFECT_SD, "Standard deviation of each standardised log hazard ratio's prior.", require_positive
+    )
+    std_share: float = setting(
+        rounds.STD_SHARE, "The first round's share of the budget, between 0 and 1.", require_share
+    )
 
 
 def read(schema: Schema, settings: GridSettings) -> Columns:
@@ -71,7 +55,7 @@ def read(schema: Schema, settings: GridSettings) -> Columns:
     return Columns.of(schema, settings.event, settings.group, settings.times, settings.intervals)
 
 
-class SurvivalCurves(LearningJob):
+class SurvivalCurves(RefitJob):
     """Curves with bands, and the log-rank test."""
 
     name, title, dataset, settings = "survival", "Survival over {target}", "simulated-trial", Settings
@@ -87,10 +71,7 @@ class SurvivalCurves(LearningJob):
 
     def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[SurvivalFit]:
         columns, rng, kind = read(schema, settings), conditions.rng, conditions.kind
-        return curves_job(columns, rng=rng, private=schema.private, kind=kind, rows_max=settings.rows_max)
-
-    def learned(self, gave: SurvivalFit, schema: Schema, settings: Settings, conditions: Conditions) -> SurvivalFit:
-        return gave.refit(prior_rows=settings.prior_rows)
+        return rounds.curves_job(columns, rng=rng, private=schema.private, kind=kind, rows_max=settings.rows_max)
 
     def columns(self, settings: Settings) -> tuple[str, ...]:
         return (settings.event, *([settings.group] if settings.group else []))
@@ -102,10 +83,10 @@ class SurvivalCurves(LearningJob):
 
     def reference(self, train: Problem, settings: Settings) -> SurvivalFit:
         """The same curves from the exact counts."""
-        return exact_curves(train, read(train.schema, settings), stream(0, "reference"))
+        return rounds.exact_curves(train, read(train.schema, settings), stream(0, "reference"))
 
 
-class SurvivalRegression(LearningJob):
+class SurvivalRegression(RefitJob):
     """Proportional hazards."""
 
     name, title = "survival-regression", "Effect on the log hazard over {target}"
@@ -120,17 +101,11 @@ class SurvivalRegression(LearningJob):
             )
 
     def plan(self, schema: Schema, settings: RegressionSettings, conditions: Conditions) -> list[Stage]:
-        share = settings.std_share
-        return [Stage(1, share, "on centres and scales"), Stage(1, 1 - share, "on the regression")]
+        return two_rounds(settings.std_share)
 
     def make(self, schema: Schema, settings: RegressionSettings, conditions: Conditions) -> Job[HazardsFit]:
         columns, most, share = read(schema, settings), settings.rows_max, settings.std_share
-        return hazards_job(schema, columns, kind=conditions.kind, rows_max=most, std_share=share)
-
-    def learned(
-        self, gave: HazardsFit, schema: Schema, settings: RegressionSettings, conditions: Conditions
-    ) -> HazardsFit:
-        return gave.refit(prior_sd=settings.prior_sd)
+        return rounds.hazards_job(schema, columns, kind=conditions.kind, rows_max=most, std_share=share)
 
     def model(self, schema: Schema, settings: RegressionSettings) -> str:
         columns = read(schema, settings)
@@ -139,7 +114,7 @@ class SurvivalRegression(LearningJob):
 
     def reference(self, train: Problem, settings: RegressionSettings) -> HazardsFit:
         """The same model from the exact sums."""
-        return exact_hazards(train, read(train.schema, settings), settings.prior_sd)
+        return rounds.exact_hazards(train, read(train.schema, settings), settings.prior_sd)
 
 
 JOBS = {job.name: job for job in (SurvivalCurves(), SurvivalRegression())}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -14,7 +15,7 @@ from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, RoundRequest
 from dca_proto.statistics import Survival, SurvivalRegression, resolve
 from inference.columns import standardisation
 from inference.draws import CHAINS, DRAWS, InferenceData, attributes, inference_data
-from inference.errors import DataError
+from inference.errors import DataError, unknown
 from inference.jobs.estimates import BY_SD, score, standard_unit
 from inference.jobs.summary import HeldOut, Place, Standard, Summary
 from inference.laplace import Mode
@@ -22,23 +23,15 @@ from inference.locate import locate, located_by, repeated
 from inference.mcmc.posterior import LocalPosterior
 from inference.mcmc.sums import NoisySums
 from inference.models.coefficients import with_prior
+from inference.models.survival import curve
 from inference.models.survival.codes import codes
-from inference.models.survival.columns import Columns
-from inference.models.survival.curve import (
-    PRIOR_ROWS,
-    Counts,
-    LogRank,
-    counts_of,
-    curves,
-    exact_counts,
-    log_rank,
-    prior_curves,
-)
-from inference.models.survival.hazards import EFFECT_SD, Layout, fit, statistic_of
+from inference.models.survival.curve import PRIOR_ROWS, Counts, LogRank
+from inference.models.survival.hazards import EFFECT_SD, Model, statistic_of
 from inference.posterior import Estimate, Posterior
 from inference.problem import Array, Problem, Schema
 from inference.rounds import Job
 
+INTERVALS_MAX = 100  # whose codes take about a second; the time grows with their cube
 ROWS_MAX = 100_000  # of a data node, unless asked for more
 STD_SHARE = 0.1
 ASSUMED = (
@@ -47,6 +40,80 @@ ASSUMED = (
 )
 LOG_HAZARD = "log hazard ratio"
 BITS = 24  # of the grid of exact sums, as of a round's
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns a survival job reads, and its grid.
+
+    Attributes:
+        duration, event: the columns. times: t_1 < ... < t_K, in units of the duration.
+        group: a column of 0, 1, ..., G - 1, or None. groups: G. features: in a regression.
+
+    Raises:
+        DataError: no times, or more than `INTERVALS_MAX`.
+    """
+
+    duration: str
+    event: str
+    times: tuple[float, ...]
+    group: str | None = None
+    groups: int = 1
+    features: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.times) <= INTERVALS_MAX:
+            raise DataError(f"a grid of {len(self.times)} times; expected 1 to {INTERVALS_MAX}, the ends of intervals")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """In the order of the statistics."""
+        return (self.duration, self.event, *([self.group] if self.group else []), *self.features)
+
+    @property
+    def group_labels(self) -> tuple[str, ...]:
+        """Such as "arm 0" and "arm 1"; "all" without groups."""
+        return tuple(f"{self.group} {g}" for g in range(self.groups)) if self.group else ("all",)
+
+    @classmethod
+    def of(
+        cls, schema: Schema, event: str, group: str | None, times: tuple[float, ...] | None, intervals: int
+    ) -> Columns:
+        """The columns that a schema has: its target is the duration.
+
+        Args:
+            times: the grid; by default as many intervals of one length, up to the duration's upper bound.
+
+        Raises:
+            DataError: a column is not there, groups are not numbered from 0, or there is no grid.
+        """
+        for kind, name in (("event", event), ("group", group)):
+            if name is not None and name not in schema.features:
+                raise unknown(f"{kind} column", name, "the data", schema.features)
+        if group == event:
+            raise DataError(f"column {event!r} is both the event and the group; name two columns")
+        groups, end = 1, schema.bounds[schema.target].upper
+        if group is not None:
+            bounds = schema.bounds[group]
+            if bounds.lower != 0 or not float(bounds.upper).is_integer():
+                found = f"group column {group!r} has bounds {bounds.lower:g}:{bounds.upper:g}"
+                raise DataError(f"{found}; number the groups from 0, as in 0:1 for two")
+            groups = int(bounds.upper) + 1
+        if not times and (intervals < 1 or end <= 0):
+            found = f"{intervals} intervals up to {end:g}"
+            raise DataError(f"{found}; expected at least one, and a duration bounded above 0")
+        grid = times or tuple(float(end * k / intervals) for k in range(1, intervals + 1))
+        features = tuple(name for name in schema.features if name not in (event, group))
+        return cls(schema.target, event, grid, group, groups, features)
+
+
+def _request(
+    statistic: Survival | SurvivalRegression, share: float, kind: type[RoundRequest], rows_max: int
+) -> RoundRequest:
+    """Of a client's rows the first counts in a secure sum; of a data node's all up to `rows_max`."""
+    given = {name: getattr(statistic, name) for name in statistic.__struct_fields__}
+    rows = rows_max if issubclass(kind, NodeReleaseRequest) else 1
+    return kind(statistic.name, json.loads(json.dumps(given)), budget_share=share, rows_max=rows)
 
 
 # --- curves -----------------------------------------------------------------------------------------------------------
@@ -70,11 +137,6 @@ class SurvivalFit(LocalPosterior):
     again: Any = None
 
     @property
-    def times(self) -> Array:
-        """t_1, ..., t_K."""
-        return np.array(self.columns.times)
-
-    @property
     def survival(self) -> Array:
         """The posterior mean of S(t_k), shape ``(G, K)``."""
         return self.mean["survival"]
@@ -86,15 +148,10 @@ class SurvivalFit(LocalPosterior):
         """
         return np.moveaxis(self.intervals(level)["survival"], -1, 0)
 
-    @property
-    def restricted_mean(self) -> Array:
-        """Draws of the mean duration up to t_K, shape ``(chain, draw, G)``."""
-        return np.asarray(self.draws["restricted_mean"])
-
     @cached_property
     def log_rank(self) -> LogRank | None:
         """The test that all groups have one hazard; None of one group."""
-        return log_rank(self.counts)
+        return curve.log_rank(self.counts)
 
     def estimates(self, schema: Schema | None = None) -> list[Estimate]:
         """S(t_k) of each group, and mean durations."""
@@ -105,9 +162,8 @@ class SurvivalFit(LocalPosterior):
             Estimate(f"S({time:g}), {label}", "", figure, axis=axis, place=Place(series=label, x=time))
             for (label, time), figure in zip(points, self.figures("survival"), strict=True)
         ]
-        for label, figure in zip(columns.group_labels, self.figures("restricted_mean"), strict=True):
-            found.append(Estimate(f"mean to {columns.times[-1]:g}, {label}", unit, figure))
-        return found
+        means = zip(columns.group_labels, self.figures("restricted_mean"), strict=True)
+        return found + [Estimate(f"mean to {columns.times[-1]:g}, {label}", unit, figure) for label, figure in means]
 
     def more(self) -> Summary:
         """The log-rank test."""
@@ -136,25 +192,10 @@ class SurvivalFit(LocalPosterior):
         return found
 
 
-def _fit_of(columns: Columns, counts: Counts, seed: int, **more: Any) -> SurvivalFit:
-    """The posterior of counts. Args: seed: of the draws. more: of `SurvivalFit`."""
-
-    def drawn(survival: Array) -> dict[str, Array]:
-        lengths = np.diff(np.array(columns.times), prepend=0.0)
-        before = np.concatenate([np.ones((*survival.shape[:-1], 1)), survival[..., :-1]], axis=-1)
-        return {"survival": survival, "restricted_mean": np.asarray(((before + survival) / 2) @ lengths)}
-
-    every = curves(counts, CHAINS * DRAWS, np.random.default_rng(seed))
-    return SurvivalFit(
-        model="survival",
-        draws=drawn(every.reshape(CHAINS, DRAWS, *every.shape[1:])),
-        prior=drawn(prior_curves(counts, DRAWS, np.random.default_rng(0))),
-        axes={"survival": ("group", "time"), "restricted_mean": ("group",)},
-        coords={"group": columns.group_labels, "time": columns.times},
-        columns=columns,
-        counts=counts,
-        **more,
-    )
+def curves_statistic(columns: Columns) -> Survival:
+    """Of one round."""
+    names, times = columns.names[: 2 + (columns.groups > 1)], columns.times
+    return Survival(columns=names, times=times, groups=columns.groups, codes=codes(len(times)))
 
 
 def curves_job(
@@ -177,23 +218,6 @@ def curves_job(
     return curves_from(aggregate, columns, int(rng.integers(2**63)), private=private, prior_rows=prior_rows)
 
 
-def _request(statistic: Survival, share: float, kind: type[RoundRequest], rows_max: int) -> RoundRequest:
-    """Of a client's rows the first counts in a secure sum; of a data node's all up to `rows_max`."""
-    given = {name: _plain(getattr(statistic, name)) for name in statistic.__struct_fields__}
-    rows = rows_max if issubclass(kind, NodeReleaseRequest) else 1
-    return kind(statistic.name, given, budget_share=share, rows_max=rows)
-
-
-def _plain(value: object) -> object:
-    return [_plain(one) for one in value] if isinstance(value, tuple) else value
-
-
-def curves_statistic(columns: Columns) -> Survival:
-    """Of one round."""
-    names, times = columns.names[: 2 + (columns.groups > 1)], columns.times
-    return Survival(columns=names, times=times, groups=columns.groups, codes=codes(len(times)))
-
-
 def curves_from(
     aggregate: NoisyAggregate, columns: Columns, seed: int, *, private: bool = True, prior_rows: float = PRIOR_ROWS
 ) -> SurvivalFit:
@@ -203,10 +227,9 @@ def curves_from(
         seed: of the posterior's draws. prior_rows: how many rows the Dirichlet prior of the cells is worth.
     """
     sums = NoisySums.of(aggregate)
-    counts = counts_of(sums, curves_statistic(columns), prior_rows)
-    return _fit_of(
+    return _curves(
         columns,
-        counts,
+        curve.counts_of(sums, curves_statistic(columns), prior_rows),
         seed,
         private=private and aggregate.private,
         attrs={**sums.attrs, **attributes(aggregate, private=private)},
@@ -219,8 +242,27 @@ def exact_curves(
 ) -> SurvivalFit:
     """The same from rows at hand, without noise."""
     statistic = curves_statistic(columns)
-    counts = exact_counts(statistic, rows.values(*statistic.columns), prior_rows)
-    return _fit_of(columns, counts, int(rng.integers(2**63)), private=False)
+    counts = curve.exact_counts(statistic, rows.values(*statistic.columns), prior_rows)
+    return _curves(columns, counts, int(rng.integers(2**63)), private=False)
+
+
+def _curves(columns: Columns, counts: Counts, seed: int, **more: Any) -> SurvivalFit:
+    def drawn(survival: Array) -> dict[str, Array]:
+        lengths = np.diff(np.array(columns.times), prepend=0.0)
+        before = np.concatenate([np.ones((*survival.shape[:-1], 1)), survival[..., :-1]], axis=-1)
+        return {"survival": survival, "restricted_mean": np.asarray(((before + survival) / 2) @ lengths)}
+
+    every = curve.curves(counts, CHAINS * DRAWS, np.random.default_rng(seed))
+    return SurvivalFit(
+        model="survival",
+        draws=drawn(every.reshape(CHAINS, DRAWS, *every.shape[1:])),
+        prior=drawn(curve.prior_curves(counts, DRAWS, np.random.default_rng(0))),
+        axes={"survival": ("group", "time"), "restricted_mean": ("group",)},
+        coords={"group": columns.group_labels, "time": columns.times},
+        columns=columns,
+        counts=counts,
+        **more,
+    )
 
 
 # --- proportional hazards ---------------------------------------------------------------------------------------------
@@ -231,26 +273,27 @@ class HazardsFit(Posterior):
     """Posterior of proportional hazards, constant within intervals.
 
     Attributes:
-        columns: what was read. layout, fitted: of the parameters, in standardised units.
-        centre, scale: of each feature, as the first round said, shape ``(d,)``.
-        private: False where no epsilon may be claimed. attrs: what `InferenceData` carries of the rounds.
-        prior_sd: of each standardised feature's log hazard ratio, and of each group's.
+        columns: what was read. centre, scale: of each feature, as the first round said, shape ``(d,)``.
+        model, fitted: the parameters and their posterior, in standardised units.
+        private: False where no epsilon may be claimed. prior_sd: of each standardised feature's log hazard ratio, and
+            of each group's.
         about_columns: what speaks against centres, scales and features, a sentence each.
+        attrs: what `InferenceData` carries of the rounds.
     """
 
     columns: Columns
-    layout: Layout
-    fitted: Mode
     centre: Array
     scale: Array
-    private: bool
+    model: Model
+    fitted: Mode
+    private: bool = False
     prior_sd: float = EFFECT_SD
     about_columns: tuple[str, ...] = ()
     attrs: Mapping[str, object] = field(default_factory=dict)
     again: Any = None
 
     def _marginal(self, block: str) -> tuple[Array, Array]:
-        place = self.layout.places[block]
+        place = self.model.places[block]
         return self.fitted.theta[place], np.sqrt(np.diag(self.fitted.cov)[place])
 
     @property
@@ -282,16 +325,15 @@ class HazardsFit(Posterior):
     def estimates(self, schema: Schema | None = None) -> list[Estimate]:
         """Log hazard ratios of groups, then features, in own units."""
         names, units = [*self.columns.group_labels[1:], *self.columns.features], {} if schema is None else schema.units
-        mean, sd = (np.r_[own, of] for own, of in zip(self.group_effects, (self.coefficients, self.coefficient_sd),
-                                                      strict=True))  # fmt: skip
-        scale, axis = np.r_[np.ones(self.layout.groups - 1), self.scale], standard_unit(LOG_HAZARD, BY_SD)
-        figures = with_prior(mean, sd, 0.0, self.prior_sd / scale)
+        (of_groups, their_sd), scale = self.group_effects, np.r_[np.ones(self.columns.groups - 1), self.scale]
+        mean, sd = np.r_[of_groups, self.coefficients], np.r_[their_sd, self.coefficient_sd]
+        figures, axis = with_prior(mean, sd, 0.0, self.prior_sd / scale), standard_unit(LOG_HAZARD, BY_SD)
         return [
             Estimate(
                 name,
                 f"{LOG_HAZARD} per {units[name]}" if name in units else LOG_HAZARD,
                 figure,
-                axis={"unit": axis, "scale": float(size), "centre": 0.0},
+                axis=Standard(unit=axis, scale=float(size), centre=0.0),
             )
             for name, figure, size in zip(names, figures, scale, strict=True)
         ]
@@ -306,18 +348,15 @@ class HazardsFit(Posterior):
 
     @property
     def warnings(self) -> list[str]:
-        if self.fitted.reached:
-            return list(self.about_columns)
         far = "the posterior's mode was not reached: the noise hides too much; give fewer intervals or more budget"
-        return [*self.about_columns, far]
+        return [*self.about_columns, *([] if self.fitted.reached else [far])]
 
     def inference_data(self, rng: np.random.Generator) -> InferenceData:
         """Draws of the normal posterior as ArviZ's type. Raises `DataError` where ArviZ is missing."""
-        drawn = rng.multivariate_normal(self.fitted.theta, self.fitted.cov, (CHAINS, DRAWS))
-        at = self.layout.places
+        drawn, at = rng.multivariate_normal(self.fitted.theta, self.fitted.cov, (CHAINS, DRAWS)), self.model.places
         posterior = {"log_hazard_ratio": drawn[..., at["effect"]] / self.scale}
         dims, coords = {"log_hazard_ratio": ["feature"]}, {"feature": self.columns.features}
-        if self.layout.groups > 1:
+        if self.columns.groups > 1:
             posterior["group_log_hazard_ratio"] = drawn[..., at["group_effect"]]
             dims["group_log_hazard_ratio"] = ["group"]
             coords["group"] = self.columns.group_labels[1:]
@@ -328,8 +367,7 @@ def concordance(fit: HazardsFit, rows: Problem) -> float:
     """Of all pairs of rows whose order is known, the part in which the sooner event has the higher risk."""
     columns, duration, had = fit.columns, rows.values(fit.columns.duration), rows.values(fit.columns.event) > 0.5
     groups = rows.values(columns.group) if columns.group else None
-    features = np.column_stack([rows.values(name) for name in columns.features])
-    risk = fit.log_hazard_ratio(features, groups)
+    risk = fit.log_hazard_ratio(np.column_stack([rows.values(name) for name in columns.features]), groups)
     pairs, higher = 0, 0.0
     for i in np.flatnonzero(had):  # row by row: a table of all pairs would fill the memory
         later = risk[(duration > duration[i]) | ((duration == duration[i]) & ~had)]
@@ -383,17 +421,16 @@ def hazards_from(
             f"{statistic.times[-1]:g}; expected {', '.join(columns.names)} and {len(columns.times)} up to "
             f"{columns.times[-1]:g}, so give the settings of the round"
         )
-    layout = Layout(len(columns.times), columns.groups, len(columns.features))
-    sums = NoisySums.of(aggregate)
-    fitted = fit(sums, layout, statistic, prior_sd)
-    factor = layout.parts(fitted.theta).factor
+    model, sums = Model(statistic), NoisySums.of(aggregate)
+    fitted = model.posterior(sums, prior_sd)
+    factor = model.parts(fitted.theta).factor
     noise = float(np.sqrt(sums.noise_variance.max())) / statistic.square_weight / sums.n
     return HazardsFit(
-        columns=columns,
-        layout=layout,
-        fitted=fitted,
-        centre=centre,
-        scale=scale,
+        columns,
+        centre,
+        scale,
+        model,
+        fitted,
         private=(private := private and phases.private and aggregate.private),
         prior_sd=prior_sd,
         about_columns=(*locate(phases).warnings, *repeated(columns.features, factor @ factor.T, noise)),
@@ -405,9 +442,8 @@ def hazards_from(
 def exact_hazards(rows: Problem, columns: Columns, prior_sd: float = EFFECT_SD) -> HazardsFit:
     """The same model from rows at hand: their exact sums."""
     table = rows.values(*columns.names)
-    centre, scale = standardisation(table[:, -len(columns.features) :])
-    statistic = statistic_of(columns.names, columns.times, columns.groups, centre, scale)
-    value = statistic.evaluate(table, BITS).sum(axis=0) / 2.0**BITS
-    layout = Layout(len(columns.times), columns.groups, len(columns.features))
-    fitted = fit(NoisySums(value, np.zeros_like(value), len(table)), layout, statistic, prior_sd)
-    return HazardsFit(columns, layout, fitted, centre, scale, private=False, prior_sd=prior_sd)
+    moments = standardisation(table[:, -len(columns.features) :])
+    model = Model(statistic_of(columns.names, columns.times, columns.groups, *moments))
+    value = model.statistic.evaluate(table, BITS).sum(axis=0) / 2.0**BITS
+    fitted = model.posterior(NoisySums(value, np.zeros_like(value), len(table)), prior_sd)
+    return HazardsFit(columns, *moments, model, fitted, prior_sd=prior_sd)

@@ -23,7 +23,7 @@ from inference.columns import Standardisation
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, one_round, target_on_features
 from inference.jobs.reports import SAMPLED, SamplerSettings, check_clients, check_installed
-from inference.jobs.settings import require_choice, require_count, require_positive, setting
+from inference.jobs.settings import one_of, require_count, require_positive, setting
 from inference.models.coefficients import Coefficients
 from inference.models.fit import linear
 from inference.models.glm.regression import LocalRegression
@@ -45,21 +45,15 @@ Fit = LocalRegression | Coefficients
 class Settings(SamplerSettings):
     """Of the job."""
 
-    method: str = setting(NORMAL, f"How the posterior is found: {', '.join(NAMES)}.")
-    rows_max: int = setting(ROWS_MAX, "Rows of a data node that count, those first.")
-    group: int | None = setting(None, "Rows that a data node averages before it adds up; by default none are.")
-    coefficient_sd: float | None = setting(None, f"Of each coefficient's normal prior, {OF_BOUNDS}.")
-    intercept_sd: float | None = setting(None, "The same of the target at the middle of all bounds.")
-    feature_sd: float | None = setting(None, f"What the features' sds are about, {OF_BOUNDS}.")
-    residual_sd: float | None = setting(None, f"What the residuals' sd is about, {OF_BOUNDS}.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_choice("method", self.method, NAMES)
-        for name in PRIORS:
-            require_positive(name, getattr(self, name))
-        for name in ("rows_max", "group"):
-            require_count(name, getattr(self, name))
+    method: str = setting(NORMAL, f"How the posterior is found: {', '.join(NAMES)}.", one_of(NAMES))
+    rows_max: int = setting(ROWS_MAX, "Rows of a data node that count, those first.", require_count)
+    group: int | None = setting(
+        None, "Rows that a data node averages before it adds up; by default none are.", require_count
+    )
+    coefficient_sd: float | None = setting(None, f"Of each coefficient's normal prior, {OF_BOUNDS}.", require_positive)
+    intercept_sd: float | None = setting(None, "The same of the target at the middle of all bounds.", require_positive)
+    feature_sd: float | None = setting(None, f"What the features' sds are about, {OF_BOUNDS}.", require_positive)
+    residual_sd: float | None = setting(None, f"What the residuals' sd is about, {OF_BOUNDS}.", require_positive)
 
     @property
     def given(self) -> dict[str, float]:

@@ -13,21 +13,19 @@ variances of S, z and u may differ. The statistic "averaged-regression" (appendi
 same for n/k rows with k as weights.
 
 **Rows with missing values** count as zero: S, z and u are sums over the m_j complete rows, and n_j, which is public, is
-not. `nodes_of` leaves the square of a constant, m_jc² and noise, as it was released. "intercept" draws m_j; fixed-s and
-fast take that square as any other term. Without a constant nothing shows m_j, and the models have n_j for it. Then Σ_x
-comes out smaller by the missing share, with bernstein-sheldon σ_y² too; θ and its intervals do not change, as S and z
-are sums over the same rows. Where nodes miss different shares, and noise is too small to hide it, normal-x and
-normal explain by σ_y² what no common Σ_x can: θ stays what it is, and its intervals are too wide (2.5 times, with
-20,000 rows of each node at ε = 1 and shares of 0, 0.1 and 0.3, where σ_y² comes out 45 times too large).
+not. `nodes_of` leaves the square of a constant, m_jc² and noise, as it was released. Method `normal` draws m_j; fixed-s
+and fast take that square as any other term. Without a constant nothing shows m_j, and the models have n_j for it. Then
+Σ_x comes out smaller by the missing share, with bernstein-sheldon σ_y² too; θ and its intervals do not change. Where
+nodes miss different shares, and noise is too small to hide it, intervals are too wide: 2.5 times, with 20,000 rows of
+each node at ε = 1 and shares of 0, 0.1 and 0.3, where σ_y² comes out 45 times too large.
 
 **Is S possible?** The noise is E, symmetric, with unique terms of variance s². Its largest eigenvalue is 2s√d at most
 on average (Slepian; more noise on the diagonal, as the GOE has, only adds to it), and changes by at most √2 times what
 the vector of unique terms does, so that P(λ_max(E) > s(2√d + t)) <= exp(-t²/4). A smallest eigenvalue below minus that,
 at 1e-9, is no noisy sum of squares: wrong weights or scale, a wrong variance, or not this statistic.
 
-**The default prior.** Columns are (x - centre)/scale with public centres and scales, clamped to ±bound. Whoever states
-bounds means that nearly all values lie inside, so a standard deviation is about bound/3 (`inference.columns`), and that
-is all that is known. Hence, with s_j and s_y for these, and h half of the target's variance explained (`projection`):
+**The default prior.** Columns are (x - centre)/scale with public centres and scales, clamped to ±bound, and a standard
+deviation is about bound/3 (`inference.columns`). With s_j and s_y for these, and h half of the target's variance:
 
     θ_j ~ N(0, h s_y²/(d s_j²))     the features together explain half of the target on average; a constant's: s_y²/c²
     σ_y² ~ IG(2, (1 - h) s_y²)      mean: the other half; 90 % of it within a factor of 13; the variance is infinite
@@ -39,7 +37,6 @@ one node the data say nothing of it and the prior is what remains. (The paper's 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from math import log, sqrt
 from typing import Any, NamedTuple, TypeAlias
@@ -185,16 +182,28 @@ def nodes_of(aggregates: Aggregates) -> NodeStatistics:
             or as `check_observed`.
     """
     nodes = listed_nodes(regressions(aggregates))
-    _check_relations(nodes)
-    parts = [unpacked(node) for node in nodes]
-    parameters = parameters_of(nodes[0])
+    for place, node in enumerate(nodes[1:], start=2):
+        if node.relation != nodes[0].relation:
+            raise DataError(
+                f"node {place} was released under the relation {node.relation!r}, the first under "
+                f"{nodes[0].relation!r}; learn from nodes that promise the same"
+            )
+    parts, parameters = [unpacked(node) for node in nodes], parameters_of(nodes[0])
     require_plain_rows(parameters, "regression from nodes")
     constant = constant_of(parameters)
+
+    def rows(node: NoisyAggregate, part: SufficientStatistics) -> float:
+        """Complete or not. Clients who sum several rows each may be more rows than clients."""
+        if node.relation != OF_CLIENTS or not constant:
+            return float(node.contributors)
+        variance = np.asarray(part.noise.xx) / constant**4
+        return float(max_complete_rows(part.xx[0, 0] / constant**2, variance, np.asarray(node.contributors)))
+
     return check_observed(
         NodeStatistics(
             S=np.array([part.xx for part in parts]),
             z=np.array([part.xy for part in parts]),
-            n=np.array([_rows(node, part, constant) for node, part in zip(nodes, parts, strict=True)]),
+            n=np.array([rows(*one) for one in zip(nodes, parts, strict=True)]),
             variance_S=np.array([part.noise.xx for part in parts], float),
             variance_z=np.array([part.noise.xy for part in parts], float),
             u=np.array([np.nan if part.yy is None else part.yy for part in parts], float),
@@ -208,14 +217,6 @@ def listed_nodes(aggregates: Aggregates) -> list[NoisyAggregate]:
     """The nodes of all aggregates; one without any stands for one node."""
     listed = [aggregates] if isinstance(aggregates, NoisyAggregate) else aggregates
     return [node for one in listed for node in (one.nodes or (one,))]
-
-
-def _rows(node: NoisyAggregate, part: SufficientStatistics, constant: float) -> float:
-    """How many rows the node has, complete or not. Clients who sum several rows each may be more rows than clients."""
-    if node.relation != OF_CLIENTS or not constant:
-        return float(node.contributors)
-    variance = np.asarray(part.noise.xx) / constant**4
-    return float(max_complete_rows(part.xx[0, 0] / constant**2, variance, np.asarray(node.contributors)))
 
 
 def regressions(aggregates: Aggregates) -> list[NoisyAggregate]:
@@ -305,23 +306,10 @@ def _check_node(observed: NodeStatistics, j: int) -> None:
     scale = float(np.abs(S).max(initial=0.0))
     if not np.allclose(S, S.T, rtol=0, atol=1e-9 * scale):
         raise DataError(f"S of node {j + 1} is not symmetric; give both halves the same noisy terms")
-    lowest, margin = float(np.linalg.eigvalsh(S)[0]), _margin(len(S), float(observed.variance_S[j]))
-    if lowest < -margin - 1e-9 * scale:
+    # How far below 0 noise takes an eigenvalue, but for `IMPOSSIBLE`
+    margin = sqrt(observed.variance_S[j]) * (2 * sqrt(len(S)) + 2 * sqrt(log(1 / IMPOSSIBLE)))
+    if (lowest := float(np.linalg.eigvalsh(S)[0])) < -margin - 1e-9 * scale:
         raise DataError(
             f"S of node {j + 1} has the eigenvalue {lowest:.4g}, and noise of variance {observed.variance_S[j]:.4g} "
             f"explains none below {-margin:.4g}; check the scale, the weights and the variance of what it released"
         )
-
-
-def _margin(d: int, variance: float) -> float:
-    """How far below 0 noise takes an eigenvalue of a positive semi-definite (d, d) matrix, but for `IMPOSSIBLE`."""
-    return sqrt(variance) * (2 * sqrt(d) + 2 * sqrt(log(1 / IMPOSSIBLE)))
-
-
-def _check_relations(nodes: Sequence[NoisyAggregate]) -> None:
-    for place, node in enumerate(nodes[1:], start=2):
-        if node.relation != nodes[0].relation:
-            raise DataError(
-                f"node {place} was released under the relation {node.relation!r}, the first under "
-                f"{nodes[0].relation!r}; learn from nodes that promise the same"
-            )
