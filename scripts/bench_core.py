@@ -87,21 +87,21 @@ class Swarm:
     """N clients, M Compute nodes and a trainer, which hold rounds of d numbers.
 
     Attributes:
-        cast: whose actors they are. clients: N.
+        actors: whose actors they are. clients: N.
     """
 
     def __init__(self, clients: int, computes: int, dimension: int) -> None:
         columns = tuple(f"x{index}" for index in range(dimension))
         values = np.random.default_rng(1).uniform(-1, 1, (clients, 1, dimension))
         policy = Policy(clients_min=1, honest_min=1, epsilon_per_round_max=1, epsilon_per_period_max=40)
-        self.cast = TestFederation(clients, computes, columns=columns, rows=list(values), policy=policy)
+        self.actors = TestFederation(clients, computes, columns=columns, rows=list(values), policy=policy)
         self.clients = clients
         flat = {"centre": [0.0] * dimension, "scale": [1.0] * dimension, "bound": [1.0] * dimension}
         self.parameters = {"columns": list(columns), **flat}
-        self._nodes = [self.cast.compute(index) for index in range(computes)]
-        self._clients = [self.cast.client(index) for index in range(clients)]
-        self._trainer = self.cast.trainer()
-        self._actors: dict[bytes, Actor] = {one.id: one for one in (*self._nodes, *self._clients, self._trainer)}
+        self._nodes = [self.actors.compute(index) for index in range(computes)]
+        self._clients = [self.actors.client(index) for index in range(clients)]
+        self._trainer = self.actors.trainer()
+        self._by_id: dict[bytes, Actor] = {one.id: one for one in (*self._nodes, *self._clients, self._trainer)}
         for node in self._nodes:
             for send in _sends(node.handle(Started(), NOW_MS)):
                 self._trainer.handle(Received(node.id, send.payload), NOW_MS)
@@ -112,13 +112,13 @@ class Swarm:
 
     def _all(self, events: Sequence[tuple[bytes, Event]]) -> list[tuple[bytes, list[Effect]]]:
         """Give each actor its event; nothing else, for this is what is timed."""
-        actors = self._actors
+        actors = self._by_id
         return [(actor, actors[actor].handle(event, NOW_MS)) for actor, event in events]
 
     def round(self, clock: Clock | None = None) -> dict[str, float]:
         """One round, from the announcement to its result; microseconds by role."""
         clock = clock or Clock()
-        request = self.cast.request(parameters=self.parameters, tolerated=5, epsilon=0.3)
+        request = self.actors.request(parameters=self.parameters, tolerated=5, epsilon=0.3)
         trainer = self._trainer.id
         with clock.of("trainer"):
             asked = self._trainer.handle(Command(request), NOW_MS)
@@ -164,7 +164,7 @@ class Swarm:
     def noise_us(self) -> float:
         """Microseconds of one client's exact noise."""
         mechanism = DistributedDiscreteGaussian()
-        request = self.cast.request(parameters=self.parameters, tolerated=5, epsilon=0.3)
+        request = self.actors.request(parameters=self.parameters, tolerated=5, epsilon=0.3)
         _, validated = request.draft(mechanism, Limits())
         keys = [os.urandom(32) for _ in range(200)]
         variance, dimension = validated.noise_variance, validated.dimension

@@ -76,7 +76,7 @@ class Attacked:
 
     def __init__(self, name: str, broker: Broker, escaped: list[str]) -> None:
         rows = [np.array([[(index + 1) / 16]]) for index in range(CLIENTS)]
-        self.cast = TestFederation(CLIENTS, 3, name=name, rows=rows, mechanism=NoNoise(), policy=POLICY)
+        self.actors = TestFederation(CLIENTS, 3, name=name, rows=rows, mechanism=NoNoise(), policy=POLICY)
         self.broker, self.escaped = broker, escaped
         self.last: list[tuple[str, str]] = []
         self.ended: dict[bytes, RoundCompleted | RoundFailed] = {}
@@ -84,23 +84,23 @@ class Attacked:
         self.runners: dict[str, Runner] = {}
         self.filters: dict[str, tuple[str, ...]] = {}
         self._transports: dict[str, MqttTransport] = {}
-        self.actors: dict[bytes, Any] = {}
+        self.running: dict[bytes, Any] = {}
         roles = (Channel.COMPUTE, Channel.CLIENT, Channel.TRAINER)
         made = (
-            [self.cast.compute(i) for i in range(3)],
-            [self.cast.client(i) for i in range(CLIENTS)],
-            [self.cast.trainer()],
+            [self.actors.compute(i) for i in range(3)],
+            [self.actors.client(i) for i in range(CLIENTS)],
+            [self.actors.trainer()],
         )
-        for role, actors in zip(roles, made, strict=True):
-            for actor in actors:
+        for role, of_role in zip(roles, made, strict=True):
+            for actor in of_role:
                 self._add(role, actor)
         self.tasks = {name: asyncio.create_task(runner.run()) for name, runner in self.runners.items()}
         for task in self.tasks.values():
             task.add_done_callback(broker.end)
 
     def _add(self, role: Channel, actor: Any) -> None:
-        name, federation = actor.id.hex(), self.cast.federation.name
-        self.actors[actor.id] = actor
+        name, federation = actor.id.hex(), self.actors.federation.name
+        self.running[actor.id] = actor
         self.filters[name] = subscriptions(federation, role, actor.id)
         self._transports[name] = MqttTransport(
             BrokerSettings(url=self.broker.url), name, self.filters[name], rng=random.Random(name), backoff=QUICK
@@ -116,8 +116,8 @@ class Attacked:
 
     async def hold(self, wait: bool = True, **changes: Any) -> RoundCompleted | RoundFailed | None:
         """Ask for a round, and wait for its end."""
-        request = self.cast.request(**changes)
-        self.runners[self.cast.trainer_identity.id.hex()].command(request)
+        request = self.actors.request(**changes)
+        self.runners[self.actors.trainer_identity.id.hex()].command(request)
         while wait and request.round_id not in self.ended:
             self._ended.clear()
             await asyncio.wait_for(self._ended.wait(), PATIENCE_S)
@@ -152,7 +152,7 @@ class Attacked:
 
     def dropped(self) -> Counter[str]:
         """All that was counted and dropped, at any layer."""
-        layers = (*self._transports.values(), *self.runners.values(), *self.actors.values())
+        layers = (*self._transports.values(), *self.runners.values(), *self.running.values())
         return sum((one.dropped for one in layers), Counter())
 
     async def close(self) -> None:
@@ -162,12 +162,12 @@ class Attacked:
 
     def forger(self, seed: int, *, insider: bool) -> Forger:
         """Who makes the inputs: with the keys of the hostile client, or of all."""
-        cast = self.cast
+        actors = self.actors
         log = [(topic, payload[1:]) for topic, payload in self.broker.log if payload[:1] == b"\0"]
-        everybody = (*cast.client_identities, *cast.compute_identities, cast.trainer_identity)
-        keys = everybody if insider else cast.client_identities[HOSTILE:]
+        everybody = (*actors.client_identities, *actors.compute_identities, actors.trainer_identity)
+        keys = everybody if insider else actors.client_identities[HOSTILE:]
         ids = [*(one.id for one in everybody), bytes(16)]
-        known = Known(cast.federation.id, ids, keys, log, list(self._secrets(log)), list(self._sealable(log)))
+        known = Known(actors.federation.id, ids, keys, log, list(self._secrets(log)), list(self._sealable(log)))
         return Forger(random.Random(seed), known)
 
     def _announced(self, log: Iterable[tuple[str, bytes]]) -> dict[bytes, Any]:
@@ -175,7 +175,7 @@ class Attacked:
         for topic, payload in log:
             if "/announce/" in topic:
                 frame = decode_frame(payload)
-                opened = open_announcement(getattr(frame, "announcement", frame), self.cast.federation, Limits())
+                opened = open_announcement(getattr(frame, "announcement", frame), self.actors.federation, Limits())
                 found[opened.body.round_id] = opened
         return found
 
@@ -186,7 +186,7 @@ class Attacked:
             if not isinstance(frame, Sealed):
                 continue
             sender, receiver = (bytes.fromhex(one) for one in reversed(topic.split("/")[3:]))
-            opened, actor = rounds[frame.round_id], self.actors[receiver]
+            opened, actor = rounds[frame.round_id], self.running[receiver]
             if receiver in opened.computes:
                 key = actor._keys.key(opened.epochs[opened.computes.index(receiver)].epoch)
             else:
@@ -195,7 +195,7 @@ class Attacked:
             yield Secret(frame.round_id, sender, receiver, key.public, opened.hash, inner)
 
     def _sealable(self, log: Iterable[tuple[str, bytes]]) -> Iterable[Sealable]:
-        client = self.actors[self.cast.clients[HOSTILE]]
+        client = self.running[self.actors.clients[HOSTILE]]
         for round_id, opened in self._announced(log).items():
             if isinstance(opened.body.terms, SecureSum):
                 for node, key in zip(opened.computes, client._session.pair_keys(opened.epochs), strict=True):

@@ -71,15 +71,15 @@ def plain(value: Any) -> Any:
 
 def played() -> tuple[TestFederation, Network]:
     """A round of three clients and two Compute nodes, all keys known; the nodes are asked for their sessions."""
-    cast = TestFederation(3, 2, name="vectors", rows=[np.full((1, 1), 0.25 * index) for index in range(3)])
-    network = cast.network()
+    actors = TestFederation(3, 2, name="vectors", rows=[np.full((1, 1), 0.25 * index) for index in range(3)])
+    network = actors.network()
     network.deliver()
-    network.command(cast.trainer_identity.id, cast.request(tolerated=0, clients_expected=0))
+    network.command(actors.trainer_identity.id, actors.request(tolerated=0, clients_expected=0))
     network.advance(network.now_ms + 1000)
-    return cast, network
+    return actors, network
 
 
-def all_messages(cast: TestFederation, network: Network) -> dict[str, Any]:
+def all_messages(actors: TestFederation, network: Network) -> dict[str, Any]:
     """One frame and one body of each kind, by the name of the kind."""
     found: dict[str, Any] = {}
     for one in network.sent:
@@ -90,23 +90,23 @@ def all_messages(cast: TestFederation, network: Network) -> dict[str, Any]:
             found.setdefault(type(body).__name__, body)
             found[f"signed {type(body).__name__}"] = frame
     announced = found["signed Announcement"]
-    clients = tuple(sorted(cast.clients))
+    clients = tuple(sorted(actors.clients))
     head = (found["Announcement"].round_id,)
     about = (*head, announcement_hash(encode(announced)))
     entries = entry_of(clients[0], CONTRIBUTION, 1) + entry_of(clients[2], ROUND, 258)
-    header = ListHeader(*about, list_hash(about[1], cast.computes[0], entries), 2)
-    signed = sign(cast.compute_identities[0], cast.federation.id, header)
+    header = ListHeader(*about, list_hash(about[1], actors.computes[0], entries), 2)
+    signed = sign(actors.compute_identities[0], actors.federation.id, header)
     why = ("epsilon", "2 at delta 1e-06", "<= 1 at delta 1e-05")
-    release = Release(*about, cast.certificate(0), 3, CONTRIBUTION, SECRET, bytes(8))
+    release = Release(*about, actors.certificate(0), 3, CONTRIBUTION, SECRET, bytes(8))
     by_hand = (
         HelloWanted(clients[0]),
-        Decline(*about, cast.certificate(0), *why),
+        Decline(*about, actors.certificate(0), *why),
         header,
-        FrozenList(*head, cast.computes[1], signed, entries, bytes(range(16))),
+        FrozenList(*head, actors.computes[1], signed, entries, bytes(range(16))),
         PartialSum(*about, set_hash(about[1], entries), 2, (HASH, ROOT), clients[0] + clients[2], bytes(8)),
-        Abort(*about, cast.computes[0], "equivocation", "compute-1 signed two lists", 0, 3, (signed,) * 2),
+        Abort(*about, actors.computes[0], "equivocation", "compute-1 signed two lists", 0, 3, (signed,) * 2),
         Query(*about),
-        decode_body(cast.federation.frame.body),
+        decode_body(actors.federation.frame.body),
         ChargeReused(*about, clients[0], 6, 9),
         release,
         invitations(announced, clients)[clients[2]],
@@ -241,8 +241,8 @@ def contribution() -> dict[str, Any]:
     mechanism, value = DistributedDiscreteGaussian(), np.array([1, -2, 2**40], dtype=np.int64)
     columns = [f"x{index}" for index in range(3)]
     flat = {"columns": columns, "centre": [0.0] * 3, "scale": [1.0] * 3, "bound": [1.0] * 3}
-    cast = TestFederation(4, 3, name="vectors", columns=tuple(columns))
-    _, validated = cast.request(parameters=flat).draft(mechanism, Limits())
+    actors = TestFederation(4, 3, name="vectors", columns=tuple(columns))
+    _, validated = actors.request(parameters=flat).draft(mechanism, Limits())
     keys = [SECRET, OTHER_SECRET, ROOT]
     made = make_contribution(
         value,

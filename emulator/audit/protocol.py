@@ -62,8 +62,8 @@ class ProtocolRounds:
 def _hold(setting: Setting, batch: tuple[int, int, str]) -> Seen:
     """So many runs in a world: a batch has the world's side, its size and its seed."""
     side, runs, seed = batch
-    cast = _Cast(World(setting), side, seeded(seed))
-    both = [cast.hold() for _ in range(runs)]
+    actors = _Cast(World(setting), side, seeded(seed))
+    both = [actors.hold() for _ in range(runs)]
     return Seen(np.array([total for total, _ in both]), np.array([own for _, own in both]))
 
 

@@ -56,7 +56,7 @@ class Deaf(ComputeNode):
 
 
 class Party(TestFederation):
-    """A cast in which some collude.
+    """A federation in which some collude.
 
     Args:
         case: who. rows: each client's row, shape ``(N, dimension)``. name: of the federation, and of all randomness.

@@ -146,7 +146,7 @@ class Region(Simulator):
             call(*arguments)
 
 
-def assign(cast: TestFederation, count: int) -> dict[bytes, int]:
+def assign(actors: TestFederation, count: int) -> dict[bytes, int]:
     """Actor id -> number of its process: clients and Compute nodes evenly, the trainer in 0, which is dealt to last."""
-    homes = {actor: place % count for ids in (cast.clients, cast.computes) for place, actor in enumerate(ids, 1)}
-    return {**homes, cast.trainer_identity.id: 0}
+    homes = {actor: place % count for ids in (actors.clients, actors.computes) for place, actor in enumerate(ids, 1)}
+    return {**homes, actors.trainer_identity.id: 0}

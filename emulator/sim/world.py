@@ -15,23 +15,23 @@ from emulator.sim.simulator import Simulator
 
 
 class World:
-    """All actors of a cast, started: Compute nodes first, then clients, then the trainer.
+    """All actors of a federation, started: Compute nodes first, then clients, then the trainer.
 
     Args:
-        cast: keys, rows, policies and builders. simulator: where they run, or those of them that it has; its federation
-            name must be the cast's.
+        actors: keys, rows, policies and builders. simulator: where they run, or those of them that it has; its
+            federation name must be theirs.
 
     Attributes:
-        computes, clients: processes, in the cast's order. requests: rounds asked for so far.
+        computes, clients: processes, in the order of `actors`. requests: rounds asked for so far.
     """
 
-    def __init__(self, cast: TestFederation, simulator: Simulator) -> None:
-        self.cast = cast
+    def __init__(self, actors: TestFederation, simulator: Simulator) -> None:
+        self.actors = actors
         self.simulator = simulator
-        self.computes = self._start(Channel.COMPUTE, cast.computes, cast.compute)
-        self.clients = self._start(Channel.CLIENT, cast.clients, cast.client)
+        self.computes = self._start(Channel.COMPUTE, actors.computes, actors.compute)
+        self.clients = self._start(Channel.CLIENT, actors.clients, actors.client)
         self._trainers = (
-            [simulator.add(Channel.TRAINER, cast.trainer)] if simulator.has(cast.trainer_identity.id) else []
+            [simulator.add(Channel.TRAINER, actors.trainer)] if simulator.has(actors.trainer_identity.id) else []
         )
         self.requests: list[OpenRound] = []
 
@@ -42,7 +42,7 @@ class World:
 
     def open_round(self, **changes: Any) -> OpenRound:
         """Ask the trainer for a round: of `TestFederation.request`, with fields changed. Raises what it raises."""
-        request = self.cast.request(**changes)
+        request = self.actors.request(**changes)
         self.simulator.command(self.trainer.id, request)
         self.requests.append(request)
         return request

@@ -308,30 +308,30 @@ def _certificate_ends(it: Injection) -> Steps:
         it.reached(process)
     yield END
     for process in it.targets:
-        it.world.cast.ends_ms.pop(process.id, None)
+        it.world.actors.ends_ms.pop(process.id, None)
         process.restart()
 
 
 @_OWN.kind("floors", "it raises its floors above every round", ("compute",), promise="beyond")
 def _floors(it: Injection) -> Steps:
     """It starts anew with these, and later with those that it had."""
-    it.world.cast.refusing.update(process.id for process in it.targets)
+    it.world.actors.refusing.update(process.id for process in it.targets)
     for process in it.targets:
         it.reached(process)
         process.restart()
     yield END
-    it.world.cast.refusing.difference_update(process.id for process in it.targets)
+    it.world.actors.refusing.difference_update(process.id for process in it.targets)
     for process in it.targets:
         process.restart()
 
 
 @_OWN.kind("data-fail", "its data cannot be read", _CLIENT, promise="harmless")
 def _data_fail(it: Injection) -> Steps:
-    it.world.cast.failing.update(process.id for process in it.targets)
+    it.world.actors.failing.update(process.id for process in it.targets)
     for process in it.targets:
         it.reached(process)
     yield END
-    it.world.cast.failing.difference_update(process.id for process in it.targets)
+    it.world.actors.failing.difference_update(process.id for process in it.targets)
 
 
 @_OWN.kind("epoch-turn", "an epoch ends", _BROKER, heals=True, once=True, promise="harmless")

@@ -212,7 +212,7 @@ def _drops(world: TrialWorld) -> tuple[Drop, ...]:
     drops = []
     for log in world.rounds:
         if isinstance(log.ended, RoundCompleted):
-            for client in set(log.request.invited or world.cast.clients).difference(log.contributors):
+            for client in set(log.request.invited or world.actors.clients).difference(log.contributors):
                 at_ms = min(world.killed_ms.get(client, 1 << 60), log.ended_ms or 0) - world.simulator.start_ms
                 drops.append(Drop(client=world.client_number(client), at_ms=at_ms, phase="collect"))
     return tuple(sorted(drops, key=lambda drop: (drop.at_ms, drop.client)))

@@ -121,12 +121,12 @@ def _injecting(it: Injection, draw: Draw, later_ms: Sequence[int] = ()) -> Steps
 
 def _drawn(it: Injection, change: Callable[[Packet], Packet | None] = lambda packet: packet) -> Draw:
     """Draws of the messages of its actors that have passed, of each kind as often as of any other."""
-    actors = {one.id for one in it.targets}
+    senders = {one.id for one in it.targets}
 
     def draw() -> Packet | None:
         kinds: dict[type, list[Packet]] = {}
         for one in it.world.router.passed:
-            if not actors or one.sender in actors:
+            if not senders or one.sender in senders:
                 kinds.setdefault(type(body_of(one.payload or b"")), []).append(one)
         return change(it.stream.choice(kinds[it.stream.choice(list(kinds))])) if kinds else None
 
@@ -147,9 +147,9 @@ class _ForgedMessages:
     """Messages of its own making, under others' names, signed with a key of its own."""
 
     def __init__(self, it: Injection) -> None:
-        self._cast, self._stream, self._passed = it.world.cast, it.stream, it.world.router.passed
+        self._actors, self._stream, self._passed = it.world.actors, it.stream, it.world.router.passed
         self._identity = Identity(it.stream.randbytes(KEY_BYTES))
-        self._federation_id = self._cast.federation.id
+        self._federation_id = self._actors.federation.id
         known = Known(self._federation_id, tuple(it.simulator.processes), [self._identity], ())
         self._forger = Forger(it.stream, known)
         self._draw = _drawn(it, self._change)
@@ -178,9 +178,9 @@ class _ForgedMessages:
 
     def _word(self, hashed: bytes, body: m.Announcement) -> Packet:
         """What a Compute node of the round would say, or what closes it."""
-        words = words_of_nodes(body.round_id, hashed, self._cast.computes, self._cast.clients)
+        words = words_of_nodes(body.round_id, hashed, self._actors.computes, self._actors.clients)
         close = m.Close(body.round_id, hashed)
-        words += [(body.trainer, Address(Channel.COMPUTE, one), close) for one in self._cast.computes]
+        words += [(body.trainer, Address(Channel.COMPUTE, one), close) for one in self._actors.computes]
         sender, to, word = self._stream.choice(words)
         return Packet(sender, to, body.round_id, self._signed(word))
 
@@ -192,8 +192,8 @@ class _ForgedMessages:
         if not hellos:
             return None
         certificate = self._stream.choice(hellos).certificate
-        about, vector = (asked.round_id, hashed), bytes(8 * self._cast.statistic.dimension)
-        client, node = actor_id(certificate.client_key), self._stream.choice(self._cast.computes)
+        about, vector = (asked.round_id, hashed), bytes(8 * self._actors.statistic.dimension)
+        client, node = actor_id(certificate.client_key), self._stream.choice(self._actors.computes)
         known = self._stream.randbytes(KEY_BYTES)
         partial = (node, m.PartialSum(*about, known, 1, (), b"", vector))
         release = (client, m.Release(*about, certificate, 1, known[:ID_BYTES], known, vector))

@@ -136,11 +136,11 @@ def _further_round(world: TrialWorld) -> str:
         return f"not due: {able} honest clients have budget left, too few for the limits of the scenario"
     if not _has_budget(world, world.trainer.actor, simulator.now_ms):
         return "not due: the trainer's account is used up"
-    if not world.twinned.isdisjoint(world.cast.computes):
-        simulator.run(simulator.now_ms + world.cast.timing.epoch_publish_ms)
+    if not world.twinned.isdisjoint(world.actors.computes):
+        simulator.run(simulator.now_ms + world.actors.timing.epoch_publish_ms)
         up = [process for process in world.clients if process.is_up]
-    request = world.cast.request(
-        ask=world.cast.ask_of(len(up) - able + tolerated, limits.colluders_min),
+    request = world.actors.request(
+        ask=world.actors.ask_of(len(up) - able + tolerated, limits.colluders_min),
         clients_expected=len(up),
         collect_window_ms=FURTHER_COLLECT_MS,
         commit_window_ms=FURTHER_COMMIT_MS,
@@ -158,9 +158,9 @@ def _further_round(world: TrialWorld) -> str:
 
 def _has_budget(world: TrialWorld, actor: object, now_ms: int) -> bool:
     """Whether a client's budget, or the trainer's account if it has one, allows one more round."""
-    price, account = world.scenario.rounds.price, world.cast.account
+    price, account = world.scenario.rounds.price, world.actors.account
     if isinstance(actor, Client):
-        return world.cast.policy.check_budget(price, actor.ledger, now_ms) is None
+        return world.actors.policy.check_budget(price, actor.ledger, now_ms) is None
     return not isinstance(actor, Trainer) or account is None or account.check(price, actor.ledger, now_ms) is None
 
 

@@ -70,7 +70,7 @@ class TrialWorld(World, Observer):
         scenario: of what. faulty: as of `TrialFederation`.
 
     Attributes:
-        scenario, cast, simulator, computes, clients, trainer: as in `World`. router: the simulator's broker.
+        scenario, actors, simulator, computes, clients, trainer: as in `World`. router: the simulator's broker.
         rounds: those that were asked for. further: the last of them, once all is mended; None before.
         hostile: ids of clients, Compute nodes and trainers that do not keep to the protocol, ever.
         strangers: ids of clients that were never enrolled. enrolled: ids of those that were.
@@ -82,14 +82,14 @@ class TrialWorld(World, Observer):
         killed_ms: id -> when it was last killed. injections: the faults, in the scenario's order.
     """
 
-    cast: TrialFederation
+    actors: TrialFederation
 
     def __init__(self, scenario: Scenario, faulty: dict[str, Callable[[type], type]] | None = None) -> None:
-        cast = TrialFederation(scenario, faulty or {})
-        cast.check()
+        actors = TrialFederation(scenario, faulty or {})
+        actors.check()
         simulator = Simulator(
             scenario.seed,
-            federation=cast.federation.name,
+            federation=actors.federation.name,
             start_ms=scenario.start_ms,
             link=scenario.network,
             broker=scenario.broker,
@@ -104,11 +104,11 @@ class TrialWorld(World, Observer):
         self.restored: set[bytes] = set()
         self.told_old: set[bytes] = set()
         self.killed_ms: dict[bytes, int] = {}
-        super().__init__(cast, simulator)
-        self._numbers = {client: index for index, client in enumerate(cast.clients)}
-        self.enrolled = frozenset(cast.clients)
+        super().__init__(actors, simulator)
+        self._numbers = {client: index for index, client in enumerate(actors.clients)}
+        self.enrolled = frozenset(actors.clients)
         self.hostile = self._hostile()
-        self.altering = self._hostile("value").intersection(cast.computes)
+        self.altering = self._hostile("value").intersection(actors.computes)
         simulator.observers.append(self)
         self.strangers = frozenset(process.id for process in self._let_in())
         self.injections = [
@@ -137,15 +137,15 @@ class TrialWorld(World, Observer):
     def _hostile(self, spoiling: str = "") -> frozenset[bytes]:
         """Ids of adversaries, all of them or those that may spoil something."""
         kinds = [(one.actor, HOSTILE[one.kind]) for one in self.scenario.adversaries]
-        actors = [actor for actor, kind in kinds if not kind.is_stranger and {spoiling} - {""} <= kind.spoils]
-        return frozenset(process.id for actor in actors for process in self.processes_of(actor))
+        names = [actor for actor, kind in kinds if not kind.is_stranger and {spoiling} - {""} <= kind.spoils]
+        return frozenset(process.id for actor in names for process in self.processes_of(actor))
 
     def _let_in(self) -> list[Process]:
         """Strangers start beside the population; copiers have the broker's help."""
         strangers: list[Process] = []
         for one in self.scenario.adversaries:
             if HOSTILE[one.kind].is_stranger:
-                build = functools.partial(self.cast.stranger, len(strangers), one.amount)
+                build = functools.partial(self.actors.stranger, len(strangers), one.amount)
                 strangers.append(self.simulator.add(Channel.CLIENT, build))
             elif one.kind == "copier":
                 self.router.tampers.append(functools.partial(self._copy, self.processes_of(one.actor)[0].id))
@@ -208,7 +208,7 @@ class TrialWorld(World, Observer):
 
     def ask_next(self) -> None:
         """Ask for the next round of the scenario."""
-        self.ask(self.cast.batch(len(self.rounds)))
+        self.ask(self.actors.batch(len(self.rounds)))
 
     def ask(self, request: OpenRound) -> RoundLog:
         """Ask the trainer for a round, now or as soon as it runs."""
@@ -272,7 +272,7 @@ class TrialWorld(World, Observer):
         """A second process with a copy of the original's disk, as of now. It waits for its connection."""
         is_client = original.role is Channel.CLIENT
         index = (self.clients if is_client else self.computes).index(original)
-        build = functools.partial(self.cast.client if is_client else self.cast.compute, index)
+        build = functools.partial(self.actors.client if is_client else self.actors.compute, index)
         self.twinned.add(original.id)
         return self.simulator.add(original.role, build, link=self.scenario.network, disk=original.disk.copy())
 
@@ -284,7 +284,7 @@ class TrialWorld(World, Observer):
         for process in self.simulator.machines:
             process.kill_points = None
             process.link.options = _quiet(self.scenario.network)
-        self.cast.is_redeemed = True
+        self.actors.is_redeemed = True
         for process in list(self.simulator.processes.values()):
             self._mend_one(process)
 

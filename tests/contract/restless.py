@@ -98,20 +98,20 @@ class Swarm:
     """Clients and Compute nodes that stay up, and a trainer that is started and killed.
 
     Args:
-        account: of the trainer. cast: who they are and what they hold; by default `ROWS`, and no noise.
+        account: of the trainer. actors: who they are and what they hold; by default `ROWS`, and no noise.
         loses: what is lost while it is muted.
     """
 
     def __init__(
-        self, account: BudgetLimit | None = None, cast: TestFederation | None = None, loses: type = Contribution
+        self, account: BudgetLimit | None = None, actors: TestFederation | None = None, loses: type = Contribution
     ) -> None:
-        self.cast = cast or TestFederation(CLIENTS, COMPUTES, rows=ROWS, mechanism=NoNoise())
+        self.actors = actors or TestFederation(CLIENTS, COMPUTES, rows=ROWS, mechanism=NoNoise())
         self.store = PoweredStore()
         self.account = account
         self.announced: list[bytes] = []
         self._broker = MemoryBroker()
-        self.clients = [self.cast.client(index) for index in range(len(self.cast.clients))]
-        self._nodes = [self.cast.compute(index) for index in range(COMPUTES)]
+        self.clients = [self.actors.client(index) for index in range(len(self.actors.clients))]
+        self._nodes = [self.actors.compute(index) for index in range(COMPUTES)]
         self._ways: list[Muted] = []
         self._is_muted: Callable[[], bool] = lambda: False
         self._loses = loses
@@ -147,10 +147,10 @@ class Swarm:
     async def trainer(self, power: Power | None = None) -> AsyncIterator[LiveTrainer]:
         """One process of the trainer, from what its store holds."""
         self.store.power = power or Power()
-        cast = self.cast
+        actors = self.actors
         records = [(one.table, one.key, one.value) for one in self.store.load()]
-        common = cast._common(records, "trainer")
-        actor = Trainer(cast.trainer_identity, cast.federation, account=self.account, **common)
+        common = actors._common(records, "trainer")
+        actor = Trainer(actors.trainer_identity, actors.federation, account=self.account, **common)
         way = self.way(Channel.TRAINER, actor.id)
         async with LiveTrainer(actor, way, self.store, federation="test", on_report=self._note) as live:
             yield live
@@ -169,7 +169,7 @@ class Swarm:
             "budget": Budget(4.0, 1e-6),
             "clients": len(self.clients),
             "tolerated": 0,
-            "computes": self.cast.computes,
+            "computes": self.actors.computes,
         }
         return JobTerms(**{**plain, **changes})
 

@@ -49,19 +49,19 @@ def test_hardening_no_packet_topic_part_or_message_ends_an_actor(script: ModuleT
 
 def test_what_the_fuzzer_signs_is_signed_rightly(script: ModuleType) -> None:
     """Else it would never come behind the check of a signature."""
-    cast, rng = TestFederation(3, 2), random.Random(1)
-    network = cast.network()
+    actors, rng = TestFederation(3, 2), random.Random(1)
+    network = actors.network()
     network.deliver()
     log = [("", one.payload) for one in network.sent if one.to.channel is Channel.EPOCH]
-    keys = [*cast.compute_identities, *cast.client_identities]
-    forger = script.Forger(rng, script.Known(cast.federation.id, [bytes(16)], keys, log))
+    keys = [*actors.compute_identities, *actors.client_identities]
+    forger = script.Forger(rng, script.Known(actors.federation.id, [bytes(16)], keys, log))
     named = {one.id: one for one in keys}
     for _ in range(20):
         frame = decode_frame(forger._signed(log[0][1]))
         verified = []
         for identity in named.values():
             with contextlib.suppress(PeerError):
-                verify_signed(frame, identity.public_key, cast.federation.id)
+                verify_signed(frame, identity.public_key, actors.federation.id)
                 verified.append(identity)
         assert len(verified) == 1
 

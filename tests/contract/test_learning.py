@@ -233,7 +233,7 @@ def test_when_all_attempts_are_aborted_the_job_ends_with_what_it_has_and_so_it_i
     assert "too-few" in reason
     assert len(swarm.announced) == 3
     first, second = (opened.round.invited for opened, _ in held_of(path)[1:])
-    assert sorted((*first, *second)) == sorted(swarm.cast.clients), "tried with others, as nobody had paid"
+    assert sorted((*first, *second)) == sorted(swarm.actors.clients), "tried with others, as nobody had paid"
     swarm.mute(lambda: False)
     assert job_of(swarm, path, lambda: modest(0, 2), retries=5) == (sums, reason)
     assert len(swarm.announced) == 3, "that request is over"
@@ -255,7 +255,7 @@ def test_a_batch_whose_charge_came_back_is_not_used(path: Path) -> None:
 def test_a_batch_whose_charge_is_kept_is_used(path: Path) -> None:
     swarm = Swarm()
     rounds = JobRounds(None, swarm.terms(), None)
-    one, two, *others = swarm.cast.clients
+    one, two, *others = swarm.actors.clients
     for charged, used in ((True, 1), (False, 1)):
         opened = swarm.terms().open(ask(2), bytes(16), (one, two))
         rounds._note(opened, Failed(opened.round_id, "x", None, None, charged))
@@ -328,7 +328,7 @@ def test_a_batch_needs_somebody_to_pick_of(path: Path) -> None:
     swarm = Swarm()
     with pytest.raises(UsageError, match="the job's request 1 is of a batch of 2 clients, and none is known yet"):
         job_of(swarm, path, lambda: means(2))
-    sums, reason = job_of(swarm, path, lambda: modest(2, 2, 5), clients=swarm.cast.clients)
+    sums, reason = job_of(swarm, path, lambda: modest(2, 2, 5), clients=swarm.actors.clients)
     assert sum(sums) == WHOLE
     assert reason == "a batch of 5 clients is asked for and 4 are available; ask for 1 to 4"
 
@@ -388,7 +388,7 @@ def test_a_journal_that_cannot_be_written_at_the_end_ends_the_trainers_thread_al
     swarm = Swarm()
     monkeypatch.setattr("dca_proto.jobs.sync.device.load", lambda *given, **roles: LoadedTrainer(swarm))
     with Journal(path, SETTINGS) as journal:
-        rounds = TrainerRounds(path, swarm.terms(), journal, clients=swarm.cast.clients)
+        rounds = TrainerRounds(path, swarm.terms(), journal, clients=swarm.actors.clients)
         with pytest.raises(UsageError, match="disk is full"), rounds:  # noqa: PT012
             with pytest.raises(NoAggregate):
                 rounds.hold(ask(5))

@@ -35,7 +35,7 @@ def swarm_of(target: Callable[[np.ndarray], np.ndarray], **mechanism: Any) -> Sw
     """A client for each of some rows (x, y)."""
     x = np.linspace(-1, 1, CLIENTS)
     rows = [np.array([row]) for row in np.column_stack([x, target(x)])]
-    return Swarm(cast=TestFederation(CLIENTS, 2, columns=("x", "y"), rows=rows, **mechanism))
+    return Swarm(actors=TestFederation(CLIENTS, 2, columns=("x", "y"), rows=rows, **mechanism))
 
 
 # An estimator over a running trainer

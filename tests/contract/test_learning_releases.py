@@ -41,8 +41,8 @@ def path(tmp_path: Path) -> Path:
 def nodes(mechanism: Any = None) -> Swarm:
     """Data nodes of two to five rows."""
     policy = Policy(rows_of_many=True, epsilon_per_round_max=20, epsilon_per_period_max=40)
-    cast = TestFederation(CLIENTS, COMPUTES, rows=ROWS, policy=policy, mechanism=mechanism or NoNoise())
-    return Swarm(cast=cast, loses=Sealed)
+    actors = TestFederation(CLIENTS, COMPUTES, rows=ROWS, policy=policy, mechanism=mechanism or NoNoise())
+    return Swarm(actors=actors, loses=Sealed)
 
 
 def ask(batch: int = 0, share: float = 0.1) -> NodeReleaseRequest:

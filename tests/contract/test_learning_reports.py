@@ -48,7 +48,7 @@ def reporters() -> Swarm:
     """Clients without any Compute node that takes part."""
     rows = [np.array([[index % 3.0]]) for index in range(CLIENTS)]
     policy = Policy(epsilon_per_round_max=4, epsilon_per_period_max=8)
-    return Swarm(cast=TestFederation(CLIENTS, 2, rows=rows, policy=policy), loses=Sealed)
+    return Swarm(actors=TestFederation(CLIENTS, 2, rows=rows, policy=policy), loses=Sealed)
 
 
 def asked(mechanism: str, batch: int = 0, share: float = 0.25) -> LdpReportRequest:

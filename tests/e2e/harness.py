@@ -165,31 +165,31 @@ class Noted(NamedTuple):
 
 
 class LiveFederation:
-    """All actors of a cast on one broker; as an asynchronous context, entered once all are connected.
+    """All actors of a federation on one broker; as an asynchronous context, entered once all are connected.
 
     Args:
-        cast: whose name no other test on the broker uses. directory: for databases.
+        actors: whose name no other test on the broker uses. directory: for databases.
         settings: how the actor of an id reaches the broker.
 
     Attributes:
         facts: what was reported, in order.
     """
 
-    def __init__(self, cast: TestFederation, directory: Path, settings: Callable[[bytes], BrokerSettings]) -> None:
+    def __init__(self, actors: TestFederation, directory: Path, settings: Callable[[bytes], BrokerSettings]) -> None:
         self.facts: list[Noted] = []
         self._changed = asyncio.Event()
         self._point: Point | None = None
         self._left_to_see = 0
 
         def member(role: Channel, actor_id: bytes, build: Build) -> LiveActor:
-            return LiveActor(role, build, directory, settings(actor_id), cast.federation.name, self._note)
+            return LiveActor(role, build, directory, settings(actor_id), actors.federation.name, self._note)
 
         def members(role: Channel, ids: tuple[bytes, ...], build: Callable[..., Actor]) -> list[LiveActor]:
             return [member(role, one, functools.partial(build, index)) for index, one in enumerate(ids)]
 
-        self.computes = members(Channel.COMPUTE, cast.computes, cast.compute)
-        self.clients = members(Channel.CLIENT, cast.clients, cast.client)
-        self.trainer = member(Channel.TRAINER, cast.trainer_identity.id, cast.trainer)
+        self.computes = members(Channel.COMPUTE, actors.computes, actors.compute)
+        self.clients = members(Channel.CLIENT, actors.clients, actors.client)
+        self.trainer = member(Channel.TRAINER, actors.trainer_identity.id, actors.trainer)
         self.members = [*self.computes, *self.clients, self.trainer]
 
     async def __aenter__(self) -> LiveFederation:

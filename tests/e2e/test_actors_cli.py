@@ -259,9 +259,9 @@ def test_a_result_is_written_before_anything_else_can_fail(
 ) -> None:
     """It is paid for; what the account has left is read from the store afterwards."""
     federation(tmp_path, "mqtt://127.0.0.1:1")
-    cast = TestFederation(4, 2)
-    network = cast.network()
-    network.command(cast.trainer_identity.id, cast.request())
+    actors = TestFederation(4, 2)
+    network = actors.network()
+    network.command(actors.trainer_identity.id, actors.request())
     network.advance(network.now_ms + 1000)
     (completed,) = network.reported(RoundCompleted)
 

@@ -1,6 +1,6 @@
 """The emulator against the real thing: one scenario without faults in virtual time, and on mosquitto over connections.
 
-Both play the same cast: the same keys, and for each start of each actor the same random bytes. Two secure sums, one
+Both play the same actors: the same keys, and for each start of each actor the same random bytes. Two secure sums, one
 round of node releases, and one of reports, announced in virtual time in the millisecond in which the live trainer
 announced them, of actors that have the same X25519 keys in store: so announcements are the same in every bit,
 and with them holders, noise and hashes. Compared are:

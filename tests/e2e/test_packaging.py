@@ -25,10 +25,10 @@ PACKAGES = ("dca_proto", "emulator", "inference")
 DEVICE = """
 from dca_proto.protocol.facts import RoundCompleted
 from dca_proto.testing import TestFederation
-cast = TestFederation(5, 3)
-network = cast.network()
+actors = TestFederation(5, 3)
+network = actors.network()
 network.deliver()
-network.command(cast.trainer_identity.id, cast.request())
+network.command(actors.trainer_identity.id, actors.request())
 network.advance(network.now_ms + 5000)
 [done] = network.reported(RoundCompleted)
 assert done.aggregate.contributors == 5 and done.aggregate.private

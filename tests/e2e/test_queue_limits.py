@@ -38,24 +38,24 @@ class Scene:
         absent: the Compute node that dies as soon as it has answered the announcement; then `is_down` is true.
     """
 
-    def __init__(self, cast: TestFederation, directory: Path, url: str) -> None:
+    def __init__(self, actors: TestFederation, directory: Path, url: str) -> None:
         self.counts: Counter[tuple[bytes, object]] = Counter()
         self.completed: list[facts.RoundCompleted] = []
         self.is_down = False
         self._changed = asyncio.Event()
-        self._name = cast.federation.name
+        self._name = actors.federation.name
         settings = BrokerSettings(url=url)
 
         def member(role: Channel, build: Build) -> LiveActor:
             return LiveActor(role, build, directory, settings, self._name, self._note)
 
-        self.steady = member(Channel.COMPUTE, functools.partial(cast.compute, 0))
-        self.absent = member(Channel.COMPUTE, functools.partial(cast.compute, 1))
-        self.trainer = member(Channel.TRAINER, cast.trainer)
+        self.steady = member(Channel.COMPUTE, functools.partial(actors.compute, 0))
+        self.absent = member(Channel.COMPUTE, functools.partial(actors.compute, 1))
+        self.trainer = member(Channel.TRAINER, actors.trainer)
         inboxes = subscriptions(self._name, Channel.CLIENT, PROBE)
         everyones = tuple(one.replace(PROBE.hex(), "+") for one in inboxes)
         self.link = MqttTransport(settings, "gateway", everyones, rng=random.Random(1))
-        clients = map(cast.client, range(CLIENTS))
+        clients = map(actors.client, range(CLIENTS))
         self.gateway = Gateway(clients, self.link, self._name, self._changed.set, self._keep_up)
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -114,12 +114,12 @@ def test_contributions_that_the_broker_took_over_and_lost_are_sent_again(
     """
     rows = [np.array([[(index + 1) / 8192]]) for index in range(CLIENTS)]
     timing = Timing(resend_first_ms=30_000, resend_max_ms=30_000)
-    cast = TestFederation(CLIENTS, 2, rows=rows, name="queue-limits", mechanism=NoNoise(), timing=timing)
-    request = cast.request(tolerated=0, collect_window_ms=600_000)
+    actors = TestFederation(CLIENTS, 2, rows=rows, name="queue-limits", mechanism=NoNoise(), timing=timing)
+    request = actors.request(tolerated=0, collect_window_ms=600_000)
 
     async def scene() -> tuple[Scene, int, int]:
         async with launch_broker(tmp_path / "b", BrokerOptions(kind="mosquitto", limits="default")) as broker:
-            async with Scene(cast, tmp_path, broker.url) as live:
+            async with Scene(actors, tmp_path, broker.url) as live:
                 absent = live.absent
                 for node in (live.steady, absent):
                     await live.until(lambda node=node: live.counts[node.id, facts.SessionKept] == CLIENTS)

@@ -82,10 +82,10 @@ def test_a_killed_actor_goes_on_from_its_store(role: Channel, point: Point, any_
     name = re.sub("[^a-z0-9]+", "-", f"{any_broker.kind[0]} {role.value[:2]} {point}".lower())[:32]
 
     async def scene() -> None:
-        cast = TestFederation(CLIENTS, COMPUTES, rows=ROWS, name=name, mechanism=NoNoise(), timing=HURRIED)
-        live = LiveFederation(cast, tmp_path, lambda _: BrokerSettings(url=any_broker.url))
+        actors = TestFederation(CLIENTS, COMPUTES, rows=ROWS, name=name, mechanism=NoNoise(), timing=HURRIED)
+        live = LiveFederation(actors, tmp_path, lambda _: BrokerSettings(url=any_broker.url))
         victim = {CLIENT: live.clients[0], COMPUTE: live.computes[0], TRAINER: live.trainer}[role]
-        request = cast.request(tolerated=0)  # else it closes without those who are slow
+        request = actors.request(tolerated=0)  # else it closes without those who are slow
         async with live:
             await live.until(lambda: len(live.trainer.actor._waiting._keys) == COMPUTES)  # else it asks for them first
             live.kill_at(point, victim)
@@ -150,11 +150,11 @@ async def check_client(member: LiveActor) -> None:
 class Process:
     """Compute node 0 as a device runs it: `python -m dca_proto compute.toml`, over as many lives as a test wants."""
 
-    def __init__(self, cast: TestFederation, directory: Path, url: str) -> None:
+    def __init__(self, actors: TestFederation, directory: Path, url: str) -> None:
         self.store = directory / "compute.db"
         self._config = directory / "compute.toml"
-        write_identity(directory / "compute.key", "compute", cast.compute_identities[0])
-        (directory / "federation.toml").write_text(cast.federation.to_toml())
+        write_identity(directory / "compute.key", "compute", actors.compute_identities[0])
+        (directory / "federation.toml").write_text(actors.federation.to_toml())
         self._config.write_text(
             f'[compute]\nidentity = "compute.key"\nfederation = "federation.toml"\nstore = "{self.store.name}"\n'
             f'[broker]\nurl = "{url}"\n[floors]\nclients_min = 1\nhonest_min = 1\n'
@@ -187,15 +187,15 @@ def test_a_compute_process_killed_by_the_system_goes_on(any_broker: Broker, tmp_
     """
 
     async def scene() -> None:
-        cast = TestFederation(CLIENTS, COMPUTES, rows=ROWS, name=f"nine-{any_broker.kind}", timing=HURRIED)
-        live = LiveFederation(cast, tmp_path, lambda _: BrokerSettings(url=any_broker.url))
-        node, peer, late = Process(cast, tmp_path, any_broker.url), live.computes[1], live.clients[0]
+        actors = TestFederation(CLIENTS, COMPUTES, rows=ROWS, name=f"nine-{any_broker.kind}", timing=HURRIED)
+        live = LiveFederation(actors, tmp_path, lambda _: BrokerSettings(url=any_broker.url))
+        node, peer, late = Process(actors, tmp_path, any_broker.url), live.computes[1], live.clients[0]
         live.members.remove(live.computes[0])
         await node.start()
         try:
             async with live:
                 live.kill_at(Point(TRAINER, facts.Announced), late)
-                live.trainer.runner.command(cast.request(epsilon=20, tolerated=0))
+                live.trainer.runner.command(actors.request(epsilon=20, tolerated=0))
                 await node.until("ContributionKept")
                 await node.kill()
                 await late.kill()

@@ -19,11 +19,15 @@ from dca_proto.testing import NoNoise, TestFederation
 CLIENTS, COMPUTES = 8, 3
 
 
-def access_of(cast: TestFederation) -> Access:
+def access_of(actors: TestFederation) -> Access:
     """Everybody with a password of its own."""
-    roles = {Channel.CLIENT: cast.clients, Channel.COMPUTE: cast.computes, Channel.TRAINER: (cast.trainer_identity.id,)}
+    roles = {
+        Channel.CLIENT: actors.clients,
+        Channel.COMPUTE: actors.computes,
+        Channel.TRAINER: (actors.trainer_identity.id,),
+    }
     members = [Member(role, one, f"password of {one.hex()}") for role, ids in roles.items() for one in ids]
-    return Access(cast.federation.name, tuple(members))
+    return Access(actors.federation.name, tuple(members))
 
 
 def settings_of(member: Member, url: str, ca: Path, directory: Path) -> BrokerSettings:
@@ -41,30 +45,30 @@ def test_a_round_where_a_client_with_anothers_identity_gets_nothing_through(
     the other's would have.
     """
     rows = [np.array([[2.0 ** -(index + 1)]]) for index in range(CLIENTS)]
-    cast = TestFederation(
+    actors = TestFederation(
         CLIENTS, COMPUTES, rows=rows, name="secured", mechanism=NoNoise(), timing=Timing(resend_first_ms=200)
     )
-    access = access_of(cast)
+    access = access_of(actors)
     tls = TlsFiles(authority / "ca.pem", authority / "broker.pem", authority / "broker.key")
 
     async def scene() -> None:
         async with launch_broker(tmp_path / "b", BrokerOptions(kind="mosquitto", tls=tls, access=access)) as broker:
             assert broker.url.startswith("mqtts://")
             given = {one.id: settings_of(one, broker.url, authority / "ca.pem", tmp_path) for one in access.members}
-            given[cast.clients[-1]] = given[cast.clients[0]]
-            live = LiveFederation(cast, tmp_path, given.__getitem__)
+            given[actors.clients[-1]] = given[actors.clients[0]]
+            live = LiveFederation(actors, tmp_path, given.__getitem__)
             own, late, *_, impostor = live.clients
             live.members.remove(own)
             async with live:
                 await late.kill()
-                live.trainer.runner.command(cast.request(clients_expected=CLIENTS - 2, tolerated=0))
+                live.trainer.runner.command(actors.request(clients_expected=CLIENTS - 2, tolerated=0))
                 await live.until(lambda: live.has(Left(Channel.COMPUTE), impostor))
                 await live.start(late)
                 await live.until(lambda: live.has(facts.RoundCompleted, live.trainer))
                 assert live.has(Connected(), impostor)
                 assert live.has(facts.Contributed, impostor)
         kept = [noted.fact for noted in live.facts if isinstance(noted.fact, facts.SessionKept)]
-        assert {fact.client for fact in kept} == set(cast.clients[1:-1])
+        assert {fact.client for fact in kept} == set(actors.clients[1:-1])
         (completed,) = (noted.fact for noted in live.facts if isinstance(noted.fact, facts.RoundCompleted))
         assert completed.aggregate.value.tolist() == [0.5 - 2.0 ** -(CLIENTS - 1)]
         assert not live.has(facts.Acknowledged, impostor)

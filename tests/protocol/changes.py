@@ -36,15 +36,15 @@ class PlaysOn(Client):
         return self._consent._to_terms(opened, self._federation)
 
 
-def following(cast: TestFederation, file: Federation | None = None, **changes: Any) -> Federation:
+def following(actors: TestFederation, file: Federation | None = None, **changes: Any) -> Federation:
     """The file after one, by default after the federation's."""
-    file = file or cast.federation
-    return sign_federation(cast.authority, msgspec.structs.replace(file, **{"number": file.number + 1, **changes}))
+    file = file or actors.federation
+    return sign_federation(actors.authority, msgspec.structs.replace(file, **{"number": file.number + 1, **changes}))
 
 
-def without(cast: TestFederation, *clients: int) -> Federation:
+def without(actors: TestFederation, *clients: int) -> Federation:
     """The next file, in which some clients are revoked."""
-    return following(cast, revoked=tuple(sorted(cast.clients[index] for index in clients)))
+    return following(actors, revoked=tuple(sorted(actors.clients[index] for index in clients)))
 
 
 def payload_of(file: Federation) -> bytes:
@@ -69,10 +69,10 @@ def last_sum(network: Network) -> float:
     return float(value)
 
 
-def hostile(cast: TestFederation) -> Withholding:
+def hostile(actors: TestFederation) -> Withholding:
     """All actors, client 3 of which plays on when it is revoked."""
     network = Withholding()
-    cast.network(network)
-    network.actors[cast.clients[3]].__class__ = PlaysOn
+    actors.network(network)
+    network.actors[actors.clients[3]].__class__ = PlaysOn
     network.deliver()
     return network

@@ -43,16 +43,16 @@ class Hospitals(TestFederation):
         return super().request(**{**plain, **changes})
 
 
-def by_id(cast: TestFederation) -> list[int]:
+def by_id(actors: TestFederation) -> list[int]:
     """The indices of the data nodes in the order of their ids."""
-    return sorted(range(len(cast.clients)), key=lambda index: cast.clients[index])
+    return sorted(range(len(actors.clients)), key=lambda index: actors.clients[index])
 
 
 def held(count: int = 3, **changes: Any) -> tuple[Hospitals, Network]:
     """One round that went well."""
-    cast = Hospitals(count, **changes)
-    network, _ = begin(cast)
-    return cast, network
+    actors = Hospitals(count, **changes)
+    network, _ = begin(actors)
+    return actors, network
 
 
 def released(network: Network, client: bytes | None = None) -> list[Envelope]:
@@ -60,8 +60,8 @@ def released(network: Network, client: bytes | None = None) -> list[Envelope]:
     return [one for one in network.sent if isinstance(body_of(one.payload), Sealed) and client in (None, one.sender)]
 
 
-def release_of(cast: TestFederation, network: Network, index: int, **changes: Any) -> Release:
+def release_of(actors: TestFederation, network: Network, index: int, **changes: Any) -> Release:
     """What data node `index` released in the newest round, with some fields changed."""
-    body = unsealed(network, cast, released(network, cast.clients[index])[-1].payload)
+    body = unsealed(network, actors, released(network, actors.clients[index])[-1].payload)
     assert isinstance(body, Release)
     return msgspec.structs.replace(body, **changes)

@@ -19,7 +19,7 @@ MU = accounting.mu_of(1.0, 1e-6)
 
 
 class Lab(TestFederation):
-    """A cast whose trainer has an account."""
+    """A federation whose trainer has an account."""
 
     account: BudgetLimit | None = TWO_ROUNDS
 
@@ -33,29 +33,29 @@ class Lab(TestFederation):
 
 
 def lab(account: BudgetLimit | None = TWO_ROUNDS) -> tuple[Lab, Network]:
-    cast = Lab(4, 3, mechanism=NoNoise())
-    cast.account = account
-    return cast, cast.network()
+    actors = Lab(4, 3, mechanism=NoNoise())
+    actors.account = account
+    return actors, actors.network()
 
 
-def trainer_of(cast: TestFederation, network: Network) -> Trainer:
-    actor = network.actors[cast.trainer_identity.id]
+def trainer_of(actors: TestFederation, network: Network) -> Trainer:
+    actor = network.actors[actors.trainer_identity.id]
     assert isinstance(actor, Trainer)
     return actor
 
 
 def collecting() -> tuple[TestFederation, Network, bytes]:
     """A round that was announced; nothing is released or aborted as long as its messages are lost."""
-    cast, network = lab()
+    actors, network = lab()
     network.tamper = losing(Contribution)
-    _, request = begin(cast, network)
+    _, request = begin(actors, network)
     network.tamper = lambda one: ()
-    assert trainer_of(cast, network).phase(request.round_id) == "collecting"
-    return cast, network, request.round_id
+    assert trainer_of(actors, network).phase(request.round_id) == "collecting"
+    return actors, network, request.round_id
 
 
-def abort_of(cast: TestFederation, network: Network, node: int, **changes: object) -> tuple[bytes, bytes]:
-    identity, opened = cast.compute_identities[node], announced(network, cast)
+def abort_of(actors: TestFederation, network: Network, node: int, **changes: object) -> tuple[bytes, bytes]:
+    identity, opened = actors.compute_identities[node], announced(network, actors)
     body = Abort(
         opened.body.round_id,
         opened.hash,
@@ -66,4 +66,4 @@ def abort_of(cast: TestFederation, network: Network, node: int, **changes: objec
         3,
         (),
     )
-    return identity.id, forged(cast, identity, msgspec.structs.replace(body, **changes))
+    return identity.id, forged(actors, identity, msgspec.structs.replace(body, **changes))

@@ -47,13 +47,13 @@ class Reporters(TestFederation):
         return super().request(**{**plain, **changes})
 
 
-def reported(cast: Reporters, **changes: Any) -> Network:
+def reported(actors: Reporters, **changes: Any) -> Network:
     """One round that went well."""
-    return begin(cast, **changes)[0]
+    return begin(actors, **changes)[0]
 
 
-def report_of(cast: TestFederation, network: Network, index: int, **changes: Any) -> Release:
+def report_of(actors: TestFederation, network: Network, index: int, **changes: Any) -> Release:
     """What client `index` reported in the newest round, with some fields changed."""
-    body = unsealed(network, cast, released(network, cast.clients[index])[-1].payload)
+    body = unsealed(network, actors, released(network, actors.clients[index])[-1].payload)
     assert isinstance(body, Release)
     return msgspec.structs.replace(body, **changes)

@@ -60,7 +60,7 @@ THREE_ROUNDS = msgspec.structs.replace(EASY, epsilon_per_period_max=2.0, delta_m
 
 
 class OneTight(TestFederation):
-    """A cast whose client 0 has a budget of three rounds; the others have more than enough."""
+    """A federation whose client 0 has a budget of three rounds; the others have more than enough."""
 
     def client(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> Client:
         usual = self.policy
@@ -111,24 +111,24 @@ def ignored(network: Network, receiver: bytes, sender: bytes, payload: bytes) ->
     assert snapshot(actor) == before
 
 
-def exact_cast(clients: int = 4, computes: int = 3, **changes: Any) -> TestFederation:
-    """A cast without noise, client i holding the value (i + 1) / 16: sums can be foretold."""
+def exact_actors(clients: int = 4, computes: int = 3, **changes: Any) -> TestFederation:
+    """A federation without noise; client i holds the value (i + 1) / 16: sums can be foretold."""
     rows = [np.array([[(index + 1) / 16]]) for index in range(clients)]
     return TestFederation(clients, computes, **{"rows": rows, "mechanism": NoNoise(), **changes})
 
 
 def exact_sum(clients: Iterable[int]) -> float:
-    """What the clients of `exact_cast` with these indices add up to."""
+    """What the clients of `exact_actors` with these indices add up to."""
     return sum((index + 1) / 16 for index in clients)
 
 
-def begin(cast: TestFederation, network: Network | None = None, **changes: Any) -> tuple[Network, OpenRound]:
+def begin(actors: TestFederation, network: Network | None = None, **changes: Any) -> tuple[Network, OpenRound]:
     """A round asked for, and everything delivered until the trainer has heard of all contributions."""
-    network = network or cast.network()
+    network = network or actors.network()
     network.deliver()
-    request = cast.request(**changes)
-    network.command(cast.trainer_identity.id, request)
-    network.advance(network.now_ms + cast.timing.progress_ms)
+    request = actors.request(**changes)
+    network.command(actors.trainer_identity.id, request)
+    network.advance(network.now_ms + actors.timing.progress_ms)
     return network, request
 
 
@@ -263,19 +263,19 @@ def restore(network: Network, actor_id: bytes, copy: Records) -> None:
 
 
 def restored_client(
-    rounds: int, forgotten: int, cast: TestFederation | None = None
+    rounds: int, forgotten: int, actors: TestFederation | None = None
 ) -> tuple[TestFederation, Network, bytes]:
     """A client that took part in `rounds` rounds, and was then restored from a copy without the last `forgotten`."""
-    cast = cast or exact_cast(4, 3)
-    network = cast.network()
-    victim = cast.clients[0]
+    actors = actors or exact_actors(4, 3)
+    network = actors.network()
+    victim = actors.clients[0]
     for number in range(rounds):
         if number == rounds - forgotten:
             copy = copy_of(network, victim)
-        begin(cast, network)
+        begin(actors, network)
         until_the_end(network)
     restore(network, victim, copy)
-    return cast, network, victim
+    return actors, network, victim
 
 
 # --- messages --------------------------------------------------------------------------------------------------------
@@ -326,106 +326,106 @@ def changed(envelope: Envelope, payload: bytes) -> Envelope:
     return Envelope(envelope.sender, Send(envelope.to, envelope.round_id, payload))
 
 
-def forged(cast: TestFederation, identity: Identity, body: Body) -> bytes:
+def forged(actors: TestFederation, identity: Identity, body: Body) -> bytes:
     """A body signed by whoever holds `identity`."""
-    return encode(sign(identity, cast.federation.id, body))
+    return encode(sign(identity, actors.federation.id, body))
 
 
-def resigned(cast: TestFederation, identity: Identity, payload: bytes, **changes: Any) -> bytes:
+def resigned(actors: TestFederation, identity: Identity, payload: bytes, **changes: Any) -> bytes:
     """A signed message with some fields of its body changed, signed anew."""
-    return forged(cast, identity, msgspec.structs.replace(body_of(payload), **changes))
+    return forged(actors, identity, msgspec.structs.replace(body_of(payload), **changes))
 
 
-def announced(network: Network, cast: TestFederation) -> OpenedAnnouncement:
+def announced(network: Network, actors: TestFederation) -> OpenedAnnouncement:
     """The newest announcement, opened."""
     frames = [decode_frame(one.payload) for one in network.sent if kind_of(one) in (Announcement, Invitation)]
     frame = frames[-1].announcement if isinstance(frames[-1], Invitation) else frames[-1]
-    return open_announcement(frame, cast.federation, Limits())
+    return open_announcement(frame, actors.federation, Limits())
 
 
-def sealed_by(cast: TestFederation, identity: Identity, body: Body, opened: OpenedAnnouncement) -> bytes:
+def sealed_by(actors: TestFederation, identity: Identity, body: Body, opened: OpenedAnnouncement) -> bytes:
     """A body signed by `identity` and sealed to the trainer of the round."""
-    return seal_answer(sign(identity, cast.federation.id, body), opened, seeded("forger"))
+    return seal_answer(sign(identity, actors.federation.id, body), opened, seeded("forger"))
 
 
-def unsealed(network: Network, cast: TestFederation, payload: bytes) -> Body:
+def unsealed(network: Network, actors: TestFederation, payload: bytes) -> Body:
     """What the trainer reads in a sealed answer to the newest announcement."""
-    opened = announced(network, cast)
-    reply_key: AgreementKey = network.actors[cast.trainer_identity.id]._rounds[opened.body.round_id].reply_key
+    opened = announced(network, actors)
+    reply_key: AgreementKey = network.actors[actors.trainer_identity.id]._rounds[opened.body.round_id].reply_key
     return decode_body(open_answer(decode_frame(payload), reply_key, opened.hash).body)
 
 
-def sealed_kind(network: Network, cast: TestFederation, payload: bytes) -> type | None:
+def sealed_kind(network: Network, actors: TestFederation, payload: bytes) -> type | None:
     """The kind of body in a sealed answer; None for anything else."""
     try:
-        return type(unsealed(network, cast, payload)) if isinstance(decode_frame(payload), Sealed) else None
+        return type(unsealed(network, actors, payload)) if isinstance(decode_frame(payload), Sealed) else None
     except PeerError:
         return None
 
 
-def opened_list(network: Network, cast: TestFederation, envelope: Envelope) -> FrozenList:
+def opened_list(network: Network, actors: TestFederation, envelope: Envelope) -> FrozenList:
     """What a peer reads in a list that was sealed to it."""
-    opened, receiver = announced(network, cast), network.actors[envelope.to.id]
+    opened, receiver = announced(network, actors), network.actors[envelope.to.id]
     key = receiver._keys.key(opened.epochs[opened.computes.index(envelope.to.id)].epoch)
-    signer = cast.federation.compute(envelope.sender).key
+    signer = actors.federation.compute(envelope.sender).key
     return open_signed(
-        open_answer(decode_frame(envelope.payload), key, opened.hash), signer, cast.federation.id, FrozenList
+        open_answer(decode_frame(envelope.payload), key, opened.hash), signer, actors.federation.id, FrozenList
     )
 
 
 def sealed_list(
-    cast: TestFederation, identity: Identity, body: FrozenList, opened: OpenedAnnouncement, to: bytes
+    actors: TestFederation, identity: Identity, body: FrozenList, opened: OpenedAnnouncement, to: bytes
 ) -> bytes:
     """A list signed by `identity` and sealed to a peer's epoch key."""
-    signed = sign(identity, cast.federation.id, body)
+    signed = sign(identity, actors.federation.id, body)
     public = opened.epochs[opened.computes.index(to)].public
     sealed = seal_to(public, encode(signed), opened.hash, seeded("forger"))
     return encode(Sealed(opened.body.round_id, *sealed))
 
 
-def forged_list(network: Network, cast: TestFederation, envelope: Envelope, entries: bytes, tags: bytes) -> Envelope:
+def forged_list(network: Network, actors: TestFederation, envelope: Envelope, entries: bytes, tags: bytes) -> Envelope:
     """A list that its sender signs rightly, with entries and tags of its choice, in place of another one."""
-    identity = next(one for one in cast.compute_identities if one.id == envelope.sender)
-    opened = announced(network, cast)
+    identity = next(one for one in actors.compute_identities if one.id == envelope.sender)
+    opened = announced(network, actors)
     hashed = list_hash(opened.hash, identity.id, entries)
     head = (opened.body.round_id,)
-    header = sign(identity, cast.federation.id, ListHeader(*head, opened.hash, hashed, len(entries) // ENTRY_BYTES))
+    header = sign(identity, actors.federation.id, ListHeader(*head, opened.hash, hashed, len(entries) // ENTRY_BYTES))
     body = FrozenList(*head, envelope.to.id, header, entries, tags)
-    return changed(envelope, sealed_list(cast, identity, body, opened, envelope.to.id))
+    return changed(envelope, sealed_list(actors, identity, body, opened, envelope.to.id))
 
 
-def held_by(network: Network, cast: TestFederation, node: int) -> list[int]:
+def held_by(network: Network, actors: TestFederation, node: int) -> list[int]:
     """The indices of the clients whose contributions to the newest round a node holds, in the order of their ids."""
-    opened = announced(network, cast)
-    indices = sorted(range(len(cast.clients)), key=lambda index: cast.clients[index])
-    return [index for index in indices if opened.holder(cast.clients[index]).id == cast.computes[node]]
+    opened = announced(network, actors)
+    indices = sorted(range(len(actors.clients)), key=lambda index: actors.clients[index])
+    return [index for index in indices if opened.holder(actors.clients[index]).id == actors.computes[node]]
 
 
-def hello_of(network: Network, cast: TestFederation, client: int = 0) -> Envelope:
-    return sent(network, Hello, sender=cast.clients[client])[0]
+def hello_of(network: Network, actors: TestFederation, client: int = 0) -> Envelope:
+    return sent(network, Hello, sender=actors.clients[client])[0]
 
 
-def other_hello(cast: TestFederation, network: Network, client: int = 0, **changes: object) -> bytes:
+def other_hello(actors: TestFederation, network: Network, client: int = 0, **changes: object) -> bytes:
     """A Hello that the client signs, changed."""
-    body = msgspec.structs.replace(body_of(hello_of(network, cast, client).payload), **changes)
-    return forged(cast, cast.client_identities[client], body)
+    body = msgspec.structs.replace(body_of(hello_of(network, actors, client).payload), **changes)
+    return forged(actors, actors.client_identities[client], body)
 
 
-def without_hello(cast: TestFederation) -> Network:
+def without_hello(actors: TestFederation) -> Network:
     """A network on which client 0's Hello is lost."""
     network = Network()
-    network.tamper = losing(Hello, sender=cast.clients[0])
-    cast.network(network)
+    network.tamper = losing(Hello, sender=actors.clients[0])
+    actors.network(network)
     network.deliver()
     return network
 
 
 def standing(clients: int = 4, computes: int = 3) -> tuple[TestFederation, Network]:
     """All sessions stand."""
-    cast = exact_cast(clients, computes)
-    network = cast.network()
+    actors = exact_actors(clients, computes)
+    network = actors.network()
     network.deliver()
-    return cast, network
+    return actors, network
 
 
 def flipped(payload: bytes, position: int) -> bytes:

@@ -12,7 +12,7 @@ from scene import (
     announced,
     begin,
     body_of,
-    exact_cast,
+    exact_actors,
     exact_sum,
     failures,
     forged,
@@ -54,28 +54,28 @@ TIGHT = Policy(clients_min=1, honest_min=1, epsilon_per_round_max=1.0, epsilon_p
 HOUR_MS = 3600 * 1000
 
 
-def aborted_cast() -> tuple[TestFederation, Network, bytes]:
+def aborted_actors() -> tuple[TestFederation, Network, bytes]:
     """A round whose clients hold open charges: receipts and lists are lost, so nothing is released or aborted."""
-    cast = TestFederation(4, 3)
-    network = cast.network()
+    actors = TestFederation(4, 3)
+    network = actors.network()
     network.tamper = losing(Receipt, FrozenList)
-    _, request = begin(cast, network)
+    _, request = begin(actors, network)
     network.tamper = lambda one: ()
-    return cast, network, request.round_id
+    return actors, network, request.round_id
 
 
-def charged(cast: TestFederation, network: Network) -> list[bool]:
+def charged(actors: TestFederation, network: Network) -> list[bool]:
     """Which clients have a charge that stays."""
-    return [network.actors[client].ledger.spent().mu > 0 for client in cast.clients]
+    return [network.actors[client].ledger.spent().mu > 0 for client in actors.clients]
 
 
 def test_attack_15_a_budget_that_is_used_up_refuses_the_next_round() -> None:
     """Rounds at ε = 1 until the period's ε = 2 is reached in exact composition: then all decline, and say so."""
-    cast = exact_cast(4, 3, policy=TIGHT)
-    network = cast.network()
+    actors = exact_actors(4, 3, policy=TIGHT)
+    network = actors.network()
     for _ in range(8):
-        begin(cast, network)
-    mus = [charge.mu for charge in network.actors[cast.clients[0]].ledger.charges]
+        begin(actors, network)
+    mus = [charge.mu for charge in network.actors[actors.clients[0]].ledger.charges]
     allowed = accounting.mu_of(2.0, 1e-5)
     assert len(results(network)) == len(mus) < 8
     assert accounting.compose(mus) <= allowed < accounting.compose([*mus, mus[0]])
@@ -84,12 +84,12 @@ def test_attack_15_a_budget_that_is_used_up_refuses_the_next_round() -> None:
 
 def test_attack_15_rounds_announced_at_once_do_not_race_the_ledger() -> None:
     """A client that handles all of them before it stores anything still holds each against the ones before."""
-    cast = TestFederation(4, 3, policy=msgspec.structs.replace(TIGHT, epsilon_per_period_max=1.0))
-    network = cast.network()
+    actors = TestFederation(4, 3, policy=msgspec.structs.replace(TIGHT, epsilon_per_period_max=1.0))
+    network = actors.network()
     network.tamper = losing(Announcement, to=b"")  # the broadcast
     for _ in range(3):
-        begin(cast, network)
-    victim = network.actors[cast.clients[0]]
+        begin(actors, network)
+    victim = network.actors[actors.clients[0]]
     told = {one.payload: one for one in sent(network, Announcement) if one.to.channel is Channel.ANNOUNCE}
     batch = [e for one in told.values() for e in victim.handle(Received(one.sender, one.payload), network.now_ms)]
     written = [effect.table for effect in batch if isinstance(effect, Persist)]
@@ -99,14 +99,14 @@ def test_attack_15_rounds_announced_at_once_do_not_race_the_ledger() -> None:
 
 def test_attack_15_a_budget_that_is_used_up_in_the_middle_of_a_run() -> None:
     """One client has room for three of six rounds: from then on it declines, in numbers, and the others go on."""
-    cast = OneTight(4, 3, mechanism=NoNoise(), policy=EASY)
-    network = cast.network()
+    actors = OneTight(4, 3, mechanism=NoNoise(), policy=EASY)
+    network = actors.network()
     for _ in range(6):
-        begin(cast, network)
-    victim = cast.clients[0]
+        begin(actors, network)
+    victim = actors.clients[0]
     assert [result.contributors for result in results(network)] == [4, 4, 4, 3, 3, 3]
     assert len(network.reported(Contributed, victim)) == len(network.actors[victim].ledger.charges) == 3
-    declined = network.reported(Declined, cast.trainer_identity.id)
+    declined = network.reported(Declined, actors.trainer_identity.id)
     assert [(one.client, one.reason) for one in declined] == [(victim, "budget")] * 3
     assert declined[0].expected.startswith("<= 2 at delta 1e-06 in 365 days")
     assert declined == network.reported(Declined, victim)
@@ -117,11 +117,11 @@ def test_attack_15_a_budget_that_is_used_up_in_the_middle_of_a_run() -> None:
 def test_attack_15_a_crash_between_charge_and_send(committed: bool) -> None:
     """The charge is in the same transaction as the message. Both were written, or nothing and it starts anew: either
     way one charge, one contribution id, and nothing left uncharged."""
-    cast = exact_cast(4, 3)
-    network = cast.network()
+    actors = exact_actors(4, 3)
+    network = actors.network()
     network.tamper = losing(Announcement, to=b"")
-    begin(cast, network)
-    victim, announcement = cast.clients[0], sent(network, Announcement)[-1]
+    begin(actors, network)
+    victim, announcement = actors.clients[0], sent(network, Announcement)[-1]
     effects = network.actors[victim].handle(Received(announcement.sender, announcement.payload), network.now_ms)
     if committed:  # the transaction was committed, then the power failed
         for effect in [e for e in effects if isinstance(e, Persist)]:
@@ -138,27 +138,27 @@ def test_attack_15_a_crash_between_charge_and_send(committed: bool) -> None:
 
 
 def test_the_charge_comes_back_only_after_all_aborts_and_once() -> None:
-    cast, network, round_id = aborted_cast()
-    victim = cast.clients[0]
+    actors, network, round_id = aborted_actors()
+    victim = actors.clients[0]
     ledger = network.actors[victim].ledger
     for node in (0, 1):
-        network.handle(victim, Received(*abort_of(cast, network, node)))
-        ignored(network, victim, *abort_of(cast, network, node))
+        network.handle(victim, Received(*abort_of(actors, network, node)))
+        ignored(network, victim, *abort_of(actors, network, node))
         assert ledger.spent().mu > 0
-    network.handle(victim, Received(*abort_of(cast, network, 2)))
+    network.handle(victim, Received(*abort_of(actors, network, 2)))
     assert ledger.spent().mu == 0
     for node in range(3):
-        ignored(network, victim, *abort_of(cast, network, node))
+        ignored(network, victim, *abort_of(actors, network, node))
     assert network.reported(ChargeReturned, victim) == [ChargeReturned(round_id)]
 
 
 def test_the_charge_comes_back_once_also_across_restarts() -> None:
-    cast, network, round_id = aborted_cast()
-    victim = cast.clients[0]
+    actors, network, round_id = aborted_actors()
+    victim = actors.clients[0]
     for node in (0, 1, 2):
-        network.handle(victim, Received(*abort_of(cast, network, node)))
+        network.handle(victim, Received(*abort_of(actors, network, node)))
         network.restart(victim)
-        ignored(network, victim, *abort_of(cast, network, node))
+        ignored(network, victim, *abort_of(actors, network, node))
     assert network.reported(ChargeReturned, victim) == [ChargeReturned(round_id)]
     assert [charge.returned for charge in network.actors[victim].ledger.charges] == [True]
     assert network.actors[victim].ledger.spent().mu == 0
@@ -166,10 +166,10 @@ def test_the_charge_comes_back_once_also_across_restarts() -> None:
 
 def test_a_round_whose_charge_came_back_cannot_be_played_again() -> None:
     """Its number is not used again, either."""
-    cast, network, _ = aborted_cast()
-    victim, announcement = cast.clients[0], sent(network, Announcement)[-1]
+    actors, network, _ = aborted_actors()
+    victim, announcement = actors.clients[0], sent(network, Announcement)[-1]
     for node in range(3):
-        network.handle(victim, Received(*abort_of(cast, network, node)))
+        network.handle(victim, Received(*abort_of(actors, network, node)))
     ignored(network, victim, announcement.sender, announcement.payload)
     assert network.actors[victim].ledger.next_number == 2
     now_ms = network.now_ms
@@ -180,78 +180,83 @@ def test_a_round_whose_charge_came_back_cannot_be_played_again() -> None:
 
 def test_forged_aborts_bring_nothing_back() -> None:
     """Signed by the node that they name, about this announcement, by a node of the round: or dropped."""
-    cast, network, _ = aborted_cast()
-    victim = cast.clients[0]
-    node, genuine = abort_of(cast, network, 0)
+    actors, network, _ = aborted_actors()
+    victim = actors.clients[0]
+    node, genuine = abort_of(actors, network, 0)
     body = body_of(genuine)
-    for identity in (cast.compute_identities[1], cast.trainer_identity, cast.client_identities[1], cast.authority):
-        refused(network, victim, node, forged(cast, identity, body), "signature")
-    foreign = msgspec.structs.replace(body, compute=cast.trainer_identity.id)
-    refused(network, victim, node, forged(cast, cast.trainer_identity, foreign), "unknown-compute")
-    refused(network, victim, *abort_of(cast, network, 0, announcement_hash=bytes(32)), "announcement")
+    for identity in (
+        actors.compute_identities[1],
+        actors.trainer_identity,
+        actors.client_identities[1],
+        actors.authority,
+    ):
+        refused(network, victim, node, forged(actors, identity, body), "signature")
+    foreign = msgspec.structs.replace(body, compute=actors.trainer_identity.id)
+    refused(network, victim, node, forged(actors, actors.trainer_identity, foreign), "unknown-compute")
+    refused(network, victim, *abort_of(actors, network, 0, announcement_hash=bytes(32)), "announcement")
     assert network.actors[victim].ledger.spent().mu > 0
 
 
 def test_a_result_keeps_the_charge() -> None:
-    cast = exact_cast(4, 3)
-    network, _ = begin(cast)
+    actors = exact_actors(4, 3)
+    network, _ = begin(actors)
     until_the_end(network)
     assert len(results(network)) == 1
-    assert all(charged(cast, network))
+    assert all(charged(actors, network))
 
 
 @pytest.mark.parametrize("lying", [1, 2])
 def test_some_aborts_keep_the_charge(lying: int) -> None:
     """M - 1 aborts leave it open whether something was released: the charge stays spent for good."""
-    cast, network, _ = aborted_cast()
+    actors, network, _ = aborted_actors()
     for node in range(lying):
-        network.handle(cast.clients[0], Received(*abort_of(cast, network, node)))
+        network.handle(actors.clients[0], Received(*abort_of(actors, network, node)))
     until_the_end(network)
-    assert network.actors[cast.clients[0]].ledger.spent().mu > 0
+    assert network.actors[actors.clients[0]].ledger.spent().mu > 0
 
 
 @pytest.mark.parametrize("honest", [0, 2])
 def test_a_release_behind_a_partition_keeps_every_charge(honest: int) -> None:
     """All but one of the nodes abort, for they never heard the last answer; one has released. The others may sign what
     they like: the clients hear M - 1 aborts at most."""
-    cast = exact_cast(4, 3)
-    network = cast.network()
-    released = cast.computes[honest]
+    actors = exact_actors(4, 3)
+    network = actors.network()
+    released = actors.computes[honest]
     network.tamper = lambda one: (
-        [] if kind_of(one) in (Answer, Abort) and one.sender == released and one.to.id in cast.computes else [one]
+        [] if kind_of(one) in (Answer, Abort) and one.sender == released and one.to.id in actors.computes else [one]
     )
-    begin(cast, network)
+    begin(actors, network)
     until_the_end(network, 24)
     assert len(network.reported(Released, released)) == 1
-    assert {fact.compute for fact in network.reported(NodeAborted)} == set(cast.computes) - {released}
-    assert all(charged(cast, network))
+    assert {fact.compute for fact in network.reported(NodeAborted)} == set(actors.computes) - {released}
+    assert all(charged(actors, network))
     assert network.reported(ChargeReturned) == []
     assert results(network) == []
 
 
 def test_an_aborted_round_brings_all_charges_back() -> None:
-    cast = TestFederation(4, 3)
-    network = cast.network()
-    network.tamper = losing(Contribution, sender=cast.clients[3])
-    begin(cast, network, tolerated=0)
+    actors = TestFederation(4, 3)
+    network = actors.network()
+    network.tamper = losing(Contribution, sender=actors.clients[3])
+    begin(actors, network, tolerated=0)
     until_the_end(network)
-    for spender in (*cast.clients, cast.trainer_identity.id):
+    for spender in (*actors.clients, actors.trainer_identity.id):
         assert len(network.reported(ChargeReturned, spender)) == 1
         assert network.actors[spender].ledger.spent().mu == 0
 
 
 def test_stragglers_keep_their_charge() -> None:
     """The trainer may close as early as it likes: that costs whoever is late its charge, and nobody's privacy."""
-    cast = exact_cast(5, 3)
-    network = cast.network()
-    network.tamper = losing(Contribution, sender=cast.clients[4])
-    begin(cast, network, tolerated=1)
+    actors = exact_actors(5, 3)
+    network = actors.network()
+    network.tamper = losing(Contribution, sender=actors.clients[4])
+    begin(actors, network, tolerated=1)
     network.advance(network.now_ms + 1000)
     assert results(network)[0].value.tolist() == [exact_sum(range(4))]
     network.tamper = passing
     until_the_end(network)
-    assert charged(cast, network) == [True] * 5
-    assert network.actors[cast.clients[4]].ledger.spent().mu > 0
+    assert charged(actors, network) == [True] * 5
+    assert network.actors[actors.clients[4]].ledger.spent().mu > 0
     assert len(results(network)) == 1
 
 
@@ -260,24 +265,24 @@ def test_stragglers_keep_their_charge() -> None:
 
 def offline_round(**changes: object) -> tuple[TestFederation, Network, bytes]:
     """G5: a round that all nodes abort while client 0 is away, with its receipt."""
-    cast = TestFederation(4, 3)
-    network = cast.network()
-    network.tamper = losing(Contribution, sender=cast.clients[3])
-    _, request = begin(cast, network, tolerated=0, **changes)
-    network.crash(cast.clients[0])
+    actors = TestFederation(4, 3)
+    network = actors.network()
+    network.tamper = losing(Contribution, sender=actors.clients[3])
+    _, request = begin(actors, network, tolerated=0, **changes)
+    network.crash(actors.clients[0])
     network.tamper = passing
-    network.crash(cast.clients[3])
+    network.crash(actors.clients[3])
     network.advance(network.now_ms + 3 * 60_000)
     assert len(network.reported(NodeAborted)) == 3
-    return cast, network, request.round_id
+    return actors, network, request.round_id
 
 
 @pytest.mark.parametrize("heard", [0, 1])
 def test_a_client_that_was_offline_asks_for_the_aborts_and_gets_its_charge_back(heard: int) -> None:
     """G5: a client hears one holder only, so it asks, and each node gives all the aborts that it has."""
-    cast, network, _ = offline_round()
-    victim = cast.clients[0]
-    others = cast.computes[1:]
+    actors, network, _ = offline_round()
+    victim = actors.clients[0]
+    others = actors.computes[1:]
     network.tamper = lambda one: [] if heard and one.sender in others and one.to.id == victim else [one]
     network.restart(victim)
     network.deliver()
@@ -288,23 +293,23 @@ def test_a_client_that_was_offline_asks_for_the_aborts_and_gets_its_charge_back(
 
 def test_nodes_that_never_heard_of_a_round_sign_its_abort_for_a_client_that_shows_it() -> None:
     """Only after `commit_by`, only with the exact epoch key's secret, only for a client with a session."""
-    cast = TestFederation(4, 3)
-    network = cast.network()
-    network.tamper = lambda one: [] if kind_of(one) is Announcement and one.to.id in cast.computes else [one]
-    begin(cast, network)
+    actors = TestFederation(4, 3)
+    network = actors.network()
+    network.tamper = lambda one: [] if kind_of(one) is Announcement and one.to.id in actors.computes else [one]
+    begin(actors, network)
     network.tamper = passing
-    victim, opened = cast.clients[0], announced(network, cast)
+    victim, opened = actors.clients[0], announced(network, actors)
     actor = network.actors[victim]
     (keys, *_) = keys_of(actor, opened)
     asks = [encode(AbortWanted(opened.frame, ask_tag(key, opened.hash))) for key in keys]
-    network.down.add(cast.trainer_identity.id)
-    for node, ask in zip(cast.computes, asks, strict=True):
+    network.down.add(actors.trainer_identity.id)
+    for node, ask in zip(actors.computes, asks, strict=True):
         refused(network, node, victim, ask, "phase")
     network.now_ms = opened.body.commit_by_ms
-    node = network.actors[cast.computes[0]]
+    node = network.actors[actors.computes[0]]
     forged_ask = encode(AbortWanted(opened.frame, bytes(16)))
     refused(network, node.id, victim, forged_ask, "ask")
-    refused(network, node.id, cast.clients[1], asks[0], "ask")
+    refused(network, node.id, actors.clients[1], asks[0], "ask")
     until_the_end(network, 1)
     assert {fact.reason for fact in network.reported(NodeAborted)} == {"unheard"}
     assert len(network.reported(ChargeReturned)) == 4
@@ -313,12 +318,12 @@ def test_nodes_that_never_heard_of_a_round_sign_its_abort_for_a_client_that_show
 
 def test_a_fresh_store_signs_no_abort() -> None:
     """G4: it has no secret of the epoch key that the announcement names. So the charge stays."""
-    cast, network, _ = offline_round()
-    node, victim = cast.computes[1], cast.clients[0]
+    actors, network, _ = offline_round()
+    node, victim = actors.computes[1], actors.clients[0]
     network.tamper = lambda one: [] if one.to.id == node else [one]
     restore(network, node, {})
     network.tamper = passing
-    for peer in (cast.computes[0], cast.computes[2]):  # who would pass on the abort of its former life
+    for peer in (actors.computes[0], actors.computes[2]):  # who would pass on the abort of its former life
         stored = network.actors[peer]._rounds
         for current in stored.values():
             current.stored = msgspec.structs.replace(current.stored, peer_aborts=())
@@ -330,13 +335,13 @@ def test_a_fresh_store_signs_no_abort() -> None:
 
 
 def test_a_node_asked_before_commit_by_does_not_abort() -> None:
-    cast = exact_cast(4, 3)
-    network = cast.network()
+    actors = exact_actors(4, 3)
+    network = actors.network()
     network.tamper = losing(Close)
-    begin(cast, network)
-    victim, opened = cast.clients[0], announced(network, cast)
+    begin(actors, network)
+    victim, opened = actors.clients[0], announced(network, actors)
     (keys, *_) = keys_of(network.actors[victim], opened)
-    for node, key in zip(cast.computes, keys, strict=True):
+    for node, key in zip(actors.computes, keys, strict=True):
         ask = encode(AbortWanted(opened.frame, ask_tag(key, opened.hash)))
         assert network.handle(node, Received(victim, ask)) == []
         assert network.actors[node].phase(opened.body.round_id) == "collecting"
@@ -346,23 +351,23 @@ def test_a_node_asked_before_commit_by_does_not_abort() -> None:
 
 
 def test_a_node_that_released_answers_no_question_for_aborts() -> None:
-    cast = exact_cast(4, 3)
-    network, _ = begin(cast)
-    opened = announced(network, cast)
+    actors = exact_actors(4, 3)
+    network, _ = begin(actors)
+    opened = announced(network, actors)
     network.now_ms = opened.body.commit_by_ms + 1
-    (keys, *_) = keys_of(network.actors[cast.clients[0]], opened)
-    for node, key in zip(cast.computes, keys, strict=True):
+    (keys, *_) = keys_of(network.actors[actors.clients[0]], opened)
+    for node, key in zip(actors.computes, keys, strict=True):
         ask = encode(AbortWanted(opened.frame, ask_tag(key, opened.hash)))
-        assert network.handle(node, Received(cast.clients[0], ask)) == []
+        assert network.handle(node, Received(actors.clients[0], ask)) == []
 
 
 def test_one_round_id_with_two_announcements_never_gives_a_charge_back_past_the_retention_either() -> None:
     """G4: a node signs aborts only of the announcement that it recorded; its record outlives the epoch's secret."""
-    cast = exact_cast(4, 3)
-    network, request = begin(cast)
-    first = announced(network, cast)
-    other = forged(cast, cast.trainer_identity, msgspec.structs.replace(first.body, fraction_bits=20))
-    node, victim = cast.computes[0], cast.clients[0]
+    actors = exact_actors(4, 3)
+    network, request = begin(actors)
+    first = announced(network, actors)
+    other = forged(actors, actors.trainer_identity, msgspec.structs.replace(first.body, fraction_bits=20))
+    node, victim = actors.computes[0], actors.clients[0]
     (keys, *_) = keys_of(network.actors[victim], first)
     ask = encode(AbortWanted(decode_frame(other), ask_tag(keys[0], bytes(32))))
     network.now_ms = first.body.commit_by_ms + 1
@@ -378,11 +383,11 @@ def test_one_round_id_with_two_announcements_never_gives_a_charge_back_past_the_
 @pytest.mark.parametrize("retention_ms", [1, Timing().retention_ms])
 def test_a_record_outlives_the_secret_that_could_sign_a_fresh_abort(retention_ms: int) -> None:
     """However short the retention: while the secret is there, so is the record of the release."""
-    cast = exact_cast(4, 3, timing=Timing(retention_ms=retention_ms))
-    network, request = begin(cast)
-    node = network.actors[cast.computes[0]]
-    epoch = announced(network, cast).epochs[0].epoch
-    end_ms = (epoch + 1) * cast.timing.epoch_ms + cast.timing.epoch_grace_ms
+    actors = exact_actors(4, 3, timing=Timing(retention_ms=retention_ms))
+    network, request = begin(actors)
+    node = network.actors[actors.computes[0]]
+    epoch = announced(network, actors).epochs[0].epoch
+    end_ms = (epoch + 1) * actors.timing.epoch_ms + actors.timing.epoch_grace_ms
     network.advance(end_ms - 1)
     assert node._keys.key(epoch) is not None
     assert node.phase(request.round_id) == "released"
@@ -393,17 +398,17 @@ def test_a_record_outlives_the_secret_that_could_sign_a_fresh_abort(retention_ms
 
 def test_forged_receipts_do_not_stop_the_resending() -> None:
     """A receipt is a MAC under the pair key, about this contribution, from its holder."""
-    cast = TestFederation(7, 3)
-    network = cast.network()
+    actors = TestFederation(7, 3)
+    network = actors.network()
     network.tamper = losing(Receipt)
-    begin(cast, network)
-    node = next(node for node in range(3) if len(held_by(network, cast, node)) > 1)
-    victim, other = (cast.clients[index] for index in held_by(network, cast, node)[:2])
-    holder = cast.computes[node]
+    begin(actors, network)
+    node = next(node for node in range(3) if len(held_by(network, actors, node)) > 1)
+    victim, other = (actors.clients[index] for index in held_by(network, actors, node)[:2])
+    holder = actors.computes[node]
     genuine = sent(network, Receipt, to=victim)[0].payload
     foreign = sent(network, Receipt, to=other)[0].payload
     frame = body_of(genuine)
-    refused(network, victim, cast.computes[(node + 1) % 3], genuine, "sender")
+    refused(network, victim, actors.computes[(node + 1) % 3], genuine, "sender")
     refused(network, victim, holder, foreign, "receipt")
     refused(network, victim, other, genuine, "sender")
     for field in ("tag", "contribution"):
@@ -421,37 +426,37 @@ def test_forged_receipts_do_not_stop_the_resending() -> None:
 def test_attack_3_a_second_round_without_one_client_is_charged_to_every_budget() -> None:
     """Their difference is about the client that is missing. So each client that is in both pays for both, and what is
     said of the two together is their composition."""
-    cast = exact_cast(5, 3)
-    network = cast.network()
-    begin(cast, network, tolerated=0)
-    network.down = {cast.clients[4]}
-    begin(cast, network, tolerated=0, clients_expected=4)
+    actors = exact_actors(5, 3)
+    network = actors.network()
+    begin(actors, network, tolerated=0)
+    network.down = {actors.clients[4]}
+    begin(actors, network, tolerated=0, clients_expected=4)
     full, less = (result.value.tolist()[0] for result in results(network))
     assert full - less == exact_sum([4]), "without noise the difference is that client's value"
-    spent = [network.actors[client].ledger.spent().mu for client in cast.clients]
-    once = network.actors[cast.clients[4]].ledger.charges[0].mu
+    spent = [network.actors[client].ledger.spent().mu for client in actors.clients]
+    once = network.actors[actors.clients[4]].ledger.charges[0].mu
     assert spent == pytest.approx([accounting.compose((once, once))] * 4 + [once])
 
 
 def test_attack_3_a_second_round_that_no_budget_is_left_for_is_refused() -> None:
     one_round = msgspec.structs.replace(THREE_ROUNDS, epsilon_per_period_max=1.2)
-    cast = exact_cast(5, 3, policy=one_round)
-    network = cast.network()
-    begin(cast, network, tolerated=0)
-    network.down = {cast.clients[4]}
-    begin(cast, network, tolerated=0, clients_expected=4)
+    actors = exact_actors(5, 3, policy=one_round)
+    network = actors.network()
+    begin(actors, network, tolerated=0)
+    network.down = {actors.clients[4]}
+    begin(actors, network, tolerated=0, clients_expected=4)
     until_the_end(network)
     assert len(results(network)) == len(failures(network)) == 1
     assert [fact.reason for fact in network.reported(Declined)[:4]] == ["budget"] * 4
-    assert all(len(network.actors[client].ledger.charges) == 1 for client in cast.clients)
+    assert all(len(network.actors[client].ledger.charges) == 1 for client in actors.clients)
 
 
 def test_attack_3_one_set_of_a_round_is_released_and_no_other() -> None:
     """A contribution that comes after the freeze is in no second sum of the same round."""
-    cast = exact_cast(5, 3)
-    network = cast.network()
-    network.tamper = losing(Contribution, sender=cast.clients[4])
-    begin(cast, network, tolerated=1)
+    actors = exact_actors(5, 3)
+    network = actors.network()
+    network.tamper = losing(Contribution, sender=actors.clients[4])
+    begin(actors, network, tolerated=1)
     network.advance(network.now_ms + 1000)
     network.tamper = passing
     until_the_end(network)

@@ -52,38 +52,38 @@ class Silent(DistributedDiscreteGaussian):
         return np.zeros(dimension, dtype=np.int64)
 
 
-def wide_cast(name: str, clients: int = CLIENTS, policy: Policy = EASY) -> TestFederation:
+def wide_actors(name: str, clients: int = CLIENTS, policy: Policy = EASY) -> TestFederation:
     """Clients with known data on the grid in each of the 400 columns."""
     generator = np.random.default_rng(clients)
     rows = [generator.integers(-512, 513, (1, WIDTH)) / 512 for _ in range(clients)]
     return TestFederation(clients, 3, columns=COLUMNS, rows=rows, name=name, policy=policy)
 
 
-def network_of(cast: TestFederation, crooked: Mapping[int, Mechanism], lost: Iterable[int] = ()) -> Network:
+def network_of(actors: TestFederation, crooked: Mapping[int, Mechanism], lost: Iterable[int] = ()) -> Network:
     """All actors, some clients with a mechanism of their own; the contributions of the `lost` ones never arrive."""
-    network, silent = Network(), {cast.clients[index] for index in lost}
+    network, silent = Network(), {actors.clients[index] for index in lost}
 
     def client(index: int, records: Iterable[tuple[str, bytes, bytes]]) -> Client:
-        cast.mechanism = crooked.get(index, DistributedDiscreteGaussian())
-        return cast.client(index, records)
+        actors.mechanism = crooked.get(index, DistributedDiscreteGaussian())
+        return actors.client(index, records)
 
-    network.tamper = lambda one: [] if one.sender in silent and one.to.id in cast.computes else [one]
-    for index in range(len(cast.computes)):
-        network.add(Channel.COMPUTE, functools.partial(cast.compute, index))
-    for index in range(len(cast.clients)):
+    network.tamper = lambda one: [] if one.sender in silent and one.to.id in actors.computes else [one]
+    for index in range(len(actors.computes)):
+        network.add(Channel.COMPUTE, functools.partial(actors.compute, index))
+    for index in range(len(actors.clients)):
         network.add(Channel.CLIENT, functools.partial(client, index))
-    network.add(Channel.TRAINER, cast.trainer)
+    network.add(Channel.TRAINER, actors.trainer)
     return network
 
 
 def left_over(
-    cast: TestFederation, crooked: Mapping[int, Mechanism], lost: Iterable[int] = (), **changes: object
+    actors: TestFederation, crooked: Mapping[int, Mechanism], lost: Iterable[int] = (), **changes: object
 ) -> tuple[NDArray[np.float64], NoisyAggregate]:
     """What is left of one round's sum when all data and the noise of the crooked clients are subtracted."""
-    network, _ = begin(cast, network_of(cast, crooked, lost), **{"tolerated": TOLERATED, **QUESTION, **changes})
+    network, _ = begin(actors, network_of(actors, crooked, lost), **{"tolerated": TOLERATED, **QUESTION, **changes})
     until_the_end(network, 0.1)
     (result,) = results(network)
-    data = sum(cast.rows[index][0] for index in range(len(cast.clients)) if index not in lost)
+    data = sum(actors.rows[index][0] for index in range(len(actors.clients)) if index not in lost)
     known = sum(noise for one in crooked.values() if isinstance(one, Recording) for noise in one.drawn)
     unit = result.sigma_local / np.sqrt(share_variance(result))
     return result.value - data - known * unit, result
@@ -113,7 +113,7 @@ def test_attack_14_t_colluders_without_noise_leave_the_floor(how: type[Distribut
     residuals = []
     for number in range(ROUNDS):
         crooked = {index: how() for index in range(CURIOUS + 1, CURIOUS + 1 + TOLERATED)} | {CURIOUS: Recording()}
-        residual, result = left_over(wide_cast(f"collude-{how.__name__}-{number}".lower()), crooked)
+        residual, result = left_over(wide_actors(f"collude-{how.__name__}-{number}".lower()), crooked)
         residuals.append(residual)
     assert abs(measured(np.concatenate(residuals), floor_of(result))) < 4
 
@@ -123,14 +123,14 @@ def test_attack_14_with_drops_c_of_the_t_may_collude() -> None:
     clients, tolerated, colluders = 8, 3, 1
     residuals = []
     for number in range(ROUNDS):
-        cast = wide_cast(f"reserved-{number}", clients)
+        actors = wide_actors(f"reserved-{number}", clients)
         crooked = {CURIOUS: Recording(), CURIOUS + 1: Recording()}
-        residual, result = left_over(cast, crooked, lost=(6, 7), tolerated=tolerated, colluders=colluders)
+        residual, result = left_over(actors, crooked, lost=(6, 7), tolerated=tolerated, colluders=colluders)
         residuals.append(residual)
     assert abs(measured(np.concatenate(residuals), floor_of(result))) < 4
-    cast = wide_cast("reserved-too-few", clients)
-    network = network_of(cast, {}, lost=(5, 6, 7))
-    begin(cast, network, tolerated=tolerated, colluders=colluders, **QUESTION)
+    actors = wide_actors("reserved-too-few", clients)
+    network = network_of(actors, {}, lost=(5, 6, 7))
+    begin(actors, network, tolerated=tolerated, colluders=colluders, **QUESTION)
     until_the_end(network)
     assert results(network) == []
     assert (failures(network)[0].contributors, failures(network)[0].needed) == (5, 6)
@@ -141,7 +141,7 @@ def test_attack_14_one_colluder_more_is_a_documented_break() -> None:
     residuals = []
     for number in range(ROUNDS):
         crooked = {index: Recording() for index in range(CURIOUS, CURIOUS + 2 + TOLERATED)}
-        residual, result = left_over(wide_cast(f"too-many-{number}"), crooked)
+        residual, result = left_over(wide_actors(f"too-many-{number}"), crooked)
         residuals.append(residual)
     assert abs(measured(np.concatenate(residuals), floor_of(result) * 2 / 3)) < 4
     assert measured(np.concatenate(residuals), floor_of(result)) < -6
@@ -156,22 +156,22 @@ def test_attack_14_one_colluder_more_is_a_documented_break() -> None:
 )
 def test_attack_5_a_client_does_not_let_itself_be_singled_out(policy: dict[str, int], reason: str) -> None:
     """The trainer wants it with two others only, or reserves nobody for colluders: its own floors say no, uncharged."""
-    cast = wide_cast("single", policy=msgspec.structs.replace(EASY, **policy))
-    network = cast.network()
-    network.down |= set(cast.clients[3:])
-    begin(cast, network, tolerated=1, clients_expected=3, **QUESTION)
+    actors = wide_actors("single", policy=msgspec.structs.replace(EASY, **policy))
+    network = actors.network()
+    network.down |= set(actors.clients[3:])
+    begin(actors, network, tolerated=1, clients_expected=3, **QUESTION)
     until_the_end(network)
-    assert reason in {fact.reason for fact in network.reported(Declined, cast.clients[VICTIM])}
+    assert reason in {fact.reason for fact in network.reported(Declined, actors.clients[VICTIM])}
     assert results(network) == []
-    assert network.actors[cast.clients[VICTIM]].ledger.charges == ()
+    assert network.actors[actors.clients[VICTIM]].ledger.charges == ()
 
 
 def test_attack_5_a_sybil_needs_a_certificate_of_the_federation() -> None:
     """Whoever is not enrolled joins nothing: the trainer cannot make clients up, only the enrolment key can."""
-    cast, others = wide_cast("enrolled"), wide_cast("others")
-    assert cast.federation.id != others.federation.id
+    actors, others = wide_actors("enrolled"), wide_actors("others")
+    assert actors.federation.id != others.federation.id
     with pytest.raises(PeerError):
-        cast.federation.check_certificate(others.certificate(0), 0)
+        actors.federation.check_certificate(others.certificate(0), 0)
 
 
 def test_attack_5_all_others_sybils_is_a_documented_break() -> None:
@@ -180,7 +180,7 @@ def test_attack_5_all_others_sybils_is_a_documented_break() -> None:
     residuals = []
     for number in range(ROUNDS):
         crooked = {index: Recording() for index in range(1, CLIENTS)}
-        residual, result = left_over(wide_cast(f"sybils-{number}"), crooked)
+        residual, result = left_over(wide_actors(f"sybils-{number}"), crooked)
         residuals.append(residual)
     assert abs(measured(np.concatenate(residuals), floor_of(result) / (CLIENTS - TOLERATED - 1))) < 4
     assert abs(measured(np.concatenate(residuals), result.sigma_local**2)) < 4
@@ -191,18 +191,18 @@ def test_attack_5_overlapping_cohorts_are_charged_to_everyone_in_them() -> None:
     policy = Policy(
         clients_min=1, honest_min=1, epsilon_per_round_max=20, epsilon_per_period_max=2.0, delta_max=1e-6
     )  # of ε = 1 at δ = 1e-6, exact composition has room for 3.59 rounds
-    cast = wide_cast("cohorts", policy=policy)
-    network, mu = cast.network(), accounting.mu_of(1.0, 1e-6)
+    actors = wide_actors("cohorts", policy=policy)
+    network, mu = actors.network(), accounting.mu_of(1.0, 1e-6)
     for left_out in (3, 4, 5):
-        network.down = {cast.clients[left_out]}
-        begin(cast, network, tolerated=1, clients_expected=CLIENTS - 1, **QUESTION)
+        network.down = {actors.clients[left_out]}
+        begin(actors, network, tolerated=1, clients_expected=CLIENTS - 1, **QUESTION)
     assert len(results(network)) == 3
-    ledgers = [network.actors[client].ledger for client in cast.clients]
+    ledgers = [network.actors[client].ledger for client in actors.clients]
     assert [len(ledger.charges) for ledger in ledgers] == [3, 3, 3, 2, 2, 2]
     assert ledgers[VICTIM].spent().mu == pytest.approx(3**0.5 * mu)
     network.down = set()
-    begin(cast, network, tolerated=1, **QUESTION)
-    assert "budget" in {fact.reason for fact in network.reported(Declined, cast.clients[VICTIM])}
+    begin(actors, network, tolerated=1, **QUESTION)
+    assert "budget" in {fact.reason for fact in network.reported(Declined, actors.clients[VICTIM])}
     assert len(ledgers[VICTIM].charges) == 3
 
 
@@ -210,12 +210,12 @@ def test_attack_5_the_difference_of_overlapping_cohorts_carries_the_noise_of_bot
     """Everybody but the victim is in both rounds, with the same data: its values show through N + (N - 1) noises."""
     residuals = []
     for number in range(ROUNDS):
-        cast = wide_cast(f"difference-{number}")
-        network, _ = begin(cast, tolerated=TOLERATED, **QUESTION)
-        network.down = {cast.clients[VICTIM]}
-        begin(cast, network, tolerated=TOLERATED - 1, clients_expected=CLIENTS - 1, **QUESTION)
+        actors = wide_actors(f"difference-{number}")
+        network, _ = begin(actors, tolerated=TOLERATED, **QUESTION)
+        network.down = {actors.clients[VICTIM]}
+        begin(actors, network, tolerated=TOLERATED - 1, clients_expected=CLIENTS - 1, **QUESTION)
         first, second = results(network)
-        residuals.append(first.value - second.value - cast.rows[VICTIM][0])
+        residuals.append(first.value - second.value - actors.rows[VICTIM][0])
     assert (first.contributors, second.contributors) == (CLIENTS, CLIENTS - 1)
     assert abs(measured(np.concatenate(residuals), first.noise_variance + second.noise_variance)) < 4
     assert first.noise_variance + second.noise_variance > 2 * floor_of(first)
@@ -229,15 +229,15 @@ def test_attack_19_a_coordinate_that_one_client_alone_sets_carries_full_noise() 
     each client's vector has no gap, and in the sum both halves have the variance of N noises."""
     alone, shared = [], []
     for number in range(ROUNDS):
-        cast = wide_cast(f"alone-{number}")
+        actors = wide_actors(f"alone-{number}")
         for index in range(1, CLIENTS):
-            cast.rows[index][:, : WIDTH // 2] = 0
+            actors.rows[index][:, : WIDTH // 2] = 0
         spies = {index: Recording() for index in range(CLIENTS)}
-        _, result = left_over(cast, spies)
+        _, result = left_over(actors, spies)
         drawn = np.array([noise for spy in spies.values() for noise in spy.drawn])
         assert drawn.shape == (CLIENTS, WIDTH)
         assert np.count_nonzero(drawn) > 0.999 * drawn.size
-        noise = result.value - sum(row[0] for row in cast.rows)
+        noise = result.value - sum(row[0] for row in actors.rows)
         alone.append(noise[: WIDTH // 2])
         shared.append(noise[WIDTH // 2 :])
     assert abs(measured(np.concatenate(alone), result.noise_variance)) < 4
@@ -291,7 +291,7 @@ def test_attack_27_all_nodes_but_one_see_nothing_of_a_real_round(
 ) -> None:
     """y plus the masks of two of three nodes, of 6 clients in 5 rounds, and their sum: six seeded χ² tests at 1e-5."""
     for number in range(ROUNDS):
-        begin(wide_cast(f"pooled-{number}"), tolerated=TOLERATED, **QUESTION)
+        begin(wide_actors(f"pooled-{number}"), tolerated=TOLERATED, **QUESTION)
     assert len(masked_values) == ROUNDS * CLIENTS
     for outside in range(3):
         pooled = np.array(
@@ -307,12 +307,12 @@ def test_attack_27_all_nodes_together_are_a_documented_break(
     """All M masks show one client's value with its own noise and nobody else's: 1/(n_min - 1 - c) of the floor."""
     residuals = []
     for number in range(ROUNDS):
-        cast = wide_cast(f"all-{number}")
-        network, _ = begin(cast, tolerated=TOLERATED, **QUESTION)
+        actors = wide_actors(f"all-{number}")
+        network, _ = begin(actors, tolerated=TOLERATED, **QUESTION)
         (result,) = results(network)
         senders = [one.sender for one in sent(network, Contribution)]
         for sender, (y, masks) in zip(senders, masked_values[-CLIENTS:], strict=True):
             opened = from_ring(y + masks.sum(axis=0, dtype=np.uint64)) * 2.0**-24
-            residuals.append(opened - cast.rows[cast.clients.index(sender)][0])
+            residuals.append(opened - actors.rows[actors.clients.index(sender)][0])
     assert abs(measured(np.concatenate(residuals), result.sigma_local**2)) < 4
     assert result.sigma_local**2 == pytest.approx(floor_of(result) / (CLIENTS - TOLERATED - 1), rel=1e-5)

@@ -11,7 +11,7 @@ from scene import (
     begin,
     body_of,
     copy_of,
-    exact_cast,
+    exact_actors,
     exact_sum,
     losing,
     passing,
@@ -40,53 +40,53 @@ def charge_numbers(network: Network, client: bytes) -> list[int]:
     return [charge.number for charge in network.actors[client].ledger.charges]
 
 
-def announced_to_nobody(cast: TestFederation) -> tuple[Network, bytes]:
+def announced_to_nobody(actors: TestFederation) -> tuple[Network, bytes]:
     """A round that the nodes have heard of and no client, and its announcement."""
-    network = cast.network()
+    network = actors.network()
     network.tamper = losing(Announcement, to=b"")  # the broadcast
-    begin(cast, network)
-    return network, encode(announced(network, cast).frame)
+    begin(actors, network)
+    return network, encode(announced(network, actors).frame)
 
 
-def copies(cast: TestFederation, network: Network, count: int) -> list:
+def copies(actors: TestFederation, network: Network, count: int) -> list:
     """Processes that start from the same records of client 0."""
-    records = [(table, key, value) for (table, key), value in copy_of(network, cast.clients[0]).items()]
-    return [cast.client(0, records) for _ in range(count)]
+    records = [(table, key, value) for (table, key), value in copy_of(network, actors.clients[0]).items()]
+    return [actors.client(0, records) for _ in range(count)]
 
 
-def contributed(actor, cast: TestFederation, network: Network, payload: bytes) -> Send:
-    (send,) = sends(actor.handle(Received(cast.trainer_identity.id, payload), network.now_ms))
+def contributed(actor, actors: TestFederation, network: Network, payload: bytes) -> Send:
+    (send,) = sends(actor.handle(Received(actors.trainer_identity.id, payload), network.now_ms))
     return send
 
 
 def test_attack_17_a_retry_resends_the_same_bytes() -> None:
     """Never the same value under other noise: across lost messages, back-off and restarts, one ciphertext."""
-    cast = TestFederation(4, 3)
-    network = cast.network()
+    actors = TestFederation(4, 3)
+    network = actors.network()
     network.tamper = losing(Receipt)
-    begin(cast, network, collect_window_ms=600_000)
+    begin(actors, network, collect_window_ms=600_000)
     for _ in range(3):
         network.advance(network.now_ms + 20_000)
-        network.restart(cast.clients[0])
+        network.restart(actors.clients[0])
         network.deliver()
-    again = [one.payload for one in sent(network, Contribution, sender=cast.clients[0])]
+    again = [one.payload for one in sent(network, Contribution, sender=actors.clients[0])]
     assert len(again) > 4
     assert len(set(again)) == 1
-    assert charge_numbers(network, cast.clients[0]) == [1]
+    assert charge_numbers(network, actors.clients[0]) == [1]
     assert network.reported(LedgerReused) == [], "the same contribution again is no second one"
 
 
 def test_attack_17_a_fork_draws_fresh_noise_and_hears_of_it() -> None:
     """Two copies of one device take part in the same round. Their contributions differ in id and in all of the noise;
     the holder keeps one, and the client is told. Neither sum nor anybody else notices."""
-    cast = exact_cast(5, 3)
-    network, payload = announced_to_nobody(cast)
+    actors = exact_actors(5, 3)
+    network, payload = announced_to_nobody(actors)
     network.tamper = losing(Close)
-    (twin,) = copies(cast, network, 1)
-    for client in cast.clients:
-        network.handle(client, Received(cast.trainer_identity.id, payload))
+    (twin,) = copies(actors, network, 1)
+    for client in actors.clients:
+        network.handle(client, Received(actors.trainer_identity.id, payload))
     network.deliver()
-    second = contributed(twin, cast, network, payload)
+    second = contributed(twin, actors, network, payload)
     first = sent(network, Contribution, sender=twin.id)[0]
     assert body_of(first.payload).contribution != body_of(second.payload).contribution
     network.handle(second.to.id, Received(twin.id, second.payload))
@@ -98,21 +98,21 @@ def test_attack_17_a_fork_draws_fresh_noise_and_hears_of_it() -> None:
 
 def test_attack_17_copies_of_one_store_never_repeat_a_key() -> None:
     """The noise of copies that restart from the same bytes is independent: nothing about it is stored."""
-    cast = TestFederation(4, 2)
-    network, payload = announced_to_nobody(cast)
-    frames = [body_of(contributed(one, cast, network, payload).payload) for one in copies(cast, network, 8)]
+    actors = TestFederation(4, 2)
+    network, payload = announced_to_nobody(actors)
+    frames = [body_of(contributed(one, actors, network, payload).payload) for one in copies(actors, network, 8)]
     assert len({frame.ciphertext for frame in frames}) == len({frame.contribution for frame in frames}) == 8
 
 
 def test_attack_17_no_noise_and_no_mask_is_drawn_twice() -> None:
     """After a retry, by forks, by a restored copy, and by one that charges a used number anew."""
     mechanism = Recording()
-    cast = TestFederation(4, 3, mechanism=mechanism)
-    network = cast.network()
-    victim = cast.clients[0]
+    actors = TestFederation(4, 3, mechanism=mechanism)
+    network = actors.network()
+    victim = actors.clients[0]
     copy = copy_of(network, victim)
     network.tamper = losing(Receipt)
-    begin(cast, network, collect_window_ms=600_000)
+    begin(actors, network, collect_window_ms=600_000)
     network.advance(network.now_ms + 20_000)
     network.restart(victim)
     network.advance(network.now_ms + 20_000)
@@ -121,10 +121,10 @@ def test_attack_17_no_noise_and_no_mask_is_drawn_twice() -> None:
     hidden = [opened_contribution(network.actors[victim], Send(one.to, one.round_id, one.payload))]
     restore(network, victim, copy)
     network.tamper = losing(Announcement, to=b"")
-    begin(cast, network)
-    payload = encode(announced(network, cast).frame)
-    actors = (network.actors[victim], *copies(cast, network, 2))
-    hidden += [opened_contribution(actor, contributed(actor, cast, network, payload)) for actor in actors]
+    begin(actors, network)
+    payload = encode(announced(network, actors).frame)
+    each = (network.actors[victim], *copies(actors, network, 2))
+    hidden += [opened_contribution(actor, contributed(actor, actors, network, payload)) for actor in each]
     assert [kept.charge for kept in hidden] == [1] * 4, "four contributions at the price of one"
     for drawn in (mechanism.keys, mechanism.noise, [kept.y for kept in hidden], [kept.tags for kept in hidden]):
         assert len(set(drawn)) == len(drawn)
@@ -132,13 +132,13 @@ def test_attack_17_no_noise_and_no_mask_is_drawn_twice() -> None:
 
 def test_attack_17_all_restored_together_notice_nothing() -> None:
     """Documented limit: where nobody remembers, a number is new again. The noise is fresh even so."""
-    cast = TestFederation(4, 2)
-    network = cast.network()
-    stores = {actor: copy_of(network, actor) for actor in (*cast.clients, *cast.computes)}
+    actors = TestFederation(4, 2)
+    network = actors.network()
+    stores = {actor: copy_of(network, actor) for actor in (*actors.clients, *actors.computes)}
     for _ in range(2):
-        begin(cast, network)
+        begin(actors, network)
         until_the_end(network)
-        assert charge_numbers(network, cast.clients[0]) == [1]
+        assert charge_numbers(network, actors.clients[0]) == [1]
         for actor, copy in stores.items():
             restore(network, actor, copy)
     assert network.reported(LedgerReused) == []
@@ -154,29 +154,33 @@ def same_bytes(size: int) -> bytes:
     return bytes(range(size % 256)) * (size // 256) + bytes(range(size % 256)) if size > 255 else bytes(range(size))
 
 
-def replayed(cast: TestFederation, network: Network, payload: bytes, value: float = 0.5) -> Send:
+def replayed(actors: TestFederation, network: Network, payload: bytes, value: float = 0.5) -> Send:
     """What client 0 sends when it starts from its records with that generator, holding that value."""
-    (actor,) = copies(cast, network, 1)
+    (actor,) = copies(actors, network, 1)
     recompose(actor, random=same_bytes, rows=lambda columns: np.array([[value]]))
-    return contributed(actor, cast, network, payload)
+    return contributed(actor, actors, network, payload)
 
 
 def test_attack_48_the_same_input_under_a_restored_generator_gives_the_same_bytes() -> None:
     mechanism = Recording()
-    cast = TestFederation(4, 3, mechanism=mechanism)
-    network, payload = announced_to_nobody(cast)
-    assert replayed(cast, network, payload) == replayed(cast, network, payload)
+    actors = TestFederation(4, 3, mechanism=mechanism)
+    network, payload = announced_to_nobody(actors)
+    assert replayed(actors, network, payload) == replayed(actors, network, payload)
     assert len(set(mechanism.keys)) == 1
 
 
 def test_attack_48_other_data_another_announcement_or_number_draw_independent_noise_ids_and_masks() -> None:
     """G7: the root is hedged: bytes that everybody knows are mixed with a secret, the session, ah, number and data."""
     mechanism = Recording()
-    cast = TestFederation(4, 3, mechanism=mechanism)
-    network, payload = announced_to_nobody(cast)
-    begin(cast, network, epsilon=0.5)
-    other = encode(announced(network, cast).frame)
-    made = [replayed(cast, network, payload), replayed(cast, network, payload, 0.25), replayed(cast, network, other)]
+    actors = TestFederation(4, 3, mechanism=mechanism)
+    network, payload = announced_to_nobody(actors)
+    begin(actors, network, epsilon=0.5)
+    other = encode(announced(network, actors).frame)
+    made = [
+        replayed(actors, network, payload),
+        replayed(actors, network, payload, 0.25),
+        replayed(actors, network, other),
+    ]
     frames = [body_of(one.payload) for one in made]
     assert len({frame.contribution for frame in frames}) == 3
     assert len(set(mechanism.keys)) == len(set(mechanism.noise)) == 3
@@ -199,11 +203,11 @@ def test_attack_48_the_root_depends_on_every_input_and_on_the_identitys_secret()
 
 @pytest.mark.parametrize("later_ms", [0, 24 * 3600 * 1000])
 def test_attack_48_epoch_secrets_are_hedged_by_identity_epoch_and_time(later_ms: int) -> None:
-    cast = TestFederation(2, 2)
+    actors = TestFederation(2, 2)
     now_ms = 1_700_000_000_000
     made = []
     for index, at_ms in itertools.product(range(2), (now_ms, now_ms + 1 + later_ms)):
-        for actor in (cast.client(index), cast.compute(index)):
+        for actor in (actors.client(index), actors.compute(index)):
             actor._random = same_bytes
             ring = actor._session._keys if hasattr(actor, "_session") else actor._keys
             ring._random = same_bytes

@@ -15,7 +15,7 @@ from scene import (
     announced,
     begin,
     body_of,
-    exact_cast,
+    exact_actors,
     exact_sum,
     flipped,
     losing,
@@ -59,11 +59,11 @@ FUZZ = settings(
 
 def without_contributions(clients: int = 4, **changes: Any) -> tuple[TestFederation, Network]:
     """A round whose Compute nodes wait for contributions that were all made and all lost."""
-    cast = exact_cast(clients, 3)
-    network = cast.network()
+    actors = exact_actors(clients, 3)
+    network = actors.network()
     network.tamper = losing(Contribution)
-    begin(cast, network, **changes)
-    return cast, network
+    begin(actors, network, **changes)
+    return actors, network
 
 
 # 20: values
@@ -76,19 +76,19 @@ def without_contributions(clients: int = 4, **changes: Any) -> tuple[TestFederat
 def test_attack_20_values_out_of_range_are_clamped_and_missing_ones_are_zero(row: float, counts_as: float) -> None:
     """The client clamps to the announced bounds before anything else, and takes part whatever its rows hold."""
     rows = [np.array([[row]]), *(np.array([[0.25]]) for _ in range(3))]
-    network, _ = begin(exact_cast(4, 3, rows=rows))
+    network, _ = begin(exact_actors(4, 3, rows=rows))
     assert the_sum(network).tolist() == [counts_as + 0.75]
 
 
 @pytest.mark.parametrize("rows", [np.zeros((0, 1)), np.zeros((1, 1), dtype=np.float32), np.zeros((3, 1), dtype=int)])
 def test_attack_20_no_rows_and_other_dtypes_contribute_zero_like_any_other(rows: np.ndarray) -> None:
-    network, _ = begin(exact_cast(4, 3, rows=[rows, *(np.array([[0.25]]) for _ in range(3))]))
+    network, _ = begin(exact_actors(4, 3, rows=[rows, *(np.array([[0.25]]) for _ in range(3))]))
     assert the_sum(network).tolist() == [0.75]
 
 
-def sealed_plaintext(cast: TestFederation, network: Network, hidden: bytes, client: int = 0) -> tuple[bytes, bytes]:
+def sealed_plaintext(actors: TestFederation, network: Network, hidden: bytes, client: int = 0) -> tuple[bytes, bytes]:
     """The holder, and a plaintext of that client's choice, rightly sealed to it."""
-    opened, actor, identity = announced(network, cast), network.actors[cast.clients[client]], bytes(range(16))
+    opened, actor, identity = announced(network, actors), network.actors[actors.clients[client]], bytes(range(16))
     holder = opened.holder(actor.id).id
     (keys, *_) = keys_of(actor, opened)
     key = contribution_keys(keys[opened.computes.index(holder)], opened.hash, identity).seal
@@ -114,28 +114,28 @@ LENGTH = 4 + 3 * 8 + 8  # of a plaintext: number, tags, one word
 @pytest.mark.parametrize("length", [0, 1, 4, 28, LENGTH - 1, LENGTH + 1, LENGTH + 8, 1000])
 def test_attack_20_a_contribution_of_the_wrong_length_is_refused(length: int) -> None:
     """The length is the exact one for this round. Every 64-bit word is a ring element."""
-    cast, network = without_contributions()
-    holder, payload = sealed_plaintext(cast, network, bytes(length))
-    refused(network, holder, cast.clients[0], payload, "contribution")
+    actors, network = without_contributions()
+    holder, payload = sealed_plaintext(actors, network, bytes(length))
+    refused(network, holder, actors.clients[0], payload, "contribution")
 
 
 def test_attack_20_a_charge_number_of_zero_is_refused() -> None:
-    cast, network = without_contributions()
-    holder, payload = sealed_plaintext(cast, network, bytes(LENGTH))
-    refused(network, holder, cast.clients[0], payload, "contribution")
+    actors, network = without_contributions()
+    holder, payload = sealed_plaintext(actors, network, bytes(LENGTH))
+    refused(network, holder, actors.clients[0], payload, "contribution")
 
 
 def test_attack_20_extreme_words_and_tags_are_kept_and_then_objected_to() -> None:
     """A holder keeps what its client's key seals; tags that fail leave the client out."""
-    cast, network = without_contributions()
-    holder, payload = sealed_plaintext(cast, network, b"\xff" * LENGTH)
-    network.handle(holder, Received(cast.clients[0], payload))
-    assert list(network.actors[holder]._rounds[announced(network, cast).body.round_id].kept) == [cast.clients[0]]
-    network.tamper = losing(Contribution, sender=cast.clients[0])
+    actors, network = without_contributions()
+    holder, payload = sealed_plaintext(actors, network, b"\xff" * LENGTH)
+    network.handle(holder, Received(actors.clients[0], payload))
+    assert list(network.actors[holder]._rounds[announced(network, actors).body.round_id].kept) == [actors.clients[0]]
+    network.tamper = losing(Contribution, sender=actors.clients[0])
     until_the_end(network)
     assert the_sum(network).tolist() == [exact_sum((1, 2, 3))]
     actor = network.actors[holder]
-    assert actor._charges.highest(actor._sessions.slots[cast.clients[0]]) == 0, "its number was recorded nowhere"
+    assert actor._charges.highest(actor._sessions.slots[actors.clients[0]]) == 0, "its number was recorded nowhere"
 
 
 # 21: ciphertexts and encodings
@@ -169,13 +169,13 @@ def test_attack_21_a_shorter_ciphertext_in_a_well_formed_frame() -> None:
 @pytest.mark.parametrize("kind", [Close, FrozenList, Answer, Progress, Hello, EpochKey, Receipt])
 def test_attack_21_every_flipped_bit_of_every_other_message_is_noticed(kind: type) -> None:
     """Signed, sealed, or a MAC: one bit, and it is dropped; nothing has changed."""
-    cast = TestFederation(4, 2)
+    actors = TestFederation(4, 2)
     network = Network()
     network.tamper = losing(*([Answer, FrozenList, Close] if kind is not Progress else [Progress]), kind)
-    cast.network(network)
+    actors.network(network)
     if kind in (FrozenList, Answer):
         network.tamper = losing(kind)
-    begin(cast, network)
+    begin(actors, network)
     one = sent(network, kind)[0]
     receiver = network._receivers(one.to)[0]
     for position in range(len(one.payload)):
@@ -202,12 +202,12 @@ BOMBS = {
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_attack_21_bombs_are_dropped_by_everyone(bomb: str) -> None:
     """Nothing is built from a length that a message claims, and depth has a limit."""
-    cast = TestFederation(3, 2)
-    network, _ = begin(cast)
+    actors = TestFederation(3, 2)
+    network, _ = begin(actors)
     signed = encode(Signed(BOMBS[bomb], bytes(64)))
-    for actor in (cast.trainer_identity.id, cast.computes[0], cast.clients[0]):
+    for actor in (actors.trainer_identity.id, actors.computes[0], actors.clients[0]):
         for payload in (BOMBS[bomb], signed):
-            refused(network, actor, cast.computes[1], payload, "malformed")
+            refused(network, actor, actors.computes[1], payload, "malformed")
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_attack_24_a_contribution_moved_to_another_statistic_parameters_or_terms
     """ah is in keys, tags and associated data: the same ciphertext under any other announcement does not open."""
     _, network = without_contributions()
     for change in ({"statistic": "mean"}, {"epsilon": 0.5}, {"fraction_bits": 22}, {"tolerated": 2}):
-        other = exact_cast(4, 3)
+        other = exact_actors(4, 3)
         moved = other.network()
         moved.tamper = losing(Contribution)
         begin(other, moved, round_id=sent(network, Contribution)[0].round_id, **change)
@@ -247,7 +247,7 @@ def test_attack_24_a_contribution_moved_to_another_statistic_parameters_or_terms
 
 def test_attack_24_and_51_messages_of_another_federation_file() -> None:
     """Every signature is bound to the file's hash: same keys, same round id, another name is another world."""
-    here, there = exact_cast(4, 3), exact_cast(4, 3)
+    here, there = exact_actors(4, 3), exact_actors(4, 3)
     there.federation = msgspec.structs.replace(there.federation, name="elsewhere")
     network, far = here.network(), there.network()
     round_id = bytes(range(16))
@@ -268,14 +268,14 @@ def test_attack_24_and_51_messages_of_another_federation_file() -> None:
 @pytest.mark.parametrize("version", [0, 1, 2, 3, 5, 255])
 def test_attack_24_version_downgrade_or_upgrade(version: int) -> None:
     """The version is in every signed frame and under its signature; only the one that is spoken here decodes."""
-    cast = TestFederation(4, 3)
-    network, _ = begin(cast)
-    trainer, node, client = cast.trainer_identity, cast.compute_identities[0], cast.client_identities[0]
+    actors = TestFederation(4, 3)
+    network, _ = begin(actors)
+    trainer, node, client = actors.trainer_identity, actors.compute_identities[0], actors.client_identities[0]
     for kind, receiver, sender in (
-        (Announcement, cast.clients[0], trainer),
-        (Close, cast.computes[0], trainer),
-        (Answer, cast.computes[1], node),
-        (Hello, cast.computes[0], client),
+        (Announcement, actors.clients[0], trainer),
+        (Close, actors.computes[0], trainer),
+        (Answer, actors.computes[1], node),
+        (Hello, actors.computes[0], client),
         (EpochKey, trainer.id, node),
         (Progress, trainer.id, node),
     ):
@@ -283,7 +283,7 @@ def test_attack_24_version_downgrade_or_upgrade(version: int) -> None:
         assert isinstance(frame, Signed)
         refused(network, receiver, sender.id, encode(msgspec.structs.replace(frame, version=version)), "malformed")
         if kind is not Hello:  # one that is lower than the known one is not even verified
-            foreign = sender.sign(cast.federation.id, bytes([version]) + frame.body)
+            foreign = sender.sign(actors.federation.id, bytes([version]) + frame.body)
             refused(network, receiver, sender.id, encode(Signed(frame.body, foreign)), "signature")
 
 
@@ -293,12 +293,12 @@ def test_attack_24_version_downgrade_or_upgrade(version: int) -> None:
 @pytest.mark.parametrize("sender", [b"", bytes(1), bytes(15), bytes(16), bytes(17), b"\xff" * 1000])
 def test_attack_46_a_sender_of_any_shape_is_dropped_by_everyone(sender: bytes) -> None:
     """A sender's name is only a claim: nothing that it says comes to be."""
-    cast = TestFederation(4, 3)
-    network = cast.network()
+    actors = TestFederation(4, 3)
+    network = actors.network()
     network.tamper = losing(Close)
-    begin(cast, network)
+    begin(actors, network)
     replies = (Contribution, Hello, Close, Answer, Receipt, Announcement)
-    for receiver in (cast.clients[0], cast.computes[0], cast.trainer_identity.id):
+    for receiver in (actors.clients[0], actors.computes[0], actors.trainer_identity.id):
         for one in [each for kind in replies for each in sent(network, kind)[:1]]:
             actor = network.actors[receiver]
             actor.handle(Received(sender, one.payload), network.now_ms)
@@ -330,29 +330,29 @@ def test_fuzz_decoding_gives_a_message_or_a_peer_error(data: bytes) -> None:
 @pytest.fixture(scope="module")
 def history() -> tuple[TestFederation, Network, list[tuple[bytes, bytes]]]:
     """A finished round, and everything that was sent in it."""
-    cast = TestFederation(4, 3)
-    network, _ = begin(cast)
+    actors = TestFederation(4, 3)
+    network, _ = begin(actors)
     assert len(results(network)) == 1
-    return cast, network, [(one.sender, one.payload) for one in network.sent]
+    return actors, network, [(one.sender, one.payload) for one in network.sent]
 
 
 @FUZZ
 @given(st.data())
 def test_fuzz_no_actor_fails_on_mutated_messages(history: Any, data: st.DataObject) -> None:
     """Anything may come from anyone to anyone: an actor answers, drops or ignores it, and raises nothing."""
-    cast, network, messages = history
+    actors, network, messages = history
     sender, payload = data.draw(st.sampled_from(messages))
     mutated = bytearray(payload)
     for _ in range(data.draw(st.integers(0, 4))):
         mutated[data.draw(st.integers(0, len(mutated) - 1))] = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(0, len(mutated)) | st.just(len(mutated)))
     actor = network.actors[data.draw(st.sampled_from(sorted(network.actors)))]
-    ledgers = [network.actors[client].ledger.spent().mu for client in cast.clients]
+    ledgers = [network.actors[client].ledger.spent().mu for client in actors.clients]
     actor.handle(
         Received(data.draw(st.sampled_from(sorted(network.actors)) | st.just(sender)), bytes(mutated[:cut])),
         network.now_ms,
     )
-    assert [network.actors[client].ledger.spent().mu for client in cast.clients] == ledgers
+    assert [network.actors[client].ledger.spent().mu for client in actors.clients] == ledgers
 
 
 @FUZZ
@@ -368,15 +368,15 @@ def test_fuzz_no_actor_fails_on_mutated_messages(history: Any, data: st.DataObje
 def test_fuzz_a_signed_announcement_of_any_content_is_answered_or_dropped(
     history: Any, parameters: dict, statistic: str, bits: int, epsilon: float, delta: float, fewest: int, rows: int
 ) -> None:
-    cast, network, _ = history
+    actors, network, _ = history
     changes = {"parameters": parameters, "statistic": statistic, "fraction_bits": bits, "epsilon": epsilon,
                "delta": delta, "rows_max": rows, "round_id": bytes(16)}  # fmt: skip
     terms = body_of(sent(network, Announcement)[0].payload).terms
     changes["terms"] = msgspec.structs.replace(terms, fewest=fewest)
-    payload = resigned(cast, cast.trainer_identity, sent(network, Announcement)[0].payload, **changes)
-    client = cast.client(0)
+    payload = resigned(actors, actors.trainer_identity, sent(network, Announcement)[0].payload, **changes)
+    client = actors.client(0)
     before = snapshot(client)
-    effects = client.handle(Received(cast.trainer_identity.id, payload), network.now_ms)
+    effects = client.handle(Received(actors.trainer_identity.id, payload), network.now_ms)
     assert effects
     if client.dropped:
         assert snapshot(client) == before

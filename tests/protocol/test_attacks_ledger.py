@@ -11,7 +11,7 @@ from scene import (
     begin,
     body_of,
     copy_of,
-    exact_cast,
+    exact_actors,
     exact_sum,
     flipped,
     forged,
@@ -43,16 +43,16 @@ from dca_proto.testing import Envelope, Network, NoNoise, TestFederation
 # 17: ledgers restored from what they were
 
 
-def numbers_of(network: Network, cast: TestFederation, client: bytes) -> list[int]:
+def numbers_of(network: Network, actors: TestFederation, client: bytes) -> list[int]:
     """The highest charge number that each node remembers of a client."""
-    actors = [network.actors[node] for node in cast.computes]
-    return [actor._charges.highest(actor._sessions.slots[client]) for actor in actors]
+    nodes = [network.actors[node] for node in actors.computes]
+    return [actor._charges.highest(actor._sessions.slots[client]) for actor in nodes]
 
 
 def test_attack_17_a_restored_ledger_is_noticed_at_its_first_contribution() -> None:
     """The holder says so at once; it keeps nothing, so that nobody else has to object."""
-    cast, network, victim = restored_client(rounds=3, forgotten=1)
-    begin(cast, network)
+    actors, network, victim = restored_client(rounds=3, forgotten=1)
+    begin(actors, network)
     until_the_end(network)
     last = sent(network, Contribution, sender=victim)[-1]
     (told,) = network.reported(LedgerReused)
@@ -65,33 +65,33 @@ def test_attack_17_a_restored_ledger_is_noticed_at_its_first_contribution() -> N
 def test_attack_17_a_lying_holder_cannot_hide_a_restored_copy_from_the_other_nodes() -> None:
     """G2: the holder colludes and keeps the contribution all the same. Each other node sees number, id and tag on the
     list, objects, and tells the client itself."""
-    cast = exact_cast(7, 3)
-    network = cast.network()
-    begin(cast, network)
+    actors = exact_actors(7, 3)
+    network = actors.network()
+    begin(actors, network)
     until_the_end(network)
-    victims = {client: copy_of(network, client) for client in cast.clients}
-    begin(cast, network)
+    victims = {client: copy_of(network, client) for client in actors.clients}
+    begin(actors, network)
     until_the_end(network)
     for client, copy in victims.items():
         restore(network, client, copy)
-    liar = network.actors[cast.computes[0]]
+    liar = network.actors[actors.computes[0]]
     liar._charges = SeenCharges(())  # it looks away
-    begin(cast, network, tolerated=5)
+    begin(actors, network, tolerated=5)
     until_the_end(network)
-    held = {cast.clients[index] for index in held_by(network, cast, 0)}
+    held = {actors.clients[index] for index in held_by(network, actors, 0)}
     told = {(who, fact.compute) for who, fact in network.facts if isinstance(fact, LedgerReused)}
-    assert {who for who, _ in told} == set(cast.clients)
+    assert {who for who, _ in told} == set(actors.clients)
     assert all(compute != liar.id for who, compute in told if who in held), "two honest nodes are enough"
     assert len(results(network)) == 2
 
 
 def test_attack_17_a_client_that_heard_of_it_declines_until_it_starts_again() -> None:
     """The declines are kept for its owner; the word itself is not, so that a lying node can do no lasting harm."""
-    cast, network, victim = restored_client(rounds=2, forgotten=1)
-    begin(cast, network)
-    _, last = begin(cast, network)
+    actors, network, victim = restored_client(rounds=2, forgotten=1)
+    begin(actors, network)
+    _, last = begin(actors, network)
     answers = [one.payload for one in sent(network, Sealed, sender=victim) if one.round_id == last.round_id]
-    assert [sealed_kind(network, cast, answer) for answer in answers] == [Decline], "no contribution leaves"
+    assert [sealed_kind(network, actors, answer) for answer in answers] == [Decline], "no contribution leaves"
     declined = network.reported(Declined, victim)
     assert [one.reason for one in declined] == ["ledger"]
     assert declined[0].found.endswith("says that charge number 2 was used before")
@@ -103,25 +103,25 @@ def test_attack_17_a_client_that_heard_of_it_declines_until_it_starts_again() ->
     until_the_end(network)
     network.restart(victim)
     assert [one.reason for one in network.actors[victim].declines.rounds] == ["ledger"]
-    begin(cast, network)
+    begin(actors, network)
     assert len(network.actors[victim].ledger.charges) == 3
 
 
 def test_attack_17_that_the_ledger_forgot_is_said_before_anything_else() -> None:
     """Whatever else is wrong with a round: what is left of a budget is unknown, and the owner has to hear it."""
-    cast, network, victim = restored_client(rounds=2, forgotten=1)
-    begin(cast, network)
-    begin(cast, network, epsilon=30.0)
-    begin(cast, network, parameters={"columns": ["y"], "centre": [0.0], "scale": [1.0], "bound": [1.0]})
+    actors, network, victim = restored_client(rounds=2, forgotten=1)
+    begin(actors, network)
+    begin(actors, network, epsilon=30.0)
+    begin(actors, network, parameters={"columns": ["y"], "centre": [0.0], "scale": [1.0], "bound": [1.0]})
     declined = [one for one in network.reported(Declined) if one.client == victim]
     assert {one.reason for one in declined} == {"ledger"}
-    assert {one.reason for one in network.reported(Declined, cast.clients[1])} == {"epsilon", "columns"}
+    assert {one.reason for one in network.reported(Declined, actors.clients[1])} == {"epsilon", "columns"}
 
 
-def present(network: Network, cast: TestFederation, victim: bytes) -> list[bool]:
+def present(network: Network, actors: TestFederation, victim: bytes) -> list[bool]:
     """Whether a client is in each result, told by the exact sum of the others."""
     others = exact_sum(range(1, 4))
-    assert victim == cast.clients[0]
+    assert victim == actors.clients[0]
     return [result.value.tolist() != [others] for result in results(network)]
 
 
@@ -129,10 +129,10 @@ def present(network: Network, cast: TestFederation, victim: bytes) -> list[bool]
 def test_attack_17_at_equal_prices_a_restored_ledger_cannot_spend_its_budget_twice(forgotten: int) -> None:
     """Whoever starts it again and again: each forgotten number has to be charged anew before a contribution is kept, so
     rounds of one price are never summed beyond the budget, although the ledger had forgotten them."""
-    cast, network, victim = restored_client(3, forgotten, OneTight(4, 3, mechanism=NoNoise(), rows=None, policy=EASY))
+    actors, network, victim = restored_client(3, forgotten, OneTight(4, 3, mechanism=NoNoise(), rows=None, policy=EASY))
     assert len(network.actors[victim].ledger.charges) == 3 - forgotten
     for _ in range(6):
-        begin(cast, network)
+        begin(actors, network)
         until_the_end(network)
         network.restart(victim)
     assert sum(result.contributors == 4 for result in results(network)) == 3
@@ -143,9 +143,9 @@ def test_attack_17_at_equal_prices_a_restored_ledger_cannot_spend_its_budget_twi
 def test_attack_17_cheap_rounds_lead_a_restored_ledger_past_dear_ones() -> None:
     """Documented limit: numbers are compared, not prices. Whoever starts it again after each alarm, and has the
     forgotten numbers charged anew for next to nothing, gets the budget a second time. The alarms are all there is."""
-    cast, network, victim = restored_client(3, 3, OneTight(4, 3, mechanism=NoNoise(), policy=EASY))
+    actors, network, victim = restored_client(3, 3, OneTight(4, 3, mechanism=NoNoise(), policy=EASY))
     for epsilon in (0.001, 0.001, 0.001, 1.0, 1.0, 1.0):
-        begin(cast, network, epsilon=epsilon)
+        begin(actors, network, epsilon=epsilon)
         until_the_end(network)
         network.restart(victim)
     summed = [result.contributors == 4 for result in results(network)]
@@ -156,51 +156,51 @@ def test_attack_17_cheap_rounds_lead_a_restored_ledger_past_dear_ones() -> None:
 def test_attack_17_more_forgotten_charges_than_the_window_holds() -> None:
     """A number 64 or more below the highest is refused unseen. The client, whose own ledger is far from there, has no
     reason to take its contribution for a late one."""
-    cast, network, victim = restored_client(WINDOW + 6, WINDOW + 5, exact_cast(4, 2, policy=EASY))
-    begin(cast, network)
+    actors, network, victim = restored_client(WINDOW + 6, WINDOW + 5, exact_actors(4, 2, policy=EASY))
+    begin(actors, network)
     heard = {(fact.charge, fact.highest) for fact in network.reported(LedgerReused, victim)}
     assert heard == {(2, WINDOW + 6)}
-    begin(cast, network)
+    begin(actors, network)
     assert network.reported(Declined, victim)[-1].expected.endswith(f"the highest is {WINDOW + 6}")
 
 
 def test_attack_17_a_forgotten_charge_whose_contribution_never_arrived_is_no_second_one() -> None:
     """Nobody holds anything of it: its number is new when it comes again, also after a later one."""
-    cast = exact_cast(4, 3)
-    network = cast.network()
-    victim = cast.clients[0]
-    begin(cast, network)
+    actors = exact_actors(4, 3)
+    network = actors.network()
+    victim = actors.clients[0]
+    begin(actors, network)
     copy = copy_of(network, victim)
     network.tamper = losing(Contribution, sender=victim)
-    begin(cast, network)
+    begin(actors, network)
     until_the_end(network)
     network.tamper = passing
-    begin(cast, network)
+    begin(actors, network)
     until_the_end(network)
     restore(network, victim, copy)
-    begin(cast, network)
+    begin(actors, network)
     until_the_end(network)
     assert network.reported(LedgerReused) == []
     assert results(network)[-1].value.tolist() == [exact_sum(range(4))]
-    begin(cast, network)
+    begin(actors, network)
     assert [(fact.charge, fact.highest) for fact in network.reported(LedgerReused)] == [(3, 3)]
 
 
 def test_attack_17_one_honest_node_that_remembers_is_enough() -> None:
     """The other two were restored with the client: whether they hold it or not, the third objects."""
-    cast = exact_cast(4, 3)
-    network = cast.network()
-    victim = cast.clients[0]
-    restored = (victim, *cast.computes[:2])
+    actors = exact_actors(4, 3)
+    network = actors.network()
+    victim = actors.clients[0]
+    restored = (victim, *actors.computes[:2])
     network.deliver()
     copies = {actor: copy_of(network, actor) for actor in restored}
-    begin(cast, network)
+    begin(actors, network)
     until_the_end(network)
     for actor in restored:
         restore(network, actor, copies[actor])
-    begin(cast, network)
+    begin(actors, network)
     until_the_end(network)
-    assert {fact.compute for fact in network.reported(LedgerReused)} == {cast.computes[2]}
+    assert {fact.compute for fact in network.reported(LedgerReused)} == {actors.computes[2]}
     assert results(network)[-1].value.tolist() == [exact_sum(range(1, 4))]
 
 
@@ -209,52 +209,54 @@ def test_attack_17_one_honest_node_that_remembers_is_enough() -> None:
 
 def waiting_client() -> tuple[TestFederation, Network, bytes, ChargeReused]:
     """A client that waits for its receipt, and what a node could tell it."""
-    cast = TestFederation(4, 3)
-    network = cast.network()
+    actors = TestFederation(4, 3)
+    network = actors.network()
     network.tamper = losing(Receipt)
-    begin(cast, network)
-    victim, opened = cast.clients[0], announced(network, cast)
-    return cast, network, victim, ChargeReused(opened.body.round_id, opened.hash, victim, 1, 7)
+    begin(actors, network)
+    victim, opened = actors.clients[0], announced(network, actors)
+    return actors, network, victim, ChargeReused(opened.body.round_id, opened.hash, victim, 1, 7)
 
 
 def test_word_of_another_node_announcement_client_or_charge_is_dropped() -> None:
-    cast, network, victim, body = waiting_client()
-    node, other = cast.compute_identities[:2]
+    actors, network, victim, body = waiting_client()
+    node, other = actors.compute_identities[:2]
     replace = msgspec.structs.replace
-    refused(network, victim, node.id, forged(cast, other, body), "signature")
-    refused(network, victim, cast.trainer_identity.id, forged(cast, cast.trainer_identity, body), "unknown-compute")
-    refused(network, victim, node.id, forged(cast, node, replace(body, announcement_hash=bytes(32))), "announcement")
-    refused(network, victim, node.id, forged(cast, node, replace(body, client=cast.clients[1])), "phase")
-    refused(network, victim, node.id, forged(cast, node, replace(body, round_id=bytes(16))), "phase")
-    refused(network, victim, node.id, forged(cast, node, replace(body, charge=2)), "ledger")
+    refused(network, victim, node.id, forged(actors, other, body), "signature")
+    refused(
+        network, victim, actors.trainer_identity.id, forged(actors, actors.trainer_identity, body), "unknown-compute"
+    )
+    refused(network, victim, node.id, forged(actors, node, replace(body, announcement_hash=bytes(32))), "announcement")
+    refused(network, victim, node.id, forged(actors, node, replace(body, client=actors.clients[1])), "phase")
+    refused(network, victim, node.id, forged(actors, node, replace(body, round_id=bytes(16))), "phase")
+    refused(network, victim, node.id, forged(actors, node, replace(body, charge=2)), "ledger")
     for _ in range(2):
-        network.handle(victim, Received(node.id, forged(cast, node, body)))
+        network.handle(victim, Received(node.id, forged(actors, node, body)))
     assert network.reported(LedgerReused) == [LedgerReused(body.round_id, node.id, 1, 7)], "said once"
 
 
 def test_a_lying_node_costs_a_client_the_rounds_until_its_next_start_and_no_budget() -> None:
     """Documented limit: it could as well abort those rounds, or object to the client."""
-    cast, network, victim, body = waiting_client()
-    liar = cast.compute_identities[0]
-    network.handle(victim, Received(liar.id, forged(cast, liar, body)))
+    actors, network, victim, body = waiting_client()
+    liar = actors.compute_identities[0]
+    network.handle(victim, Received(liar.id, forged(actors, liar, body)))
     charges = network.actors[victim].ledger.charges
-    begin(cast, network)
+    begin(actors, network)
     for told in (network.reported(Declined, victim)[0], network.actors[victim].declines.rounds[0]):
         assert told.reason == "ledger"
         assert told.found == "Compute node compute-0 says that charge number 1 was used before", "whose word it is"
         assert told.expected == "a number that no Compute node has seen; the highest is 7"
     assert network.actors[victim].ledger.charges == charges
     network.restart(victim)
-    begin(cast, network)
+    begin(actors, network)
     assert len(network.actors[victim].ledger.charges) == 2
 
 
 def test_a_contribution_that_was_held_back_for_long_makes_no_client_a_restored_one() -> None:
     """G9: a round stays open beside 64 shorter ones. The client stops there: it declines while its next number is 64 or
     more above that of its oldest contribution without a receipt. So the late one accuses nobody."""
-    cast = exact_cast(4, 2, policy=EASY)
-    network = cast.network()
-    victim = cast.clients[0]
+    actors = exact_actors(4, 2, policy=EASY)
+    network = actors.network()
+    victim = actors.clients[0]
     held: list[Envelope] = []
 
     def hold(one: Envelope) -> list[Envelope]:
@@ -263,13 +265,13 @@ def test_a_contribution_that_was_held_back_for_long_makes_no_client_a_restored_o
             return []
         return [one]
 
-    slow = cast.request(tolerated=0, collect_window_ms=3_600_000)
+    slow = actors.request(tolerated=0, collect_window_ms=3_600_000)
     network.tamper = hold
     network.deliver()
-    network.command(cast.trainer_identity.id, slow)
+    network.command(actors.trainer_identity.id, slow)
     network.deliver()
     for _ in range(WINDOW + 1):
-        begin(cast, network, tolerated=1)
+        begin(actors, network, tolerated=1)
     declined = network.reported(Declined, victim)
     assert {fact.reason for fact in declined} == {"open-rounds"}
     assert len(network.actors[victim].ledger.charges) == WINDOW
@@ -279,28 +281,28 @@ def test_a_contribution_that_was_held_back_for_long_makes_no_client_a_restored_o
     network.advance(network.now_ms + 10_000)
     assert network.reported(LedgerReused) == []
     assert {fact.reason for fact in network.reported(NodeAborted)} == {"too-few"}, "the others went on beyond 64"
-    assert not network.actors[cast.clients[1]].ledger.is_charged(slow.round_id)
+    assert not network.actors[actors.clients[1]].ledger.is_charged(slow.round_id)
 
 
 def test_a_number_far_below_the_own_next_one_is_late_and_no_proof_of_a_restored_ledger() -> None:
     """A node may have forgotten; the client knows that it has charged all those numbers itself."""
-    cast, network, victim, body = waiting_client()
-    node = cast.compute_identities[0]
+    actors, network, victim, body = waiting_client()
+    node = actors.compute_identities[0]
     client = network.actors[victim]
     client.ledger._highest = WINDOW + 6
     late = msgspec.structs.replace(body, highest=WINDOW + 5)
-    refused(network, victim, node.id, forged(cast, node, late), "ledger")
+    refused(network, victim, node.id, forged(actors, node, late), "ledger")
     ahead = msgspec.structs.replace(body, highest=WINDOW + 7)
-    network.handle(victim, Received(node.id, forged(cast, node, ahead)))
+    network.handle(victim, Received(node.id, forged(actors, node, ahead)))
     assert len(network.reported(LedgerReused)) == 1
 
 
 def test_a_contribution_replayed_after_the_release_locks_nobody_out() -> None:
     """While a node collects, and at its answer, it says that a number was used; later it says nothing of the kind."""
-    cast = exact_cast(4, 3)
-    network = cast.network()
+    actors = exact_actors(4, 3)
+    network = actors.network()
     network.tamper = losing(Receipt)
-    begin(cast, network)
+    begin(actors, network)
     network.tamper = passing
     assert len(results(network)) == 1
     for one in sent(network, Contribution):
@@ -313,82 +315,82 @@ def test_a_contribution_replayed_after_the_release_locks_nobody_out() -> None:
     for one in sent(network, Contribution):
         network.handle(one.to.id, Received(one.sender, one.payload))
     assert sent(network, ChargeReused) == []
-    begin(cast, network)
+    begin(actors, network)
     assert results(network)[-1].contributors == 4
 
 
 def test_nobody_else_can_use_up_a_clients_numbers() -> None:
     """The number is encrypted with the contribution: one that was changed on the way opens nowhere."""
-    cast = TestFederation(4, 3)
-    network = cast.network()
+    actors = TestFederation(4, 3)
+    network = actors.network()
     network.tamper = losing(Contribution)
-    begin(cast, network)
-    (one,) = sent(network, Contribution, sender=cast.clients[0])
+    begin(actors, network)
+    (one,) = sent(network, Contribution, sender=actors.clients[0])
     frame = body_of(one.payload)
     for position in range(4):
         higher = encode(msgspec.structs.replace(frame, ciphertext=flipped(frame.ciphertext, position)))
         network.handle(one.to.id, Received(one.sender, higher))
     assert network.actors[one.to.id]._rounds[one.round_id].kept == {}
-    assert numbers_of(network, cast, cast.clients[0]) == [0, 0, 0]
+    assert numbers_of(network, actors, actors.clients[0]) == [0, 0, 0]
 
 
 def test_only_a_compute_node_reads_how_many_charges_there_were() -> None:
     """The number is behind the encryption, in a fixed number of bytes: nothing of a contribution tells the 300th charge
     from the first, but to whoever holds its key."""
-    cast = exact_cast(4, 2, policy=EASY)
-    network = cast.network()
-    begin(cast, network)
-    victim = cast.clients[0]
+    actors = exact_actors(4, 2, policy=EASY)
+    network = actors.network()
+    begin(actors, network)
+    victim = actors.clients[0]
     (charge,) = network.actors[victim].ledger.charges
     network.stores[victim][LEDGER, bytes(16)] = encode(msgspec.structs.replace(charge, round_id=bytes(16), number=299))
     network.restart(victim)
-    begin(cast, network)
+    begin(actors, network)
     made = sent(network, Contribution, sender=victim)
     client = network.actors[victim]
     hidden = [opened_contribution(client, Send(one.to, one.round_id, one.payload)) for one in made]
     assert [kept.charge for kept in hidden] == [1, 300]
     assert len({len(one.payload) for one in made}) == 1
     assert Contribution.__struct_fields__ == ("round_id", "contribution", "ciphertext")
-    assert numbers_of(network, cast, victim) == [300, 300]
+    assert numbers_of(network, actors, victim) == [300, 300]
 
 
 def test_the_highest_number_and_the_round_after() -> None:
     """G2: number 2^32 - 1 is a number like any other; a client that reached it declines and does not wrap around."""
-    cast = exact_cast(4, 2, policy=EASY)
-    network = cast.network()
-    begin(cast, network)
-    victim = cast.clients[0]
+    actors = exact_actors(4, 2, policy=EASY)
+    network = actors.network()
+    begin(actors, network)
+    victim = actors.clients[0]
     (charge,) = network.actors[victim].ledger.charges
     far = msgspec.structs.replace(charge, round_id=bytes(16), number=2**32 - 2)
     network.stores[victim][LEDGER, bytes(16)] = encode(far)
     network.restart(victim)
-    begin(cast, network)
+    begin(actors, network)
     assert results(network)[-1].contributors == 4
-    assert numbers_of(network, cast, victim) == [2**32 - 1] * 2
-    begin(cast, network)
+    assert numbers_of(network, actors, victim) == [2**32 - 1] * 2
+    begin(actors, network)
     network.advance(network.now_ms + 10_000)
     assert results(network)[-1].contributors == 3
     assert [fact.reason for fact in network.reported(Declined, victim)] == ["charge-numbers"]
 
 
 def test_charge_numbers_outlive_rounds_and_restarts_at_a_node() -> None:
-    cast, network, victim = restored_client(rounds=2, forgotten=2)
+    actors, network, victim = restored_client(rounds=2, forgotten=2)
     until_the_end(network, 24 * 9)
-    for compute in cast.computes:
+    for compute in actors.computes:
         network.restart(compute)
         assert network.actors[compute]._rounds == {}, "forgotten"
-    begin(cast, network)
+    begin(actors, network)
     assert [fact.charge for fact in network.reported(LedgerReused, victim)] == [1]
 
 
 def test_the_tables_own_close_is_the_only_way_to_lose_a_number() -> None:
     """A contribution that was on no list is recorded nowhere: the straggler's number may be told again, by its copy."""
-    cast = exact_cast(5, 3)
-    network = cast.network()
-    network.tamper = losing(Contribution, sender=cast.clients[0])
-    begin(cast, network)
+    actors = exact_actors(5, 3)
+    network = actors.network()
+    network.tamper = losing(Contribution, sender=actors.clients[0])
+    begin(actors, network)
     network.advance(network.now_ms + 1000)
     assert len(sent(network, Close)) >= 3
-    assert numbers_of(network, cast, cast.clients[0]) == [0, 0, 0]
-    assert numbers_of(network, cast, cast.clients[1]) == [1, 1, 1]
+    assert numbers_of(network, actors, actors.clients[0]) == [0, 0, 0]
+    assert numbers_of(network, actors, actors.clients[1]) == [1, 1, 1]
     assert the_sum(network).tolist() == [exact_sum(range(1, 5))]

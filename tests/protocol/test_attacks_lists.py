@@ -12,7 +12,7 @@ from scene import (
     begin,
     body_of,
     changed,
-    exact_cast,
+    exact_actors,
     exact_sum,
     failures,
     flipped,
@@ -47,15 +47,15 @@ Change = Callable[[bytes, bytes], tuple[bytes, bytes]]
 """From the entries and tags of a list to others."""
 
 
-def lying_list(cast: TestFederation, network: Network, change: Change, to: int | None = None) -> None:
+def lying_list(actors: TestFederation, network: Network, change: Change, to: int | None = None) -> None:
     """Node 0 sends other lists than it froze, to all peers or to one."""
 
     def lie(one: Envelope) -> list[Envelope]:
-        concerned = kind_of(one) is FrozenList and one.sender == cast.computes[0]
-        if not concerned or (to is not None and one.to.id != cast.computes[to]):
+        concerned = kind_of(one) is FrozenList and one.sender == actors.computes[0]
+        if not concerned or (to is not None and one.to.id != actors.computes[to]):
             return [one]
-        told = opened_list(network, cast, one)
-        return [forged_list(network, cast, one, *change(told.entries, told.tags))]
+        told = opened_list(network, actors, one)
+        return [forged_list(network, actors, one, *change(told.entries, told.tags))]
 
     network.tamper = lie
 
@@ -70,17 +70,17 @@ def without_the_last(entries: bytes, tags: bytes) -> tuple[bytes, bytes]:
 @pytest.mark.parametrize("close_lost", [False, True])
 def test_attack_42_different_lists_to_different_peers_release_nothing_and_prove_it(close_lost: bool) -> None:
     """G11: also where the trainer's Close is lost, and the round freezes at `close_by`."""
-    cast = exact_cast(6, 3)
-    network = cast.network()
-    lying_list(cast, network, without_the_last, to=1)
+    actors = exact_actors(6, 3)
+    network = actors.network()
+    lying_list(actors, network, without_the_last, to=1)
     lie = network.tamper
     network.tamper = lambda one: [] if close_lost and kind_of(one) is Close else lie(one)
-    begin(cast, network, tolerated=2)
+    begin(actors, network, tolerated=2)
     until_the_end(network)
-    assert network.reported(Released, cast.computes[1]) == network.reported(Released, cast.computes[2]) == []
+    assert network.reported(Released, actors.computes[1]) == network.reported(Released, actors.computes[2]) == []
     assert results(network) == []
     aborts = [body_of(one.payload) for one in sent(network, Abort)]
-    accused = [one for one in aborts if one.reason == "equivocation" and one.compute in cast.computes[1:]]
+    accused = [one for one in aborts if one.reason == "equivocation" and one.compute in actors.computes[1:]]
     headers = {
         (body.compute, part.list_hash)
         for body in accused
@@ -88,44 +88,44 @@ def test_attack_42_different_lists_to_different_peers_release_nothing_and_prove_
         if isinstance(part, ListHeader)
     }
     assert len({hashed for _, hashed in headers}) > 3, "the aborts show two headers of one node"
-    for client in cast.clients:
-        assert not network.actors[client].ledger.is_charged(announced(network, cast).body.round_id)
+    for client in actors.clients:
+        assert not network.actors[client].ledger.is_charged(announced(network, actors).body.round_id)
 
 
 def test_attack_42_a_second_list_for_the_same_peer_ends_the_round_with_both_headers() -> None:
-    cast = exact_cast(6, 3)
-    network = cast.network()
-    network.tamper = losing(FrozenList, sender=cast.computes[2])
-    begin(cast, network, tolerated=2)
-    first = sent(network, FrozenList, sender=cast.computes[0], to=cast.computes[1])[0]
-    told = opened_list(network, cast, first)
-    hand_over(network, forged_list(network, cast, first, *without_the_last(told.entries, told.tags)))
-    (fact,) = network.reported(NodeAborted, cast.computes[1])
+    actors = exact_actors(6, 3)
+    network = actors.network()
+    network.tamper = losing(FrozenList, sender=actors.computes[2])
+    begin(actors, network, tolerated=2)
+    first = sent(network, FrozenList, sender=actors.computes[0], to=actors.computes[1])[0]
+    told = opened_list(network, actors, first)
+    hand_over(network, forged_list(network, actors, first, *without_the_last(told.entries, told.tags)))
+    (fact,) = network.reported(NodeAborted, actors.computes[1])
     assert (fact.reason, fact.detail) == ("equivocation", "compute-0 signed two lists")
-    body = body_of(sent(network, Abort, sender=cast.computes[1])[0].payload)
+    body = body_of(sent(network, Abort, sender=actors.computes[1])[0].payload)
     counts = [decode_body(frame.body).count for frame in body.evidence]
-    assert counts == [len(held_by(network, cast, 0)), len(held_by(network, cast, 0)) - 1]
+    assert counts == [len(held_by(network, actors, 0)), len(held_by(network, actors, 0)) - 1]
 
 
-def answer_of(cast: TestFederation, one: Envelope, **changes: object) -> bytes:
-    identity = next(each for each in cast.compute_identities if each.id == one.sender)
-    return resigned(cast, identity, one.payload, **changes)
+def answer_of(actors: TestFederation, one: Envelope, **changes: object) -> bytes:
+    identity = next(each for each in actors.compute_identities if each.id == one.sender)
+    return resigned(actors, identity, one.payload, **changes)
 
 
 def test_attack_42_different_objections_to_different_peers_are_never_added() -> None:
     """Each honest node releases once, over the set that it was told; the trainer adds nothing to a sum."""
-    cast = exact_cast(6, 3)
-    network = cast.network()
+    actors = exact_actors(6, 3)
+    network = actors.network()
 
     def lie(one: Envelope) -> list[Envelope]:
-        if kind_of(one) is not Answer or (one.sender, one.to.id) != (cast.computes[0], cast.computes[1]):
+        if kind_of(one) is not Answer or (one.sender, one.to.id) != (actors.computes[0], actors.computes[1]):
             return [one]
-        return [changed(one, answer_of(cast, one, objections=encode_places(np.array([0]))))]
+        return [changed(one, answer_of(actors, one, objections=encode_places(np.array([0]))))]
 
     network.tamper = lie
-    begin(cast, network, tolerated=2)
+    begin(actors, network, tolerated=2)
     until_the_end(network)
-    assert [len(network.reported(Released, node)) for node in cast.computes] == [1, 1, 1]
+    assert [len(network.reported(Released, node)) for node in actors.computes] == [1, 1, 1]
     assert sorted(fact.contributors for fact in network.reported(Released)) == [5, 6, 6]
     assert results(network) == []
     assert "name different answers" in failures(network)[0].reason
@@ -133,50 +133,50 @@ def test_attack_42_different_objections_to_different_peers_are_never_added() -> 
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_attack_42_two_answers_to_one_peer_end_the_round(restarted: bool) -> None:
-    cast = exact_cast(6, 3)
-    network = cast.network()
-    network.tamper = losing(Answer, sender=cast.computes[2])
-    begin(cast, network, tolerated=2)
-    first = sent(network, Answer, sender=cast.computes[0], to=cast.computes[1])[0]
+    actors = exact_actors(6, 3)
+    network = actors.network()
+    network.tamper = losing(Answer, sender=actors.computes[2])
+    begin(actors, network, tolerated=2)
+    first = sent(network, Answer, sender=actors.computes[0], to=actors.computes[1])[0]
     if restarted:
-        network.restart(cast.computes[1])
+        network.restart(actors.computes[1])
         hand_over(network, first)
-    hand_over(network, changed(first, answer_of(cast, first, objections=encode_places(np.array([1])))))
-    (fact,) = network.reported(NodeAborted, cast.computes[1])
+    hand_over(network, changed(first, answer_of(actors, first, objections=encode_places(np.array([1])))))
+    (fact,) = network.reported(NodeAborted, actors.computes[1])
     assert (fact.reason, fact.detail) == ("equivocation", "compute-0 signed two answers")
-    assert network.reported(Released, cast.computes[1]) == []
+    assert network.reported(Released, actors.computes[1]) == []
 
 
 @pytest.mark.parametrize("objections", [b"\0", encode_places(np.array([6])), encode_places(np.array([2, 1])),
                                         encode_places(np.array([1, 1]))])  # fmt: skip
 def test_attack_42_an_answer_that_cannot_be_read_ends_the_round(objections: bytes) -> None:
-    cast = exact_cast(6, 3)
-    network = cast.network()
+    actors = exact_actors(6, 3)
+    network = actors.network()
     network.tamper = lambda one: (
-        [changed(one, answer_of(cast, one, objections=objections))]
-        if kind_of(one) is Answer and one.sender == cast.computes[0]
+        [changed(one, answer_of(actors, one, objections=objections))]
+        if kind_of(one) is Answer and one.sender == actors.computes[0]
         else [one]
     )
-    begin(cast, network, tolerated=2)
+    begin(actors, network, tolerated=2)
     until_the_end(network)
     assert {fact.reason for fact in network.reported(NodeAborted)} == {"invalid-answer"}
-    assert network.reported(Released, cast.computes[1]) == []
+    assert network.reported(Released, actors.computes[1]) == []
 
 
 def test_attack_4_partial_sums_over_different_sets_are_not_added() -> None:
     """A node that releases over another set than it agreed to is found out by the hash it must sign."""
-    cast = exact_cast(4, 3)
-    network = cast.network()
-    liar = cast.compute_identities[0]
+    actors = exact_actors(4, 3)
+    network = actors.network()
+    liar = actors.compute_identities[0]
 
     def lie(one: Envelope) -> list[Envelope]:
-        if one.sender != liar.id or sealed_kind(network, cast, one.payload) is not PartialSum:
+        if one.sender != liar.id or sealed_kind(network, actors, one.payload) is not PartialSum:
             return [one]
-        body = msgspec.structs.replace(unsealed(network, cast, one.payload), set_hash=bytes(32))
-        return [changed(one, sealed_by(cast, liar, body, announced(network, cast)))]
+        body = msgspec.structs.replace(unsealed(network, actors, one.payload), set_hash=bytes(32))
+        return [changed(one, sealed_by(actors, liar, body, announced(network, actors)))]
 
     network.tamper = lie
-    begin(cast, network)
+    begin(actors, network)
     assert results(network) == []
     assert "different sets of clients" in failures(network)[0].reason
 
@@ -187,8 +187,8 @@ def test_attack_4_partial_sums_over_different_sets_are_not_added() -> None:
 def made_up(victim: int) -> Callable[[TestFederation], Change]:
     """An entry of a client that has contributed nothing, at its right place in the order."""
 
-    def change_of(cast: TestFederation) -> Change:
-        entry = entry_of(cast.clients[victim], bytes(range(16)), 9)
+    def change_of(actors: TestFederation) -> Change:
+        entry = entry_of(actors.clients[victim], bytes(range(16)), 9)
 
         def change(entries: bytes, tags: bytes) -> tuple[bytes, bytes]:
             rows = [entries[at : at + ENTRY_BYTES] for at in range(0, len(entries), ENTRY_BYTES)]
@@ -201,28 +201,28 @@ def made_up(victim: int) -> Callable[[TestFederation], Change]:
     return change_of
 
 
-def silent_client_of_the_liar(cast: TestFederation) -> tuple[Network, int, Envelope]:
+def silent_client_of_the_liar(actors: TestFederation) -> tuple[Network, int, Envelope]:
     """A round in which one client of node 0 sends nothing."""
-    network = cast.network()
+    network = actors.network()
     network.tamper = losing(Contribution)
-    begin(cast, network, tolerated=3)
-    victim = held_by(network, cast, 0)[0]
-    network.tamper = losing(Contribution, sender=cast.clients[victim])
-    return network, victim, sent(network, Contribution, sender=cast.clients[victim])[0]
+    begin(actors, network, tolerated=3)
+    victim = held_by(network, actors, 0)[0]
+    network.tamper = losing(Contribution, sender=actors.clients[victim])
+    return network, victim, sent(network, Contribution, sender=actors.clients[victim])[0]
 
 
 def test_attack_43_an_entry_of_a_client_that_did_not_contribute_is_objected_to() -> None:
     """G2: its tag fails at every honest node. Nobody's charge number is recorded, so that nobody is locked out."""
-    cast = exact_cast(7, 3)
-    network, victim, _ = silent_client_of_the_liar(cast)
-    lying_list(cast, network, made_up(victim)(cast))
+    actors = exact_actors(7, 3)
+    network, victim, _ = silent_client_of_the_liar(actors)
+    lying_list(actors, network, made_up(victim)(actors))
     lie = network.tamper
-    silent = cast.clients[victim]
+    silent = actors.clients[victim]
     network.tamper = lambda one: [] if kind_of(one) is Contribution and one.sender == silent else lie(one)
     until_the_end(network)
-    assert network.reported(Released, cast.computes[0]) == []  # its own list has not the entry: other list hashes
+    assert network.reported(Released, actors.computes[0]) == []  # its own list has not the entry: other list hashes
     assert results(network) == []
-    for node in cast.computes[1:]:
+    for node in actors.computes[1:]:
         actor = network.actors[node]
         assert actor._charges.highest(actor._sessions.slots[silent]) == 0
 
@@ -231,40 +231,40 @@ def test_attack_43_an_entry_of_a_client_that_did_not_contribute_is_objected_to()
 def test_attack_43_a_lying_holder_with_a_list_of_its_own_locks_nobody_out(number: int) -> None:
     """G2: the liar's whole process lists another charge number for a victim. The tag that the client made is for its
     own number: each honest node objects, records nothing, and the next round holds the client again."""
-    cast = exact_cast(7, 3)
-    network = cast.network()
+    actors = exact_actors(7, 3)
+    network = actors.network()
     network.tamper = losing(Close)
-    begin(cast, network, tolerated=3)
-    victim = held_by(network, cast, 0)[0]
-    kept = network.actors[cast.computes[0]]._rounds[announced(network, cast).body.round_id].kept
-    mine = kept[cast.clients[victim]]
-    kept[cast.clients[victim]] = Kept(mine.record[:33] + number.to_bytes(4, "little") + mine.record[37:])
-    assert kept[cast.clients[victim]].entry == entry_of(cast.clients[victim], mine.contribution, number)
+    begin(actors, network, tolerated=3)
+    victim = held_by(network, actors, 0)[0]
+    kept = network.actors[actors.computes[0]]._rounds[announced(network, actors).body.round_id].kept
+    mine = kept[actors.clients[victim]]
+    kept[actors.clients[victim]] = Kept(mine.record[:33] + number.to_bytes(4, "little") + mine.record[37:])
+    assert kept[actors.clients[victim]].entry == entry_of(actors.clients[victim], mine.contribution, number)
     network.tamper = passing
     until_the_end(network)
     assert the_sum(network).tolist() == [exact_sum(set(range(7)) - {victim})]
-    for node in cast.computes[1:]:
+    for node in actors.computes[1:]:
         actor = network.actors[node]
-        assert actor._charges.highest(actor._sessions.slots[cast.clients[victim]]) == 0
-    begin(cast, network, tolerated=3)
+        assert actor._charges.highest(actor._sessions.slots[actors.clients[victim]]) == 0
+    begin(actors, network, tolerated=3)
     assert results(network)[-1].value.tolist() == [exact_sum(range(7))]
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_attack_43_flipped_tags_leave_a_client_out_and_keep_the_sum_exact(which: int) -> None:
     """A holder that damages a client's tag for a node can drop that client, as it could by losing its contribution."""
-    cast = exact_cast(7, 3)
-    network = cast.network()
+    actors = exact_actors(7, 3)
+    network = actors.network()
     network.tamper = losing(Close)
-    begin(cast, network, tolerated=3)
-    victim = held_by(network, cast, 0)[0]
-    kept = network.actors[cast.computes[0]]._rounds[announced(network, cast).body.round_id].kept
-    mine = kept[cast.clients[victim]]
-    kept[cast.clients[victim]] = Kept(flipped(mine.record, 37 + TAG_BYTES * which))
+    begin(actors, network, tolerated=3)
+    victim = held_by(network, actors, 0)[0]
+    kept = network.actors[actors.computes[0]]._rounds[announced(network, actors).body.round_id].kept
+    mine = kept[actors.clients[victim]]
+    kept[actors.clients[victim]] = Kept(flipped(mine.record, 37 + TAG_BYTES * which))
     network.tamper = passing
     until_the_end(network)
     assert the_sum(network).tolist() == [exact_sum(set(range(7)) - {victim})]
-    assert network.actors[cast.clients[victim]].ledger.spent().mu > 0, "whoever was objected to keeps the charge"
+    assert network.actors[actors.clients[victim]].ledger.spent().mu > 0, "whoever was objected to keeps the charge"
 
 
 def twice(entries: bytes, tags: bytes) -> tuple[bytes, bytes]:
@@ -288,12 +288,12 @@ INVALID: dict[str, Change] = {
 @pytest.mark.parametrize("what", INVALID)
 def test_attack_43_a_signed_list_that_cannot_be_ends_the_round(what: str) -> None:
     """G1: one colluding client listed nineteen times would strip a victim's noise to its own."""
-    cast = exact_cast(7, 3)
-    network = cast.network()
-    lying_list(cast, network, INVALID[what])
-    begin(cast, network, tolerated=3)
+    actors = exact_actors(7, 3)
+    network = actors.network()
+    lying_list(actors, network, INVALID[what])
+    begin(actors, network, tolerated=3)
     until_the_end(network)
-    honest = [fact for node in cast.computes[1:] for fact in network.reported(NodeAborted, node)]
+    honest = [fact for node in actors.computes[1:] for fact in network.reported(NodeAborted, node)]
     assert "invalid-list" in {fact.reason for fact in honest}
     assert network.reported(Released) == []
     assert len(network.reported(ChargeReturned)) == 8
@@ -301,49 +301,49 @@ def test_attack_43_a_signed_list_that_cannot_be_ends_the_round(what: str) -> Non
 
 def test_attack_43_one_client_at_two_holders() -> None:
     """The announcement and the id say who holds a client: an entry of another holder's client ends the round."""
-    cast = exact_cast(7, 3)
-    network = cast.network()
+    actors = exact_actors(7, 3)
+    network = actors.network()
     network.tamper = losing(Close)
-    begin(cast, network, tolerated=3)
-    foreign = [*held_by(network, cast, 1), *held_by(network, cast, 2)][0]
-    lying_list(cast, network, made_up(foreign)(cast))
+    begin(actors, network, tolerated=3)
+    foreign = [*held_by(network, actors, 1), *held_by(network, actors, 2)][0]
+    lying_list(actors, network, made_up(foreign)(actors))
     until_the_end(network)
-    details = [fact.detail for fact in network.reported(NodeAborted, cast.computes[2])]
+    details = [fact.detail for fact in network.reported(NodeAborted, actors.computes[2])]
     assert "a client of another holder" in details[0]
     assert network.reported(Released) == []
 
 
 def test_attack_43_a_list_that_is_not_its_headers_changes_nothing() -> None:
     """Not even the phase of a node that still collects."""
-    cast = exact_cast(7, 3)
-    network = cast.network()
+    actors = exact_actors(7, 3)
+    network = actors.network()
     network.tamper = losing(FrozenList, Close, Answer)
-    begin(cast, network, tolerated=3)
-    hand_over(network, sent(network, Close, to=cast.computes[0])[0])
-    honest = sent(network, FrozenList, sender=cast.computes[0], to=cast.computes[1])[0]
-    told = opened_list(network, cast, honest)
+    begin(actors, network, tolerated=3)
+    hand_over(network, sent(network, Close, to=actors.computes[0])[0])
+    honest = sent(network, FrozenList, sender=actors.computes[0], to=actors.computes[1])[0]
+    told = opened_list(network, actors, honest)
     entries, tags = without_the_last(told.entries, told.tags)
     body = msgspec.structs.replace(told, entries=entries, tags=tags)
-    lie = sealed_list(cast, cast.compute_identities[0], body, announced(network, cast), cast.computes[1])
-    refused(network, cast.computes[1], cast.computes[0], lie, "list")
-    assert network.actors[cast.computes[1]].phase(announced(network, cast).body.round_id) == "collecting"
+    lie = sealed_list(actors, actors.compute_identities[0], body, announced(network, actors), actors.computes[1])
+    refused(network, actors.computes[1], actors.computes[0], lie, "list")
+    assert network.actors[actors.computes[1]].phase(announced(network, actors).body.round_id) == "collecting"
 
 
 def test_attack_43_a_list_of_another_node_round_or_receiver_is_refused() -> None:
-    cast = exact_cast(7, 3)
-    network = cast.network()
+    actors = exact_actors(7, 3)
+    network = actors.network()
     network.tamper = losing(FrozenList, Answer)
-    begin(cast, network, tolerated=3)
-    zero, one, two = cast.computes
+    begin(actors, network, tolerated=3)
+    zero, one, two = actors.computes
     honest = sent(network, FrozenList, sender=zero, to=one)[0]
-    told, opened = opened_list(network, cast, honest), announced(network, cast)
+    told, opened = opened_list(network, actors, honest), announced(network, actors)
     refused(network, one, two, honest.payload, "signature")
     refused(network, two, zero, honest.payload, "ciphertext")
-    liar, peer = cast.compute_identities[0], cast.compute_identities[2]
-    refused(network, one, two, sealed_list(cast, peer, told, opened, one), "signature")
-    other = sealed_list(cast, liar, msgspec.structs.replace(told, receiver=two), opened, one)
+    liar, peer = actors.compute_identities[0], actors.compute_identities[2]
+    refused(network, one, two, sealed_list(actors, peer, told, opened, one), "signature")
+    other = sealed_list(actors, liar, msgspec.structs.replace(told, receiver=two), opened, one)
     refused(network, one, zero, other, "receiver")
-    refused(network, one, cast.clients[0], honest.payload, "unknown-compute")
-    begin(cast, network, tolerated=3)
-    moved = msgspec.structs.replace(body_of(honest.payload), round_id=announced(network, cast).body.round_id)
+    refused(network, one, actors.clients[0], honest.payload, "unknown-compute")
+    begin(actors, network, tolerated=3)
+    moved = msgspec.structs.replace(body_of(honest.payload), round_id=announced(network, actors).body.round_id)
     refused(network, one, zero, encode(moved), "ciphertext")

@@ -13,7 +13,7 @@ from scene import (
     begin,
     body_of,
     copy_of,
-    exact_cast,
+    exact_actors,
     failures,
     forged,
     ignored,
@@ -58,17 +58,17 @@ from dca_proto.testing import Network, NoNoise, TestFederation
 
 def gathering(count: int = 3) -> tuple[Hospitals, Network]:
     """A round in which the last data node is not there: it goes on."""
-    cast = Hospitals(count)
-    network = cast.network()
-    network.down.add(cast.clients[-1])
-    begin(cast, network)
+    actors = Hospitals(count)
+    network = actors.network()
+    network.down.add(actors.clients[-1])
+    begin(actors, network)
     assert results(network) == []
-    return cast, network
+    return actors, network
 
 
-def give(network: Network, cast: TestFederation, sender: bytes, payload: bytes, code: str) -> None:
+def give(network: Network, actors: TestFederation, sender: bytes, payload: bytes, code: str) -> None:
     """The trainer drops it for that reason, and nothing has changed."""
-    refused(network, cast.trainer_identity.id, sender, payload, code)
+    refused(network, actors.trainer_identity.id, sender, payload, code)
 
 
 # Replay
@@ -76,8 +76,8 @@ def give(network: Network, cast: TestFederation, sender: bytes, payload: bytes, 
 
 def test_attack_7_the_same_release_again_after_the_end_after_a_restart_and_after_the_clean_up() -> None:
     """It is acknowledged again as long as it is kept, counts once, and is nothing to anybody afterwards."""
-    cast, network = held()
-    trainer, again = cast.trainer_identity.id, released(network, cast.clients[0])[0]
+    actors, network = held()
+    trainer, again = actors.trainer_identity.id, released(network, actors.clients[0])[0]
     for restarted in (False, True):
         if restarted:
             network.restart(trainer)
@@ -87,13 +87,13 @@ def test_attack_7_the_same_release_again_after_the_end_after_a_restart_and_after
         ]
     assert {result.value[0] for result in results(network)} == {1.25}
     until_the_end(network, hours=24 * 8)
-    give(network, cast, again.sender, again.payload, "unknown-round")
+    give(network, actors, again.sender, again.payload, "unknown-round")
 
 
 def test_attack_7_an_announcement_again_after_the_end_and_after_a_restart() -> None:
     """A data node never releases twice: while it knows the round it resends or is silent, and then its ledger knows."""
-    cast, network = held()
-    client, trainer = cast.clients[0], cast.trainer_identity.id
+    actors, network = held()
+    client, trainer = actors.clients[0], actors.trainer_identity.id
     announcement = sent(network, Announcement)[0].payload
     ignored(network, client, trainer, announcement)
     network.restart(client)
@@ -106,43 +106,43 @@ def test_attack_7_an_announcement_again_after_the_end_and_after_a_restart() -> N
 
 
 def test_attack_41_another_announcement_under_a_known_id() -> None:
-    cast, network = held()
-    payload = resigned(cast, cast.trainer_identity, sent(network, Announcement)[0].payload, rows_max=7)
-    refused(network, cast.clients[0], cast.trainer_identity.id, payload, "known-round")
+    actors, network = held()
+    payload = resigned(actors, actors.trainer_identity, sent(network, Announcement)[0].payload, rows_max=7)
+    refused(network, actors.clients[0], actors.trainer_identity.id, payload, "known-round")
 
 
 def test_attack_41_another_release_under_a_known_id() -> None:
     """The first of each data node counts, whatever its identity signs later; before the end, and after."""
-    cast, network = gathering()
-    identity, opened = cast.client_identities[0], opened_of(network, cast)
-    other = sealed_by(cast, identity, release_of(cast, network, 0, vector=bytes(8)), opened)
-    give(network, cast, identity.id, other, "known-release")
+    actors, network = gathering()
+    identity, opened = actors.client_identities[0], opened_of(network, actors)
+    other = sealed_by(actors, identity, release_of(actors, network, 0, vector=bytes(8)), opened)
+    give(network, actors, identity.id, other, "known-release")
     until_the_end(network)
-    give(network, cast, identity.id, other, "known-release")
+    give(network, actors, identity.id, other, "known-release")
     assert the_sum(network) == pytest.approx([0.125 + 0.375])
 
 
 def test_attack_24_a_release_of_another_round() -> None:
     """Neither the sealed bytes nor the signed body fit another announcement."""
-    cast, network = held()
-    old = released(network, cast.clients[0])[0]
-    body = release_of(cast, network, 0)
+    actors, network = held()
+    old = released(network, actors.clients[0])[0]
+    body = release_of(actors, network, 0)
     network.tamper = losing(Announcement)
-    begin(cast, network)
-    opened = opened_of(network, cast)
+    begin(actors, network)
+    opened = opened_of(network, actors)
     moved = msgspec.structs.replace(body_of(old.payload), round_id=opened.body.round_id)
-    give(network, cast, old.sender, encode(moved), "ciphertext")
-    give(network, cast, old.sender, sealed_by(cast, cast.client_identities[0], body, opened), "release")
+    give(network, actors, old.sender, encode(moved), "ciphertext")
+    give(network, actors, old.sender, sealed_by(actors, actors.client_identities[0], body, opened), "release")
 
 
 def test_attack_25_after_the_deadline_nothing_is_released() -> None:
-    cast = Hospitals(1)
-    network = cast.network()
-    network.down.add(cast.clients[0])
-    begin(cast, network)
+    actors = Hospitals(1)
+    network = actors.network()
+    network.down.add(actors.clients[0])
+    begin(actors, network)
     network.advance(network.now_ms + 60_000)
     payload = sent(network, Announcement)[0].payload
-    refused(network, cast.clients[0], cast.trainer_identity.id, payload, "late")
+    refused(network, actors.clients[0], actors.trainer_identity.id, payload, "late")
 
 
 # Terms
@@ -169,29 +169,29 @@ def test_attack_25_after_the_deadline_nothing_is_released() -> None:
 def test_attack_16_weaker_terms_are_declined_with_words(changes: dict[str, Any], reason: str) -> None:
     """A trainer announces whatever it likes: each hospital holds it against its own policy, and charges nothing."""
     policy = msgspec.structs.replace(OPEN, statistics=("sum",), bounds={"x": (-1.0, 1.0)})
-    cast = Hospitals(1, policy=policy)
-    network = cast.network()
+    actors = Hospitals(1, policy=policy)
+    network = actors.network()
     network.tamper = losing(Announcement)
-    begin(cast, network)
+    begin(actors, network)
     genuine = sent(network, Announcement)[0].payload
-    payload = resigned(cast, cast.trainer_identity, genuine, round_id=bytes(16), **changes)
-    network.handle(cast.clients[0], Received(cast.trainer_identity.id, payload))
+    payload = resigned(actors, actors.trainer_identity, genuine, round_id=bytes(16), **changes)
+    network.handle(actors.clients[0], Received(actors.trainer_identity.id, payload))
     (declined,) = network.reported(facts.Declined)
-    assert (declined.reason, network.actors[cast.clients[0]].ledger.charges) == (reason, ())
+    assert (declined.reason, network.actors[actors.clients[0]].ledger.charges) == (reason, ())
     assert not network.reported(facts.Contributed)
 
 
 def test_attack_16_without_opting_in_nobody_takes_part() -> None:
     """The default protects all of a client's rows, and nothing that an announcement says changes that."""
-    cast = exact_cast(4, 3)
-    network, _ = begin(cast, ask=AskNodeRelease(), rows_max=8)
-    declined = network.reported(facts.Declined, cast.clients[0])
+    actors = exact_actors(4, 3)
+    network, _ = begin(actors, ask=AskNodeRelease(), rows_max=8)
+    declined = network.reported(facts.Declined, actors.clients[0])
     assert [(one.reason, one.found) for one in declined] == [
         ("rows-of-many", "a node release, which protects one row and not all rows of a client")
     ]
     until_the_end(network)
     assert len(failures(network)) == 1
-    assert network.actors[cast.clients[0]].ledger.charges == ()
+    assert network.actors[actors.clients[0]].ledger.charges == ()
 
 
 class OneSided(Sum, frozen=True, kw_only=True):  # type: ignore[misc]
@@ -208,33 +208,33 @@ def test_attack_16_a_sensitivity_of_another_relation_is_declined(monkeypatch: py
     from dca_proto.statistics import base
 
     monkeypatch.setitem(base._REGISTRY, "one-sided", OneSided)
-    cast = Hospitals(1)
-    network = cast.network()
+    actors = Hospitals(1)
+    network = actors.network()
     network.tamper = losing(Announcement)
-    begin(cast, network)
-    payload = resigned(cast, cast.trainer_identity, sent(network, Announcement)[0].payload, statistic="one-sided")
-    network.handle(cast.clients[0], Received(cast.trainer_identity.id, payload))
+    begin(actors, network)
+    payload = resigned(actors, actors.trainer_identity, sent(network, Announcement)[0].payload, statistic="one-sided")
+    network.handle(actors.clients[0], Received(actors.trainer_identity.id, payload))
     (declined,) = network.reported(facts.Declined)
     assert declined.reason == "announcement"
     assert "a sensitivity under 'add-or-remove-one-client' was given" in declined.found
 
 
 def test_attack_15_the_budget_ends_and_concurrent_rounds_do_not_race_it() -> None:
-    cast = Hospitals(2, policy=msgspec.structs.replace(OPEN, epsilon_per_period_max=2.0, delta_max=1e-6))
-    network = cast.network()
+    actors = Hospitals(2, policy=msgspec.structs.replace(OPEN, epsilon_per_period_max=2.0, delta_max=1e-6))
+    network = actors.network()
     for _ in range(5):  # all announced before anything is delivered
-        network.command(cast.trainer_identity.id, cast.request())
+        network.command(actors.trainer_identity.id, actors.request())
     network.deliver()
     assert len(results(network)) == 3
     assert {fact.reason for fact in network.reported(facts.Declined)} == {"budget"}
-    assert [len(network.actors[client].ledger.charges) for client in cast.clients] == [3, 3]
+    assert [len(network.actors[client].ledger.charges) for client in actors.clients] == [3, 3]
 
 
 def test_attack_35_a_trainer_that_the_federation_file_does_not_name() -> None:
-    cast, network = held()
+    actors, network = held()
     genuine = sent(network, Announcement)[0].payload
-    forged_one = resigned(cast, cast.authority, genuine, trainer=cast.authority.id, round_id=bytes(16))
-    refused(network, cast.clients[0], cast.authority.id, forged_one, "unknown-trainer")
+    forged_one = resigned(actors, actors.authority, genuine, trainer=actors.authority.id, round_id=bytes(16))
+    refused(network, actors.clients[0], actors.authority.id, forged_one, "unknown-trainer")
 
 
 # Releases that are not
@@ -242,23 +242,23 @@ def test_attack_35_a_trainer_that_the_federation_file_does_not_name() -> None:
 
 def test_attack_22_a_release_copied_from_another_data_node() -> None:
     """The bytes are bound to who signed them: under another name they are nobody's."""
-    cast, network = gathering()
-    stolen = released(network, cast.clients[0])[0].payload
-    give(network, cast, cast.clients[2], stolen, "sender")
-    give(network, cast, cast.clients[1], stolen, "known-release")
+    actors, network = gathering()
+    stolen = released(network, actors.clients[0])[0].payload
+    give(network, actors, actors.clients[2], stolen, "sender")
+    give(network, actors, actors.clients[1], stolen, "known-release")
 
 
 def test_attack_37_a_release_in_another_name_or_with_a_forged_certificate() -> None:
-    cast, network = gathering()
-    sybil, victim, opened = cast.client_identities[0], cast.client_identities[2], opened_of(network, cast)
-    plain = release_of(cast, network, 0)
-    stolen = msgspec.structs.replace(plain, certificate=cast.certificate(2))
-    give(network, cast, victim.id, sealed_by(cast, sybil, stolen, opened), "signature")
-    own = Certificate(victim.public_key, 1 << 52, victim.sign(cast.federation.id, b"dca1-certificate"))
+    actors, network = gathering()
+    sybil, victim, opened = actors.client_identities[0], actors.client_identities[2], opened_of(network, actors)
+    plain = release_of(actors, network, 0)
+    stolen = msgspec.structs.replace(plain, certificate=actors.certificate(2))
+    give(network, actors, victim.id, sealed_by(actors, sybil, stolen, opened), "signature")
+    own = Certificate(victim.public_key, 1 << 52, victim.sign(actors.federation.id, b"dca1-certificate"))
     self_made = msgspec.structs.replace(plain, certificate=own)
-    give(network, cast, victim.id, sealed_by(cast, victim, self_made, opened), "signature")
-    expired = msgspec.structs.replace(plain, certificate=cast.certificate(2, expires_ms=network.now_ms))
-    give(network, cast, victim.id, sealed_by(cast, victim, expired, opened), "certificate")
+    give(network, actors, victim.id, sealed_by(actors, victim, self_made, opened), "signature")
+    expired = msgspec.structs.replace(plain, certificate=actors.certificate(2, expires_ms=network.now_ms))
+    give(network, actors, victim.id, sealed_by(actors, victim, expired, opened), "certificate")
 
 
 @pytest.mark.parametrize(
@@ -273,61 +273,61 @@ def test_attack_37_a_release_in_another_name_or_with_a_forged_certificate() -> N
     ],
 )
 def test_attack_20_a_release_that_does_not_fit(changes: dict[str, Any], code: str) -> None:
-    cast, network = gathering()
-    identity = cast.client_identities[2]
-    body = release_of(cast, network, 0, certificate=cast.certificate(2), **changes)
-    give(network, cast, identity.id, sealed_by(cast, identity, body, opened_of(network, cast)), code)
+    actors, network = gathering()
+    identity = actors.client_identities[2]
+    body = release_of(actors, network, 0, certificate=actors.certificate(2), **changes)
+    give(network, actors, identity.id, sealed_by(actors, identity, body, opened_of(network, actors)), code)
     assert len(network.reported(facts.ReleaseKept)) == 2
 
 
 def test_attack_23_who_is_not_invited_is_not_heard() -> None:
-    cast = Hospitals(3)
-    network = cast.network()
-    network.tamper = losing(Invitation, to=cast.clients[1])
-    begin(cast, network, invited=cast.clients[:2], clients_expected=0)
-    identity = cast.client_identities[2]
-    body = release_of(cast, network, 0, certificate=cast.certificate(2))
-    give(network, cast, identity.id, sealed_by(cast, identity, body, opened_of(network, cast)), "invited")
+    actors = Hospitals(3)
+    network = actors.network()
+    network.tamper = losing(Invitation, to=actors.clients[1])
+    begin(actors, network, invited=actors.clients[:2], clients_expected=0)
+    identity = actors.client_identities[2]
+    body = release_of(actors, network, 0, certificate=actors.certificate(2))
+    give(network, actors, identity.id, sealed_by(actors, identity, body, opened_of(network, actors)), "invited")
 
 
 def test_attack_23_a_flood_of_enrolled_clients_is_kept_up_to_the_limit() -> None:
-    cast = Hospitals(3)
-    network = cast.network()
-    network.actors[cast.trainer_identity.id]._limits = Limits(clients_max=2)
-    begin(cast, network, clients_expected=0)
+    actors = Hospitals(3)
+    network = actors.network()
+    network.actors[actors.trainer_identity.id]._limits = Limits(clients_max=2)
+    begin(actors, network, clients_expected=0)
     assert len(network.reported(facts.ReleaseKept)) == 2
-    assert network.actors[cast.trainer_identity.id].dropped["releases"] == 1
+    assert network.actors[actors.trainer_identity.id].dropped["releases"] == 1
     until_the_end(network)
     assert results(network)[0].clients == 2
 
 
 def test_attack_24_a_release_in_a_sum_and_a_contribution_or_partial_sum_among_releases() -> None:
     rows = [np.full((2, 1), 0.25)] * 3
-    cast = TestFederation(
+    actors = TestFederation(
         3, 2, rows=rows, policy=msgspec.structs.replace(OPEN, clients_min=1, honest_min=1), mechanism=NoNoise()
     )
-    network = cast.network()
+    network = actors.network()
     network.tamper = losing(Announcement)
-    begin(cast, network)
-    summed, identity = opened_of(network, cast), cast.client_identities[0]
-    release = Release(summed.body.round_id, summed.hash, cast.certificate(0), 0, bytes(16), bytes(32),
+    begin(actors, network)
+    summed, identity = opened_of(network, actors), actors.client_identities[0]
+    release = Release(summed.body.round_id, summed.hash, actors.certificate(0), 0, bytes(16), bytes(32),
                       bytes(8))  # fmt: skip
-    give(network, cast, identity.id, sealed_by(cast, identity, release, summed), "kind")
-    begin(cast, network, ask=AskNodeRelease(), rows_max=8)
-    local = opened_of(network, cast)
-    give(network, cast, identity.id, encode(Contribution(local.body.round_id, bytes(16), bytes(64))), "kind")
-    node = cast.compute_identities[0]
+    give(network, actors, identity.id, sealed_by(actors, identity, release, summed), "kind")
+    begin(actors, network, ask=AskNodeRelease(), rows_max=8)
+    local = opened_of(network, actors)
+    give(network, actors, identity.id, encode(Contribution(local.body.round_id, bytes(16), bytes(64))), "kind")
+    node = actors.compute_identities[0]
     partial = PartialSum(local.body.round_id, local.hash, bytes(32), 1, (), bytes(16), bytes(8))
-    give(network, cast, node.id, sealed_by(cast, node, partial, local), "unknown-compute")
+    give(network, actors, node.id, sealed_by(actors, node, partial, local), "unknown-compute")
 
 
 def test_attack_24_a_compute_node_takes_no_part_in_a_node_release() -> None:
-    cast = exact_cast(3, 2, policy=OPEN)
-    network = cast.network()
+    actors = exact_actors(3, 2, policy=OPEN)
+    network = actors.network()
     network.tamper = losing(Announcement)
-    begin(cast, network, ask=AskNodeRelease(), rows_max=8)
-    payload = encode(opened_of(network, cast).frame)
-    refused(network, cast.computes[0], cast.trainer_identity.id, payload, "computes")
+    begin(actors, network, ask=AskNodeRelease(), rows_max=8)
+    payload = encode(opened_of(network, actors).frame)
+    refused(network, actors.computes[0], actors.trainer_identity.id, payload, "computes")
 
 
 # Answers to data nodes
@@ -335,17 +335,17 @@ def test_attack_24_a_compute_node_takes_no_part_in_a_node_release() -> None:
 
 def test_attack_31_a_forged_receipt_stops_nothing() -> None:
     """Only the trainer can read the key in the release, so only it can say that the release is kept."""
-    cast = Hospitals(2)
-    network = cast.network()
+    actors = Hospitals(2)
+    network = actors.network()
     network.tamper = losing(Receipt)
-    begin(cast, network)
-    client, trainer = cast.clients[0], cast.trainer_identity.id
+    begin(actors, network)
+    client, trainer = actors.clients[0], actors.trainer_identity.id
     genuine = body_of(sent(network, Receipt, to=client)[0].payload)
     for changes in ({"tag": bytes(16)}, {"contribution": bytes(16)}):
         refused(network, client, trainer, encode(msgspec.structs.replace(genuine, **changes)), "receipt")
-    other = body_of(sent(network, Receipt, to=cast.clients[1])[0].payload)
+    other = body_of(sent(network, Receipt, to=actors.clients[1])[0].payload)
     refused(network, client, trainer, encode(other), "receipt")
-    refused(network, client, cast.clients[1], encode(genuine), "sender")
+    refused(network, client, actors.clients[1], encode(genuine), "sender")
     count = len(released(network, client))
     network.advance(network.now_ms + 30_000)
     assert len(released(network, client)) > count, "it is still sent"
@@ -358,18 +358,18 @@ def test_attack_31_a_forged_receipt_stops_nothing() -> None:
 def test_attack_31_nothing_of_a_sum_moves_a_release() -> None:
     """No close, abort or word of an old ledger reaches a charge or a release that is on its way."""
     rows = [np.full((2, 1), 0.25)] * 2
-    cast = TestFederation(2, 2, rows=rows, policy=OPEN, mechanism=NoNoise())
-    network = cast.network()
+    actors = TestFederation(2, 2, rows=rows, policy=OPEN, mechanism=NoNoise())
+    network = actors.network()
     network.tamper = losing(Receipt)
-    begin(cast, network, ask=AskNodeRelease(), rows_max=8)
-    client, opened, node = cast.clients[0], opened_of(network, cast), cast.compute_identities[0]
+    begin(actors, network, ask=AskNodeRelease(), rows_max=8)
+    client, opened, node = actors.clients[0], opened_of(network, actors), actors.compute_identities[0]
     head = (opened.body.round_id,)
-    abort = forged(cast, node, Abort(*head, opened.hash, node.id, "too-few", "", 0, 1, ()))
+    abort = forged(actors, node, Abort(*head, opened.hash, node.id, "too-few", "", 0, 1, ()))
     refused(network, client, node.id, abort, "unknown-compute")
-    reused = forged(cast, node, ChargeReused(*head, opened.hash, client, 1, 5))
+    reused = forged(actors, node, ChargeReused(*head, opened.hash, client, 1, 5))
     refused(network, client, node.id, reused, "unknown-compute")
     for body in (Query(*head, opened.hash), Close(*head, opened.hash)):
-        refused(network, client, cast.trainer_identity.id, forged(cast, cast.trainer_identity, body), "kind")
+        refused(network, client, actors.trainer_identity.id, forged(actors, actors.trainer_identity, body), "kind")
 
 
 # Secrets and copies
@@ -377,13 +377,13 @@ def test_attack_31_nothing_of_a_sum_moves_a_release() -> None:
 
 def test_attack_34_no_text_shows_what_was_released() -> None:
     """Not the vector before the result is told, not the receipt's key; nor does a store's record of a release."""
-    cast, network = gathering()
-    body = release_of(cast, network, 0)
-    give(network, cast, cast.clients[2], released(network, cast.clients[0])[0].payload, "sender")
-    trainer = network.actors[cast.trainer_identity.id]
+    actors, network = gathering()
+    body = release_of(actors, network, 0)
+    give(network, actors, actors.clients[2], released(network, actors.clients[0])[0].payload, "sender")
+    trainer = network.actors[actors.trainer_identity.id]
     shown = [repr(fact) for _, fact in network.facts] + [repr(value) for value in vars(trainer).values()]
     shown += [repr(one) for one in network.sent] + [repr(body)]
-    shown += [repr(one.stored) for one in network.actors[cast.clients[0]]._rounds.values()]
+    shown += [repr(one.stored) for one in network.actors[actors.clients[0]]._rounds.values()]
     for secret in (body.vector, body.receipt_key):
         for text in shown:
             assert secret.hex() not in text
@@ -395,19 +395,19 @@ def test_attack_17_a_restored_copy_repeats_no_noise_and_the_first_release_counts
 
     It releases once more for the same announcement, with other noise; an honest trainer keeps the first.
     """
-    cast = Hospitals(2, mechanism=DistributedDiscreteGaussian())
-    network = cast.network()
-    client, trainer = cast.clients[0], cast.trainer_identity.id
-    network.down.add(cast.clients[1])
+    actors = Hospitals(2, mechanism=DistributedDiscreteGaussian())
+    network = actors.network()
+    client, trainer = actors.clients[0], actors.trainer_identity.id
+    network.down.add(actors.clients[1])
     copy = copy_of(network, client)
-    begin(cast, network)
-    first = release_of(cast, network, 0)
+    begin(actors, network)
+    first = release_of(actors, network, 0)
     restore(network, client, copy)
     network.handle(client, Received(trainer, sent(network, Announcement)[0].payload))
-    second = release_of(cast, network, 0)
+    second = release_of(actors, network, 0)
     assert second.vector != first.vector
     assert [charge.number for charge in network.actors[client].ledger.charges] == [1]
-    give(network, cast, client, released(network, client)[-1].payload, "known-release")
+    give(network, actors, client, released(network, client)[-1].payload, "known-release")
     until_the_end(network)
     kept = np.frombuffer(first.vector, dtype="<i8") / 2**24
     assert results(network)[0].value.tolist() == kept.tolist()
@@ -415,12 +415,12 @@ def test_attack_17_a_restored_copy_repeats_no_noise_and_the_first_release_counts
 
 def test_attack_26_what_a_data_node_lies_about_is_believed() -> None:
     """Documented break: any numbers, and any number of rows up to the limit, count as what the data node says."""
-    cast, network = gathering()
-    identity = cast.client_identities[2]
+    actors, network = gathering()
+    identity = actors.client_identities[2]
     vector = np.array([1000 << 24], dtype="<i8").tobytes()
-    lie = release_of(cast, network, 0, certificate=cast.certificate(2), vector=vector, rows=8)
+    lie = release_of(actors, network, 0, certificate=actors.certificate(2), vector=vector, rows=8)
     network.handle(
-        cast.trainer_identity.id, Received(identity.id, sealed_by(cast, identity, lie, opened_of(network, cast)))
+        actors.trainer_identity.id, Received(identity.id, sealed_by(actors, identity, lie, opened_of(network, actors)))
     )
     assert the_sum(network) == pytest.approx([1000.5])
     assert results(network)[0].contributors == 2 + 3 + 8
@@ -428,9 +428,9 @@ def test_attack_26_what_a_data_node_lies_about_is_believed() -> None:
 
 def test_attack_20_what_is_kept_is_a_signed_release() -> None:
     """The record of a release is the data node's own signed word, as it came."""
-    cast, network = held(1)
-    stored = network.stores[cast.trainer_identity.id]
+    actors, network = held(1)
+    stored = network.stores[actors.trainer_identity.id]
     ((record, value),) = [(key, value) for (table, key), value in stored.items() if table == RELEASES]
     frame = msgspec.msgpack.decode(value, type=Signed)
-    assert record == release_of(cast, network, 0).round_id + cast.clients[0]
-    assert resigned(cast, cast.client_identities[0], encode(frame)) == encode(frame)
+    assert record == release_of(actors, network, 0).round_id + actors.clients[0]
+    assert resigned(actors, actors.client_identities[0], encode(frame)) == encode(frame)

@@ -8,7 +8,7 @@ from scene import (
     announced,
     begin,
     copy_of,
-    exact_cast,
+    exact_actors,
     exact_sum,
     hand_over,
     losing,
@@ -31,71 +31,71 @@ from dca_proto.protocol.wire.messages import Close, Contribution, PartialSum, Si
 from dca_proto.testing import Network, Records, TestFederation
 
 
-def collecting_copies(cast: TestFederation, network: Network, nodes: tuple[bytes, ...]) -> dict[bytes, Records]:
+def collecting_copies(actors: TestFederation, network: Network, nodes: tuple[bytes, ...]) -> dict[bytes, Records]:
     """Copies of nodes that hold all contributions but the last client's; then the round goes on to its release."""
     network.tamper = losing(Contribution, Close, sender=None)
-    begin(cast, network, tolerated=1)
+    begin(actors, network, tolerated=1)
     network.tamper = losing(Close)
-    for client in cast.clients[:3]:
+    for client in actors.clients[:3]:
         hand_over(network, sent(network, Contribution, sender=client)[0])
     copies = {node: copy_of(network, node) for node in nodes}
-    hand_over(network, sent(network, Contribution, sender=cast.clients[3])[0])
+    hand_over(network, sent(network, Contribution, sender=actors.clients[3])[0])
     network.tamper = passing
     network.advance(network.now_ms + 20_000)
-    assert len(network.reported(Released)) == len(cast.computes)
+    assert len(network.reported(Released)) == len(actors.computes)
     return copies
 
 
 def test_attack_39_one_restored_node_finds_no_peer_for_a_second_set() -> None:
     """It freezes the smaller set of its copy; its peers have its first list and are done. It aborts, which can undo
     nothing: there is one sum, and a charge comes back only against all M aborts."""
-    cast = exact_cast(4, 3)
-    network = cast.network()
-    opened_by = cast.computes
+    actors = exact_actors(4, 3)
+    network = actors.network()
+    opened_by = actors.computes
     network.deliver()
-    copies = collecting_copies(cast, network, opened_by)
-    old = announced(network, cast).holder(cast.clients[3]).id
+    copies = collecting_copies(actors, network, opened_by)
+    old = announced(network, actors).holder(actors.clients[3]).id
     restore(network, old, copies[old])
     until_the_end(network)
     assert network.reported(NodeAborted, old)[0].reason == "peer-silent"
     assert len(network.reported(Released)) == 3
     assert [result.value.tolist() for result in results(network)] == [[exact_sum(range(4))]]
-    assert all(network.actors[client].ledger.spent().mu > 0 for client in cast.clients)
+    assert all(network.actors[client].ledger.spent().mu > 0 for client in actors.clients)
 
 
 def test_attack_39_all_nodes_restored_within_the_round_release_twice() -> None:
     """The documented break: nobody is left who remembers. The two sums differ by one client's contribution, with its
     own small share of the noise and nothing more."""
-    cast = exact_cast(4, 3)
-    network = cast.network()
-    copies = collecting_copies(cast, network, cast.computes)
+    actors = exact_actors(4, 3)
+    network = actors.network()
+    copies = collecting_copies(actors, network, actors.computes)
     network.tamper = losing(Contribution)
     for node, copy in copies.items():
         network.stores[node] = dict(copy)
         network.crash(node)
-    for node in cast.computes:
+    for node in actors.computes:
         network.restart(node)
     network.advance(network.now_ms + 100_000)
     partials: dict[int, list[PartialSum]] = {4: [], 3: []}
     for payload in dict.fromkeys(one.payload for one in network.sent):
-        if sealed_kind(network, cast, payload) is PartialSum:
-            partial = unsealed(network, cast, payload)
+        if sealed_kind(network, actors, payload) is PartialSum:
+            partial = unsealed(network, actors, payload)
             partials[partial.count].append(partial)
     assert [len(found) for found in partials.values()] == [3, 3], "three nodes, two releases each"
     totals = [
         np.sum([ring_from_bytes(partial.vector, 1) for partial in found], axis=0, dtype=np.uint64)
         for found in partials.values()
     ]
-    scale = 2 ** announced(network, cast).body.fraction_bits
+    scale = 2 ** announced(network, actors).body.fraction_bits
     assert int((totals[0] - totals[1])[0]) / scale == 4 / 16, "the last client's own value"
     assert len(results(network)) == 1, "an honest trainer takes the first"
 
 
 def test_attack_39_after_the_rounds_deadline_an_old_copy_releases_nothing() -> None:
-    cast = exact_cast(4, 3)
-    network = cast.network()
-    copies = collecting_copies(cast, network, cast.computes)
-    network.advance(announced(network, cast).body.commit_by_ms)
+    actors = exact_actors(4, 3)
+    network = actors.network()
+    copies = collecting_copies(actors, network, actors.computes)
+    network.advance(announced(network, actors).body.commit_by_ms)
     network.tamper = lambda one: []
     for node, copy in copies.items():
         restore(network, node, copy)
@@ -109,12 +109,12 @@ def test_attack_39_after_the_rounds_deadline_an_old_copy_releases_nothing() -> N
 
 def test_a_node_that_starts_between_close_by_and_commit_by_takes_no_contribution_any_more() -> None:
     """It freezes with its start, whenever its timers would come."""
-    cast = exact_cast(4, 3)
-    network = cast.network()
+    actors = exact_actors(4, 3)
+    network = actors.network()
     network.tamper = losing(Contribution)
-    begin(cast, network)
+    begin(actors, network)
     one = sent(network, Contribution)[0]
-    network.now_ms = announced(network, cast).body.close_by_ms
+    network.now_ms = announced(network, actors).body.close_by_ms
     network.restart(one.to.id)
     network.handle(one.to.id, Received(one.sender, one.payload))
     current = network.actors[one.to.id]._rounds[one.round_id]
@@ -130,36 +130,36 @@ def test_attack_39_clients_refuse_a_lower_epoch(monkeypatch: pytest.MonkeyPatch)
     """An old copy, with the clocks of its time, offers its old key: whoever saw a newer one refuses the announcement
     that names it. So what an old copy could still open ends with its epoch."""
     monkeypatch.setattr(Waiting, "note", take_any_key)
-    cast = TestFederation(6, 3)
-    network = cast.network()
+    actors = TestFederation(6, 3)
+    network = actors.network()
     network.deliver()
-    node, trainer, then_ms = cast.computes[0], cast.trainer_identity.id, network.now_ms
+    node, trainer, then_ms = actors.computes[0], actors.trainer_identity.id, network.now_ms
     copies = {actor: copy_of(network, actor) for actor in (node, trainer)}
-    network.down = set(cast.clients[3:])
+    network.down = set(actors.clients[3:])
     network.advance(then_ms + 2 * 24 * 3600 * 1000)
-    begin(cast, network, clients_expected=3, tolerated=0)
+    begin(actors, network, clients_expected=3, tolerated=0)
     network.down = set()
     network.now_ms = then_ms
     for actor, copy in copies.items():
         restore(network, actor, copy)
     network.deliver()
     before = len(network.facts)
-    begin(cast, network, clients_expected=3, tolerated=0)
-    older, *newer = [key.epoch for key in announced(network, cast).epochs]
+    begin(actors, network, clients_expected=3, tolerated=0)
+    older, *newer = [key.epoch for key in announced(network, actors).epochs]
     assert {older + 2} == set(newer)
     dropped = {(who, fact.code) for who, fact in network.facts[before:] if isinstance(fact, Dropped)}
     declined = {(who, fact.reason) for who, fact in network.facts[before:] if isinstance(fact, Declined)}
-    assert {(node, "epoch") for node in cast.computes[1:]} <= dropped
-    assert {(client, "epoch") for client in cast.clients[:3]} <= declined
+    assert {(node, "epoch") for node in actors.computes[1:]} <= dropped
+    assert {(client, "epoch") for client in actors.clients[:3]} <= declined
     assert len(results(network)) == 1
 
 
 def test_attack_39_a_restored_node_forgets_charge_numbers_and_the_others_do_not() -> None:
-    cast, network, victim = restored_client(rounds=1, forgotten=1)
-    node = cast.computes[0]
+    actors, network, victim = restored_client(rounds=1, forgotten=1)
+    node = actors.computes[0]
     fresh = {key: value for key, value in copy_of(network, node).items() if key[0] != "charges"}
     restore(network, node, fresh)
-    begin(cast, network)
+    begin(actors, network)
     until_the_end(network)
     told = {fact.compute for fact in network.reported(LedgerReused, victim)}
     assert told

@@ -12,7 +12,7 @@ from scene import (
     announced,
     begin,
     body_of,
-    exact_cast,
+    exact_actors,
     exact_sum,
     failures,
     forged,
@@ -53,8 +53,8 @@ from dca_proto.protocol.wire.messages import (
 from dca_proto.testing import Envelope, Network, TestFederation
 
 
-def the_contribution(network: Network, cast: TestFederation, client: int = 0) -> Envelope:
-    return sent(network, Contribution, sender=cast.clients[client])[0]
+def the_contribution(network: Network, actors: TestFederation, client: int = 0) -> Envelope:
+    return sent(network, Contribution, sender=actors.clients[client])[0]
 
 
 # 7, 8: the same contribution again
@@ -64,12 +64,12 @@ def the_contribution(network: Network, cast: TestFederation, client: int = 0) ->
 @pytest.mark.parametrize("released", [False, True])
 def test_attack_7_the_same_contribution_again_in_its_round(released: bool, restarted: bool) -> None:
     """Counted once, and answered by the same receipt: in the round, after the release, after a restart in either."""
-    cast = exact_cast(4, 3)
-    network = cast.network()
+    actors = exact_actors(4, 3)
+    network = actors.network()
     if not released:
         network.tamper = losing(Close)
-    begin(cast, network)
-    one = the_contribution(network, cast)
+    begin(actors, network)
+    one = the_contribution(network, actors)
     node = one.to.id
     if restarted:
         network.restart(node)
@@ -84,30 +84,30 @@ def test_attack_7_the_same_contribution_again_in_its_round(released: bool, resta
 
 def test_attack_7_the_same_contribution_in_another_round_and_after_clean_up() -> None:
     """ah keys it; a forgotten round is unknown, and cannot be opened again."""
-    cast = exact_cast(4, 3)
-    network, _ = begin(cast)
-    one, first = the_contribution(network, cast), sent(network, Announcement)[-1]
+    actors = exact_actors(4, 3)
+    network, _ = begin(actors)
+    one, first = the_contribution(network, actors), sent(network, Announcement)[-1]
     network.tamper = losing(Contribution)
     for _ in range(4):
-        begin(cast, network)
+        begin(actors, network)
     for second in {each.round_id for each in sent(network, Announcement)} - {one.round_id}:
         moved = encode(msgspec.structs.replace(decode_frame(one.payload), round_id=second))
-        for node in cast.computes:
+        for node in actors.computes:
             network.handle(node, Received(one.sender, moved))
             assert network.actors[node]._rounds[second].kept == {}
     until_the_end(network, 24 * 9)
     assert network.actors[one.to.id].phase(one.round_id) == "new"
     stored = dict(network.stores[one.to.id])
     assert network.handle(one.to.id, Received(one.sender, one.payload)) == [], "kept for a moment, as if it were early"
-    refused(network, one.to.id, cast.trainer_identity.id, first.payload, "epoch")
+    refused(network, one.to.id, actors.trainer_identity.id, first.payload, "epoch")
     assert network.stores[one.to.id] == stored
 
 
 def test_attack_8_two_copies_at_the_same_time_and_a_third_after_both() -> None:
-    cast = exact_cast(4, 3)
-    network = cast.network()
+    actors = exact_actors(4, 3)
+    network = actors.network()
     network.tamper = lambda one: [one, one, one]
-    begin(cast, network)
+    begin(actors, network)
     until_the_end(network)
     assert the_sum(network).tolist() == [exact_sum(range(4))]
     assert len(network.reported(Released)) == 3
@@ -119,19 +119,19 @@ def test_attack_8_two_copies_at_the_same_time_and_a_third_after_both() -> None:
 @pytest.mark.parametrize("all_restart", [False, True])
 def test_attack_9_everything_is_delivered_again(all_restart: bool) -> None:
     """QoS 1 redelivery and stale messages: all that was ever sent comes again, in another order; nothing happens."""
-    cast = exact_cast(4, 3)
-    network, _ = begin(cast)
+    actors = exact_actors(4, 3)
+    network, _ = begin(actors)
     if all_restart:
-        for actor in (*cast.computes, *cast.clients, cast.trainer_identity.id):
+        for actor in (*actors.computes, *actors.clients, actors.trainer_identity.id):
             network.restart(actor)
         network.deliver()
-    released, charges = len(network.reported(Released)), [network.actors[c].ledger.charges for c in cast.clients]
+    released, charges = len(network.reported(Released)), [network.actors[c].ledger.charges for c in actors.clients]
     for one in reversed(list(network.sent)):
         for receiver in network._receivers(one.to):
             network.handle(receiver, Received(one.sender, one.payload))
     network.deliver()
     assert len(network.reported(Released)) == released
-    assert [network.actors[c].ledger.charges for c in cast.clients] == charges
+    assert [network.actors[c].ledger.charges for c in actors.clients] == charges
     assert {result.value.tobytes() for result in results(network)} == {results(network)[0].value.tobytes()}
 
 
@@ -140,15 +140,15 @@ def test_attack_9_everything_is_delivered_again(all_restart: bool) -> None:
 
 def test_attack_10_the_trainer_asks_twice_for_the_result() -> None:
     """The stored answer, byte for byte, with the same noise, also after a restart and under a repeated announcement."""
-    cast = TestFederation(4, 3)
-    network, _ = begin(cast)
-    node, trainer = cast.computes[0], cast.trainer_identity
-    opened = announced(network, cast)
+    actors = TestFederation(4, 3)
+    network, _ = begin(actors)
+    node, trainer = actors.computes[0], actors.trainer_identity
+    opened = announced(network, actors)
     released = [one.payload for one in sent(network, Sealed, sender=node)]
     assert len(set(released)) == 1
-    query = forged(cast, trainer, Query(opened.body.round_id, opened.hash))
+    query = forged(actors, trainer, Query(opened.body.round_id, opened.hash))
     for payload in (query, query, encode(opened.frame)):
-        network.now_ms += cast.timing.again_ms
+        network.now_ms += actors.timing.again_ms
         (answer,) = network.actors[node].handle(Received(trainer.id, payload), network.now_ms)
         assert answer.payload == released[0]
     network.restart(node)
@@ -157,17 +157,17 @@ def test_attack_10_the_trainer_asks_twice_for_the_result() -> None:
 
 
 def test_attack_10_a_query_of_another_than_the_trainer_or_a_peer_is_refused() -> None:
-    cast = TestFederation(4, 3)
-    network, _ = begin(cast)
-    opened = announced(network, cast)
+    actors = TestFederation(4, 3)
+    network, _ = begin(actors)
+    opened = announced(network, actors)
     body = Query(opened.body.round_id, opened.hash)
-    node, trainer, stranger = cast.computes[0], cast.trainer_identity, cast.client_identities[0]
-    refused(network, node, stranger.id, forged(cast, stranger, body), "unknown-compute")
-    refused(network, node, trainer.id, forged(cast, stranger, body), "signature")
-    refused(network, node, cast.computes[1], forged(cast, stranger, body), "signature")
+    node, trainer, stranger = actors.computes[0], actors.trainer_identity, actors.client_identities[0]
+    refused(network, node, stranger.id, forged(actors, stranger, body), "unknown-compute")
+    refused(network, node, trainer.id, forged(actors, stranger, body), "signature")
+    refused(network, node, actors.computes[1], forged(actors, stranger, body), "signature")
     other = msgspec.structs.replace(body, announcement_hash=bytes(32))
-    refused(network, node, trainer.id, forged(cast, trainer, other), "sender")
-    refused(network, node, cast.computes[1], forged(cast, cast.compute_identities[1], other), "announcement")
+    refused(network, node, trainer.id, forged(actors, trainer, other), "sender")
+    refused(network, node, actors.computes[1], forged(actors, actors.compute_identities[1], other), "announcement")
 
 
 # 11, 40: loss
@@ -187,11 +187,11 @@ class LoseFirst:
 
 def test_attack_11_every_message_is_lost_once() -> None:
     """Resending brings the round to its end all the same, with the exact sum; nothing is counted twice."""
-    cast = exact_cast(4, 3)
-    network = cast.network()
+    actors = exact_actors(4, 3)
+    network = actors.network()
     network.deliver()
-    network.tamper = LoseFirst(lambda one: sealed_kind(network, cast, one.payload) or kind_of(one))
-    begin(cast, network, collect_window_ms=600_000, commit_window_ms=600_000)
+    network.tamper = LoseFirst(lambda one: sealed_kind(network, actors, one.payload) or kind_of(one))
+    begin(actors, network, collect_window_ms=600_000, commit_window_ms=600_000)
     until_the_end(network)
     assert the_sum(network).tolist() == [exact_sum(range(4))]
     assert len(network.reported(Released)) == 3
@@ -202,11 +202,11 @@ def test_attack_11_every_message_is_lost_once() -> None:
 )
 def test_attack_11_every_message_of_a_kind_is_always_lost(kind: type) -> None:
     """The round ends with a reason or a result, and the nodes have released once or aborted: never both."""
-    cast = exact_cast(4, 3)
+    actors = exact_actors(4, 3)
     network = Network()
     network.tamper = losing(kind)
-    cast.network(network)
-    begin(cast, network)
+    actors.network(network)
+    begin(actors, network)
     until_the_end(network)
     if kind in (Receipt, Progress, Close, Query, Abort):
         assert the_sum(network).tolist() == [exact_sum(range(4))]
@@ -218,48 +218,48 @@ def test_attack_11_every_message_of_a_kind_is_always_lost(kind: type) -> None:
 
 def test_attack_40_an_acknowledged_message_that_was_lost_is_resent_until_its_receipt() -> None:
     """The broker took it, and lost it: the stored bytes are sent again with back-off, and no more after the receipt."""
-    cast = exact_cast(4, 3)
-    network = cast.network()
+    actors = exact_actors(4, 3)
+    network = actors.network()
     lost: list[Envelope] = []
 
     def full_queue(one: Envelope) -> list[Envelope]:
-        if kind_of(one) is Contribution and one.sender == cast.clients[0] and len(lost) < 3:
+        if kind_of(one) is Contribution and one.sender == actors.clients[0] and len(lost) < 3:
             lost.append(one)
             return []
         return [one]
 
     network.tamper = full_queue
-    begin(cast, network, tolerated=0, collect_window_ms=600_000)
+    begin(actors, network, tolerated=0, collect_window_ms=600_000)
     until_the_end(network)
     assert the_sum(network).tolist() == [exact_sum(range(4))]
-    copies = [one.payload for one in sent(network, Contribution, sender=cast.clients[0])]
+    copies = [one.payload for one in sent(network, Contribution, sender=actors.clients[0])]
     assert len(copies) == 4
     assert len(set(copies)) == 1
-    assert all(len(sent(network, Contribution, sender=client)) == 1 for client in cast.clients[1:])
+    assert all(len(sent(network, Contribution, sender=client)) == 1 for client in actors.clients[1:])
 
 
 def test_attack_40_also_across_a_restart_of_the_client() -> None:
-    cast = exact_cast(4, 3)
-    network = cast.network()
-    network.tamper = losing(Contribution, sender=cast.clients[0])
-    begin(cast, network, tolerated=0)
-    first = {one.payload for one in sent(network, Contribution, sender=cast.clients[0])}
+    actors = exact_actors(4, 3)
+    network = actors.network()
+    network.tamper = losing(Contribution, sender=actors.clients[0])
+    begin(actors, network, tolerated=0)
+    first = {one.payload for one in sent(network, Contribution, sender=actors.clients[0])}
     network.tamper = passing
-    network.restart(cast.clients[0])
+    network.restart(actors.clients[0])
     until_the_end(network)
-    assert {one.payload for one in sent(network, Contribution, sender=cast.clients[0])} == first
+    assert {one.payload for one in sent(network, Contribution, sender=actors.clients[0])} == first
     assert the_sum(network).tolist() == [exact_sum(range(4))]
-    assert len(network.actors[cast.clients[0]].ledger.charges) == 1
+    assert len(network.actors[actors.clients[0]].ledger.charges) == 1
 
 
 def test_attack_40_nothing_is_resent_after_the_end_of_the_round() -> None:
-    cast = exact_cast(4, 3)
-    network = cast.network()
+    actors = exact_actors(4, 3)
+    network = actors.network()
     network.tamper = losing(Contribution, Receipt)
-    _, request = begin(cast, network)
+    _, request = begin(actors, network)
     until_the_end(network)
     count = len(network.sent)
-    client = network.actors[cast.clients[0]]
+    client = network.actors[actors.clients[0]]
     assert client.handle(TimerFired(TimerName("resend", request.round_id)), network.now_ms) == []
     until_the_end(network, 2)
     assert not [one for one in network.sent[count:] if kind_of(one) is Contribution]
@@ -270,101 +270,101 @@ def test_attack_40_nothing_is_resent_after_the_end_of_the_round() -> None:
 
 def test_attack_41_a_second_announcement_under_a_known_round_id() -> None:
     """At clients and nodes, in mid-round, after it, and after a restart."""
-    cast = TestFederation(4, 3)
-    network, _ = begin(cast)
+    actors = TestFederation(4, 3)
+    network, _ = begin(actors)
     first = sent(network, Announcement)[-1].payload
-    trainer = cast.trainer_identity
+    trainer = actors.trainer_identity
     for restarted in (False, True):
-        for actor in (cast.clients[0], cast.computes[0]):
+        for actor in (actors.clients[0], actors.computes[0]):
             if restarted:
                 network.restart(actor)
             for change in ({"epsilon": 0.5, "mu": 0.01}, {"rows_max": 2}, {"reply_key": bytes(31) + b"\x09"}):
-                refused(network, actor, trainer.id, resigned(cast, trainer, first, **change), "known-round")
-    assert len(network.actors[cast.clients[0]].ledger.charges) == 1
+                refused(network, actor, trainer.id, resigned(actors, trainer, first, **change), "known-round")
+    assert len(network.actors[actors.clients[0]].ledger.charges) == 1
 
 
 def test_attack_41_a_round_that_is_over_is_not_announced_again() -> None:
     """Even where the clock has gone back to before its deadline: the ledger and the nodes remember the round."""
-    cast = TestFederation(4, 3)
-    network, _ = begin(cast)
+    actors = TestFederation(4, 3)
+    network, _ = begin(actors)
     started_ms, first = network.now_ms, sent(network, Announcement)[-1].payload
     until_the_end(network)
-    assert network.actors[cast.clients[0]].phase(body_of(first).round_id) == "new"
+    assert network.actors[actors.clients[0]].phase(body_of(first).round_id) == "new"
     network.now_ms = started_ms
-    refused(network, cast.clients[0], cast.trainer_identity.id, first, "replay")
+    refused(network, actors.clients[0], actors.trainer_identity.id, first, "replay")
     count = len(network.reported(Released))
-    network.handle(cast.computes[0], Received(cast.trainer_identity.id, first))
+    network.handle(actors.computes[0], Received(actors.trainer_identity.id, first))
     network.deliver()
     assert len(network.reported(Released)) == count
 
 
 def test_no_round_opens_after_its_deadline() -> None:
     """A client's is `close_by`, a node's is `commit_by`; between the two a node freezes an empty list."""
-    cast = TestFederation(4, 3)
-    network = cast.network()
+    actors = TestFederation(4, 3)
+    network = actors.network()
     network.tamper = losing(Announcement)
-    begin(cast, network)
+    begin(actors, network)
     announcement = sent(network, Announcement)[-1]
-    opened = announced(network, cast)
+    opened = announced(network, actors)
     network.now_ms = opened.body.close_by_ms
-    refused(network, cast.clients[0], announcement.sender, announcement.payload, "late")
-    network.handle(cast.computes[0], Received(announcement.sender, announcement.payload))
-    assert network.actors[cast.computes[0]].phase(opened.body.round_id) == "frozen"
+    refused(network, actors.clients[0], announcement.sender, announcement.payload, "late")
+    network.handle(actors.computes[0], Received(announcement.sender, announcement.payload))
+    assert network.actors[actors.computes[0]].phase(opened.body.round_id) == "frozen"
     assert network.reported(ListFrozen) == [ListFrozen(opened.body.round_id, 0)]
     network.now_ms = opened.body.commit_by_ms
-    refused(network, cast.computes[1], announcement.sender, announcement.payload, "late")
+    refused(network, actors.computes[1], announcement.sender, announcement.payload, "late")
 
 
 # 44: Close
 
 
 def test_attack_44_close_early_repeated_forged_of_another_round_and_late() -> None:
-    cast = exact_cast(5, 3)
-    network = cast.network()
+    actors = exact_actors(5, 3)
+    network = actors.network()
     network.tamper = losing(Close, Contribution)
-    begin(cast, network, tolerated=3)
-    opened, trainer = announced(network, cast), cast.trainer_identity
+    begin(actors, network, tolerated=3)
+    opened, trainer = announced(network, actors), actors.trainer_identity
     body = Close(opened.body.round_id, opened.hash)
-    node = cast.computes[0]
-    for signer in (cast.compute_identities[1], cast.client_identities[0]):
-        refused(network, node, trainer.id, forged(cast, signer, body), "signature")
-        refused(network, node, signer.id, forged(cast, signer, body), "sender")
+    node = actors.computes[0]
+    for signer in (actors.compute_identities[1], actors.client_identities[0]):
+        refused(network, node, trainer.id, forged(actors, signer, body), "signature")
+        refused(network, node, signer.id, forged(actors, signer, body), "sender")
     other = msgspec.structs.replace(body, announcement_hash=bytes(32))
-    refused(network, node, trainer.id, forged(cast, trainer, other), "sender")
+    refused(network, node, trainer.id, forged(actors, trainer, other), "sender")
     unknown = msgspec.structs.replace(body, round_id=bytes(16))
-    refused(network, node, trainer.id, forged(cast, trainer, unknown), "unknown-round")
-    network.tamper = lambda one: [one] if kind_of(one) is not Contribution or one.sender in cast.clients[:2] else []
-    for client in cast.clients[:2]:
+    refused(network, node, trainer.id, forged(actors, trainer, unknown), "unknown-round")
+    network.tamper = lambda one: [one] if kind_of(one) is not Contribution or one.sender in actors.clients[:2] else []
+    for client in actors.clients[:2]:
         hand_over(network, sent(network, Contribution, sender=client)[0])
-    close = forged(cast, trainer, body)
-    for each in cast.computes:
+    close = forged(actors, trainer, body)
+    for each in actors.computes:
         network.handle(each, Received(trainer.id, close))
         ignored(network, each, trainer.id, close)
     network.tamper = passing
     network.advance(network.now_ms + 10_000)
     assert the_sum(network).tolist() == [exact_sum((0, 1))], "early: it costs the stragglers their charge"
     assert len(network.reported(Released)) == 3
-    for each in cast.computes:
+    for each in actors.computes:
         ignored(network, each, trainer.id, close)
     until_the_end(network)
-    assert network.actors[cast.clients[4]].ledger.spent().mu > 0
+    assert network.actors[actors.clients[4]].ledger.spent().mu > 0
 
 
 def test_attack_44_close_to_one_node_alone_freezes_all() -> None:
     """A peer's list freezes a node, too: there is one list of each, and one set."""
-    cast = exact_cast(5, 3)
-    network = cast.network()
-    network.tamper = lambda one: [] if kind_of(one) is Close and one.to.id != cast.computes[0] else [one]
-    begin(cast, network)
+    actors = exact_actors(5, 3)
+    network = actors.network()
+    network.tamper = lambda one: [] if kind_of(one) is Close and one.to.id != actors.computes[0] else [one]
+    begin(actors, network)
     network.advance(network.now_ms + 100)
     assert the_sum(network).tolist() == [exact_sum(range(5))]
     assert len(network.reported(ListFrozen)) == 3
 
 
 def test_a_second_result_is_the_same_fact_and_no_second_release() -> None:
-    cast = exact_cast(4, 3)
-    network, _ = begin(cast)
-    partial = next(one for one in sent(network, Sealed) if sealed_kind(network, cast, one.payload) is PartialSum)
-    trainer = network.actors[cast.trainer_identity.id]
+    actors = exact_actors(4, 3)
+    network, _ = begin(actors)
+    partial = next(one for one in sent(network, Sealed) if sealed_kind(network, actors, one.payload) is PartialSum)
+    trainer = network.actors[actors.trainer_identity.id]
     assert sends(trainer.handle(Received(partial.sender, partial.payload), network.now_ms)) == []
     assert len(network.reported(RoundCompleted)) == 1

@@ -57,24 +57,24 @@ SUMS = "distributed-discrete-gaussian"
 
 def gathering(by: str, categories: int = 5) -> tuple[Reporters, Network]:
     """A round of three in which the last client is not there: it goes on."""
-    cast = Reporters(by, [0, 1, 2], categories)
-    network = cast.network()
-    network.down.add(cast.clients[-1])
-    begin(cast, network)
+    actors = Reporters(by, [0, 1, 2], categories)
+    network = actors.network()
+    network.down.add(actors.clients[-1])
+    begin(actors, network)
     assert results(network) == []
-    return cast, network
+    return actors, network
 
 
-def give(network: Network, cast: Reporters, sender: bytes, payload: bytes, code: str) -> None:
+def give(network: Network, actors: Reporters, sender: bytes, payload: bytes, code: str) -> None:
     """The trainer drops it for that reason, and nothing has changed."""
-    refused(network, cast.trainer_identity.id, sender, payload, code)
+    refused(network, actors.trainer_identity.id, sender, payload, code)
 
 
-def told_by_the_last(cast: Reporters, network: Network, **changes: Any) -> tuple[bytes, bytes]:
+def told_by_the_last(actors: Reporters, network: Network, **changes: Any) -> tuple[bytes, bytes]:
     """The third client's id, and a report that it signs: that of the first one with some fields changed."""
-    identity = cast.client_identities[2]
-    body = report_of(cast, network, 0, certificate=cast.certificate(2), **changes)
-    return identity.id, sealed_by(cast, identity, body, opened_of(network, cast))
+    identity = actors.client_identities[2]
+    body = report_of(actors, network, 0, certificate=actors.certificate(2), **changes)
+    return identity.id, sealed_by(actors, identity, body, opened_of(network, actors))
 
 
 # What is no report
@@ -102,8 +102,8 @@ def told_by_the_last(cast: Reporters, network: Network, **changes: Any) -> tuple
     ],
 )
 def test_attack_20_bytes_that_the_mechanism_cannot_give(by: str, categories: int, vector: bytes, code: str) -> None:
-    cast, network = gathering(by, categories)
-    give(network, cast, *told_by_the_last(cast, network, vector=vector), code)
+    actors, network = gathering(by, categories)
+    give(network, actors, *told_by_the_last(actors, network, vector=vector), code)
     assert len(network.reported(facts.ReleaseKept)) == 2
 
 
@@ -118,9 +118,9 @@ def test_attack_20_bytes_that_the_mechanism_cannot_give(by: str, categories: int
     ],
 )
 def test_the_last_of_what_it_can_give_is_taken(by: str, categories: int, vector: bytes) -> None:
-    cast, network = gathering(by, categories)
-    sender, payload = told_by_the_last(cast, network, vector=vector)
-    network.handle(cast.trainer_identity.id, Received(sender, payload))
+    actors, network = gathering(by, categories)
+    sender, payload = told_by_the_last(actors, network, vector=vector)
+    network.handle(actors.trainer_identity.id, Received(sender, payload))
     assert results(network)[0].contributors == 3
 
 
@@ -128,30 +128,30 @@ def test_the_last_of_what_it_can_give_is_taken(by: str, categories: int, vector:
 @pytest.mark.parametrize("rows", [0, 2, 2**32 - 1])
 def test_attack_20_a_report_that_tells_how_many_rows_it_is_of(by: str, rows: int) -> None:
     """A client that lets its data show is not heard, and no client without a row can be left out of the result."""
-    cast, network = gathering(by)
-    give(network, cast, *told_by_the_last(cast, network, rows=rows), "release")
+    actors, network = gathering(by)
+    give(network, actors, *told_by_the_last(actors, network, rows=rows), "release")
 
 
 def test_attack_22_a_report_copied_from_another_client_or_in_its_name() -> None:
-    cast, network = gathering(UNARY_ENCODING)
-    stolen = released(network, cast.clients[0])[0].payload
-    give(network, cast, cast.clients[2], stolen, "sender")
-    give(network, cast, cast.clients[1], stolen, "known-release")
-    sybil, opened = cast.client_identities[0], opened_of(network, cast)
-    forged = report_of(cast, network, 0, certificate=cast.certificate(2))
-    give(network, cast, cast.clients[2], sealed_by(cast, sybil, forged, opened), "signature")
+    actors, network = gathering(UNARY_ENCODING)
+    stolen = released(network, actors.clients[0])[0].payload
+    give(network, actors, actors.clients[2], stolen, "sender")
+    give(network, actors, actors.clients[1], stolen, "known-release")
+    sybil, opened = actors.client_identities[0], opened_of(network, actors)
+    forged = report_of(actors, network, 0, certificate=actors.certificate(2))
+    give(network, actors, actors.clients[2], sealed_by(actors, sybil, forged, opened), "signature")
 
 
 def test_attack_23_who_is_not_invited_is_not_heard_and_a_flood_is_kept_up_to_the_limit() -> None:
-    cast = Reporters(RANDOMISED_RESPONSE, [0, 1, 2])
-    network = cast.network()
-    network.tamper = losing(Announcement, to=cast.clients[1])
-    begin(cast, network, invited=cast.clients[:2], clients_expected=0)
-    give(network, cast, *told_by_the_last(cast, network), "invited")
+    actors = Reporters(RANDOMISED_RESPONSE, [0, 1, 2])
+    network = actors.network()
+    network.tamper = losing(Announcement, to=actors.clients[1])
+    begin(actors, network, invited=actors.clients[:2], clients_expected=0)
+    give(network, actors, *told_by_the_last(actors, network), "invited")
     network.tamper = lambda one: [one]
-    network.actors[cast.trainer_identity.id]._limits = Limits(clients_max=2)
-    begin(cast, network, clients_expected=0)
-    assert network.actors[cast.trainer_identity.id].dropped["releases"] == 1
+    network.actors[actors.trainer_identity.id]._limits = Limits(clients_max=2)
+    begin(actors, network, clients_expected=0)
+    assert network.actors[actors.trainer_identity.id].dropped["releases"] == 1
 
 
 # Replay, and second words
@@ -159,9 +159,9 @@ def test_attack_23_who_is_not_invited_is_not_heard_and_a_flood_is_kept_up_to_the
 
 @pytest.mark.parametrize("by", LOCAL_MECHANISMS)
 def test_attack_7_the_same_report_again_after_the_end_after_a_restart_and_after_the_clean_up(by: str) -> None:
-    cast = Reporters(by, [0, 1, 2])
-    network = reported(cast)
-    trainer, again = cast.trainer_identity.id, released(network, cast.clients[0])[0]
+    actors = Reporters(by, [0, 1, 2])
+    network = reported(actors)
+    trainer, again = actors.trainer_identity.id, released(network, actors.clients[0])[0]
     for restarted in (False, True):
         if restarted:
             network.restart(trainer)
@@ -169,14 +169,14 @@ def test_attack_7_the_same_report_again_after_the_end_after_a_restart_and_after_
         assert body_of(receipt.payload) == body_of(sent(network, Receipt, to=again.sender)[0].payload)
     assert {result.contributors for result in results(network)} == {3}
     until_the_end(network, hours=24 * 8)
-    give(network, cast, again.sender, again.payload, "unknown-round")
+    give(network, actors, again.sender, again.payload, "unknown-round")
 
 
 def test_attack_7_an_announcement_again_after_the_end_and_after_a_restart() -> None:
     """A client never reports twice to one round: first it knows the round, and then its ledger does."""
-    cast = Reporters(UNARY_ENCODING, [0, 1])
-    network = reported(cast)
-    client, trainer = cast.clients[0], cast.trainer_identity.id
+    actors = Reporters(UNARY_ENCODING, [0, 1])
+    network = reported(actors)
+    client, trainer = actors.clients[0], actors.trainer_identity.id
     announcement = sent(network, Announcement)[0].payload
     ignored(network, client, trainer, announcement)
     network.restart(client)
@@ -190,55 +190,55 @@ def test_attack_7_an_announcement_again_after_the_end_and_after_a_restart() -> N
 
 def test_attack_41_another_report_under_a_known_id_and_another_announcement() -> None:
     """The first one of each client counts, whatever its identity signs later; a round's id is of one announcement."""
-    cast, network = gathering(UNARY_ENCODING)
-    identity, opened = cast.client_identities[0], opened_of(network, cast)
-    first = report_of(cast, network, 0)
-    other = sealed_by(cast, identity, msgspec.structs.replace(first, vector=bytes([first.vector[0] ^ 1])), opened)
-    give(network, cast, identity.id, other, "known-release")
+    actors, network = gathering(UNARY_ENCODING)
+    identity, opened = actors.client_identities[0], opened_of(network, actors)
+    first = report_of(actors, network, 0)
+    other = sealed_by(actors, identity, msgspec.structs.replace(first, vector=bytes([first.vector[0] ^ 1])), opened)
+    give(network, actors, identity.id, other, "known-release")
     until_the_end(network)
-    give(network, cast, identity.id, other, "known-release")
+    give(network, actors, identity.id, other, "known-release")
     genuine = sent(network, Announcement)[0].payload
-    again = resigned(cast, cast.trainer_identity, genuine, mechanism=RANDOMISED_RESPONSE)
-    refused(network, cast.clients[0], cast.trainer_identity.id, again, "replay")
+    again = resigned(actors, actors.trainer_identity, genuine, mechanism=RANDOMISED_RESPONSE)
+    refused(network, actors.clients[0], actors.trainer_identity.id, again, "replay")
 
 
 def test_attack_24_a_report_of_another_round() -> None:
     """Neither the sealed bytes nor the signed body fit another announcement, of the same mechanism or another."""
-    cast = Reporters(RANDOMISED_RESPONSE, [0, 1])
-    network = reported(cast)
-    old, body = released(network, cast.clients[0])[0], report_of(cast, network, 0)
+    actors = Reporters(RANDOMISED_RESPONSE, [0, 1])
+    network = reported(actors)
+    old, body = released(network, actors.clients[0])[0], report_of(actors, network, 0)
     network.tamper = losing(Announcement)
-    begin(cast, network)
-    opened = opened_of(network, cast)
+    begin(actors, network)
+    opened = opened_of(network, actors)
     moved = msgspec.structs.replace(body_of(old.payload), round_id=opened.body.round_id)
-    give(network, cast, old.sender, encode(moved), "ciphertext")
-    give(network, cast, old.sender, sealed_by(cast, cast.client_identities[0], body, opened), "release")
+    give(network, actors, old.sender, encode(moved), "ciphertext")
+    give(network, actors, old.sender, sealed_by(actors, actors.client_identities[0], body, opened), "release")
 
 
 def test_attack_25_after_the_deadline_nothing_is_reported_or_taken() -> None:
-    cast, network = gathering(GRID_LAPLACE)
-    sender, late = told_by_the_last(cast, network)
-    network.advance(opened_of(network, cast).body.commit_by_ms)
-    trainer = network.actors[cast.trainer_identity.id]
+    actors, network = gathering(GRID_LAPLACE)
+    sender, late = told_by_the_last(actors, network)
+    network.advance(opened_of(network, actors).body.commit_by_ms)
+    trainer = network.actors[actors.trainer_identity.id]
     before = {one.id: dict(one.releases) for one in trainer._rounds.values()}
     (word,) = trainer.handle(Received(sender, late), network.now_ms)
     assert isinstance(body_of(word.payload), Receipt), "that it was late; nothing is stored or reported"
     assert {one.id: one.releases for one in trainer._rounds.values()} == before
     network.down.clear()
     payload = sent(network, Announcement)[0].payload
-    refused(network, cast.clients[2], cast.trainer_identity.id, payload, "late")
-    assert network.actors[cast.clients[2]].ledger.charges == ()
+    refused(network, actors.clients[2], actors.trainer_identity.id, payload, "late")
+    assert network.actors[actors.clients[2]].ledger.charges == ()
 
 
 def test_attack_31_a_forged_receipt_stops_nothing() -> None:
-    cast = Reporters(UNARY_ENCODING, [0, 1])
-    network = cast.network()
+    actors = Reporters(UNARY_ENCODING, [0, 1])
+    network = actors.network()
     network.tamper = losing(Receipt)
-    begin(cast, network)
-    client, trainer = cast.clients[0], cast.trainer_identity.id
+    begin(actors, network)
+    client, trainer = actors.clients[0], actors.trainer_identity.id
     genuine = body_of(sent(network, Receipt, to=client)[0].payload)
     refused(network, client, trainer, encode(msgspec.structs.replace(genuine, tag=bytes(16))), "receipt")
-    other = body_of(sent(network, Receipt, to=cast.clients[1])[0].payload)
+    other = body_of(sent(network, Receipt, to=actors.clients[1])[0].payload)
     refused(network, client, trainer, encode(other), "receipt")
     count = len(released(network, client))
     network.advance(network.now_ms + 30_000)
@@ -279,20 +279,20 @@ def test_attack_16_weaker_terms_are_declined_with_words(
 ) -> None:
     """A trainer announces whatever it likes: each client holds it against its own policy, and charges nothing."""
     policy = Policy(statistics=("sum", "mean", "histogram"), bounds={"x": (-0.5, 4.5)})
-    cast = Reporters(by, [0], policy=policy)
-    network = cast.network()
+    actors = Reporters(by, [0], policy=policy)
+    network = actors.network()
     network.tamper = losing(Announcement)
-    begin(cast, network)
+    begin(actors, network)
     genuine = sent(network, Announcement)[0].payload
     asked = {"mechanism": by, "epsilon": 1.0, "delta": body_of(genuine).delta, **changes}
     with contextlib.suppress(UsageError):  # a hostile trainer announces the μ that fits
         pure = asked["mechanism"] in PURE_MECHANISMS
         price = PrivacyCost.of_pure(asked["epsilon"]) if pure else PrivacyCost.of(asked["epsilon"], asked["delta"])
         changes = {"mu": price.mu, **changes}
-    payload = resigned(cast, cast.trainer_identity, genuine, round_id=bytes(16), **changes)
-    network.handle(cast.clients[0], Received(cast.trainer_identity.id, payload))
+    payload = resigned(actors, actors.trainer_identity, genuine, round_id=bytes(16), **changes)
+    network.handle(actors.clients[0], Received(actors.trainer_identity.id, payload))
     (declined,) = network.reported(facts.Declined)
-    assert (declined.reason, network.actors[cast.clients[0]].ledger.charges) == (reason, ())
+    assert (declined.reason, network.actors[actors.clients[0]].ledger.charges) == (reason, ())
     assert found in declined.found
     assert not network.reported(facts.Contributed)
 
@@ -300,11 +300,11 @@ def test_attack_16_weaker_terms_are_declined_with_words(
 def test_attack_16_floors_have_nothing_to_say_and_rows_of_many_changes_nothing() -> None:
     """A hospital's word that rows are many people's makes a report none of one row: all of its data are protected."""
     for policy in (Policy(clients_min=1000, honest_min=900, computes_min=9), OPEN):
-        cast = Reporters(GRID_LAPLACE, [0, 1], policy=policy)
-        network = reported(cast)
+        actors = Reporters(GRID_LAPLACE, [0, 1], policy=policy)
+        network = reported(actors)
         (result,) = results(network)
         assert result.sensitivity == pytest.approx(2.0, rel=1e-6)
-        assert network.actors[cast.clients[0]].ledger.charges[0].relation == "replace-one-client"
+        assert network.actors[actors.clients[0]].ledger.charges[0].relation == "replace-one-client"
 
 
 def test_attack_16_a_sensitivity_of_another_relation_is_declined(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,12 +317,12 @@ def test_attack_16_a_sensitivity_of_another_relation_is_declined(monkeypatch: py
             return msgspec.structs.replace(super().row_sensitivity(fraction_bits), relation=ADD_OR_REMOVE_ONE_CLIENT)
 
     monkeypatch.setitem(base._REGISTRY, "one-sided", OneSided)
-    cast = Reporters(GRID_LAPLACE, [0])
-    network = cast.network()
+    actors = Reporters(GRID_LAPLACE, [0])
+    network = actors.network()
     network.tamper = losing(Announcement)
-    begin(cast, network)
-    payload = resigned(cast, cast.trainer_identity, sent(network, Announcement)[0].payload, statistic="one-sided")
-    network.handle(cast.clients[0], Received(cast.trainer_identity.id, payload))
+    begin(actors, network)
+    payload = resigned(actors, actors.trainer_identity, sent(network, Announcement)[0].payload, statistic="one-sided")
+    network.handle(actors.clients[0], Received(actors.trainer_identity.id, payload))
     (declined,) = network.reported(facts.Declined)
     assert "a sensitivity under 'add-or-remove-one-client' was given" in declined.found
 
@@ -350,25 +350,25 @@ def test_attack_34_no_log_repr_or_store_shows_a_row_the_noise_or_a_key(by: str) 
     random bytes but those of the receipt's id, which is public.
     """
     value, drawn = 3.14159265, []
-    cast = Reporters(by, [value, value], name="wiretap")
-    network = cast.network()
+    actors = Reporters(by, [value, value], name="wiretap")
+    network = actors.network()
     watched = Watched("wiretapped", drawn)
-    network.actors[cast.clients[0]]._random = watched
-    network.actors[cast.clients[0]]._composer = msgspec.structs.replace(
-        network.actors[cast.clients[0]]._composer, random=watched
+    network.actors[actors.clients[0]]._random = watched
+    network.actors[actors.clients[0]]._composer = msgspec.structs.replace(
+        network.actors[actors.clients[0]]._composer, random=watched
     )
     network.tamper = losing(Receipt)
     lines = io.StringIO()
     with redirect_stderr(lines):
         configure_logs(json=True, level=0)
         log = FactLog()
-        begin(cast, network)
-        body = report_of(cast, network, 0)
-        give(network, cast, cast.clients[1], released(network, cast.clients[0])[0].payload, "known-release")
+        begin(actors, network)
+        body = report_of(actors, network, 0)
+        give(network, actors, actors.clients[1], released(network, actors.clients[0])[0].payload, "known-release")
         for _, fact in network.facts:
             log(fact)
     configure_logs(level=30)
-    client, trainer = network.actors[cast.clients[0]], network.actors[cast.trainer_identity.id]
+    client, trainer = network.actors[actors.clients[0]], network.actors[actors.trainer_identity.id]
     shown = [lines.getvalue(), repr(body)]
     shown += [repr(fact) for _, fact in network.facts] + [repr(one) for one in network.sent]
     shown += [repr(part) for actor in (client, trainer) for part in vars(actor).values()]
@@ -382,7 +382,7 @@ def test_attack_34_no_log_repr_or_store_shows_a_row_the_noise_or_a_key(by: str) 
         assert secret.hex() not in text
         assert repr(secret)[2:-1] not in text
     assert "3.1415" not in text
-    stored = b"".join(part for key, kept in network.stores[cast.clients[0]].items() for part in (key[1], kept))
+    stored = b"".join(part for key, kept in network.stores[actors.clients[0]].items() for part in (key[1], kept))
     assert not [one for one in keys if one in stored], "a client keeps what it sent, sealed, and no key of it"
     assert np.float64(value).tobytes() not in stored
 
@@ -392,18 +392,18 @@ def test_attack_17_a_restored_copy_repeats_no_randomness_and_the_first_report_co
 
     It reports once more for the same announcement, from other random bytes; an honest trainer keeps the first.
     """
-    cast = Reporters(GRID_LAPLACE, [4, 4])
-    network = cast.network()
-    client, trainer = cast.clients[0], cast.trainer_identity.id
-    network.down.add(cast.clients[1])
+    actors = Reporters(GRID_LAPLACE, [4, 4])
+    network = actors.network()
+    client, trainer = actors.clients[0], actors.trainer_identity.id
+    network.down.add(actors.clients[1])
     copy = copy_of(network, client)
-    begin(cast, network)
-    first = report_of(cast, network, 0)
+    begin(actors, network)
+    first = report_of(actors, network, 0)
     restore(network, client, copy)
     network.handle(client, Received(trainer, sent(network, Announcement)[0].payload))
-    second = report_of(cast, network, 0)
+    second = report_of(actors, network, 0)
     assert second.vector != first.vector
-    give(network, cast, client, released(network, client)[-1].payload, "known-release")
+    give(network, actors, client, released(network, client)[-1].payload, "known-release")
     until_the_end(network)
     kept = np.frombuffer(first.vector, dtype="<i8") / 2**24
     assert results(network)[0].reports.values.tolist() == [kept.tolist()]
@@ -411,25 +411,25 @@ def test_attack_17_a_restored_copy_repeats_no_randomness_and_the_first_report_co
 
 def test_attack_26_a_lie_in_a_category_moves_a_count_by_one_report_and_a_vector_says_anything() -> None:
     """Documented break: what a client reports is believed; of a category it is one report, whatever it says."""
-    cast, network = gathering(UNARY_ENCODING)
-    sender, payload = told_by_the_last(cast, network, vector=b"\x1f")
-    network.handle(cast.trainer_identity.id, Received(sender, payload))
+    actors, network = gathering(UNARY_ENCODING)
+    sender, payload = told_by_the_last(actors, network, vector=b"\x1f")
+    network.handle(actors.trainer_identity.id, Received(sender, payload))
     (result,) = results(network)
     p, q = result.reports.probabilities
     honest = result.reports.values.sum(axis=0) - 1
     moved = result.value - (honest - 2 * q) / (p - q)
     assert moved == pytest.approx(np.full(5, (1 - q) / (p - q)))
-    cast, network = gathering(GRID_LAPLACE)
+    actors, network = gathering(GRID_LAPLACE)
     lie = np.array([1000 << 24], dtype="<i8").tobytes()
-    sender, payload = told_by_the_last(cast, network, vector=lie)
-    network.handle(cast.trainer_identity.id, Received(sender, payload))
+    sender, payload = told_by_the_last(actors, network, vector=lie)
+    network.handle(actors.trainer_identity.id, Received(sender, payload))
     assert 1000.0 in results(network)[0].reports.values
 
 
 def test_all_reports_of_a_round_have_one_length() -> None:
     """Whatever a client holds, a row or none: the broker sees sizes."""
     for by in LOCAL_MECHANISMS:
-        cast = Reporters(by, [0, 4, None, math.nan])
-        network = reported(cast)
+        actors = Reporters(by, [0, 4, None, math.nan])
+        network = reported(actors)
         assert len({len(one.payload) for one in released(network)}) == 1
-        assert all(isinstance(report_of(cast, network, index), Release) for index in range(4))
+        assert all(isinstance(report_of(actors, network, index), Release) for index in range(4))

@@ -48,23 +48,23 @@ def played(
     recorder = Recorder()
     monkeypatch.setattr(testing, "seeded", recorder.seeded)
     rows = [np.array([[0.123456789 + index / 100]]) for index in range(4)]
-    cast = TestFederation(4, 3, rows=rows)
-    network = cast.network()
-    begin(cast, network)
+    actors = TestFederation(4, 3, rows=rows)
+    network = actors.network()
+    begin(actors, network)
     for one in [*sent(network, Contribution), *sent(network, FrozenList), *sent(network, Close)]:
         network.handle(one.to.id, Received(one.sender, flipped(one.payload, len(one.payload) - 20)))
-    opened = announced(network, cast)
-    pairs = [key for client in cast.clients for keys in keys_of(network.actors[client], opened) for key in keys]
-    network.restart(cast.clients[0])
+    opened = announced(network, actors)
+    pairs = [key for client in actors.clients for keys in keys_of(network.actors[client], opened) for key in keys]
+    network.restart(actors.clients[0])
     until_the_end(network)
-    secrets = set(recorder.keys) | set(pairs) | {one.hedge for one in cast.client_identities}
-    for sender, key in zip(cast.clients, pairs[::3], strict=True):
+    secrets = set(recorder.keys) | set(pairs) | {one.hedge for one in actors.client_identities}
+    for sender, key in zip(actors.clients, pairs[::3], strict=True):
         contribution = body_of(sent(network, Contribution, sender=sender)[0].payload).contribution
         secrets.add(contribution_keys(key, opened.hash, contribution).seal)
     for store in network.stores.values():
         secrets |= {value for (table, _), value in store.items() if table == "epoch"}
     assert len(secrets) > 30
-    return cast, network, secrets
+    return actors, network, secrets
 
 
 def spellings(secret: bytes) -> Iterator[str]:
@@ -125,12 +125,12 @@ def test_attack_34_nothing_that_was_stored_of_a_contribution_is_a_key(
     played: tuple[TestFederation, Network, set[bytes]],
 ) -> None:
     """The 32 fresh bytes of a contribution, its pair keys and its sealing key are in no record and no message."""
-    cast, network, secrets = played
+    actors, network, secrets = played
     records = [(table, value) for store in network.stores.values() for (table, _), value in store.items()]
     kept = {value for table, value in records if table == "epoch"}
     kept |= {msgspec.msgpack.decode(value)["reply_secret"] for table, value in records if table == "trainer-round"}
     sent_bytes = b"".join(one.payload for one in network.sent)
-    stored = b"".join(value for client in cast.clients for value in network.stores[client].values())
+    stored = b"".join(value for client in actors.clients for value in network.stores[client].values())
     for secret in secrets - kept:
         assert secret not in sent_bytes
         assert secret not in stored

@@ -10,7 +10,7 @@ from scene import (
     begin,
     body_of,
     changed,
-    exact_cast,
+    exact_actors,
     exact_sum,
     failures,
     forged,
@@ -47,22 +47,22 @@ def lost_clients(network: Network, clients: set[bytes]) -> None:
 
 def test_attack_1_compute_nodes_hold_different_contributions_and_release_over_one_set() -> None:
     """Each client has one holder; S is the union of the lists, and each node releases one sum over it."""
-    cast = exact_cast(6, 3)
-    network = cast.network()
-    lost_clients(network, {cast.clients[0], cast.clients[1]})
-    begin(cast, network, tolerated=2)
+    actors = exact_actors(6, 3)
+    network = actors.network()
+    lost_clients(network, {actors.clients[0], actors.clients[1]})
+    begin(actors, network, tolerated=2)
     until_the_end(network)
     assert the_sum(network).tolist() == [exact_sum((2, 3, 4, 5))]
     assert [fact.contributors for fact in network.reported(Released)] == [4, 4, 4]
     assert len({fact.contributors_hash for fact in network.reported(Released)}) == 1
-    assert sorted(index for node in range(3) for index in held_by(network, cast, node)) == list(range(6))
+    assert sorted(index for node in range(3) for index in held_by(network, actors, node)) == list(range(6))
 
 
 def test_attack_1_a_set_below_n_min_releases_nothing() -> None:
-    cast = exact_cast(6, 3)
-    network = cast.network()
-    lost_clients(network, set(cast.clients[:3]))
-    begin(cast, network, tolerated=2)
+    actors = exact_actors(6, 3)
+    network = actors.network()
+    lost_clients(network, set(actors.clients[:3]))
+    begin(actors, network, tolerated=2)
     until_the_end(network)
     assert results(network) == []
     assert (failures(network)[0].contributors, failures(network)[0].needed) == (3, 4)
@@ -85,12 +85,12 @@ def test_attack_2_same_count_swapped_members() -> None:
 
 
 def test_attack_6_a_contribution_at_a_node_that_is_not_its_holder() -> None:
-    cast = exact_cast(5, 3)
-    network = cast.network()
+    actors = exact_actors(5, 3)
+    network = actors.network()
     network.tamper = losing(Contribution)
-    begin(cast, network)
+    begin(actors, network)
     for one in sent(network, Contribution):
-        for node in set(cast.computes) - {one.to.id}:
+        for node in set(actors.computes) - {one.to.id}:
             refused(network, node, one.sender, one.payload, "holder")
 
 
@@ -99,12 +99,12 @@ def test_attack_6_a_contribution_at_a_node_that_is_not_its_holder() -> None:
 
 def test_attack_22_masks_that_do_not_match_spoil_one_sum_and_nothing_else() -> None:
     """Documented limit: a client can spoil the value (as any client can by lying), but not crash or block anyone."""
-    cast = exact_cast(4, 3)
-    network = cast.network()
-    liar = network.actors[cast.clients[0]]
+    actors = exact_actors(4, 3)
+    network = actors.network()
+    liar = network.actors[actors.clients[0]]
     network.tamper = losing(Contribution, sender=liar.id)
-    begin(cast, network)
-    one, opened = sent(network, Contribution, sender=liar.id)[0], announced(network, cast)
+    begin(actors, network)
+    one, opened = sent(network, Contribution, sender=liar.id)[0], announced(network, actors)
     frame, (keys, *_) = decode_frame(one.payload), keys_of(liar, opened)
     entry = entry_of(liar.id, frame.contribution, 1)
     tags, _ = masked(np.zeros(1, dtype=np.uint64), keys, opened.hash, entry)
@@ -122,30 +122,30 @@ def test_attack_22_masks_that_do_not_match_spoil_one_sum_and_nothing_else() -> N
 
 def test_attack_22_a_contribution_copied_from_another_client_opens_nowhere() -> None:
     """The pair key, the associated data and the mask are bound to the client: the holder asks for a Hello at most."""
-    cast = exact_cast(6, 3)
-    network = cast.network()
+    actors = exact_actors(6, 3)
+    network = actors.network()
     network.tamper = losing(Contribution)
-    begin(cast, network)
+    begin(actors, network)
     for one in sent(network, Contribution):
-        node = cast.computes.index(one.to.id)
-        for other in held_by(network, cast, node):
-            if cast.clients[other] != one.sender:
-                network.handle(one.to.id, Received(cast.clients[other], one.payload))
-    for node in cast.computes:
-        assert network.actors[node]._rounds[announced(network, cast).body.round_id].kept == {}
+        node = actors.computes.index(one.to.id)
+        for other in held_by(network, actors, node):
+            if actors.clients[other] != one.sender:
+                network.handle(one.to.id, Received(actors.clients[other], one.payload))
+    for node in actors.computes:
+        assert network.actors[node]._rounds[announced(network, actors).body.round_id].kept == {}
 
 
 def test_attack_36_two_contributions_of_one_client_are_never_mixed() -> None:
     """A client runs twice (a restored copy): its holder keeps the first, and tells it of the second."""
-    cast = exact_cast(5, 3)
-    network = cast.network()
+    actors = exact_actors(5, 3)
+    network = actors.network()
     network.tamper = losing(Announcement, to=b"")  # the broadcast
-    begin(cast, network)
-    victim, announcement = cast.clients[0], sent(network, Announcement)[-1]
-    twin = cast.client(0, [(table, key, value) for (table, key), value in network.stores[victim].items()])
+    begin(actors, network)
+    victim, announcement = actors.clients[0], sent(network, Announcement)[-1]
+    twin = actors.client(0, [(table, key, value) for (table, key), value in network.stores[victim].items()])
     recompose(twin, random=bytes)
     network.tamper = losing(Close)
-    for client in cast.clients:
+    for client in actors.clients:
         network.handle(client, Received(announcement.sender, announcement.payload))
     network.deliver()
     (second,) = [
@@ -170,16 +170,16 @@ def test_attack_36_two_contributions_of_one_client_are_never_mixed() -> None:
 )
 def test_attack_38_another_announcement_told_to_one_client_counts_nowhere(change: dict) -> None:
     """ah keys contribution, masks and tags: what a client followed alone is nothing to the nodes."""
-    cast = exact_cast(6, 3)
-    network = cast.network()
-    victim = cast.clients[2]
+    actors = exact_actors(6, 3)
+    network = actors.network()
+    victim = actors.clients[2]
     network.tamper = losing(Announcement, to=b"")  # the broadcast
-    begin(cast, network)
+    begin(actors, network)
     broadcast = next(one for one in sent(network, Announcement) if one.to.channel.is_broadcast)
     mu = {"mu": 0.05} if "epsilon" in change else {}
-    other = resigned(cast, cast.trainer_identity, broadcast.payload, **change, **mu)
+    other = resigned(actors, actors.trainer_identity, broadcast.payload, **change, **mu)
     network.tamper = passing
-    for client in cast.clients:
+    for client in actors.clients:
         payload = other if client == victim else broadcast.payload
         network.handle(client, Received(broadcast.sender, payload))
     until_the_end(network)
@@ -190,30 +190,30 @@ def test_attack_38_another_announcement_told_to_one_client_counts_nowhere(change
 
 def test_attack_44_nodes_that_were_told_different_announcements_release_nothing() -> None:
     """G4: neither does a client get its charge back: no node aborts an announcement that it does not know."""
-    cast = exact_cast(6, 3)
-    network = cast.network()
+    actors = exact_actors(6, 3)
+    network = actors.network()
 
     def split(one: Envelope) -> list[Envelope]:
-        if kind_of(one) is Announcement and one.to.id == cast.computes[0]:
-            return [changed(one, resigned(cast, cast.trainer_identity, one.payload, fraction_bits=20))]
+        if kind_of(one) is Announcement and one.to.id == actors.computes[0]:
+            return [changed(one, resigned(actors, actors.trainer_identity, one.payload, fraction_bits=20))]
         return [one]
 
     network.tamper = split
-    begin(cast, network)
+    begin(actors, network)
     until_the_end(network)
     assert network.reported(Released) == []
     assert results(network) == []
     assert network.reported(ChargeReturned) == []
-    assert all(network.actors[client].ledger.spent().mu > 0 for client in cast.clients)
+    assert all(network.actors[client].ledger.spent().mu > 0 for client in actors.clients)
 
 
 # G10: the ceiling
 
 
 def test_more_than_n_max_contributions_are_summed_nowhere() -> None:
-    cast = exact_cast(6, 3)
-    network = cast.network()
-    begin(cast, network, tolerated=4, most=5, clients_expected=6)
+    actors = exact_actors(6, 3)
+    network = actors.network()
+    begin(actors, network, tolerated=4, most=5, clients_expected=6)
     until_the_end(network)
     if not results(network):
         assert {fact.reason for fact in network.reported(NodeAborted)} == {"too-many"}
@@ -223,14 +223,14 @@ def test_more_than_n_max_contributions_are_summed_nowhere() -> None:
 
 
 def test_a_holder_stops_at_n_max() -> None:
-    cast = exact_cast(9, 2)
-    network = cast.network()
+    actors = exact_actors(9, 2)
+    network = actors.network()
     network.tamper = losing(Close)
-    begin(cast, network, tolerated=7, most=3, clients_expected=9)
-    counts = [len(held_by(network, cast, node)) for node in range(2)]
+    begin(actors, network, tolerated=7, most=3, clients_expected=9)
+    counts = [len(held_by(network, actors, node)) for node in range(2)]
     fuller = counts.index(max(counts))
     assert max(counts) > 3
-    assert network.actors[cast.computes[fuller]].dropped["full"] == max(counts) - 3
+    assert network.actors[actors.computes[fuller]].dropped["full"] == max(counts) - 3
 
 
 # Aborts
@@ -238,11 +238,11 @@ def test_a_holder_stops_at_n_max() -> None:
 
 def test_a_node_that_aborts_ends_the_round_for_all() -> None:
     """Some released and some aborted: the trainer adds nothing."""
-    cast = exact_cast(4, 3)
-    network = cast.network()
-    late = cast.computes[2]
+    actors = exact_actors(4, 3)
+    network = actors.network()
+    late = actors.computes[2]
     network.tamper = losing(FrozenList, Answer, to=late)
-    begin(cast, network)
+    begin(actors, network)
     until_the_end(network)
     assert late in [fact.compute for fact in network.reported(NodeAborted)]
     assert network.reported(Released, late) == []
@@ -251,16 +251,16 @@ def test_a_node_that_aborts_ends_the_round_for_all() -> None:
 
 
 def test_forged_lists_answers_and_aborts_are_dropped() -> None:
-    cast = exact_cast(4, 3)
-    network = cast.network()
+    actors = exact_actors(4, 3)
+    network = actors.network()
     network.tamper = losing(Answer, Abort)
-    begin(cast, network)
-    told = sent(network, Answer, sender=cast.computes[1], to=cast.computes[0])[0]
-    for signer in (cast.compute_identities[2], cast.trainer_identity, cast.client_identities[0]):
-        refused(network, cast.computes[0], told.sender, forged(cast, signer, body_of(told.payload)), "signature")
-    refused(network, cast.computes[0], cast.clients[0], told.payload, "unknown-compute")
-    opened = announced(network, cast)
-    body = Abort(opened.body.round_id, opened.hash, cast.computes[1], "too-few", "x", 1, 3, ())
-    for signer in (cast.compute_identities[2], cast.trainer_identity):
-        refused(network, cast.computes[0], signer.id, forged(cast, signer, body), "signature")
+    begin(actors, network)
+    told = sent(network, Answer, sender=actors.computes[1], to=actors.computes[0])[0]
+    for signer in (actors.compute_identities[2], actors.trainer_identity, actors.client_identities[0]):
+        refused(network, actors.computes[0], told.sender, forged(actors, signer, body_of(told.payload)), "signature")
+    refused(network, actors.computes[0], actors.clients[0], told.payload, "unknown-compute")
+    opened = announced(network, actors)
+    body = Abort(opened.body.round_id, opened.hash, actors.computes[1], "too-few", "x", 1, 3, ())
+    for signer in (actors.compute_identities[2], actors.trainer_identity):
+        refused(network, actors.computes[0], signer.id, forged(actors, signer, body), "signature")
     assert isinstance(body_of(sent(network, FrozenList)[0].payload), Sealed)

@@ -11,7 +11,7 @@ import pytest
 from scene import (
     begin,
     body_of,
-    exact_cast,
+    exact_actors,
     exact_sum,
     failures,
     losing,
@@ -34,13 +34,13 @@ from dca_proto.testing import Network, TestFederation
 
 def dropping(clients: int, tolerated: int, dropped: int, colluders: int = 0, mechanism: Any = None) -> Network:
     """A round in which the first `dropped` clients' contributions are lost."""
-    cast = exact_cast(clients, 3, **({"mechanism": mechanism} if mechanism else {}))
-    network = cast.network()
-    silent = set(cast.clients[:dropped])
+    actors = exact_actors(clients, 3, **({"mechanism": mechanism} if mechanism else {}))
+    network = actors.network()
+    silent = set(actors.clients[:dropped])
     network.tamper = lambda one: (
         [] if isinstance(body_of(one.payload), Contribution) and one.sender in silent else [one]
     )
-    begin(cast, network, tolerated=tolerated, colluders=colluders)
+    begin(actors, network, tolerated=tolerated, colluders=colluders)
     until_the_end(network)
     return network
 
@@ -73,10 +73,10 @@ def test_attack_13_nobody_contributes() -> None:
 
 def test_attack_13_drops_do_not_change_the_noise() -> None:
     """Each client's noise is for n_min - 1 - c of them, whoever drops; the result carries the noise that is there."""
-    cast = TestFederation(8, 3)
-    network = cast.network()
-    network.tamper = losing(Contribution, sender=cast.clients[0])
-    begin(cast, network, tolerated=2)
+    actors = TestFederation(8, 3)
+    network = actors.network()
+    network.tamper = losing(Contribution, sender=actors.clients[0])
+    begin(actors, network, tolerated=2)
     until_the_end(network)
     (result,) = results(network)
     assert result.clients == 8
@@ -88,13 +88,13 @@ def test_attack_13_drops_do_not_change_the_noise() -> None:
 
 
 def declined(policy: Policy, computes: int = 3, **changes: Any) -> Declined:
-    cast = TestFederation(4, computes, policy=policy)
-    network, _ = begin(cast, **changes)
+    actors = TestFederation(4, computes, policy=policy)
+    network, _ = begin(actors, **changes)
     until_the_end(network)
     assert results(network) == []
-    assert all(network.actors[client].ledger.charges == () for client in cast.clients)
-    facts = network.reported(Declined, cast.clients[0])
-    at_trainer = network.reported(Declined, cast.trainer_identity.id)
+    assert all(network.actors[client].ledger.charges == () for client in actors.clients)
+    facts = network.reported(Declined, actors.clients[0])
+    at_trainer = network.reported(Declined, actors.trainer_identity.id)
     assert facts[0] in at_trainer, "the trainer is told why"
     return facts[0]
 
@@ -149,21 +149,21 @@ def test_attack_16_larger_bounds_mean_more_noise_and_not_less_privacy() -> None:
 @pytest.mark.parametrize("mu", [0.24, -0.1, 0.0, float("nan"), float("inf"), 1e-60])
 def test_attack_16_a_mu_that_is_not_quoted_is_declined(mu: float) -> None:
     """What is charged is μ, and it is held against (ε, δ): a larger one would spend more than the client was told."""
-    cast = TestFederation(4, 3)
-    network = cast.network()
+    actors = TestFederation(4, 3)
+    network = actors.network()
     network.tamper = losing(Announcement)
-    begin(cast, network)
-    payload = resigned(cast, cast.trainer_identity, sent(network, Announcement)[0].payload, mu=mu)
-    network.handle(cast.clients[0], Received(cast.trainer_identity.id, payload))
-    (fact,) = network.reported(Declined, cast.clients[0])
+    begin(actors, network)
+    payload = resigned(actors, actors.trainer_identity, sent(network, Announcement)[0].payload, mu=mu)
+    network.handle(actors.clients[0], Received(actors.trainer_identity.id, payload))
+    (fact,) = network.reported(Declined, actors.clients[0])
     assert fact.reason == "announcement"
-    assert network.actors[cast.clients[0]].ledger.charges == ()
+    assert network.actors[actors.clients[0]].ledger.charges == ()
 
 
 def test_attack_16_a_smaller_mu_than_quoted_is_what_is_charged() -> None:
-    cast = TestFederation(4, 3)
-    network, _ = begin(cast, mu=0.1)
-    assert [charge.mu for charge in network.actors[cast.clients[0]].ledger.charges] == [0.1]
+    actors = TestFederation(4, 3)
+    network, _ = begin(actors, mu=0.1)
+    assert [charge.mu for charge in network.actors[actors.clients[0]].ledger.charges] == [0.1]
     assert results(network)[0].mu == 0.1
     assert 2 * results(network)[0].sigma_local ** 2 >= (results(network)[0].sensitivity / 0.1) ** 2
 
@@ -178,18 +178,18 @@ def test_attack_16_a_smaller_mu_than_quoted_is_what_is_charged() -> None:
     ],
 )
 def test_attack_16_terms_under_which_nobodys_noise_is_left_are_declined(terms: dict, says: str) -> None:
-    cast = TestFederation(4, 3)
-    network = cast.network()
+    actors = TestFederation(4, 3)
+    network = actors.network()
     network.tamper = losing(Announcement)
-    begin(cast, network, fraction_bits=36)
+    begin(actors, network, fraction_bits=36)
     announcement = sent(network, Announcement)[0].payload
     other = msgspec.structs.replace(body_of(announcement).terms, **terms)
-    payload = resigned(cast, cast.trainer_identity, announcement, terms=other)
-    network.handle(cast.clients[0], Received(cast.trainer_identity.id, payload))
-    (fact,) = network.reported(Declined, cast.clients[0])
+    payload = resigned(actors, actors.trainer_identity, announcement, terms=other)
+    network.handle(actors.clients[0], Received(actors.trainer_identity.id, payload))
+    (fact,) = network.reported(Declined, actors.clients[0])
     assert fact.reason == "announcement"
     assert says in fact.found
-    assert network.actors[cast.clients[0]].ledger.charges == ()
+    assert network.actors[actors.clients[0]].ledger.charges == ()
 
 
 # The Compute nodes' own floors
@@ -204,14 +204,14 @@ def test_attack_16_terms_under_which_nobodys_noise_is_left_are_declined(terms: d
     ],
 )
 def test_a_compute_node_below_its_floors_aborts_and_says_why(floors: Floors, reason: str, detail: str) -> None:
-    cast = TestFederation(4, 3, floors=floors)
-    network, _ = begin(cast)
+    actors = TestFederation(4, 3, floors=floors)
+    network, _ = begin(actors)
     until_the_end(network)
     assert {fact.reason for fact in network.reported(NodeAborted)} == {reason}
     assert detail in network.reported(NodeAborted)[0].detail
     assert detail in failures(network)[0].reason
     assert results(network) == []
-    assert all(network.actors[client].ledger.spent().mu == 0 for client in cast.clients), "and all charges came back"
+    assert all(network.actors[client].ledger.spent().mu == 0 for client in actors.clients), "and all charges came back"
 
 
 # 18: the ring
@@ -233,6 +233,6 @@ def test_attack_18_a_sum_near_the_edge_is_exact() -> None:
     question = {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [bound]}
     for sign in (1, -1):
         rows = [np.array([[sign * 1e300]]) for _ in range(8)]
-        cast = exact_cast(8, 3, rows=rows)
-        network, _ = begin(cast, parameters=question, fraction_bits=40)
+        actors = exact_actors(8, 3, rows=rows)
+        network, _ = begin(actors, parameters=question, fraction_bits=40)
         assert the_sum(network).tolist() == [sign * 8 * bound]

@@ -11,7 +11,7 @@ from scene import (
     begin,
     body_of,
     changed,
-    exact_cast,
+    exact_actors,
     exact_sum,
     failures,
     forged,
@@ -59,23 +59,23 @@ def stranger(name: str = "stranger") -> Identity:
     return Identity(seeded(name)(KEY_BYTES))
 
 
-def epoch_key_of(cast: TestFederation, identity: Identity, now_ms: int) -> EpochKey:
+def epoch_key_of(actors: TestFederation, identity: Identity, now_ms: int) -> EpochKey:
     epoch = now_ms // DAY_MS
-    return EpochKey(identity.id, epoch, stranger("epoch").public_key, (epoch + 1) * DAY_MS, cast.federation.stamp)
+    return EpochKey(identity.id, epoch, stranger("epoch").public_key, (epoch + 1) * DAY_MS, actors.federation.stamp)
 
 
-def only_announced(cast: TestFederation) -> tuple[Network, bytes]:
+def only_announced(actors: TestFederation) -> tuple[Network, bytes]:
     """A round that nobody has heard of, and its announcement."""
-    network = cast.network()
+    network = actors.network()
     network.tamper = losing(Announcement)
-    begin(cast, network)
+    begin(actors, network)
     return network, sent(network, Announcement)[-1].payload
 
 
-def with_computes(cast: TestFederation, payload: bytes, computes: tuple[Signed, ...], **changes: Any) -> bytes:
+def with_computes(actors: TestFederation, payload: bytes, computes: tuple[Signed, ...], **changes: Any) -> bytes:
     """The announcement with other signed epoch keys."""
     terms = msgspec.structs.replace(body_of(payload).terms, computes=computes)
-    return resigned(cast, cast.trainer_identity, payload, terms=terms, **changes)
+    return resigned(actors, actors.trainer_identity, payload, terms=terms, **changes)
 
 
 # 35: Compute nodes of the trainer's own making
@@ -83,51 +83,51 @@ def with_computes(cast: TestFederation, payload: bytes, computes: tuple[Signed, 
 
 def test_attack_35_compute_nodes_that_the_federation_file_does_not_name() -> None:
     """Clients take keys from the file alone: the announcement is dropped whole; by the real nodes, too."""
-    cast = TestFederation(4, 3)
-    network, announcement = only_announced(cast)
+    actors = TestFederation(4, 3)
+    network, announcement = only_announced(actors)
     mine = stranger()
-    key = sign(mine, cast.federation.id, epoch_key_of(cast, mine, network.now_ms))
-    bad = with_computes(cast, announcement, (*body_of(announcement).terms.computes[:2], key))
-    for actor in (cast.clients[0], cast.computes[0]):
-        refused(network, actor, cast.trainer_identity.id, bad, "unknown-compute")
+    key = sign(mine, actors.federation.id, epoch_key_of(actors, mine, network.now_ms))
+    bad = with_computes(actors, announcement, (*body_of(announcement).terms.computes[:2], key))
+    for actor in (actors.clients[0], actors.computes[0]):
+        refused(network, actor, actors.trainer_identity.id, bad, "unknown-compute")
 
 
 def test_attack_35_keys_that_a_compute_node_never_signed() -> None:
     """A key of the trainer's own under an honest node's name would let it stand in for that node."""
-    cast = TestFederation(4, 3)
-    network, announcement = only_announced(cast)
-    honest = cast.compute_identities[2]
-    for signer in (cast.trainer_identity, cast.compute_identities[0], stranger()):
-        key = sign(signer, cast.federation.id, epoch_key_of(cast, honest, network.now_ms))
-        bad = with_computes(cast, announcement, (*body_of(announcement).terms.computes[:2], key))
-        refused(network, cast.clients[0], cast.trainer_identity.id, bad, "signature")
+    actors = TestFederation(4, 3)
+    network, announcement = only_announced(actors)
+    honest = actors.compute_identities[2]
+    for signer in (actors.trainer_identity, actors.compute_identities[0], stranger()):
+        key = sign(signer, actors.federation.id, epoch_key_of(actors, honest, network.now_ms))
+        bad = with_computes(actors, announcement, (*body_of(announcement).terms.computes[:2], key))
+        refused(network, actors.clients[0], actors.trainer_identity.id, bad, "signature")
 
 
 def test_attack_35_one_compute_node_standing_for_two() -> None:
-    cast = TestFederation(4, 3)
-    network, announcement = only_announced(cast)
+    actors = TestFederation(4, 3)
+    network, announcement = only_announced(actors)
     first, second, _ = body_of(announcement).terms.computes
-    bad = with_computes(cast, announcement, (first, second, first))
-    refused(network, cast.clients[0], cast.trainer_identity.id, bad, "computes")
+    bad = with_computes(actors, announcement, (first, second, first))
+    refused(network, actors.clients[0], actors.trainer_identity.id, bad, "computes")
 
 
 def test_attack_35_a_round_without_one_of_the_federations_nodes_is_declined() -> None:
-    cast = TestFederation(4, 3)
-    network, announcement = only_announced(cast)
-    fewer = with_computes(cast, announcement, body_of(announcement).terms.computes[:2])
-    network.handle(cast.clients[0], Received(cast.trainer_identity.id, fewer))
-    assert [fact.reason for fact in network.reported(Declined, cast.clients[0])] == ["trusted-computes"]
-    refused(network, cast.computes[2], cast.trainer_identity.id, fewer, "computes")
+    actors = TestFederation(4, 3)
+    network, announcement = only_announced(actors)
+    fewer = with_computes(actors, announcement, body_of(announcement).terms.computes[:2])
+    network.handle(actors.clients[0], Received(actors.trainer_identity.id, fewer))
+    assert [fact.reason for fact in network.reported(Declined, actors.clients[0])] == ["trusted-computes"]
+    refused(network, actors.computes[2], actors.trainer_identity.id, fewer, "computes")
 
 
 def test_forged_announcements_are_dropped() -> None:
-    cast = TestFederation(4, 3)
-    network, announcement = only_announced(cast)
-    victim, trainer, body = cast.clients[0], cast.trainer_identity, body_of(announcement)
-    for signer in (stranger(), cast.compute_identities[0], cast.client_identities[1], cast.authority):
-        refused(network, victim, trainer.id, forged(cast, signer, body), "signature")
+    actors = TestFederation(4, 3)
+    network, announcement = only_announced(actors)
+    victim, trainer, body = actors.clients[0], actors.trainer_identity, body_of(announcement)
+    for signer in (stranger(), actors.compute_identities[0], actors.client_identities[1], actors.authority):
+        refused(network, victim, trainer.id, forged(actors, signer, body), "signature")
         own = msgspec.structs.replace(body, trainer=signer.id)
-        refused(network, victim, signer.id, forged(cast, signer, own), "unknown-trainer")
+        refused(network, victim, signer.id, forged(actors, signer, own), "unknown-trainer")
     assert network.actors[victim].ledger.charges == ()
 
 
@@ -136,23 +136,23 @@ def test_forged_announcements_are_dropped() -> None:
 
 def test_attack_37_declines_forged_in_others_names() -> None:
     """Else a trainer would expect fewer, and close early."""
-    cast = TestFederation(4, 3)
-    network, _ = only_announced(cast)
-    opened = announced(network, cast)
-    body = Decline(opened.body.round_id, opened.hash, cast.certificate(0), "busy", "", "")
-    for signer in (cast.client_identities[1], cast.trainer_identity, stranger()):
-        sealed = sealed_by(cast, signer, body, opened)
-        refused(network, cast.trainer_identity.id, cast.clients[0], sealed, "signature")
-    genuine = sealed_by(cast, cast.client_identities[0], body, opened)
-    refused(network, cast.trainer_identity.id, cast.clients[1], genuine, "sender")
-    expired = msgspec.structs.replace(body, certificate=cast.certificate(0, expires_ms=network.now_ms))
-    late = sealed_by(cast, cast.client_identities[0], expired, opened)
-    refused(network, cast.trainer_identity.id, cast.clients[0], late, "certificate")
-    other = msgspec.structs.replace(cast.federation, name="elsewhere")
-    foreign = enrol(cast.authority, other, cast.client_identities[0].public_key, 1 << 52)
+    actors = TestFederation(4, 3)
+    network, _ = only_announced(actors)
+    opened = announced(network, actors)
+    body = Decline(opened.body.round_id, opened.hash, actors.certificate(0), "busy", "", "")
+    for signer in (actors.client_identities[1], actors.trainer_identity, stranger()):
+        sealed = sealed_by(actors, signer, body, opened)
+        refused(network, actors.trainer_identity.id, actors.clients[0], sealed, "signature")
+    genuine = sealed_by(actors, actors.client_identities[0], body, opened)
+    refused(network, actors.trainer_identity.id, actors.clients[1], genuine, "sender")
+    expired = msgspec.structs.replace(body, certificate=actors.certificate(0, expires_ms=network.now_ms))
+    late = sealed_by(actors, actors.client_identities[0], expired, opened)
+    refused(network, actors.trainer_identity.id, actors.clients[0], late, "certificate")
+    other = msgspec.structs.replace(actors.federation, name="elsewhere")
+    foreign = enrol(actors.authority, other, actors.client_identities[0].public_key, 1 << 52)
     moved = msgspec.structs.replace(body, certificate=foreign)
-    sealed = sealed_by(cast, cast.client_identities[0], moved, opened)
-    refused(network, cast.trainer_identity.id, cast.clients[0], sealed, "signature")
+    sealed = sealed_by(actors, actors.client_identities[0], moved, opened)
+    refused(network, actors.trainer_identity.id, actors.clients[0], sealed, "signature")
 
 
 # Invitations
@@ -160,21 +160,21 @@ def test_attack_37_declines_forged_in_others_names() -> None:
 
 def invited_round(numbers: tuple[int, ...] = (0, 1, 2, 3)) -> tuple[TestFederation, Network]:
     """A mini-batch of which nobody has heard."""
-    cast = exact_cast(7, 3)
-    network = cast.network()
+    actors = exact_actors(7, 3)
+    network = actors.network()
     network.tamper = losing(Invitation)
-    begin(cast, network, invited=tuple(cast.clients[number] for number in numbers), clients_expected=0)
+    begin(actors, network, invited=tuple(actors.clients[number] for number in numbers), clients_expected=0)
     network.tamper = passing
-    return cast, network
+    return actors, network
 
 
 def test_a_relayed_batch_announcement_charges_nobody_else() -> None:
     """G3: a client checks its path before it charges; the announcement alone, or another's path, is nothing to it."""
-    cast, network = invited_round()
-    trainer = cast.trainer_identity.id
+    actors, network = invited_round()
+    trainer = actors.trainer_identity.id
     told = sent(network, Invitation)
     assert len(told) == 4
-    for victim in cast.clients[4:]:
+    for victim in actors.clients[4:]:
         for one in told:
             refused(network, victim, trainer, one.payload, "invited")
             bare = encode(decode_frame(one.payload).announcement)
@@ -184,7 +184,7 @@ def test_a_relayed_batch_announcement_charges_nobody_else() -> None:
         network.handle(one.to.id, Received(trainer, one.payload))
     network.advance(network.now_ms + 1000)
     assert the_sum(network).tolist() == [exact_sum(range(4))]
-    assert {who for who, fact in network.facts if isinstance(fact, Contributed)} == set(cast.clients[:4])
+    assert {who for who, fact in network.facts if isinstance(fact, Contributed)} == set(actors.clients[:4])
 
 
 @pytest.mark.parametrize(
@@ -193,19 +193,19 @@ def test_a_relayed_batch_announcement_charges_nobody_else() -> None:
      {"path": (bytes(32),) * 2}, {"path": (bytes(32),) * 32}],
 )  # fmt: skip
 def test_a_path_that_leads_elsewhere_invites_nobody(changes: dict[str, Any]) -> None:
-    cast, network = invited_round()
+    actors, network = invited_round()
     one = next(each for each in sent(network, Invitation) if decode_frame(each.payload).position == 0)
     wrong = encode(msgspec.structs.replace(decode_frame(one.payload), **changes))
-    refused(network, one.to.id, cast.trainer_identity.id, wrong, "invited")
+    refused(network, one.to.id, actors.trainer_identity.id, wrong, "invited")
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 13])
 def test_every_invited_clients_path_leads_to_the_root_and_no_other_ones(size: int) -> None:
     ids = [bytes((number,)) * 16 for number in range(size)]
-    cast = exact_cast(4, 2)
-    network, _ = begin(cast)
-    body = msgspec.structs.replace(announced(network, cast).body, invited=invitation_root(ids))
-    made = invitations(announced(network, cast).frame, ids)
+    actors = exact_actors(4, 2)
+    network, _ = begin(actors)
+    body = msgspec.structs.replace(announced(network, actors).body, invited=invitation_root(ids))
+    made = invitations(announced(network, actors).frame, ids)
     for holder in (*ids, b"\xff" * 16):
         for owner, invitation in made.items():
             if holder == owner:
@@ -219,16 +219,16 @@ def test_a_node_takes_the_ids_that_the_root_covers_and_contributions_of_nobody_e
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A client that was not invited, and runs other software, is refused by its holder."""
-    cast, network = invited_round()
-    trainer = cast.trainer_identity.id
-    opened = announced(network, cast)
-    hostile = network.actors[cast.clients[5]]
+    actors, network = invited_round()
+    trainer = actors.trainer_identity.id
+    opened = announced(network, actors)
+    hostile = network.actors[actors.clients[5]]
     genuine = decode_frame(sent(network, Invitation)[0].payload)
     monkeypatch.setattr(client_module, "check_invitation", lambda *_: None)
     made = sends(hostile.handle(Received(trainer, encode(genuine)), network.now_ms))
     (contribution,) = [one for one in made if isinstance(body_of(one.payload), Contribution)]
     refused(network, contribution.to.id, hostile.id, contribution.payload, "invited")
-    other = exact_cast(7, 3)
+    other = exact_actors(7, 3)
     late = other.network()
     late.tamper = losing(InvitedRound)
     begin(other, late, invited=other.clients[:4], clients_expected=0)
@@ -238,27 +238,27 @@ def test_a_node_takes_the_ids_that_the_root_covers_and_contributions_of_nobody_e
         refused(late, node, trainer, encode(InvitedRound(payload, clients)), "invited")
     refused(late, node, trainer, encode(InvitedRound(payload, frame.clients[:-1])))
     refused(late, node, trainer, encode(payload), "invited")
-    assert opened.body.invited == invitation_root(sorted(cast.clients[:4]))
+    assert opened.body.invited == invitation_root(sorted(actors.clients[:4]))
 
 
 def test_what_is_no_invited_round_of_the_trainers_is_dropped_and_its_own_is_taken() -> None:
     """Nobody, somebody where nobody is invited, another order, too many, and another sender."""
-    cast = exact_cast(6, 3)
-    network, node, trainer = cast.network(), cast.computes[0], cast.trainer_identity.id
+    actors = exact_actors(6, 3)
+    network, node, trainer = actors.network(), actors.computes[0], actors.trainer_identity.id
     network.tamper = losing(InvitedRound, Invitation)
-    _, request = begin(cast, network, invited=cast.clients[:4], clients_expected=0)
+    _, request = begin(actors, network, invited=actors.clients[:4], clients_expected=0)
     genuine = sent(network, InvitedRound, to=node)[0].payload
     frame = decode_frame(genuine)
     ids = [frame.clients[at : at + 16] for at in range(0, 64, 16)]
     for clients in (b"", b"".join(reversed(ids)), b"".join([ids[1], ids[0], *ids[2:]]), ids[0] + frame.clients):
         refused(network, node, trainer, encode(InvitedRound(frame.announcement, clients)), "invited")
     open_to_all = sign(
-        cast.trainer_identity,
-        cast.federation.id,
-        msgspec.structs.replace(announced(network, cast).body, invited=b"", round_id=bytes(16)),
+        actors.trainer_identity,
+        actors.federation.id,
+        msgspec.structs.replace(announced(network, actors).body, invited=b"", round_id=bytes(16)),
     )
     refused(network, node, trainer, encode(InvitedRound(open_to_all, frame.clients)), "invited")
-    for sender in (cast.computes[1], cast.clients[0], bytes(16)):
+    for sender in (actors.computes[1], actors.clients[0], bytes(16)):
         refused(network, node, sender, genuine, "sender")
     actor = network.actors[node]
     usual, actor._limits = actor._limits, msgspec.structs.replace(actor._limits, invited_max=3)
@@ -275,17 +275,17 @@ def test_what_is_no_invited_round_of_the_trainers_is_dropped_and_its_own_is_take
 
 def test_attack_52_a_flood_of_announcements_is_bounded_by_budget_and_limits() -> None:
     """It announces without end: a client charges what its policy allows, and open rounds are limited in number."""
-    cast = exact_cast(4, 3, policy=Policy(clients_min=1, honest_min=1, epsilon_per_period_max=2.0))
-    network = cast.network()
+    actors = exact_actors(4, 3, policy=Policy(clients_min=1, honest_min=1, epsilon_per_period_max=2.0))
+    network = actors.network()
     network.tamper = losing(Contribution, Announcement)
-    begin(cast, network)
-    victim, trainer = network.actors[cast.clients[0]], cast.trainer_identity
+    begin(actors, network)
+    victim, trainer = network.actors[actors.clients[0]], actors.trainer_identity
     victim._limits = msgspec.structs.replace(victim._limits, rounds_open_max=10)
-    node = network.actors[cast.computes[0]]
+    node = network.actors[actors.computes[0]]
     node._limits = msgspec.structs.replace(node._limits, rounds_open_max=10)
     announcement = sent(network, Announcement)[0].payload
     for number in range(30):
-        payload = resigned(cast, trainer, announcement, round_id=bytes((number,)) * 16)
+        payload = resigned(actors, trainer, announcement, round_id=bytes((number,)) * 16)
         for actor in (victim.id, node.id):
             network.handle(actor, Received(trainer.id, payload))
     assert accounting.compose(charge.mu for charge in victim.ledger.charges) <= accounting.mu_of(2.0, 1e-5)
@@ -295,59 +295,59 @@ def test_attack_52_a_flood_of_announcements_is_bounded_by_budget_and_limits() ->
 
 def test_attack_52_a_trainer_that_targets_one_client_meets_the_floors() -> None:
     """It invites one client and Sybils of its own making: n_min is announced, held against the floors of all."""
-    cast = exact_cast(4, 3, policy=Policy(clients_min=4, honest_min=2, epsilon_per_round_max=20))
-    network = cast.network()
+    actors = exact_actors(4, 3, policy=Policy(clients_min=4, honest_min=2, epsilon_per_round_max=20))
+    network = actors.network()
     network.deliver()
-    begin(cast, network, invited=cast.clients[:3], clients_expected=0, tolerated=0)
+    begin(actors, network, invited=actors.clients[:3], clients_expected=0, tolerated=0)
     until_the_end(network)
     assert {fact.reason for fact in network.reported(Declined)} == {"clients"}
-    begin(cast, network, tolerated=0, colluders=0)
+    begin(actors, network, tolerated=0, colluders=0)
     network.tamper = losing(Announcement)
-    begin(cast, network, tolerated=0)
-    lie = msgspec.structs.replace(announced(network, cast).body.terms, fewest=10)
-    payload = resigned(cast, cast.trainer_identity, sent(network, Announcement)[-1].payload, terms=lie)
+    begin(actors, network, tolerated=0)
+    lie = msgspec.structs.replace(announced(network, actors).body.terms, fewest=10)
+    payload = resigned(actors, actors.trainer_identity, sent(network, Announcement)[-1].payload, terms=lie)
     network.tamper = passing
-    for actor in (*cast.clients, *cast.computes):
-        network.handle(actor, Received(cast.trainer_identity.id, payload))
+    for actor in (*actors.clients, *actors.computes):
+        network.handle(actor, Received(actors.trainer_identity.id, payload))
     released = len(network.reported(Released))
     until_the_end(network)
     assert len(network.reported(Released)) == released, "a sum of four is below n_min = 10: nobody releases it"
 
 
 def test_deadlines_far_ahead_are_refused() -> None:
-    cast = TestFederation(4, 3)
-    network, announcement = only_announced(cast)
+    actors = TestFederation(4, 3)
+    network, announcement = only_announced(actors)
     for change in (
         {"commit_by_ms": network.now_ms + 365 * DAY_MS},
         {"commit_by_ms": body_of(announcement).close_by_ms},
     ):
-        far = resigned(cast, cast.trainer_identity, announcement, **change)
-        for actor in (cast.clients[0], cast.computes[0]):
-            refused(network, actor, cast.trainer_identity.id, far, "deadline")
+        far = resigned(actors, actors.trainer_identity, announcement, **change)
+        for actor in (actors.clients[0], actors.computes[0]):
+            refused(network, actor, actors.trainer_identity.id, far, "deadline")
 
 
 def test_a_reply_key_of_low_order_is_refused() -> None:
-    cast = TestFederation(4, 3)
-    network, announcement = only_announced(cast)
-    bad = resigned(cast, cast.trainer_identity, announcement, reply_key=bytes(KEY_BYTES))
-    for actor in (cast.clients[0], cast.computes[0]):
-        refused(network, actor, cast.trainer_identity.id, bad, "key")
+    actors = TestFederation(4, 3)
+    network, announcement = only_announced(actors)
+    bad = resigned(actors, actors.trainer_identity, announcement, reply_key=bytes(KEY_BYTES))
+    for actor in (actors.clients[0], actors.computes[0]):
+        refused(network, actor, actors.trainer_identity.id, bad, "key")
 
 
 def test_a_root_of_another_length_is_refused() -> None:
-    cast = TestFederation(4, 3)
-    network, announcement = only_announced(cast)
-    bad = resigned(cast, cast.trainer_identity, announcement, invited=bytes(16))
-    refused(network, cast.clients[0], cast.trainer_identity.id, bad, "invited")
+    actors = TestFederation(4, 3)
+    network, announcement = only_announced(actors)
+    bad = resigned(actors, actors.trainer_identity, announcement, invited=bytes(16))
+    refused(network, actors.clients[0], actors.trainer_identity.id, bad, "invited")
 
 
 @pytest.mark.parametrize(("back", "over", "refusal"), [(1, False, None), (1, True, "epoch"), (2, False, "epoch")])
 def test_a_compute_nodes_epoch_never_goes_back(back: int, over: bool, refusal: str | None) -> None:
     """A node restored from an old copy, or its old key replayed, is refused by whoever saw a newer one. Only the epoch
     before is good, in its time of grace: a round announced at its end may come after one of the new epoch."""
-    cast = TestFederation(4, 3)
-    network, announcement = only_announced(cast)
-    node, trainer = cast.compute_identities[0], cast.trainer_identity
+    actors = TestFederation(4, 3)
+    network, announcement = only_announced(actors)
+    node, trainer = actors.compute_identities[0], actors.trainer_identity
     keys = body_of(announcement).terms.computes
     old = body_of(encode(keys[0]))
     network.now_ms += DAY_MS * (back - 1)
@@ -355,35 +355,37 @@ def test_a_compute_nodes_epoch_never_goes_back(back: int, over: bool, refusal: s
     ended_ms = network.now_ms + 1 - Timing().epoch_grace_ms if over else network.now_ms + Timing().abort_grace_ms
     newer = msgspec.structs.replace(old, epoch=old.epoch + back, expires_ms=network.now_ms + DAY_MS)
     others = tuple(
-        sign(one, cast.federation.id, msgspec.structs.replace(body_of(encode(key)), expires_ms=network.now_ms + DAY_MS))
-        for one, key in zip(cast.compute_identities[1:], keys[1:], strict=True)
+        sign(
+            one, actors.federation.id, msgspec.structs.replace(body_of(encode(key)), expires_ms=network.now_ms + DAY_MS)
+        )
+        for one, key in zip(actors.compute_identities[1:], keys[1:], strict=True)
     )
     for number, key in ((1, newer), (2, msgspec.structs.replace(old, expires_ms=ended_ms))):
-        computes = (sign(node, cast.federation.id, key), *others)
-        payload = with_computes(cast, announcement, computes, round_id=bytes((number,)) * 16, **times)
+        computes = (sign(node, actors.federation.id, key), *others)
+        payload = with_computes(actors, announcement, computes, round_id=bytes((number,)) * 16, **times)
         if number == 2 and over:
-            refused(network, cast.clients[0], trainer.id, payload, refusal)
+            refused(network, actors.clients[0], trainer.id, payload, refusal)
         elif number == 2 and refusal is not None:
-            network.handle(cast.clients[0], Received(trainer.id, payload))
-            assert [fact.reason for fact in network.reported(Declined, cast.clients[0])] == [refusal]
+            network.handle(actors.clients[0], Received(trainer.id, payload))
+            assert [fact.reason for fact in network.reported(Declined, actors.clients[0])] == [refusal]
         else:
-            network.handle(cast.clients[0], Received(trainer.id, payload))
-            network.restart(cast.clients[0])  # it is remembered durably
-            assert network.actors[cast.clients[0]].phase(bytes((number,)) * 16) == "sent"
+            network.handle(actors.clients[0], Received(trainer.id, payload))
+            network.restart(actors.clients[0])  # it is remembered durably
+            assert network.actors[actors.clients[0]].phase(bytes((number,)) * 16) == "sent"
 
 
 # 26: servers that lie or are silent
 
 
-def lying(cast: TestFederation, network: Network, **changes: Any) -> None:
+def lying(actors: TestFederation, network: Network, **changes: Any) -> None:
     """Node 1 releases something else."""
-    liar = cast.compute_identities[1]
+    liar = actors.compute_identities[1]
 
     def lie(one: Envelope) -> list[Envelope]:
-        if one.sender != liar.id or sealed_kind(network, cast, one.payload) is not PartialSum:
+        if one.sender != liar.id or sealed_kind(network, actors, one.payload) is not PartialSum:
             return [one]
-        body = msgspec.structs.replace(unsealed(network, cast, one.payload), **changes)
-        return [changed(one, sealed_by(cast, liar, body, announced(network, cast)))]
+        body = msgspec.structs.replace(unsealed(network, actors, one.payload), **changes)
+        return [changed(one, sealed_by(actors, liar, body, announced(network, actors)))]
 
     network.tamper = lie
 
@@ -391,10 +393,10 @@ def lying(cast: TestFederation, network: Network, **changes: Any) -> None:
 @pytest.mark.parametrize("altered", [b"\xff" * 8, bytes(8)])
 def test_attack_26_an_altered_sum_changes_the_value_and_nothing_else(altered: bytes) -> None:
     """Documented limit: a Compute node can spoil the value undetected; it learns nothing by it."""
-    cast = exact_cast(4, 3)
-    network = cast.network()
-    lying(cast, network, vector=altered)
-    begin(cast, network)
+    actors = exact_actors(4, 3)
+    network = actors.network()
+    lying(actors, network, vector=altered)
+    begin(actors, network)
     assert len(results(network)) == 1
     assert the_sum(network).tolist() != [exact_sum(range(4))]
 
@@ -410,10 +412,10 @@ def test_attack_26_an_altered_sum_changes_the_value_and_nothing_else(altered: by
     ],
 )
 def test_a_partial_sum_that_does_not_fit_ends_the_round_in_words(changes: dict[str, Any], says: str) -> None:
-    cast = exact_cast(6, 3)
-    network = cast.network()
-    lying(cast, network, **changes)
-    begin(cast, network)
+    actors = exact_actors(6, 3)
+    network = actors.network()
+    lying(actors, network, **changes)
+    begin(actors, network)
     if changes.get("clients") == b"" and results(network):
         return  # the node holds nobody
     assert says in failures(network)[0].reason
@@ -421,13 +423,13 @@ def test_a_partial_sum_that_does_not_fit_ends_the_round_in_words(changes: dict[s
 
 def test_a_withheld_sum_means_nothing_is_learned() -> None:
     """A node that answers nobody: the trainer asks until the end, then the round has failed with the node's name."""
-    cast = exact_cast(4, 3)
-    network = cast.network()
-    silent = cast.computes[1]
+    actors = exact_actors(4, 3)
+    network = actors.network()
+    silent = actors.computes[1]
     network.tamper = lambda one: (
-        [] if one.sender == silent and sealed_kind(network, cast, one.payload) is PartialSum else [one]
+        [] if one.sender == silent and sealed_kind(network, actors, one.payload) is PartialSum else [one]
     )
-    begin(cast, network)
+    begin(actors, network)
     until_the_end(network)
     assert results(network) == []
     assert len(network.reported(Released)) == 3

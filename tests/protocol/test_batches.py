@@ -19,7 +19,7 @@ from scene import (
     PowerCuts,
     announced,
     begin,
-    exact_cast,
+    exact_actors,
     exact_sum,
     losing,
     refused,
@@ -126,9 +126,9 @@ def test_the_terms_of_a_batch_expect_the_batch() -> None:
 # Who is told, and who is heard
 
 
-def invite(cast: TestFederation, numbers: Iterable[int], network: Network | None = None, **changes: object):
-    invited = tuple(cast.clients[number] for number in numbers)
-    return begin(cast, network, invited=invited, **{"clients_expected": 0, **changes})
+def invite(actors: TestFederation, numbers: Iterable[int], network: Network | None = None, **changes: object):
+    invited = tuple(actors.clients[number] for number in numbers)
+    return begin(actors, network, invited=invited, **{"clients_expected": 0, **changes})
 
 
 @pytest.mark.parametrize(("batch", "tolerated", "colluders", "expected"), [
@@ -147,31 +147,31 @@ def test_a_batch_tolerates_as_large_a_part_as_a_round_of_everybody(
 
 
 def test_only_the_invited_are_told_and_the_sum_is_theirs() -> None:
-    cast = exact_cast(6)
-    network, _ = invite(cast, (4, 0, 2))
+    actors = exact_actors(6)
+    network, _ = invite(actors, (4, 0, 2))
     told = sent(network, Invitation)
-    assert sorted(one.to.id for one in told) == sorted(cast.clients[n] for n in (4, 0, 2))
+    assert sorted(one.to.id for one in told) == sorted(actors.clients[n] for n in (4, 0, 2))
     assert {one.to.channel for one in told} == {Channel.CLIENT}
     frames = [decode_frame(one.payload) for one in told]
     assert len({frame.announcement for frame in frames}) == 1, "one signed announcement"
     assert [frame.position for frame in frames] == [0, 1, 2], "and each one's path"
     assert network.now_ms - Network().now_ms == 50, "nobody else was waited for"
     assert the_sum(network) == pytest.approx(exact_sum((0, 2, 4)))
-    members = trainer_of(cast, network).contributors(told[0].round_id)
-    assert members == tuple(sorted(cast.clients[n] for n in (0, 2, 4)))
-    spent = [network.actors[client].ledger.spent().mu > 0 for client in cast.clients]
+    members = trainer_of(actors, network).contributors(told[0].round_id)
+    assert members == tuple(sorted(actors.clients[n] for n in (0, 2, 4)))
+    spent = [network.actors[client].ledger.spent().mu > 0 for client in actors.clients]
     assert spent == [True, False, True, False, True, False]
 
 
 def test_invitations_are_repeated_until_the_close() -> None:
     """The trainer does not know who has contributed, only how many have: it repeats them to all who did not decline."""
-    cast = exact_cast(6)
-    network = cast.network()
-    network.tamper = losing(Invitation, to=cast.clients[0])
-    invite(cast, (0, 1, 2), network, tolerated=0)
+    actors = exact_actors(6)
+    network = actors.network()
+    network.tamper = losing(Invitation, to=actors.clients[0])
+    invite(actors, (0, 1, 2), network, tolerated=0)
     network.advance(network.now_ms + 10_000)
     told = Counter(one.to.id for one in sent(network, Invitation))
-    assert told[cast.clients[0]] == told[cast.clients[1]] >= 3
+    assert told[actors.clients[0]] == told[actors.clients[1]] >= 3
     network.tamper = lambda one: [one]
     network.advance(network.now_ms + 20_000)
     assert len(results(network)) == 1
@@ -181,35 +181,35 @@ def test_invitations_are_repeated_until_the_close() -> None:
 
 
 def test_a_batch_goes_on_without_those_who_are_away() -> None:
-    cast = exact_cast(6)
-    network = cast.network()
-    network.crash(cast.clients[3])
-    invite(cast, (0, 1, 3, 4), network)
+    actors = exact_actors(6)
+    network = actors.network()
+    network.crash(actors.clients[3])
+    invite(actors, (0, 1, 3, 4), network)
     assert results(network) == []
     until_the_end(network)
     assert the_sum(network) == pytest.approx(exact_sum((0, 1, 4)))
 
 
 def test_a_decline_that_was_not_asked_for_is_dropped() -> None:
-    cast = exact_cast(6)
-    network = cast.network()
+    actors = exact_actors(6)
+    network = actors.network()
     network.tamper = losing(Invitation)
-    _, request = invite(cast, (0, 1, 2), network)
-    opened, identity = announced(network, cast), cast.client_identities[5]
-    body = Decline(request.round_id, opened.hash, cast.certificate(5), "no", "x", "y")
-    payload = sealed_by(cast, identity, body, opened)
-    refused(network, cast.trainer_identity.id, identity.id, payload, "invited")
-    refused(network, cast.trainer_identity.id, cast.clients[0], payload, "sender")
+    _, request = invite(actors, (0, 1, 2), network)
+    opened, identity = announced(network, actors), actors.client_identities[5]
+    body = Decline(request.round_id, opened.hash, actors.certificate(5), "no", "x", "y")
+    payload = sealed_by(actors, identity, body, opened)
+    refused(network, actors.trainer_identity.id, identity.id, payload, "invited")
+    refused(network, actors.trainer_identity.id, actors.clients[0], payload, "sender")
 
 
 def test_a_decline_of_an_invited_client_is_heard_and_it_is_not_waited_for() -> None:
-    cast = exact_cast(6)
-    network = cast.network()
-    network.tamper = losing(Invitation, to=cast.clients[0])
-    network, request = invite(cast, (0, 1, 2, 3), network)
-    opened, identity = announced(network, cast), cast.client_identities[0]
-    body = Decline(request.round_id, opened.hash, cast.certificate(0), "no", "x", "y")
-    network.handle(cast.trainer_identity.id, Received(identity.id, sealed_by(cast, identity, body, opened)))
+    actors = exact_actors(6)
+    network = actors.network()
+    network.tamper = losing(Invitation, to=actors.clients[0])
+    network, request = invite(actors, (0, 1, 2, 3), network)
+    opened, identity = announced(network, actors), actors.client_identities[0]
+    body = Decline(request.round_id, opened.hash, actors.certificate(0), "no", "x", "y")
+    network.handle(actors.trainer_identity.id, Received(identity.id, sealed_by(actors, identity, body, opened)))
     network.deliver()
     assert len([fact for fact in network.reported(Declined) if fact.client == identity.id]) == 1
     assert the_sum(network) == pytest.approx(exact_sum((1, 2, 3)))
@@ -217,28 +217,28 @@ def test_a_decline_of_an_invited_client_is_heard_and_it_is_not_waited_for() -> N
 
 @pytest.mark.parametrize("lost", [Invitation, Contribution, Progress, Close])
 def test_a_restarted_trainer_keeps_the_invitation(lost: type) -> None:
-    cast = exact_cast(6)
-    network = cast.network()
+    actors = exact_actors(6)
+    network = actors.network()
     network.tamper = losing(lost)
-    invite(cast, (1, 2, 5), network)
+    invite(actors, (1, 2, 5), network)
     network.tamper = lambda one: [one]
-    network.restart(cast.trainer_identity.id)
+    network.restart(actors.trainer_identity.id)
     until_the_end(network)
-    assert {one.to.id for one in sent(network, Invitation)} == {cast.clients[n] for n in (1, 2, 5)}
+    assert {one.to.id for one in sent(network, Invitation)} == {actors.clients[n] for n in (1, 2, 5)}
     assert the_sum(network) == pytest.approx(exact_sum((1, 2, 5)))
-    (charge,) = trainer_of(cast, network).ledger.charges
-    assert charge.clients == tuple(cast.clients[n] for n in (1, 2, 5))
+    (charge,) = trainer_of(actors, network).ledger.charges
+    assert charge.clients == tuple(actors.clients[n] for n in (1, 2, 5))
 
 
 def test_what_cannot_be_an_invitation_is_the_callers_mistake() -> None:
-    cast = exact_cast(6)
-    network = cast.network()
+    actors = exact_actors(6)
+    network = actors.network()
     network.deliver()
-    trainer, one = trainer_of(cast, network), cast.clients[0]
+    trainer, one = trainer_of(actors, network), actors.clients[0]
 
     def said(**changes: object) -> str:
         with pytest.raises(UsageError) as caught:
-            trainer.check_request(cast.request(**{"clients_expected": 0, **changes}), network.now_ms)
+            trainer.check_request(actors.request(**{"clients_expected": 0, **changes}), network.now_ms)
         return str(caught.value)
 
     assert "invited twice, or its id has not 16 bytes" in said(invited=(one, one))
@@ -269,17 +269,17 @@ def test_the_worst_is_over_the_clients_that_are_looked_at(borne: list[Cost], amo
 
 
 def epoch_lab() -> tuple[Lab, Network]:
-    cast = Lab(6, 3, mechanism=NoNoise())
-    network = cast.network()
+    actors = Lab(6, 3, mechanism=NoNoise())
+    network = actors.network()
     network.deliver()
-    return cast, network
+    return actors, network
 
 
-def refusal(cast: TestFederation, network: Network, numbers: Iterable[int], **changes: object) -> str | None:
-    invited = tuple(cast.clients[number] for number in numbers)
-    request = cast.request(invited=invited, clients_expected=0, **changes)
+def refusal(actors: TestFederation, network: Network, numbers: Iterable[int], **changes: object) -> str | None:
+    invited = tuple(actors.clients[number] for number in numbers)
+    request = actors.request(invited=invited, clients_expected=0, **changes)
     try:
-        trainer_of(cast, network).check_request(request, network.now_ms)
+        trainer_of(actors, network).check_request(request, network.now_ms)
     except BudgetError as error:
         return str(error)
     return None
@@ -287,72 +287,74 @@ def refusal(cast: TestFederation, network: Network, numbers: Iterable[int], **ch
 
 def test_epochs_cost_each_client_its_own_rounds_and_no_more_are_let_through() -> None:
     """The account has room for two rounds: four batches of half of the clients, two epochs; not for a third use."""
-    cast, network = epoch_lab()
+    actors, network = epoch_lab()
     for numbers in ((0, 1, 2), (3, 4, 5), (0, 2, 4), (1, 3)):
-        assert refusal(cast, network, numbers, tolerated=0) is None
-        invite(cast, numbers, network, tolerated=0)
+        assert refusal(actors, network, numbers, tolerated=0) is None
+        invite(actors, numbers, network, tolerated=0)
     assert len(results(network)) == 4
-    ledger = trainer_of(cast, network).ledger
+    ledger = trainer_of(actors, network).ledger
     assert ledger.spent().mu == pytest.approx(MU * 2**0.5)
-    assert ledger.spent(of=[cast.clients[5]]).mu == pytest.approx(MU)
-    left = trainer_of(cast, network)._account._limit.left(ledger, network.now_ms)
-    assert refusal(cast, network, (0, 5), tolerated=0) == (
+    assert ledger.spent(of=[actors.clients[5]]).mu == pytest.approx(MU)
+    left = trainer_of(actors, network)._account._limit.left(ledger, network.now_ms)
+    assert refusal(actors, network, (0, 5), tolerated=0) == (
         "the federation's account: found a total of epsilon "
         f"{at_least(accounting.epsilon_of(MU * 3**0.5, 1e-6))} with this round; "
         f"expected <= 1.6 at delta 1e-06 in 365 days; "
         f"at most {at_most(left)} is left; ask for less, wait, or raise epsilon of [account]"
     ), "client 0 was in two rounds"
     with pytest.raises(BudgetError):
-        trainer_of(cast, network).check_request(cast.request(), network.now_ms)
-    trainer_of(cast, network).check_job([PrivacyCost.of_mu(MU)], network.now_ms, invited=[cast.clients[5]])
+        trainer_of(actors, network).check_request(actors.request(), network.now_ms)
+    trainer_of(actors, network).check_job([PrivacyCost.of_mu(MU)], network.now_ms, invited=[actors.clients[5]])
     with pytest.raises(BudgetError):
-        trainer_of(cast, network).check_job([PrivacyCost.of_mu(MU)] * 2, network.now_ms, invited=[cast.clients[5]])
+        trainer_of(actors, network).check_job([PrivacyCost.of_mu(MU)] * 2, network.now_ms, invited=[actors.clients[5]])
 
 
 def test_a_round_of_everybody_counts_for_all_of_a_batch() -> None:
-    cast, network = epoch_lab()
-    begin(cast, network)
-    invite(cast, (0, 1, 2), network)
-    assert refusal(cast, network, (0, 4, 5)) is not None
-    assert refusal(cast, network, (3, 4, 5)) is None
-    invite(cast, (3, 4, 5), network)
-    assert refusal(cast, network, (3, 4), tolerated=0) is not None
-    assert trainer_of(cast, network).ledger.spent().mu == pytest.approx(MU * 2**0.5)
+    actors, network = epoch_lab()
+    begin(actors, network)
+    invite(actors, (0, 1, 2), network)
+    assert refusal(actors, network, (0, 4, 5)) is not None
+    assert refusal(actors, network, (3, 4, 5)) is None
+    invite(actors, (3, 4, 5), network)
+    assert refusal(actors, network, (3, 4), tolerated=0) is not None
+    assert trainer_of(actors, network).ledger.spent().mu == pytest.approx(MU * 2**0.5)
 
 
 def test_the_charge_of_a_batch_comes_back_to_its_clients() -> None:
-    cast, network = epoch_lab()
+    actors, network = epoch_lab()
     network.tamper = losing(Contribution)
-    _, request = invite(cast, (0, 1, 2), network)
+    _, request = invite(actors, (0, 1, 2), network)
     network.tamper = lambda one: ()
-    ledger = trainer_of(cast, network).ledger
+    ledger = trainer_of(actors, network).ledger
     assert ledger.is_charged(request.round_id)
     for node in range(3):
-        network.handle(cast.trainer_identity.id, Received(*abort_of(cast, network, node)))
+        network.handle(actors.trainer_identity.id, Received(*abort_of(actors, network, node)))
     assert not ledger.is_charged(request.round_id)
     assert ledger.spent().mu == 0
 
 
 def test_an_invitation_is_stored_with_its_round() -> None:
-    cast = exact_cast(6)
-    network = cast.network()
+    actors = exact_actors(6)
+    network = actors.network()
     network.tamper = losing(Contribution)
-    _, request = invite(cast, (1, 3, 4), network)
-    stored = network.stores[cast.trainer_identity.id][ROUNDS, request.round_id]
-    assert msgspec.msgpack.decode(stored, type=StoredRound).request.invited == tuple(cast.clients[n] for n in (1, 3, 4))
+    _, request = invite(actors, (1, 3, 4), network)
+    stored = network.stores[actors.trainer_identity.id][ROUNDS, request.round_id]
+    assert msgspec.msgpack.decode(stored, type=StoredRound).request.invited == tuple(
+        actors.clients[n] for n in (1, 3, 4)
+    )
 
 
 def test_dca_ledger_tells_the_account_of_the_worst_off_client(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cast, network = epoch_lab()
-    begin(cast, network)
+    actors, network = epoch_lab()
+    begin(actors, network)
     for numbers in ((0, 1, 2), (3, 4, 5)):
-        invite(cast, numbers, network)
+        invite(actors, numbers, network)
 
     async def save() -> None:
         store = SqliteStore(tmp_path / "trainer.db", bytes(32))
-        records = network.stores[cast.trainer_identity.id].items()
+        records = network.stores[actors.trainer_identity.id].items()
         await store.commit([Persist(table, key, value) for (table, key), value in records])
         await store.close()
 
@@ -379,15 +381,15 @@ def test_power_failures_never_spend_more_of_a_client_than_its_own_batches() -> N
     while kills < KILLS:
         seed += 1
         generator = random.Random(seed)
-        cast = Lab(6, 2, mechanism=NoNoise())
-        network = cast.network(PowerCuts(generator))
+        actors = Lab(6, 2, mechanism=NoNoise())
+        network = actors.network(PowerCuts(generator))
         network.deliver()
-        trainer = cast.trainer_identity.id
+        trainer = actors.trainer_identity.id
         network.victims = {trainer}
         for _ in range(5):
             if trainer not in network.down:
-                invited = tuple(generator.sample(cast.clients, 3))
-                request = cast.request(invited=invited, clients_expected=0, epsilon=0.9)
+                invited = tuple(generator.sample(actors.clients, 3))
+                request = actors.request(invited=invited, clients_expected=0, epsilon=0.9)
                 network.command(trainer, request)
             network.deliver_some(generator.randint(5, 60))
             network.restart_some(0.5)
@@ -395,7 +397,7 @@ def test_power_failures_never_spend_more_of_a_client_than_its_own_batches() -> N
         network.restart_some(1.0)
         until_the_end(network)
         kills += network.kills["before"] + network.kills["after"] + network.kills["between"]
-        ledger, spent = trainer_of(cast, network).ledger, defaultdict(float)
+        ledger, spent = trainer_of(actors, network).ledger, defaultdict(float)
         for who, fact in network.facts:
             if isinstance(fact, Contributed):
                 assert who in ledger[fact.round_id].clients, "nobody shares whom the account does not charge"

@@ -11,7 +11,7 @@ from scene import (
     EASY,
     announced,
     begin,
-    exact_cast,
+    exact_actors,
     forged,
     hand_over,
     ignored,
@@ -59,16 +59,16 @@ class Scene:
     """Client 0 of four, brought to a phase; the rest of the round goes on as far as it can."""
 
     def __init__(self, phase: str) -> None:
-        self.cast = TestFederation(4, 3, policy=Policy(computes_min=9) if phase == "declined" else None)
-        self.client = self.cast.clients[0]
-        self.network = self.cast.network()
+        self.actors = TestFederation(4, 3, policy=Policy(computes_min=9) if phase == "declined" else None)
+        self.client = self.actors.clients[0]
+        self.network = self.actors.network()
         self.network.tamper = losing(*{"sent": (Receipt, Close), "kept": (Close,)}.get(phase, ()))
         if phase == "missed":
             self.network.tamper = losing(Contribution, sender=self.client)
         if phase == "new":
             self.network.tamper = losing(Announcement, to=b"")  # the broadcast
-        begin(self.cast, self.network, tolerated=1 if phase == "missed" else 0)
-        self.opened = announced(self.network, self.cast)
+        begin(self.actors, self.network, tolerated=1 if phase == "missed" else 0)
+        self.opened = announced(self.network, self.actors)
         self.round_id = self.opened.body.round_id
         if phase == "missed":
             self.network.advance(self.network.now_ms + 1000)
@@ -83,8 +83,8 @@ class Scene:
         """A round whose nodes all abort."""
         scene = Scene("kept")
         for node in range(3):
-            scene.network.handle(scene.client, Received(*abort_of(scene.cast, scene.network, node)))
-        self.cast, self.opened, self.round_id = scene.cast, scene.opened, scene.round_id
+            scene.network.handle(scene.client, Received(*abort_of(scene.actors, scene.network, node)))
+        self.actors, self.opened, self.round_id = scene.actors, scene.opened, scene.round_id
         return scene.network
 
     @property
@@ -97,18 +97,18 @@ class Scene:
 
     def message(self, event: str, node: int = 0) -> tuple[bytes, bytes]:
         """(sender, payload) of a valid message of that kind."""
-        identity = self.cast.compute_identities[node]
+        identity = self.actors.compute_identities[node]
         match event:
             case "announcement":
-                return self.cast.trainer_identity.id, encode(self.opened.frame)
+                return self.actors.trainer_identity.id, encode(self.opened.frame)
             case "charge reused":
                 body = ChargeReused(self.round_id, self.opened.hash, self.client, 1, 1)
-                return identity.id, forged(self.cast, identity, body)
+                return identity.id, forged(self.actors, identity, body)
             case "receipt":
                 known = sent(self.network, Receipt, to=self.client)
                 return self.holder, known[0].payload if known else encode(Receipt(self.round_id, bytes(16), bytes(16)))
             case _:
-                return abort_of(self.cast, self.network, node)
+                return abort_of(self.actors, self.network, node)
 
 
 def is_legal(phase: str, event: str) -> bool:
@@ -250,26 +250,26 @@ def test_a_client_that_starts_again_asks_for_aborts_once_the_round_has_ended(pha
     assert sent(scene.network, AbortWanted, sender=scene.client) == []
     scene.network.advance(scene.opened.body.commit_by_ms + 5_000)
     asked = sent(scene.network, AbortWanted, sender=scene.client)
-    assert {one.to.id for one in asked} == set(scene.cast.computes)
+    assert {one.to.id for one in asked} == set(scene.actors.computes)
 
 
 def test_one_missed_round_stops_no_client_from_taking_part_in_200_more() -> None:
     """Without word that it was late, its charge number would block the client 64 charges later (§4.3)."""
-    cast = exact_cast(4, 2, policy=EASY)
-    network, client = cast.network(), cast.clients[0]
+    actors = exact_actors(4, 2, policy=EASY)
+    network, client = actors.network(), actors.clients[0]
     network.tamper = losing(Contribution, sender=client)
-    begin(cast, network)
+    begin(actors, network)
     network.advance(network.now_ms + 1000)
     network.tamper = passing
     hand_over(network, sent(network, Contribution, sender=client)[0])
     for _ in range(200):
-        begin(cast, network)
+        begin(actors, network)
     assert [len(network.reported(kind, client)) for kind in (Missed, Acknowledged, Declined)] == [1, 200, 0]
 
 
 def test_closing_forgets_the_round_and_keeps_the_charge() -> None:
     scene = Scene("sent")
-    scene.network.down |= set(scene.cast.computes)
+    scene.network.down |= set(scene.actors.computes)
     until_the_end(scene.network)
     assert scene.actor.phase(scene.round_id) == "new"
     assert {table for table, _ in scene.network.stores[scene.client]} == KEPT_TABLES
@@ -286,7 +286,7 @@ def test_no_row_is_read_to_decline() -> None:
 def test_a_restart_resumes_the_timers() -> None:
     scene = Scene("sent")
     records = [(table, key, value) for (table, key), value in scene.network.stores[scene.client].items()]
-    effects = scene.cast.client(0, records).handle(Started(), scene.network.now_ms)
+    effects = scene.actors.client(0, records).handle(Started(), scene.network.now_ms)
     assert {effect.timer.purpose for effect in effects if isinstance(effect, SetTimer)} >= {"close", "resend", "epoch"}
     (again,) = [send for send in sends(effects) if not send.retain]
     assert again.payload == sent(scene.network, Contribution, sender=scene.client)[0].payload
@@ -296,11 +296,11 @@ def test_epoch_keys_are_deleted_with_their_epoch_also_by_a_client_that_does_noth
     """Forward secrecy: who opens the device a day later finds no key to the recorded contributions."""
     scene = Scene("kept")
     ring = scene.actor._session._keys
-    epoch, expires_ms = ring.epoch, ring.expires_ms + scene.cast.timing.epoch_grace_ms
+    epoch, expires_ms = ring.epoch, ring.expires_ms + scene.actors.timing.epoch_grace_ms
     key = ("epoch", epoch.to_bytes(4, "big"))
     scene.network.advance(expires_ms - 1)
     assert key in scene.network.stores[scene.client]
-    scene.network.advance(expires_ms + scene.cast.timing.hello_spread_ms)
+    scene.network.advance(expires_ms + scene.actors.timing.hello_spread_ms)
     assert key not in scene.network.stores[scene.client]
     assert ring.key(epoch) is None
 
@@ -308,6 +308,6 @@ def test_epoch_keys_are_deleted_with_their_epoch_also_by_a_client_that_does_noth
 def test_a_key_that_expired_while_the_device_was_off_is_deleted_at_its_start() -> None:
     scene = Scene("kept")
     records = [(table, key, value) for (table, key), value in scene.network.stores[scene.client].items()]
-    over_ms = scene.actor._session._keys.expires_ms + scene.cast.timing.epoch_grace_ms
-    effects = scene.cast.client(0, records).handle(Started(), over_ms)
+    over_ms = scene.actor._session._keys.expires_ms + scene.actors.timing.epoch_grace_ms
+    effects = scene.actors.client(0, records).handle(Started(), over_ms)
     assert "epoch" in [effect.table for effect in effects if isinstance(effect, Forget)]

@@ -8,7 +8,7 @@ from scene import (
     announced,
     begin,
     body_of,
-    exact_cast,
+    exact_actors,
     exact_sum,
     forged,
     forged_list,
@@ -74,14 +74,14 @@ class Scene:
     """The holder of client 0 among three nodes, brought to a phase with four clients."""
 
     def __init__(self, phase: str) -> None:
-        self.cast = exact_cast(4, 3)
-        self.network = self.cast.network()
+        self.actors = exact_actors(4, 3)
+        self.network = self.actors.network()
         self.network.tamper = losing(*LOST.get(phase, ()), *([Contribution] if phase == "new" else []))
-        begin(self.cast, self.network)
-        self.opened = announced(self.network, self.cast)
+        begin(self.actors, self.network)
+        self.opened = announced(self.network, self.actors)
         self.round_id = self.opened.body.round_id
-        self.node = self.opened.holder(self.cast.clients[0]).id
-        self.peer = next(one for one in self.cast.compute_identities if one.id != self.node)
+        self.node = self.opened.holder(self.actors.clients[0]).id
+        self.peer = next(one for one in self.actors.compute_identities if one.id != self.node)
         if phase == "aborted":
             self.fire("commit")
         assert self.actor.phase(self.round_id) == phase
@@ -94,7 +94,7 @@ class Scene:
         return self.network.actors[self.node]
 
     def contribution(self) -> tuple[bytes, bytes]:
-        client = self.cast.clients[0]
+        client = self.actors.clients[0]
         known = sent(self.network, Contribution, sender=client)
         made = known[0].payload if known else encode(Contribution(self.round_id, bytes(16), bytes(64)))
         return client, made
@@ -103,17 +103,17 @@ class Scene:
         known = sent(self.network, FrozenList, sender=self.peer.id, to=self.node)
         if known:
             return self.peer.id, known[0].payload
-        like = Envelope(self.peer.id, Send(self.opened.holder(self.cast.clients[0]), self.round_id, b""))
-        return self.peer.id, forged_list(self.network, self.cast, like, b"", b"").payload
+        like = Envelope(self.peer.id, Send(self.opened.holder(self.actors.clients[0]), self.round_id, b""))
+        return self.peer.id, forged_list(self.network, self.actors, like, b"", b"").payload
 
     def answer(self) -> tuple[bytes, bytes]:
         known = sent(self.network, Answer, sender=self.peer.id, to=self.node)
         body = Answer(self.round_id, self.opened.hash, (bytes(32),) * 3, b"")
-        return self.peer.id, known[0].payload if known else forged(self.cast, self.peer, body)
+        return self.peer.id, known[0].payload if known else forged(self.actors, self.peer, body)
 
     def message(self, event: str) -> tuple[bytes, bytes]:
         """(sender, payload) of a valid message of that kind."""
-        trainer, head = self.cast.trainer_identity, (self.round_id, self.opened.hash)
+        trainer, head = self.actors.trainer_identity, (self.round_id, self.opened.hash)
         match event:
             case "announcement":
                 return trainer.id, encode(self.opened.frame)
@@ -124,12 +124,12 @@ class Scene:
             case "answer":
                 return self.answer()
             case "close":
-                return trainer.id, forged(self.cast, trainer, Close(*head))
+                return trainer.id, forged(self.actors, trainer, Close(*head))
             case "query":
-                return trainer.id, forged(self.cast, trainer, Query(*head))
+                return trainer.id, forged(self.actors, trainer, Query(*head))
             case _:
                 body = Abort(*head, self.peer.id, "too-few", "2 of 4", 2, 3, ())
-                return self.peer.id, forged(self.cast, self.peer, body)
+                return self.peer.id, forged(self.actors, self.peer, body)
 
 
 def is_legal(phase: str, event: str) -> bool:
@@ -183,7 +183,7 @@ def test_a_compute_node_takes_no_commands(phase: str) -> None:
 def test_a_restart_restores_the_phase_and_all_that_was_promised(phase: str) -> None:
     scene = Scene(phase)
     before = scene.actor._rounds[scene.round_id]
-    scene.network.down |= set(scene.cast.computes) - {scene.node} | {scene.cast.trainer_identity.id}
+    scene.network.down |= set(scene.actors.computes) - {scene.node} | {scene.actors.trainer_identity.id}
     scene.network.restart(scene.node)
     after = scene.actor._rounds[scene.round_id]
     assert (after.stored, after.kept) == (before.stored, before.kept)
@@ -221,10 +221,10 @@ def tables(effects: list) -> list:
 
 
 def test_a_contribution_is_durable_before_its_receipt_leaves() -> None:
-    cast = exact_cast(4, 3)
-    network = cast.network()
+    actors = exact_actors(4, 3)
+    network = actors.network()
     network.tamper = losing(Contribution)
-    begin(cast, network)
+    begin(actors, network)
     one = sent(network, Contribution)[0]
     effects = network.actors[one.to.id].handle(Received(one.sender, one.payload), network.now_ms)
     assert tables(effects)[:2] == ["contribution", Send]
@@ -234,19 +234,19 @@ def test_a_contribution_is_durable_before_its_receipt_leaves() -> None:
 
 def test_contributions_that_overtook_their_announcement_are_taken_with_it() -> None:
     """Without waiting for the clients to send again; what does not open is dropped alone."""
-    cast = exact_cast(4, 3)
-    network = cast.network()
-    network.tamper = lambda one: [] if kind_of(one) is Announcement and one.to.id in cast.computes else [one]
-    begin(cast, network)
+    actors = exact_actors(4, 3)
+    network = actors.network()
+    network.tamper = lambda one: [] if kind_of(one) is Announcement and one.to.id in actors.computes else [one]
+    begin(actors, network)
     made = sent(network, Contribution)
     forged_one = Contribution(made[0].round_id, bytes(16), bytes(64))
-    network.handle(made[0].to.id, Received(cast.computes[0], encode(forged_one)))
+    network.handle(made[0].to.id, Received(actors.computes[0], encode(forged_one)))
     assert sent(network, Receipt) == [], "nothing is promised yet"
     network.tamper = passing
     for one in sent(network, Announcement):
-        if one.to.id in cast.computes:
+        if one.to.id in actors.computes:
             network.handle(one.to.id, Received(one.sender, one.payload))
-    network.advance(network.now_ms + cast.timing.progress_ms)
+    network.advance(network.now_ms + actors.timing.progress_ms)
     assert len(sent(network, Contribution)) == len(made) == 4
     assert network.actors[made[0].to.id].dropped.total() == 1
     assert [result.value.tolist() for result in results(network)] == [[exact_sum(range(4))]]
@@ -281,13 +281,13 @@ def test_the_final_word_is_durable_before_it_leaves_and_the_contributions_go_wit
 @pytest.mark.parametrize("phase", ["frozen", "answered", "released"])
 def test_a_contribution_after_the_freeze_is_told_that_it_was_late(phase: str) -> None:
     """By the key that it came with: nobody else can say so. Nothing of it is kept."""
-    cast = exact_cast(5, 3)
-    network, late = cast.network(), cast.clients[4]
+    actors = exact_actors(5, 3)
+    network, late = actors.network(), actors.clients[4]
     lost = losing(*LOST.get(phase, ()))
     network.tamper = lambda one: [] if (one.sender, kind_of(one)) == (late, Contribution) else lost(one)
-    begin(cast, network)
+    begin(actors, network)
     network.advance(network.now_ms + 1000)
-    (made, opened) = sent(network, Contribution, sender=late)[0], announced(network, cast)
+    (made, opened) = sent(network, Contribution, sender=late)[0], announced(network, actors)
     node = network.actors[made.to.id]
     assert node.phase(made.round_id) == phase
     before = snapshot(node)
@@ -334,7 +334,7 @@ def test_an_answer_has_room_for_an_objection_to_every_entry_and_no_more(more: in
     most = 4 * scene.opened.body.terms.most * 3
     sender, payload = scene.answer()
     longer = msgspec.structs.replace(body_of(payload), objections=bytes(most + more))
-    payload = forged(scene.cast, scene.peer, longer)
+    payload = forged(scene.actors, scene.peer, longer)
     if more:
         refused(scene.network, scene.node, sender, payload, "answer")
     else:
@@ -350,8 +350,8 @@ def test_an_abort_for_other_list_hashes_shows_headers_and_neither_lists_nor_answ
     scene.network.tamper = passing
     for one in sent(scene.network, Answer, to=scene.node):
         body = msgspec.structs.replace(body_of(one.payload), lists=(bytes(32),) * 3)
-        identity = next(each for each in scene.cast.compute_identities if each.id == one.sender)
-        scene.network.handle(scene.node, Received(one.sender, forged(scene.cast, identity, body)))
+        identity = next(each for each in scene.actors.compute_identities if each.id == one.sender)
+        scene.network.handle(scene.node, Received(one.sender, forged(scene.actors, identity, body)))
     (abort,) = sent(scene.network, Abort, sender=scene.node)
     body = body_of(abort.payload)
     shown = [decode_body(frame.body) for frame in body.evidence]
@@ -363,11 +363,11 @@ def test_an_abort_for_other_list_hashes_shows_headers_and_neither_lists_nor_answ
 def test_one_abort_of_each_node_is_kept_and_given_to_clients_with_a_session_alone() -> None:
     """A peer with two different aborts crowds out nobody, and a stranger gets the question for its session alone."""
     scene = Scene("aborted")
-    (other,) = [one for one in scene.cast.compute_identities if one.id not in (scene.node, scene.peer.id)]
+    (other,) = [one for one in scene.actors.compute_identities if one.id not in (scene.node, scene.peer.id)]
     head = (scene.round_id,)
     for identity, detail in ((scene.peer, "first"), (scene.peer, "second"), (scene.peer, "third"), (other, "last")):
         body = Abort(*head, scene.opened.hash, identity.id, "too-few", detail, 2, 3, ())
-        scene.network.handle(scene.node, Received(identity.id, forged(scene.cast, identity, body)))
+        scene.network.handle(scene.node, Received(identity.id, forged(scene.actors, identity, body)))
     client, contribution = scene.contribution()
     given = sends(scene.actor.handle(Received(client, contribution), scene.network.now_ms))
     assert [(one.to.id, body_of(one.payload).compute) for one in given] == [
@@ -391,11 +391,11 @@ def test_lists_go_to_each_peer_with_its_own_tags_alone() -> None:
 
 @pytest.mark.parametrize("silent", [0, 2])
 def test_a_silent_peer_means_an_abort_that_names_it(silent: int) -> None:
-    cast = exact_cast(4, 3)
-    network = cast.network()
-    mute = losing(FrozenList, sender=cast.computes[silent])
+    actors = exact_actors(4, 3)
+    network = actors.network()
+    mute = losing(FrozenList, sender=actors.computes[silent])
     network.tamper = lambda one: [] if isinstance(body_of(one.payload), Abort) else mute(one)
-    begin(cast, network)
+    begin(actors, network)
     network.advance(network.now_ms + 200_000)
     details = [fact.detail for fact in network.reported(facts.NodeAborted)]
     assert any(f"no list from compute-{silent} at commit_by" in detail for detail in details)
@@ -403,22 +403,23 @@ def test_a_silent_peer_means_an_abort_that_names_it(silent: int) -> None:
 
 
 def test_a_new_epoch_publishes_a_new_key_and_deletes_the_old_one() -> None:
-    cast = TestFederation(4, 2)
-    network = cast.network()
-    first = body_of(sent(network, EpochKey, cast.computes[0])[0].payload)
+    actors = TestFederation(4, 2)
+    network = actors.network()
+    first = body_of(sent(network, EpochKey, actors.computes[0])[0].payload)
     network.advance(first.expires_ms + GRACE_MS)
     made = {
-        body.epoch: body.public for body in (body_of(one.payload) for one in sent(network, EpochKey, cast.computes[0]))
+        body.epoch: body.public
+        for body in (body_of(one.payload) for one in sent(network, EpochKey, actors.computes[0]))
     }
     assert sorted(made) == [first.epoch, first.epoch + 1]
     assert len(set(made.values())) == 2
-    stored = [key for table, key in network.stores[cast.computes[0]] if table == "epoch"]
+    stored = [key for table, key in network.stores[actors.computes[0]] if table == "epoch"]
     assert stored == [(first.epoch + 1).to_bytes(4, "big")]
 
 
 def test_randomness_is_an_argument() -> None:
     """Two nodes of one stream write the same bytes."""
-    cast = TestFederation(4, 2)
-    nodes = [ComputeNode(cast.compute_identities[0], cast.federation, random=seeded("same")) for _ in range(2)]
+    actors = TestFederation(4, 2)
+    nodes = [ComputeNode(actors.compute_identities[0], actors.federation, random=seeded("same")) for _ in range(2)]
     first, second = (node.handle(Started(), 10**12) for node in nodes)
     assert first == second

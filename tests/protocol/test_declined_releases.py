@@ -27,32 +27,32 @@ DECLINED = (
 @pytest.mark.parametrize("everybody", [True, False])
 def test_hardening_10_where_all_decline_the_account_gets_its_charge_back(everybody: bool) -> None:
     """Each has signed that it declines, and so released nothing. All are the invited ones, or as many as expected."""
-    cast = Hospitals(2, policy=NARROW)
-    changes = {} if everybody else {"invited": cast.clients, "clients_expected": 0}
-    network, request = begin(cast, **changes)
+    actors = Hospitals(2, policy=NARROW)
+    changes = {} if everybody else {"invited": actors.clients, "clients_expected": 0}
+    network, request = begin(actors, **changes)
     (failure,) = failures(network)
     assert (failure.reason, failure.declined) == (DECLINED, True)
-    assert network.reported(facts.ChargeReturned, cast.trainer_identity.id)
-    account = trainer_of(cast, network).ledger
+    assert network.reported(facts.ChargeReturned, actors.trainer_identity.id)
+    account = trainer_of(actors, network).ledger
     assert not account.is_charged(request.round_id)
-    network.restart(cast.trainer_identity.id)
-    assert not trainer_of(cast, network).ledger.is_charged(request.round_id)
+    network.restart(actors.trainer_identity.id)
+    assert not trainer_of(actors, network).ledger.is_charged(request.round_id)
     assert failures(network)[1] == failure, "told again, in the same words"
-    assert not trainer_of(cast, network).is_settling(network.now_ms)
-    begin(cast, network, invited=cast.clients[:2], clients_expected=1)
-    assert trainer_of(cast, network).ledger.charges[-1].returned, "the second decline came after the end"
+    assert not trainer_of(actors, network).is_settling(network.now_ms)
+    begin(actors, network, invited=actors.clients[:2], clients_expected=1)
+    assert trainer_of(actors, network).ledger.charges[-1].returned, "the second decline came after the end"
 
 
 def test_hardening_10_a_policy_that_is_widened_lets_the_next_round_through() -> None:
-    cast = Hospitals(2, policy=NARROW)
-    cast.account = BudgetLimit(epsilon=1.0, delta=1e-6)  # room for one round
-    network, _ = begin(cast)
-    cast.policy = OPEN
-    for client in cast.clients:
+    actors = Hospitals(2, policy=NARROW)
+    actors.account = BudgetLimit(epsilon=1.0, delta=1e-6)  # room for one round
+    network, _ = begin(actors)
+    actors.policy = OPEN
+    for client in actors.clients:
         network.restart(client)
-    begin(cast, network)
-    assert [node.contributors for node in results(network)[0].nodes] == [index + 2 for index in by_id(cast)]
-    assert [charge.returned for charge in trainer_of(cast, network).ledger.charges] == [True, False]
+    begin(actors, network)
+    assert [node.contributors for node in results(network)[0].nodes] == [index + 2 for index in by_id(actors)]
+    assert [charge.returned for charge in trainer_of(actors, network).ledger.charges] == [True, False]
 
 
 def one_more_than_expected(*silent: int) -> tuple[Hospitals, Network, OpenRound, dict[bytes, list[Envelope]]]:
@@ -61,16 +61,16 @@ def one_more_than_expected(*silent: int) -> tuple[Hospitals, Network, OpenRound,
     Args:
         silent: whose answers are held back; they come with the round, by client.
     """
-    cast = Hospitals(3)
-    closed = cast.client
+    actors = Hospitals(3)
+    closed = actors.client
 
     def client(index: int, records: Any = ()) -> Any:
-        cast.policy = OPEN if index == 2 else NARROW
+        actors.policy = OPEN if index == 2 else NARROW
         return closed(index, records)
 
-    cast.client = client  # type: ignore[method-assign]
-    network = cast.network()
-    held_back: dict[bytes, list[Envelope]] = {cast.clients[index]: [] for index in silent}
+    actors.client = client  # type: ignore[method-assign]
+    network = actors.network()
+    held_back: dict[bytes, list[Envelope]] = {actors.clients[index]: [] for index in silent}
 
     def tamper(one: Envelope) -> list[Envelope]:
         if one.sender not in held_back or not isinstance(body_of(one.payload), Sealed):
@@ -79,24 +79,24 @@ def one_more_than_expected(*silent: int) -> tuple[Hospitals, Network, OpenRound,
         return []
 
     network.tamper = tamper
-    _, request = begin(cast, network, clients_expected=2)
-    return cast, network, request, held_back
+    _, request = begin(actors, network, clients_expected=2)
+    return actors, network, request, held_back
 
 
 def test_hardening_10_a_release_of_one_more_than_expected_makes_the_charge_count_again() -> None:
     """It comes after both declines."""
-    cast, network, request, held_back = one_more_than_expected(2)
-    trainer, late = cast.trainer_identity.id, cast.clients[2]
-    assert trainer_of(cast, network).phase(request.round_id) == "returned"
+    actors, network, request, held_back = one_more_than_expected(2)
+    trainer, late = actors.trainer_identity.id, actors.clients[2]
+    assert trainer_of(actors, network).phase(request.round_id) == "returned"
     for _ in range(2):
         network.handle(trainer, Received(late, held_back[late][0].payload))
-        assert trainer_of(cast, network).ledger.is_charged(request.round_id)
-        assert trainer_of(cast, network).phase(request.round_id) == "failed"
+        assert trainer_of(actors, network).ledger.is_charged(request.round_id)
+        assert trainer_of(actors, network).phase(request.round_id) == "failed"
     network.restart(trainer)
-    for one in [one for one in network.sent if one.sender in cast.clients[:2]]:
+    for one in [one for one in network.sent if one.sender in actors.clients[:2]]:
         network.handle(trainer, Received(one.sender, one.payload))
     assert len(network.reported(facts.Declined, trainer)) == 4, "the restarted trainer hears both declines again"
-    assert trainer_of(cast, network).ledger.is_charged(request.round_id)
+    assert trainer_of(actors, network).ledger.is_charged(request.round_id)
     assert "so the account keeps the charge" in failures(network)[-1].reason
     assert results(network) == []
 
@@ -104,28 +104,28 @@ def test_hardening_10_a_release_of_one_more_than_expected_makes_the_charge_count
 @pytest.mark.parametrize("restarts", [True, False])
 def test_a_charge_does_not_come_back_once_a_release_came_too_late(restarts: bool) -> None:
     """The round ends with one decline and no release. The other decline comes after the third client's release."""
-    cast, network, request, held_back = one_more_than_expected(1, 2)
-    trainer, late = cast.trainer_identity.id, cast.clients[2]
+    actors, network, request, held_back = one_more_than_expected(1, 2)
+    trainer, late = actors.trainer_identity.id, actors.clients[2]
     until_the_end(network)
-    assert trainer_of(cast, network).phase(request.round_id) == "failed"
+    assert trainer_of(actors, network).phase(request.round_id) == "failed"
     for _ in range(2):
         network.handle(trainer, Received(late, held_back[late][0].payload))
     if restarts:
         network.restart(trainer)
-    for one in [one for one in network.sent if one.sender in cast.clients[:2]]:
+    for one in [one for one in network.sent if one.sender in actors.clients[:2]]:
         network.handle(trainer, Received(one.sender, one.payload))
-    assert {fact.client for fact in network.reported(facts.Declined, trainer)} == set(cast.clients[:2])
-    assert trainer_of(cast, network).phase(request.round_id) == "failed"
-    assert trainer_of(cast, network).ledger.is_charged(request.round_id)
+    assert {fact.client for fact in network.reported(facts.Declined, trainer)} == set(actors.clients[:2])
+    assert trainer_of(actors, network).phase(request.round_id) == "failed"
+    assert trainer_of(actors, network).ledger.is_charged(request.round_id)
     assert network.reported(facts.ChargeReturned, trainer) == []
     assert len(set(failures(network))) == 1, "told in the same words"
 
 
 def test_who_is_silent_may_have_released_so_the_account_keeps_the_charge() -> None:
-    cast = Hospitals(3, policy=msgspec.structs.replace(OPEN, rows_of_many=False))
-    network = cast.network()
-    network.down.add(cast.clients[1])
-    _, request = begin(cast, network, invited=cast.clients[:2], clients_expected=0)
+    actors = Hospitals(3, policy=msgspec.structs.replace(OPEN, rows_of_many=False))
+    network = actors.network()
+    network.down.add(actors.clients[1])
+    _, request = begin(actors, network, invited=actors.clients[:2], clients_expected=0)
     until_the_end(network)
     assert failures(network)[0].reason.endswith("so the account keeps the charge")
-    assert trainer_of(cast, network).ledger.is_charged(request.round_id)
+    assert trainer_of(actors, network).ledger.is_charged(request.round_id)

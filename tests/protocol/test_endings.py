@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from scene import begin, exact_cast, exact_sum, kind_of, losing, passing, recompose, refused, sent, the_sum
+from scene import begin, exact_actors, exact_sum, kind_of, losing, passing, recompose, refused, sent, the_sum
 
 from dca_proto.protocol import facts
 from dca_proto.protocol.announcement import _held
@@ -24,21 +24,21 @@ MINUTE_MS = 60_000
 class Missing:
     """Something that a node's next start lacks, and that is there again at a later one."""
 
-    def __init__(self, cast: TestFederation, what: str) -> None:
-        self._cast = cast
+    def __init__(self, actors: TestFederation, what: str) -> None:
+        self._actors = actors
         self._what = what
-        self._kept = cast.federation
+        self._kept = actors.federation
 
     def take_away(self) -> None:
         old = self._kept
         if self._what == "federation file":
-            self._cast.federation = Federation(old.name, bytes(range(32)), old.computes, old.trainers)
+            self._actors.federation = Federation(old.name, bytes(range(32)), old.computes, old.trainers)
         else:
             self._statistic = base._REGISTRY.pop("sum")
             forget_validated()
 
     def give_back(self) -> None:
-        self._cast.federation = self._kept
+        self._actors.federation = self._kept
         if self._what == "statistic":
             base._REGISTRY["sum"] = self._statistic
 
@@ -47,8 +47,8 @@ class Missing:
 def missing(request: pytest.FixtureRequest) -> Iterator[Callable[[TestFederation], Missing]]:
     made: list[Missing] = []
 
-    def make(cast: TestFederation) -> Missing:
-        made.append(Missing(cast, request.param))
+    def make(actors: TestFederation) -> Missing:
+        made.append(Missing(actors, request.param))
         return made[0]
 
     yield make
@@ -67,9 +67,9 @@ def partial_sums(net: Network, node: bytes) -> set[bytes]:
     return {payload for payload in own if payload[1] == 2}  # the tag of `Sealed`
 
 
-def replay(net: Network, cast: TestFederation, leaving_out: bytes) -> None:
+def replay(net: Network, actors: TestFederation, leaving_out: bytes) -> None:
     """The broker hands the recorded announcement and contributions to a node once more, without one client's."""
-    node = cast.computes[0]
+    node = actors.computes[0]
     for one in [*sent(net, Announcement, to=node), *sent(net, Contribution, to=node)]:
         if one.sender != leaving_out:
             net._queue.append(one)
@@ -81,25 +81,25 @@ def replay(net: Network, cast: TestFederation, leaving_out: bytes) -> None:
 def test_no_second_release_after_a_start_that_could_not_read_the_round(
     ending: str, missing: Callable[[TestFederation], Missing]
 ) -> None:
-    cast = TestFederation(6, 2)
-    net, node, left_out = cast.network(), cast.computes[0], cast.clients[5]
-    silent = set(cast.clients[: {"released": 0, "aborted": 3, "collecting": 3}[ending]])
+    actors = TestFederation(6, 2)
+    net, node, left_out = actors.network(), actors.computes[0], actors.clients[5]
+    silent = set(actors.clients[: {"released": 0, "aborted": 3, "collecting": 3}[ending]])
     net.tamper = lambda e: () if e.sender in silent and e.to.channel is Channel.COMPUTE else (e,)
-    request = cast.request(collect_window_ms=MINUTE_MS)
-    net.command(cast.trainer_identity.id, request)
+    request = actors.request(collect_window_ms=MINUTE_MS)
+    net.command(actors.trainer_identity.id, request)
     net.advance(net.now_ms + 100)
     if ending == "aborted":
         net.advance(net.now_ms + 2 * MINUTE_MS)
     assert net.actors[node].phase(request.round_id) == ending
     released = partial_sums(net, node)
-    absent = missing(cast)
+    absent = missing(actors)
     absent.take_away()
     net.restart(node)
     absent.give_back()
     net.restart(node)
     after = "released" if ending == "released" else "aborted"
     assert net.actors[node].phase(request.round_id) == after
-    replay(net, cast, left_out)
+    replay(net, actors, left_out)
     assert net.actors[node].phase(request.round_id) == after
     assert partial_sums(net, node) == released
     assert len(released) == (ending == "released")
@@ -107,11 +107,11 @@ def test_no_second_release_after_a_start_that_could_not_read_the_round(
 
 def test_a_receipt_that_was_lost_with_the_process_comes_when_the_contribution_is_sent_again() -> None:
     """The contribution was stored, and the power failed before its receipt left; then the round was released."""
-    cast = TestFederation(6, 2)
-    net, client = cast.network(), cast.clients[0]
+    actors = TestFederation(6, 2)
+    net, client = actors.network(), actors.clients[0]
     net.tamper = losing(Receipt, to=client)
-    request = cast.request()
-    net.command(cast.trainer_identity.id, request)
+    request = actors.request()
+    net.command(actors.trainer_identity.id, request)
     net.advance(net.now_ms + 100)
     node = sent(net, Contribution, sender=client)[0].to.id
     assert net.actors[node].phase(request.round_id) == "released"
@@ -127,12 +127,12 @@ def test_contributions_sent_again_to_a_node_that_cannot_read_its_released_round(
     missing: Callable[[TestFederation], Missing],
 ) -> None:
     """They are dropped, one by one, and the round is what it was."""
-    cast = TestFederation(6, 2)
-    net, node = cast.network(), cast.computes[0]
-    request = cast.request()
-    net.command(cast.trainer_identity.id, request)
+    actors = TestFederation(6, 2)
+    net, node = actors.network(), actors.computes[0]
+    request = actors.request()
+    net.command(actors.trainer_identity.id, request)
     net.advance(net.now_ms + 100)
-    missing(cast).take_away()
+    missing(actors).take_away()
     net.restart(node)
     stored = dict(net.stores[node])
     for one in sent(net, Contribution, to=node):
@@ -145,16 +145,16 @@ def test_contributions_sent_again_to_a_node_that_cannot_read_its_released_round(
 @pytest.mark.parametrize("nodes_start_again", [False, True])
 def test_a_trainer_that_is_away_from_the_release_until_after_commit_by_gets_its_result(nodes_start_again: bool) -> None:
     """Nodes keep what they released for an hour beyond the end (§4.8)."""
-    cast = exact_cast(4, 3)
-    net, trainer = cast.network(), cast.trainer_identity.id
+    actors = exact_actors(4, 3)
+    net, trainer = actors.network(), actors.trainer_identity.id
     net.tamper = losing(Sealed, to=trainer)
-    _, request = begin(cast, net)
-    assert {net.actors[node].phase(request.round_id) for node in cast.computes} == {"released"}
+    _, request = begin(actors, net)
+    assert {net.actors[node].phase(request.round_id) for node in actors.computes} == {"released"}
     net.crash(trainer)
     net.tamper = passing
-    end_ms = net.actors[cast.computes[0]]._rounds[request.round_id].stored.commit_by_ms
+    end_ms = net.actors[actors.computes[0]]._rounds[request.round_id].stored.commit_by_ms
     net.advance(end_ms + 1)
-    for node in cast.computes if nodes_start_again else ():
+    for node in actors.computes if nodes_start_again else ():
         net.restart(node)
     net.restart(trainer)
     net.deliver()
@@ -164,10 +164,10 @@ def test_a_trainer_that_is_away_from_the_release_until_after_commit_by_gets_its_
 @pytest.mark.parametrize("start", ["none", "before the end", "after the end"])
 def test_a_released_round_lets_go_of_its_sum_an_hour_after_its_end(start: str) -> None:
     """Whether or not the node was started again in between; what is left is the fact of the round."""
-    cast = TestFederation(6, 2)
-    net = cast.network()
-    request = cast.request()
-    net.command(cast.trainer_identity.id, request)
+    actors = TestFederation(6, 2)
+    net = actors.network()
+    request = actors.request()
+    net.command(actors.trainer_identity.id, request)
     net.advance(net.now_ms + 100)
     one = sent(net, Contribution)[0]
     node = one.to.id
@@ -181,7 +181,7 @@ def test_a_released_round_lets_go_of_its_sum_an_hour_after_its_end(start: str) -
         net.restart(node)
     if start == "after the end":
         net.crash(node)
-    end_ms = kept().commit_by_ms + cast.timing.abort_grace_ms
+    end_ms = kept().commit_by_ms + actors.timing.abort_grace_ms
     net.advance(end_ms - 1)
     assert kept().word, "the trainer may ask for it"
     net.advance(end_ms)
@@ -195,12 +195,12 @@ def test_a_released_round_lets_go_of_its_sum_an_hour_after_its_end(start: str) -
 
 def test_records_may_come_from_anything_that_can_be_read_once() -> None:
     """A reader that had used them up would leave a node without its rounds, as a lost store does."""
-    cast = TestFederation(6, 2)
-    net = cast.network()
-    request = cast.request()
-    net.command(cast.trainer_identity.id, request)
+    actors = TestFederation(6, 2)
+    net = actors.network()
+    request = actors.request()
+    net.command(actors.trainer_identity.id, request)
     net.advance(net.now_ms + 100)
-    builders = {cast.clients[0]: cast.client, cast.computes[0]: cast.compute}
+    builders = {actors.clients[0]: actors.client, actors.computes[0]: actors.compute}
     for owner, build in builders.items():
         records = ((table, key, value) for (table, key), value in net.stores[owner].items())
         assert build(0, records).phase(request.round_id) in ("kept", "released")
@@ -208,32 +208,32 @@ def test_records_may_come_from_anything_that_can_be_read_once() -> None:
 
 def test_an_abort_stored_before_a_crash_is_broadcast_by_the_next_start() -> None:
     """Else clients that have their receipt would never get their charge back."""
-    cast = TestFederation(6, 2)
-    net = cast.network()
-    silent = set(cast.clients[:3])
+    actors = TestFederation(6, 2)
+    net = actors.network()
+    silent = set(actors.clients[:3])
 
     def tamper(envelope: Envelope) -> tuple[Envelope, ...]:
         lost = envelope.to.channel is Channel.ABORT
         return () if lost or (envelope.sender in silent and envelope.to.channel is Channel.COMPUTE) else (envelope,)
 
     net.tamper = tamper
-    request = cast.request(collect_window_ms=MINUTE_MS, commit_window_ms=5 * MINUTE_MS)
-    net.command(cast.trainer_identity.id, request)
+    request = actors.request(collect_window_ms=MINUTE_MS, commit_window_ms=5 * MINUTE_MS)
+    net.command(actors.trainer_identity.id, request)
     net.advance(net.now_ms + 2 * MINUTE_MS)
-    kept = net.actors[cast.clients[5]]
+    kept = net.actors[actors.clients[5]]
     assert kept.phase(request.round_id) == "kept"
     net.tamper = lambda e: (e,)
-    for node in cast.computes:
+    for node in actors.computes:
         net.restart(node)
     net.deliver()
     assert kept.phase(request.round_id) == "returned"
 
 
 def test_an_announcement_that_was_lost_is_sent_again_while_clients_may_contribute() -> None:
-    cast = TestFederation(6, 2)
-    net = cast.network()
+    actors = TestFederation(6, 2)
+    net = actors.network()
     net.tamper = losing(Announcement)
-    net.command(cast.trainer_identity.id, cast.request())
+    net.command(actors.trainer_identity.id, actors.request())
     net.deliver()
     assert not net.reported(facts.Contributed)
     net.tamper = lambda e: (e,)
@@ -243,20 +243,20 @@ def test_an_announcement_that_was_lost_is_sent_again_while_clients_may_contribut
 
 
 def test_a_lost_partial_sum_is_asked_for_again_when_all_windows_were_used_up() -> None:
-    cast = TestFederation(6, 2)
-    net = cast.network()
+    actors = TestFederation(6, 2)
+    net = actors.network()
     lost: list[Envelope] = []
 
     def tamper(envelope: Envelope) -> tuple[Envelope, ...]:
         if kind_of(envelope) is Close:
             return ()
-        if kind_of(envelope) is Sealed and envelope.sender in cast.computes and not lost:
+        if kind_of(envelope) is Sealed and envelope.sender in actors.computes and not lost:
             lost.append(envelope)
             return ()
         return (envelope,)
 
     net.tamper = tamper
-    net.command(cast.trainer_identity.id, cast.request())
+    net.command(actors.trainer_identity.id, actors.request())
     net.advance(net.now_ms + 10 * MINUTE_MS)
     assert lost
     assert net.reported(facts.RoundCompleted)
@@ -264,23 +264,23 @@ def test_a_lost_partial_sum_is_asked_for_again_when_all_windows_were_used_up() -
 
 def test_lists_that_never_come_are_told_by_the_node_that_misses_them() -> None:
     """And not as the silence of the nodes that waited."""
-    cast = TestFederation(6, 3)
-    net, mute = cast.network(), cast.computes[2]
+    actors = TestFederation(6, 3)
+    net, mute = actors.network(), actors.computes[2]
     net.tamper = lambda e: () if e.sender == mute and e.to.channel in (Channel.COMPUTE, Channel.ABORT) else (e,)
-    net.command(cast.trainer_identity.id, cast.request())
+    net.command(actors.trainer_identity.id, actors.request())
     net.advance(net.now_ms + 10 * MINUTE_MS)
     (failure,) = net.reported(facts.RoundFailed)
     assert "peer-silent: no list from compute-2" in failure.reason
 
 
 def test_a_broker_that_forgot_its_retained_keys_gets_them_again() -> None:
-    cast = TestFederation(6, 2)
-    net = cast.network()
-    net.restart(cast.trainer_identity.id)
+    actors = TestFederation(6, 2)
+    net = actors.network()
+    net.restart(actors.trainer_identity.id)
     net._retained.clear()
-    fresh = net.actors[cast.trainer_identity.id] = cast.trainer()
-    assert fresh.id == cast.trainer_identity.id
-    net.command(fresh.id, cast.request(collect_window_ms=10 * MINUTE_MS))
+    fresh = net.actors[actors.trainer_identity.id] = actors.trainer()
+    assert fresh.id == actors.trainer_identity.id
+    net.command(fresh.id, actors.request(collect_window_ms=10 * MINUTE_MS))
     assert not net.reported(facts.Announced)
     assert net.reported(facts.WaitingForKeys)
     net.advance(net.now_ms + 6 * MINUTE_MS)
@@ -288,14 +288,14 @@ def test_a_broker_that_forgot_its_retained_keys_gets_them_again() -> None:
 
 
 def test_data_that_cannot_be_read_count_as_zero() -> None:
-    cast = TestFederation(6, 2)
-    net = cast.network()
+    actors = TestFederation(6, 2)
+    net = actors.network()
 
     def broken(columns: tuple[str, ...]) -> None:
         raise OSError("the sensor says 36.6")
 
-    recompose(net.actors[cast.clients[0]], rows=broken)
-    net.command(cast.trainer_identity.id, cast.request())
+    recompose(net.actors[actors.clients[0]], rows=broken)
+    net.command(actors.trainer_identity.id, actors.request())
     net.advance(net.now_ms + 100)
     (done,) = net.reported(facts.RoundCompleted)
     assert done.aggregate.contributors == 6
@@ -306,18 +306,18 @@ def test_data_that_cannot_be_read_count_as_zero() -> None:
 
 def test_by_default_no_compute_node_of_the_federation_may_be_left_out() -> None:
     """Else a trainer could hold a round with only those nodes that collude with it."""
-    cast = TestFederation(6, 3)
-    net = cast.network()
-    net.command(cast.trainer_identity.id, cast.request(computes=cast.computes[:2]))
+    actors = TestFederation(6, 3)
+    net = actors.network()
+    net.command(actors.trainer_identity.id, actors.request(computes=actors.computes[:2]))
     net.deliver()
-    assert len(net.reported(facts.Declined, cast.clients[0])) == 1
+    assert len(net.reported(facts.Declined, actors.clients[0])) == 1
     assert net.reported(facts.Declined)[0].reason == "trusted-computes"
 
 
 def test_a_trainer_starts_without_the_statistic_of_a_past_round() -> None:
-    cast = TestFederation(6, 2)
-    net, trainer = cast.network(), cast.trainer_identity.id
-    first = cast.request()
+    actors = TestFederation(6, 2)
+    net, trainer = actors.network(), actors.trainer_identity.id
+    first = actors.request()
     net.command(trainer, first)
     net.advance(net.now_ms + 100)
     forgotten = base._REGISTRY.pop("sum")
@@ -332,9 +332,9 @@ def test_a_trainer_starts_without_the_statistic_of_a_past_round() -> None:
 
 
 def test_a_trainers_round_is_forgotten_at_its_time_however_often_it_starts() -> None:
-    cast = TestFederation(6, 2)
-    net, trainer = cast.network(), cast.trainer_identity.id
-    net.command(trainer, cast.request())
+    actors = TestFederation(6, 2)
+    net, trainer = actors.network(), actors.trainer_identity.id
+    net.command(trainer, actors.request())
     net.advance(net.now_ms + 100)
     for _ in range(3):
         net.advance(net.now_ms + 3 * 24 * 60 * MINUTE_MS)
@@ -344,10 +344,10 @@ def test_a_trainers_round_is_forgotten_at_its_time_however_often_it_starts() -> 
 
 
 def test_a_released_sum_is_kept_an_hour_and_no_longer() -> None:
-    cast = TestFederation(6, 2)
-    net, node = cast.network(), cast.computes[0]
-    request = cast.request()
-    net.command(cast.trainer_identity.id, request)
+    actors = TestFederation(6, 2)
+    net, node = actors.network(), actors.computes[0]
+    request = actors.request()
+    net.command(actors.trainer_identity.id, request)
     net.advance(net.now_ms + 100)
     (stored,) = [value for (table, _), value in net.stores[node].items() if table == "round"]
     net.advance(net.now_ms + 65 * MINUTE_MS)
@@ -355,5 +355,5 @@ def test_a_released_sum_is_kept_an_hour_and_no_longer() -> None:
     assert len(left) < len(stored) - 100
     net.restart(node)
     assert net.actors[node].phase(request.round_id) == "released"
-    replay(net, cast, cast.clients[5])
+    replay(net, actors, actors.clients[5])
     assert len(partial_sums(net, node)) == 1

@@ -14,25 +14,25 @@ TIMING = Timing(epoch_ms=EPOCH_MS, epoch_grace_ms=GRACE_MS, abort_grace_ms=1000,
 TURN_MS = 170_001 * EPOCH_MS
 
 
-def network(cast: TestFederation, before_turn_ms: int) -> Network:
-    return cast.network(Network(TURN_MS - before_turn_ms))
+def network(actors: TestFederation, before_turn_ms: int) -> Network:
+    return actors.network(Network(TURN_MS - before_turn_ms))
 
 
 def test_a_round_announced_just_before_the_turn_ends_with_a_result() -> None:
-    cast = TestFederation(5, 2, timing=TIMING)
-    net = network(cast, before_turn_ms=10_000)
-    silent = cast.clients[0]
+    actors = TestFederation(5, 2, timing=TIMING)
+    net = network(actors, before_turn_ms=10_000)
+    silent = actors.clients[0]
     net.tamper = lambda e: () if e.sender == silent else (e,)  # so that the round waits for it
-    net.command(cast.trainer_identity.id, cast.request(tolerated=1, collect_window_ms=20_000))
+    net.command(actors.trainer_identity.id, actors.request(tolerated=1, collect_window_ms=20_000))
     net.advance(TURN_MS + 90_000)
     (done,) = net.reported(facts.RoundCompleted)
     assert done.aggregate.contributors == 4
 
 
 def test_a_round_that_would_outlast_the_grace_waits_for_the_next_key() -> None:
-    cast = TestFederation(5, 2, timing=TIMING)
-    net = network(cast, before_turn_ms=10_000)
-    net.command(cast.trainer_identity.id, cast.request(collect_window_ms=GRACE_MS + 20_000))
+    actors = TestFederation(5, 2, timing=TIMING)
+    net = network(actors, before_turn_ms=10_000)
+    net.command(actors.trainer_identity.id, actors.request(collect_window_ms=GRACE_MS + 20_000))
     net.deliver()
     assert not net.reported(facts.Announced)
     net.advance(TURN_MS + 1000)
@@ -40,11 +40,11 @@ def test_a_round_that_would_outlast_the_grace_waits_for_the_next_key() -> None:
 
 
 def test_a_key_is_gone_when_its_grace_is_over() -> None:
-    cast = TestFederation(5, 2, timing=TIMING)
-    net = network(cast, before_turn_ms=10_000)
-    net.command(cast.trainer_identity.id, cast.request())
+    actors = TestFederation(5, 2, timing=TIMING)
+    net = network(actors, before_turn_ms=10_000)
+    net.command(actors.trainer_identity.id, actors.request())
     net.advance(TURN_MS + GRACE_MS - 1)
-    owners = [*cast.computes, *cast.clients]
+    owners = [*actors.computes, *actors.clients]
     old = (TURN_MS // EPOCH_MS - 1).to_bytes(4, "big")
     assert all(("epoch", old) in net.stores[one] for one in owners)
     net.advance(TURN_MS + GRACE_MS)
@@ -52,9 +52,9 @@ def test_a_key_is_gone_when_its_grace_is_over() -> None:
 
 
 def test_a_contribution_after_the_abort_is_answered_with_it_and_brings_the_charge_back() -> None:
-    cast = TestFederation(6, 2)
-    net = cast.network()
-    dropped, cut_off = set(cast.clients[:3]), cast.clients[5]
+    actors = TestFederation(6, 2)
+    net = actors.network()
+    dropped, cut_off = set(actors.clients[:3]), actors.clients[5]
 
     def tamper(envelope: Envelope) -> tuple[Envelope, ...]:
         silent = envelope.sender in dropped and envelope.to.channel is Channel.COMPUTE
@@ -62,28 +62,28 @@ def test_a_contribution_after_the_abort_is_answered_with_it_and_brings_the_charg
         return () if silent or (unheard and net.now_ms < heals_ms) else (envelope,)
 
     heals_ms = net.now_ms + 100_000
-    request = cast.request(tolerated=1, collect_window_ms=50_000, commit_window_ms=200_000)
+    request = actors.request(tolerated=1, collect_window_ms=50_000, commit_window_ms=200_000)
     net.tamper = lambda e: (e,) if e.to.channel is Channel.TRAINER else tamper(e)
-    net.command(cast.trainer_identity.id, request)
+    net.command(actors.trainer_identity.id, request)
     net.advance(net.now_ms + 400_000)
     assert net.actors[cut_off].phase(request.round_id) == "returned"
 
 
-def replaced(cast: TestFederation) -> Federation:
+def replaced(actors: TestFederation) -> Federation:
     """A federation of the same members with another enrolment key: another federation."""
-    old, cast.authority = cast.federation, Identity(bytes(range(32)))
-    return Federation(old.name, cast.authority.public_key, old.computes, old.trainers)
+    old, actors.authority = actors.federation, Identity(bytes(range(32)))
+    return Federation(old.name, actors.authority.public_key, old.computes, old.trainers)
 
 
 def test_a_client_forgets_rounds_of_a_replaced_federation_file_but_not_its_ledger() -> None:
-    cast = TestFederation(5, 2)
-    net = cast.network()
-    net.tamper = lambda e: () if e.sender in cast.computes and e.to.channel is Channel.CLIENT else (e,)
-    request = cast.request()
-    net.command(cast.trainer_identity.id, request)
+    actors = TestFederation(5, 2)
+    net = actors.network()
+    net.tamper = lambda e: () if e.sender in actors.computes and e.to.channel is Channel.CLIENT else (e,)
+    request = actors.request()
+    net.command(actors.trainer_identity.id, request)
     net.deliver()
-    waiting = next(client for client in cast.clients if net.actors[client].phase(request.round_id) == "sent")
-    cast.federation = replaced(cast)
+    waiting = next(client for client in actors.clients if net.actors[client].phase(request.round_id) == "sent")
+    actors.federation = replaced(actors)
     net.restart(waiting)
     assert net.actors[waiting].phase(request.round_id) == "new"
     assert {table for table, _ in net.stores[waiting]} == {"ledger", "seen", "epoch", "hello"}
@@ -91,15 +91,15 @@ def test_a_client_forgets_rounds_of_a_replaced_federation_file_but_not_its_ledge
 
 
 def test_a_trainer_goes_on_when_its_old_federation_file_is_back() -> None:
-    cast = TestFederation(5, 2)
-    net = cast.network()
-    request = cast.request()
-    net.command(cast.trainer_identity.id, request)
+    actors = TestFederation(5, 2)
+    net = actors.network()
+    request = actors.request()
+    net.command(actors.trainer_identity.id, request)
     net.advance(net.now_ms + 1000)
-    old, cast.federation = cast.federation, replaced(cast)
-    net.restart(cast.trainer_identity.id)
-    assert net.actors[cast.trainer_identity.id].phase(request.round_id) == "new"
-    cast.federation = old
-    net.restart(cast.trainer_identity.id)
+    old, actors.federation = actors.federation, replaced(actors)
+    net.restart(actors.trainer_identity.id)
+    assert net.actors[actors.trainer_identity.id].phase(request.round_id) == "new"
+    actors.federation = old
+    net.restart(actors.trainer_identity.id)
     first, second = net.reported(facts.RoundCompleted)
     assert first.aggregate.value.tolist() == second.aggregate.value.tolist()

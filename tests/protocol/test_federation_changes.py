@@ -20,7 +20,7 @@ from changes import (
     payload_of,
     without,
 )
-from scene import begin, body_of, exact_cast, exact_sum, failures, ignored, losing, refused, results, until_the_end
+from scene import begin, body_of, exact_actors, exact_sum, failures, ignored, losing, refused, results, until_the_end
 
 from dca_proto.crypto.sealing import Identity
 from dca_proto.errors import UsageError
@@ -36,100 +36,100 @@ from dca_proto.testing import Network, TestFederation
 
 
 def test_old_files_are_ignored_also_after_a_restart_with_an_old_copy() -> None:
-    cast = exact_cast(4)
-    network = cast.network()
+    actors = exact_actors(4)
+    network = actors.network()
     network.deliver()
-    first, second = cast.federation, without(cast, 3)
-    third = following(cast, second)
-    hand(network, cast.computes[0], third)
+    first, second = actors.federation, without(actors, 3)
+    third = following(actors, second)
+    hand(network, actors.computes[0], third)
     network.deliver()
     for member in network.actors:
-        ignored(network, member, cast.computes[0], payload_of(second))
-        ignored(network, member, cast.computes[0], payload_of(third))
-    assert cast.federation == first, "all restart with the first file"
+        ignored(network, member, actors.computes[0], payload_of(second))
+        ignored(network, member, actors.computes[0], payload_of(third))
+    assert actors.federation == first, "all restart with the first file"
     for member in list(network.actors):
-        if member != cast.clients[3]:
+        if member != actors.clients[3]:
             assert network.restart(member).federation == third
 
 
-def forgeries(cast: TestFederation) -> Iterable[tuple[str, Federation]]:
+def forgeries(actors: TestFederation) -> Iterable[tuple[str, Federation]]:
     """What a member may be sent, and why it takes none of it."""
-    next_file = without(cast, 3)
+    next_file = without(actors, 3)
     bad = bytes(64)
     yield "signature", msgspec.structs.replace(next_file, signature=bad)
     member_signed = msgspec.structs.replace(
-        next_file, signature=sign(cast.compute_identities[0], cast.federation.id, next_file.frame.body).signature
+        next_file, signature=sign(actors.compute_identities[0], actors.federation.id, next_file.frame.body).signature
     )
     yield "signature", member_signed
     yield "signature", msgspec.structs.replace(next_file, number=9)
     other = sign_federation(THIEF, msgspec.structs.replace(next_file, enrolment_key=THIEF.public_key))
     yield "signature", other
-    renamed = sign_federation(cast.authority, msgspec.structs.replace(next_file, name="other"))
+    renamed = sign_federation(actors.authority, msgspec.structs.replace(next_file, name="other"))
     yield "signature", renamed
-    yield "federation", following(cast, number=2, revoked=(bytes(16),))
-    yield "federation", following(cast, number=3)
+    yield "federation", following(actors, number=2, revoked=(bytes(16),))
+    yield "federation", following(actors, number=3)
 
 
 @pytest.mark.parametrize("case", range(7))
 def test_files_that_nobody_takes(case: int) -> None:
-    cast = exact_cast(4)
-    network = cast.network()
+    actors = exact_actors(4)
+    network = actors.network()
     network.deliver()
-    code, file = list(forgeries(cast))[case]
+    code, file = list(forgeries(actors))[case]
     if code == "federation":  # two files of the enrolment key contradict each other
-        hand(network, cast.computes[0], without(cast, 3))
+        hand(network, actors.computes[0], without(actors, 3))
         network.deliver()
     for member in network.actors:
         refused(network, member, THIEF.id, payload_of(file), code)
 
 
 def test_a_round_by_another_file_of_the_same_number_is_nobodys() -> None:
-    cast = exact_cast(5)
-    network = hostile(cast)
+    actors = exact_actors(5)
+    network = hostile(actors)
     network.kept_from = tuple(network.actors)
-    for member in (*cast.computes, *cast.clients):
-        hand(network, member, without(cast, 3))
-    hand(network, cast.trainer_identity.id, without(cast, 2))
-    begin(cast, network)
-    assert all(codes(network, member) == {"federation"} for member in cast.clients)
+    for member in (*actors.computes, *actors.clients):
+        hand(network, member, without(actors, 3))
+    hand(network, actors.trainer_identity.id, without(actors, 2))
+    begin(actors, network)
+    assert all(codes(network, member) == {"federation"} for member in actors.clients)
     assert not network.reported(facts.Contributed)
 
 
 def test_two_files_of_one_number_stop_the_start_in_words() -> None:
-    cast = exact_cast(4)
-    network = cast.network()
-    hand(network, cast.computes[0], without(cast, 3))
-    cast.federation = without(cast, 2)
+    actors = exact_actors(4)
+    network = actors.network()
+    hand(network, actors.computes[0], without(actors, 3))
+    actors.federation = without(actors, 2)
     with pytest.raises(UsageError, match=r"federation file 2 .* two files of one number"):
-        network.restart(cast.computes[0])
+        network.restart(actors.computes[0])
 
 
 def test_a_damaged_file_in_a_store_stops_the_start() -> None:
-    cast = exact_cast(4)
-    frame = without(cast, 3).frame
+    actors = exact_actors(4)
+    frame = without(actors, 3).frame
     damaged = msgspec.structs.replace(frame, body=frame.body[:-1] + bytes([frame.body[-1] ^ 1]))
     with pytest.raises(UsageError, match="table 'federation' cannot be read"):
-        newest_file(cast.federation, [("federation", cast.federation.id, encode(damaged))])
+        newest_file(actors.federation, [("federation", actors.federation.id, encode(damaged))])
 
 
 def test_a_member_that_moves_to_another_federation_leaves_the_old_file_behind() -> None:
-    cast, other = exact_cast(4), exact_cast(4, name="other")
-    kept = [("federation", cast.federation.id, payload_of(without(cast, 3)))]
+    actors, other = exact_actors(4), exact_actors(4, name="other")
+    kept = [("federation", actors.federation.id, payload_of(without(actors, 3)))]
     assert newest_file(other.federation, kept) == other.federation
-    assert newest_file(cast.federation, kept).number == 2
+    assert newest_file(actors.federation, kept).number == 2
 
 
 # --- Compute nodes and trainers come and go ---------------------------------------------------------------------------
 
 
-def members_with(cast: TestFederation, network: Network, node: Identity, replaced: int | None = None) -> Federation:
+def members_with(actors: TestFederation, network: Network, node: Identity, replaced: int | None = None) -> Federation:
     """The next file, with a new node (in the place of another one), which has an empty store."""
-    kept = [one for index, one in enumerate(cast.federation.computes) if index != replaced]
-    gone = () if replaced is None else (cast.computes[replaced],)
-    file = following(cast, computes=(*kept, Member("newcomer", node.public_key)), revoked=gone)
-    cast.compute_identities = [one for one in cast.compute_identities if one.id not in gone] + [node]
-    cast.federation = file
-    network.add(Channel.COMPUTE, functools.partial(cast.compute, len(cast.compute_identities) - 1))
+    kept = [one for index, one in enumerate(actors.federation.computes) if index != replaced]
+    gone = () if replaced is None else (actors.computes[replaced],)
+    file = following(actors, computes=(*kept, Member("newcomer", node.public_key)), revoked=gone)
+    actors.compute_identities = [one for one in actors.compute_identities if one.id not in gone] + [node]
+    actors.federation = file
+    network.add(Channel.COMPUTE, functools.partial(actors.compute, len(actors.compute_identities) - 1))
     network.deliver()
     return file
 
@@ -139,164 +139,170 @@ def hellos_of(network: Network) -> int:
 
 
 def test_a_new_node_takes_part_without_new_certificates_or_sessions() -> None:
-    cast = exact_cast(5, 2)
-    network, _ = begin(cast)
+    actors = exact_actors(5, 2)
+    network, _ = begin(actors)
     until_the_end(network, 0.1)
     before = hellos_of(network)
-    members_with(cast, network, NEW_NODE)
+    members_with(actors, network, NEW_NODE)
     assert numbers(network) == {2}
-    _, request = begin(cast, network)
+    _, request = begin(actors, network)
     until_the_end(network, 0.1)
     assert len(request.ask.computes) == 3
     assert last_sum(network) == exact_sum(range(5))
     assert hellos_of(network) == before
-    assert [len(actor.ledger.charges) for actor in (network.actors[one] for one in cast.clients)] == [2] * 5
+    assert [len(actor.ledger.charges) for actor in (network.actors[one] for one in actors.clients)] == [2] * 5
 
 
 def test_a_replaced_node_is_believed_no_more_and_its_successor_is() -> None:
-    cast = exact_cast(5, 3)
-    network, _ = begin(cast)
+    actors = exact_actors(5, 3)
+    network, _ = begin(actors)
     until_the_end(network, 0.1)
-    old = cast.computes[1]
-    members_with(cast, network, NEW_NODE, replaced=1)
+    old = actors.computes[1]
+    members_with(actors, network, NEW_NODE, replaced=1)
     network.deliver()
-    begin(cast, network)
+    begin(actors, network)
     until_the_end(network, 0.1)
     assert last_sum(network) == exact_sum(range(5))
     epoch = [one.payload for one in network.sent if one.sender == old and one.to.channel is Channel.EPOCH][-1]
-    refused(network, cast.trainer_identity.id, old, epoch, "unknown-compute")
+    refused(network, actors.trainer_identity.id, old, epoch, "unknown-compute")
 
 
 @pytest.mark.parametrize("phase", ["collecting", "frozen", "answered"])
 def test_a_round_of_a_node_that_goes_ends_cleanly_at_all(phase: str) -> None:
-    cast = exact_cast(5, 3)
-    network = cast.network()
+    actors = exact_actors(5, 3)
+    network = actors.network()
     lost = {"collecting": (Contribution,), "frozen": (), "answered": (Answer,)}[phase]
     network.tamper = losing(*lost)
     if phase == "frozen":
-        network.tamper = lambda e: () if e.to.channel is Channel.COMPUTE and e.sender in cast.computes else (e,)
-    _, request = begin(cast, network)
+        network.tamper = lambda e: () if e.to.channel is Channel.COMPUTE and e.sender in actors.computes else (e,)
+    _, request = begin(actors, network)
     network.advance(network.now_ms + 1000)
-    nodes = [network.actors[one] for one in cast.computes]
+    nodes = [network.actors[one] for one in actors.computes]
     assert {node.phase(request.round_id) for node in nodes} == {phase}
     network.tamper = lambda envelope: (envelope,)
-    members_with(cast, network, NEW_NODE, replaced=1)
+    members_with(actors, network, NEW_NODE, replaced=1)
     assert {node.phase(request.round_id) for node in nodes} == {"aborted"}
     until_the_end(network, 0.1)
     assert not results(network)
     assert "federation file 2" in failures(network)[0].reason
-    begin(cast, network)
+    begin(actors, network)
     until_the_end(network, 0.1)
     assert last_sum(network) == exact_sum(range(5))
 
 
 def test_a_request_that_waits_for_a_node_that_goes_fails_in_words() -> None:
-    cast = exact_cast(5, 3)
+    actors = exact_actors(5, 3)
     network = Network()
-    network.tamper = lambda e: () if e.sender == cast.computes[1] else (e,)
-    cast.network(network)
+    network.tamper = lambda e: () if e.sender == actors.computes[1] else (e,)
+    actors.network(network)
     network._retained.clear()
-    network.restart(cast.trainer_identity.id)
-    for node in cast.computes:
+    network.restart(actors.trainer_identity.id)
+    for node in actors.computes:
         network.restart(node)
-    network.command(cast.trainer_identity.id, cast.request())
-    members_with(cast, network, NEW_NODE, replaced=1)
+    network.command(actors.trainer_identity.id, actors.request())
+    members_with(actors, network, NEW_NODE, replaced=1)
     (failed,) = failures(network)
     assert "federation file 2" in failed.reason
     assert "hold the round again" in failed.reason
     until_the_end(network, 0.1)
     assert failures(network) == [failed]
-    assert network.actors[cast.trainer_identity.id].ledger.spent().mu == 0
+    assert network.actors[actors.trainer_identity.id].ledger.spent().mu == 0
 
 
 def test_a_new_trainer_holds_a_round_that_all_take_part_in() -> None:
-    cast = exact_cast(5)
-    network, _ = begin(cast)
+    actors = exact_actors(5)
+    network, _ = begin(actors)
     until_the_end(network, 0.1)
-    cast.federation = following(cast, trainers=(*cast.federation.trainers, Member("second", NEW_TRAINER.public_key)))
+    actors.federation = following(
+        actors, trainers=(*actors.federation.trainers, Member("second", NEW_TRAINER.public_key))
+    )
 
     def newcomer(records: Iterable[tuple[str, bytes, bytes]] = ()) -> Trainer:
-        return Trainer(NEW_TRAINER, cast.federation, **cast._common(records, "second"))
+        return Trainer(NEW_TRAINER, actors.federation, **actors._common(records, "second"))
 
     network.add(Channel.TRAINER, newcomer)
     network.deliver()
-    network.command(NEW_TRAINER.id, cast.request())
+    network.command(NEW_TRAINER.id, actors.request())
     until_the_end(network, 0.1)
-    assert [len(network.reported(facts.RoundCompleted, one)) for one in (cast.trainer_identity.id, NEW_TRAINER.id)] == [
+    assert [
+        len(network.reported(facts.RoundCompleted, one)) for one in (actors.trainer_identity.id, NEW_TRAINER.id)
+    ] == [
         1,
         1,
     ]
 
 
 def test_a_revoked_trainer_is_heard_no_more_and_its_open_round_returns_what_it_cost() -> None:
-    cast = exact_cast(5)
-    network = cast.network()
+    actors = exact_actors(5)
+    network = actors.network()
     network.tamper = losing(Answer)
-    _, request = begin(cast, network)
+    _, request = begin(actors, network)
     network.tamper = lambda envelope: (envelope,)
-    file = following(cast, trainers=(Member("second", NEW_TRAINER.public_key),), revoked=(cast.trainer_identity.id,))
-    hand(network, cast.computes[0], file)
+    file = following(
+        actors, trainers=(Member("second", NEW_TRAINER.public_key),), revoked=(actors.trainer_identity.id,)
+    )
+    hand(network, actors.computes[0], file)
     network.deliver()
-    assert {network.actors[node].phase(request.round_id) for node in cast.computes} == {"aborted"}
+    assert {network.actors[node].phase(request.round_id) for node in actors.computes} == {"aborted"}
     assert len(network.reported(facts.ChargeReturned)) >= 5
     announcements = [e for e in network.sent if e.to.channel is Channel.ANNOUNCE]
-    del network.actors[cast.clients[0]]._rounds[request.round_id]
-    refused(network, cast.clients[0], cast.trainer_identity.id, announcements[-1].payload, "unknown-trainer")
-    network.command(cast.trainer_identity.id, cast.request())
+    del network.actors[actors.clients[0]]._rounds[request.round_id]
+    refused(network, actors.clients[0], actors.trainer_identity.id, announcements[-1].payload, "unknown-trainer")
+    network.command(actors.trainer_identity.id, actors.request())
     until_the_end(network, 0.1)
     assert not results(network)
 
 
 def test_a_file_that_is_given_by_hand_takes_no_revocation_back() -> None:
-    cast = exact_cast(4)
-    kept = [("federation", cast.federation.id, payload_of(without(cast, 3)))]
+    actors = exact_actors(4)
+    kept = [("federation", actors.federation.id, payload_of(without(actors, 3)))]
     with pytest.raises(UsageError, match="takes a revocation back"):
-        newest_file(following(cast, number=3), kept)
-    assert newest_file(following(cast, without(cast, 3)), kept).number == 3
+        newest_file(following(actors, number=3), kept)
+    assert newest_file(following(actors, without(actors, 3)), kept).number == 3
 
 
 def test_a_node_publishes_its_file_at_its_start_and_when_its_epoch_keys_turn() -> None:
     """A file may be large, and goes to all clients; a broker may forget it."""
-    cast = exact_cast(4)
-    cast.federation = without(cast, 3)
+    actors = exact_actors(4)
+    actors.federation = without(actors, 3)
     network = Network()
-    network.add(Channel.COMPUTE, functools.partial(cast.compute, 0))
+    network.add(Channel.COMPUTE, functools.partial(actors.compute, 0))
     began = len([one for one in network.sent if one.to.channel is Channel.FEDERATION])
     days = 3
-    network.advance(network.now_ms + days * cast.timing.epoch_ms)
+    network.advance(network.now_ms + days * actors.timing.epoch_ms)
     files = [one for one in network.sent if one.to.channel is Channel.FEDERATION]
     assert began >= 1
     assert len(files) == began + 2 * days, "a key comes, and two hours later one goes"
-    assert network._retained[cast.computes[0], Channel.FEDERATION].payload == payload_of(cast.federation)
+    assert network._retained[actors.computes[0], Channel.FEDERATION].payload == payload_of(actors.federation)
 
 
 def test_a_round_of_a_node_that_goes_ends_at_a_restart_with_the_new_file_too() -> None:
-    cast = exact_cast(5, 3)
-    network = cast.network()
+    actors = exact_actors(5, 3)
+    network = actors.network()
     network.tamper = losing(Answer)
-    _, request = begin(cast, network)
+    _, request = begin(actors, network)
     network.tamper = lambda envelope: (envelope,)
-    kept = [one for index, one in enumerate(cast.federation.computes) if index != 1]
-    cast.federation = following(
-        cast, computes=(*kept, Member("newcomer", NEW_NODE.public_key)), revoked=(cast.computes[1],)
+    kept = [one for index, one in enumerate(actors.federation.computes) if index != 1]
+    actors.federation = following(
+        actors, computes=(*kept, Member("newcomer", NEW_NODE.public_key)), revoked=(actors.computes[1],)
     )
-    for member in (cast.computes[0], cast.clients[0], cast.trainer_identity.id):
+    for member in (actors.computes[0], actors.clients[0], actors.trainer_identity.id):
         network.restart(member)
     until_the_end(network, 0.1)
-    assert {network.actors[cast.computes[index]].phase(request.round_id) for index in (0, 2)} == {"aborted"}
-    assert network.actors[cast.clients[0]].ledger.spent().mu > 0
+    assert {network.actors[actors.computes[index]].phase(request.round_id) for index in (0, 2)} == {"aborted"}
+    assert network.actors[actors.clients[0]].ledger.spent().mu > 0
     assert not results(network)
 
 
 def test_a_file_that_was_given_by_hand_is_remembered_when_an_older_one_takes_its_place() -> None:
-    cast = exact_cast(4)
-    first, cast.federation = cast.federation, without(cast, 3)
+    actors = exact_actors(4)
+    first, actors.federation = actors.federation, without(actors, 3)
     network = Network()
-    network.add(Channel.CLIENT, functools.partial(cast.client, 0))
-    network.add(Channel.COMPUTE, functools.partial(cast.compute, 0))
-    network.add(Channel.TRAINER, cast.trainer)
+    network.add(Channel.CLIENT, functools.partial(actors.client, 0))
+    network.add(Channel.COMPUTE, functools.partial(actors.compute, 0))
+    network.add(Channel.TRAINER, actors.trainer)
     network._retained.clear()
-    cast.federation = first
+    actors.federation = first
     for member in list(network.actors):
         network.crash(member)
     for member in list(network.actors):
@@ -304,9 +310,9 @@ def test_a_file_that_was_given_by_hand_is_remembered_when_an_older_one_takes_its
 
 
 def test_a_clients_next_session_names_the_file_that_it_follows_now() -> None:
-    cast = exact_cast(4)
-    network = cast.network()
-    hand(network, cast.computes[0], without(cast, 3))
-    network.advance(network.now_ms + cast.timing.epoch_ms)
-    assert body_of(network._retained[cast.clients[0], Channel.HELLO].payload).file.number == 2
-    assert body_of(network._retained[cast.computes[2], Channel.EPOCH].payload).file.number == 2
+    actors = exact_actors(4)
+    network = actors.network()
+    hand(network, actors.computes[0], without(actors, 3))
+    network.advance(network.now_ms + actors.timing.epoch_ms)
+    assert body_of(network._retained[actors.clients[0], Channel.HELLO].payload).file.number == 2
+    assert body_of(network._retained[actors.computes[2], Channel.EPOCH].payload).file.number == 2

@@ -23,12 +23,12 @@ NOW_MS = 1_700_000_000_000
 EPOCH = NOW_MS // DAY_MS
 
 
-def to_nobody(cast: TestFederation) -> tuple[Network, bytes]:
+def to_nobody(actors: TestFederation) -> tuple[Network, bytes]:
     """A round that the nodes have heard of and no client, and its announcement."""
-    network = cast.network()
+    network = actors.network()
     network.tamper = losing(Announcement, to=b"")
-    begin(cast, network, collect_window_ms=600_000)
-    return network, encode(announced(network, cast).frame)
+    begin(actors, network, collect_window_ms=600_000)
+    return network, encode(announced(network, actors).frame)
 
 
 def told(effects: Any, kind: type) -> list[Any]:
@@ -37,58 +37,58 @@ def told(effects: Any, kind: type) -> list[Any]:
 
 def test_hardening_4_a_client_whose_clock_is_behind_declines_in_words_and_the_trainer_hears_it() -> None:
     """It dropped the announcement, and nobody heard why it never took part."""
-    cast = TestFederation(4, 2)
-    network, payload = to_nobody(cast)
-    actor, at_ms = cast.client(0), NOW_MS - 3 * DAY_MS
-    effects = actor.handle(Received(cast.trainer_identity.id, payload), at_ms)
+    actors = TestFederation(4, 2)
+    network, payload = to_nobody(actors)
+    actor, at_ms = actors.client(0), NOW_MS - 3 * DAY_MS
+    effects = actor.handle(Received(actors.trainer_identity.id, payload), at_ms)
     (declined,) = told(effects, facts.Declined)
     assert (declined.reason, declined.found) == ("epoch", f"epoch {EPOCH} of Compute node compute-0")
     assert declined.expected == f"at most {EPOCH - 2} by this clock; one of the two clocks is wrong"
     assert (actor.ledger.charges, actor.declines.rounds[0].reason) == ((), "epoch")
     (word,) = sends(effects)
-    network.handle(cast.trainer_identity.id, Received(actor.id, word.payload))
-    (heard,) = network.reported(facts.Declined, cast.trainer_identity.id)
+    network.handle(actors.trainer_identity.id, Received(actor.id, word.payload))
+    (heard,) = network.reported(facts.Declined, actors.trainer_identity.id)
     assert (heard.client, heard.reason, heard.found) == (actor.id, "epoch", declined.found)
 
 
 def test_hardening_4_a_client_that_has_seen_a_later_epoch_declines_in_words() -> None:
     """The node shows an old key, as one that was restored from a copy does."""
-    cast = TestFederation(4, 2)
-    network, _ = to_nobody(cast)
-    opened, node = announced(network, cast), cast.compute_identities[1]
+    actors = TestFederation(4, 2)
+    network, _ = to_nobody(actors)
+    opened, node = announced(network, actors), actors.compute_identities[1]
     old = msgspec.structs.replace(opened.epochs[1], epoch=EPOCH - 1)
-    computes = (opened.body.terms.computes[0], decode_frame(forged(cast, node, old)))
+    computes = (opened.body.terms.computes[0], decode_frame(forged(actors, node, old)))
     terms = msgspec.structs.replace(opened.body.terms, computes=computes)
-    payload = forged(cast, cast.trainer_identity, msgspec.structs.replace(opened.body, terms=terms))
-    actor = cast.client(0, [(SEEN, node.id, (EPOCH + 1).to_bytes(4, "big"))])
-    (declined,) = told(actor.handle(Received(cast.trainer_identity.id, payload), NOW_MS), facts.Declined)
+    payload = forged(actors, actors.trainer_identity, msgspec.structs.replace(opened.body, terms=terms))
+    actor = actors.client(0, [(SEEN, node.id, (EPOCH + 1).to_bytes(4, "big"))])
+    (declined,) = told(actor.handle(Received(actors.trainer_identity.id, payload), NOW_MS), facts.Declined)
     assert (declined.reason, declined.found) == ("epoch", f"epoch {EPOCH - 1} of Compute node compute-1")
     assert declined.expected == f"{EPOCH + 1} or later, as this node has shown before"
 
 
 def test_hardening_4_an_epoch_that_a_clock_ahead_has_left_behind_is_replaced() -> None:
     """Of a client that once ran years ahead; its record then is the present epoch's again, and guards it."""
-    cast = TestFederation(4, 2)
-    _, payload = to_nobody(cast)
-    actor = cast.client(0, [(SEEN, one, (EPOCH + 3000).to_bytes(4, "big")) for one in cast.computes])
-    effects = actor.handle(Received(cast.trainer_identity.id, payload), NOW_MS)
+    actors = TestFederation(4, 2)
+    _, payload = to_nobody(actors)
+    actor = actors.client(0, [(SEEN, one, (EPOCH + 3000).to_bytes(4, "big")) for one in actors.computes])
+    effects = actor.handle(Received(actors.trainer_identity.id, payload), NOW_MS)
     assert told(effects, facts.Contributed)
     noted = {effect.key: effect.value for effect in effects if isinstance(effect, Persist) and effect.table == SEEN}
-    assert noted == {one: EPOCH.to_bytes(4, "big") for one in cast.computes}
+    assert noted == {one: EPOCH.to_bytes(4, "big") for one in actors.computes}
 
 
 def test_hardening_4_sessions_of_clocks_that_ran_ahead_lock_no_client_out() -> None:
     """A client and a node were both years ahead, as on one host; both are right again, and go on at once."""
-    cast = TestFederation(4, 2)
-    network = cast.network(Network(NOW_MS + 3000 * DAY_MS))
+    actors = TestFederation(4, 2)
+    network = actors.network(Network(NOW_MS + 3000 * DAY_MS))
     network.deliver()
-    assert {table for table, _ in network.stores[cast.computes[0]]} >= {SESSIONS}
-    for actor in (*cast.clients, *cast.computes, cast.trainer_identity.id):
+    assert {table for table, _ in network.stores[actors.computes[0]]} >= {SESSIONS}
+    for actor in (*actors.clients, *actors.computes, actors.trainer_identity.id):
         network.crash(actor)
     network.now_ms = NOW_MS
-    for actor in (cast.trainer_identity.id, *cast.computes, *cast.clients):
+    for actor in (actors.trainer_identity.id, *actors.computes, *actors.clients):
         network.restart(actor)
-    begin(cast, network)
+    begin(actors, network)
     until_the_end(network, 0.1)
     (result,) = results(network)
     assert result.contributors == 4
@@ -97,10 +97,10 @@ def test_hardening_4_sessions_of_clocks_that_ran_ahead_lock_no_client_out() -> N
 @pytest.mark.parametrize("who", ["clients", "computes", "trainer"])
 def test_hardening_4_a_clock_that_is_set_back_while_an_actor_runs_costs_no_restart(who: str) -> None:
     """The runner has it start up anew: keys of the far epoch are replaced, and the timers are of the present."""
-    cast = TestFederation(4, 2)
-    network = cast.network()
+    actors = TestFederation(4, 2)
+    network = actors.network()
     network.deliver()
-    wrong = {"clients": cast.clients, "computes": cast.computes, "trainer": (cast.trainer_identity.id,)}[who]
+    wrong = {"clients": actors.clients, "computes": actors.computes, "trainer": (actors.trainer_identity.id,)}[who]
     for actor in wrong:  # its clock alone runs ahead for a while: it turns its epoch, as its timer would
         for effect in network.actors[actor].handle(Started(), NOW_MS + 3000 * DAY_MS):
             network._carry_out(actor, effect)
@@ -108,7 +108,7 @@ def test_hardening_4_a_clock_that_is_set_back_while_an_actor_runs_costs_no_resta
     for actor in wrong:
         network.handle(actor, Started())
     network.deliver()
-    begin(cast, network)
+    begin(actors, network)
     until_the_end(network, 0.1)
     (result,) = results(network)
     assert result.contributors == 4
@@ -116,16 +116,16 @@ def test_hardening_4_a_clock_that_is_set_back_while_an_actor_runs_costs_no_resta
 
 
 def test_hardening_4_a_trainer_believes_no_key_far_ahead_and_says_which_node_shows_it() -> None:
-    cast = TestFederation(4, 2)
+    actors = TestFederation(4, 2)
     network = Network()
-    network.add(Channel.COMPUTE, lambda records: cast.compute(0, records))
-    network.add(Channel.TRAINER, cast.trainer)
+    network.add(Channel.COMPUTE, lambda records: actors.compute(0, records))
+    network.add(Channel.TRAINER, actors.trainer)
     network.deliver()
-    trainer, node = cast.trainer_identity.id, cast.compute_identities[1]
-    ahead = EpochKey(node.id, EPOCH + 2, bytes([9]) * 32, (EPOCH + 3) * DAY_MS, cast.federation.stamp)
-    effects = network.handle(trainer, Received(node.id, forged(cast, node, ahead)))
+    trainer, node = actors.trainer_identity.id, actors.compute_identities[1]
+    ahead = EpochKey(node.id, EPOCH + 2, bytes([9]) * 32, (EPOCH + 3) * DAY_MS, actors.federation.stamp)
+    effects = network.handle(trainer, Received(node.id, forged(actors, node, ahead)))
     assert [one.code for one in told(effects, facts.Dropped)] == ["epoch"]
-    begin(cast, network)
+    begin(actors, network)
     until_the_end(network, 0.1)
     (failure,) = failures(network)
     for part in (
@@ -138,12 +138,12 @@ def test_hardening_4_a_trainer_believes_no_key_far_ahead_and_says_which_node_sho
 
 
 def test_hardening_4_a_hello_and_an_announcement_far_ahead_are_refused_by_a_node() -> None:
-    cast = TestFederation(4, 2)
-    network, payload = to_nobody(cast)
-    actor = cast.client(0)
+    actors = TestFederation(4, 2)
+    network, payload = to_nobody(actors)
+    actor = actors.client(0)
     greeting = sends(actor.handle(Started(), NOW_MS + 3 * DAY_MS))[0].payload
     assert isinstance(decode_body(decode_frame(greeting).body), Hello)  # type: ignore[union-attr]
-    refused(network, cast.computes[0], actor.id, greeting, "hello")
-    node = cast.compute(0)
-    effects = node.handle(Received(cast.trainer_identity.id, payload), NOW_MS - 3 * DAY_MS)
+    refused(network, actors.computes[0], actor.id, greeting, "hello")
+    node = actors.compute(0)
+    effects = node.handle(Received(actors.trainer_identity.id, payload), NOW_MS - 3 * DAY_MS)
     assert [one.code for one in told(effects, facts.Dropped)] == ["epoch"]

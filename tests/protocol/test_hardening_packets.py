@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from scene import announced, begin, body_of, exact_cast, losing, passing, sends, sent
+from scene import announced, begin, body_of, exact_actors, losing, passing, sends, sent
 from wiretap import keys_of
 
 from dca_proto.crypto import sealing
@@ -21,14 +21,14 @@ from dca_proto.testing import Network, TestFederation
 
 def aborted() -> tuple[TestFederation, Network, bytes]:
     """A round that all three nodes aborted, before its `commit_by`, and its id."""
-    cast = exact_cast(4, 3)
-    network = cast.network()
+    actors = exact_actors(4, 3)
+    network = actors.network()
     network.tamper = losing(Close)
-    _, request = begin(cast, network)
+    _, request = begin(actors, network)
     network.tamper = lambda one: ()
-    for node in cast.computes:
+    for node in actors.computes:
         network.handle(node, TimerFired(TimerName("commit", request.round_id)))
-    return cast, network, request.round_id
+    return actors, network, request.round_id
 
 
 def answers(network: Network, receiver: bytes, sender: bytes, payload: bytes) -> list[Send]:
@@ -37,8 +37,8 @@ def answers(network: Network, receiver: bytes, sender: bytes, payload: bytes) ->
 
 def test_hardening_7_an_aborted_round_sends_no_aborts_for_a_contribution_that_proves_nothing() -> None:
     """66 bytes in a member's name were answered with 173, each time. Now: a question for its session, once a second."""
-    cast, network, round_id = aborted()
-    victim, opened = cast.clients[0], announced(network, cast)
+    actors, network, round_id = aborted()
+    victim, opened = actors.clients[0], announced(network, actors)
     holder = opened.holder(victim).id
     size = len(decode_frame(sent(network, Contribution, sender=victim)[0].payload).ciphertext)
     got = []
@@ -49,22 +49,22 @@ def test_hardening_7_an_aborted_round_sends_no_aborts_for_a_contribution_that_pr
 
 
 def test_hardening_7_an_aborted_round_sends_its_aborts_once_a_second_to_a_client_that_proves_itself() -> None:
-    cast, network, _ = aborted()
-    client, opened = cast.clients[0], announced(network, cast)
+    actors, network, _ = aborted()
+    client, opened = actors.clients[0], announced(network, actors)
     holder = opened.holder(client).id
     own = sent(network, Contribution, sender=client)[0].payload
     given = answers(network, holder, client, own)
     assert [type(body_of(one.payload)) for one in given] == [Abort]
     assert [answers(network, holder, client, own) for _ in range(100)] == [[]] * 100
-    network.now_ms += cast.timing.again_ms
+    network.now_ms += actors.timing.again_ms
     assert answers(network, holder, client, own) == given
 
 
 def test_hardening_1_who_asks_for_the_aborts_of_a_known_round_proves_itself_too() -> None:
-    cast, network, _ = aborted()
-    client, opened = cast.clients[0], announced(network, cast)
+    actors, network, _ = aborted()
+    client, opened = actors.clients[0], announced(network, actors)
     (keys, *_) = keys_of(network.actors[client], opened)
-    node = cast.computes[0]
+    node = actors.computes[0]
     assert answers(network, node, client, encode(AbortWanted(opened.frame, bytes(16)))) == []
     assert network.actors[node].dropped["ask"] == 1
     right = encode(AbortWanted(opened.frame, ask_tag(keys[0], opened.hash)))
@@ -73,14 +73,14 @@ def test_hardening_1_who_asks_for_the_aborts_of_a_known_round_proves_itself_too(
 
 def test_hardening_7_a_repeated_announcement_is_answered_once_a_second() -> None:
     """Everybody who may listen has it, and a broker without access lists lets everybody repeat it."""
-    cast = exact_cast(4, 3)
-    network = cast.network()
+    actors = exact_actors(4, 3)
+    network = actors.network()
     network.tamper = losing(Receipt, Close)
-    begin(cast, network)
-    trainer, payload = cast.trainer_identity.id, encode(announced(network, cast).frame)
-    for actor in (cast.clients[0], cast.computes[0]):
+    begin(actors, network)
+    trainer, payload = actors.trainer_identity.id, encode(announced(network, actors).frame)
+    for actor in (actors.clients[0], actors.computes[0]):
         for _ in range(3):
-            network.now_ms += cast.timing.again_ms
+            network.now_ms += actors.timing.again_ms
             assert [len(answers(network, actor, trainer, payload)) for _ in range(100)] == [1] + [0] * 99
 
 
@@ -105,13 +105,13 @@ def test_hardening_7_contributions_before_their_announcement_take_little_memory(
 @pytest.mark.parametrize("says", [True, False])
 def test_hardening_7_macs_are_compared_in_constant_time(says: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Receipts and questions for aborts go through `hmac.compare_digest`: what it says is what counts."""
-    cast, network, _ = aborted()
-    client, opened = cast.clients[0], announced(network, cast)
+    actors, network, _ = aborted()
+    client, opened = actors.clients[0], announced(network, actors)
     holder = opened.holder(client).id
     (keys, *_) = keys_of(network.actors[client], opened)
-    tag = bytes(16) if says else ask_tag(keys[cast.computes.index(holder)], opened.hash)
+    tag = bytes(16) if says else ask_tag(keys[actors.computes.index(holder)], opened.hash)
     ask = encode(AbortWanted(opened.frame, tag))
-    fresh, other = exact_cast(4, 3), Network()
+    fresh, other = exact_actors(4, 3), Network()
     other.tamper = losing(Receipt)
     begin(fresh, fresh.network(other))
     other.tamper = passing

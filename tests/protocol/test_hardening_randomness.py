@@ -44,30 +44,30 @@ def earlier(number: int) -> tuple[str, bytes, bytes]:
 class Snapshot:
     """Client 0 started again and again from one copy of a machine; what it drew and what it sent, by what differed."""
 
-    def __init__(self, cast: TestFederation, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, actors: TestFederation, monkeypatch: pytest.MonkeyPatch) -> None:
         self.drawn: list[tuple[bytes, bytes]] = []
         self.sent: list[bytes] = []
-        self._cast = cast
-        network = cast.network()
+        self._actors = actors
+        network = actors.network()
         network.tamper = losing(Announcement, to=b"")
         self.payloads = []
         for _ in range(2):
-            begin(cast, network)
-            self.payloads.append(encode(announced(network, cast).frame))
+            begin(actors, network)
+            self.payloads.append(encode(announced(network, actors).frame))
         root = contribution.hedged_root
         for module in (contribution, release):
             monkeypatch.setattr(module, "hedged_root", lambda *given: self._note(root(*given)))
-        self._records = [(table, key, value) for (table, key), value in network.stores[cast.clients[0]].items()]
+        self._records = [(table, key, value) for (table, key), value in network.stores[actors.clients[0]].items()]
 
     def _note(self, root: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
         self.drawn.append(root)
         return root
 
     def start(self, *, payload: int = 0, value: float = 1.0, charges: Iterable[int] = ()) -> None:
-        actor = self._cast.client(0, [*self._records, *map(earlier, charges)])
+        actor = self._actors.client(0, [*self._records, *map(earlier, charges)])
         actor._random = same_bytes
         recompose(actor, random=same_bytes, rows=lambda columns: np.array([[value]]))
-        effects = actor.handle(Received(self._cast.trainer_identity.id, self.payloads[payload]), NOW_MS)
+        effects = actor.handle(Received(self._actors.trainer_identity.id, self.payloads[payload]), NOW_MS)
         self.sent += [one.payload for one in sends(effects) if isinstance(body_of(one.payload), Contribution | Sealed)]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from scene import PowerCuts, body_of, exact_cast, exact_sum, kind_of
+from scene import PowerCuts, body_of, exact_actors, exact_sum, kind_of
 
 from dca_proto.privacy import accounting
 from dca_proto.protocol.effects import Effect, Forget, Persist, Send
@@ -45,15 +45,15 @@ SECOND_MS, HOUR_MS = 1000, 3600 * 1000
 def played(seed: int) -> tuple[TestFederation, PowerCuts]:
     """Concurrent rounds of one small swarm under power cuts; at the end all are up, and every round has ended."""
     generator = random.Random(seed)
-    cast = exact_cast(CLIENTS, COMPUTES, policy=POLICY)
-    network: Any = cast.network(PowerCuts(generator))
-    network.victims = set(cast.clients)
+    actors = exact_actors(CLIENTS, COMPUTES, policy=POLICY)
+    network: Any = actors.network(PowerCuts(generator))
+    network.victims = set(actors.clients)
     opened = 0
     for _ in range(60):
         if opened < ROUNDS_HELD and generator.random() < 0.3:
             opened += 1
             terms = {"tolerated": generator.choice([0, 0, 1]), "clients_expected": CLIENTS}
-            network.command(cast.trainer_identity.id, cast.request(epsilon=EPSILON, delta=DELTA, **terms))
+            network.command(actors.trainer_identity.id, actors.request(epsilon=EPSILON, delta=DELTA, **terms))
         network.deliver_some(generator.randint(1, 30))
         network.restart_some(0.3)
         if generator.random() < 0.2:
@@ -63,10 +63,10 @@ def played(seed: int) -> tuple[TestFederation, PowerCuts]:
     network.victims = set()
     network.restart_some(1.0)
     network.advance(network.now_ms + 2 * HOUR_MS)
-    return cast, network
+    return actors, network
 
 
-def check(cast: TestFederation, network: PowerCuts) -> None:
+def check(actors: TestFederation, network: PowerCuts) -> None:
     """What must hold of every client, from what was on the wire and what is in its store."""
     aborts, released = defaultdict(set), set()
     for who, fact in network.facts:
@@ -74,7 +74,7 @@ def check(cast: TestFederation, network: PowerCuts) -> None:
             aborts[fact.round_id].add(who)
         if isinstance(fact, Released):
             released.add(fact.round_id)
-    for client in cast.clients:
+    for client in actors.clients:
         charges, left = network.charges(client), network.left[client]
         rounds = [round_id for round_id, _, _ in left]
         assert len(rounds) == len(set(rounds)), "one contribution a round: what is sent again is the same"
@@ -95,8 +95,8 @@ def test_a_thousand_power_failures_never_spend_more_than_is_recorded() -> None:
     seen: defaultdict[str, int] = defaultdict(int)
     seed = 0
     while sum(kills[where] for where in ("before", "after", "between")) < KILLS:
-        cast, network = played(seed)
-        check(cast, network)
+        actors, network = played(seed)
+        check(actors, network)
         for where, count in network.kills.items():
             kills[where] += count
         for kind in (Contributed, ChargeReturned, Declined, Released):
@@ -152,19 +152,19 @@ def killed_round(role: str, at: int, how: str, lost: bool) -> tuple[TestFederati
     Args:
         lost: whether one contribution is lost and n_min is all, so that the nodes abort.
     """
-    cast = exact_cast(CLIENTS, 3, policy=WIDE)
-    victim = {"client": cast.clients[0], "node": cast.computes[0], "trainer": cast.trainer_identity.id}[role]
+    actors = exact_actors(CLIENTS, 3, policy=WIDE)
+    victim = {"client": actors.clients[0], "node": actors.computes[0], "trainer": actors.trainer_identity.id}[role]
     network = KilledAt(victim, at, how)
-    cast.network(network)
-    silent = cast.clients[1] if lost else b""
+    actors.network(network)
+    silent = actors.clients[1] if lost else b""
     network.tamper = lambda one: [] if kind_of(one) is Contribution and one.sender == silent else [one]
     for number in range(2):
         if victim in network.down:
             network.restart(victim)
         network.deliver()
-        request = cast.request(tolerated=0 if lost else 1)
-        if cast.trainer_identity.id not in network.down:
-            network.command(cast.trainer_identity.id, request)
+        request = actors.request(tolerated=0 if lost else 1)
+        if actors.trainer_identity.id not in network.down:
+            network.command(actors.trainer_identity.id, request)
         for _ in range(4):
             network.advance(network.now_ms + SECOND_MS)
             if victim in network.down:
@@ -173,7 +173,7 @@ def killed_round(role: str, at: int, how: str, lost: bool) -> tuple[TestFederati
     if victim in network.down:
         network.restart(victim)
     network.advance(network.now_ms + 2 * HOUR_MS)
-    return cast, network
+    return actors, network
 
 
 def said(network: KilledAt, kind: type) -> dict[tuple[bytes, bytes], set[bytes]]:
@@ -185,29 +185,29 @@ def said(network: KilledAt, kind: type) -> dict[tuple[bytes, bytes], set[bytes]]
     return found
 
 
-def check_nodes(cast: TestFederation, network: KilledAt) -> set[bytes]:
+def check_nodes(actors: TestFederation, network: KilledAt) -> set[bytes]:
     """Nobody says two things, and every round has ended; the rounds of which something was released."""
-    released = {key for key in said(network, Sealed) if key[0] in cast.computes}
+    released = {key for key in said(network, Sealed) if key[0] in actors.computes}
     aborted = {(who, fact.round_id) for who, fact in network.facts if isinstance(fact, NodeAborted)}
     assert not aborted & released, "released or aborted, never both"
     for kind in (Answer, Contribution):
         assert all(len(payloads) == 1 for payloads in said(network, kind).values()), "what is sent again is the same"
     assert all(len(said(network, Sealed)[key]) == 1 for key in released), "one partial sum, byte for byte"
-    assert not any(network.actors[node]._open for node in cast.computes), "every round has ended"
+    assert not any(network.actors[node]._open for node in actors.computes), "every round has ended"
     return {round_id for _, round_id in released}
 
 
-def check_round(cast: TestFederation, network: KilledAt) -> None:
+def check_round(actors: TestFederation, network: KilledAt) -> None:
     """The invariants that every schedule keeps."""
-    released, left = check_nodes(cast, network), said(network, Contribution)
-    for client in cast.clients:
+    released, left = check_nodes(actors, network), said(network, Contribution)
+    for client in actors.clients:
         charges = network.actors[client].ledger.charges
         assert len({charge.number for charge in charges}) == len(charges)
         assert {round_id for who, round_id in left if who == client} <= {one.round_id for one in charges}
         assert not {one.round_id for one in charges if one.returned} & released
     for fact in network.reported(RoundCompleted):
-        members = network.actors[cast.trainer_identity.id].contributors(fact.round_id)
-        assert fact.aggregate.value.tolist() == [exact_sum(map(cast.clients.index, members))]
+        members = network.actors[actors.trainer_identity.id].contributors(fact.round_id)
+        assert fact.aggregate.value.tolist() == [exact_sum(map(actors.clients.index, members))]
     assert network.reported(LedgerReused) == []
 
 
@@ -217,8 +217,8 @@ def check_round(cast: TestFederation, network: KilledAt) -> None:
 def test_a_kill_at_any_write_keeps_every_promise(role: str, how: str, lost: bool) -> None:
     """G8: at each event of each role that writes anything, one after the other, until none is left."""
     for at in range(200):
-        cast, network = killed_round(role, at, how, lost)
-        check_round(cast, network)
+        actors, network = killed_round(role, at, how, lost)
+        check_round(actors, network)
         if not network.killed:
             assert at >= 4, "each role writes several times"
             if not lost:

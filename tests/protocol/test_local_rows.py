@@ -34,8 +34,8 @@ def test_whatever_one_row_holds_it_moves_a_release_by_no_more_than_is_stated(
     monkeypatch.setitem(base._REGISTRY, "picky", Picky)
     rows, place = np.full((100, 1), 0.5), 37
     rows[place] = row
-    cast = Hospitals(1, rows=[rows])
-    network, _ = begin(cast, statistic="picky", rows_max=100)
+    actors = Hospitals(1, rows=[rows])
+    network, _ = begin(actors, statistic="picky", rows_max=100)
     (result,) = results(network)
     assert result.contributors == 100
     assert abs(result.value[0] - 50.0) <= result.sensitivity

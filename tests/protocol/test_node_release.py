@@ -15,7 +15,7 @@ from scene import (
     announced,
     begin,
     body_of,
-    exact_cast,
+    exact_actors,
     failures,
     losing,
     passing,
@@ -52,8 +52,8 @@ COLUMNS = tuple(f"x{index}" for index in range(300))
 WIDE = {"columns": list(COLUMNS), "centre": [0.0] * 300, "scale": [1.0] * 300, "bound": [1.0] * 300}
 
 
-def trainer_of(cast: TestFederation, network: Network) -> Trainer:
-    actor = network.actors[cast.trainer_identity.id]
+def trainer_of(actors: TestFederation, network: Network) -> Trainer:
+    actor = network.actors[actors.trainer_identity.id]
     assert isinstance(actor, Trainer)
     return actor
 
@@ -62,18 +62,18 @@ def trainer_of(cast: TestFederation, network: Network) -> Trainer:
 
 
 def test_a_node_release_in_one_function() -> None:
-    cast = Hospitals(3)
-    result = play_releases(cast.trainer(), [cast.client(index) for index in range(3)], cast.request(), NOW_MS)
-    assert [node.contributors for node in result.nodes] == [index + 2 for index in by_id(cast)]
-    assert [node.value.tolist() for node in result.nodes] == [[(i + 2) * (i + 1) / 16] for i in by_id(cast)]
+    actors = Hospitals(3)
+    result = play_releases(actors.trainer(), [actors.client(index) for index in range(3)], actors.request(), NOW_MS)
+    assert [node.contributors for node in result.nodes] == [index + 2 for index in by_id(actors)]
+    assert [node.value.tolist() for node in result.nodes] == [[(i + 2) * (i + 1) / 16] for i in by_id(actors)]
     assert result.value == pytest.approx(sum((index + 2) * (index + 1) / 16 for index in range(3)))
     assert (result.contributors, result.clients, result.fewest, result.colluders) == (9, 3, 0, 0)
     assert all(node.nodes == () and node.clients == 1 for node in result.nodes)
 
 
 def test_every_node_carries_the_whole_noise_for_one_row() -> None:
-    cast = Hospitals(3, mechanism=DistributedDiscreteGaussian())
-    (result,) = results(begin(cast)[0])
+    actors = Hospitals(3, mechanism=DistributedDiscreteGaussian())
+    (result,) = results(begin(actors)[0])
     needed = (2 / MU) ** 2  # one row of [-1, 1] against another, whatever the number of rows
     for node in result.nodes:
         assert node.noise_variance == pytest.approx(needed, rel=1e-6)
@@ -92,8 +92,8 @@ def test_every_node_carries_the_whole_noise_for_one_row() -> None:
 def test_the_noise_is_drawn_with_the_variance_that_is_stated() -> None:
     """300 coordinates without data: χ² of 300 degrees within 6 of its standard deviations, false alarms below 1e-7."""
     rows = [np.zeros((4, 300)), np.zeros((5, 300))]
-    cast = Hospitals(2, columns=COLUMNS, rows=rows, mechanism=DistributedDiscreteGaussian())
-    (result,) = results(begin(cast, parameters=WIDE, rows_max=1000)[0])
+    actors = Hospitals(2, columns=COLUMNS, rows=rows, mechanism=DistributedDiscreteGaussian())
+    (result,) = results(begin(actors, parameters=WIDE, rows_max=1000)[0])
     first, second = (node.value for node in result.nodes)
     for noise in (first, second):
         chi = float(noise @ noise) / result.nodes[0].noise_variance
@@ -103,20 +103,22 @@ def test_the_noise_is_drawn_with_the_variance_that_is_stated() -> None:
 
 def test_rows_beyond_the_limit_are_not_looked_at_and_missing_ones_count_as_zero() -> None:
     rows = [np.array([[1.0], [np.nan], [1.0], [1.0]]), np.array([[0.5]])]
-    cast, network = held(2, rows=rows)
+    actors, network = held(2, rows=rows)
     assert {node.contributors: node.value[0] for node in results(network)[0].nodes} == {4: 3.0, 1: 0.5}
-    begin(cast, network, rows_max=3)
+    begin(actors, network, rows_max=3)
     assert {node.contributors: node.value[0] for node in results(network)[1].nodes} == {3: 2.0, 1: 0.5}
 
 
 def test_data_that_fail_are_zero_and_a_node_without_rows_is_left_out() -> None:
     """How many rows count does not depend on what is in them: a statistic that fails on one leaves their number."""
-    cast = Hospitals(3, rows=[np.full((3, 2), 0.5), np.zeros((0, 1)), np.full((2, 1), 0.25)])
-    network, request = begin(cast)  # the first has two columns where one is asked for
+    actors = Hospitals(3, rows=[np.full((3, 2), 0.5), np.zeros((0, 1)), np.full((2, 1), 0.25)])
+    network, request = begin(actors)  # the first has two columns where one is asked for
     (result,) = results(network)
     assert {node.contributors: node.value[0] for node in result.nodes} == {3: 0.0, 2: 0.5}
     assert result.clients == 2
-    assert trainer_of(cast, network).contributors(request.round_id) == tuple(sorted((cast.clients[0], cast.clients[2])))
+    assert trainer_of(actors, network).contributors(request.round_id) == tuple(
+        sorted((actors.clients[0], actors.clients[2]))
+    )
     assert [fact.error for fact in network.reported(facts.DataFailed)] == ["UsageError"]
     empty = Hospitals(2, rows=[np.zeros((0, 1))] * 2)
     network, _ = begin(empty)
@@ -137,52 +139,54 @@ def test_the_one_request_of_a_job() -> None:
 
 
 def test_the_budget_is_charged_before_a_release_leaves_and_once() -> None:
-    cast = Hospitals(3)
-    network = cast.network()
+    actors = Hospitals(3)
+    network = actors.network()
     network.deliver()
     network.tamper = losing(Announcement)
-    begin(cast, network)
-    client = network.actors[cast.clients[0]]
-    effects = client.handle(Received(cast.trainer_identity.id, sent(network, Announcement)[0].payload), network.now_ms)
+    begin(actors, network)
+    client = network.actors[actors.clients[0]]
+    effects = client.handle(
+        Received(actors.trainer_identity.id, sent(network, Announcement)[0].payload), network.now_ms
+    )
     kinds = [effect.table if isinstance(effect, Persist) else type(effect) for effect in effects]
     assert kinds.index(LEDGER) < kinds.index("client-round") < kinds.index(Send)
     assert kinds.count(Send) == kinds.count(LEDGER) == 1
     (left,) = (effect for effect in effects if isinstance(effect, Send))
-    assert left.to == Address(Channel.TRAINER, cast.trainer_identity.id)
+    assert left.to == Address(Channel.TRAINER, actors.trainer_identity.id)
     (charge,) = client.ledger.charges
     assert (charge.mu, charge.epsilon, charge.delta, charge.number) == (MU, 1.0, 1e-6, 1)
 
 
 def test_the_trainers_account_is_charged_before_the_announcement_leaves() -> None:
-    cast = Hospitals(3)
-    cast.account = BudgetLimit(epsilon=1.6, delta=1e-6)
-    network = cast.network()
-    trainer, told = cast.trainer_identity.id, []
+    actors = Hospitals(3)
+    actors.account = BudgetLimit(epsilon=1.6, delta=1e-6)
+    network = actors.network()
+    trainer, told = actors.trainer_identity.id, []
     network.tamper = lambda one: told.append(dict(network.stores[trainer])) or [one]
-    _, request = begin(cast, network)
+    _, request = begin(actors, network)
     assert (LEDGER, request.round_id) in told[0]
-    begin(cast, network)
+    begin(actors, network)
     with pytest.raises(UsageError, match="the federation's account: found a total of epsilon"):
-        trainer_of(cast, network).check_request(cast.request(), network.now_ms)
-    begin(cast, network)
+        trainer_of(actors, network).check_request(actors.request(), network.now_ms)
+    begin(actors, network)
     assert len(results(network)) == 2
-    assert len(trainer_of(cast, network).ledger.charges) == 2
+    assert len(trainer_of(actors, network).ledger.charges) == 2
 
 
 def test_releases_and_sums_draw_on_one_budget() -> None:
     policy = msgspec.structs.replace(OPEN, clients_min=1, honest_min=1, epsilon_per_period_max=1.6, delta_max=1e-6)
     rows = [np.full((2, 1), 0.25)] * 4
-    cast = TestFederation(4, 2, rows=rows, policy=policy)
+    actors = TestFederation(4, 2, rows=rows, policy=policy)
     alone = {"ask": AskNodeRelease(), "rows_max": 8}
-    network, _ = begin(cast, **alone)
-    begin(cast, network)
-    begin(cast, network, **alone)
+    network, _ = begin(actors, **alone)
+    begin(actors, network)
+    begin(actors, network, **alone)
     until_the_end(network)
     assert [len(result.nodes) for result in results(network)] == [4, 0]
-    assert [fact.reason for fact in network.reported(facts.Declined, cast.clients[0])] == ["budget"]
-    charges = network.actors[cast.clients[0]].ledger.charges
+    assert [fact.reason for fact in network.reported(facts.Declined, actors.clients[0])] == ["budget"]
+    charges = network.actors[actors.clients[0]].ledger.charges
     assert [charge.relation for charge in charges] == [REPLACE_ONE_ROW, REPLACE_ONE_CLIENT]
-    assert [one.relation for one in trainer_of(cast, network).ledger.charges][:2] == [
+    assert [one.relation for one in trainer_of(actors, network).ledger.charges][:2] == [
         REPLACE_ONE_ROW,
         REPLACE_ONE_CLIENT,
     ]
@@ -192,12 +196,12 @@ def test_releases_and_sums_draw_on_one_budget() -> None:
 
 
 def test_it_ends_at_the_close_with_those_who_released() -> None:
-    cast = Hospitals(3)
-    network = cast.network()
-    network.down.add(cast.clients[1])
-    _, request = begin(cast, network)
+    actors = Hospitals(3)
+    network = actors.network()
+    network.down.add(actors.clients[1])
+    _, request = begin(actors, network)
     assert results(network) == []
-    opened = announced(network, cast).body
+    opened = announced(network, actors).body
     assert opened.commit_by_ms == opened.close_by_ms + request.commit_window_ms
     network.advance(opened.close_by_ms)
     told = len(sent(network, Announcement))
@@ -206,48 +210,48 @@ def test_it_ends_at_the_close_with_those_who_released() -> None:
     assert results(network) == []
     network.advance(opened.commit_by_ms)
     (result,) = results(network)
-    assert [node.contributors for node in result.nodes] == [index + 2 for index in by_id(cast) if index != 1]
+    assert [node.contributors for node in result.nodes] == [index + 2 for index in by_id(actors) if index != 1]
     assert failures(network) == []
 
 
 def test_a_sum_that_all_decline_ends_at_once_and_its_charge_comes_back() -> None:
-    cast = exact_cast(4, 2, policy=Policy(clients_min=1, honest_min=1, delta_max=1e-9))
-    network, request = begin(cast, invited=cast.clients, clients_expected=0)
+    actors = exact_actors(4, 2, policy=Policy(clients_min=1, honest_min=1, delta_max=1e-9))
+    network, request = begin(actors, invited=actors.clients, clients_expected=0)
     (failure,) = failures(network)
     assert "too-few: 0 contributed, 3 were needed" in failure.reason
-    assert not trainer_of(cast, network).ledger.is_charged(request.round_id)
+    assert not trainer_of(actors, network).ledger.is_charged(request.round_id)
 
 
 def test_a_decline_is_an_answer() -> None:
-    cast = Hospitals(3)
-    closed = cast.client
+    actors = Hospitals(3)
+    closed = actors.client
 
     def client(index: int, records: Any = ()) -> Any:
-        cast.policy = OPEN if index else msgspec.structs.replace(OPEN, rows_of_many=False)
+        actors.policy = OPEN if index else msgspec.structs.replace(OPEN, rows_of_many=False)
         return closed(index, records)
 
-    cast.client = client  # type: ignore[method-assign]
-    network, _ = begin(cast)
+    actors.client = client  # type: ignore[method-assign]
+    network, _ = begin(actors)
     (result,) = results(network)
     assert result.clients == 2
     assert {fact.reason for fact in network.reported(facts.Declined)} == {"rows-of-many"}
 
 
 def test_only_the_invited_are_asked_heard_and_charged() -> None:
-    cast = Hospitals(3)
-    network = cast.network()
-    invited = cast.clients[:2]
-    network, request = begin(cast, network, invited=invited, clients_expected=0)
-    assert trainer_of(cast, network).contributors(request.round_id) == tuple(sorted(invited))
-    assert trainer_of(cast, network).ledger.charges[0].clients == invited
-    assert network.actors[cast.clients[2]].ledger.charges == ()
+    actors = Hospitals(3)
+    network = actors.network()
+    invited = actors.clients[:2]
+    network, request = begin(actors, network, invited=invited, clients_expected=0)
+    assert trainer_of(actors, network).contributors(request.round_id) == tuple(sorted(invited))
+    assert trainer_of(actors, network).ledger.charges[0].clients == invited
+    assert network.actors[actors.clients[2]].ledger.charges == ()
 
 
 def test_all_is_forgotten_after_the_retention_but_the_charges() -> None:
-    cast, network = held()
+    actors, network = held()
     until_the_end(network, hours=24 * 8)
-    assert {table for table, _ in network.stores[cast.trainer_identity.id]} == {LEDGER}
-    assert {table for table, _ in network.stores[cast.clients[0]]} == {LEDGER, "epoch", "hello"}
+    assert {table for table, _ in network.stores[actors.trainer_identity.id]} == {LEDGER}
+    assert {table for table, _ in network.stores[actors.clients[0]]} == {LEDGER, "epoch", "hello"}
 
 
 # Everything gets lost; everybody is killed
@@ -256,8 +260,8 @@ def test_all_is_forgotten_after_the_retention_but_the_charges() -> None:
 @pytest.mark.parametrize("kind", [Announcement, Sealed, Receipt])
 @pytest.mark.parametrize("times", [1, 4])
 def test_attack_11_every_message_is_lost_a_few_times(kind: type, times: int) -> None:
-    cast = Hospitals(3)
-    network = cast.network()
+    actors = Hospitals(3)
+    network = actors.network()
     left: defaultdict[tuple[bytes, bytes], int] = defaultdict(lambda: times)
 
     def tamper(one: Any) -> list[Any]:
@@ -267,38 +271,38 @@ def test_attack_11_every_message_is_lost_a_few_times(kind: type, times: int) -> 
         return [one]
 
     network.tamper = tamper
-    begin(cast, network)
+    begin(actors, network)
     until_the_end(network)
     assert the_sum(network) == pytest.approx([1.25])
-    for client in cast.clients:
+    for client in actors.clients:
         assert len({one.payload for one in released(network, client)}) == 1, "what is sent again is the same"
         assert len(network.actors[client].ledger.charges) == 1
 
 
 def test_a_release_without_a_receipt_is_sent_until_the_close_and_no_longer() -> None:
-    cast = Hospitals(1)
-    network = cast.network()
+    actors = Hospitals(1)
+    network = actors.network()
     network.tamper = losing(Receipt)
-    begin(cast, network)
-    close_ms = announced(network, cast).body.commit_by_ms
+    begin(actors, network)
+    close_ms = announced(network, actors).body.commit_by_ms
     network.advance(close_ms - 1)
     count = len(released(network))
     assert count > 2
-    network.advance(close_ms + cast.timing.abort_grace_ms - 1)
+    network.advance(close_ms + actors.timing.abort_grace_ms - 1)
     assert len(released(network)) == count
-    network.advance(close_ms + cast.timing.abort_grace_ms)
-    assert {table for table, _ in network.stores[cast.clients[0]]} == {LEDGER, "epoch", "hello"}
+    network.advance(close_ms + actors.timing.abort_grace_ms)
+    assert {table for table, _ in network.stores[actors.clients[0]]} == {LEDGER, "epoch", "hello"}
 
 
 @pytest.mark.parametrize("committed", [False, True])
 def test_attack_15_a_crash_between_charge_and_send(committed: bool) -> None:
     """Charge and release are one transaction: both are there after the crash, or neither."""
-    cast = Hospitals(2)
-    network = cast.network()
+    actors = Hospitals(2)
+    network = actors.network()
     network.deliver()
     network.tamper = losing(Announcement)
-    begin(cast, network)
-    client, announcement = cast.clients[0], sent(network, Announcement)[0]
+    begin(actors, network)
+    client, announcement = actors.clients[0], sent(network, Announcement)[0]
     effects = network.actors[client].handle(Received(announcement.sender, announcement.payload), network.now_ms)
     for effect in [one for one in effects if isinstance(one, Persist) and committed]:
         network._carry_out(client, effect)
@@ -313,24 +317,24 @@ def test_attack_15_a_crash_between_charge_and_send(committed: bool) -> None:
 @pytest.mark.parametrize("step", range(8))
 @pytest.mark.parametrize("expected", [0, 3])
 def test_a_trainer_killed_at_any_message_goes_on_to_the_same_result(step: int, expected: int) -> None:
-    cast = Hospitals(3)
-    network = cast.network()
+    actors = Hospitals(3)
+    network = actors.network()
     count = iter(range(1000))
 
     def tamper(one: Any) -> list[Any]:
         if next(count) == step:
-            network.crash(cast.trainer_identity.id)
+            network.crash(actors.trainer_identity.id)
         return [one]
 
     network.tamper = tamper
-    begin(cast, network, clients_expected=expected)
+    begin(actors, network, clients_expected=expected)
     network.tamper = lambda one: [one]
-    network.restart(cast.trainer_identity.id)
+    network.restart(actors.trainer_identity.id)
     until_the_end(network)
     assert failures(network) == []
     assert {result.value[0] for result in results(network)} == {1.25}
     assert len({result.announcement_hash for result in results(network)}) == 1
-    assert [len(network.actors[client].ledger.charges) for client in cast.clients] == [1, 1, 1]
+    assert [len(network.actors[client].ledger.charges) for client in actors.clients] == [1, 1, 1]
 
 
 class Cuts(PowerCuts):
@@ -352,12 +356,12 @@ def test_attack_28_power_failures_lose_and_double_nothing() -> None:
     kills, seen = defaultdict[str, int](int), 0
     for seed in range(25):
         generator = random.Random(seed)
-        cast = Hospitals(3)
-        network: Any = cast.network(Cuts(generator))
-        network.victims = {*cast.clients, cast.trainer_identity.id}
-        requests = [cast.request(epsilon=0.5), cast.request(epsilon=0.5)]
+        actors = Hospitals(3)
+        network: Any = actors.network(Cuts(generator))
+        network.victims = {*actors.clients, actors.trainer_identity.id}
+        requests = [actors.request(epsilon=0.5), actors.request(epsilon=0.5)]
         for request in requests:
-            network.command(cast.trainer_identity.id, request)
+            network.command(actors.trainer_identity.id, request)
             for _ in range(12):
                 network.deliver_some(generator.randint(1, 6))
                 network.restart_some(0.4)
@@ -370,8 +374,8 @@ def test_attack_28_power_failures_lose_and_double_nothing() -> None:
         until_the_end(network)
         for where, number in network.kills.items():
             kills[where] += number
-        rounds = {key for table, key in network.stores[cast.trainer_identity.id] if table == ROUNDS}
-        for client in cast.clients:
+        rounds = {key for table, key in network.stores[actors.trainer_identity.id] if table == ROUNDS}
+        for client in actors.clients:
             sent_by = {(one.round_id, one.payload) for one in released(network, client)}
             assert len(sent_by) == len({round_id for round_id, _ in sent_by}), "one release a round, byte for byte"
             assert {round_id for round_id, _ in sent_by} <= set(network.charges(client))
@@ -398,28 +402,28 @@ def test_attack_28_power_failures_lose_and_double_nothing() -> None:
     ],
 )
 def test_a_node_release_that_cannot_be_is_refused_with_words(changes: dict[str, Any], words: str) -> None:
-    cast = Hospitals(2, mechanism=DistributedDiscreteGaussian())
-    network = cast.network()
+    actors = Hospitals(2, mechanism=DistributedDiscreteGaussian())
+    network = actors.network()
     with pytest.raises(UsageError, match=words):
-        network.command(cast.trainer_identity.id, cast.request(**changes))
+        network.command(actors.trainer_identity.id, actors.request(**changes))
     assert sent(network, Announcement) == []
 
 
 def test_a_node_release_names_no_compute_nodes_and_is_bound_by_no_key_of_theirs() -> None:
-    cast = TestFederation(1, 2, policy=OPEN)
-    network = cast.network()
+    actors = TestFederation(1, 2, policy=OPEN)
+    network = actors.network()
     longer_ms = Timing().epoch_ms + Timing().epoch_grace_ms
-    begin(cast, network, ask=AskNodeRelease(), rows_max=8, collect_window_ms=longer_ms)
+    begin(actors, network, ask=AskNodeRelease(), rows_max=8, collect_window_ms=longer_ms)
     assert len(results(network)) == 1
 
 
 def test_hardening_who_releases_after_the_end_is_told_and_goes_on() -> None:
     """Else it would count the release among its open rounds, and decline all others once 64 charges lie between."""
-    cast = TestFederation(3, 0, policy=OPEN)
-    network = cast.network()
-    late = cast.clients[0]
+    actors = TestFederation(3, 0, policy=OPEN)
+    network = actors.network()
+    late = actors.clients[0]
     network.tamper = losing(Sealed, sender=late)
-    _, request = begin(cast, network, ask=AskNodeRelease(), rows_max=8, clients_expected=2)
+    _, request = begin(actors, network, ask=AskNodeRelease(), rows_max=8, clients_expected=2)
     assert [one.contributors for one in results(network)] == [2]
     network.tamper = passing
     network.advance(network.now_ms + 10_000)

@@ -25,21 +25,21 @@ CANNOT = (
 
 def records(role: str) -> tuple[Callable[[Records], object], Records]:
     """An actor's builder, and what its store holds in the middle of a round, or after a declined one."""
-    cast = TestFederation(4, 2)
+    actors = TestFederation(4, 2)
     if role == "declining client":
-        cast.policy = Policy()
-    network = cast.network()
+        actors.policy = Policy()
+    network = actors.network()
     lost = {"node": (Close,), "answering node": (Answer,), "trainer": (Contribution,)}.get(role, (Receipt,))
     network.tamper = losing(*lost)
-    begin(cast, network, collect_window_ms=600_000)
-    holder = announced(network, cast).holder(cast.clients[0]).id
-    node = cast.computes.index(holder)
+    begin(actors, network, collect_window_ms=600_000)
+    holder = announced(network, actors).holder(actors.clients[0]).id
+    node = actors.computes.index(holder)
     actor, build = {
-        "client": (cast.clients[0], lambda stored: cast.client(0, stored)),
-        "declining client": (cast.clients[0], lambda stored: cast.client(0, stored)),
-        "node": (holder, lambda stored: cast.compute(node, stored)),
-        "answering node": (holder, lambda stored: cast.compute(node, stored)),
-        "trainer": (cast.trainer_identity.id, cast.trainer),
+        "client": (actors.clients[0], lambda stored: actors.client(0, stored)),
+        "declining client": (actors.clients[0], lambda stored: actors.client(0, stored)),
+        "node": (holder, lambda stored: actors.compute(node, stored)),
+        "answering node": (holder, lambda stored: actors.compute(node, stored)),
+        "trainer": (actors.trainer_identity.id, actors.trainer),
     }[role]
     return build, [(table, key, value) for (table, key), value in network.stores[actor].items()]
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from scene import begin, exact_cast, exact_sum, failures, results, the_sum, until_the_end
+from scene import begin, exact_actors, exact_sum, failures, results, the_sum, until_the_end
 
 import dca_proto.privacy.mechanism as mechanisms
 from dca_proto.aggregate import NoisyAggregate
@@ -24,10 +24,10 @@ from dca_proto.testing import Network, NoNoise, TestFederation
 NOW_MS = 1_700_000_000_000
 
 
-def played(cast: TestFederation, **changes: Any) -> NoisyAggregate:
-    computes = [cast.compute(index) for index in range(len(cast.computes))]
-    clients = [cast.client(index) for index in range(len(cast.clients))]
-    return play(cast.trainer(), computes, clients, cast.request(**changes), NOW_MS)
+def played(actors: TestFederation, **changes: Any) -> NoisyAggregate:
+    computes = [actors.compute(index) for index in range(len(actors.computes))]
+    clients = [actors.client(index) for index in range(len(actors.clients))]
+    return play(actors.trainer(), computes, clients, actors.request(**changes), NOW_MS)
 
 
 def one_hot(size: int, **changes: Any) -> tuple[TestFederation, dict[str, Any]]:
@@ -39,8 +39,8 @@ def one_hot(size: int, **changes: Any) -> tuple[TestFederation, dict[str, Any]]:
 
 
 def test_a_round_gives_the_noisy_sum_with_all_that_inference_needs() -> None:
-    cast = TestFederation(30, 3)
-    result = played(cast, tolerated=4, colluders=1)
+    actors = TestFederation(30, 3)
+    result = played(actors, tolerated=4, colluders=1)
     assert (result.contributors, result.clients, result.fewest, result.colluders) == (30, 30, 27, 1)
     assert (result.epsilon, result.delta, result.relation) == (1.0, 1e-6, "replace-one-client")
     assert result.private
@@ -55,33 +55,33 @@ def test_a_round_gives_the_noisy_sum_with_all_that_inference_needs() -> None:
 
 
 def test_without_noise_the_sum_is_exact() -> None:
-    assert played(exact_cast(7)).value.tolist() == [exact_sum(range(7))]
+    assert played(exact_actors(7)).value.tolist() == [exact_sum(range(7))]
 
 
 def test_the_sum_does_not_depend_on_the_number_of_compute_nodes() -> None:
-    sums = {played(exact_cast(5, computes, name="test")).value.tobytes() for computes in (2, 3, 5, 10)}
+    sums = {played(exact_actors(5, computes, name="test")).value.tobytes() for computes in (2, 3, 5, 10)}
     assert len(sums) == 1
 
 
 def test_oracle_each_client_sets_a_coordinate_of_its_own() -> None:
     """0 or 1 everywhere: 2 would be a contribution counted twice, a huge value masks that do not cancel."""
-    cast, question = one_hot(8, mechanism=NoNoise())
-    assert played(cast, **question).value.tolist() == [1.0] * 8
+    actors, question = one_hot(8, mechanism=NoNoise())
+    assert played(actors, **question).value.tolist() == [1.0] * 8
 
 
 def test_oracle_with_clients_that_drop() -> None:
     """The coordinates of those who drop are 0, all others 1, and the trainer names exactly those who are in."""
-    cast, question = one_hot(8, mechanism=NoNoise())
-    network = cast.network()
-    dropped = set(cast.clients[:3])
+    actors, question = one_hot(8, mechanism=NoNoise())
+    network = actors.network()
+    dropped = set(actors.clients[:3])
     network.tamper = lambda envelope: (
-        [] if envelope.sender in dropped and envelope.to.id in cast.computes else [envelope]
+        [] if envelope.sender in dropped and envelope.to.id in actors.computes else [envelope]
     )
-    _, request = begin(cast, network, tolerated=3, **question)
+    _, request = begin(actors, network, tolerated=3, **question)
     until_the_end(network)
     assert the_sum(network).tolist() == [0.0] * 3 + [1.0] * 5
-    trainer = network.actors[cast.trainer_identity.id]
-    assert trainer.contributors(request.round_id) == tuple(sorted(set(cast.clients) - dropped))
+    trainer = network.actors[actors.trainer_identity.id]
+    assert trainer.contributors(request.round_id) == tuple(sorted(set(actors.clients) - dropped))
     (result,) = results(network)
     assert (result.contributors, result.clients) == (5, 8)
     assert not result.private
@@ -89,10 +89,10 @@ def test_oracle_with_clients_that_drop() -> None:
 
 def test_a_round_of_data_nodes_without_noise_is_exact() -> None:
     """Each releases by itself; the sum is that of their releases."""
-    cast = exact_cast(5, policy=Policy(clients_min=1, honest_min=1, rows_of_many=True))
-    clients = [cast.client(index) for index in range(5)]
-    request = cast.request(ask=AskNodeRelease(), rows_max=1)
-    assert play_releases(cast.trainer(), clients, request, NOW_MS).value.tolist() == [exact_sum(range(5))]
+    actors = exact_actors(5, policy=Policy(clients_min=1, honest_min=1, rows_of_many=True))
+    clients = [actors.client(index) for index in range(5)]
+    request = actors.request(ask=AskNodeRelease(), rows_max=1)
+    assert play_releases(actors.trainer(), clients, request, NOW_MS).value.tolist() == [exact_sum(range(5))]
 
 
 # The mode without noise cannot be reached in production.
@@ -118,7 +118,7 @@ def test_the_core_has_the_one_private_mechanism_only() -> None:
 @pytest.fixture
 def mixed() -> tuple[Network, TestFederation]:
     """A trainer of no noise among production Compute nodes and clients, all of one federation."""
-    unsafe, production, network = exact_cast(4), TestFederation(4, 3), Network()
+    unsafe, production, network = exact_actors(4), TestFederation(4, 3), Network()
     for index in range(3):
         network.add(Channel.COMPUTE, functools.partial(production.compute, index))
     for index in range(4):
@@ -150,7 +150,9 @@ def test_production_compute_nodes_abort_a_round_without_noise(mixed: tuple[Netwo
 @pytest.mark.parametrize("mechanism", [NoNoise.name, DistributedDiscreteGaussian.name])
 def test_no_request_to_a_trainer_chooses_a_mechanism_but_one_of_reports(mechanism: str) -> None:
     """Not even to a trainer that offers it."""
-    for cast in (exact_cast(4, 3), TestFederation(4, 3)):
-        network = cast.network()
+    for actors in (exact_actors(4, 3), TestFederation(4, 3)):
+        network = actors.network()
         with pytest.raises(UsageError, match=f"mechanism '{mechanism}' makes no reports; use one of analytic-"):
-            network.command(cast.trainer_identity.id, cast.request(ask=AskLdpReport(mechanism=mechanism), rows_max=1))
+            network.command(
+                actors.trainer_identity.id, actors.request(ask=AskLdpReport(mechanism=mechanism), rows_max=1)
+            )

@@ -7,7 +7,7 @@ import gc
 import msgspec
 import pytest
 from lab import abort_of
-from scene import announced, begin, exact_cast, forged, losing, passing, refused, resigned, sent, until_the_end
+from scene import announced, begin, exact_actors, forged, losing, passing, refused, resigned, sent, until_the_end
 
 from dca_proto.errors import PeerError
 from dca_proto.protocol import facts
@@ -43,10 +43,10 @@ def broken(frame: Signed) -> Signed:
 
 
 def test_a_second_round_of_an_epoch_verifies_no_certificate_and_no_epoch_key_again() -> None:
-    cast = exact_cast(5, 3)
-    network, _ = begin(cast)
+    actors = exact_actors(5, 3)
+    network, _ = begin(actors)
     once = misses()
-    begin(cast, network)
+    begin(actors, network)
     assert once == misses() == (5, 1)
     assert len(network.reported(facts.RoundCompleted)) == 2
 
@@ -55,53 +55,53 @@ def test_a_second_round_of_an_epoch_verifies_no_certificate_and_no_epoch_key_aga
 
 
 def test_a_certificate_that_is_remembered_expires() -> None:
-    cast = TestFederation(1, 2)
-    certificate = cast.certificate(0, expires_ms=1000)
-    assert cast.federation.check_certificate(certificate, 999) == cast.clients[0]
+    actors = TestFederation(1, 2)
+    certificate = actors.certificate(0, expires_ms=1000)
+    assert actors.federation.check_certificate(certificate, 999) == actors.clients[0]
     with pytest.raises(PeerError, match="certificate: found expired"):
-        cast.federation.check_certificate(certificate, 1000)
+        actors.federation.check_certificate(certificate, 1000)
     assert misses() == (1, 0), "and it was not verified again"
 
 
 @pytest.mark.parametrize("field", ["client_key", "expires_ms", "signature"])
 def test_one_bit_of_a_remembered_certificate_makes_another_one(field: str) -> None:
-    cast = TestFederation(2, 2)
-    certificate = cast.certificate(0)
-    cast.federation.check_certificate(certificate, 0)
+    actors = TestFederation(2, 2)
+    certificate = actors.certificate(0)
+    actors.federation.check_certificate(certificate, 0)
     value = getattr(certificate, field)
     other = value ^ 1 if isinstance(value, int) else bytes((value[0] ^ 1,)) + value[1:]
     for _ in range(2):
         with pytest.raises(PeerError, match="signature"):
-            cast.federation.check_certificate(msgspec.structs.replace(certificate, **{field: other}), 0)
+            actors.federation.check_certificate(msgspec.structs.replace(certificate, **{field: other}), 0)
 
 
 def test_a_certificate_that_one_federation_remembers_is_no_other_ones() -> None:
-    cast = TestFederation(1, 2)
-    certificate = cast.certificate(0)
-    cast.federation.check_certificate(certificate, 0)
-    for change in ({"name": "another"}, {"enrolment_key": cast.client_identities[0].public_key}):
+    actors = TestFederation(1, 2)
+    certificate = actors.certificate(0)
+    actors.federation.check_certificate(certificate, 0)
+    for change in ({"name": "another"}, {"enrolment_key": actors.client_identities[0].public_key}):
         with pytest.raises(PeerError, match="signature"):
-            msgspec.structs.replace(cast.federation, **change).check_certificate(certificate, 0)
+            msgspec.structs.replace(actors.federation, **change).check_certificate(certificate, 0)
 
 
 def test_what_fails_is_not_remembered_and_what_holds_only_up_to_the_limit() -> None:
-    cast = TestFederation(1, 2)
-    certificate = cast.certificate(0)
+    actors = TestFederation(1, 2)
+    certificate = actors.certificate(0)
     for signature in (bytes(64), certificate.signature[::-1]):
         with pytest.raises(PeerError):
-            cast.federation.check_certificate(msgspec.structs.replace(certificate, signature=signature), 0)
+            actors.federation.check_certificate(msgspec.structs.replace(certificate, signature=signature), 0)
     assert kept() == (0, 0)
     assert certified_client.cache_info().maxsize == CERTIFICATES_KNOWN_MAX >= LIMITS.clients_max
     assert open_epoch_keys.cache_info().maxsize == EPOCH_KEYS_KNOWN_MAX
 
 
 def test_a_hellos_own_signature_is_verified_although_its_certificate_is_remembered() -> None:
-    cast = exact_cast(4, 3)
-    network, _ = begin(cast)
-    one = sent(network, Hello, sender=cast.clients[0])[0]
+    actors = exact_actors(4, 3)
+    network, _ = begin(actors)
+    one = sent(network, Hello, sender=actors.clients[0])[0]
     body = msgspec.structs.replace(decode_body(decode_frame(one.payload).body), serial=network.now_ms + 1)
-    genuine = decode_frame(forged(cast, cast.client_identities[0], body))
-    for compute in cast.computes:
+    genuine = decode_frame(forged(actors, actors.client_identities[0], body))
+    for compute in actors.computes:
         refused(network, compute, one.sender, encode(broken(genuine)), "signature")
     assert misses()[0] == 4
 
@@ -110,52 +110,52 @@ def test_a_hellos_own_signature_is_verified_although_its_certificate_is_remember
 
 
 def test_remembered_epoch_keys_expire() -> None:
-    cast = exact_cast(4, 3)
-    network, _ = begin(cast)
-    opened = announced(network, cast)
+    actors = exact_actors(4, 3)
+    network, _ = begin(actors)
+    opened = announced(network, actors)
     over_ms = opened.epochs[0].expires_ms + Timing().epoch_grace_ms - Timing().abort_grace_ms
     later = msgspec.structs.replace(opened.body, close_by_ms=over_ms - 1, commit_by_ms=over_ms)
-    again = open_announcement(sign(cast.trainer_identity, cast.federation.id, later), cast.federation, LIMITS)
+    again = open_announcement(sign(actors.trainer_identity, actors.federation.id, later), actors.federation, LIMITS)
     assert misses()[1] == 1, "remembered"
     check_time(again, Timing(), over_ms - 2, until_ms=over_ms - 1)
     over = msgspec.structs.replace(later, commit_by_ms=over_ms + 1)
-    again = open_announcement(sign(cast.trainer_identity, cast.federation.id, over), cast.federation, LIMITS)
+    again = open_announcement(sign(actors.trainer_identity, actors.federation.id, over), actors.federation, LIMITS)
     with pytest.raises(PeerError, match="epoch: found commit_by"):
         check_time(again, Timing(), over_ms - 2, until_ms=over_ms - 1)
 
 
 def test_one_bit_of_remembered_epoch_keys_makes_others() -> None:
-    cast = exact_cast(4, 3)
-    network, _ = begin(cast)
-    body = announced(network, cast).body
+    actors = exact_actors(4, 3)
+    network, _ = begin(actors)
+    body = announced(network, actors).body
     first = msgspec.structs.replace(decode_body(body.terms.computes[0].body), public=bytes(range(32)))
     for wrong in (broken(body.terms.computes[0]), Signed(encode(first), body.terms.computes[0].signature)):
         payload = resigned(
-            cast, cast.trainer_identity, sent(network, Announcement)[-1].payload,
+            actors, actors.trainer_identity, sent(network, Announcement)[-1].payload,
             terms=msgspec.structs.replace(body.terms, computes=(wrong, *body.terms.computes[1:])), round_id=bytes(16),
         )  # fmt: skip
-        for client in cast.clients:
-            refused(network, client, cast.trainer_identity.id, payload, "signature")
+        for client in actors.clients:
+            refused(network, client, actors.trainer_identity.id, payload, "signature")
     assert kept()[1] <= 1
 
 
 def test_remembered_epoch_keys_of_one_node_twice_are_refused_each_time() -> None:
-    cast = exact_cast(4, 3)
-    network, _ = begin(cast)
-    key = announced(network, cast).body.terms.computes[0]
+    actors = exact_actors(4, 3)
+    network, _ = begin(actors)
+    key = announced(network, actors).body.terms.computes[0]
     assert isinstance(decode_body(key.body), EpochKey)
     for _ in range(2):
         with pytest.raises(PeerError, match="a Compute node twice"):
-            open_epoch_keys((key, key), cast.federation)
+            open_epoch_keys((key, key), actors.federation)
 
 
 def test_epoch_keys_that_one_federation_remembers_are_no_other_ones() -> None:
-    cast = exact_cast(4, 3)
-    network, _ = begin(cast)
-    keys = announced(network, cast).body.terms.computes
-    _, computes = open_epoch_keys(keys, cast.federation)
-    assert computes == cast.computes
-    another = msgspec.structs.replace(cast.federation, name="another")
+    actors = exact_actors(4, 3)
+    network, _ = begin(actors)
+    keys = announced(network, actors).body.terms.computes
+    _, computes = open_epoch_keys(keys, actors.federation)
+    assert computes == actors.computes
+    another = msgspec.structs.replace(actors.federation, name="another")
     with pytest.raises(PeerError, match="federation"):
         open_epoch_keys(keys, another)
     with pytest.raises(PeerError, match="signature"):
@@ -166,11 +166,11 @@ def test_epoch_keys_that_one_federation_remembers_are_no_other_ones() -> None:
 
 
 def test_the_clients_of_a_process_hold_one_copy_of_what_each_has_checked() -> None:
-    cast = exact_cast(4, 3)
-    network, request = begin(cast)
-    held = {id(network.actors[client]._rounds[request.round_id].opened) for client in cast.clients}
+    actors = exact_actors(4, 3)
+    network, request = begin(actors)
+    held = {id(network.actors[client]._rounds[request.round_id].opened) for client in actors.clients}
     assert len(held) == 1
-    opened_hash = announced(network, cast).hash
+    opened_hash = announced(network, actors).hash
     until_the_end(network, hours=8 * 24)
     network.actors.clear()
     gc.collect()
@@ -178,11 +178,11 @@ def test_the_clients_of_a_process_hold_one_copy_of_what_each_has_checked() -> No
 
 
 def test_a_copy_that_others_hold_lets_no_unsigned_one_through() -> None:
-    cast = exact_cast(4, 3)
-    network, _ = begin(cast)
+    actors = exact_actors(4, 3)
+    network, _ = begin(actors)
     frame = decode_frame(sent(network, Announcement)[-1].payload)
     with pytest.raises(PeerError, match="signature"):
-        open_announcement(broken(frame), cast.federation, LIMITS)
+        open_announcement(broken(frame), actors.federation, LIMITS)
     other = TestFederation(4, 3, name="elsewhere")
     with pytest.raises(PeerError, match="unknown-trainer"):
         open_announcement(frame, other.federation, LIMITS)
@@ -192,17 +192,17 @@ def test_a_copy_that_others_hold_lets_no_unsigned_one_through() -> None:
 
 
 def test_a_clients_room_for_announcements_is_free_again_when_rounds_are_over() -> None:
-    cast = exact_cast(4, 3)
-    network = cast.network()
+    actors = exact_actors(4, 3)
+    network = actors.network()
     network.tamper = losing(Receipt)
-    _, request = begin(cast, network)
-    client = network.actors[cast.clients[0]]
-    size = len(announced(network, cast).payload)
+    _, request = begin(actors, network)
+    client = network.actors[actors.clients[0]]
+    size = len(announced(network, actors).payload)
     assert client._held_bytes == size
     client._limits = msgspec.structs.replace(LIMITS, announcements_bytes_max=2 * size - 1)
-    opened = announced(network, cast)
-    second = resigned(cast, cast.trainer_identity, encode(opened.frame), round_id=bytes(16))
-    refused(network, client.id, cast.trainer_identity.id, second, "rounds")
+    opened = announced(network, actors)
+    second = resigned(actors, actors.trainer_identity, encode(opened.frame), round_id=bytes(16))
+    refused(network, client.id, actors.trainer_identity.id, second, "rounds")
     network.restart(client.id)
     client = network.actors[client.id]
     assert client._held_bytes == size, "counted again from the store"
@@ -212,18 +212,18 @@ def test_a_clients_room_for_announcements_is_free_again_when_rounds_are_over() -
 
 def test_only_declined_rounds_and_those_without_a_receipt_take_up_a_clients_room() -> None:
     """Its budget limits the others: quick rounds that it remembers must not keep it from the next one."""
-    cast = exact_cast(4, 3)
-    network, _ = begin(cast)
-    client = network.actors[cast.clients[0]]
+    actors = exact_actors(4, 3)
+    network, _ = begin(actors)
+    client = network.actors[actors.clients[0]]
     client._limits = msgspec.structs.replace(LIMITS, rounds_open_max=2)
     for _ in range(3):
-        begin(cast, network)
+        begin(actors, network)
     assert (len(client._rounds), client._waiting, client._held_bytes) == (4, set(), 0)
-    begin(cast, network, epsilon=100.0)  # beyond every policy
+    begin(actors, network, epsilon=100.0)  # beyond every policy
     network.tamper = losing(Receipt)
-    _, third = begin(cast, network)
+    _, third = begin(actors, network)
     assert len(client._waiting) == 2
-    refused(network, client.id, cast.trainer_identity.id, third_announcement(cast, network), "rounds")
+    refused(network, client.id, actors.trainer_identity.id, third_announcement(actors, network), "rounds")
     network.restart(client.id)
     client = network.actors[client.id]
     assert len(client._waiting) == 2, "counted again from the store"
@@ -246,19 +246,19 @@ def test_only_declined_rounds_and_those_without_a_receipt_take_up_a_clients_room
 )
 def test_how_long_a_client_remembers_a_round(how: str, phase: str, kept_ms: int, started_again: bool) -> None:
     """Counted from `commit_by`: a declined one until `close_by`, a minute before."""
-    cast = exact_cast(4, 3)
-    network, client = cast.network(), cast.clients[0]
+    actors = exact_actors(4, 3)
+    network, client = actors.network(), actors.clients[0]
     network.tamper = losing(*[] if how.startswith("with a receipt") else [Receipt], to=client)
-    _, request = begin(cast, network, epsilon=100.0 if how == "declined" else 1.0)
-    network.down |= {*cast.computes, cast.trainer_identity.id}
+    _, request = begin(actors, network, epsilon=100.0 if how == "declined" else 1.0)
+    network.down |= {*actors.computes, actors.trainer_identity.id}
     if "abort" in how:
-        network.handle(client, Received(*abort_of(cast, network, 0)))
+        network.handle(client, Received(*abort_of(actors, network, 0)))
     if how.endswith("then a receipt"):
         (receipt,) = sent(network, Receipt, to=client)
         network.handle(client, Received(receipt.sender, receipt.payload))
     if started_again:
         network.restart(client)
-    over_ms = announced(network, cast).body.commit_by_ms + kept_ms
+    over_ms = announced(network, actors).body.commit_by_ms + kept_ms
     network.advance(over_ms - 1)
     assert network.actors[client].phase(request.round_id) == phase
     network.advance(over_ms)
@@ -267,9 +267,9 @@ def test_how_long_a_client_remembers_a_round(how: str, phase: str, kept_ms: int,
 
 
 def test_a_repeated_refusal_or_announcement_is_counted_once() -> None:
-    cast = exact_cast(3, 2)
-    network, _ = begin(cast, epsilon=100.0)  # beyond every policy
-    client = network.actors[cast.clients[0]]
+    actors = exact_actors(3, 2)
+    network, _ = begin(actors, epsilon=100.0)  # beyond every policy
+    client = network.actors[actors.clients[0]]
     size = client._held_bytes
     assert size > 0
     for envelope in sent(network, Announcement):
@@ -278,21 +278,21 @@ def test_a_repeated_refusal_or_announcement_is_counted_once() -> None:
 
 
 def test_rounds_that_have_ended_leave_room_at_a_compute_node() -> None:
-    cast = exact_cast(4, 3)
-    network, _ = begin(cast)
-    node = network.actors[cast.computes[0]]
+    actors = exact_actors(4, 3)
+    network, _ = begin(actors)
+    node = network.actors[actors.computes[0]]
     node._limits = msgspec.structs.replace(LIMITS, rounds_open_max=1)
     assert node._open == set()
     network.tamper = losing(Close)
-    begin(cast, network)
+    begin(actors, network)
     assert len(node._open) == 1
-    refused(network, node.id, cast.trainer_identity.id, third_announcement(cast, network), "rounds")
+    refused(network, node.id, actors.trainer_identity.id, third_announcement(actors, network), "rounds")
     network.restart(node.id)
     assert len(network.actors[node.id]._open) == 1
     until_the_end(network)
     assert network.actors[node.id]._open == set()
 
 
-def third_announcement(cast: TestFederation, network: Network) -> bytes:
+def third_announcement(actors: TestFederation, network: Network) -> bytes:
     """Another round's."""
-    return resigned(cast, cast.trainer_identity, sent(network, Announcement)[-1].payload, round_id=bytes(16))
+    return resigned(actors, actors.trainer_identity, sent(network, Announcement)[-1].payload, round_id=bytes(16))

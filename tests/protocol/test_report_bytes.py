@@ -26,10 +26,10 @@ from dca_proto.protocol.wire.messages import Release, Signed
 
 def bytes_told(mechanism: str, value: float | None, epsilon: float, categories: int, clients: int) -> Counter[bytes]:
     """What real client actors that hold the same value send, as the trainer unseals and keeps it."""
-    cast = Reporters(mechanism, [value] * clients, categories, name=f"{mechanism}-{value}".lower())
-    network = reported(cast, epsilon=epsilon)
+    actors = Reporters(mechanism, [value] * clients, categories, name=f"{mechanism}-{value}".lower())
+    network = reported(actors, epsilon=epsilon)
     assert len(results(network)) == 1
-    store = network.stores[cast.trainer_identity.id]
+    store = network.stores[actors.trainer_identity.id]
     frames = [msgspec.msgpack.decode(kept, type=Signed) for (table, _), kept in store.items() if table == RELEASES]
     bodies = [body_of(frame, Release) for frame in frames]
     assert [body.rows for body in bodies] == [1] * clients
@@ -79,8 +79,8 @@ def test_a_clients_vector_carries_the_stated_noise_and_no_row_is_zero(mechanism:
     False alarms: 7e-6 for each of the four figures of a mechanism.
     """
     for value, mean in ((4, 1.0), (None, 0.0)):
-        cast = Reporters(mechanism, [value] * 300, name=f"{mechanism}-{value}".lower())
-        (result,) = results(reported(cast))
+        actors = Reporters(mechanism, [value] * 300, name=f"{mechanism}-{value}".lower())
+        (result,) = results(reported(actors))
         noise, variance = result.reports.values[:, 0] - mean, result.noise_variance / 300
         assert abs(noise.mean()) < 4.5 * math.sqrt(variance / 300)
         assert abs(np.square(noise).mean() / variance - 1) < 4.5 * math.sqrt(5 / 300)

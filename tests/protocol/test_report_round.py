@@ -50,8 +50,8 @@ HELD = (0, 1, 2, 3, 4, 1, None, math.nan)
 """Values of eight clients, of which one has no row and one a missing value."""
 
 
-def by_id(cast: TestFederation) -> list[int]:
-    return sorted(range(len(cast.clients)), key=lambda index: cast.clients[index])
+def by_id(actors: TestFederation) -> list[int]:
+    return sorted(range(len(actors.clients)), key=lambda index: actors.clients[index])
 
 
 # What it gives
@@ -60,9 +60,9 @@ def by_id(cast: TestFederation) -> list[int]:
 @pytest.mark.parametrize("mechanism", LOCAL_MECHANISMS)
 def test_a_report_round_in_one_function(mechanism: str) -> None:
     """The result holds what each client's bytes say, in the order of ids, and all that inference needs of them."""
-    cast = Reporters(mechanism, HELD)
-    clients = [cast.client(index) for index in range(len(HELD))]
-    result = play_releases(cast.trainer(), clients, cast.request(), NOW_MS)
+    actors = Reporters(mechanism, HELD)
+    clients = [actors.client(index) for index in range(len(HELD))]
+    result = play_releases(actors.trainer(), clients, actors.request(), NOW_MS)
     told = result.reports
     assert told is not None
     assert (told.contributors, result.contributors, result.clients, result.nodes) == (8, 8, 8, ())
@@ -76,11 +76,11 @@ def test_a_report_round_in_one_function(mechanism: str) -> None:
 
 @pytest.mark.parametrize("mechanism", ADDITIVE)
 def test_vectors_add_up_to_the_sum(mechanism: str) -> None:
-    cast = Reporters(mechanism, HELD)
-    (result,) = results(network := reported(cast))
+    actors = Reporters(mechanism, HELD)
+    (result,) = results(network := reported(actors))
     told = result.reports
     assert (told.values.shape, told.values.dtype, told.probabilities) == ((8, 1), np.float64, None)
-    raw = [int.from_bytes(report_of(cast, network, index).vector, "little", signed=True) for index in by_id(cast)]
+    raw = [int.from_bytes(report_of(actors, network, index).vector, "little", signed=True) for index in by_id(actors)]
     assert told.values[:, 0].tolist() == [value / 2**24 for value in raw]
     assert result.value.tolist() == told.values.sum(axis=0).tolist()
     laplace = 1 / (2 * math.sinh(2**-24 / 4) ** 2) / 4**24  # epsilon 1 for a difference of 2 · 2^24 grid units
@@ -92,11 +92,11 @@ def test_vectors_add_up_to_the_sum(mechanism: str) -> None:
 
 @pytest.mark.parametrize("mechanism", CATEGORICAL)
 def test_categories_give_unbiased_counts(mechanism: str) -> None:
-    cast = Reporters(mechanism, HELD)
-    (result,) = results(network := reported(cast))
+    actors = Reporters(mechanism, HELD)
+    (result,) = results(network := reported(actors))
     told, kind = result.reports, RandomisedResponse if mechanism == RANDOMISED_RESPONSE else UnaryEncoding
     one = kind(1.0, 5)
-    bodies = [report_of(cast, network, index) for index in by_id(cast)]
+    bodies = [report_of(actors, network, index) for index in by_id(actors)]
     assert told.values.tolist() == [one.decode(body.vector).tolist() for body in bodies]
     assert told.values.dtype == (np.int64 if mechanism == RANDOMISED_RESPONSE else np.bool_)
     p, q = told.probabilities
@@ -111,15 +111,15 @@ def test_the_sum_of_many_rows_and_their_mean_are_protected_as_a_whole() -> None:
     """A client's noise is for all of its rows: R rows move a sum R times as far as one, and a mean as far as one."""
     rows = [np.full((3, 1), 4.0)] * 3
     for rows_max, factor in ((0, 1), (3, 3)):
-        cast = Reporters(GRID_LAPLACE, [0] * 3, rows=rows)
-        (result,) = results(reported(cast, rows_max=rows_max))
+        actors = Reporters(GRID_LAPLACE, [0] * 3, rows=rows)
+        (result,) = results(reported(actors, rows_max=rows_max))
         assert result.sensitivity == pytest.approx(2 * factor, rel=1e-6)
         assert result.reports.noise_scale == pytest.approx(2 * factor, rel=1e-6)
 
 
 def test_the_result_in_words_and_as_json() -> None:
-    cast = Reporters(UNARY_ENCODING, HELD)
-    (result,) = results(reported(cast))
+    actors = Reporters(UNARY_ENCODING, HELD)
+    (result,) = results(reported(actors))
     plain = json.loads(msgspec.json.encode(outcome(result)))
     assert np.array(plain["reports"]["values"]).tolist() == result.reports.values.astype(int).tolist()
     assert (plain["reports"]["probabilities"], plain["nodes"]) == (list(result.reports.probabilities), [])
@@ -133,71 +133,73 @@ def test_the_result_in_words_and_as_json() -> None:
 
 @pytest.mark.parametrize("mechanism", LOCAL_MECHANISMS)
 def test_the_budget_is_charged_before_a_report_leaves_and_once(mechanism: str) -> None:
-    cast = Reporters(mechanism, HELD)
-    network = cast.network()
+    actors = Reporters(mechanism, HELD)
+    network = actors.network()
     network.deliver()
     network.tamper = losing(Announcement)
-    begin(cast, network)
-    client = network.actors[cast.clients[0]]
-    effects = client.handle(Received(cast.trainer_identity.id, sent(network, Announcement)[0].payload), network.now_ms)
+    begin(actors, network)
+    client = network.actors[actors.clients[0]]
+    effects = client.handle(
+        Received(actors.trainer_identity.id, sent(network, Announcement)[0].payload), network.now_ms
+    )
     kinds = [effect.table if isinstance(effect, Persist) else type(effect) for effect in effects]
     assert kinds.index(LEDGER) < kinds.index("client-round") < kinds.index(Send)
     assert kinds.count(Send) == kinds.count(LEDGER) == 1
     (charge,) = client.ledger.charges
     delta = 0.0 if mechanism in PURE_MECHANISMS else 1e-6
     assert (charge.epsilon, charge.delta, charge.relation) == (1.0, delta, REPLACE_ONE_CLIENT)
-    assert charge.price == announced_price(cast)
-    trainer = network.actors[cast.trainer_identity.id]
+    assert charge.price == announced_price(actors)
+    trainer = network.actors[actors.trainer_identity.id]
     assert isinstance(trainer, Trainer)
     assert [(one.relation, one.price) for one in trainer.ledger.charges] == [(REPLACE_ONE_CLIENT, charge.price)]
 
 
-def announced_price(cast: Reporters) -> Any:
-    return cast.request().price
+def announced_price(actors: Reporters) -> Any:
+    return actors.request().price
 
 
 def test_pure_reports_add_up_in_epsilon_and_end_with_the_budget() -> None:
     """Four of epsilon 1 fit into the default policy's 4 in a year, whatever its delta; the fifth does not."""
-    cast = Reporters(UNARY_ENCODING, [0, 1, 2])
-    network = cast.network()
+    actors = Reporters(UNARY_ENCODING, [0, 1, 2])
+    network = actors.network()
     for number in range(5):
-        begin(cast, network)
+        begin(actors, network)
         assert len(results(network)) == min(number + 1, 4)
-    declined = network.reported(facts.Declined, cast.clients[0])
+    declined = network.reported(facts.Declined, actors.clients[0])
     assert [one.reason for one in declined] == ["budget"]
     assert "0 is left" in declined[0].expected
-    assert [len(network.actors[client].ledger.charges) for client in cast.clients] == [4, 4, 4]
+    assert [len(network.actors[client].ledger.charges) for client in actors.clients] == [4, 4, 4]
 
 
 def test_reports_and_sums_draw_on_one_budget_of_one_relation() -> None:
     """A report of epsilon 1 and a sum of epsilon 1 do not fit into 1.5 together; the first one asked for does."""
     policy = Policy(clients_min=1, honest_min=1, epsilon_per_period_max=1.5, delta_max=1e-6)
-    cast = TestFederation(4, 2, rows=[np.full((1, 1), 0.25)] * 4, policy=policy)
+    actors = TestFederation(4, 2, rows=[np.full((1, 1), 0.25)] * 4, policy=policy)
     alone = {"ask": AskLdpReport(mechanism=GRID_LAPLACE), "delta": 0.0}
-    network, _ = begin(cast, **alone)
-    begin(cast, network)
+    network, _ = begin(actors, **alone)
+    begin(actors, network)
     until_the_end(network)
     assert [one.reports is not None for one in results(network)] == [True]
     assert {one.reason for one in network.reported(facts.Declined)} == {"budget"}
 
 
 def test_the_trainers_account_is_charged_before_the_announcement_leaves_and_refuses_what_exceeds_it() -> None:
-    cast = Reporters(GRID_LAPLACE, [0, 1])
-    common = cast._common
-    cast.trainer = lambda records=(): Trainer(  # type: ignore[method-assign]
-        cast.trainer_identity,
-        cast.federation,
+    actors = Reporters(GRID_LAPLACE, [0, 1])
+    common = actors._common
+    actors.trainer = lambda records=(): Trainer(  # type: ignore[method-assign]
+        actors.trainer_identity,
+        actors.federation,
         account=BudgetLimit(epsilon=1.5, delta=1e-6),
         **common(records, "trainer"),
     )
-    network, told = cast.network(), []
-    network.tamper = lambda one: told.append(dict(network.stores[cast.trainer_identity.id])) or [one]
-    _, request = begin(cast, network)
+    network, told = actors.network(), []
+    network.tamper = lambda one: told.append(dict(network.stores[actors.trainer_identity.id])) or [one]
+    _, request = begin(actors, network)
     assert (LEDGER, request.round_id) in told[0]
-    trainer = network.actors[cast.trainer_identity.id]
+    trainer = network.actors[actors.trainer_identity.id]
     with pytest.raises(UsageError, match="the federation's account: found a total of epsilon 2 with this round"):
-        trainer.check_request(cast.request(), network.now_ms)
-    trainer.check_request(cast.request(epsilon=0.5), network.now_ms)
+        trainer.check_request(actors.request(), network.now_ms)
+    trainer.check_request(actors.request(epsilon=0.5), network.now_ms)
 
 
 def test_a_job_asks_for_reports_by_a_mechanisms_name_and_divides_epsilon() -> None:
@@ -214,14 +216,14 @@ def test_a_job_asks_for_reports_by_a_mechanisms_name_and_divides_epsilon() -> No
 
 
 def test_a_mini_batch_reports_and_nobody_else_hears_of_it() -> None:
-    cast = Reporters(RANDOMISED_RESPONSE, [0, 1, 2, 3])
-    network = cast.network()
-    invited = cast.clients[1:3]
-    network, request = begin(cast, network, invited=invited, clients_expected=0)
-    trainer = network.actors[cast.trainer_identity.id]
+    actors = Reporters(RANDOMISED_RESPONSE, [0, 1, 2, 3])
+    network = actors.network()
+    invited = actors.clients[1:3]
+    network, request = begin(actors, network, invited=invited, clients_expected=0)
+    trainer = network.actors[actors.trainer_identity.id]
     assert trainer.contributors(request.round_id) == tuple(sorted(invited))
     assert trainer.ledger.charges[0].clients == invited
-    assert [len(network.actors[client].ledger.charges) for client in cast.clients] == [0, 1, 1, 0]
+    assert [len(network.actors[client].ledger.charges) for client in actors.clients] == [0, 1, 1, 0]
 
 
 # How it ends
@@ -229,54 +231,54 @@ def test_a_mini_batch_reports_and_nobody_else_hears_of_it() -> None:
 
 @pytest.mark.parametrize("mechanism", LOCAL_MECHANISMS)
 def test_everybody_who_reported_is_in_the_result_with_a_row_or_without(mechanism: str) -> None:
-    cast = Reporters(mechanism, [None, None, math.nan])
-    network, request = begin(cast)
+    actors = Reporters(mechanism, [None, None, math.nan])
+    network, request = begin(actors)
     (result,) = results(network)
     assert result.contributors == 3
-    assert network.actors[cast.trainer_identity.id].contributors(request.round_id) == tuple(sorted(cast.clients))
+    assert network.actors[actors.trainer_identity.id].contributors(request.round_id) == tuple(sorted(actors.clients))
 
 
 def test_it_ends_at_the_close_with_those_who_reported() -> None:
-    cast = Reporters(UNARY_ENCODING, [0, 1, 2])
-    network = cast.network()
-    network.down.add(cast.clients[1])
-    begin(cast, network)
+    actors = Reporters(UNARY_ENCODING, [0, 1, 2])
+    network = actors.network()
+    network.down.add(actors.clients[1])
+    begin(actors, network)
     assert results(network) == []
-    network.advance(announced(network, cast).body.commit_by_ms)
+    network.advance(announced(network, actors).body.commit_by_ms)
     (result,) = results(network)
     assert (result.contributors, failures(network)) == (2, [])
 
 
 def test_without_a_report_it_fails_with_words_and_the_account_keeps_the_charge_for_who_is_silent() -> None:
-    cast = Reporters(GRID_LAPLACE, [0, 1], policy=Policy(statistics=("mean",)))
-    network, request = begin(cast, clients_expected=3)
+    actors = Reporters(GRID_LAPLACE, [0, 1], policy=Policy(statistics=("mean",)))
+    network, request = begin(actors, clients_expected=3)
     until_the_end(network)
     why = "(statistic: found sum; accepts one of mean)"
     assert [one.reason for one in failures(network)] == [
         f"no client released anything; 2 declined {why}; whoever released and was not heard has spent it, so the "
         "account keeps the charge"
     ]
-    assert network.actors[cast.trainer_identity.id].ledger.is_charged(request.round_id)
-    network, request = begin(cast, network)
+    assert network.actors[actors.trainer_identity.id].ledger.is_charged(request.round_id)
+    network, request = begin(actors, network)
     assert failures(network)[1].reason.endswith(f"2 declined {why}; its charge came back to the account")
 
 
 def test_data_that_fail_are_reported_as_no_data() -> None:
     """A table of two columns where one is asked for: the owner is told, the trainer gets a report as of anybody."""
-    cast = Reporters(UNARY_ENCODING, [0, 1], rows=[np.zeros((1, 2)), np.zeros((1, 1))])
-    network = reported(cast)
+    actors = Reporters(UNARY_ENCODING, [0, 1], rows=[np.zeros((1, 2)), np.zeros((1, 1))])
+    network = reported(actors)
     assert results(network)[0].contributors == 2
     assert [fact.error for fact in network.reported(facts.DataFailed)] == ["UsageError"]
-    assert {report_of(cast, network, index).rows for index in (0, 1)} == {1}
+    assert {report_of(actors, network, index).rows for index in (0, 1)} == {1}
 
 
 def test_an_emulation_with_an_inexact_mechanism_has_exact_reports() -> None:
     """What an actor offers for sums says nothing of reports: theirs are the exact ones, and claim what they are."""
-    cast = Reporters(GRID_LAPLACE, [4, 4], mechanism=NoNoise())
-    (result,) = results(reported(cast))
+    actors = Reporters(GRID_LAPLACE, [4, 4], mechanism=NoNoise())
+    (result,) = results(reported(actors))
     assert (result.private, result.epsilon, result.mechanism) == (True, 1.0, GRID_LAPLACE)
     assert result.value[0] != 2.0
-    network, _ = begin(cast, cast.network(), ask=AskNodeRelease(), rows_max=1, delta=1e-6)
+    network, _ = begin(actors, actors.network(), ask=AskNodeRelease(), rows_max=1, delta=1e-6)
     assert {fact.reason for fact in network.reported(facts.Declined)} == {"rows-of-many"}
 
 
@@ -285,8 +287,8 @@ def test_an_emulation_with_an_inexact_mechanism_has_exact_reports() -> None:
 
 @pytest.mark.parametrize("kind", [Announcement, Sealed, Receipt])
 def test_attack_11_every_message_is_lost_a_few_times(kind: type) -> None:
-    cast = Reporters(UNARY_ENCODING, [0, 1, 2])
-    network = cast.network()
+    actors = Reporters(UNARY_ENCODING, [0, 1, 2])
+    network = actors.network()
     left: defaultdict[tuple[bytes, bytes], int] = defaultdict(lambda: 3)
 
     def tamper(one: Any) -> list[Any]:
@@ -296,11 +298,11 @@ def test_attack_11_every_message_is_lost_a_few_times(kind: type) -> None:
         return [one]
 
     network.tamper = tamper
-    begin(cast, network)
+    begin(actors, network)
     until_the_end(network)
     (result,) = results(network)
     assert result.contributors == 3
-    for client in cast.clients:
+    for client in actors.clients:
         assert len({one.payload for one in released(network, client)}) == 1, "what is sent again is the same"
         assert len(network.actors[client].ledger.charges) == 1
 
@@ -308,12 +310,12 @@ def test_attack_11_every_message_is_lost_a_few_times(kind: type) -> None:
 @pytest.mark.parametrize("committed", [False, True])
 def test_attack_15_a_crash_between_charge_and_send(committed: bool) -> None:
     """Charge and report are one transaction: both are there after the crash, or neither."""
-    cast = Reporters(RANDOMISED_RESPONSE, [0, 1])
-    network = cast.network()
+    actors = Reporters(RANDOMISED_RESPONSE, [0, 1])
+    network = actors.network()
     network.deliver()
     network.tamper = losing(Announcement)
-    begin(cast, network)
-    client, announcement = cast.clients[0], sent(network, Announcement)[0]
+    begin(actors, network)
+    client, announcement = actors.clients[0], sent(network, Announcement)[0]
     effects = network.actors[client].handle(Received(announcement.sender, announcement.payload), network.now_ms)
     for effect in [one for one in effects if isinstance(one, Persist) and committed]:
         network._carry_out(client, effect)
@@ -327,26 +329,26 @@ def test_attack_15_a_crash_between_charge_and_send(committed: bool) -> None:
 
 @pytest.mark.parametrize("step", range(7))
 def test_a_trainer_killed_at_any_message_goes_on_to_the_same_result(step: int) -> None:
-    cast = Reporters(UNARY_ENCODING, [0, 1, 2])
-    network = cast.network()
+    actors = Reporters(UNARY_ENCODING, [0, 1, 2])
+    network = actors.network()
     count, killed = iter(range(1000)), []
 
     def tamper(one: Any) -> list[Any]:
         if next(count) == step:
-            network.crash(cast.trainer_identity.id)
+            network.crash(actors.trainer_identity.id)
             killed.append(one)
         return [one]
 
     network.tamper = tamper
-    begin(cast, network)
+    begin(actors, network)
     assert len(killed) == 1
     network.tamper = lambda one: [one]
-    network.restart(cast.trainer_identity.id)
+    network.restart(actors.trainer_identity.id)
     until_the_end(network)
     assert failures(network) == []
     assert {result.contributors for result in results(network)} == {3}
     assert len({(result.announcement_hash, result.reports.values.tobytes()) for result in results(network)}) == 1
-    assert [len(network.actors[client].ledger.charges) for client in cast.clients] == [1, 1, 1]
+    assert [len(network.actors[client].ledger.charges) for client in actors.clients] == [1, 1, 1]
 
 
 class Cuts(PowerCuts):
@@ -368,11 +370,11 @@ def test_attack_28_power_failures_lose_and_double_nothing() -> None:
     kills = 0
     for seed in range(12):
         generator = random.Random(seed)
-        cast = Reporters(LOCAL_MECHANISMS[seed % 4], [0, 1, None])
-        network: Any = cast.network(Cuts(generator))
-        network.victims = {*cast.clients, cast.trainer_identity.id}
-        for request in (cast.request(epsilon=0.5), cast.request(epsilon=0.5)):
-            network.command(cast.trainer_identity.id, request)
+        actors = Reporters(LOCAL_MECHANISMS[seed % 4], [0, 1, None])
+        network: Any = actors.network(Cuts(generator))
+        network.victims = {*actors.clients, actors.trainer_identity.id}
+        for request in (actors.request(epsilon=0.5), actors.request(epsilon=0.5)):
+            network.command(actors.trainer_identity.id, request)
             for _ in range(12):
                 network.deliver_some(generator.randint(1, 6))
                 network.restart_some(0.4)
@@ -384,8 +386,8 @@ def test_attack_28_power_failures_lose_and_double_nothing() -> None:
         network.restart_some(1.0)
         until_the_end(network)
         kills += sum(network.kills[where] for where in ("before", "after", "between"))
-        rounds = {key for table, key in network.stores[cast.trainer_identity.id] if table == ROUNDS}
-        for client in cast.clients:
+        rounds = {key for table, key in network.stores[actors.trainer_identity.id] if table == ROUNDS}
+        for client in actors.clients:
             sent_by = {(one.round_id, one.payload) for one in released(network, client)}
             assert len(sent_by) == len({round_id for round_id, _ in sent_by}), "one report a round, byte for byte"
             assert {round_id for round_id, _ in sent_by} <= set(network.charges(client))
@@ -395,11 +397,11 @@ def test_attack_28_power_failures_lose_and_double_nothing() -> None:
 
 
 def test_all_is_forgotten_after_the_retention_but_the_charges() -> None:
-    cast = Reporters(UNARY_ENCODING, [0, 1])
-    network = reported(cast)
+    actors = Reporters(UNARY_ENCODING, [0, 1])
+    network = reported(actors)
     until_the_end(network, hours=24 * 8)
-    assert {table for table, _ in network.stores[cast.trainer_identity.id]} == {LEDGER}
-    assert {table for table, _ in network.stores[cast.clients[0]]} == {LEDGER, "epoch", "hello"}
+    assert {table for table, _ in network.stores[actors.trainer_identity.id]} == {LEDGER}
+    assert {table for table, _ in network.stores[actors.clients[0]]} == {LEDGER, "epoch", "hello"}
 
 
 # What is refused before it is asked
@@ -425,10 +427,10 @@ def test_all_is_forgotten_after_the_retention_but_the_charges() -> None:
 def test_a_report_round_that_cannot_be_is_refused_with_words(
     mechanism: str, changes: dict[str, Any], words: str
 ) -> None:
-    cast = Reporters(mechanism, [0, 1])
-    network = cast.network()
+    actors = Reporters(mechanism, [0, 1])
+    network = actors.network()
     with pytest.raises(UsageError, match=words) as caught:
-        network.command(cast.trainer_identity.id, cast.request(**changes))
+        network.command(actors.trainer_identity.id, actors.request(**changes))
     assert "\n" not in str(caught.value)
     assert sent(network, Announcement) == []
 
@@ -452,10 +454,10 @@ def test_a_report_of_a_statistic_of_ones_own_names_its_largest_coordinate(monkey
 
     for kind in (Vague, Odd):
         monkeypatch.setitem(base._REGISTRY, kind.name, kind)
-    cast = Reporters(UNARY_ENCODING, [2, 2])
-    assert results(reported(cast, statistic="vague"))[0].contributors == 2
+    actors = Reporters(UNARY_ENCODING, [2, 2])
+    assert results(reported(actors, statistic="vague"))[0].contributors == 2
     with pytest.raises(UsageError, match="2 categories and 5 coordinates; expected one coordinate for each"):
-        begin(cast, statistic="odd")
+        begin(actors, statistic="odd")
 
 
 def test_the_names_of_the_mechanisms_are_those_that_are_there() -> None:

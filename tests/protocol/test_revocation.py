@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from changes import PlaysOn, codes, hand, hostile, last_sum, numbers, payload_of, without
 from reporters import Reporters
-from scene import begin, exact_cast, exact_sum, failures, losing, refused, results, until_the_end
+from scene import begin, exact_actors, exact_sum, failures, losing, refused, results, until_the_end
 
 from dca_proto.privacy.mechanism import ANALYTIC_GAUSSIAN
 from dca_proto.protocol import facts
@@ -19,132 +19,132 @@ from dca_proto.protocol.wire.messages import Close
 
 @pytest.mark.parametrize("by", ["a trainer's restart", "a node's restart", "a message"])
 def test_hardening_6_a_client_that_is_revoked_between_rounds_is_not_in_the_next_and_the_others_go_on(by: str) -> None:
-    cast = exact_cast(5)
-    network, _ = begin(cast, tolerated=2)
+    actors = exact_actors(5)
+    network, _ = begin(actors, tolerated=2)
     until_the_end(network, 0.1)
     assert last_sum(network) == exact_sum(range(5))
-    certificates = [cast.certificate(index) for index in (0, 1, 2, 4)]
+    certificates = [actors.certificate(index) for index in (0, 1, 2, 4)]
     hellos = [one.payload for one in network.sent if one.to.channel is Channel.HELLO]
     if by == "a message":
-        hand(network, cast.computes[1], without(cast, 3))
+        hand(network, actors.computes[1], without(actors, 3))
     else:
-        cast.federation = without(cast, 3)
-        network.restart(cast.trainer_identity.id if "trainer" in by else cast.computes[0])
+        actors.federation = without(actors, 3)
+        network.restart(actors.trainer_identity.id if "trainer" in by else actors.computes[0])
     network.deliver()
     assert numbers(network) == {2}
-    begin(cast, network, tolerated=2)
+    begin(actors, network, tolerated=2)
     until_the_end(network, 0.1)
     assert last_sum(network) == exact_sum([0, 1, 2, 4])
-    assert [fact.reason for fact in network.reported(facts.Declined, cast.clients[3])] == ["revoked"]
-    assert {network.actors[node]._sessions.count_valid(network.now_ms) for node in cast.computes} == {4}
-    file = network.actors[cast.computes[0]].federation
+    assert [fact.reason for fact in network.reported(facts.Declined, actors.clients[3])] == ["revoked"]
+    assert {network.actors[node]._sessions.count_valid(network.now_ms) for node in actors.computes} == {4}
+    file = network.actors[actors.computes[0]].federation
     assert all(file.check_certificate(one, network.now_ms) for one in certificates)
     assert hellos == [one.payload for one in network.sent if one.to.channel is Channel.HELLO], "no new sessions"
 
 
 def test_hardening_6_a_revoked_client_that_plays_on_is_in_no_sum_and_is_asked_for_nothing() -> None:
-    cast = exact_cast(5)
-    network = hostile(cast)
-    hand(network, cast.computes[0], without(cast, 3))
+    actors = exact_actors(5)
+    network = hostile(actors)
+    hand(network, actors.computes[0], without(actors, 3))
     network.deliver()
     sent = len(network.sent)
-    begin(cast, network, tolerated=2)
+    begin(actors, network, tolerated=2)
     until_the_end(network, 0.1)
-    assert any(one.sender == cast.clients[3] for one in network.sent[sent:]), "it sent its contribution"
-    assert not [one for one in network.sent[sent:] if one.to.id == cast.clients[3]], "nobody answered it"
+    assert any(one.sender == actors.clients[3] for one in network.sent[sent:]), "it sent its contribution"
+    assert not [one for one in network.sent[sent:] if one.to.id == actors.clients[3]], "nobody answered it"
     assert last_sum(network) == exact_sum([0, 1, 2, 4])
 
 
 def test_hardening_6_a_revoked_client_has_no_new_session() -> None:
-    cast = exact_cast(5)
-    network = hostile(cast)
-    hello = next(e.payload for e in network.sent if e.sender == cast.clients[3] and e.to.channel is Channel.HELLO)
-    hand(network, cast.computes[0], without(cast, 3))
-    refused(network, cast.computes[0], cast.clients[3], hello, "revoked")
-    network.restart(cast.computes[0])
-    refused(network, cast.computes[0], cast.clients[3], hello, "revoked")
+    actors = exact_actors(5)
+    network = hostile(actors)
+    hello = next(e.payload for e in network.sent if e.sender == actors.clients[3] and e.to.channel is Channel.HELLO)
+    hand(network, actors.computes[0], without(actors, 3))
+    refused(network, actors.computes[0], actors.clients[3], hello, "revoked")
+    network.restart(actors.computes[0])
+    refused(network, actors.computes[0], actors.clients[3], hello, "revoked")
 
 
 @pytest.mark.parametrize("knowing", [0, 1, 2])
 def test_hardening_6_one_node_that_knows_keeps_a_revoked_client_out_and_the_round_goes_on(knowing: int) -> None:
     """A broker withholds the file from the trainer, from all clients, and from all nodes but one."""
-    cast = exact_cast(5)
-    network = hostile(cast)
+    actors = exact_actors(5)
+    network = hostile(actors)
     network.kept_from = tuple(network.actors)
-    hand(network, cast.computes[knowing], without(cast, 3))
+    hand(network, actors.computes[knowing], without(actors, 3))
     network.deliver()
-    begin(cast, network, tolerated=2)
+    begin(actors, network, tolerated=2)
     until_the_end(network, 0.1)
     assert numbers(network) == {1, 2}
     assert last_sum(network) == exact_sum([0, 1, 2, 4])
 
 
 def test_hardening_6_a_client_that_is_revoked_while_its_contribution_is_kept_is_objected_to() -> None:
-    cast = exact_cast(5)
-    network = hostile(cast)
+    actors = exact_actors(5)
+    network = hostile(actors)
     network.tamper = losing(Close)
-    begin(cast, network, tolerated=2)
+    begin(actors, network, tolerated=2)
     assert len(network.reported(facts.ContributionKept)) == 5
-    hand(network, cast.computes[0], without(cast, 3))
+    hand(network, actors.computes[0], without(actors, 3))
     network.tamper = lambda envelope: (envelope,)
     until_the_end(network, 0.1)
     assert last_sum(network) == exact_sum([0, 1, 2, 4])
 
 
 def test_hardening_6_a_revoked_client_reports_and_declines_to_nobody() -> None:
-    cast = exact_cast(5)
-    network = hostile(cast)
-    hand(network, cast.computes[0], without(cast, 3))
+    actors = exact_actors(5)
+    network = hostile(actors)
+    hand(network, actors.computes[0], without(actors, 3))
     network.deliver()
     decline = Refusal("columns", "none", "some")
-    network.actors[cast.clients[3]]._consider = lambda *_: decline
-    begin(cast, network, tolerated=2)
-    assert "revoked" in codes(network, cast.trainer_identity.id)
-    assert not network.reported(facts.Declined, cast.trainer_identity.id)
+    network.actors[actors.clients[3]]._consider = lambda *_: decline
+    begin(actors, network, tolerated=2)
+    assert "revoked" in codes(network, actors.trainer_identity.id)
+    assert not network.reported(facts.Declined, actors.trainer_identity.id)
 
 
 def test_hardening_6_a_revoked_clients_report_counts_for_nobody() -> None:
-    cast = Reporters(ANALYTIC_GAUSSIAN, [1, 2, 3, 4])
-    network = cast.network()
-    network.actors[cast.clients[3]].__class__ = PlaysOn
-    hand(network, cast.trainer_identity.id, without(cast, 3))
-    begin(cast, network)
+    actors = Reporters(ANALYTIC_GAUSSIAN, [1, 2, 3, 4])
+    network = actors.network()
+    network.actors[actors.clients[3]].__class__ = PlaysOn
+    hand(network, actors.trainer_identity.id, without(actors, 3))
+    begin(actors, network)
     until_the_end(network, 0.1)
     assert results(network)[-1].contributors == 3
-    assert codes(network, cast.trainer_identity.id) == {"revoked"}
+    assert codes(network, actors.trainer_identity.id) == {"revoked"}
 
 
 # --- members that know different files --------------------------------------------------------------------------------
 
 
 def test_hardening_6_a_member_that_lacks_the_trainers_file_waits_for_it_and_says_so() -> None:
-    cast = exact_cast(5)
-    network = hostile(cast)
-    late = (cast.computes[2], cast.clients[0])
+    actors = exact_actors(5)
+    network = hostile(actors)
+    late = (actors.computes[2], actors.clients[0])
     network.kept_from = late
-    file = without(cast, 3)
-    hand(network, cast.trainer_identity.id, file)
+    file = without(actors, 3)
+    hand(network, actors.trainer_identity.id, file)
     network.deliver()
-    begin(cast, network)
+    begin(actors, network)
     for member in late:
         assert codes(network, member) == {"federation"}
         (detail,) = {fact.detail for fact in network.reported(facts.Dropped, member)}
         assert file.title in detail
-        assert cast.federation.title in detail
-    assert not network.actors[cast.clients[0]].ledger.spent().mu
+        assert actors.federation.title in detail
+    assert not network.actors[actors.clients[0]].ledger.spent().mu
     network.kept_from = ()
     for member in late:
-        network.handle(member, Received(cast.trainer_identity.id, payload_of(file)))
+        network.handle(member, Received(actors.trainer_identity.id, payload_of(file)))
     until_the_end(network, 0.1)  # the trainer has repeated its announcement
     assert last_sum(network) == exact_sum([0, 1, 2, 4])
 
 
 def test_hardening_6_a_file_that_is_withheld_for_good_stops_rounds_of_a_trainer_that_knows_it() -> None:
-    cast = exact_cast(5)
-    network = hostile(cast)
-    network.kept_from = (cast.computes[2],)
-    hand(network, cast.trainer_identity.id, without(cast, 3))
-    begin(cast, network, tolerated=2)
+    actors = exact_actors(5)
+    network = hostile(actors)
+    network.kept_from = (actors.computes[2],)
+    hand(network, actors.trainer_identity.id, without(actors, 3))
+    begin(actors, network, tolerated=2)
     until_the_end(network, 0.1)
     assert not results(network)
     assert "compute-2" in failures(network)[0].reason

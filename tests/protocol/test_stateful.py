@@ -14,7 +14,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from scene import exact_cast, exact_sum, kind_of
+from scene import exact_actors, exact_sum, kind_of
 
 from dca_proto.privacy import accounting
 from dca_proto.protocol.effects import Forget, Persist, Send
@@ -85,8 +85,8 @@ class Rounds(RuleBasedStateMachine):
         clients=st.integers(4, 8), computes=st.integers(2, 3), tolerated=st.integers(0, 2), colluders=st.integers(0, 1)
     )
     def begin(self, clients: int, computes: int, tolerated: int, colluders: int) -> None:
-        self.cast = exact_cast(clients, computes, policy=POLICY)
-        self.network = self.cast.network(Chaos())
+        self.actors = exact_actors(clients, computes, policy=POLICY)
+        self.network = self.actors.network(Chaos())
         self.terms = {"tolerated": tolerated, "colluders": min(colluders, tolerated)}
         self.requests: list[Any] = []
         self.network.healed = True
@@ -96,14 +96,14 @@ class Rounds(RuleBasedStateMachine):
 
     @property
     def trainer(self) -> bytes:
-        return self.cast.trainer_identity.id
+        return self.actors.trainer_identity.id
 
     # --- what can happen ------------------------------------------------------------------------------------------
 
     @precondition(lambda self: len(self.requests) < ROUNDS_MAX and self.trainer not in self.network.down)
     @rule(collect_s=st.sampled_from([20, 60]))
     def open_round(self, collect_s: int) -> None:
-        self.requests.append(self.cast.request(collect_window_ms=collect_s * SECOND_MS, **self.terms))
+        self.requests.append(self.actors.request(collect_window_ms=collect_s * SECOND_MS, **self.terms))
         self.network.command(self.trainer, self.requests[-1])
 
     @precondition(lambda self: self.network.waiting)
@@ -131,8 +131,8 @@ class Rounds(RuleBasedStateMachine):
     @precondition(lambda self: len(self.network.down) < DOWN_MAX)
     @rule(index=st.integers(0, 50))
     def crash(self, index: int) -> None:
-        actors = sorted(self.network.actors)
-        self.network.crash(actors[index % len(actors)])
+        everybody = sorted(self.network.actors)
+        self.network.crash(everybody[index % len(everybody)])
 
     @precondition(lambda self: self.network.down)
     @rule(index=st.integers(0, 50))
@@ -151,7 +151,7 @@ class Rounds(RuleBasedStateMachine):
         """1: one sealed answer of a node to a round, byte for byte, however often; and never after an abort."""
         answers = defaultdict(set)
         for one in self.network.sent:
-            if one.sender in self.cast.computes and kind_of(one) is Sealed:
+            if one.sender in self.actors.computes and kind_of(one) is Sealed:
                 answers[one.sender, one.round_id].add(one.payload)
         assert all(len(payloads) == 1 for payloads in answers.values())
         aborted = {(who, fact.round_id) for who, fact in self.network.facts if isinstance(fact, NodeAborted)}
@@ -175,7 +175,7 @@ class Rounds(RuleBasedStateMachine):
 
     @property
     def nodes(self) -> list[Any]:
-        return [self.network.actors[compute] for compute in self.cast.computes]
+        return [self.network.actors[compute] for compute in self.actors.computes]
 
     @invariant()
     def a_result_is_the_exact_sum_of_who_is_in_it(self) -> None:
@@ -183,7 +183,7 @@ class Rounds(RuleBasedStateMachine):
         values = defaultdict(set)
         for fact in self.network.reported(RoundCompleted):
             present = self.network.actors[self.trainer].contributors(fact.round_id)
-            assert fact.aggregate.value.tolist() == [exact_sum(map(self.cast.clients.index, present))]
+            assert fact.aggregate.value.tolist() == [exact_sum(map(self.actors.clients.index, present))]
             assert len(present) == fact.aggregate.contributors
             values[fact.round_id].add(fact.aggregate.value.tobytes())
         assert all(len(one) == 1 for one in values.values())
@@ -192,7 +192,7 @@ class Rounds(RuleBasedStateMachine):
     def the_budget_holds_and_is_charged_first(self) -> None:
         """4: what is stored never exceeds the policy; no contribution left without a stored charge."""
         allowed = accounting.mu_of(POLICY.epsilon_per_period_max, POLICY.delta_max)
-        for client in self.cast.clients:
+        for client in self.actors.clients:
             charges = [charge for charge in self.network.actors[client].ledger.charges if not charge.returned]
             assert accounting.compose(charge.mu for charge in charges) <= allowed
         assert self.network.uncharged == []
@@ -200,7 +200,7 @@ class Rounds(RuleBasedStateMachine):
     @invariant()
     def a_charge_came_back_only_where_nothing_was_released(self) -> None:
         released = {fact.round_id for fact in self.network.reported(Released)}
-        for client in self.cast.clients:
+        for client in self.actors.clients:
             returned = {charge.round_id for charge in self.network.actors[client].ledger.charges if charge.returned}
             assert not returned & released
 

@@ -11,7 +11,7 @@ from scene import (
     announced,
     begin,
     body_of,
-    exact_cast,
+    exact_actors,
     exact_sum,
     failures,
     forged,
@@ -64,13 +64,13 @@ class Scene:
     """The trainer of a round with four clients and three Compute nodes, brought to a phase."""
 
     def __init__(self, phase: str) -> None:
-        self.cast = TestFederation(4, 3)
-        self.id = self.cast.trainer_identity.id
-        self.network = self.cast.network()
+        self.actors = TestFederation(4, 3)
+        self.id = self.actors.trainer_identity.id
+        self.network = self.actors.network()
         lost = {"collecting": (Contribution,), "committing": (Close,), "failed": (Contribution, Abort)}.get(phase, ())
         self.network.tamper = losing(*lost)
-        begin(self.cast, self.network)
-        self.opened = announced(self.network, self.cast)
+        begin(self.actors, self.network)
+        self.opened = announced(self.network, self.actors)
         self.round_id = bytes(16) if phase == "new" else self.opened.body.round_id
         if phase == "failed":
             self.network.advance(self.network.now_ms + 180_001)
@@ -82,7 +82,7 @@ class Scene:
 
     def message(self, event: str, index: int = 0) -> tuple[bytes, bytes]:
         """(sender, payload) of a valid message of that kind."""
-        client, node = self.cast.client_identities[index], self.cast.compute_identities[index % 3]
+        client, node = self.actors.client_identities[index], self.actors.compute_identities[index % 3]
         head = (self.round_id,)
         opened = msgspec.structs.replace(
             self.opened, body=msgspec.structs.replace(self.opened.body, round_id=self.round_id)
@@ -90,16 +90,16 @@ class Scene:
         match event:
             case "decline":
                 why = ("clients", "n_min = 3", "n_min >= 5")
-                body = Decline(*head, self.opened.hash, self.cast.certificate(index), *why)
-                return client.id, sealed_by(self.cast, client, body, opened)
+                body = Decline(*head, self.opened.hash, self.actors.certificate(index), *why)
+                return client.id, sealed_by(self.actors, client, body, opened)
             case "progress":
-                return node.id, forged(self.cast, node, Progress(*head, self.opened.hash, 1))
+                return node.id, forged(self.actors, node, Progress(*head, self.opened.hash, 1))
             case "partial":
                 body = PartialSum(*head, self.opened.hash, bytes(32), 4, (bytes(32),) * 3, bytes(64), bytes(8))
-                return node.id, sealed_by(self.cast, node, body, opened)
+                return node.id, sealed_by(self.actors, node, body, opened)
             case _:
                 abort = Abort(*head, self.opened.hash, node.id, "too-few", "2 of 4", 2, 3, ())
-                return node.id, forged(self.cast, node, abort)
+                return node.id, forged(self.actors, node, abort)
 
 
 def is_legal(phase: str, event: str) -> bool:
@@ -173,7 +173,7 @@ def test_a_request_that_cannot_be_is_the_callers_error(changes: dict[str, Any], 
     scene = Scene("done")
     before = snapshot(scene.actor)
     with pytest.raises(UsageError, match=says):
-        scene.actor.handle(Command(scene.cast.request(**changes)), scene.network.now_ms)
+        scene.actor.handle(Command(scene.actors.request(**changes)), scene.network.now_ms)
     assert snapshot(scene.actor) == before
 
 
@@ -183,7 +183,7 @@ def test_an_announcement_too_large_to_be_read_is_the_callers_error() -> None:
     scene.actor._limits = msgspec.structs.replace(scene.actor._limits, announcement_bytes_max=1000)
     edges = {"columns": ["x"], "edges": [float(edge) for edge in range(100)]}
     with pytest.raises(UsageError, match=r"would have \d+ bytes, expected at most 1000"):
-        scene.actor.handle(Command(scene.cast.request(statistic="histogram", parameters=edges)), 0)
+        scene.actor.handle(Command(scene.actors.request(statistic="histogram", parameters=edges)), 0)
 
 
 def test_whole_numbers_for_epsilon_are_taken_as_such() -> None:
@@ -195,7 +195,7 @@ def test_a_known_round_and_an_unknown_command_are_the_callers_errors() -> None:
     scene = Scene("done")
     before = snapshot(scene.actor)
     with pytest.raises(UsageError, match="known already"):
-        scene.actor.handle(Command(scene.cast.request(round_id=scene.round_id)), scene.network.now_ms)
+        scene.actor.handle(Command(scene.actors.request(round_id=scene.round_id)), scene.network.now_ms)
     with pytest.raises(UsageError, match="takes OpenRound, found int"):
         scene.actor.handle(Command(3), scene.network.now_ms)
     assert snapshot(scene.actor) == before
@@ -207,30 +207,30 @@ def test_the_id_of_a_round_that_is_over_and_forgotten_is_not_used_again() -> Non
     until_the_end(scene.network, 24 * 8)
     assert scene.actor.phase(scene.round_id) == "new"
     with pytest.raises(UsageError, match="known already"):
-        scene.actor.check_request(scene.cast.request(round_id=scene.round_id), scene.network.now_ms)
+        scene.actor.check_request(scene.actors.request(round_id=scene.round_id), scene.network.now_ms)
 
 
 def test_the_id_of_a_round_that_cannot_be_read_now_is_not_used_again() -> None:
     scene = Scene("collecting")
     records = [(table, key, value) for (table, key), value in scene.network.stores[scene.id].items()]
-    other = msgspec.structs.replace(scene.cast.federation, name="other")
-    actor = Trainer(scene.cast.trainer_identity, other, random=bytes, records=records)
+    other = msgspec.structs.replace(scene.actors.federation, name="other")
+    actor = Trainer(scene.actors.trainer_identity, other, random=bytes, records=records)
     assert actor.phase(scene.round_id) == "new"
     with pytest.raises(UsageError, match="known already"):
-        actor.check_request(scene.cast.request(round_id=scene.round_id), scene.network.now_ms)
+        actor.check_request(scene.actors.request(round_id=scene.round_id), scene.network.now_ms)
 
 
 # Epoch keys
 
 
 def test_a_round_waits_for_the_compute_nodes_keys_and_says_which_is_missing() -> None:
-    cast = TestFederation(4, 3)
+    actors = TestFederation(4, 3)
     network = Network()
-    network.tamper = losing(EpochKey, sender=cast.computes[1])
+    network.tamper = losing(EpochKey, sender=actors.computes[1])
     for index in (0, 2):
-        network.add(Channel.COMPUTE, functools.partial(cast.compute, index))
-    network.add(Channel.TRAINER, cast.trainer)
-    begin(cast, network)
+        network.add(Channel.COMPUTE, functools.partial(actors.compute, index))
+    network.add(Channel.TRAINER, actors.trainer)
+    begin(actors, network)
     assert sent(network, Announcement) == []
     until_the_end(network, 0.1)
     (failure,) = failures(network)
@@ -239,30 +239,30 @@ def test_a_round_waits_for_the_compute_nodes_keys_and_says_which_is_missing() ->
 
 def test_an_epoch_key_never_goes_back() -> None:
     scene = Scene("done")
-    node = scene.cast.compute_identities[0]
+    node = scene.actors.compute_identities[0]
     known = scene.actor._waiting._keys[node.id][0]
     older = msgspec.structs.replace(known, epoch=known.epoch - 1)
-    refused(scene.network, scene.id, node.id, forged(scene.cast, node, older), "epoch")
+    refused(scene.network, scene.id, node.id, forged(scene.actors, node, older), "epoch")
 
 
 @pytest.mark.parametrize("trouble", ["too large", "too few sessions", "a number too large", "no value"])
 def test_a_round_that_cannot_be_announced_after_the_count_fails_and_others_go_on(trouble: str) -> None:
     """How many clients there are is known only when all nodes have said it; until then nothing can be refused."""
-    cast = exact_cast(4, 3)
-    network, trainer = cast.network(), cast.trainer_identity.id
+    actors = exact_actors(4, 3)
+    network, trainer = actors.network(), actors.trainer_identity.id
     network.deliver()
     if trouble == "too few sessions":
-        bad, says = cast.request(clients_expected=0, tolerated=3), "N - T - 1 = 4 - 3 - 1 is below 1"
+        bad, says = actors.request(clients_expected=0, tolerated=3), "N - T - 1 = 4 - 3 - 1 is below 1"
     elif trouble != "too large":
         scale, says = (2**70, "ints") if trouble == "a number too large" else (object(), "type object")
         plain = {"columns": ["x"], "centre": [0.0], "scale": [scale], "bound": [1.0]}
-        bad = cast.request(clients_expected=0, parameters=plain)
+        bad = actors.request(clients_expected=0, parameters=plain)
     else:
         actor = network.actors[trainer]
         actor._limits = msgspec.structs.replace(actor._limits, announcement_bytes_max=2500)
         edges = {"columns": ["x"], "edges": [float(edge) for edge in range(500)]}
-        bad, says = cast.request(clients_expected=0, statistic="histogram", parameters=edges), "bytes"
-    good = [cast.request(clients_expected=0) for _ in range(2)]
+        bad, says = actors.request(clients_expected=0, statistic="histogram", parameters=edges), "bytes"
+    good = [actors.request(clients_expected=0) for _ in range(2)]
     for request in (good[0], bad, good[1]):
         network.command(trainer, request)
     network.advance(network.now_ms + 100)
@@ -276,47 +276,47 @@ def test_a_round_that_cannot_be_announced_after_the_count_fails_and_others_go_on
 @pytest.mark.parametrize("lost", [SessionsWanted, Sessions])
 def test_a_count_of_sessions_that_was_lost_is_asked_for_again_with_the_nodes_next_key(lost: type) -> None:
     """A node publishes its key every five minutes."""
-    cast = exact_cast(4, 3)
-    network, node = cast.network(), cast.computes[1]
+    actors = exact_actors(4, 3)
+    network, node = actors.network(), actors.computes[1]
     network.deliver()
     network.tamper = losing(lost)
-    network.command(cast.trainer_identity.id, cast.request(clients_expected=0, collect_window_ms=600_000))
+    network.command(actors.trainer_identity.id, actors.request(clients_expected=0, collect_window_ms=600_000))
     network.deliver()
     assert len(sent(network, SessionsWanted, to=node)) == 1
     network.tamper = passing
-    network.advance(network.now_ms + cast.timing.epoch_publish_ms + 1000)
+    network.advance(network.now_ms + actors.timing.epoch_publish_ms + 1000)
     assert len(sent(network, SessionsWanted, to=node)) == 2
     assert the_sum(network).tolist() == [exact_sum(range(4))]
     asked = len(sent(network, SessionsWanted))
-    network.advance(network.now_ms + cast.timing.epoch_publish_ms)
+    network.advance(network.now_ms + actors.timing.epoch_publish_ms)
     assert len(sent(network, SessionsWanted)) == asked, "no round waits for it any more"
 
 
 def test_a_key_of_a_far_epoch_does_not_block_a_lower_one_that_comes_later() -> None:
     """A node whose clock ran ahead has published it; the broker retained it."""
-    cast = exact_cast(4, 3)
-    network, node = cast.network(), cast.compute_identities[0]
+    actors = exact_actors(4, 3)
+    network, node = actors.network(), actors.compute_identities[0]
     network.deliver()
-    trainer = network.actors[cast.trainer_identity.id]
+    trainer = network.actors[actors.trainer_identity.id]
     true = trainer._waiting._keys[node.id][0]
-    far = msgspec.structs.replace(true, epoch=true.epoch + 1000, public=cast.computes[1] * 2)
+    far = msgspec.structs.replace(true, epoch=true.epoch + 1000, public=actors.computes[1] * 2)
     for key in (far, true):
-        network.handle(trainer.id, Received(node.id, forged(cast, node, key)))
+        network.handle(trainer.id, Received(node.id, forged(actors, node, key)))
     assert trainer.dropped["epoch"] <= 1, "the far one may be refused, and no other"
-    begin(cast, network)
+    begin(actors, network)
     assert the_sum(network).tolist() == [exact_sum(range(4))]
-    assert announced(network, cast).epochs[0] == true
+    assert announced(network, actors).epochs[0] == true
 
 
 def test_an_epoch_key_is_taken_from_its_node_alone() -> None:
     scene = Scene("done")
-    node, other = scene.cast.compute_identities[:2]
+    node, other = scene.actors.compute_identities[:2]
     key = scene.actor._waiting._keys[node.id][0]
     newer = msgspec.structs.replace(key, epoch=key.epoch + 1)
-    refused(scene.network, scene.id, node.id, forged(scene.cast, other, newer), "signature")
-    refused(scene.network, scene.id, other.id, forged(scene.cast, node, newer), "sender")
-    stranger = scene.cast.client_identities[0]
-    refused(scene.network, scene.id, stranger.id, forged(scene.cast, stranger, newer), "signature")
+    refused(scene.network, scene.id, node.id, forged(scene.actors, other, newer), "signature")
+    refused(scene.network, scene.id, other.id, forged(scene.actors, node, newer), "sender")
+    stranger = scene.actors.client_identities[0]
+    refused(scene.network, scene.id, stranger.id, forged(scene.actors, stranger, newer), "signature")
 
 
 # Arrivals, and the rule of closing
@@ -327,8 +327,8 @@ def closing(network: Network) -> list[str]:
 
 
 def test_a_round_closes_when_all_expected_have_come_those_that_declined_not_counted() -> None:
-    cast = exact_cast(4)
-    network, _ = begin(cast)
+    actors = exact_actors(4)
+    network, _ = begin(actors)
     assert closing(network) == ["all"]
     scene = Scene("collecting")
     for number in range(3):
@@ -340,20 +340,20 @@ def test_a_round_closes_when_all_expected_have_come_those_that_declined_not_coun
 
 def test_a_count_that_shrinks_or_is_repeated_is_no_news() -> None:
     scene = Scene("collecting")
-    node = scene.cast.compute_identities[0]
+    node = scene.actors.compute_identities[0]
     for count in (2, 2, 1, 0):
         body = Progress(scene.round_id, scene.opened.hash, count)
-        scene.network.handle(scene.id, Received(node.id, forged(scene.cast, node, body)))
+        scene.network.handle(scene.id, Received(node.id, forged(scene.actors, node, body)))
     assert scene.actor._rounds[scene.round_id].arrivals.total == 2
     assert scene.actor.phase(scene.round_id) == "collecting"
 
 
 def test_a_round_closes_when_enough_have_come_and_arrivals_are_quiet() -> None:
     """Nothing has come for 500 ms, and for half of the time that arrivals have taken."""
-    cast = exact_cast(5)
-    network = cast.network()
-    network.tamper = losing(Contribution, sender=cast.clients[0])
-    begin(cast, network)
+    actors = exact_actors(5)
+    network = actors.network()
+    network.tamper = losing(Contribution, sender=actors.clients[0])
+    begin(actors, network)
     network.advance(network.now_ms + 499)
     assert closing(network) == []
     network.advance(network.now_ms + 60)
@@ -362,12 +362,12 @@ def test_a_round_closes_when_enough_have_come_and_arrivals_are_quiet() -> None:
 
 
 def test_slow_arrivals_are_waited_for_longer() -> None:
-    cast = exact_cast(5)
-    network = cast.network()
+    actors = exact_actors(5)
+    network = actors.network()
     network.tamper = losing(Contribution)
-    begin(cast, network, tolerated=2)
+    begin(actors, network, tolerated=2)
     start_ms = network.now_ms
-    for number, client in enumerate(cast.clients[1:4]):
+    for number, client in enumerate(actors.clients[1:4]):
         network.advance(start_ms + 600 * (number + 1))
         one = sent(network, Contribution, sender=client)[0]
         network.handle(one.to.id, Received(one.sender, one.payload))
@@ -380,10 +380,10 @@ def test_slow_arrivals_are_waited_for_longer() -> None:
 
 def test_a_last_count_that_was_lost_is_asked_for_and_closes_the_round_before_its_deadline() -> None:
     """A node tells of contributions once, when they come; what was lost comes with the answer to a Query."""
-    cast = exact_cast(4)
-    network = cast.network()
+    actors = exact_actors(4)
+    network = actors.network()
     network.tamper = lambda one: [] if kind_of(one) is Progress and body_of(one.payload).count else [one]
-    begin(cast, network)
+    begin(actors, network)
     network.tamper = passing
     began_ms = network.now_ms
     network.advance(began_ms + 1500)
@@ -394,15 +394,15 @@ def test_a_last_count_that_was_lost_is_asked_for_and_closes_the_round_before_its
 
 
 def test_too_few_contributions_wait_for_the_deadline_and_a_full_round_closes() -> None:
-    cast = exact_cast(5)
-    network = cast.network()
-    network.tamper = losing(Contribution, sender=cast.clients[0])
-    begin(cast, network, tolerated=0)
+    actors = exact_actors(5)
+    network = actors.network()
+    network.tamper = losing(Contribution, sender=actors.clients[0])
+    begin(actors, network, tolerated=0)
     network.advance(network.now_ms + 59_000)
     assert closing(network) == []
     network.advance(network.now_ms + 2_000)
     assert closing(network) == ["deadline"]
-    network, _ = begin(exact_cast(5), tolerated=3, most=2, clients_expected=5)
+    network, _ = begin(exact_actors(5), tolerated=3, most=2, clients_expected=5)
     assert closing(network) == ["full"]
 
 
@@ -410,41 +410,41 @@ def test_too_few_contributions_wait_for_the_deadline_and_a_full_round_closes() -
 
 
 def test_the_result_is_the_same_however_often_the_trainer_restarts() -> None:
-    cast = exact_cast(4)
-    network, _ = begin(cast)
+    actors = exact_actors(4)
+    network, _ = begin(actors)
     for _ in range(3):
-        network.restart(cast.trainer_identity.id)
+        network.restart(actors.trainer_identity.id)
     assert [result.value.tolist() for result in results(network)] == [[exact_sum(range(4))]] * 4
 
 
 def test_a_lost_partial_sum_is_asked_for_again() -> None:
-    cast = exact_cast(4)
-    network = cast.network()
+    actors = exact_actors(4)
+    network = actors.network()
     lost = []
 
     def lose_the_first(envelope: Any) -> list[Any]:
         if (
-            envelope.sender == cast.computes[2]
+            envelope.sender == actors.computes[2]
             and not lost
-            and sealed_kind(network, cast, envelope.payload) is PartialSum
+            and sealed_kind(network, actors, envelope.payload) is PartialSum
         ):
             lost.append(envelope)
             return []
         return [envelope]
 
     network.tamper = lose_the_first
-    begin(cast, network)
+    begin(actors, network)
     until_the_end(network)
     assert len(lost) == 1
-    assert {query.to.id for query in sent(network, Query, sender=cast.trainer_identity.id)} == {cast.computes[2]}
+    assert {query.to.id for query in sent(network, Query, sender=actors.trainer_identity.id)} == {actors.computes[2]}
     assert the_sum(network).tolist() == [exact_sum(range(4))]
 
 
 def test_the_round_fails_when_a_compute_node_is_silent() -> None:
-    cast = exact_cast(4)
-    network = cast.network()
+    actors = exact_actors(4)
+    network = actors.network()
     network.tamper = losing(FrozenList, Abort)
-    begin(cast, network)
+    begin(actors, network)
     until_the_end(network)
     assert failures(network)[0].reason.startswith("no answer from Compute node compute-")
     assert failures(network)[0].reason.count("while committing") == 1
@@ -464,5 +464,5 @@ def test_a_restart_in_mid_round_sets_its_timers() -> None:
     ):
         scene = Scene(phase)
         records = [(table, key, value) for (table, key), value in scene.network.stores[scene.id].items()]
-        effects = scene.cast.trainer(records).handle(Started(), scene.network.now_ms)
+        effects = scene.actors.trainer(records).handle(Started(), scene.network.now_ms)
         assert {effect.timer.purpose for effect in effects if isinstance(effect, SetTimer)} == timers

@@ -30,137 +30,137 @@ from dca_proto.testing import Envelope, Network, TestFederation
 SETTLE_MS = Timing().settle_ms
 
 
-def asked_after_an_abort(cast: TestFederation, network: Network) -> list[bytes]:
+def asked_after_an_abort(actors: TestFederation, network: Network) -> list[bytes]:
     """Whom the trainer has asked since the first abort left."""
     first = next(at for at, one in enumerate(network.sent) if kind_of(one) is Abort)
-    trainer = cast.trainer_identity.id
+    trainer = actors.trainer_identity.id
     return [one.to.id for one in network.sent[first:] if kind_of(one) is Query and one.sender == trainer]
 
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_the_aborts_of_all_nodes_bring_the_charge_back_once(restarts: bool) -> None:
-    cast, network, round_id = collecting()
-    trainer = cast.trainer_identity.id
+    actors, network, round_id = collecting()
+    trainer = actors.trainer_identity.id
 
     def tell(node: int) -> None:
-        network.handle(trainer, Received(*abort_of(cast, network, node)))
+        network.handle(trainer, Received(*abort_of(actors, network, node)))
         if restarts:
             network.restart(trainer)
 
     for node in (0, 0, 1, 1, 0):
         tell(node)
-        assert trainer_of(cast, network).phase(round_id) == "failed"
-        assert trainer_of(cast, network).ledger.spent().mu == MU
+        assert trainer_of(actors, network).phase(round_id) == "failed"
+        assert trainer_of(actors, network).ledger.spent().mu == MU
     for node in (2, 2, 0):
         tell(node)
-        assert trainer_of(cast, network).phase(round_id) == "returned"
-        assert trainer_of(cast, network).ledger.spent().mu == 0
+        assert trainer_of(actors, network).phase(round_id) == "returned"
+        assert trainer_of(actors, network).ledger.spent().mu == 0
     assert network.reported(ChargeReturned, trainer) == [ChargeReturned(round_id)]
     assert len(set(network.reported(RoundFailed))) == 1, "each start tells it again, in the same words"
-    assert trainer_of(cast, network).ledger.next_number == 2, "its number is not used again"
+    assert trainer_of(actors, network).ledger.next_number == 2, "its number is not used again"
 
 
 def test_what_came_back_can_be_spent_again() -> None:
-    cast, network, _ = collecting()
+    actors, network, _ = collecting()
     for node in range(3):
-        network.handle(cast.trainer_identity.id, Received(*abort_of(cast, network, node)))
+        network.handle(actors.trainer_identity.id, Received(*abort_of(actors, network, node)))
     network.tamper = lambda one: [one]
     for _ in range(2):
-        begin(cast, network)
+        begin(actors, network)
     assert len(results(network)) == 2
     with pytest.raises(BudgetError):
-        trainer_of(cast, network).check_request(cast.request(), network.now_ms)
+        trainer_of(actors, network).check_request(actors.request(), network.now_ms)
 
 
 def test_forged_aborts_bring_nothing_back() -> None:
-    cast, network, _ = collecting()
-    trainer = cast.trainer_identity.id
-    network.handle(trainer, Received(*abort_of(cast, network, 0)))
-    node, genuine = abort_of(cast, network, 1)
-    foreign = msgspec.structs.replace(body_of(genuine), compute=cast.client_identities[0].id)
-    refused(network, trainer, node, forged(cast, cast.client_identities[0], foreign), "unknown-compute")
-    refused(network, trainer, node, forged(cast, cast.client_identities[0], body_of(genuine)), "signature")
-    refused(network, trainer, *abort_of(cast, network, 1, announcement_hash=bytes(32)), "announcement")
-    assert trainer_of(cast, network).ledger.spent().mu == MU
+    actors, network, _ = collecting()
+    trainer = actors.trainer_identity.id
+    network.handle(trainer, Received(*abort_of(actors, network, 0)))
+    node, genuine = abort_of(actors, network, 1)
+    foreign = msgspec.structs.replace(body_of(genuine), compute=actors.client_identities[0].id)
+    refused(network, trainer, node, forged(actors, actors.client_identities[0], foreign), "unknown-compute")
+    refused(network, trainer, node, forged(actors, actors.client_identities[0], body_of(genuine)), "signature")
+    refused(network, trainer, *abort_of(actors, network, 1, announcement_hash=bytes(32)), "announcement")
+    assert trainer_of(actors, network).ledger.spent().mu == MU
 
 
 def test_the_charge_stays_when_some_have_released() -> None:
     """One node never hears of the others' lists and aborts, the others release: nobody knows who has what."""
-    cast, network = lab()
-    odd = cast.computes[2]
+    actors, network = lab()
+    odd = actors.computes[2]
     network.tamper = losing(Answer, Query, Abort, to=odd)
-    begin(cast, network)
+    begin(actors, network)
     network.tamper = lambda one: [one] if one.to.channel in (Channel.TRAINER, Channel.ABORT) else []
     until_the_end(network)
     assert [one.sender for one in sent(network, Abort)] == [odd]
     assert len(failures(network)) == 1
-    assert trainer_of(cast, network).ledger.spent().mu == MU
+    assert trainer_of(actors, network).ledger.spent().mu == MU
     until_the_end(network, 24 * 8)
-    assert trainer_of(cast, network).ledger.spent().mu == MU, "for good"
+    assert trainer_of(actors, network).ledger.spent().mu == MU, "for good"
 
 
 def test_a_result_keeps_the_charge_whatever_is_signed_afterwards() -> None:
-    cast, network = lab()
-    _, request = begin(cast, network)
+    actors, network = lab()
+    _, request = begin(actors, network)
     for node in range(3):
-        network.handle(cast.trainer_identity.id, Received(*abort_of(cast, network, node)))
-    assert trainer_of(cast, network).phase(request.round_id) == "done"
-    assert not trainer_of(cast, network).dropped
-    assert trainer_of(cast, network).ledger.spent().mu == MU
+        network.handle(actors.trainer_identity.id, Received(*abort_of(actors, network, node)))
+    assert trainer_of(actors, network).phase(request.round_id) == "done"
+    assert not trainer_of(actors, network).dropped
+    assert trainer_of(actors, network).ledger.spent().mu == MU
 
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_aborts_that_were_lost_are_asked_for_again(restarted: bool) -> None:
     """The round fails with the first abort; the other nodes' were lost, and come when they are asked for."""
-    cast, network = lab()
-    first = cast.computes[0]
+    actors, network = lab()
+    first = actors.computes[0]
 
     def tamper(one):
         lost = one.to.channel is Channel.ABORT and one.sender != first
         return [] if lost or isinstance(body_of(one.payload), Contribution) else [one]
 
     network.tamper = tamper
-    _, request = begin(cast, network)
+    _, request = begin(actors, network)
     network.advance(network.now_ms + 60_001)
     if restarted:
-        network.restart(cast.trainer_identity.id)
+        network.restart(actors.trainer_identity.id)
     until_the_end(network)
-    assert set(asked_after_an_abort(cast, network)) == set(cast.computes[1:])
+    assert set(asked_after_an_abort(actors, network)) == set(actors.computes[1:])
     assert len(failures(network)) == 1
-    assert trainer_of(cast, network).phase(request.round_id) == "returned"
-    assert trainer_of(cast, network).ledger.spent().mu == 0
+    assert trainer_of(actors, network).phase(request.round_id) == "returned"
+    assert trainer_of(actors, network).ledger.spent().mu == 0
 
 
 def test_a_node_that_has_released_is_not_asked_for_its_abort_for_ever() -> None:
-    cast, network = lab()
-    odd, trainer = cast.computes[2], cast.trainer_identity.id
+    actors, network = lab()
+    odd, trainer = actors.computes[2], actors.trainer_identity.id
     network.tamper = losing(Answer, Abort, to=odd)
     asked: list[bytes] = []
 
     def lose_partials_at_first(one):
         if isinstance(body_of(one.payload), Query) and one.sender == trainer and failures(network):
             asked.append(one.to.id)
-        lost = kind_of(one) is Sealed and one.sender in cast.computes
+        lost = kind_of(one) is Sealed and one.sender in actors.computes
         odd_is_cut_off = one.to.id == odd and kind_of(one) is Answer
         return [] if odd_is_cut_off or (lost and not failures(network)) else [one]
 
     network.tamper = lose_partials_at_first
-    begin(cast, network)
+    begin(actors, network)
     until_the_end(network)
-    after = [query for query in asked if query in cast.computes[:2]]
-    assert 1 <= after.count(cast.computes[0]) <= 3
+    after = [query for query in asked if query in actors.computes[:2]]
+    assert 1 <= after.count(actors.computes[0]) <= 3
     assert not network.actors[trainer].dropped, "a partial sum that is too late is no mistake of the node's"
-    assert trainer_of(cast, network).ledger.spent().mu == MU
+    assert trainer_of(actors, network).ledger.spent().mu == MU
 
 
 # Told when it is known what it cost
 
 
 def test_the_failure_is_told_with_the_last_abort_and_what_came_back() -> None:
-    cast, network, round_id = collecting()
+    actors, network, round_id = collecting()
     for node in range(3):
         assert failures(network) == []
-        network.handle(cast.trainer_identity.id, Received(*abort_of(cast, network, node)))
+        network.handle(actors.trainer_identity.id, Received(*abort_of(actors, network, node)))
     reason = "compute-0 aborted: too-few: 1 contributed, 3 were needed; its charge came back to the account"
     assert failures(network) == [RoundFailed(round_id, reason, 1, 3)]
     network.advance(network.now_ms + 2 * SETTLE_MS)
@@ -168,10 +168,10 @@ def test_the_failure_is_told_with_the_last_abort_and_what_came_back() -> None:
 
 
 def test_silent_nodes_hold_the_failure_up_for_some_seconds_and_the_charge_until_they_speak() -> None:
-    cast, network, round_id = collecting()
-    trainer = cast.trainer_identity.id
-    network.handle(trainer, Received(*abort_of(cast, network, 0)))
-    assert trainer_of(cast, network).is_settling(network.now_ms)
+    actors, network, round_id = collecting()
+    trainer = actors.trainer_identity.id
+    network.handle(trainer, Received(*abort_of(actors, network, 0)))
+    assert trainer_of(actors, network).is_settling(network.now_ms)
     network.advance(network.now_ms + SETTLE_MS - 1)
     assert failures(network) == []
     network.advance(network.now_ms + 1)
@@ -180,49 +180,49 @@ def test_silent_nodes_hold_the_failure_up_for_some_seconds_and_the_charge_until_
         "compute-0 aborted: too-few: 1 contributed, 3 were needed; no word yet from compute-1, compute-2 that nothing "
         "was released, so the account keeps the charge: `dca trainer FILE --resume` asks again"
     )
-    assert not trainer_of(cast, network).is_settling(network.now_ms)
+    assert not trainer_of(actors, network).is_settling(network.now_ms)
     for node in (1, 2):
-        network.handle(trainer, Received(*abort_of(cast, network, node)))
+        network.handle(trainer, Received(*abort_of(actors, network, node)))
     assert network.reported(ChargeReturned, trainer) == [ChargeReturned(round_id)]
     assert len(failures(network)) == 1, "it is told once"
-    assert trainer_of(cast, network).ledger.spent().mu == 0
+    assert trainer_of(actors, network).ledger.spent().mu == 0
 
 
-def with_a_partial_sum(cast: TestFederation, network: Network, round_id: bytes) -> None:
+def with_a_partial_sum(actors: TestFederation, network: Network, round_id: bytes) -> None:
     """The first node releases."""
-    opened = trainer_of(cast, network)._rounds[round_id].opened
+    opened = trainer_of(actors, network)._rounds[round_id].opened
     body = PartialSum(round_id, opened.hash, bytes(32), 4, (bytes(32),) * 3, bytes(64), bytes(8))
-    identity = cast.compute_identities[0]
-    payload = sealed_by(cast, identity, body, opened)
-    network.handle(cast.trainer_identity.id, Received(identity.id, payload))
+    identity = actors.compute_identities[0]
+    payload = sealed_by(actors, identity, body, opened)
+    network.handle(actors.trainer_identity.id, Received(identity.id, payload))
 
 
 @pytest.mark.parametrize("released_first", [False, True])
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_node_that_has_released_settles_that_the_charge_stays(released_first: bool, restarted: bool) -> None:
     """Also against the aborts of all nodes, of which one then lies. No sum of a failed round is kept."""
-    cast, network, round_id = collecting()
-    trainer = cast.trainer_identity.id
+    actors, network, round_id = collecting()
+    trainer = actors.trainer_identity.id
     if released_first:
-        with_a_partial_sum(cast, network, round_id)
-    network.handle(trainer, Received(*abort_of(cast, network, 1)))
+        with_a_partial_sum(actors, network, round_id)
+    network.handle(trainer, Received(*abort_of(actors, network, 1)))
     assert len(failures(network)) == released_first
     if not released_first:
-        with_a_partial_sum(cast, network, round_id)
+        with_a_partial_sum(actors, network, round_id)
     (failure,) = failures(network)
     assert failure.reason.endswith("; a Compute node has released its part, so the account keeps the charge")
     assert (failure.contributors, failure.needed) == (None, None), "with figures, nothing was released"
     if restarted:
         network.restart(trainer)
-    assert trainer_of(cast, network).unfinished(network.now_ms) == set()
+    assert trainer_of(actors, network).unfinished(network.now_ms) == set()
     for node in range(3):
-        network.handle(trainer, Received(*abort_of(cast, network, node)))
-    with_a_partial_sum(cast, network, round_id)
+        network.handle(trainer, Received(*abort_of(actors, network, node)))
+    with_a_partial_sum(actors, network, round_id)
     until_the_end(network, 24 * 2)
     assert sent(network, Query, sender=trainer) == []
     assert set(failures(network)) == {failure}, "each start tells it again, in the same words"
-    assert trainer_of(cast, network).ledger.spent().mu == MU
-    assert trainer_of(cast, network)._rounds[round_id].partials == {}
+    assert trainer_of(actors, network).ledger.spent().mu == MU
+    assert trainer_of(actors, network)._rounds[round_id].partials == {}
     assert not network.actors[trainer].dropped
 
 
@@ -231,62 +231,62 @@ def test_a_node_that_has_released_settles_that_the_charge_stays(released_first: 
 
 def aborted_by_one() -> tuple[TestFederation, Network, bytes, int]:
     """A round in which no share comes and all aborts but the first are lost; with its id and its close."""
-    cast, network = lab()
-    first = cast.computes[0]
+    actors, network = lab()
+    first = actors.computes[0]
 
     def tamper(one: Envelope) -> list[Envelope]:
         body = body_of(one.payload)
         return [] if isinstance(body, Contribution) or (isinstance(body, Abort) and one.sender != first) else [one]
 
     network.tamper = tamper
-    _, request = begin(cast, network)
+    _, request = begin(actors, network)
     network.advance(network.now_ms + 60_001)
-    assert trainer_of(cast, network).phase(request.round_id) == "failed"
-    return cast, network, request.round_id, body_of(sent(network, Announcement)[0].payload).commit_by_ms
+    assert trainer_of(actors, network).phase(request.round_id) == "failed"
+    return actors, network, request.round_id, body_of(sent(network, Announcement)[0].payload).commit_by_ms
 
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_nodes_are_asked_until_they_forget_ever_more_rarely(restarted: bool) -> None:
-    cast, network, round_id, close_ms = aborted_by_one()
+    actors, network, round_id, close_ms = aborted_by_one()
     network.advance(close_ms + 3 * DAY_MS)
-    asked = Counter(asked_after_an_abort(cast, network))
-    assert asked.keys() == set(cast.computes[1:])
+    asked = Counter(asked_after_an_abort(actors, network))
+    assert asked.keys() == set(actors.computes[1:])
     assert max(asked.values()) <= 20
-    assert network.reported(ChargeReturned, cast.trainer_identity.id) == []
+    assert network.reported(ChargeReturned, actors.trainer_identity.id) == []
     network.tamper = lambda one: [one]
     if restarted:
-        network.restart(cast.trainer_identity.id)
+        network.restart(actors.trainer_identity.id)
         network.deliver()
-        assert trainer_of(cast, network).phase(round_id) == "returned", "at once"
+        assert trainer_of(actors, network).phase(round_id) == "returned", "at once"
         assert len(failures(network)) == 2, "told again, now with its charge"
         assert failures(network)[1].reason.endswith("its charge came back to the account")
     network.advance(close_ms + 7 * DAY_MS - 1)
-    assert network.reported(ChargeReturned, cast.trainer_identity.id) == [ChargeReturned(round_id)]
-    assert trainer_of(cast, network).ledger.spent().mu == 0
+    assert network.reported(ChargeReturned, actors.trainer_identity.id) == [ChargeReturned(round_id)]
+    assert trainer_of(actors, network).ledger.spent().mu == 0
 
 
 def test_when_nodes_have_forgotten_they_are_asked_no_more() -> None:
-    cast, network, round_id, close_ms = aborted_by_one()
+    actors, network, round_id, close_ms = aborted_by_one()
     network.advance(close_ms + 7 * DAY_MS - 1)
-    before = len(sent(network, Query, sender=cast.trainer_identity.id))
-    assert trainer_of(cast, network).unfinished(network.now_ms) == set(), "this process has told it"
-    network.restart(cast.trainer_identity.id)
-    assert len(sent(network, Query, sender=cast.trainer_identity.id)) == before + 2
-    assert trainer_of(cast, network).unfinished(network.now_ms) == {round_id}
-    assert trainer_of(cast, network).unfinished(network.now_ms + 1) == set()
+    before = len(sent(network, Query, sender=actors.trainer_identity.id))
+    assert trainer_of(actors, network).unfinished(network.now_ms) == set(), "this process has told it"
+    network.restart(actors.trainer_identity.id)
+    assert len(sent(network, Query, sender=actors.trainer_identity.id)) == before + 2
+    assert trainer_of(actors, network).unfinished(network.now_ms) == {round_id}
+    assert trainer_of(actors, network).unfinished(network.now_ms + 1) == set()
     network.advance(close_ms + 8 * DAY_MS)
-    assert trainer_of(cast, network).phase(round_id) == "new"
-    assert len(sent(network, Query, sender=cast.trainer_identity.id)) == before + 2
-    assert trainer_of(cast, network).ledger.spent().mu == MU
+    assert trainer_of(actors, network).phase(round_id) == "new"
+    assert len(sent(network, Query, sender=actors.trainer_identity.id)) == before + 2
+    assert trainer_of(actors, network).ledger.spent().mu == MU
 
 
 def test_a_failure_is_told_at_the_latest_when_its_round_is_forgotten() -> None:
     """A trainer that starts a moment before the retention ends does not keep its caller waiting for ever."""
-    cast, network, round_id, close_ms = aborted_by_one()
+    actors, network, round_id, close_ms = aborted_by_one()
     network.advance(close_ms + 7 * DAY_MS - 100)
-    network.down.update(cast.computes)
-    network.restart(cast.trainer_identity.id)
-    assert trainer_of(cast, network).unfinished(network.now_ms) == {round_id}
+    network.down.update(actors.computes)
+    network.restart(actors.trainer_identity.id)
+    assert trainer_of(actors, network).unfinished(network.now_ms) == {round_id}
     before = len(network.reported(RoundFailed))
     network.advance(close_ms + 8 * DAY_MS)
     told = [fact.reason for fact in network.reported(RoundFailed)[before:]]
@@ -295,11 +295,11 @@ def test_a_failure_is_told_at_the_latest_when_its_round_is_forgotten() -> None:
 
 
 def test_a_trainer_that_was_away_until_nobody_can_be_asked_advises_nobody_to_ask() -> None:
-    cast, network, _, close_ms = aborted_by_one()
-    network.crash(cast.trainer_identity.id)
+    actors, network, _, close_ms = aborted_by_one()
+    network.crash(actors.trainer_identity.id)
     before = len(failures(network))
     network.now_ms = close_ms + 7 * DAY_MS
-    network.restart(cast.trainer_identity.id)
+    network.restart(actors.trainer_identity.id)
     (failure,) = failures(network)[before:]
     assert "keeps the charge" in failure.reason
     assert "--resume" not in failure.reason
@@ -307,24 +307,24 @@ def test_a_trainer_that_was_away_until_nobody_can_be_asked_advises_nobody_to_ask
 
 def test_a_node_that_has_not_heard_of_the_end_says_so_and_is_asked_again() -> None:
     """Asked before its own deadline, it is still ready."""
-    cast, network = lab()
-    late = cast.computes[2]
+    actors, network = lab()
+    late = actors.computes[2]
     network.tamper = losing(Contribution, Answer, FrozenList)
-    begin(cast, network)
-    network.handle(cast.trainer_identity.id, Received(*abort_of(cast, network, 0)))
+    begin(actors, network)
+    network.handle(actors.trainer_identity.id, Received(*abort_of(actors, network, 0)))
     network.advance(network.now_ms + SETTLE_MS)
     assert len(sent(network, Progress, sender=late)) > 1
-    assert not network.actors[cast.trainer_identity.id].dropped
+    assert not network.actors[actors.trainer_identity.id].dropped
     until_the_end(network)
     assert len(sent(network, Query, to=late)) >= 2
-    assert trainer_of(cast, network).ledger.spent().mu == 0
+    assert trainer_of(actors, network).ledger.spent().mu == 0
 
 
 def test_an_account_that_refuses_names_the_charges_that_may_come_back() -> None:
-    cast, network, *_ = aborted_by_one()
-    cast.account = BudgetLimit(epsilon=1.2, delta=1e-6)
-    network.restart(cast.trainer_identity.id)
+    actors, network, *_ = aborted_by_one()
+    actors.account = BudgetLimit(epsilon=1.2, delta=1e-6)
+    network.restart(actors.trainer_identity.id)
     with pytest.raises(
         BudgetError, match="`dca trainer FILE --resume` may bring back the charge of 1 round that failed"
     ):
-        trainer_of(cast, network).check_request(cast.request(), network.now_ms)
+        trainer_of(actors, network).check_request(actors.request(), network.now_ms)

@@ -84,12 +84,12 @@ def charges(store: MemoryStore) -> list[tuple[int, bool]]:
 
 def test_a_live_trainer_refuses_the_caller_and_goes_on_with_its_rounds() -> None:
     """Three asked for at once, before the actor has seen any: the third is its caller's mistake alone."""
-    cast = Lab(4, 3)
+    actors = Lab(4, 3)
 
     async def play() -> list[object]:
-        way = MemoryTransport(MemoryBroker(), cast.trainer_identity.id.hex(), ())
-        async with LiveTrainer(cast.trainer(), way, MemoryStore(), federation="test") as live:
-            held = [asyncio.create_task(live.hold(cast.request())) for _ in range(3)]
+        way = MemoryTransport(MemoryBroker(), actors.trainer_identity.id.hex(), ())
+        async with LiveTrainer(actors.trainer(), way, MemoryStore(), federation="test") as live:
+            held = [asyncio.create_task(live.hold(actors.request())) for _ in range(3)]
             await asyncio.wait(held, return_when=asyncio.FIRST_COMPLETED)
             done = [one.exception() if one.done() else None for one in held]
             for one in held:
@@ -104,14 +104,14 @@ def test_a_live_trainer_refuses_the_caller_and_goes_on_with_its_rounds() -> None
 
 def test_a_failure_is_raised_when_all_aborts_have_come_and_the_next_round_can_be_held() -> None:
     """The second node's abort leaves after the first has ended the round at the trainer."""
-    cast = Lab(3, 2, mechanism=NoNoise())
-    cast.account = ONE_ROUND
+    actors = Lab(3, 2, mechanism=NoNoise())
+    actors.account = ONE_ROUND
     store, told = TrainersStore(), []
 
     async def play() -> None:
-        broker, actor = MemoryBroker(), cast.trainer()
-        computes = [(one, transport(broker, Channel.COMPUTE, one.id)) for one in map(cast.compute, range(2))]
-        clients = [(one, transport(broker, Channel.CLIENT, one.id)) for one in map(cast.client, range(3))]
+        broker, actor = MemoryBroker(), actors.trainer()
+        computes = [(one, transport(broker, Channel.COMPUTE, one.id)) for one in map(actors.compute, range(2))]
+        clients = [(one, transport(broker, Channel.CLIENT, one.id)) for one in map(actors.client, range(3))]
         way = transport(broker, Channel.TRAINER, actor.id)
         async with (
             running(*computes, *clients),
@@ -121,7 +121,7 @@ def test_a_failure_is_raised_when_all_aborts_have_come_and_the_next_round_can_be
             for number in (1, 2):
                 store.failed.clear()
                 with pytest.raises(RoundAborted, match=r"too-few.*; its charge came back to the account") as caught:
-                    await asyncio.wait_for(live.hold(cast.request(collect_window_ms=200)), 20)
+                    await asyncio.wait_for(live.hold(actors.request(collect_window_ms=200)), 20)
                 assert (caught.value.contributors, caught.value.needed) == (0, 2)
                 assert charges(store) == [(one, True) for one in range(1, number + 1)]
             assert live._results == {}, "nothing is kept of rounds that are over"
@@ -132,19 +132,19 @@ def test_a_failure_is_raised_when_all_aborts_have_come_and_the_next_round_can_be
 
 def earlier_failure() -> tuple[Lab, Network]:
     """A round ten minutes ago, of which the trainer heard one abort of two; nobody is up since."""
-    cast = Lab(3, 2, mechanism=NoNoise(), timing=Timing(settle_ms=200))
-    cast.account = ONE_ROUND
-    network = cast.network(Network(time.time_ns() // 1_000_000 - 10 * MINUTE_MS))
+    actors = Lab(3, 2, mechanism=NoNoise(), timing=Timing(settle_ms=200))
+    actors.account = ONE_ROUND
+    network = actors.network(Network(time.time_ns() // 1_000_000 - 10 * MINUTE_MS))
 
     def tamper(one: Envelope) -> list[Envelope]:
         body = body_of(one.payload)
-        lost = isinstance(body, Contribution) or (isinstance(body, Abort) and one.sender != cast.computes[0])
+        lost = isinstance(body, Contribution) or (isinstance(body, Abort) and one.sender != actors.computes[0])
         return [] if lost else [one]
 
     network.tamper = tamper
-    begin(cast, network)
+    begin(actors, network)
     network.advance(network.now_ms + MINUTE_MS + 1)
-    return cast, network
+    return actors, network
 
 
 def records(network: Network, actor_id: bytes) -> list[tuple[str, bytes, bytes]]:
@@ -153,7 +153,7 @@ def records(network: Network, actor_id: bytes) -> list[tuple[str, bytes, bytes]]
 
 @pytest.mark.parametrize("nodes_are_up", [True, False])
 def test_a_round_that_the_account_refuses_waits_for_charges_of_earlier_ones(nodes_are_up: bool) -> None:
-    cast, network = earlier_failure()
+    actors, network = earlier_failure()
     told: list[object] = []
     announced = asyncio.Event()
 
@@ -163,15 +163,15 @@ def test_a_round_that_the_account_refuses_waits_for_charges_of_earlier_ones(node
             announced.set()
 
     async def play() -> None:
-        broker, actor = MemoryBroker(), cast.trainer(records(network, cast.trainer_identity.id))
-        computes = [cast.compute(index, records(network, cast.computes[index])) for index in range(2)]
+        broker, actor = MemoryBroker(), actors.trainer(records(network, actors.trainer_identity.id))
+        computes = [actors.compute(index, records(network, actors.computes[index])) for index in range(2)]
         ways = [(one, transport(broker, Channel.COMPUTE, one.id)) for one in computes]
         way = transport(broker, Channel.TRAINER, actor.id)
         async with (
             running(*ways) if nodes_are_up else contextlib.nullcontext(),
             LiveTrainer(actor, way, MemoryStore(), federation="test", on_report=note) as live,
         ):
-            held = asyncio.create_task(live.hold(cast.request()))
+            held = asyncio.create_task(live.hold(actors.request()))
             going_on = asyncio.create_task(announced.wait())
             await asyncio.wait([held, going_on], return_when=asyncio.FIRST_COMPLETED)
             going_on.cancel()

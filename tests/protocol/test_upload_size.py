@@ -16,19 +16,19 @@ EDGES = [float(edge) for edge in range(10_001)]  # d = 10,000
 
 def held(clients: int, computes: int, dimension: int) -> tuple[TestFederation, Network, list[Envelope]]:
     """A round that comes to its end, and all messages of it."""
-    cast = TestFederation(clients, computes)
-    network = cast.network()
+    actors = TestFederation(clients, computes)
+    network = actors.network()
     network.deliver()
     before = len(network.sent)
-    begin(cast, network, statistic="histogram", parameters={"columns": ["x"], "edges": EDGES[: dimension + 1]})
+    begin(actors, network, statistic="histogram", parameters={"columns": ["x"], "edges": EDGES[: dimension + 1]})
     assert len(results(network)) == 1
-    return cast, network, network.sent[before:]
+    return actors, network, network.sent[before:]
 
 
 @pytest.mark.parametrize(("computes", "dimension", "most"), [(10, 10, 300), (3, 10, 250), (10, 10_000, 1.01 * 80_000)])
 def test_a_contribution_is_little_more_than_one_plain_vector(computes: int, dimension: int, most: float) -> None:
-    cast, _, sent = held(3, computes, dimension)
-    uploads = [one.payload for one in sent if one.sender in cast.clients]
+    actors, _, sent = held(3, computes, dimension)
+    uploads = [one.payload for one in sent if one.sender in actors.clients]
     assert [len(payload) <= most for payload in uploads] == [True] * 3
     tag, *_, ciphertext = msgpack.unpackb(uploads[0])
     assert (tag, len(ciphertext)) == (3, 4 + 8 * computes + 8 * dimension + 16), "charge, M tags, y and the AEAD's tag"
@@ -36,10 +36,10 @@ def test_a_contribution_is_little_more_than_one_plain_vector(computes: int, dime
 
 def test_a_client_sends_one_message_and_receives_two() -> None:
     """The announcement and the receipt; nothing else of the round is for clients."""
-    cast, _, sent = held(12, 5, 10)
-    uploads = Counter(one.sender for one in sent if one.sender in cast.clients)
-    assert uploads == dict.fromkeys(cast.clients, 1)
+    actors, _, sent = held(12, 5, 10)
+    uploads = Counter(one.sender for one in sent if one.sender in actors.clients)
+    assert uploads == dict.fromkeys(actors.clients, 1)
     broadcasts = [one for one in sent if one.to.channel in (Channel.ANNOUNCE, Channel.ABORT)]
     inboxes = Counter(one.to.id for one in sent if one.to.channel is Channel.CLIENT)
-    assert {len(broadcasts) + inboxes[client] for client in cast.clients} == {2}
-    assert set(inboxes) == set(cast.clients)
+    assert {len(broadcasts) + inboxes[client] for client in actors.clients} == {2}
+    assert set(inboxes) == set(actors.clients)

@@ -29,10 +29,10 @@ LARGE = 1 << 20  # bytes, far more than a pipe holds
 
 def world_of(name: str, team: Team, *, always_regional: bool = False) -> World:
     rows = [np.array([[index % DIMENSION + 0.5]]) for index in range(CLIENTS)]
-    cast = TestFederation(CLIENTS, COMPUTES, rows=rows, name=name)
+    actors = TestFederation(CLIENTS, COMPUTES, rows=rows, name=name)
     if team.count == 1 and not always_regional:
-        return World(cast, Simulator(name, federation=name, link=IDEAL))
-    return World(cast, Region(name, team, assign(cast, team.count), federation=name, link=IDEAL))
+        return World(actors, Simulator(name, federation=name, link=IDEAL))
+    return World(actors, Region(name, team, assign(actors, team.count), federation=name, link=IDEAL))
 
 
 def hold_rounds(name: str, team: Team) -> dict[str, Any]:
@@ -48,9 +48,9 @@ def hold_rounds(name: str, team: Team) -> dict[str, Any]:
         world.simulator.run(world.simulator.now_ms + 600_000)
     parts = [msgspec.msgpack.decode(part) for part in team.gather(msgspec.msgpack.encode(told(world)))]
     traffic = sum((Counter(part["traffic"]) for part in parts), Counter())
-    actors = {actor: digest for part in parts for actor, digest in part["actors"].items()}
+    digests = {actor: digest for part in parts for actor, digest in part["actors"].items()}
     values = [value for part in parts for value in part["values"]]
-    whole = hashlib.blake2b(msgspec.msgpack.encode(sorted(actors.items()))).hexdigest()
+    whole = hashlib.blake2b(msgspec.msgpack.encode(sorted(digests.items()))).hexdigest()
     held = [len(part["actors"]) for part in parts]
     return {"traffic": dict(traffic), "values": values, "digest": whole, "held": held, "now": parts[0]["now"]}
 

@@ -30,7 +30,7 @@ def test_attack_25_a_client_far_ahead_misses_the_round_and_no_other_is_hurt() ->
     assert results(outcome) == ["completed"]
     assert contributors(world) == 3
     assert world.clients[0].actor.dropped["late"] >= 1
-    assert world.cast.clients[0] not in world.rounds[0].contributors
+    assert world.actors.clients[0] not in world.rounds[0].contributors
 
 
 def test_attack_25_a_node_far_ahead_refuses_the_round_which_ends_in_words() -> None:

@@ -56,7 +56,7 @@ def test_attack_23_a_flood_of_unknown_clients_has_no_session() -> None:
     world, outcome = held(small(adversaries=strangers, counted=False))
     assert results(outcome) == ["completed"]
     assert contributors(world) == 4
-    assert all(set(log.contributors) == set(world.cast.clients) for log in world.rounds)
+    assert all(set(log.contributors) == set(world.actors.clients) for log in world.rounds)
     assert dropped(world, "signature") >= 5
     assert dropped(world, "unknown-round") + dropped(world, "malformed") > 50
 

@@ -94,7 +94,7 @@ def test_attack_31_what_sizes_and_times_reveal() -> None:
     for row in (0.9, -0.9, np.nan):
 
         def prepare(world: TrialWorld, row: float = row) -> None:
-            world.cast.rows[0] = np.full_like(world.cast.rows[0], row)
+            world.actors.rows[0] = np.full_like(world.actors.rows[0], row)
             world.simulator.observers.append(sizes := Sizes(world))
             seen.append(sizes.seen)
 

@@ -72,7 +72,7 @@ def test_attack_26_a_withheld_sum_ends_the_round_and_names_the_node() -> None:
 def test_attack_26_a_silent_node_ends_the_round_and_its_peers_name_it() -> None:
     world, outcome = held(against("silent"))
     assert results(outcome) == ["aborted"]
-    aborts = [fact for fact in reported(world, NodeAborted) if fact.compute != world.cast.computes[1]]
+    aborts = [fact for fact in reported(world, NodeAborted) if fact.compute != world.actors.computes[1]]
     assert {fact.reason for fact in aborts} == {"peer-silent"}
     assert all("compute-1" in fact.detail for fact in aborts)
 

@@ -34,7 +34,7 @@ TIGHT = Policy(clients_min=1, honest_min=1, epsilon_per_round_max=20, epsilon_pe
 
 
 class PlantedFederation(TestFederation):
-    """A cast in which all actors of one role are faulty copies."""
+    """A federation in which all actors of one role are faulty copies."""
 
     plant: type | None = None
     account: BudgetLimit | None = None
@@ -72,10 +72,10 @@ class Stage(World):
 
     @property
     def enrolled(self) -> frozenset[bytes]:
-        return frozenset(self.cast.clients)
+        return frozenset(self.actors.clients)
 
     def client_number(self, client: bytes) -> int:
-        return self.cast.clients.index(client)
+        return self.actors.clients.index(client)
 
     def tardiness_ms(self, process: Process) -> int:
         return 0
@@ -84,9 +84,9 @@ class Stage(World):
 def stage(plant: type | None = None, seed: int = 0) -> Stage:
     generator = np.random.default_rng(seed)
     rows = [generator.uniform(-1, 1, (2, 1)) for _ in range(CLIENTS)]
-    cast = PlantedFederation(CLIENTS, COMPUTES, rows=rows, name=f"checkers-{seed}", policy=TIGHT)
-    cast.plant = plant
-    return Stage(cast, Simulator(seed, federation=cast.federation.name, raise_crashes=False))
+    actors = PlantedFederation(CLIENTS, COMPUTES, rows=rows, name=f"checkers-{seed}", policy=TIGHT)
+    actors.plant = plant
+    return Stage(actors, Simulator(seed, federation=actors.federation.name, raise_crashes=False))
 
 
 def play(world: Stage, *others: Transcript, **told: Any) -> list[Checker]:
@@ -104,7 +104,7 @@ def play(world: Stage, *others: Transcript, **told: Any) -> list[Checker]:
     world.simulator.after(
         1_500,
         world.simulator.broker.inject,
-        f"dca/{world.cast.federation.name}/compute/{world.computes[0].id.hex()}/{bytes(16).hex()}",
+        f"dca/{world.actors.federation.name}/compute/{world.computes[0].id.hex()}/{bytes(16).hex()}",
         b"\x00\xc1rubbish",
     )
     world.simulator.run(world.simulator.now_ms + HOUR_MS)
@@ -154,7 +154,7 @@ def test_the_codes_of_drops_are_those_of_the_core() -> None:
 def test_what_is_kept_for_reports_is_not_there_for_sums() -> None:
     """The actors know nothing of that part: two rounds at epsilon 1 fit into 1.5, the first does not into 0.9."""
     world = stage()
-    world.cast.policy = msgspec.structs.replace(TIGHT, epsilon_for_reports=0.6)
+    world.actors.policy = msgspec.structs.replace(TIGHT, epsilon_for_reports=0.6)
     checkers = play(world)
     assert broken(checkers) == {4}
     assert "has spent epsilon" in texts(checkers)[0]

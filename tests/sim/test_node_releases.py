@@ -43,9 +43,9 @@ def aggregate_of(world: TrialWorld, index: int = 0) -> NoisyAggregate:
 
 def test_without_noise_each_data_nodes_release_is_its_own_rows_sum() -> None:
     world, outcome = held(releases(noise=False))
-    cast, whole = world.cast, aggregate_of(world)
-    rows = dict(zip(cast.clients, cast.rows, strict=True))
-    expected = [contribution(cast.statistic, rows[client], ROWS_MAX, 24) for client in sorted(cast.clients)]
+    actors, whole = world.actors, aggregate_of(world)
+    rows = dict(zip(actors.clients, actors.rows, strict=True))
+    expected = [contribution(actors.statistic, rows[client], ROWS_MAX, 24) for client in sorted(actors.clients)]
     assert [node.value.tolist() for node in whole.nodes] == [np.ldexp(one, -24).tolist() for one in expected]
     assert [(node.contributors, node.relation) for node in whole.nodes] == [(ROWS_MAX, REPLACE_ONE_ROW)] * 3
     assert whole.value.tolist() == np.ldexp(sum(expected), -24).tolist()

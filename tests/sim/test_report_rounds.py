@@ -85,7 +85,7 @@ def test_at_a_large_epsilon_the_reports_are_what_the_clients_hold() -> None:
     world, _ = held(with_limits(reports(RANDOMISED_RESPONSE, clients=12, epsilon=20.0), epsilon_per_period_max=100.0))
     told = aggregate_of(world).reports
     assert told is not None
-    rows = dict(zip(world.cast.clients, world.cast.rows, strict=True))
+    rows = dict(zip(world.actors.clients, world.actors.rows, strict=True))
     first = [rows[client][0, 0] for client in sorted(rows)]
     missing = [math.isnan(value) for value in first]
     bins = np.floor((np.nan_to_num(first) + 1) / 2 * DIMENSION).astype(int)
@@ -145,7 +145,7 @@ def test_bytes_that_no_mechanism_makes_are_no_report_and_a_vector_may_say_anythi
         assert dropped(world, "release") > 0
     else:
         assert outcome.ended.rounds[0].contributors == 3
-        place = sorted(world.cast.clients).index(world.cast.clients[1])
+        place = sorted(world.actors.clients).index(world.actors.clients[1])
         assert (np.abs(told.values).max(axis=1) > 2.0**30).tolist() == [index == place for index in range(3)]
     assert (LEDGER, world.rounds[0].id) in world.clients[1].disk.records
 

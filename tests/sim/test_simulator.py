@@ -33,10 +33,10 @@ PLACES = {"columns": ["x", "y", "z"], "centre": [0.0] * 3, "scale": [1.0] * 3, "
 
 def world(seed: int = 1, **options: object) -> World:
     """Client i holds one in column i and zero elsewhere; without noise the sum counts each contribution."""
-    cast = TestFederation(
+    actors = TestFederation(
         CLIENTS, COMPUTES, columns=("x", "y", "z"), rows=list(np.eye(3)[:, None]), mechanism=NoNoise()
     )
-    return World(cast, Simulator(seed, **options))  # type: ignore[arg-type]
+    return World(actors, Simulator(seed, **options))  # type: ignore[arg-type]
 
 
 def play(one: World, ms: int = 2 * HOUR_MS) -> list[object]:
@@ -104,14 +104,14 @@ def test_streams_are_apart_and_the_same_again() -> None:
 
 def test_a_restart_of_one_actor_changes_no_other_actors_randomness() -> None:
     def random_of_client_2(restarts: int) -> bytes:
-        cast = TestFederation(3, 2)
+        actors = TestFederation(3, 2)
         for _ in range(restarts):
-            cast.client(1)
-        return cast.client(2)._random(8)
+            actors.client(1)
+        return actors.client(2)._random(8)
 
     assert random_of_client_2(0) == random_of_client_2(3)
-    cast = TestFederation(3, 2)
-    assert cast.client(0)._random(8) != cast.client(0)._random(8), "a start has no randomness of an earlier one"
+    actors = TestFederation(3, 2)
+    assert actors.client(0)._random(8) != actors.client(0)._random(8), "a start has no randomness of an earlier one"
 
 
 def test_the_digest_covers_each_message_to_the_last_byte() -> None:

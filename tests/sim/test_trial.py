@@ -67,7 +67,7 @@ def test_the_outcome_as_json() -> None:
 def test_secrets_are_in_no_outcome() -> None:
     world, outcome = held(small(seed=8))
     text = json.dumps(outcome.to_json())
-    for table in world.cast.rows:
+    for table in world.actors.rows:
         assert repr(float(table[0, 0])) not in text
 
 
@@ -161,14 +161,14 @@ def test_the_world_knows_who_is_who() -> None:
         Adversary(kind="stranger", actor="stranger 0"),
     )
     world = TrialWorld(small(adversaries=adversaries))
-    assert world.hostile == {world.cast.clients[2], world.cast.computes[1]}
+    assert world.hostile == {world.actors.clients[2], world.actors.computes[1]}
     assert len(world.strangers) == 1
     assert not world.strangers & world.enrolled
-    assert world.enrolled == set(world.cast.clients)
-    assert world.client_number(world.cast.clients[3]) == 3
+    assert world.enrolled == set(world.actors.clients)
+    assert world.client_number(world.actors.clients[3]) == 3
     assert world.spoils() == {"round"}
     with pytest.raises(KeyError):
-        world.client_number(world.cast.computes[0])
+        world.client_number(world.actors.computes[0])
     names = [world.name_of(one) for one in (world.trainer, world.clients[1], world.computes[0])]
     assert names == ["trainer", "client 1", "compute 0"]
 

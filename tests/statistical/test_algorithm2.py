@@ -41,12 +41,12 @@ class Recording(DistributedDiscreteGaussian):
 class Protocol:
     """Rounds of production actors, which stay the same from round to round."""
 
-    def __init__(self, cast: TestFederation) -> None:
-        self._random = seeded(f"rounds of {cast.federation.name}")
-        self._terms = terms(cast)
-        self._trainer = cast.trainer()
-        self._computes = [cast.compute(index) for index in range(COMPUTES)]
-        self._clients = [cast.client(index) for index in range(CLIENTS)]
+    def __init__(self, actors: TestFederation) -> None:
+        self._random = seeded(f"rounds of {actors.federation.name}")
+        self._terms = terms(actors)
+        self._trainer = actors.trainer()
+        self._computes = [actors.compute(index) for index in range(COMPUTES)]
+        self._clients = [actors.client(index) for index in range(CLIENTS)]
 
     def hold(self, request: RoundRequest) -> NoisyAggregate:
         opened = self._terms.open(request, self._random(16))
@@ -56,22 +56,22 @@ class Protocol:
 class Replayed:
     """The ideal functionality with the noise that a protocol drew, round by round."""
 
-    def __init__(self, cast: TestFederation, keys: Sequence[bytes]) -> None:
-        self._cast, self._keys, self._random = cast, list(keys), seeded("replayed")
+    def __init__(self, actors: TestFederation, keys: Sequence[bytes]) -> None:
+        self._actors, self._keys, self._random = actors, list(keys), seeded("replayed")
 
     def hold(self, request: RoundRequest) -> NoisyAggregate:
         keys, self._keys = self._keys[:CLIENTS], self._keys[CLIENTS:]
-        opened = terms(self._cast).open(request, self._random(16))
-        return noisy_sum(opened, self._cast.rows, self._cast.columns, frozenset(), keys=keys)
+        opened = terms(self._actors).open(request, self._random(16))
+        return noisy_sum(opened, self._actors.rows, self._actors.columns, frozenset(), keys=keys)
 
 
-def cast_of(name: str, mechanism: DistributedDiscreteGaussian | None = None) -> TestFederation:
+def actors_of(name: str, mechanism: DistributedDiscreteGaussian | None = None) -> TestFederation:
     rows = [row[None] for row in ROWS]
     return TestFederation(CLIENTS, COMPUTES, columns=SCHEMA.columns, rows=rows, name=name, mechanism=mechanism)
 
 
-def terms(cast: TestFederation) -> JobTerms:
-    return JobTerms(budget=Budget(4.0, 1e-6), clients=CLIENTS, tolerated=1, computes=cast.computes)
+def terms(actors: TestFederation) -> JobTerms:
+    return JobTerms(budget=Budget(4.0, 1e-6), clients=CLIENTS, tolerated=1, computes=actors.computes)
 
 
 def learnt(rounds: Rounds) -> Coefficients:
@@ -80,10 +80,10 @@ def learnt(rounds: Rounds) -> Coefficients:
 
 def test_with_the_protocols_noise_the_ideal_functionality_gives_the_same_in_every_bit() -> None:
     mechanism = Recording()
-    cast = cast_of("algorithm-2", mechanism)
-    protocol = learnt(Protocol(cast))
+    actors = actors_of("algorithm-2", mechanism)
+    protocol = learnt(Protocol(actors))
     assert len(mechanism.keys) == 2 * CLIENTS
-    ideal = learnt(Replayed(cast, mechanism.keys))
+    ideal = learnt(Replayed(actors, mechanism.keys))
     for field in ("mean", "cov", "residual_variance", "scale", "centre"):
         values = []
         for result in (protocol, ideal):
@@ -105,10 +105,10 @@ def test_the_regression_has_the_same_law() -> None:
         result = learnt(rounds)
         return [result.coefficients[0], result.coefficient_sd[0], result.intercept]
 
-    protocol = np.array([figures(Protocol(cast_of(f"law-{index}"))) for index in range(BY_PROTOCOL)])
+    protocol = np.array([figures(Protocol(actors_of(f"law-{index}"))) for index in range(BY_PROTOCOL)])
     random = seeded("law")
     ideal = np.array(
-        [figures(IdealSwarm(ROWS, SCHEMA.columns, terms(cast_of("law")), random=random)) for _ in range(BY_IDEAL)]
+        [figures(IdealSwarm(ROWS, SCHEMA.columns, terms(actors_of("law")), random=random)) for _ in range(BY_IDEAL)]
     )
     assert len(set(protocol[:, 0])) == BY_PROTOCOL
     for ours, theirs in zip(protocol.T, ideal.T, strict=True):

@@ -34,20 +34,20 @@ CLIENTS, COMPUTES = 6, 2
 BY_ROUND = {"value", "round_id", "announcement_hash", "contributors_hash"}
 
 
-def request(cast: TestFederation, **changes: Any) -> OpenRound:
-    return cast.request(**{"tolerated": 1, "epsilon": 1.0, "delta": 1e-6, **changes})
+def request(actors: TestFederation, **changes: Any) -> OpenRound:
+    return actors.request(**{"tolerated": 1, "epsilon": 1.0, "delta": 1e-6, **changes})
 
 
-def by_protocol(cast: TestFederation, **changes: Any) -> NoisyAggregate:
-    """A round of a cast's actors, started afresh: its id and all keys are new."""
-    computes = [cast.compute(index) for index in range(COMPUTES)]
-    clients = [cast.client(index) for index in range(CLIENTS)]
-    return play(cast.trainer(), computes, clients, request(cast, **changes), 1_700_000_000_000)
+def by_protocol(actors: TestFederation, **changes: Any) -> NoisyAggregate:
+    """A round of the actors, started afresh: its id and all keys are new."""
+    computes = [actors.compute(index) for index in range(COMPUTES)]
+    clients = [actors.client(index) for index in range(CLIENTS)]
+    return play(actors.trainer(), computes, clients, request(actors, **changes), 1_700_000_000_000)
 
 
-def by_ideal(cast: TestFederation, **changes: Any) -> NoisyAggregate:
-    asked = request(cast, **changes)
-    return noisy_sum(asked, cast.rows, cast.columns, frozenset(), seeded(f"noise/{asked.round_id.hex()}"))
+def by_ideal(actors: TestFederation, **changes: Any) -> NoisyAggregate:
+    asked = request(actors, **changes)
+    return noisy_sum(asked, actors.rows, actors.columns, frozenset(), seeded(f"noise/{asked.round_id.hex()}"))
 
 
 def test_what_is_known_of_the_sum_is_the_same() -> None:
@@ -73,11 +73,11 @@ class Recording(DistributedDiscreteGaussian):
 
 def test_the_protocols_sum_is_exactly_the_statistics_and_one_share_of_noise_of_each() -> None:
     mechanism = Recording()
-    cast = TestFederation(CLIENTS, COMPUTES, mechanism=mechanism)
-    asked = request(cast)
-    computes = [cast.compute(index) for index in range(COMPUTES)]
-    clients = [cast.client(index) for index in range(CLIENTS)]
-    result = play(cast.trainer(), computes, clients, asked, 1_700_000_000_000)
+    actors = TestFederation(CLIENTS, COMPUTES, mechanism=mechanism)
+    asked = request(actors)
+    computes = [actors.compute(index) for index in range(COMPUTES)]
+    clients = [actors.client(index) for index in range(CLIENTS)]
+    result = play(actors.trainer(), computes, clients, asked, 1_700_000_000_000)
     unit = 2.0**-asked.fraction_bits
     ((variance,), shares) = ({one for one, _ in mechanism.drawn}, [noise for _, noise in mechanism.drawn])
     assert len(shares) == CLIENTS
@@ -91,8 +91,8 @@ def test_the_noise_is_the_same() -> None:
     columns, rounds = tuple(f"x{index}" for index in range(100)), 20
     parameters = box(*columns) | {"centre": [0.0] * 100, "scale": [1.0] * 100}
     for draw in (by_protocol, by_ideal):
-        cast = TestFederation(CLIENTS, COMPUTES, name="ideal", columns=columns)
-        results = [draw(cast, statistic="sum", parameters=parameters) for _ in range(rounds)]
+        actors = TestFederation(CLIENTS, COMPUTES, name="ideal", columns=columns)
+        results = [draw(actors, statistic="sum", parameters=parameters) for _ in range(rounds)]
         values = np.array([one.value for one in results])
         assert len(set(values.ravel().tolist())) == values.size
         errors = (values - 0.5 * CLIENTS) / np.sqrt(results[0].noise_variance)
@@ -155,12 +155,12 @@ def test_wide_rows_are_computed_in_one_order() -> None:
 
 
 def test_the_protocols_sum_without_noise_is_the_ideal_one() -> None:
-    cast = TestFederation(CLIENTS, COMPUTES, mechanism=NoNoise())
-    computes = [cast.compute(index) for index in range(COMPUTES)]
-    clients = [cast.client(index) for index in range(CLIENTS)]
-    asked = request(cast)
-    protocol = play(cast.trainer(), computes, clients, asked, 1_700_000_000_000)
-    direct = noisy_sum(asked, cast.rows, cast.columns, frozenset(), seeded("x"), NoNoise())
+    actors = TestFederation(CLIENTS, COMPUTES, mechanism=NoNoise())
+    computes = [actors.compute(index) for index in range(COMPUTES)]
+    clients = [actors.client(index) for index in range(CLIENTS)]
+    asked = request(actors)
+    protocol = play(actors.trainer(), computes, clients, asked, 1_700_000_000_000)
+    direct = noisy_sum(asked, actors.rows, actors.columns, frozenset(), seeded("x"), NoNoise())
     assert protocol.value.tolist() == direct.value.tolist()
 
 
@@ -169,15 +169,15 @@ def test_the_protocols_sum_without_noise_is_the_ideal_one() -> None:
 
 def test_the_protocols_keys_give_the_protocols_sum() -> None:
     mechanism = Recording()
-    cast = TestFederation(CLIENTS, COMPUTES, mechanism=mechanism)
-    computes = [cast.compute(index) for index in range(COMPUTES)]
-    clients = [cast.client(index) for index in range(CLIENTS)]
-    asked = request(cast)
-    protocol = play(cast.trainer(), computes, clients, asked, 1_700_000_000_000)
-    direct = noisy_sum(asked, cast.rows, cast.columns, frozenset(), keys=mechanism.keys)
+    actors = TestFederation(CLIENTS, COMPUTES, mechanism=mechanism)
+    computes = [actors.compute(index) for index in range(COMPUTES)]
+    clients = [actors.client(index) for index in range(CLIENTS)]
+    asked = request(actors)
+    protocol = play(actors.trainer(), computes, clients, asked, 1_700_000_000_000)
+    direct = noisy_sum(asked, actors.rows, actors.columns, frozenset(), keys=mechanism.keys)
     assert protocol.value.tolist() == direct.value.tolist()
     with pytest.raises(UsageError, match="6 noise keys for 5 clients that are present; give one for each"):
-        noisy_sum(asked, cast.rows, cast.columns, frozenset({2}), keys=mechanism.keys)
+        noisy_sum(asked, actors.rows, actors.columns, frozenset({2}), keys=mechanism.keys)
 
 
 def test_one_draw_has_the_law_of_all_shares() -> None:
@@ -318,15 +318,15 @@ def test_who_is_absent_must_be_one_of_the_clients(batch: int) -> None:
             swarm_of(10, np.ones((10, 2)), absent=[frozenset({1, index})]).hold(
                 SecureSumRequest("sum", box("a"), batch=batch)
             )
-    cast = TestFederation(CLIENTS, COMPUTES)
+    actors = TestFederation(CLIENTS, COMPUTES)
     with pytest.raises(UsageError, match="client 6 is said to be absent; the clients are 0 to 5"):
-        noisy_sum(request(cast), cast.rows, cast.columns, frozenset({6}))
+        noisy_sum(request(actors), actors.rows, actors.columns, frozenset({6}))
 
 
 def test_a_trusted_aggregator_takes_no_keys_of_shares() -> None:
-    cast = TestFederation(CLIENTS, COMPUTES)
+    actors = TestFederation(CLIENTS, COMPUTES)
     with pytest.raises(UsageError, match="a trusted aggregator needs none; leave them out"):
-        noisy_sum(request(cast), cast.rows, cast.columns, frozenset(), keys=[bytes(32)] * CLIENTS, trusted=True)
+        noisy_sum(request(actors), actors.rows, actors.columns, frozenset(), keys=[bytes(32)] * CLIENTS, trusted=True)
 
 
 # Node releases.
@@ -390,14 +390,14 @@ def test_each_data_node_adds_the_whole_noise_of_one_rows_replacement() -> None:
 def test_the_keys_of_the_data_nodes_give_the_protocols_releases() -> None:
     """Bit for bit, with all that is known of each and of the sum; the protocol has them in the order of their ids."""
     mechanism, policy = Recording(), Policy(rows_of_many=True)
-    cast = TestFederation(CLIENTS, COMPUTES, rows=[np.full((n + 1, 1), n / 9) for n in range(CLIENTS)], policy=policy)
-    cast.mechanism = mechanism
-    asked = request(cast, ask=AskNodeRelease(), rows_max=4)
-    clients = [cast.client(index) for index in range(CLIENTS)]
-    protocol = play_releases(cast.trainer(), clients, asked, 1_700_000_000_000)
+    actors = TestFederation(CLIENTS, COMPUTES, rows=[np.full((n + 1, 1), n / 9) for n in range(CLIENTS)], policy=policy)
+    actors.mechanism = mechanism
+    asked = request(actors, ask=AskNodeRelease(), rows_max=4)
+    clients = [actors.client(index) for index in range(CLIENTS)]
+    protocol = play_releases(actors.trainer(), clients, asked, 1_700_000_000_000)
     keys = mechanism.keys
-    direct = noisy_sum(asked, cast.rows, cast.columns, frozenset(), keys=keys)
-    order = sorted(range(CLIENTS), key=lambda index: cast.clients[index])
+    direct = noisy_sum(asked, actors.rows, actors.columns, frozenset(), keys=keys)
+    order = sorted(range(CLIENTS), key=lambda index: actors.clients[index])
     pairs = zip(protocol.nodes, [direct.nodes[index] for index in order], strict=True)
     for one, other in [(protocol, direct), *pairs]:
         assert one.value.tolist() == other.value.tolist()
@@ -405,7 +405,7 @@ def test_the_keys_of_the_data_nodes_give_the_protocols_releases() -> None:
             if field.name not in BY_ROUND | {"nodes"}:
                 assert getattr(one, field.name) == getattr(other, field.name), field.name
     with pytest.raises(UsageError, match="6 noise keys for 5 clients that are present; give one for each"):
-        noisy_sum(asked, cast.rows, cast.columns, frozenset({2}), keys=keys)
+        noisy_sum(asked, actors.rows, actors.columns, frozenset({2}), keys=keys)
 
 
 def test_a_round_without_any_release_and_one_by_a_trusted_aggregator_are_refused() -> None:

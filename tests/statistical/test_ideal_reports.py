@@ -75,10 +75,10 @@ def told(aggregate: NoisyAggregate) -> LocalReports:
 # --- beside the protocol --------------------------------------------------------------------------------------------
 
 
-def report_round(cast: TestFederation, by: str) -> OpenRound:
+def report_round(actors: TestFederation, by: str) -> OpenRound:
     asked, pure = question(by), by in PURE_MECHANISMS
     changes = {"ask": AskLdpReport(mechanism=by), "delta": 0.0 if pure else DELTA}
-    return cast.request(statistic=asked.statistic, parameters=asked.parameters, rows_max=asked.rows_max, **changes)
+    return actors.request(statistic=asked.statistic, parameters=asked.parameters, rows_max=asked.rows_max, **changes)
 
 
 @pytest.mark.parametrize("by", LOCAL_MECHANISMS)
@@ -92,13 +92,13 @@ def test_the_keys_of_the_clients_give_the_protocols_reports(by: str, monkeypatch
         return release(self, value, rows, key)
 
     monkeypatch.setattr(Reporting, "release", recorded)
-    cast = TestFederation(len(ROWS), 0, rows=ROWS)
-    asked = report_round(cast, by)
-    clients = [cast.client(index) for index in range(len(ROWS))]
-    protocol = play_releases(cast.trainer(), clients, asked, 1_700_000_000_000)
-    order = sorted(range(len(ROWS)), key=lambda index: cast.clients[index])
+    actors = TestFederation(len(ROWS), 0, rows=ROWS)
+    asked = report_round(actors, by)
+    clients = [actors.client(index) for index in range(len(ROWS))]
+    protocol = play_releases(actors.trainer(), clients, asked, 1_700_000_000_000)
+    order = sorted(range(len(ROWS)), key=lambda index: actors.clients[index])
     rows, keys = [ROWS[index] for index in order], [keys[index] for index in order]
-    direct = noisy_sum(asked, rows, cast.columns, frozenset(), keys=keys)
+    direct = noisy_sum(asked, rows, actors.columns, frozenset(), keys=keys)
     assert protocol.value.tobytes() == direct.value.tobytes()
     assert told(protocol).values.dtype == told(direct).values.dtype
     assert told(protocol).values.tolist() == told(direct).values.tolist()
@@ -106,10 +106,10 @@ def test_the_keys_of_the_clients_give_the_protocols_reports(by: str, monkeypatch
         for field in fields(one):
             if field.name not in BY_ROUND | {"values", "clients"}:
                 assert getattr(one, field.name) == getattr(other, field.name), field.name
-    fewer = noisy_sum(asked, rows, cast.columns, frozenset({2}), keys=[*keys[:2], *keys[3:]])
+    fewer = noisy_sum(asked, rows, actors.columns, frozenset({2}), keys=[*keys[:2], *keys[3:]])
     assert told(fewer).values.tolist() == np.delete(told(direct).values, 2, axis=0).tolist()
     with pytest.raises(UsageError, match="7 noise keys for 6 clients that are present; give one for each"):
-        noisy_sum(asked, rows, cast.columns, frozenset({2}), keys=keys)
+        noisy_sum(asked, rows, actors.columns, frozenset({2}), keys=keys)
 
 
 # --- all clients at once --------------------------------------------------------------------------------------------

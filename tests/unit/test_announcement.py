@@ -40,11 +40,11 @@ REPLY = AgreementKey(bytes(range(32)))
 QUESTION = {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0]}
 
 
-def epoch_key(index: int, cast: TestFederation = CAST, **changes: Any) -> Signed:
+def epoch_key(index: int, actors: TestFederation = CAST, **changes: Any) -> Signed:
     public = AgreementKey(bytes((index + 1,)) * 32).public
-    plain = EpochKey(cast.computes[index], 9, public, NOW_MS + 10_000_000, cast.federation.stamp)
-    signer = changes.pop("signer", cast.compute_identities[index])
-    return sign(signer, cast.federation.id, msgspec.structs.replace(plain, **changes))
+    plain = EpochKey(actors.computes[index], 9, public, NOW_MS + 10_000_000, actors.federation.stamp)
+    signer = changes.pop("signer", actors.compute_identities[index])
+    return sign(signer, actors.federation.id, msgspec.structs.replace(plain, **changes))
 
 
 def announcement(**changes: Any) -> Announcement:
@@ -57,8 +57,8 @@ def announcement(**changes: Any) -> Announcement:
     return msgspec.structs.replace(plain, **changes)
 
 
-def signed(body: Any = None, signer: Identity | None = None, cast: TestFederation = CAST) -> Signed:
-    return sign(signer or CAST.trainer_identity, cast.federation.id, announcement() if body is None else body)
+def signed(body: Any = None, signer: Identity | None = None, actors: TestFederation = CAST) -> Signed:
+    return sign(signer or CAST.trainer_identity, actors.federation.id, announcement() if body is None else body)
 
 
 def opened(limits: Limits | None = None, **changes: Any) -> OpenedAnnouncement:
@@ -96,7 +96,7 @@ def test_ah_is_of_the_signature_too() -> None:
     ("frame", "code"),
     [
         (signed(signer=CAST.client_identities[0]), "signature"),
-        (signed(cast=OTHER), "signature"),
+        (signed(actors=OTHER), "signature"),
         (signed(announcement(trainer=CAST.computes[0])), "unknown-trainer"),
         (signed(announcement(reply_key=bytes(32))), "key"),
         (signed(announcement(invited=b"i" * 31)), "invited"),
@@ -104,7 +104,7 @@ def test_ah_is_of_the_signature_too() -> None:
         (signed(announcement(keys=(epoch_key(0), epoch_key(0)))), "computes"),
         (signed(announcement(keys=(epoch_key(0), epoch_key(0, epoch=8)))), "computes"),
         (signed(announcement(keys=(epoch_key(0), epoch_key(1, signer=CAST.compute_identities[0])))), "signature"),
-        (signed(announcement(keys=(epoch_key(0), epoch_key(1, cast=OTHER)))), "unknown-compute"),
+        (signed(announcement(keys=(epoch_key(0), epoch_key(1, actors=OTHER)))), "unknown-compute"),
         (signed(announcement(keys=(epoch_key(0), epoch_key(1, public=bytes(32))))), "key"),
         (signed(announcement(keys=(epoch_key(0), signed(Query(bytes(16), bytes(32)))))), "kind"),
         (signed(Query(bytes(16), bytes(32))), "kind"),

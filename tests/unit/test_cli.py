@@ -380,14 +380,14 @@ def test_a_brokers_mistakes_are_named(run: Run, demo: Path, given: tuple[str, ..
 @pytest.fixture(scope="module")
 def played() -> tuple[TestFederation, Network]:
     """A network after a round, with a second one in its middle: every kind of record and message is there."""
-    cast = TestFederation(3, 2, name="inspected")
-    network = cast.network()
-    network.command(cast.trainer_identity.id, cast.request())
+    actors = TestFederation(3, 2, name="inspected")
+    network = actors.network()
+    network.command(actors.trainer_identity.id, actors.request())
     network.advance(network.now_ms + 1000)
     network.tamper = lambda envelope: () if _is_lost(envelope.payload) else (envelope,)
-    network.command(cast.trainer_identity.id, cast.request())
+    network.command(actors.trainer_identity.id, actors.request())
     network.advance(network.now_ms + 1000)
-    return cast, network
+    return actors, network
 
 
 def _is_lost(payload: bytes) -> bool:

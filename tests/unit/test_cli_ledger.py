@@ -73,16 +73,16 @@ def played() -> tuple[TestFederation, Network]:
         clients_min=1, honest_min=1, epsilon_per_round_max=1, epsilon_per_period_max=2, delta_max=1e-6,
         period_days=36500, bounds={"x": (-1.0, 1.0)},
     )  # fmt: skip
-    cast = TestFederation(4, 2, name="booked", policy=policy)
-    network = cast.network()
+    actors = TestFederation(4, 2, name="booked", policy=policy)
+    network = actors.network()
 
     def hold(**changes: object) -> None:
-        network.command(cast.trainer_identity.id, cast.request(**changes))
+        network.command(actors.trainer_identity.id, actors.request(**changes))
         network.advance(network.now_ms + 1000)
 
     hold()
     network.tamper = lambda one: [one] if one.to.channel is not Channel.COMPUTE or one.sender in no_clients else []
-    no_clients = {cast.trainer_identity.id, *cast.computes}
+    no_clients = {actors.trainer_identity.id, *actors.computes}
     hold()  # no contribution comes: aborted, and returned
     network.advance(network.now_ms + 200_000)
     network.tamper = lambda one: [one]
@@ -91,23 +91,23 @@ def played() -> tuple[TestFederation, Network]:
         hold(**changes)
     network.tamper = lambda one: [one] if one.to.channel is not Channel.ANNOUNCE else []
     hold(epsilon=0.5)
-    return cast, network
+    return actors, network
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, played: tuple[TestFederation, Network]) -> Path:
     """A client's, a trainer's and a Compute node's files and stores."""
-    cast, network = played
+    actors, network = played
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "160")
-    (tmp_path / "federation.toml").write_text(cast.federation.to_toml())
+    (tmp_path / "federation.toml").write_text(actors.federation.to_toml())
     (tmp_path / "client.toml").write_text(ROLE.format(role="client", limits="policy") + LIMITS)
     (tmp_path / "trainer.toml").write_text(ROLE.format(role="trainer", limits="account") + ACCOUNT)
     (tmp_path / "compute.toml").write_text(ROLE.format(role="compute", limits="floors"))
     for name, identity in (
-        ("client", cast.client_identities[0]),
-        ("trainer", cast.trainer_identity),
-        ("compute", cast.compute_identities[0]),
+        ("client", actors.client_identities[0]),
+        ("trainer", actors.trainer_identity),
+        ("compute", actors.compute_identities[0]),
     ):
         write_identity(tmp_path / f"{name}.key", name, identity)
         asyncio.run(save(tmp_path / f"{name}.db", network.stores[identity.id]))
@@ -374,10 +374,10 @@ def test_a_charge_of_an_immense_number_takes_no_immense_time(run: Run, folder: P
 
 
 def test_no_secret_is_told(run: Run, played: tuple[TestFederation, Network]) -> None:
-    cast, network = played
-    hidden = {value.hex() for (table, _), value in network.stores[cast.clients[0]].items() if table == "epoch"}
-    hidden |= {one.seed.hex() for one in (cast.client_identities[0], cast.trainer_identity)}
-    assert ROUNDS in {table for table, _ in network.stores[cast.clients[0]]}
+    actors, network = played
+    hidden = {value.hex() for (table, _), value in network.stores[actors.clients[0]].items() if table == "epoch"}
+    hidden |= {one.seed.hex() for one in (actors.client_identities[0], actors.trainer_identity)}
+    assert ROUNDS in {table for table, _ in network.stores[actors.clients[0]]}
     for name in ("client.toml", "trainer.toml"):
         told = "".join(run(name, "--json", "-")[1:])
         assert not [secret for secret in hidden if secret in told]

@@ -92,18 +92,18 @@ def test_counts_never_shrink_and_only_news_restarts_the_clock() -> None:
 class Swarm:
     """Ten clients; each one's contribution comes so many milliseconds after the announcement, or never (None)."""
 
-    def __init__(self, delays: Iterable[int | None], cast: TestFederation | None = None, **changes: object) -> None:
-        self.cast = cast or TestFederation(10, 3)
-        self.network = self.cast.network()
+    def __init__(self, delays: Iterable[int | None], actors: TestFederation | None = None, **changes: object) -> None:
+        self.actors = actors or TestFederation(10, 3)
+        self.network = self.actors.network()
         self.network.deliver()
         self.held: list[Envelope] = []
         self.network.tamper = self._hold
         terms = {"tolerated": 5, "collect_window_ms": 600_000, "commit_window_ms": 60_000, **changes}
         self.began_ms = self.network.now_ms
-        self.network.command(self.cast.trainer_identity.id, self.cast.request(**terms))
+        self.network.command(self.actors.trainer_identity.id, self.actors.request(**terms))
         self.network.deliver()
         mine = {one.sender: one for one in self.held}
-        self.due = sorted((delay, client) for client, delay in zip(self.cast.clients, delays, strict=False)
+        self.due = sorted((delay, client) for client, delay in zip(self.actors.clients, delays, strict=False)
                           if delay is not None and client in mine)  # fmt: skip
         self.network.tamper = lambda envelope: () if self._is_contribution(envelope) else (envelope,)
         for delay, client in self.due:
@@ -113,7 +113,7 @@ class Swarm:
             self.network.deliver()
 
     def _is_contribution(self, envelope: Envelope) -> bool:
-        return envelope.sender in self.cast.clients and envelope.to.channel is Channel.COMPUTE
+        return envelope.sender in self.actors.clients and envelope.to.channel is Channel.COMPUTE
 
     def _hold(self, envelope: Envelope) -> Iterable[Envelope]:
         if not self._is_contribution(envelope):
@@ -195,7 +195,7 @@ def test_a_repeated_or_shrinking_count_changes_nothing() -> None:
     """A node's word that came late, or twice, neither closes a round nor keeps it open."""
     swarm = Swarm([0] * 6)
     swarm.advance(60)
-    trainer = swarm.cast.trainer_identity.id
+    trainer = swarm.actors.trainer_identity.id
     words = [one for one in swarm.network.sent if one.to.channel is Channel.TRAINER and one.to.id == trainer]
     assert len(words) >= 5
     for word, again in itertools.product(words, range(2)):

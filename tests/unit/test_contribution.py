@@ -34,9 +34,9 @@ def made(
     """A contribution of which all but what is changed stays the same, randomness too."""
     value = np.arange(3, dtype=np.int64) if value is None else value
     mechanism = mechanism or DistributedDiscreteGaussian()
-    cast = TestFederation(6, 2, mechanism=mechanism)
+    actors = TestFederation(6, 2, mechanism=mechanism)
     parameters = {"columns": ["x"], "edges": [float(edge) for edge in range(value.size + 1)]}
-    request = cast.request(statistic="histogram", parameters=parameters)
+    request = actors.request(statistic="histogram", parameters=parameters)
     _, validated = request.draft(mechanism, Limits())
     fresh = changes.pop("fresh", FRESH)
     plain = {

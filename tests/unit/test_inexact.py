@@ -45,9 +45,9 @@ CLAIM = re.compile(r"(epsilon|delta|\bmu\b|ε|δ|μ)\W{0,4}[\d.]", re.IGNORECASE
 
 
 def ideal(mechanism: Mechanism, name: str = "ideal", clients: int = 20, **changes: Any) -> NoisyAggregate:
-    cast = TestFederation(clients, 3, name=name)
-    asked = cast.request(**{"epsilon": 1.25, "delta": 1e-6, **changes})
-    return noisy_sum(asked, cast.rows, cast.columns, frozenset(), seeded(f"{name}/noise"), mechanism)
+    actors = TestFederation(clients, 3, name=name)
+    asked = actors.request(**{"epsilon": 1.25, "delta": 1e-6, **changes})
+    return noisy_sum(asked, actors.rows, actors.columns, frozenset(), seeded(f"{name}/noise"), mechanism)
 
 
 # The noise.
@@ -118,9 +118,9 @@ def test_a_job_made_with_it_is_not_private() -> None:
 
 
 def test_the_protocol_takes_it_where_all_actors_were_made_with_it() -> None:
-    cast = TestFederation(20, 3, mechanism=RoundedGaussian())
-    computes, clients = [cast.compute(index) for index in range(3)], [cast.client(index) for index in range(20)]
-    result = play(cast.trainer(), computes, clients, cast.request(), NOW_MS)
+    actors = TestFederation(20, 3, mechanism=RoundedGaussian())
+    computes, clients = [actors.compute(index) for index in range(3)], [actors.client(index) for index in range(20)]
+    result = play(actors.trainer(), computes, clients, actors.request(), NOW_MS)
     assert (result.private, result.epsilon, result.delta, result.mu) == (False, None, None, None)
     assert abs(result.value[0] - 10) < 6 * math.sqrt(result.noise_variance)
     charged = clients[0].ledger.charges[0]
@@ -163,13 +163,13 @@ def test_people_are_told_that_nothing_is_claimed(capsys: pytest.CaptureFixture[s
 
 def test_a_trainer_and_its_nodes_tell_no_figure() -> None:
     """Every fact of a whole round, as sentences and as they print. (A client tells what its own ledger was charged.)"""
-    cast, printed = TestFederation(20, 3, mechanism=RoundedGaussian()), io.StringIO()
-    network = cast.network()
-    network.command(cast.trainer_identity.id, cast.request(epsilon=1.25))
+    actors, printed = TestFederation(20, 3, mechanism=RoundedGaussian()), io.StringIO()
+    network = actors.network()
+    network.command(actors.trainer_identity.id, actors.request(epsilon=1.25))
     network.advance(network.now_ms + 200_000)
-    told = [fact for actor, fact in network.facts if actor not in cast.clients]
+    told = [fact for actor, fact in network.facts if actor not in actors.clients]
     assert any(isinstance(fact, facts.RoundCompleted) for fact in told)
-    with Reporter(Console(file=printed, width=200), cast.federation) as reporter:
+    with Reporter(Console(file=printed, width=200), actors.federation) as reporter:
         for fact in told:
             reporter(fact)
     assert "closed with 20 contributions" in printed.getvalue()
@@ -197,9 +197,9 @@ def test_a_real_client_declines_it_by_its_name() -> None:
 
 
 def test_an_exact_actors_plan_refuses_it_and_the_other_way_round() -> None:
-    cast = TestFederation(4, 3)
+    actors = TestFederation(4, 3)
     for offered, asked in ((DistributedDiscreteGaussian(), RoundedGaussian()), (RoundedGaussian(), NoNoise())):
-        announcement = cast.request().announcement(bytes(16), (1, bytes(32)), asked.name, (), bytes(32), 0)
+        announcement = actors.request().announcement(bytes(16), (1, bytes(32)), asked.name, (), bytes(32), 0)
         with pytest.raises(UsageError, match=f"{asked.name}' is not offered here; use '{offered.name}'"):
             validate_announcement(announcement, offered, Limits())
 

@@ -75,18 +75,18 @@ def test_hardening_9_a_loss_is_a_warning_and_a_return_says_how_long_it_took(caps
 
 
 def test_facts_are_told_in_sentences() -> None:
-    cast = TestFederation(3, 2, name="narrated")
-    network = cast.network()
+    actors = TestFederation(3, 2, name="narrated")
+    network = actors.network()
     network.deliver()
-    network.command(cast.trainer_identity.id, cast.request())
+    network.command(actors.trainer_identity.id, actors.request())
     network.advance(network.now_ms + 1000)
     console = Console(record=True, width=200, file=io.StringIO())
-    with Reporter(console, cast.federation) as reporter:
+    with Reporter(console, actors.federation) as reporter:
         for _, fact in network.facts:
             reporter(fact)
         reporter(facts.Declined(bytes(16), bytes(16), "epsilon", "[red]\x1b[2J", "<= 1"))
-        reporter(facts.LedgerReused(bytes(16), cast.computes[0], 3, 7))
-        reporter(facts.NodeAborted(bytes(16), cast.computes[0], "too-few", "2 of 3"))
+        reporter(facts.LedgerReused(bytes(16), actors.computes[0], 3, 7))
+        reporter(facts.NodeAborted(bytes(16), actors.computes[0], "too-few", "2 of 3"))
         reporter(facts.Contributed(bytes(16), "histogram", 1.232, 1.0))
         told = console.export_text()
     for sentence in ("announced sum (1 number)", "contributed to sum", "released the partial sum over 3", "mu = "):

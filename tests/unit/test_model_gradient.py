@@ -205,10 +205,10 @@ def test_a_client_whose_model_fails_takes_part_all_the_same(monkeypatch: pytest.
     monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))
     register(Failing)
     rows = [np.array([[-0.25 if index == 2 else 0.5]]) for index in range(5)]
-    cast = TestFederation(5, 2, rows=rows, mechanism=NoNoise())
+    actors = TestFederation(5, 2, rows=rows, mechanism=NoNoise())
     parameters = {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0], "theta": [0.0], "clip": 1.0}
-    network = cast.network()
-    network.command(cast.trainer_identity.id, cast.request(statistic=Failing.name, parameters=parameters))
+    network = actors.network()
+    network.command(actors.trainer_identity.id, actors.request(statistic=Failing.name, parameters=parameters))
     network.advance(network.now_ms + 1000)
     (done,) = network.reported(facts.RoundCompleted)
     assert (done.aggregate.contributors, done.aggregate.value.tolist()) == (5, [2.0])
@@ -241,13 +241,13 @@ def test_a_client_without_jax_declines_and_the_others_need_none(monkeypatch: pyt
     register(Poisson)
     parameters = {**BOX, "theta": THETA, "clip": 1.0}
     parameters = {key: list(value) if isinstance(value, tuple) else value for key, value in parameters.items()}
-    cast = TestFederation(3, 2, columns=BOX["columns"], mechanism=NoNoise())
+    actors = TestFederation(3, 2, columns=BOX["columns"], mechanism=NoNoise())
     for name, more, declined in ((Student.name, {"degrees": 3.0}, 3), (Poisson.name, {}, 0)):
-        network = cast.network()
-        opened = cast.request(statistic=name, parameters=parameters | more)
-        network.command(cast.trainer_identity.id, opened)
+        network = actors.network()
+        opened = actors.request(statistic=name, parameters=parameters | more)
+        network.command(actors.trainer_identity.id, opened)
         network.advance(network.now_ms + 1000)
-        refusals = network.reported(facts.Declined, cast.trainer_identity.id)
+        refusals = network.reported(facts.Declined, actors.trainer_identity.id)
         assert [one.found.endswith("'.[samplers]' in the checkout") for one in refusals] == [True] * declined
         assert len(network.reported(facts.Contributed)) == 3 - declined
         assert network.reported(facts.DataFailed) == []

@@ -46,10 +46,10 @@ def test_a_node_release_is_asked_for_by_two_words(federation: Federation) -> Non
 
 
 def test_a_secure_sum_is_what_is_asked_for_by_default() -> None:
-    cast = TestFederation(2, 3)
+    actors = TestFederation(2, 3)
     plain = {"statistic": "mean", "columns": ["x"], "bounds": {"x": [-1, 1]}, "epsilon": 1.0, "delta": 1e-6}
-    request = open_round(convert("[round]", {**plain, "tolerate": 3, "colluders": 1}, RoundSettings), cast.federation)
-    assert request.ask == AskSecureSum(computes=cast.computes, tolerated=3, colluders=1)
+    request = open_round(convert("[round]", {**plain, "tolerate": 3, "colluders": 1}, RoundSettings), actors.federation)
+    assert request.ask == AskSecureSum(computes=actors.computes, tolerated=3, colluders=1)
     assert (request.clients_expected, request.collect_window_ms, request.commit_window_ms) == (0, 60_000, 60_000)
 
 
@@ -171,9 +171,9 @@ def test_a_file_and_options_ask_for_the_same(tmp_path: Path, monkeypatch: pytest
 
 def test_the_result_tells_how_many_reported_and_by_what() -> None:
     policy = Policy()
-    cast = TestFederation(3, 0, rows=[np.array([[0.5]]), np.array([[2.5]]), np.zeros((0, 1))], policy=policy)
-    request = msgspec.structs.replace(open_round(reports(), cast.federation), clients_expected=3)
-    found = play_releases(cast.trainer(), [cast.client(index) for index in range(3)], request, 1_700_000_000_000)
+    actors = TestFederation(3, 0, rows=[np.array([[0.5]]), np.array([[2.5]]), np.zeros((0, 1))], policy=policy)
+    request = msgspec.structs.replace(open_round(reports(), actors.federation), clients_expected=3)
+    found = play_releases(actors.trainer(), [actors.client(index) for index in range(3)], request, 1_700_000_000_000)
     plain = json.loads(msgspec.json.encode(outcome(found)))
     assert found.reports is not None
     assert plain["reports"]["values"] == found.reports.values.astype(int).tolist()

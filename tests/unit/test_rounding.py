@@ -80,8 +80,8 @@ def text_of(page: str) -> str:
 
 @cache
 def a_sum() -> NoisyAggregate:
-    cast = TestFederation(20, 3, name="rounding")
-    return noisy_sum(cast.request(), cast.rows, cast.columns, frozenset(), seeded("rounding"))
+    actors = TestFederation(20, 3, name="rounding")
+    return noisy_sum(actors.request(), actors.rows, actors.columns, frozenset(), seeded("rounding"))
 
 
 # The formatter.

@@ -85,7 +85,7 @@ class Checker(Observer):
     @property
     def all_nodes_are_honest(self) -> bool:
         """Whether all Compute nodes keep to the protocol."""
-        return self.witness.dishonest.isdisjoint(self.world.cast.computes)
+        return self.witness.dishonest.isdisjoint(self.world.actors.computes)
 
 
 def about(actor: Process | bytes, round_id: bytes) -> str:

@@ -105,7 +105,7 @@ class Budget(Checker):
 
     def _check_consent(self, client: bytes, round_id: bytes, who: str) -> None:
         """Who pays was asked, and its policy allows what was asked of it."""
-        policy, body = self.world.cast.policy, self.witness.asked[client, round_id].body
+        policy, body = self.world.actors.policy, self.witness.asked[client, round_id].body
         invited = self.witness.requests[round_id].invited
         self.expect(not invited or client in invited, f"{who}: it pays for a round to which it is not invited")
         within = body.epsilon <= policy.epsilon_per_round_max and body.delta <= policy.delta_max
@@ -145,8 +145,8 @@ class Budget(Checker):
 
     def _check_total(self, process: Process) -> None:
         """All that counts in the period together, within the client's own policy, or the trainer's account."""
-        cast = self.world.cast
-        limit = cast.policy.budget_limit if process.role is Channel.CLIENT else cast.account
+        actors = self.world.actors
+        limit = actors.policy.budget_limit if process.role is Channel.CLIENT else actors.account
         if limit is None or (process.role is Channel.TRAINER and self.world.has_batches):
             return  # of mini-batches the account is each client's own, which its ledger holds
         since_ms = process.now_ms - limit.period_days * _DAY_MS
@@ -201,7 +201,7 @@ class Budget(Checker):
 
     def _is_genuine(self, payload: bytes, compute: bytes) -> bool:
         if payload not in self._genuine:
-            federation, frame = self.world.cast.federation, decode_frame(payload)
+            federation, frame = self.world.actors.federation, decode_frame(payload)
             assert isinstance(frame, Signed), "a body was in it"
             try:
                 verify_signed(frame, federation.compute(compute).key, federation.id)

@@ -95,9 +95,9 @@ class Completion(Checker):
         servers = [world.trainer, *(world.computes if log.request.ask.computes else ())]
         if any(self._is_beyond(one, end_ms) for one in servers):
             return False
-        invited = log.request.invited or world.cast.clients
+        invited = log.request.invited or world.actors.clients
         clients = [world.simulator.processes[one] for one in invited]
-        policy, charge = world.cast.policy, (announced.mu, announced.epsilon, announced.delta)
+        policy, charge = world.actors.policy, (announced.mu, announced.epsilon, announced.delta)
         limits = policy.epsilon_per_period_max, policy.delta_max, policy.epsilon_for_reports
         fits = reference.is_within(reference.composed([charge] * count), *limits)
         if not fits or any(self._is_beyond(one, end_ms) for one in clients):
@@ -112,7 +112,7 @@ class Completion(Checker):
         able = [
             one
             for one in clients
-            if one.id not in self.world.cast.failing
+            if one.id not in self.world.actors.failing
             and self._due_ms(max(served_ms, self._steady_ms(one, begin_ms, announced.close_by_ms)), begin_ms, 2, 2)
             <= announced.close_by_ms
         ]
@@ -164,7 +164,7 @@ class Completion(Checker):
     def _messages(self) -> int:
         """How many packets one machine may get in a round, and what is left of others."""
         parts = 1 if self.world.scenario.broker.part_bytes_max >= 1 << 14 else 4
-        return parts * (len(self.world.cast.clients) + 50)
+        return parts * (len(self.world.actors.clients) + 50)
 
     def _hop_ms(self) -> int:
         """What a message takes at most from one machine to the other, over two links."""

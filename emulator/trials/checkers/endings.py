@@ -124,7 +124,7 @@ class Endings(Checker):
             pending = "; ".join(self.world.simulator.pending()[:4] or ["nothing is left to happen"])
             self.expect(ended_ms is not None, f"round {name} has not ended at the trainer ({pending})")
             return
-        settle_ms = self.world.cast.timing.settle_ms + _SLACK_MS + self.world.tardiness_ms(trainer)
+        settle_ms = self.world.actors.timing.settle_ms + _SLACK_MS + self.world.tardiness_ms(trainer)
         window_ms = self.witness.requests[round_id].commit_window_ms if self.witness.is_summed(round_id) else 0
         due_ms = max(announced.commit_by_ms + window_ms, self._up_ms.get(trainer.id, 0)) + settle_ms
         self.expect(ended_ms <= due_ms, f"round {name} ended {ended_ms - due_ms} ms after its announced end")
@@ -140,7 +140,7 @@ class Endings(Checker):
 
     def _check_forgotten(self, process: Process) -> None:
         """What is over has left the disk, once its time to be asked for is over."""
-        timing, records = self.world.cast.timing, process.disk.records
+        timing, records = self.world.actors.timing, process.disk.records
         slack_ms = _SLACK_MS + self.world.tardiness_ms(process)
         kept_ms = {
             Channel.CLIENT: timing.abort_grace_ms,

@@ -215,7 +215,7 @@ class Inputs(Checker):
                 self.expect(count <= limit, what)
             if process.actor is not None:
                 self._check_memory(process)
-        values = [float(value) for table in self.world.cast.rows for value in np.ravel(table)]
+        values = [float(value) for table in self.world.actors.rows for value in np.ravel(table)]
         known = {**self._secrets, **{np.float64(value).tobytes(): "a row" for value in values}}
         telling = [text for text in map(repr, values) if len(text) > 9]  # short ones are everywhere
         for text in self._texts:

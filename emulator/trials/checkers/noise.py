@@ -86,7 +86,7 @@ class Noise(Checker):
 
     def _add_report(self, process: Process, body: Announcement, report: NDArray[Any]) -> None:
         """What a client without a missing value reports of its bin."""
-        row = self.world.cast.rows[self.world.client_number(process.id)]
+        row = self.world.actors.rows[self.world.client_number(process.id)]
         if body.statistic != "histogram" or len(row) != 1 or np.isnan(row).any():
             return
         edges = msgspec.convert(body.parameters["edges"], list[float])

@@ -89,7 +89,7 @@ class EnoughContributors(Checker):
 
     def on_begun(self, node: Process, asked: Asked) -> None:
         """A node takes part where its floors hold, and knows exactly those whom the trainer has invited."""
-        floors, round_id = self.world.cast.floors_of(node.id), asked.body.round_id
+        floors, round_id = self.world.actors.floors_of(node.id), asked.body.round_id
         fewest, honest = asked.terms.fewest, asked.terms.fewest - 1 - asked.terms.colluders
         let = fewest >= floors.clients_min and honest >= max(1, floors.honest_min)
         self.expect(let, f"{node.name} takes part in round {round_id.hex()[:8]}, which its floors forbid")
@@ -111,7 +111,7 @@ class EnoughContributors(Checker):
                 continue
             tag = tags.get(entry.encoded, b"")
             found = self.witness.pairs.public_of(own, entry.client, tag, asked.hash, entry.encoded)
-            stored, grace_ms = decoded(SESSIONS, record, StoredSession), self.world.cast.timing.epoch_grace_ms
+            stored, grace_ms = decoded(SESSIONS, record, StoredSession), self.world.actors.timing.epoch_grace_ms
             alive = {
                 one.public
                 for one in (stored.current, stored.previous)
@@ -122,7 +122,7 @@ class EnoughContributors(Checker):
 
     def _has_ended(self, client: bytes, judge: Process) -> bool:
         """Whether a client's certificate has ended, by the clock of whoever has to judge."""
-        return self.world.cast.ends_ms.get(client, FOREVER_MS) <= judge.now_ms
+        return self.world.actors.ends_ms.get(client, FOREVER_MS) <= judge.now_ms
 
     def on_session(self, node: Process, client: bytes, stored: StoredSession) -> None:
         """The key is one that the client has made, and later than those before."""

@@ -67,7 +67,7 @@ class ExactSum(Checker):
 
     def __init__(self, world: TrialWorld, witness: Witness) -> None:
         super().__init__(world, witness)
-        self.recording = world.cast.mechanism = Recording(world.cast.mechanism)
+        self.recording = world.actors.mechanism = Recording(world.actors.mechanism)
         for client in world.clients:
             self.on_restart(client)
         self._encoded: dict[tuple[bytes, bytes, bytes], RingVector] = {}  # by round, client and contribution
@@ -103,9 +103,9 @@ class ExactSum(Checker):
 
     def _value(self, client: bytes, body: Announcement) -> tuple[NDArray[np.int64], int]:
         """What a client's rows come to, and how many there are."""
-        cast = self.world.cast
-        places = [cast.columns.index(column) for column in msgspec.convert(body.parameters["columns"], list[str])]
-        rows = [] if client in cast.failing else cast.rows[self.world.client_number(client)][:, places].tolist()
+        actors = self.world.actors
+        places = [actors.columns.index(column) for column in msgspec.convert(body.parameters["columns"], list[str])]
+        rows = [] if client in actors.failing else actors.rows[self.world.client_number(client)][:, places].tolist()
         own = reference.contribution(body.statistic, body.parameters, rows, body.rows_max, body.fraction_bits)
         return np.array(own, dtype=np.int64), len(rows)
 

@@ -82,10 +82,10 @@ def neighbour(world: TrialWorld) -> bytes:
     """
     client = next(one.id for one in world.clients if one.id not in world.hostile)
     index = world.client_number(client)
-    rows = -world.cast.rows[index] + 0.25
-    more = 0 if world.cast.policy.rows_of_many else 1
-    world.cast.rows = [*world.cast.rows]
-    world.cast.rows[index] = np.vstack([rows, np.full((more, rows.shape[1]), np.nan)])
+    rows = -world.actors.rows[index] + 0.25
+    more = 0 if world.actors.policy.rows_of_many else 1
+    world.actors.rows = [*world.actors.rows]
+    world.actors.rows[index] = np.vstack([rows, np.full((more, rows.shape[1]), np.nan)])
     return client
 
 
@@ -109,7 +109,7 @@ class View(Checker):
 
     def on_drawn(self, client: Process, round_id: bytes, made: Outbound) -> None:
         """Noise is fresh: an honest client that contributes has drawn it from a key of its own."""
-        mechanism = self.world.cast.mechanism
+        mechanism = self.world.actors.mechanism
         if isinstance(mechanism, Recording):
             first = self._noise_keys.setdefault(mechanism.key, (client.id, round_id))
             self.expect(first == (client.id, round_id), f"{about(client, round_id)}: its noise was used before")

@@ -100,7 +100,7 @@ class Witness(Observer):
         self.ends: dict[Of, str] = {}
         self.ended_hash: dict[Of, bytes] = {}
         self.kept: defaultdict[Of, dict[tuple[bytes, bytes], Kept]] = defaultdict(dict)
-        self.pairs = Pairs(world.cast.federation.id)
+        self.pairs = Pairs(world.actors.federation.id)
         self.gathered: defaultdict[bytes, dict[bytes, Signed]] = defaultdict(dict)
         for process in world.simulator.machines:  # they have started, and made their first keys
             self.pairs.read(process)
