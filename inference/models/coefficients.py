@@ -18,7 +18,7 @@ A coefficient in the user's units is the slope inside the bounds. At a row η is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf, log
 from typing import Any, NamedTuple
 
@@ -147,6 +147,8 @@ class Coefficients(NormalPosterior):
         spread: where it is a parameter of its own. degrees: of freedom of Student's t, where ``cov`` is its scale.
         schema: of the columns, where it is known. repair: how an indefinite noisy matrix was dealt with.
         by: what the scale of the columns is, as text.
+        coefficients, coefficient_sd: posterior mean and standard deviation of the slopes per feature unit, ``(d,)``.
+        intercept, intercept_sd: of what is predicted at features of zero. covariance: of both, ``(d + 1, d + 1)``.
     """
 
     names: tuple[str, ...] = ()
@@ -158,9 +160,25 @@ class Coefficients(NormalPosterior):
     schema: Schema | None = None
     repair: str | None = None
     by: str = BY_SD
+    coefficients: Array = field(init=False)
+    coefficient_sd: Array = field(init=False)
+    intercept: float = field(init=False)
+    intercept_sd: float = field(init=False)
+    covariance: Array = field(init=False)
+    _target: tuple[float, float] = field(init=False)  # centre and scale of η, in units of what it predicts
+    _map: Array = field(init=False)  # from θ to (intercept less the target's centre, slopes)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "names", (INTERCEPT, *self.columns.columns[:-1]))
+        centre, unit = (float(self.centre[-1]), float(self.scale[-1])) if self.link == IDENTITY else (0.0, 1.0)
+        slopes = unit / self.scale[:-1]
+        to_own = np.diag(np.r_[unit * self.constant, slopes])
+        to_own[0, 1:] = -slopes * self.centre[:-1]
+        mean, cov = to_own @ self.mean, to_own @ self.cov @ to_own.T
+        found = {"names": (INTERCEPT, *self.columns.columns[:-1]), "_target": (centre, unit), "_map": to_own,
+                 "coefficients": mean[1:], "coefficient_sd": np.sqrt(np.diag(cov)[1:]), "covariance": cov,
+                 "intercept": float(mean[0] + centre), "intercept_sd": float(np.sqrt(cov[0, 0]))}  # fmt: skip
+        for name, value in found.items():
+            object.__setattr__(self, name, value)
 
     @classmethod
     def of(cls, columns: Standardisation, found: closed_form.Posterior, constant: float, **more: Any) -> Coefficients:
@@ -181,45 +199,6 @@ class Coefficients(NormalPosterior):
     def scale(self) -> Array:
         """Of features and target, in own units, shape ``(d + 1,)``."""
         return self.columns.scale
-
-    @property
-    def _target(self) -> tuple[float, float]:
-        """Centre and scale of η, in units of what it predicts."""
-        return (float(self.centre[-1]), float(self.scale[-1])) if self.link == IDENTITY else (0.0, 1.0)
-
-    @property
-    def _map(self) -> Array:
-        """From θ to (intercept less the target's centre, slopes), shape ``(d + 1, d + 1)``."""
-        unit = self._target[1]
-        slopes = unit / self.scale[:-1]
-        found = np.diag(np.r_[unit * self.constant, slopes])
-        found[0, 1:] = -slopes * self.centre[:-1]
-        return found
-
-    @property
-    def coefficients(self) -> Array:
-        """Posterior mean slopes per feature unit, shape ``(d,)``."""
-        return (self._map @ self.mean)[1:]
-
-    @property
-    def coefficient_sd(self) -> Array:
-        """Posterior standard deviations of the slopes, shape ``(d,)``."""
-        return np.sqrt(np.diag(self.covariance)[1:])
-
-    @property
-    def intercept(self) -> float:
-        """Posterior mean of what is predicted at features of zero."""
-        return float((self._map @ self.mean)[0] + self._target[0])
-
-    @property
-    def intercept_sd(self) -> float:
-        """Posterior standard deviation of the intercept."""
-        return float(np.sqrt(self.covariance[0, 0]))
-
-    @property
-    def covariance(self) -> Array:
-        """Posterior covariance, shape ``(d + 1, d + 1)``."""
-        return self._map @ self.cov @ self._map.T
 
     @property
     def priors(self) -> tuple[Array, Array] | None:

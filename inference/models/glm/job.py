@@ -24,7 +24,7 @@ from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference.columns import Array, Standardisation
 from inference.errors import DataError
 from inference.jobs.base import EFFECT, Conditions, RefitJob, Stage
-from inference.jobs.settings import require_count, require_positive, require_share, setting
+from inference.jobs.settings import JobSettings, require_count, require_positive, require_share, setting
 from inference.locate import locate, located_by
 from inference.models.coefficients import Coefficients
 from inference.models.glm.families import Bernoulli, Family, Poisson, StudentT, rate
@@ -169,17 +169,14 @@ def _request(columns: Standardisation, family: Family, terms: Terms, share: floa
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(JobSettings):
     """Of both jobs."""
 
-    rounds: int = setting(ROUNDS, "How many rounds of scores follow the one for scales.")
-    std_share: float = setting(STD_SHARE, "The first round's share of the budget, between 0 and 1.")
-    prior_sd: float = setting(PRIOR_SD, "Standard deviation of the prior of each standardised coefficient.")
-
-    def __post_init__(self) -> None:
-        require_positive("prior_sd", self.prior_sd)
-        require_count("rounds", self.rounds)
-        require_share("std_share", self.std_share)
+    rounds: int = setting(ROUNDS, "How many rounds of scores follow the one for scales.", require_count)
+    std_share: float = setting(STD_SHARE, "The first round's share of the budget, between 0 and 1.", require_share)
+    prior_sd: float = setting(
+        PRIOR_SD, "Standard deviation of the prior of each standardised coefficient.", require_positive
+    )
 
     @property
     def family(self) -> Family:
@@ -192,12 +189,10 @@ class RobustSettings(Settings):
     """Of the job with outliers."""
 
     degrees: float = setting(
-        StudentT.degrees, "Degrees of freedom of the residuals' Student-t law; fewer ignore outliers more."
+        StudentT.degrees,
+        "Degrees of freedom of the residuals' Student-t law; fewer ignore outliers more.",
+        require_positive,
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive("degrees", self.degrees)
 
     @property
     def family(self) -> Family:

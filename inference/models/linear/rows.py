@@ -48,8 +48,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -124,20 +123,14 @@ def sensitivity(bound: float) -> float:
     return float(np.sqrt(2) * (1 + bound**2 / 2) if bound**2 <= 2 else 1 + bound**2)
 
 
-@lru_cache(maxsize=16)
-def _simulated(features: int) -> tuple[Array, Array, Array]:
-    """s² of normal rows, the squares of one feature, and targets: each of shape ``(DRAWS,)``."""
+def target_bound(n: int, features: int, noise_std: Callable[[float], float]) -> float:
+    """q, in standard deviations of the scaled target. Args: noise_std: of the second round's sum, given q."""
     rng = np.random.default_rng(features)
-    one = rng.standard_normal(DRAWS) ** 2
+    squares = rng.standard_normal(DRAWS) ** 2  # of one feature
     rest = rng.chisquare(features - 1, DRAWS) if features > 1 else 0.0
     residuals = rng.standard_t(FREEDOM, DRAWS) * np.sqrt((FREEDOM - 2) / FREEDOM)
     targets = np.sqrt(PRIOR_R2) * rng.standard_normal(DRAWS) + np.sqrt(1 - PRIOR_R2) * residuals
-    return 1 / (1 + one + rest), one, targets
-
-
-def target_bound(n: int, features: int, noise_std: Callable[[float], float]) -> float:
-    """q, in standard deviations of the scaled target. Args: noise_std: of the second round's sum, given q."""
-    weights, squares, targets = _simulated(features)
+    weights = 1 / (1 + squares + rest)  # s²
     signal, residual = (weights * squares).mean(), (weights**2 * squares).mean() * (1 - PRIOR_R2)
     root = np.sqrt(weights)
     for bound in BOUNDS * np.sqrt(weights.mean()):
@@ -160,15 +153,8 @@ def about_columns(statistics: SufficientStatistics, parameters: Mapping[str, Any
     return tuple(words)
 
 
-class Weights(NamedTuple):
-    """E s², and E s⁴ v vᵀ of shape ``(m, m)``."""
-
-    mean: float
-    fourth: Array
-
-
-def weighted(moments: Array) -> Weights:
-    """The weights' law, of normal features about 0 for which E s² v vᵀ is as given.
+def weighted(moments: Array) -> tuple[float, Array]:
+    """E s², and E s⁴ v vᵀ of shape ``(m, m)``, of normal features about 0 for which E s² v vᵀ is as given.
 
     Args:
         moments: positive semi-definite, of the constant first, shape ``(m, m)``; scaled to trace 1.
@@ -191,7 +177,7 @@ def weighted(moments: Array) -> Weights:
     basis[0, 0], basis[1:, 1:] = 1.0, vectors
     whole = basis.T @ moments @ basis / (first + values.sum())
     np.fill_diagonal(whole, np.r_[mean, kept])
-    return Weights(float(mean), basis @ (factors[:, None] * whole * factors) @ basis.T)
+    return float(mean), basis @ (factors[:, None] * whole * factors) @ basis.T
 
 
 def with_weights(statistics: SufficientStatistics, constant: float) -> SufficientStatistics:
@@ -201,8 +187,5 @@ def with_weights(statistics: SufficientStatistics, constant: float) -> Sufficien
     count = np.asarray(np.trace(statistics.xx)) / square
     rows, _ = estimate(count, m * variance / square**2, np.asarray(statistics.n))
     complete = max(float(rows), 1.0)
-    found = weighted(repaired(shrunk(statistics.xx, variance), NEAREST_PSD))
-    return SufficientStatistics(
-        complete * found.mean, statistics.xx, statistics.xy, statistics.yy, statistics.noise,
-        residuals=square * complete * found.fourth,
-    )  # fmt: skip
+    mean, fourth = weighted(repaired(shrunk(statistics.xx, variance), NEAREST_PSD))
+    return replace(statistics, n=complete * mean, residuals=square * complete * fourth)

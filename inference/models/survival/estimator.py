@@ -20,19 +20,10 @@ from dca_proto.aggregate import NoisyAggregate
 from inference.bounds import Interval
 from inference.errors import DataError
 from inference.models.estimator import PrivateEstimator
+from inference.models.survival import rounds
 from inference.models.survival.curve import PRIOR_ROWS
 from inference.models.survival.hazards import EFFECT_SD
-from inference.models.survival.rounds import (
-    Columns,
-    HazardsFit,
-    SurvivalFit,
-    curves_from,
-    curves_job,
-    exact_curves,
-    exact_hazards,
-    hazards_from,
-    hazards_job,
-)
+from inference.models.survival.rounds import Columns, HazardsFit, SurvivalFit
 from inference.problem import Array, Problem, Schema
 from inference.rounds import Job
 
@@ -85,16 +76,16 @@ class PrivateKaplanMeier(PrivateEstimator):
             raise DataError(f"rows have {rows.shape[1]} columns; expected {len(names)}: {', '.join(names)}")
         bounds = dict.fromkeys(names, Interval(0, max((*columns.times, 1.0))))
         problem = Problem("rows", Schema(names[1:], columns.duration, bounds), rows[:, 1:], rows[:, 0])
-        return exact_curves(problem, columns, self._rng, self.prior_rows)
+        return rounds.exact_curves(problem, columns, self._rng, self.prior_rows)
 
     def _of_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> SurvivalFit:
         if len(aggregates) > 1:
             raise DataError(f"found {len(aggregates)} aggregates; a survival curve is of one round")
         seed = int(self._rng.integers(2**63))
-        return curves_from(aggregates[0], self._columns(), seed, prior_rows=self.prior_rows)
+        return rounds.curves_from(aggregates[0], self._columns(), seed, prior_rows=self.prior_rows)
 
     def _job(self) -> Job[SurvivalFit]:
-        return curves_job(self._columns(), rng=self._rng, prior_rows=self.prior_rows)
+        return rounds.curves_job(self._columns(), rng=self._rng, prior_rows=self.prior_rows)
 
     @property
     def _rng(self) -> np.random.Generator:
@@ -150,7 +141,7 @@ class PrivateProportionalHazards(PrivateEstimator):
         X, durations = check_array(X, dtype=np.float64), np.asarray(y, dtype=np.float64)
         if X.shape != (len(durations), len(schema.features)):
             raise DataError(f"X has shape {X.shape}; expected a row for each duration of: {', '.join(schema.features)}")
-        return exact_hazards(Problem("rows", schema, X, durations), columns, self.prior_sd)
+        return rounds.exact_hazards(Problem("rows", schema, X, durations), columns, self.prior_sd)
 
     def _of_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> HazardsFit:
         if [one.statistic for one in aggregates] != ["phases", "survival-regression"]:
@@ -158,10 +149,10 @@ class PrivateProportionalHazards(PrivateEstimator):
             raise DataError(
                 f"found aggregates of {found}; expected both of the job's rounds, of phases and survival-regression"
             )
-        return hazards_from(aggregates[0], aggregates[1], self._columns()[1], prior_sd=self.prior_sd)
+        return rounds.hazards_from(aggregates[0], aggregates[1], self._columns()[1], prior_sd=self.prior_sd)
 
     def _job(self) -> Job[HazardsFit]:
-        return hazards_job(*self._columns(), prior_sd=self.prior_sd)
+        return rounds.hazards_job(*self._columns(), prior_sd=self.prior_sd)
 
     def _keep(self, fit: HazardsFit) -> None:
         self._name_features(fit.columns.features)

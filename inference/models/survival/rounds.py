@@ -279,6 +279,8 @@ class HazardsFit(Posterior):
             of each group's.
         about_columns: what speaks against centres, scales and features, a sentence each.
         attrs: what `InferenceData` carries of the rounds.
+        coefficients, coefficient_sd: posterior mean and standard deviation of the log hazard ratio of one more unit of
+            each feature, shape ``(d,)``. group_effects: both of each further group's to group 0.
     """
 
     columns: Columns
@@ -291,25 +293,16 @@ class HazardsFit(Posterior):
     about_columns: tuple[str, ...] = ()
     attrs: Mapping[str, object] = field(default_factory=dict)
     again: Any = None
+    coefficients: Array = field(init=False)
+    coefficient_sd: Array = field(init=False)
+    group_effects: tuple[Array, Array] = field(init=False)
 
-    def _marginal(self, block: str) -> tuple[Array, Array]:
-        place = self.model.places[block]
-        return self.fitted.theta[place], np.sqrt(np.diag(self.fitted.cov)[place])
-
-    @property
-    def coefficients(self) -> Array:
-        """Posterior mean of the log hazard ratio of one more unit of each feature, shape ``(d,)``."""
-        return np.asarray(self._marginal("effect")[0] / self.scale)
-
-    @property
-    def coefficient_sd(self) -> Array:
-        """Its posterior standard deviation."""
-        return np.asarray(self._marginal("effect")[1] / self.scale)
-
-    @property
-    def group_effects(self) -> tuple[Array, Array]:
-        """Posterior mean and standard deviation of each further group's log hazard ratio to group 0."""
-        return self._marginal("group_effect")
+    def __post_init__(self) -> None:
+        mean, sd, at = self.fitted.theta, np.sqrt(np.diag(self.fitted.cov)), self.model.places
+        effect, of_group = at["effect"], at["group_effect"]
+        object.__setattr__(self, "coefficients", mean[effect] / self.scale)
+        object.__setattr__(self, "coefficient_sd", sd[effect] / self.scale)
+        object.__setattr__(self, "group_effects", (mean[of_group], sd[of_group]))
 
     def log_hazard_ratio(self, features: Array, groups: Array | None = None) -> Array:
         """Of rows to a row of group 0 with features at `centre`, shape ``(k,)`` of features ``(k, d)``."""
@@ -319,7 +312,8 @@ class HazardsFit(Posterior):
 
     def survival(self, features: Array, groups: Array | None = None) -> Array:
         """S(t_k) of rows, at the posterior mean, shape ``(k, K)``."""
-        hazard = np.exp(self._marginal("log_hazard")[0] + self.log_hazard_ratio(features, groups)[:, None])
+        log_hazard = self.fitted.theta[self.model.places["log_hazard"]]
+        hazard = np.exp(log_hazard + self.log_hazard_ratio(features, groups)[:, None])
         return np.asarray(np.exp(-np.cumsum(hazard, axis=1)))
 
     def estimates(self, schema: Schema | None = None) -> list[Estimate]:

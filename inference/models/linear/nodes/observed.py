@@ -47,15 +47,8 @@ from numpy.typing import ArrayLike
 from dca_proto.aggregate import NoisyAggregate
 from inference.columns import PRIOR_MEAN_SD, Standardisation
 from inference.errors import DataError
-from inference.models.linear.aggregate_stats import (
-    STATISTIC,
-    Aggregates,
-    checked,
-    constant_of,
-    parameters_of,
-    require_plain_rows,
-    unpacked,
-)
+from inference.models.linear import aggregate_stats
+from inference.models.linear.aggregate_stats import STATISTIC, Aggregates, constant_of, parameters_of
 from inference.models.linear.closed_form import SufficientStatistics
 from inference.models.linear.prior import PRIOR_R2
 from inference.models.linear.rows import max_complete_rows
@@ -188,8 +181,8 @@ def nodes_of(aggregates: Aggregates) -> NodeStatistics:
                 f"node {place} was released under the relation {node.relation!r}, the first under "
                 f"{nodes[0].relation!r}; learn from nodes that promise the same"
             )
-    parts, parameters = [unpacked(node) for node in nodes], parameters_of(nodes[0])
-    require_plain_rows(parameters, "regression from nodes")
+    parts, parameters = [aggregate_stats.unpacked(node) for node in nodes], parameters_of(nodes[0])
+    aggregate_stats.require_plain_rows(parameters, "regression from nodes")
     constant = constant_of(parameters)
 
     def rows(node: NoisyAggregate, part: SufficientStatistics) -> float:
@@ -226,7 +219,7 @@ def regressions(aggregates: Aggregates) -> list[NoisyAggregate]:
         DataError: there is none, one is there twice, or they are of another statistic or of different columns.
     """
     listed = [aggregates] if isinstance(aggregates, NoisyAggregate) else list(aggregates)
-    return checked([_as_regression(one) for one in listed])
+    return aggregate_stats.checked([_as_regression(one) for one in listed])
 
 
 def _as_regression(aggregate: NoisyAggregate) -> NoisyAggregate:
