@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from mpmath import mp, mpf
@@ -46,19 +46,6 @@ Real = Any  # mpmath's numbers
 # The references. Nothing of the library is in them.
 
 
-@dataclass(frozen=True)
-class Model:
-    """What x is before the noise, to mpmath.
-
-    Attributes:
-        parameters: their names. pieces: from low, high and the parameters, the atoms as (place, ln mass), ln of the
-            density or None, and where it bends.
-    """
-
-    parameters: tuple[str, ...]
-    pieces: Callable[..., tuple[list[tuple[Real, Real]], Callable[[Real], Real] | None, list[Real]]]
-
-
 def _gaussian(low: Real, high: Real, mu: Real, sigma: Real) -> Any:
     atoms = [(low, mp.log(mp.ncdf((low - mu) / sigma))), (high, mp.log(mp.ncdf((mu - high) / sigma)))]
     return atoms, _normal_of(sigma, mu), [mu]
@@ -79,12 +66,9 @@ def _geometric(low: Real, high: Real, probability: Real) -> Any:
     return [*atoms, (high, high * mp.log(1 - probability))], None, []
 
 
-MODELS = {
-    "gaussian": Model(("mu", "sigma"), _gaussian),
-    "exponential": Model(("rate",), _exponential),
-    "poisson": Model(("rate",), _poisson),
-    "geometric": Model(("probability",), _geometric),
-}
+MODELS = {"gaussian": _gaussian, "exponential": _exponential, "poisson": _poisson, "geometric": _geometric}
+"""What x is before the noise, to mpmath: from low, high and the parameters, the atoms as (place, ln mass), ln of the
+density or None, and where it bends."""
 
 
 def _laplace_of(scale: Real) -> Callable[[Real], Real]:
@@ -130,7 +114,7 @@ def _rule(precision: int) -> list[tuple[Real, Real]]:
 def log_marginal(model: str, noise: str, z: float, low: float, high: float, scale: float, *parameters: Real) -> Real:
     """ln p(z), by its definition."""
     z, low, high, scale = mpf(z), mpf(low), mpf(high), mpf(scale)
-    atoms, log_f, bends = MODELS[model].pieces(low, high, *parameters)
+    atoms, log_f, bends = MODELS[model](low, high, *parameters)
     log_noise = NOISES[noise](scale)
     terms = [log_mass + log_noise(z - x) for x, log_mass in atoms]
     if log_f is not None:
@@ -138,9 +122,8 @@ def log_marginal(model: str, noise: str, z: float, low: float, high: float, scal
         def log_both(x: Real) -> Real:
             return log_f(x) + log_noise(z - x)
 
-        top, integral = log_quad(
-            log_both, _breaks(low, high, [z, *bends, *_vertices(z, scale, noise, model, parameters)])
-        )
+        vertices = _vertices(z, scale, noise, model, parameters)
+        top, integral = log_quad(log_both, _breaks(low, high, [z, *bends, *vertices]))
         terms.append(top + mp.log(integral))
     top = max(terms)
     return top + mp.log(mp.fsum(mp.exp(term - top) for term in terms))
@@ -233,7 +216,7 @@ def ours(cell: Cell) -> tuple[Callable[[Any], NDArray[np.float64]], Callable[[An
     return values, lambda z: np.asarray(slopes(z, cell.parameters, cell.scale))
 
 
-def check(cell: Cell) -> dict[str, Any]:
+def check(cell: Cell) -> Result:
     """The largest errors of a cell."""
     import jax
 
@@ -319,7 +302,7 @@ def compiled_lemma(function: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
-def check_lemma(cell: Lemma) -> dict[str, Any]:
+def check_lemma(cell: Lemma) -> Result:
     """Errors relative to the integral of |g| exp(h) N, without that of rounding the exponent."""
     import jax
 
@@ -337,7 +320,9 @@ def check_lemma(cell: Lemma) -> dict[str, Any]:
 
         curvature = 1 / sd**2 - 2 * h[2]
         vertices = [(z / sd**2 + h[1]) / curvature] if curvature else []
-        breaks = _breaks(mpf(LOW), mpf(HIGH), [*vertices, *_real_roots(cell.g)])
+        roots = np.roots(np.trim_zeros(np.array(cell.g[::-1]), "f")) if len(cell.g) > 1 else np.array([])
+        real = [float(root.real) for root in roots if abs(root.imag) < 1e-6]
+        breaks = _breaks(mpf(LOW), mpf(HIGH), [*vertices, *real])
         top, true = log_quad(q, breaks, g)
         whole = log_quad(q, breaks, lambda x: abs(g(x)))[1]
         log_size, sign = compiled_lemma(log_polynomial_gaussian)(cell.z, cell.g, cell.h)
@@ -346,57 +331,40 @@ def check_lemma(cell: Lemma) -> dict[str, Any]:
     return {"model": f"degree {len(cell.g) - 1}", "error": error, "allowed": LEMMA_ERROR + 1e-15 * largest}
 
 
-def _real_roots(g: Sequence[float]) -> list[float]:
-    roots = np.roots(np.trim_zeros(np.array(g[::-1]), "f")) if len(g) > 1 else np.array([])
-    return [float(root.real) for root in roots if abs(root.imag) < 1e-6]
-
-
 # The sum over many reports.
 
 
-@dataclass(frozen=True)
-class Interpolation:
-    """How many nodes and which ε."""
-
-    nodes: int
-    epsilon: float
-
-
-def check_interpolation(cell: Interpolation, quick: bool) -> dict[str, Any]:
-    """The largest error for one report: the summary is of copies of it, more of them than nodes."""
+def check_interpolation(cell: tuple[int, float], quick: bool) -> Result:
+    """The largest error for one report, of nodes and ε: the summary is of copies of it, more of them than nodes."""
     import jax
 
     from inference.models.column import rectified
 
-    width = HIGH - LOW
+    (nodes, epsilon), width = cell, HIGH - LOW
     places = np.linspace(LOW - width / 10, HIGH + width / 10, 21 if quick else 97)
     with jax.enable_x64(True):
         worst = 0.0
-        bounds = LOW, HIGH, width / cell.epsilon
+        bounds = LOW, HIGH, width / epsilon
         mu, sigma = map(
             np.ravel, np.meshgrid(LOW + width * np.linspace(-1.5, 2.5, 161), np.array([1, 1.3, 3, 20, 1e3]))
         )
         function = jax.jit(jax.vmap(rectified.gaussian_laplace_sum, (None, 0, 0)))
         one_report = jax.jit(lambda z, mu, sigma: rectified.gaussian_laplace(z, mu, sigma, *bounds))
         for z in places:
-            summary = rectified.summarise(np.full(cell.nodes + 1, z), *bounds, nodes=cell.nodes)
+            summary = rectified.summarise(np.full(nodes + 1, z), *bounds, nodes=nodes)
             one = one_report(z, mu, sigma * summary.narrowest)
-            found = function(summary, mu, sigma * summary.narrowest) / (cell.nodes + 1)
+            found = function(summary, mu, sigma * summary.narrowest) / (nodes + 1)
             worst = max(worst, float(np.max(np.abs(found - one))))
-    return {"nodes": cell.nodes, "epsilon": cell.epsilon, "error": worst}
+    return {"nodes": nodes, "epsilon": epsilon, "error": worst}
 
 
 # Speed.
 
 
-@dataclass(frozen=True)
-class Timed:
-    """What is timed: "each report" or "interpolated"."""
-
-    form: str
+EACH, INTERPOLATED = FORMS = ("each report", "interpolated")
 
 
-def timed(cell: Timed, seed: int) -> dict[str, Any]:
+def timed(form: str, seed: int) -> Result:
     """Seconds of one value with its gradient over 5,000 reports of which all are inside, compiled, in a loop."""
     import jax
 
@@ -409,7 +377,7 @@ def timed(cell: Timed, seed: int) -> dict[str, Any]:
         summary = jax.device_put(rectified.summarise(reports, *bounds))
 
         def total(mu: Any, sigma: Any, held: Any) -> Any:
-            if cell.form == "interpolated":
+            if form == INTERPOLATED:
                 return rectified.gaussian_laplace_sum(held, mu, sigma)
             return rectified.gaussian_laplace(held, mu, sigma, *bounds).sum()
 
@@ -418,71 +386,60 @@ def timed(cell: Timed, seed: int) -> dict[str, Any]:
             return state[0] + 1e-300 * (value + by_mu + by_sigma), state[1], state[2]
 
         run_all = jax.jit(lambda state: jax.lax.fori_loop(0, turns, turn, state)[0])
-        state = (1.0, 2.0, summary if cell.form == "interpolated" else reports)
+        state = (1.0, 2.0, summary if form == INTERPOLATED else reports)
         run_all(state).block_until_ready()
         seconds = math.inf
         for _ in range(5):
             began = time.perf_counter()
             run_all(state).block_until_ready()
             seconds = min(seconds, (time.perf_counter() - began) / turns)
-    return {"form": cell.form, "gradient_s": seconds, "for_a_report_ns": seconds / 5000 * 1e9}
-
-
-# The script.
-
-
-class Found(NamedTuple):
-    """The results of all sweeps."""
-
-    marginals: list[Result]
-    lemma: list[Result]
-    interpolation: list[Result]
-    times: list[Result]
+    return {"form": form, "gradient_s": seconds, "for_a_report_ns": seconds / 5000 * 1e9}
 
 
 @dataclass(frozen=True, kw_only=True)
-class LikelihoodCheck(Experiment[Any, Found]):
+class LikelihoodCheck(Experiment[Any, dict[str, list[Result]]]):
     __doc__ = __doc__
     KIND, LABEL, QUICK_CHECKS, DEPENDS = "check-local-likelihoods", "marginals", True, ("small",)
     QUICK: ClassVar = {"small": True}
 
     small: bool = False
 
-    def results(self, sweep: Sweep) -> Found:
-        marginals = sweep(cells_of(self.small), check)
-        lemmas = sweep(lemmas_of(self.small), check_lemma, label="Lemma 3.2")
+    def results(self, sweep: Sweep) -> dict[str, list[Result]]:
         noises = [(nodes, epsilon) for nodes in NODES for epsilon in (0.1, 1.0, 5.0, nodes / 10.01)]
-        grid = [Interpolation(nodes, epsilon) for nodes, epsilon in noises if epsilon <= nodes / 10]
-        interpolated = sweep(grid, partial(check_interpolation, quick=self.small), label="interpolation")
-        timing = partial(timed, seed=self.seed)
-        forms = [Timed("each report"), Timed("interpolated")]
-        return Found(marginals, lemmas, interpolated, sweep(forms, timing, label="speed", processes=1, resume=None))
+        grid = [(nodes, epsilon) for nodes, epsilon in noises if epsilon <= nodes / 10]
+        interpolation = partial(check_interpolation, quick=self.small)
+        return {
+            "marginals": sweep(cells_of(self.small), check),
+            "lemma": sweep(lemmas_of(self.small), check_lemma, label="Lemma 3.2"),
+            "interpolation": sweep(grid, interpolation, label="interpolation"),
+            "times": sweep(FORMS, partial(timed, seed=self.seed), label="speed", processes=1, resume=None),
+        }
 
-    def notes(self, found: Found) -> dict[str, Any]:
+    def notes(self, found: dict[str, list[Result]]) -> dict[str, Any]:
         return {"digits": DIGITS}
 
-    def tables(self, found: Found) -> Iterator[Table]:
+    def tables(self, found: dict[str, list[Result]]) -> Iterator[Table]:
         shown = table("largest errors", "likelihood", "cells", "ln p", "gradient", "integral")
-        for model in dict.fromkeys(one["model"] for one in found.marginals):
-            own = [one for one in found.marginals if one["model"] == model]
+        for model in dict.fromkeys(one["model"] for one in found["marginals"]):
+            own = [one for one in found["marginals"] if one["model"] == model]
             worst = (max(one[name] for one in own) for name in ("log_error", "slope_error", "mass_error"))
             shown.add_row(model, str(len(own)), *(f"{error:.1e}" for error in worst))
         yield shown
         shown = table("value and gradient over 5,000 reports, one core", "form", "µs", "ns for a report")
-        for one in found.times:
+        for one in found["times"]:
             shown.add_row(one["form"], f"{one['gradient_s'] * 1e6:.1f}", f"{one['for_a_report_ns']:.1f}")
         yield shown
 
-    def checks(self, found: Found) -> Iterator[Check]:
+    def checks(self, found: dict[str, list[Result]]) -> Iterator[Check]:
         asked = {"log_error": LOG_ERROR, "slope_error": SLOPE_ERROR, "mass_error": MASS_ERROR}
         for name, limit in asked.items():
-            worst = max(one[name] for one in found.marginals)
+            worst = max(one[name] for one in found["marginals"])
             yield Check(name.replace("_", " "), f"at most {limit:g}", f"{worst:.1e}", worst <= limit)
-        lost = sum(not one["finite"] for one in found.marginals)
+        lost = sum(not one["finite"] for one in found["marginals"])
         yield Check("all values and gradients are finite", "0 cells that are not", str(lost), lost == 0)
-        worst = max(one["error"] / one["allowed"] for one in found.lemma)
+        worst = max(one["error"] / one["allowed"] for one in found["lemma"])
         yield Check("Lemma 3.2", "an error below what is allowed", f"{worst:.2g} of that", worst <= 1)
-        error, slowest = max(o["error"] for o in found.interpolation), max(o["gradient_s"] for o in found.times)
+        error, slowest = max(o["error"] for o in found["interpolation"]), max(o["gradient_s"] for o in found["times"])
         yield Check("interpolation", f"at most {INTERPOLATION_ERROR:g}", f"{error:.1e}", error <= INTERPOLATION_ERROR)
         asked_s, found_s = f"a gradient within {SLOWEST_S * 1e3:g} ms", f"{slowest * 1e3:.2g} ms"
         yield Check("speed", asked_s, found_s, slowest <= SLOWEST_S)

@@ -13,11 +13,11 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from rich.table import Table
 from rich.text import Text
@@ -67,7 +67,7 @@ class Experiment(Generic[C, F]):
     seed: int = 1
 
     def prepare(self) -> None:
-        """Raise `DataError` where data are missing: before the work, and not in it."""
+        """Raise `DataError` where data are missing, before the work begins."""
 
     def cells(self) -> Sequence[C]:
         """All cells."""
@@ -82,8 +82,8 @@ class Experiment(Generic[C, F]):
         return 0.0
 
     def gather(self, cells: Sequence[C], results: Sequence[Result]) -> F:
-        """All results, as tables, checks and figure need them."""
-        raise NotImplementedError
+        """All results, as tables, checks and figure need them; by default each cell's result by the cell."""
+        return dict(zip(cells, results, strict=True))  # type: ignore[return-value]
 
     def results(self, sweep: Sweep) -> F:
         """Sweep the cells. An experiment of several sweeps has its own."""
@@ -123,8 +123,11 @@ class Experiment(Generic[C, F]):
     @classmethod
     def of(cls, options: argparse.Namespace) -> Experiment[C, F]:
         """The experiment that the command line asks for."""
-        chosen = {one.name: _chosen(one, options) for one in fields(cls) if one.metadata or one.name == "seed"}
-        return cls(**chosen | (dict(cls.QUICK) if options.quick else {}))
+        asked = {one.name: getattr(options, one.name) for one in fields(cls) if one.metadata or one.name == "seed"}
+        for one in fields(cls):
+            if one.metadata.get("action") == "append":
+                asked[one.name] = one.default if asked[one.name] is None else tuple(asked[one.name])
+        return cls(**asked | (dict(cls.QUICK) if options.quick else {}))
 
     @classmethod
     def main(cls, name: str | None = None) -> int:
@@ -157,13 +160,6 @@ class Experiment(Generic[C, F]):
         figures = {"kind": self.KIND, "settings": _fields_of(self), **self.notes(found), "cells": listed}
         figures["tables"] = [_plain(one) for one in shown]
         return finish(figures, options, shown, list(self.checks(found)) if asked else [])
-
-
-def _chosen(one: Field[Any], options: argparse.Namespace) -> Any:
-    value = getattr(options, one.name)
-    if one.metadata.get("action") == "append":
-        return one.default if value is None else tuple(value)
-    return value
 
 
 def _fields_of(one: Any) -> dict[str, Any]:
@@ -220,7 +216,15 @@ def noted(shown: Table, note: str) -> Table:
     return shown
 
 
-def joint_interval(values: Any, level: float, count: int = 1) -> tuple[float, float, float]:
+class Estimate(NamedTuple):
+    """A mean, and the ends of its interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def joint_interval(values: Any, level: float, count: int = 1) -> Estimate:
     """The mean of independent runs, ``(n,)``, and the ends of Student's interval: `count` such hold with that level.
 
     It is unbounded for a single run.
@@ -230,7 +234,7 @@ def joint_interval(values: Any, level: float, count: int = 1) -> tuple[float, fl
     n, mean, half = len(values), float(values.mean()), math.inf
     if n > 1:
         half = float(t.ppf(1 - (1 - level) / (2 * count), n - 1) * values.std(ddof=1) / math.sqrt(n))
-    return mean, mean - half, mean + half
+    return Estimate(mean, mean - half, mean + half)
 
 
 def band(level: float, count: int, looked_at: int) -> tuple[float, float]:

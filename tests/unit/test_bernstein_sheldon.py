@@ -122,7 +122,7 @@ def test_the_regression_has_its_normal_inverse_gamma_posterior() -> None:
     rng = np.random.default_rng(3)
     X = rng.normal(size=(40, 2))
     y = X @ THETA + rng.normal(size=40)
-    update = jax.jit(bs.normal_inverse_gamma, static_argnames="precision")
+    update = jax.jit(bs.normal_inverse_gamma, static_argnames="published")
     found = update(X.T @ X, X.T @ y, y @ y, 40.0, PRIOR)
     A = np.asarray(found.root) @ np.asarray(found.root).T
     A_0 = PRIOR.b / PRIOR.a * np.linalg.inv(PRIOR.C)
@@ -134,7 +134,7 @@ def test_the_regression_has_its_normal_inverse_gamma_posterior() -> None:
         posterior = multivariate_normal(np.asarray(found.mu), sigma_y2 * np.linalg.inv(A)).logpdf(theta)
         ratios.append(joint - posterior - invgamma(float(found.a), scale=float(found.b)).logpdf(sigma_y2))
     np.testing.assert_allclose(ratios, ratios[0], rtol=1e-10)
-    impossible = update(X.T @ X, X.T @ y, 0.0, 40.0, PRIOR, precision="published")
+    impossible = update(X.T @ X, X.T @ y, 0.0, 40.0, PRIOR, published=True)
     assert float(impossible.b) == PRIOR.b  # y² too small for Xᵀy: as published, b_n is at least b
     root = np.asarray(impossible.root)
     np.testing.assert_allclose(root @ root.T, X.T @ X + PRIOR.b / (PRIOR.a - 1) * np.eye(2))
@@ -151,14 +151,14 @@ def test_parameters_are_drawn_from_their_conditionals() -> None:
 
     def draw(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         noise = Noise(key, bartlett_count(d) + bartlett_count(1) + d)
-        state = bs._parameters(noise, W, before, observed, PRIOR, 1.0, "matched")
+        state = bs._parameters(noise, W, before, observed, PRIOR, True)
         return state.theta, state.sigma_y2, state.root @ state.root.T
 
     drawn = jax.jit(lambda: jax.vmap(draw)(jax.random.split(jax.random.key(4), 20_000)))()
     theta, sigma_y2, Sigma_x = map(np.asarray, drawn)
     values, vectors = np.linalg.eigh(W[0, :2, :2])
     S = vectors @ np.diag(np.maximum(values, 0)) @ vectors.T + np.eye(2)
-    A_0, z = PRIOR.b / PRIOR.a * np.linalg.inv(PRIOR.C), np.array([5.0, 1.0])
+    A_0, z = PRIOR.b / (PRIOR.a - 1) * np.eye(d), np.array([5.0, 1.0])
     A = S + A_0
     mu = np.linalg.solve(A, z + A_0 @ PRIOR.m)
     b = PRIOR.b + (40.0 + PRIOR.m @ A_0 @ PRIOR.m - mu @ A @ mu) / 2
@@ -207,25 +207,25 @@ def test_nodes_alike_share_a_factorisation_and_what_does_not_fit_is_refused() ->
     rng = np.random.default_rng(6)
     observed = release(rng, 100, 5.0, J=4)
     observed = observed._replace(n=np.array([100.0, 100.0, 103.0, 100.0]))
-    assert bs.kernel_for([observed]) is bs.kernel(groups=(0, 0, 2, 0))
+    assert bs.kernel_for([observed]) is bs.kernel(groups=(0, 0, 2, 0), published=None)
     other = observed._replace(variance_z=np.array([25.0, 25.0, 25.0, 24.0]))
-    assert bs.kernel_for([observed, other]) is bs.kernel(groups=(0, 0, 2, 3))
+    assert bs.kernel_for([observed, other]) is bs.kernel(groups=(0, 0, 2, 3), published=None)
     with pytest.raises(DataError, match="needs y²; release the statistic with target_square"):
         bs.kernel_for([observed._replace(u=np.full(4, np.nan))])
     with pytest.raises(DataError, match="MCMC-B&S has no intercept"):
         bs.kernel_for([observed._replace(constant=np.array(1.0))])
 
 
-@pytest.mark.parametrize("first_node", [True, False])
-def test_starts(first_node: bool) -> None:
+@pytest.mark.parametrize("published", [True, False])
+def test_starts(published: bool) -> None:
     """As published every node starts from the first node's statistic plus I, θ = 0 and σ_y² where it is told; by
     default near what was released, each chain elsewhere."""
     observed = release(np.random.default_rng(7), 1000, 5.0, J=3)
-    kernel = bs.kernel_for([observed], **{**bs.PUBLISHED, "first_node": first_node}, sigma_y2_start=0.2)
+    kernel = bs.kernel_for([observed], 0.2 if published else None)
     init = jax.jit(lambda seed: kernel.init(jax.random.key(seed), observed, jax.tree.map(jnp.asarray, PRIOR)))
     state = jax.tree.map(lambda *chains: np.stack(chains), init(0), init(1))
     Sigma_x = np.asarray(state.root @ np.swapaxes(state.root, 1, 2))
-    if first_node:
+    if published:
         np.testing.assert_allclose(state.S, np.broadcast_to(observed.S[0] + np.eye(2), (2, 3, 2, 2)))
         scale = PRIOR.Lambda + 3 * observed.S[0] + 4 * np.eye(2)
         np.testing.assert_allclose(Sigma_x, np.broadcast_to(scale / (PRIOR.kappa + 3000), (2, 2, 2)))

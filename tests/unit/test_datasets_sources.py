@@ -17,9 +17,8 @@ from inference.datasets import DATASETS, abalone, adult, load, wine
 from inference.datasets.files import FOLDER_VARIABLE
 from inference.datasets.uci import Colour
 from inference.problem import Problem
-from papers.dca2017 import data as published_ranges
-from papers.dca2017.data import ABALONE_MEANS, NAMES_TABLE, WINE_MEANS, off_by_one
-from papers.mcmc2023.datasets import SHARES, air_quality, bike, power_plant, two_decimals, unpack
+from papers.dca2017.data import BOUNDS, RANGES, off_by_one
+from papers.mcmc2023.data import SHARES, air_quality, bike, power_plant, two_decimals, unpack
 from papers.workbook import as_csv, rows
 
 needs_files = pytest.mark.skipif(FOLDER_VARIABLE not in os.environ, reason=f"name the data's folder: {FOLDER_VARIABLE}")
@@ -89,7 +88,7 @@ def test_hardening_12_no_bounds_are_the_rows_own(name: str) -> None:
         assert CODED.search(bounds.reason) or not {bounds.lower, bounds.upper} & own, (column, bounds)
 
 
-@pytest.mark.parametrize("known", [*published_ranges.WINE.values(), published_ranges.ABALONE, SHARES])
+@pytest.mark.parametrize("known", [*BOUNDS.values(), SHARES])
 def test_ranges_that_were_published_with_rows_are_marked(known: dict[str, Interval]) -> None:
     assert not any(one.public for one in known.values())
 
@@ -117,7 +116,7 @@ def test_the_wine_fault_loses_the_last_row_for_one_of_zeros() -> None:
 def test_published_means_of_wine_are_means(colour: Colour) -> None:
     """Within 0.6 standard deviations: the paper cuts them off after a digit or two (white pH: 3.1, and not 3.19)."""
     problem = wine(colour)
-    published = np.array([WINE_MEANS[colour][name] for name in problem.schema.features])
+    published = np.array([RANGES[f"wine-{colour}"][name][2] for name in problem.schema.features])
     assert (np.abs(problem.X.mean(axis=0) - published) < 0.6 * problem.X.std(axis=0)).all()
 
 
@@ -125,8 +124,8 @@ def test_published_means_of_wine_are_means(colour: Colour) -> None:
 def test_published_means_of_abalone_are_means() -> None:
     problem = abalone()
     found = problem.rows[:, 1:]
-    np.testing.assert_allclose(found.mean(axis=0), [ABALONE_MEANS[name] for name in NAMES_TABLE], atol=6e-4)
-    np.testing.assert_allclose(found.std(axis=0), [row[3] for row in NAMES_TABLE.values()], atol=6e-4)
+    np.testing.assert_allclose(found.mean(axis=0), [row[2] for row in RANGES["abalone"].values()], atol=6e-4)
+    np.testing.assert_allclose(found.std(axis=0), [row[3] for row in RANGES["abalone"].values()], atol=6e-4)
 
 
 @needs_files

@@ -23,7 +23,7 @@ from inference.bounds import Interval
 from inference.models.linear.nodes.observed import NodeStatistics, Prior, nodes_of
 from inference.problem import Schema
 from papers.experiment import joint_interval
-from papers.mcmc2023 import data, efficiency, figure_2, figure_4, fits, paper, releases, simulated, tables
+from papers.mcmc2023 import data, efficiency, fits, paper, releases, simulated, tables
 from papers.mcmc2023.data import AIR_QUALITY, BIKE, POWER_PLANT, PUBLISHED, ROAD, VALID, Statistics
 from papers.mcmc2023.paper import ADASSP, FAST, NORMAL_X, TABLES
 from papers.mcmc2023.samplers.adassp import Sensitivities
@@ -266,7 +266,7 @@ def test_many_problems_in_parts_have_the_same_draws(monkeypatch: pytest.MonkeyPa
     def step(key: jax.Array, state: jax.Array, *_: object) -> tuple[jax.Array, Info]:
         return state + jax.random.key_data(key) % 101, Info({}, state[0] < state[1])  # compiles quickly
 
-    kernel = Kernel("for a test", init, step, lambda state: {"theta": state})
+    kernel = Kernel(init, step, lambda state: {"theta": state})
     exact = Statistics(4.0 * np.eye(2)[None], np.ones((1, 2)), np.ones(1), np.array([9]))
     problems = [releases.with_noise(exact, 0.1, 0.1, np.random.default_rng(seed)) for seed in range(5)]
     options = {"chains": 2, "warmup": 3, "draws": 4}
@@ -293,7 +293,7 @@ def test_adaptation_as_published_begins_late_and_never_ends() -> None:
     def step(key: object, state: object, observed: object, prior: object, schedule: Schedule) -> float:
         return float(gain(schedule))
 
-    kernel = fits.adapted_as_published(Kernel("for a test", max, step, max), 100)
+    kernel = fits.adapted_as_published(Kernel(max, step, max), 100)
     gains = [kernel.step(None, None, None, None, Schedule(np.array(i), np.array(500))) for i in (0, 99, 100, 5000)]
     assert gains[:2] == [0, 0]
     assert_allclose(gains[2:], [101**-0.6, 5001**-0.6], rtol=1e-5)
@@ -312,7 +312,7 @@ def test_the_mmd_is_that_of_two_loops() -> None:
     first = np.mean([k(a, b) for i, a in enumerate(x) for j, b in enumerate(x) if i != j])
     second = np.mean([k(a, b) for i, a in enumerate(y) for j, b in enumerate(y) if i != j])
     both = np.mean([k(a, b) for a in x for b in y])
-    assert figure_4.mmd_squared(x, y, h) == pytest.approx(first + second - 2 * both, rel=1e-12)
+    assert simulated.mmd_squared(x, y, h) == pytest.approx(first + second - 2 * both, rel=1e-12)
 
 
 def test_simulated_rows_are_of_their_population() -> None:
@@ -328,11 +328,11 @@ def test_simulated_rows_are_of_their_population() -> None:
 @pytest.mark.parametrize("setting", [PUBLISHED, VALID])
 def test_errors_fall_with_epsilon(setting: str) -> None:
     """From ε = 0.1 to 10 by factors of ten to thousands, means over five runs: below 2 once in 120 tries over seeds."""
-    experiment = figure_2.Figure2(repeats=5, epsilons=(0.1, 10.0))
+    experiment = simulated.Figure2(repeats=5, epsilons=(0.1, 10.0))
     works = [Work(setting, 2, 5, method) for method in (FAST, ADASSP)]
     results = [experiment.work(work) for work in works]
     for found in results:
-        low, high = (np.mean(one) for one in found[figure_2.PREDICTION])
+        low, high = (np.mean(one) for one in found[simulated.PREDICTION])
         assert high < low / 2
     curves = experiment.gather(works, results)
     assert [one.name for one in experiment.checks(curves) if not one.holds] == []

@@ -28,7 +28,7 @@ from inference.rounds import run
 from papers.dca2017 import corrected, data, figure_2_drawing, published
 from papers.dca2017 import figure_2 as cells
 from papers.dca2017.corrected import SEPARATE, Accounting
-from papers.dca2017.data import WINE as PUBLISHED
+from papers.dca2017.data import BOUNDS
 from papers.dca2017.figure_2 import (
     CENTRED,
     CORRECTED,
@@ -40,10 +40,9 @@ from papers.dca2017.figure_2 import (
     Results,
     Searched,
     Split,
-    compared,
     median_interval,
 )
-from papers.dca2017.rounds import DISTRIBUTED, PERTURBED, TRUSTED, UNNOISED, RoundByRound, swarm
+from papers.dca2017.rounds import DISTRIBUTED, PERTURBED, TRUSTED, UNNOISED, round_by_round, swarm
 
 needs_data = pytest.mark.skipif("DCA_DATA" not in os.environ, reason="DCA_DATA names no folder of data sets")
 
@@ -179,7 +178,7 @@ def test_negative_variances_become_a_half_and_thresholds_stay_within_the_bounds(
 def test_non_private_errors_with_and_without_the_wine_fault(name: str, as_published: bool, expected: float) -> None:
     rows = data.scaled(data.problem(name, None, as_published=as_published).rows)
     found = []
-    for repeat in range(data.REPEATS):
+    for repeat in range(Figure2().repeats):
         first, second = data.rows_apart(name, len(rows), repeat, seed=1)
         rng = np.random.default_rng(0)
         found.append(published._mae(rows[first], rows[second], 0.0, rng))
@@ -211,12 +210,11 @@ def test_a_published_run_is_what_its_formulas_say() -> None:
 
 
 def test_what_is_assumed_is_a_mean_and_a_range() -> None:
-    whole = Problem("wine-red", wine_schema(), np.zeros((2, 11)), np.array([3.0, 8.0])).bounded(PUBLISHED["red"])
+    whole = Problem("wine-red", wine_schema(), np.zeros((2, 11)), np.array([3.0, 8.0])).bounded(BOUNDS["wine-red"])
     known = data.assumed("wine-red", whole)
     assert not known.private, "the range is that of the rows, whoever published it"
     assert (known.bounds["pH"].centre, known.bounds["pH"].half_width) == pytest.approx((3.3, 0.75 * 1.3))
     assert known.bounds["quality"].centre == pytest.approx(5.6)
-    assert data.error_unit(whole) == 2.0
     shells = Problem("abalone", abalone_schema(), np.zeros((2, 8)), np.array([1.0, 29.0]))
     assert data.assumed("abalone", shells).bounds["rings"].centre == pytest.approx(9.934)
 
@@ -268,15 +266,15 @@ def test_without_noise_in_the_regression_projection_is_what_is_left() -> None:
 
 def test_a_smaller_budget_stands_for_the_looser_sensitivity() -> None:
     train, _ = small()
-    rounds = RoundByRound(train, TRUSTED, 1, "a")
+    held = round_by_round(train, TRUSTED, 1, "a")
     variances = []
 
     def hold(request: RoundRequest, budget: Budget) -> object:
-        released = rounds.hold(request, budget)
+        released = held(request, budget)
         variances.append(released.noise_variance)
         return released
 
-    corrected.projected_regression(train.schema, hold, 2.0, NOISE_AWARE, (10.0, 10.0))
+    corrected.regression(train.schema, hold, 2.0, NOISE_AWARE, (10.0, 10.0))
     assert_allclose(sqrt(variances[0]), SEPARATE.squares_std(2.0, 3), rtol=1e-5)
     assert_allclose(sqrt(variances[1]), SEPARATE.std(2.0, np.full(3, data.BOUND)), rtol=1e-5)
 
@@ -291,8 +289,8 @@ def test_paired_draws_are_what_the_ideal_functionality_makes_of_the_same_normals
     normals = rng.standard_normal((2, 1, 100))
     given = corrected.Given(normals[:, 0])
     monkeypatch.setattr("papers.dca2017.rounds.RoundedGaussian", lambda: given)
-    hold = RoundByRound(train, DISTRIBUTED, 1, "theirs").hold
-    beta = corrected.projected_regression(train.schema, hold, epsilon, NOISE_AWARE, (0.9, 1.2))
+    hold = round_by_round(train, DISTRIBUTED, 1, "theirs")
+    beta = corrected.regression(train.schema, hold, epsilon, NOISE_AWARE, (0.9, 1.2))
     theirs = np.abs(corrected.predictions(train.schema, beta, test.X) - test.y).mean()
     found = corrected.corrected_errors(train, test, epsilon, (0.9, 1.2), NOISE_AWARE, SEPARATE, *normals)
     assert_allclose(found, [theirs], rtol=1e-4)
@@ -378,7 +376,7 @@ def test_the_interval_of_a_median_of_25_is_the_8th_to_the_18th() -> None:
 
 
 def test_a_paired_comparison_is_sharper_than_its_noise() -> None:
-    one = compared(results(0.02), seed=1)[0]
+    one = next(results(0.02).compared(seed=1))
     assert one.worse == pytest.approx((-0.02, -0.02), abs=1e-9)
     assert one.closer == pytest.approx(0.02 / (one.corrected - one.nonprivate))
     assert one.is_closer
@@ -402,9 +400,9 @@ def test_results_are_put_in_order_and_shown(tmp_path: Path, monkeypatch: pytest.
     assert_allclose(found.errors["wine-red"][OURS][NP], made.errors["wine-red"][OURS][NP])
     assert_allclose(found.paired["wine-red"][OURS], made.paired["wine-red"][OURS])
     steps = found.steps("wine-red")[OURS]
-    assert steps == pytest.approx([one.ours for one in compared(found, seed=1)])
+    assert steps == pytest.approx([one.ours for one in found.compared(seed=1)])
     monkeypatch.setattr(figure_2_drawing, "_FILES", {OURS: "ours"})
-    assert [one.row_count for one in shown(Figure2(), found, tmp_path)] == [32, 2, 2, len(cells.DIFFERENCES)]
+    assert [one.row_count for one in shown(Figure2(), found, tmp_path)] == [32, 2, 2, len(cells.SAID["differences"])]
     assert (tmp_path / "figure-ours.png").read_bytes().startswith(b"\x89PNG")
 
 

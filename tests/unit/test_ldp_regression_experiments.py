@@ -31,7 +31,6 @@ from inference.problem import Problem, Schema
 from papers.ldp2021 import regression as work
 from papers.ldp2021 import regression_data as data
 from papers.ldp2021 import regression_methods as methods
-from papers.ldp2021 import regression_reports as reports
 from papers.ldp2021.regression import Cell, Figure4, Figure5
 from papers.ldp2021.regression_data import ADULT, VALID, WINE, Choices, Split
 from papers.ldp2021.regression_methods import (
@@ -45,8 +44,9 @@ from papers.ldp2021.regression_methods import (
     SGD,
     TIGHT,
     Conditions,
+    Reporters,
+    Terms,
 )
-from papers.ldp2021.regression_reports import Reporters, Terms
 
 needs_data = pytest.mark.skipif("DCA_DATA" not in os.environ, reason="DCA_DATA names no folder of data sets")
 TERMS = Terms(1.0, 1e-5)
@@ -153,32 +153,32 @@ def test_all_methods_of_a_repeat_see_the_same_rows() -> None:
 
 
 def test_the_corollaries() -> None:
-    assert reports.corollary(2.0, label=False) == pytest.approx(34)
-    assert reports.corollary(1.0, label=True) == 4.5
+    assert methods.corollary(2.0, label=False) == pytest.approx(34)
+    assert methods.corollary(1.0, label=True) == 4.5
 
 
 @pytest.mark.parametrize(("label", "ratio"), [(False, 34 / 22), (True, 1.0)])
 def test_the_papers_noise_is_no_less_than_the_exact(label: bool, ratio: float) -> None:
     """Of equal weights: 34 for the exact 22 at R_y = 2; of labels the same."""
     split, rng = rows(label=label), np.random.default_rng(1)
-    statistic = reports.statistic_of(split, label=label, weighted=False)
-    exact = AnalyticGaussian(*TERMS, reports.exact_sensitivity(statistic), statistic.dimension)
-    told = reports.sufficient(split, TERMS, rng, label=label, tight=False)
+    statistic = methods.statistic_of(split, label=label, weighted=False)
+    exact = AnalyticGaussian(*TERMS, methods.exact_sensitivity(statistic), statistic.dimension)
+    told = methods.sufficient(split, TERMS, rng, label=label, tight=False)
     assert told.contributors == 320
-    assert told.noise_variance / (320 * exact.noise_variance * reports.UNIT**2) == pytest.approx(ratio, rel=1e-5)
+    assert told.noise_variance / (320 * exact.noise_variance * methods.UNIT**2) == pytest.approx(ratio, rel=1e-5)
 
 
 def test_the_papers_noise_is_not_for_an_intercept() -> None:
     with pytest.raises(UsageError, match="constant"):
-        reports.sufficient(rows(private=True), TERMS, np.random.default_rng(1), label=False, tight=False)
+        methods.sufficient(rows(private=True), TERMS, np.random.default_rng(1), label=False, tight=False)
 
 
 @pytest.mark.parametrize("label", [False, True])
 def test_tight_noise_has_the_smaller_total_error(label: bool) -> None:
     errors = {}
     for tight in (True, False):
-        told = reports.sufficient(rows(label=label), TERMS, np.random.default_rng(1), label=label, tight=tight)
-        statistic = reports.resolve(told.statistic, told.parameters)
+        told = methods.sufficient(rows(label=label), TERMS, np.random.default_rng(1), label=label, tight=tight)
+        statistic = methods.resolve(told.statistic, told.parameters)
         errors[tight] = float((statistic.noise_std(math.sqrt(told.noise_variance)) ** 2).sum())  # type: ignore[attr-defined]
     assert errors[True] < errors[False]
 
@@ -186,12 +186,12 @@ def test_tight_noise_has_the_smaller_total_error(label: bool) -> None:
 def test_reports_carry_the_stated_noise() -> None:
     """A sample variance of 6 x 4,000 normals is off by more than 5 % once in 10⁷ seeds."""
     split = rows(5000)
-    told = reports.sufficient(split, TERMS, np.random.default_rng(2), label=False, tight=True)
+    told = methods.sufficient(split, TERMS, np.random.default_rng(2), label=False, tight=True)
     assert told.reports is not None
-    quiet = reports.unnoised(split, label=False)
+    quiet = methods.unnoised(split, label=False)
     assert told.reports.values.shape == (4000, 6)
-    statistic = reports.resolve(told.statistic, told.parameters)
-    held = statistic.evaluate(np.column_stack([split.X, split.y]), reports.FRACTION_BITS) * reports.UNIT
+    statistic = methods.resolve(told.statistic, told.parameters)
+    held = statistic.evaluate(np.column_stack([split.X, split.y]), methods.FRACTION_BITS) * methods.UNIT
     assert (told.reports.values - held).var() == pytest.approx(told.noise_variance / 4000, rel=0.05)
     assert_allclose(held.sum(axis=0), quiet.value)
     assert (quiet.noise_variance, quiet.private, quiet.epsilon) == (0.0, False, None)
@@ -199,9 +199,9 @@ def test_reports_carry_the_stated_noise() -> None:
 
 def test_sums_without_noise_are_of_the_clipped_rows() -> None:
     split = rows()
-    told = reports.unnoised(split, label=False)
+    told = methods.unnoised(split, label=False)
     X, y = into_ball(split.X, 1.0), np.clip(split.y, -2, 2)
-    xx, xy, yy = reports.resolve(told.statistic, told.parameters).unpack(told.value)  # type: ignore[attr-defined]
+    xx, xy, yy = methods.resolve(told.statistic, told.parameters).unpack(told.value)  # type: ignore[attr-defined]
     assert_allclose(xx, X.T @ X, atol=0.1)  # the grid of 2^-12
     assert_allclose(xy, X.T @ y, atol=0.1)
     assert yy == pytest.approx(y @ y, abs=0.2)
@@ -225,12 +225,12 @@ class Fixed(np.random.Generator):
 
 def test_reporters_are_the_ideal_functionality() -> None:
     split = rows()
-    statistic = reports.statistic_of(split, label=False, weighted=True)
+    statistic = methods.statistic_of(split, label=False, weighted=True)
     asked = LdpReportRequest("regression", to_builtins(statistic), rows_max=1, mechanism="analytic-gaussian")
-    told = reports.sufficient(split, TERMS, Fixed(np.random.PCG64(1)), label=False, tight=True)
+    told = methods.sufficient(split, TERMS, Fixed(np.random.PCG64(1)), label=False, tight=True)
     job = JobTerms(budget=Budget(*TERMS), clients=320, tolerated=0, computes=())
     table = np.column_stack([split.X, split.y])
-    ideal = IdealSwarm(table, reports.names_of(split), job, random=lambda n: bytes(range(n))).hold(asked)
+    ideal = IdealSwarm(table, methods.names_of(split), job, random=lambda n: bytes(range(n))).hold(asked)
     assert told.reports is not None
     assert ideal.reports is not None
     assert np.array_equal(told.reports.values, ideal.reports.values)
@@ -258,7 +258,7 @@ def test_requests_on_other_terms_are_refused(wrong: dict[str, object]) -> None:
 
 def test_inputs_share_the_budget() -> None:
     split = rows(label=True)
-    features, labels = reports.inputs(split, Terms(2.0, 1e-5), 0.25, np.random.default_rng(1))
+    features, labels = methods.inputs(split, Terms(2.0, 1e-5), 0.25, np.random.default_rng(1))
     assert (features.epsilon, features.delta) == (1.5, 1e-5)
     assert labels.probabilities is not None
     p, q = labels.probabilities
@@ -344,10 +344,10 @@ def test_each_method_has_its_own_model_and_noise(method: str, label: bool, priva
     if method == BAYES:
         assert not np.any(given["noise"])
     elif method == COROLLARY:
-        assert_allclose(given["noise"], n * reports.corollary(split.target_bound, label=label) / mu**2, rtol=1e-3)
+        assert_allclose(given["noise"], n * methods.corollary(split.target_bound, label=label) / mu**2, rtol=1e-3)
     else:
-        exact = reports.exact_sensitivity(reports.statistic_of(split, label=label, weighted=True)).l2 * reports.UNIT
-        assert given["noise"].min() * max(reports.statistic_of(split, label=label, weighted=True).weights) ** 2 == (
+        exact = methods.exact_sensitivity(methods.statistic_of(split, label=label, weighted=True)).l2 * methods.UNIT
+        assert given["noise"].min() * max(methods.statistic_of(split, label=label, weighted=True).weights) ** 2 == (
             pytest.approx(n * (exact / mu) ** 2, rel=1e-3)
         )
 

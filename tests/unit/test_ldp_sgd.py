@@ -23,7 +23,7 @@ from inference.problem import Schema
 from inference.rounds import run
 from inference.variational.models import BERNOULLI, NORMAL
 from inference.variational.progress import Iteration
-from papers.ldp2021.regression_reports import Reporters, Terms
+from papers.ldp2021.regression_methods import Reporters, Terms
 
 NAMES = ("a", "b", "y")
 

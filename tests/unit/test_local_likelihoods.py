@@ -175,7 +175,7 @@ def test_few_reports_or_little_noise_have_their_own_nodes(nodes: int, epsilon: f
 
 def test_the_interpolation_keeps_its_bound() -> None:
     """For each report, from the narrowest sigma on, with the least noise."""
-    assert script.check_interpolation(script.Interpolation(32, 3.19), quick=True)["error"] < 1e-10
+    assert script.check_interpolation((32, 3.19), quick=True)["error"] < 1e-10
 
 
 def test_without_the_narrowest_sigma_the_bound_would_not_hold() -> None:

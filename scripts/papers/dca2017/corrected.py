@@ -24,7 +24,7 @@ from math import ldexp, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.aggregate import RoundRequest
 from dca_proto.jobs.job import FRACTION_BITS
 from dca_proto.privacy.accounting import epsilon_of, mu_of
 from dca_proto.privacy.budget import Budget
@@ -38,15 +38,13 @@ from inference.problem import Array, Problem, Schema
 from inference.rounds import run
 from papers.dca2017.data import BOUND, DELTA
 from papers.dca2017.published import SEARCH_REPEATS, STD_SHARE, box_sensitivity, positive
-from papers.dca2017.rounds import DISTRIBUTED, swarm
+from papers.dca2017.rounds import DISTRIBUTED, Hold, swarm
 
 THRESHOLDS = np.linspace(0.1, 2.1, 20)
 _ROWS_MAX, _TEST_ROWS = 1000, 500  # of the auxiliary data; more rows are as many copies of these
 JOINT_SHARE = 0.1  # of the squared Gaussian DP parameter, for the standard deviations
 _AT_ONCE = 20  # draws, so that the projected rows of all fit into a cache
 
-Hold = Callable[[RoundRequest, Budget], NoisyAggregate]
-"""Holds one round at a budget of its own."""
 Run = Callable[[Array, Array], Array]
 """Errors ``(draws,)`` for unit normals of the two rounds, each ``(draws, terms or more)``."""
 
@@ -127,18 +125,23 @@ def limits_of(squares: Array, n: int, chosen: tuple[float, float]) -> Array:
     return np.asarray(np.minimum(multiples * np.sqrt(positive(squares / n)), BOUND))
 
 
-def regression(schema: Schema, hold: Hold, epsilon: float, repair: str) -> Array:
-    """β̂ without projection: one round within ±7.5."""
-    return _regressed(schema, hold, Budget(epsilon, DELTA), np.full(len(schema.columns), BOUND), repair)
+def regression(
+    schema: Schema, hold: Hold, epsilon: float, repair: str, chosen: tuple[float, float] | None = None
+) -> Array:
+    """β̂ of Algorithm 2, for chosen thresholds: standard deviations, then the regression of projected rows.
 
-
-def projected_regression(schema: Schema, hold: Hold, epsilon: float, repair: str, chosen: tuple[float, float]) -> Array:
-    """β̂ of Algorithm 2: standard deviations, then the regression of projected rows."""
-    first, second = shares(epsilon)
-    request = RoundRequest("second-moments", _parameters(schema, np.full(len(schema.columns), BOUND)))
-    squares = hold(request, first)
-    limits = limits_of(squares.value, squares.contributors, chosen)
-    return _regressed(schema, hold, second, limits, repair)
+    Without thresholds, one round within ±7.5. A round is held at a smaller budget, at which the noise for the tight
+    sensitivity is that of eq. (12) at its share.
+    """
+    limits, budget = np.full(len(schema.columns), BOUND), Budget(epsilon, DELTA)
+    if chosen is not None:
+        first, budget = shares(epsilon)
+        squares = hold(RoundRequest("second-moments", _parameters(schema, limits)), first)
+        limits = limits_of(squares.value, squares.contributors, chosen)
+    ratio = tight_sensitivity(schema, limits) / float(box_sensitivity(limits))
+    smaller = Budget(epsilon_of(mu_of(budget.epsilon, budget.delta) * ratio, budget.delta), budget.delta)
+    released = hold(RoundRequest("regression", _parameters(schema, limits)), smaller)
+    return fit(unpack(released.value, len(schema.features), released.contributors, released.noise_variance), repair)
 
 
 def predictions(schema: Schema, beta: Array, X: Array) -> Array:
@@ -150,15 +153,6 @@ def predictions(schema: Schema, beta: Array, X: Array) -> Array:
 def tenths(schema: Schema) -> Array:
     """A tenth of each column's range: what is one on the paper's scale."""
     return np.asarray(schema.half_widths / BOUND)
-
-
-def _regressed(schema: Schema, hold: Hold, budget: Budget, limits: Array, repair: str) -> Array:
-    """At a smaller budget, at which the noise for the tight sensitivity is that of eq. (12) at this one."""
-    ratio = tight_sensitivity(schema, limits) / float(box_sensitivity(limits))
-    smaller = Budget(epsilon_of(mu_of(budget.epsilon, budget.delta) * ratio, budget.delta), budget.delta)
-    released = hold(RoundRequest("regression", _parameters(schema, limits)), smaller)
-    d = len(schema.features)
-    return fit(unpack(released.value, d, released.contributors, released.noise_variance), repair)
 
 
 def tight_sensitivity(schema: Schema, limits: Array) -> float:

@@ -76,10 +76,8 @@ class Cell(NamedTuple):
 
 def work(cell: Cell) -> dict[str, Any]:
     """Errors ‖θ_DP - θ_NP‖₁ of one data set by estimator and epsilon, and its sampling error."""
-    rng, errors = (
-        stream(cell.seed, f"efficiency/{cell.model}/{cell.n}/{cell.dataset}"),
-        defaultdict[str, list[Any]](list),
-    )
+    rng = stream(cell.seed, f"efficiency/{cell.model}/{cell.n}/{cell.dataset}")
+    errors = defaultdict[str, list[Any]](list)
     plans = [plan_of(request_of(cell.model), cell.n, epsilon) for epsilon in EPSILONS]
     total, exact = _sums(cell, plans[0], rng)
     reference = estimate(exact, cell.n)
@@ -93,7 +91,6 @@ def work(cell: Cell) -> dict[str, Any]:
 
 
 def request_of(model: str) -> RoundRequest:
-    """The round that asks for a model's sufficient statistics; bounds are 1."""
     d = len(MEAN) if model == MEAN_NAME else len(COEFFICIENTS) + 1
     columns = {"columns": [f"x{j}" for j in range(d)], "centre": [0.0] * d, "scale": [1.0] * d, "bound": [1.0] * d}
     if model == MEAN_NAME:
@@ -102,7 +99,6 @@ def request_of(model: str) -> RoundRequest:
 
 
 def plan_of(request: RoundRequest, n: int, epsilon: float) -> ValidatedRound:
-    """The round's plan for n clients of whom nobody drops or colludes."""
     terms = JobTerms(budget=Budget(epsilon, DELTA), clients=n, tolerated=0, computes=COMPUTES)
     return terms.open(request, bytes(ID_BYTES)).draft(EXACT, Limits())[1]
 
@@ -188,7 +184,6 @@ class Results(NamedTuple):
 
 
 def lines(results: Sequence[Result], seed: int) -> list[Line]:
-    """Every estimator at every epsilon, of the results of all cells."""
     rng = stream(seed, "efficiency/bootstrap")
     found = []
     for estimator in MODEL_OF:
@@ -206,19 +201,15 @@ def _line(errors: dict[int, Array], estimator: str, index: int, rng: np.random.G
     own, n = [of_n[:, index] for of_n in errors.values()], np.array(list(errors), float)
     low, median, high = np.array([np.quantile(one, (0.1, 0.5, 0.9)) for one in own]).T
     places = np.flatnonzero(n >= fit_from(MODEL_OF[estimator], EPSILONS[index])).tolist()
-    slope = float(_slopes(n[places], median[places]))
-    again = _slopes(n[places], np.stack([_drawn_again(own[place], rng) for place in places]))
-    ends: tuple[float, float] = tuple(np.quantile(again, (0.025, 0.975)).tolist())
+    slope, again = float(_slopes(n[places], median[places])), []
+    for place in places:  # medians over as many data sets, drawn with replacement, and as many of each one's noises
+        datasets, noises = own[place].shape
+        chosen = rng.integers(datasets, size=(BOOTSTRAPS, datasets, 1))
+        drawn = own[place][chosen, rng.integers(noises, size=(BOOTSTRAPS, datasets, noises))]
+        again.append(np.median(drawn, axis=(1, 2)))
+    ends: tuple[float, float] = tuple(np.quantile(_slopes(n[places], np.stack(again)), (0.025, 0.975)).tolist())
     curves, constant = (median.tolist(), low.tolist(), high.tolist()), float(n[-1] * median[-1])
     return Line(estimator, EPSILONS[index], list(errors), *curves, int(n[places[0]]), slope, *ends, constant)
-
-
-def _drawn_again(errors: Array, rng: np.random.Generator) -> Array:
-    """`BOOTSTRAPS` medians over as many data sets, drawn with replacement, and as many of each one's noises."""
-    datasets, noises = errors.shape
-    chosen = rng.integers(datasets, size=(BOOTSTRAPS, datasets, 1))
-    drawn = errors[chosen, rng.integers(noises, size=(BOOTSTRAPS, datasets, noises))]
-    return np.asarray(np.median(drawn, axis=(1, 2)))
 
 
 def _slopes(n: Array, errors: Array) -> Array:

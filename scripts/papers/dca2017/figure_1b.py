@@ -50,7 +50,6 @@ class Factor(NamedTuple):
 
 
 def formula(clients: int, tolerated: int) -> float:
-    """Theorem 1's factor."""
     return clients / (clients - tolerated - 1)
 
 

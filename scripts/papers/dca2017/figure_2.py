@@ -1,4 +1,4 @@
-"""Figure 2 of the DCA paper: private linear regression on three UCI data sets, in three settings.
+"""Figure 2 of the DCA paper: private linear regression on three UCI data sets, in four settings.
 
     data        the data sets, their random splits, and what is taken to be public about them
     published   the experiments as the authors ran them: not private as claimed (faults and all)
@@ -15,6 +15,7 @@ opponent is no valid one: the corrected configuration with centres and ranges of
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -32,78 +33,15 @@ from inference.models.linear.closed_form import ABSOLUTE, NOISE_AWARE
 from inference.models.linear.job import regression_in_bounds, regression_with_projection
 from inference.problem import Array, Problem, stream
 from inference.rounds import run
-from papers import picture
 from papers.dca2017 import corrected, data, published
 from papers.dca2017.corrected import SEPARATE, Accounting, Run, corrected_errors, our_errors, paired_errors
 from papers.dca2017.data import BY_NAME, DATA_SETS, DELTA, EPSILONS, FROM_DATA, FROM_PUBLICATIONS
-from papers.dca2017.rounds import DISTRIBUTED, PERTURBED, TRUSTED, UNNOISED, RoundByRound, swarm
+from papers.dca2017.rounds import DISTRIBUTED, PERTURBED, TRUSTED, UNNOISED, round_by_round, swarm
 from papers.experiment import Experiment, Result, Sweep, data_option, noted, option
 from papers.runner import Check, table
 
-KNOWN = (
-    "What is public: in ours the documented bounds of each column, and no more. In the corrected setting its published "
-    "mean and range; of wine quality, of which none is published, those that the paper assumes. "
-    "All of these ranges are the rows' own minimum and maximum: to publish them was not private."
-)
-NOT_PRIVATE = (
-    "As published: centres and ranges are the data's, bounds of 5 are exceeded, the standard deviations have 7.5 times "
-    "too little noise, and from ε = 8 on all has too little. Wines are read off by one."
-)
-DIFFERENCES = (
-    ("the rounds' budget", "30 % of ε and of δ, and the rest", "one account of μ², a fifth and the rest"),
-    ("sensitivity of the regression", "eq. (12), without y²", "that of a ball, with y² and the constant"),
-    ("known of a column", "mean and range, ±7.5 tenths of it", "bounds"),
-    ("centres", "as known", "estimated in round 1; intercept"),
-    ("standard deviations", "0.5 for a negative variance", "from phases, given noise"),
-    ("prior, residuals", "λ = λ₀ = 1 at a range of 10", "R² = 1/2 and scales about it; λ from y²"),
-    ("projection", "each column, 20 thresholds from 0.1 to 2.1", "whole rows to a sphere, none searched"),
-)
-"""What, in the corrected configuration, and in ours. All else is the same: repair, splits, unit normals, (ε, δ)."""
-CAVEAT = (
-    "Intervals hold the noise alone: splits, and what the searches found, are the same throughout. Ours estimates "
-    "centres, which was decided in view of these data sets; its other constants are the library's own."
-)
-STEPS_NOTE = (
-    "By data: corrected, with centres and ranges of the data themselves, which is NOT private. Joint, "
-    "tight: corrected, with our accounting, then with our sensitivity too."
-)
-
-
-class Setting(NamedTuple):
-    """What is said of a setting: its label, in tables and in pictures; and how the comparison draws it."""
-
-    label: str
-    heading: str
-    title: str
-    note: str
-    line: str
-    colour: str
-    marker: str
-
-
-AS_PUBLISHED, CORRECTED_ABSOLUTE, CORRECTED, OURS = "as published", "corrected, absolute", "corrected", "ours"
-SETTINGS = {
-    AS_PUBLISHED: Setting(
-        "as published, NOT private as claimed", "as published, NOT private",
-        "Figure 2 as published, NOT private as claimed", NOT_PRIVATE,
-        "as published (not private)", picture.ORANGE, "^",
-    ),
-    CORRECTED_ABSOLUTE: Setting(
-        "corrected, absolute eigenvalues", "corrected, absolute",
-        "Figure 2 corrected, valid: absolute eigenvalues as published", KNOWN,
-        "corrected, absolute eigenvalues", picture.SKY, "s",
-    ),
-    CORRECTED: Setting(
-        "corrected, noise-aware repair", "corrected, noise-aware",
-        "Figure 2 corrected, valid: noise-aware repair", KNOWN,
-        "corrected, noise-aware repair", picture.BLUE, "o",
-    ),
-    OURS: Setting(
-        "this library, documented bounds alone", "this library",
-        "Figure 2 by this library, valid", KNOWN,
-        "this library", picture.VERMILION, "D",
-    ),
-}  # fmt: skip
+SAID: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+SETTINGS = AS_PUBLISHED, CORRECTED_ABSOLUTE, CORRECTED, OURS = tuple(SAID["settings"])
 CENTRED = "corrected, centred by the data"
 STEPS = {
     CORRECTED: SEPARATE,
@@ -115,8 +53,11 @@ PAIRED = {CENTRED: "by data", **dict(zip(STEPS, ("corrected", "+ joint", "+ tigh
 REPAIR_OF = {CORRECTED_ABSOLUTE: ABSOLUTE, CORRECTED: NOISE_AWARE}
 NP, PROJ_NP, TA, DDP, PERTURB = "NP", "proj NP", "TA", "DDP", "input perturbed"
 PROJ_TA, PROJ_DDP, ZERO = "proj TA", "proj DDP", "zero predictor"
-_MODES = {TA: TRUSTED, DDP: DISTRIBUTED, PERTURB: PERTURBED}
-_PROJECTED = {PROJ_NP: UNNOISED, PROJ_TA: TRUSTED, PROJ_DDP: DISTRIBUTED}
+_METHODS = {
+    TA: (TRUSTED, False), DDP: (DISTRIBUTED, False), PERTURB: (PERTURBED, False),
+    PROJ_NP: (UNNOISED, True), PROJ_TA: (TRUSTED, True), PROJ_DDP: (DISTRIBUTED, True),
+}  # fmt: skip
+"""Of the valid settings: who adds the noise, and whether rows are projected."""
 RESAMPLES = 2000
 CLOSER = 0.1  # of the way to non-private
 PUBLISHED_NP = {"wine-red": 0.644, "wine-white": 0.657, "abalone": 0.573}
@@ -154,21 +95,16 @@ class Paired(NamedTuple):
     """Ours against a corrected configuration with the same repair, for one data set and ε.
 
     Each is the mean over draws of the noise of the median over splits; intervals are of 95 %, by bootstrap over draws.
-
-    Attributes:
-        nonprivate, corrected, ours: mean absolute errors.
-        worse: ours less corrected. closer: by how much of the corrected one's distance to non-private ours is closer.
-        margin: what is left of that distance, beyond a tenth of it; above 0 where ours is 10 % closer.
     """
 
     name: str
     epsilon: float
-    nonprivate: float
+    nonprivate: float  # nonprivate, corrected, ours: mean absolute errors
     corrected: float
     ours: float
-    worse: tuple[float, float]
-    closer: float
-    margin: tuple[float, float]
+    worse: tuple[float, float]  # ours less corrected
+    closer: float  # by how much of the corrected one's distance to non-private ours is closer
+    margin: tuple[float, float]  # what is left of that distance, beyond a tenth; above 0 where ours is 10 % closer
 
     @property
     def is_closer(self) -> bool:
@@ -192,27 +128,20 @@ class Results:
         """Means over draws of the noise of medians over splits, of each of `PAIRED`, each of shape ``(ε,)``."""
         return {step: np.median(runs, axis=1).mean(axis=1) for step, runs in self.paired[name].items()}
 
-
-def compared(results: Results, seed: int, opponent: str = CORRECTED) -> list[Paired]:
-    """The paired comparison of each data set and ε with one of `PAIRED`."""
-    return [
-        _compared(results, name, place, opponent, stream(seed, f"bootstrap/{name}/{place}"))
-        for name in results.errors
-        for place in range(len(results.epsilons))
-    ]
-
-
-def _compared(results: Results, name: str, place: int, opponent: str, rng: np.random.Generator) -> Paired:
-    nonprivate = float(results.medians(name, OURS, NP)[place])
-    theirs, own = (np.median(results.paired[name][one][place], axis=0) for one in (opponent, OURS))  # (draws,)
-    resampled = rng.integers(len(own), size=(RESAMPLES, len(own)))
-    worse = own - theirs
-    margin = (1 - CLOSER) * (theirs - nonprivate) - (own - nonprivate)
-    ends = [tuple(np.quantile(one[resampled].mean(axis=1), [0.025, 0.975]).tolist()) for one in (worse, margin)]
-    distance = float(theirs.mean()) - nonprivate
-    closer = -float(worse.mean()) / distance if distance > 0 else 0.0
-    means = float(theirs.mean()), float(own.mean())
-    return Paired(name, results.epsilons[place], nonprivate, *means, ends[0], closer, ends[1])
+    def compared(self, seed: int, opponent: str = CORRECTED) -> Iterator[Paired]:
+        """The paired comparison of each data set and ε with one of `PAIRED`."""
+        for name, runs in self.paired.items():
+            for place, epsilon in enumerate(self.epsilons):
+                nonprivate = float(self.medians(name, OURS, NP)[place])
+                theirs, own = (np.median(runs[one][place], axis=0) for one in (opponent, OURS))  # (draws,)
+                rng = stream(seed, f"bootstrap/{name}/{place}")
+                resampled, worse = rng.integers(len(own), size=(RESAMPLES, len(own))), own - theirs
+                margin = (1 - CLOSER) * (theirs - nonprivate) - (own - nonprivate)
+                ends = [np.quantile(one[resampled].mean(axis=1), [0.025, 0.975]).tolist() for one in (worse, margin)]
+                distance = float(theirs.mean()) - nonprivate
+                closer = -float(worse.mean()) / distance if distance > 0 else 0.0
+                means = nonprivate, float(theirs.mean()), float(own.mean())
+                yield Paired(name, epsilon, *means, tuple(ends[0]), closer, tuple(ends[1]))
 
 
 def median_interval(values: Array) -> tuple[float, float]:
@@ -281,20 +210,18 @@ class Figure2(Experiment[Split, Results]):
 
     def errors(self, cell: Split, thresholds: Thresholds) -> Result:
         """Mean absolute errors of all methods in all settings, and those of the paired draws."""
-        whole = _whole(cell.name, self.data, False)
-        chosen = {
-            name: (one[0], one[1])
-            for name, one in thresholds[str(Searched(cell.name, cell.epsilon, cell.repeat % self.searches))].items()
-        }
+        whole, given = _whole(cell.name, self.data, False), Searched(*cell[:2], cell.repeat % self.searches)
+        chosen = {name: (one[0], one[1]) for name, one in thresholds[str(given)].items()}
         found = {AS_PUBLISHED: self._published(cell, chosen[AS_PUBLISHED], as_published=True)}
-        both, unit = self._published(cell, chosen[AS_PUBLISHED], as_published=False), data.error_unit(whole)
+        both = self._published(cell, chosen[AS_PUBLISHED], as_published=False)
+        unit = float(data.RANGE / np.ptp(whole.y))
         assumed, by_data = (data.assumed(cell.name, whole, one) for one in (self.constants, FROM_DATA))
         rows = data.rows_apart(cell.name, len(whole.y), cell.repeat, self.seed)
-        schemas = assumed, whole.schema, by_data
-        known, bounded, centred = (_apart(replace(whole, schema=schema), *rows) for schema in schemas)
-        private = {s: self._corrected(cell, *known, repair, chosen[s]) for s, repair in REPAIR_OF.items()}
-        for setting, errors in (private | {OURS: self._ours(cell, *bounded)}).items():
-            found[setting] = {NP: both[NP], ZERO: both[ZERO], **{m: unit * error for m, error in errors.items()}}
+        schemas = (replace(whole, schema=schema) for schema in (assumed, whole.schema, by_data))
+        known, bounded, centred = ((one.take(rows[0]), one.take(rows[1])) for one in schemas)
+        for setting in (*REPAIR_OF, OURS):
+            own = self._ours(cell, *bounded) if setting == OURS else self._corrected(cell, *known, setting, chosen)
+            found[setting] = {NP: both[NP], ZERO: both[ZERO], **{m: unit * error for m, error in own.items()}}
 
         def corrected_run(parts: tuple[Problem, Problem], step: str) -> Run:
             return partial(corrected_errors, *parts, cell.epsilon, chosen[step], NOISE_AWARE, STEPS[step])
@@ -314,53 +241,57 @@ class Figure2(Experiment[Split, Results]):
         return published.maes(rows[first], rows[second], cell.epsilon, chosen, rng)
 
     def _corrected(
-        self, cell: Split, train: Problem, test: Problem, repair: str, chosen: tuple[float, float]
+        self, cell: Split, train: Problem, test: Problem, setting: str, chosen: Mapping[str, tuple[float, float]]
     ) -> dict[str, float]:
-        """Errors in target units; runs of one split share their noise."""
         schema, found = train.schema, {}
-        for method, mode in {**_MODES, **_PROJECTED}.items():
-            name = "corrected" if method in _MODES else "corrected, projected"
-            hold = RoundByRound(train, mode, self.seed, f"{name}/{cell}").hold
-            if method in _MODES:
-                beta = corrected.regression(schema, hold, cell.epsilon, repair)
-            else:
-                beta = corrected.projected_regression(schema, hold, cell.epsilon, repair, chosen)
-            found[method] = _mae(corrected.predictions(schema, beta, test.X), test)
+        for method, (mode, projected) in _METHODS.items():
+            hold = round_by_round(train, mode, self.seed, f"corrected{', projected' if projected else ''}/{cell}")
+            thresholds = chosen[setting] if projected else None
+            beta = corrected.regression(schema, hold, cell.epsilon, REPAIR_OF[setting], thresholds)
+            found[method] = float(np.abs(corrected.predictions(schema, beta, test.X) - test.y).mean())
         return found
 
     def _ours(self, cell: Split, train: Problem, test: Problem) -> dict[str, float]:
-        """Errors in target units; runs of one split share their noise."""
         budget, found = Budget(cell.epsilon, DELTA), {}
-        for method, mode in {**_MODES, **_PROJECTED}.items():
-            rounds = swarm(train, budget, mode, self.seed, f"ours/{method in _MODES}/{cell}")
-            job = regression_in_bounds if method in _MODES else regression_with_projection
-            found[method] = _mae(run(job(train.schema), rounds).predict(test.X)[0], test)
+        for method, (mode, projected) in _METHODS.items():
+            rounds = swarm(train, budget, mode, self.seed, f"ours/{not projected}/{cell}")
+            fitted = run((regression_with_projection if projected else regression_in_bounds)(train.schema), rounds)
+            found[method] = float(np.abs(fitted.predict(test.X)[0] - test.y).mean())
         return found
 
     def notes(self, found: Results) -> dict[str, Any]:
         return {
             "delta": DELTA,
-            "labels": {name: one.label for name, one in SETTINGS.items()},
-            "known": KNOWN,
+            "labels": {name: one["words"] for name, one in SAID["settings"].items()},
+            "known": SAID["known"],
             "not_private_because": [PUBLISHED_WITH_ROWS],
-            "caveat": CAVEAT,
-            "paired": [one._asdict() | {"is_closer": one.is_closer} for one in compared(found, self.seed)],
+            "caveat": SAID["caveat"],
+            "paired": [one._asdict() | {"is_closer": one.is_closer} for one in found.compared(self.seed)],
         }
 
     def tables(self, found: Results) -> Iterator[Table]:
         columns = [at_least(epsilon) for epsilon in found.epsilons]
-        for name in found.errors:
+        for name, settings in found.errors.items():
             title = f"{BY_NAME[name].title}: median MAE over splits; *: no better than the zero predictor"
             shown = table(title, "ε", *columns)
-            for setting, methods in found.errors[name].items():
+            for setting, methods in settings.items():
                 shown.add_section()
-                shown.add_row(f"[bold]{SETTINGS[setting].heading}[/]")
+                shown.add_row(f"[bold]{SAID['settings'][setting]['words']}[/]")
                 zero = found.medians(name, setting, ZERO)
                 for method in methods:
                     medians = found.medians(name, setting, method)
-                    shown.add_row(f"  {method}", *map(_cell, medians, (medians >= zero) & (method != ZERO)))
+                    useless = (medians >= zero) & (method != ZERO)
+                    cells = (f"[dim]{m:.3f}*[/]" if no else f"{m:.3f} " for m, no in zip(medians, useless, strict=True))
+                    shown.add_row(f"  {method}", *cells)
             yield shown
-        yield _paired_table(compared(found, self.seed))
+        title = "ours against corrected, same repair, paired by draws of the noise; 95 % intervals, of the noise alone"
+        shown = table(title, "data", "ε", "NP", "corrected", "ours", "difference", "closer", "by 10 %")
+        for one in found.compared(self.seed):
+            means = (f"{mean:.3f}" for mean in (one.nonprivate, one.corrected, one.ours))
+            closer = f"{100 * one.closer:.0f} %" if one.corrected > one.nonprivate else ""
+            difference, words = f"{one.worse[0]:+.3f} to {one.worse[1]:+.3f}", "yes" if one.is_closer else "no"
+            shown.add_row(one.name, at_least(one.epsilon), *means, difference, closer, words)
+        yield noted(shown, SAID["known"])
         title = "what pays: from the corrected configuration to ours, mean MAE over draws"
         shown = table(title, "data", "ε", "NP", *PAIRED.values())
         for name in found.errors:
@@ -368,11 +299,11 @@ class Figure2(Experiment[Split, Results]):
             for place, epsilon in enumerate(columns):
                 row = (nonprivate, *(steps[step] for step in PAIRED))
                 shown.add_row(name, epsilon, *(f"{one[place]:.3f}" for one in row))
-        yield noted(shown, STEPS_NOTE)
+        yield noted(shown, SAID["steps"])
         shown = table("what differs between the two", "", "corrected", "ours", justify="left")
-        for difference in DIFFERENCES:
+        for difference in SAID["differences"]:
             shown.add_row(*difference)
-        yield noted(shown, CAVEAT)
+        yield noted(shown, SAID["caveat"])
 
     def checks(self, found: Results) -> Iterator[Check]:
         wanted_of = ((AS_PUBLISHED, PUBLISHED_NP, "as published"), (OURS, RIGHT_NP, "wines read right"))
@@ -381,15 +312,15 @@ class Figure2(Experiment[Split, Results]):
                 median = float(found.medians(name, setting, NP)[0])
                 asked = f"{value} ± {NP_REACH}"
                 yield Check(f"non-private, {name}, {words}", asked, f"{median:.3f}", abs(median - value) <= NP_REACH)
-        for setting in (CORRECTED_ABSOLUTE, CORRECTED, OURS):
+        for setting in (*REPAIR_OF, OURS):
             yield from (_distributed(found, setting, *pair) for pair in ((TA, DDP), (PROJ_TA, PROJ_DDP)))
         opponents = {"corrected, same repair": CORRECTED, f"{CENTRED} (not private)": CENTRED}
         for words, opponent in opponents.items():
-            worst = max(compared(found, self.seed, opponent), key=lambda one: one.worse[1])
+            worst = max(found.compared(self.seed, opponent), key=lambda one: one.worse[1])
             words_found = f"{worst.worse[1]:+.4f} at most ({worst.name}, ε = {at_least(worst.epsilon)})"
             asked = f"by at most {TIE} everywhere (end of the interval)"
             yield Check(f"ours no worse than {words}", asked, words_found, worst.worse[1] <= TIE)
-        closer = [one.is_closer for one in compared(found, self.seed)]
+        closer = [one.is_closer for one in found.compared(self.seed)]
         asked = f"in at least half of {len(closer)} (whole interval)"
         yield Check("ours 10 % closer to non-private", asked, f"in {sum(closer)}", 2 * sum(closer) >= len(closer))
         for name in found.errors:
@@ -421,29 +352,6 @@ def thresholds(cell: Searched, seed: int) -> dict[str, list[float]]:
 @lru_cache(maxsize=8)
 def _whole(name: str, folder: Path | None, as_published: bool) -> Problem:
     return data.problem(name, folder, as_published=as_published)
-
-
-def _apart(whole: Problem, train: Any, test: Any) -> tuple[Problem, Problem]:
-    return whole.take(train), whole.take(test)
-
-
-def _mae(predicted: Array, test: Problem) -> float:
-    return float(np.abs(predicted - test.y).mean())
-
-
-def _cell(median: float, useless: bool) -> str:
-    return f"[dim]{median:.3f}*[/]" if useless else f"{median:.3f} "
-
-
-def _paired_table(comparisons: Sequence[Paired]) -> Table:
-    title = "ours against corrected, same repair, paired by draws of the noise; 95 % intervals, of the noise alone"
-    shown = table(title, "data", "ε", "NP", "corrected", "ours", "difference", "closer", "by 10 %")
-    for one in comparisons:
-        means = (f"{mean:.3f}" for mean in (one.nonprivate, one.corrected, one.ours))
-        closer = f"{100 * one.closer:.0f} %" if one.corrected > one.nonprivate else ""
-        difference, words = f"{one.worse[0]:+.3f} to {one.worse[1]:+.3f}", "yes" if one.is_closer else "no"
-        shown.add_row(one.name, at_least(one.epsilon), *means, difference, closer, words)
-    return noted(shown, KNOWN)
 
 
 def _distributed(results: Results, setting: str, trusted: str, distributed: str) -> Check:

@@ -12,36 +12,20 @@ import numpy as np
 from dca_proto.privacy.rounding import at_least
 from inference.problem import Array
 from papers import picture
+from papers.dca2017 import figure_2 as of
 from papers.dca2017.data import BY_NAME, DELTA
-from papers.dca2017.figure_2 import (
-    AS_PUBLISHED,
-    CORRECTED,
-    CORRECTED_ABSOLUTE,
-    DDP,
-    KNOWN,
-    NOT_PRIVATE,
-    NP,
-    OURS,
-    PERTURB,
-    PROJ_DDP,
-    PROJ_NP,
-    PROJ_TA,
-    SETTINGS,
-    TA,
-    ZERO,
-    Results,
-)  # fmt: skip
+from papers.dca2017.figure_2 import AS_PUBLISHED, NP, OURS, PROJ_DDP, SAID, ZERO, Results
 
 _STYLES: Mapping[str, Mapping[str, Any]] = {
     NP: {"color": picture.BLACK, "linestyle": "--", "marker": ""},
-    PROJ_NP: {"color": picture.GREY, "linestyle": "--", "marker": ""},
-    TA: {"color": picture.SKY, "marker": "o"},
-    DDP: {"color": picture.BLUE, "marker": "s"},
-    PERTURB: {"color": picture.PURPLE, "marker": "X"},
-    PROJ_TA: {"color": picture.ORANGE, "marker": "^"},
+    of.PROJ_NP: {"color": picture.GREY, "linestyle": "--", "marker": ""},
+    of.TA: {"color": picture.SKY, "marker": "o"},
+    of.DDP: {"color": picture.BLUE, "marker": "s"},
+    of.PERTURB: {"color": picture.PURPLE, "marker": "X"},
+    of.PROJ_TA: {"color": picture.ORANGE, "marker": "^"},
     PROJ_DDP: {"color": picture.VERMILION, "marker": "D"},
 }
-_FILES = {AS_PUBLISHED: "published", CORRECTED_ABSOLUTE: "corrected-absolute", CORRECTED: "corrected", OURS: "ours"}
+_FILES = dict(zip(of.SETTINGS, ("published", "corrected-absolute", "corrected", "ours"), strict=True))
 _DODGE, _PANEL, _RELATIVE_TOP, _NOTE_COLUMNS = 0.06, (4.8, 5.2), 1.5, 170
 
 
@@ -52,23 +36,22 @@ def draw_all(results: Results, path: Path) -> None:
     title = f"Figure 2: projected DDP in all settings, relative to the zero predictor {runs}"
     with picture.drawing(path, columns=len(results.errors), size=_PANEL, title=title) as panels:
         for axes, name in zip(panels[0], results.errors, strict=True):
-            _compare(axes, results, name)
+            _compare(axes, results.errors[name])
         panels[0, 0].set_ylabel("MAE / MAE of the zero predictor")
-        _dress(panels, results, f"{KNOWN}\n{NOT_PRIVATE}")
+        _dress(panels, results, f"{SAID['known']}\n{SAID['not_private']}")
     for setting, word in _FILES.items():
-        beside, title = path.with_stem(f"{path.stem}-{word}"), f"{SETTINGS[setting].title} {runs}"
+        beside, title = path.with_stem(f"{path.stem}-{word}"), f"Figure 2, {SAID['settings'][setting]['words']} {runs}"
         with picture.drawing(beside, columns=len(results.errors), size=_PANEL, title=title) as panels:
             for axes, name in zip(panels[0], results.errors, strict=True):
-                _panel(axes, results, name, setting)
+                _panel(axes, results.errors[name][setting], None if setting == OURS else BY_NAME[name].axis_max)
             panels[0, 0].set_ylabel("MAE of the scaled target: median, quartiles")
-            _dress(panels, results, SETTINGS[setting].note)
+            _dress(panels, results, SAID["not_private" if setting == AS_PUBLISHED else "known"])
 
 
-def _panel(axes: Any, results: Results, name: str, setting: str) -> None:
+def _panel(axes: Any, methods: Mapping[str, Array], top: float | None) -> None:
     """All methods of one setting on one data set; ours is so far below the paper's axis that it has one of its own."""
-    methods = results.errors[name][setting]
     zero = float(np.median(methods[ZERO]))
-    top = 1.35 * zero if setting == OURS else BY_NAME[name].axis_max
+    top = 1.35 * zero if top is None else top
     shown = [method for method in _STYLES if method in methods]
     for place, method in enumerate(shown):
         if method == NP:
@@ -90,18 +73,18 @@ def _line(axes: Any, values: Array, label: str, style: dict[str, Any], shift: fl
         axes.plot([place], [top], marker="^", color=style["color"], clip_on=False)
 
 
-def _compare(axes: Any, results: Results, name: str) -> None:
+def _compare(axes: Any, settings: Mapping[str, Mapping[str, Array]]) -> None:
     """One method in all settings on one data set."""
     for setting, colour in ((AS_PUBLISHED, picture.ORANGE), (OURS, picture.BLACK)):
-        runs = results.errors[name][setting]
         label = "non-private" if setting == OURS else "non-private, as published"
-        height = np.median(runs[NP]) / np.median(runs[ZERO])
+        height = np.median(settings[setting][NP]) / np.median(settings[setting][ZERO])
         axes.axhline(height, color=colour, linestyle="--", linewidth=1.5, label=label, zorder=1)
     picture.zero_line(axes, 1.0, "zero predictor: above it is useless")
-    for place, (setting, one) in enumerate(SETTINGS.items()):
-        runs = results.errors[name][setting]
-        style = {"color": one.colour, "marker": one.marker, "linestyle": ":" if setting == AS_PUBLISHED else "-"}
-        _line(axes, runs[PROJ_DDP] / np.median(runs[ZERO]), one.line, style, _DODGE * (place - 1.5), _RELATIVE_TOP)
+    for place, (setting, one) in enumerate(SAID["settings"].items()):
+        dots = ":" if setting == AS_PUBLISHED else "-"
+        style = {"color": getattr(picture, one["colour"]), "marker": one["marker"], "linestyle": dots}
+        relative = settings[setting][PROJ_DDP] / np.median(settings[setting][ZERO])
+        _line(axes, relative, one["words"], style, _DODGE * (place - 1.5), _RELATIVE_TOP)
     axes.set_ylim(0.62, _RELATIVE_TOP)
 
 

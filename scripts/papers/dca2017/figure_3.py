@@ -72,7 +72,7 @@ class Cell:
 
 
 class Spread(NamedTuple):
-    """Mean and standard deviation over the runs, by ε."""
+    """Over the runs, by ε."""
 
     mean: Array
     sd: Array
@@ -168,7 +168,6 @@ class Figure3(Experiment[Cell, dict[str, Spread]]):
 
     @property
     def gdsc(self) -> Gdsc:
-        """Both files."""
         assert self.folder is not None, "simulated before"
         return data(self.folder, tuple(self.genes.split(",")))
 
@@ -219,7 +218,6 @@ class Figure3(Experiment[Cell, dict[str, Spread]]):
         return found
 
     def title(self) -> str:
-        """What was run on what."""
         shape = "SIMULATED data of the shape of GDSC" if self.gdsc.simulated else "GDSC"
         drugs, d = len(chosen_drugs(self.gdsc, self.drugs, self.seed)), len(self.gdsc.genes)
         words = f"{shape}; drugs: {drugs}, runs: {self.runs}, d = {d}, δ = {at_least(self.delta)}"

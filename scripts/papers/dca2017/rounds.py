@@ -8,6 +8,7 @@ projection ("proj NP" in the figures).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,6 +27,8 @@ from inference.rounds import Rounds
 
 TRUSTED, DISTRIBUTED, PERTURBED = "trusted aggregator", "distributed", "input perturbation"
 UNNOISED = "distributed, the regression without noise"
+Hold = Callable[[RoundRequest, Budget], NoisyAggregate]
+"""Holds one round at a budget of its own."""
 
 
 class Silent(RoundedGaussian):
@@ -71,15 +74,6 @@ def swarm(
     return rounds_of(train, budget, mode, stream(seed, name).bytes, mechanism or RoundedGaussian(), 2)
 
 
-@dataclass(frozen=True)
-class RoundByRound:
+def round_by_round(train: Problem, mode: str, seed: int, name: str) -> Hold:
     """Rounds that each have a budget of their own, and noise from the stream of their statistic's name."""
-
-    train: Problem
-    mode: str
-    seed: int
-    name: str
-
-    def hold(self, request: RoundRequest, budget: Budget) -> NoisyAggregate:
-        name = f"{self.name}/{request.statistic}"
-        return swarm(self.train, budget, self.mode, self.seed, name).hold(request)
+    return lambda request, budget: swarm(train, budget, mode, seed, f"{name}/{request.statistic}").hold(request)

@@ -63,34 +63,33 @@ class Drawn(NamedTuple):
     clipped: float
 
 
-def _gaussian(clients: int, epsilon: float, rng: np.random.Generator) -> Drawn:
-    prior = GaussianPrior.within(GAUSSIAN_BOUNDS)
-    truth = prior.draws(rng, 1)
-    x = rng.normal(truth["mean"], truth["sd"], clients)
-    return _numbers(fits.gaussian, x, prior, truth, GAUSSIAN_BOUNDS, epsilon, rng)
-
-
-def _exponential(clients: int, epsilon: float, rng: np.random.Generator) -> Drawn:
-    prior = RatePrior.of_exponential(EXPONENTIAL_BOUNDS.upper)
-    truth = prior.draws(rng, 1)
-    x = rng.exponential(1 / truth["rate"], clients)
-    return _numbers(fits.exponential, x, prior, truth, EXPONENTIAL_BOUNDS, epsilon, rng)
-
-
 def _numbers(
-    fit: Any, x: Array, prior: Any, truth: Any, bounds: Interval, epsilon: float, rng: np.random.Generator
+    fit: Any, prior: Any, bounds: Interval, values: Any, clients: int, epsilon: float, rng: np.random.Generator
 ) -> Drawn:
+    """Reports of numbers, which `values` draws given the truth."""
+    truth = prior.draws(rng, 1)
+    x = values(rng, truth, clients)
     reports = column_fits.number_reports(x, bounds, epsilon, rng)
     clipped = float(np.mean((x < bounds.lower) | (x > bounds.upper)))
     return Drawn(truth, partial(fit, reports, prior, bounds=bounds), clipped)
 
 
-def _histogram(clients: int, epsilon: float, rng: np.random.Generator) -> Drawn:
+def _categories(clients: int, epsilon: float, rng: np.random.Generator) -> Drawn:
     prior = DirichletPrior()
     truth = prior.draws(rng, 1, CATEGORIES)
     values = rng.choice(CATEGORIES, clients, p=truth["shares"][0])
     reports = column_fits.bit_reports(values, UnaryEncoding(epsilon, CATEGORIES), rng)
     return Drawn(truth, partial(fits.histogram, reports, prior), 0.0)
+
+
+_gaussian = partial(
+    _numbers, fits.gaussian, GaussianPrior.within(GAUSSIAN_BOUNDS), GAUSSIAN_BOUNDS,
+    lambda rng, truth, clients: rng.normal(truth["mean"], truth["sd"], clients),
+)  # fmt: skip
+_exponential = partial(
+    _numbers, fits.exponential, RatePrior.of_exponential(EXPONENTIAL_BOUNDS.upper), EXPONENTIAL_BOUNDS,
+    lambda rng, truth, clients: rng.exponential(1 / truth["rate"], clients),
+)  # fmt: skip
 
 
 class Game(NamedTuple):
@@ -107,7 +106,6 @@ class Game(NamedTuple):
 
     @property
     def is_shown_singly(self) -> bool:
-        """Whether each parameter is shown."""
         return len(self.parameters) <= _FEW
 
 
@@ -116,7 +114,7 @@ GAMES = {
     game.name: game
     for game in (
         Game(1, "Gaussian", ("mean", "sd"), 5000, 500, _gaussian, clips=True, cost=1.4),
-        Game(10, "histogram", _SHARES, 1000, 100, _histogram, clips=False, cost=0.2),
+        Game(10, "histogram", _SHARES, 1000, 100, _categories, clips=False, cost=0.2),
         Game(11, "exponential", ("rate",), 1000, 80, _exponential, clips=True, cost=1.0),
     )
 }
@@ -146,28 +144,25 @@ def places(draws: Mapping[str, Array], truth: Mapping[str, Array]) -> list[float
 
 
 class Coverage(NamedTuple):
-    """Of a model at an ε, or at all of them together (None)."""
+    """How often central intervals of a model's parameters hold the truth at an ε, or at all of them together (None)."""
 
     game: Game
     epsilon: float | None
-    covered: NDArray[np.int64]  # how often central intervals hold the truth, (parameters, levels)
+    covered: NDArray[np.int64]  # (parameters, levels)
     repeats: int  # of how many
     bands: tuple[tuple[float, float], ...]  # what coverage lies within at each level, as shares
 
     @property
     def shares(self) -> Array:
-        """Coverage, shape ``(parameters, levels)``."""
         return np.asarray(self.covered / self.repeats)
 
     @property
     def inside(self) -> NDArray[np.bool_]:
-        """Whether each is in its band."""
         low, high = np.array(self.bands).T
         return np.asarray((low <= self.shares) & (self.shares <= high))
 
     @property
     def words(self) -> str:
-        """Of the ε."""
         return TOGETHER if self.epsilon is None else at_least(self.epsilon)
 
 
@@ -179,7 +174,6 @@ class Results(NamedTuple):
     fits: Mapping[tuple[str, float], list[Diagnosis]]
 
     def games(self) -> dict[Game, list[Coverage]]:
-        """The coverages of each game."""
         found: dict[Game, list[Coverage]] = {}
         for one in self.coverages:
             found.setdefault(one.game, []).append(one)
@@ -284,7 +278,14 @@ class Calibration(ColumnExperiment[Cell, Results]):
     def checks(self, found: Results) -> Iterator[Check]:
         looked_at = sum(one.covered.size for one in found.coverages)
         for game, own in found.games().items():
-            outside, count = [words for one in own for words in _outside(one)], sum(one.covered.size for one in own)
+            count, outside = (
+                sum(one.covered.size for one in own),
+                [
+                    f"{game.parameters[row]} at ε = {one.words}, {LEVELS[column]:.0%}: {one.shares[row, column]:.1%}"
+                    for one in own
+                    for row, column in np.argwhere(~one.inside).tolist()
+                ],
+            )
             asked = f"all {count} in a band, simultaneous with all {looked_at}, of {BAND:.0%}"
             name = f"coverage of Figure {game.figure}, {game.name}"
             yield Check(name, asked, "; ".join(outside) or "all inside", not outside)
@@ -306,17 +307,18 @@ class Calibration(ColumnExperiment[Cell, Results]):
         title = f"Coverage of central intervals over ε; dashed: nominal; shaded: simultaneous {BAND:.0%} band"
         with picture.drawing(path, columns=len(games), size=(6.0, 5.2), title=title) as panels:
             for axes, (game, own) in zip(panels[0], games.items(), strict=True):
+                styles = _markers(game)
                 for place, one in enumerate(own):
-                    _draw_coverage(axes, place, one)
+                    _draw_coverage(axes, place, one, styles)
                 for level, colour in zip(LEVELS, picture.COLOURS, strict=False):
                     axes.axhline(100 * level, color=colour, linestyle="--", linewidth=0.8, zorder=1)
                 words = f"Figure {game.figure}: {game.name}, {own[0].repeats} repeats at each ε"
                 axes.set(title=words, xlabel="ε", ylim=(0, 102))
                 axes.set_yticks([0, 20, 40, *(100 * level for level in LEVELS)])
                 axes.set_xticks(range(len(own)), [one.words for one in own])
-                for name, style in _markers(game).items():
+                for name, style in styles.items():
                     axes.plot([], [], linestyle="", color=picture.BLACK, label=name, **style)
-                axes.legend(frameon=False, loc="lower right", ncols=len(_markers(game)))
+                axes.legend(frameon=False, loc="lower right", ncols=len(styles))
             panels[0, 0].set_ylabel("coverage in %")
 
 
@@ -331,12 +333,6 @@ def _covered(one: Coverage) -> Iterator[tuple[str, list[str]]]:
     yield f"{len(one.game.parameters)} shares", cells
 
 
-def _outside(one: Coverage) -> Iterator[str]:
-    for row, column in np.argwhere(~one.inside).tolist():
-        share = one.shares[row, column]
-        yield f"{one.game.parameters[row]} at ε = {one.words}, {LEVELS[column]:.0%}: {share:.1%}"
-
-
 def _markers(game: Game) -> dict[str, dict[str, Any]]:
     """Of each parameter where they are few; else of any one, and of all together."""
     hollow = {"markerfacecolor": "white", "markersize": 6}
@@ -345,13 +341,13 @@ def _markers(game: Game) -> dict[str, dict[str, Any]]:
     return {"one share": {"marker": ".", "markersize": 4}, "all shares": {"marker": "D", **hollow}}
 
 
-def _draw_coverage(axes: Any, place: int, one: Coverage) -> None:
+def _draw_coverage(axes: Any, place: int, one: Coverage, styles: Mapping[str, Mapping[str, Any]]) -> None:
     """A bar and markers for each level, side by side."""
-    styles, few = list(_markers(one.game).values()), one.game.is_shown_singly
     for slot in range(len(LEVELS)):
         x = place - _REACH + 2 * _REACH * (slot + 0.5) / len(LEVELS)
         colour, (low, high), shares = picture.COLOURS[slot], one.bands[slot], 100 * one.shares[:, slot]
         axes.bar(x, 100 * (high - low), _BAR, bottom=100 * low, color=colour, alpha=0.25, linewidth=0, zorder=0)
-        for heights, style in zip(shares if few else (shares, shares.mean()), styles, strict=True):
+        heights_of = shares if one.game.is_shown_singly else (shares, shares.mean())
+        for heights, style in zip(heights_of, styles.values(), strict=True):
             xs = np.full(np.size(heights), x)
             axes.plot(xs, heights, linestyle="", color=colour, zorder=3, **style)

@@ -96,7 +96,6 @@ def mixed(fit: Callable[..., LocalPosterior], iterations: int, seed: int) -> tup
 
 
 def described(found: Sequence[Diagnosis]) -> dict[str, Any]:
-    """Many fits, as plain data."""
     return {
         "fits": len(found),
         "largest_r_hat": max(one.r_hat for one in found),

@@ -20,6 +20,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -31,12 +32,11 @@ from inference.bounds import PUBLISHED_WITH_ROWS
 from inference.draws import R_HAT_REQUIRED
 from inference.problem import Array, stream
 from papers import picture
-from papers.experiment import Experiment, Result, data_option, joint_interval, option, over_epsilon
+from papers.experiment import Estimate, Experiment, Result, data_option, joint_interval, option, over_epsilon
 from papers.ldp2021 import regression_data as rows_of_data
 from papers.ldp2021 import regression_methods as methods
 from papers.ldp2021.regression_data import ADULT, PUBLISHED, SETTINGS, VALID, WINE, Choices, Split
-from papers.ldp2021.regression_methods import BAYES, CLASSICAL, COROLLARY, NO_MODEL, ORDERS, SGD, SGD_ALL, TIGHT
-from papers.ldp2021.regression_reports import Terms
+from papers.ldp2021.regression_methods import BAYES, CLASSICAL, COROLLARY, NO_MODEL, ORDERS, SGD, SGD_ALL, TIGHT, Terms
 from papers.runner import Check, positive
 
 EPSILONS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8)
@@ -92,12 +92,8 @@ class Cell(NamedTuple):
         return f"{self.setting}, {self.method}{epsilon}" + (f", rate {self.rate:g}" if self.rate else "")
 
 
-class Advantage(NamedTuple):
+class Advantage(Estimate):
     """By how much one is better than another, in units of the score, and its joint interval."""
-
-    mean: float
-    low: float
-    high: float
 
     @property
     def verdict(self) -> str:
@@ -130,20 +126,16 @@ class Results:
 
     @property
     def settings(self) -> list[str]:
-        """Those that there are."""
         return list(dict.fromkeys(setting for setting, *_ in self.scores))
 
     def methods(self, setting: str) -> list[str]:
-        """Those of a setting, in the order of tables."""
         order = (*self.order[: -len(WITHOUT_NOISE)], HINDSIGHT, *WITHOUT_NOISE)
         return [method for method in order if any(key[:2] == (setting, _run_as(method)) for key in self.scores)]
 
     def private(self, setting: str) -> list[str]:
-        """Those with noise."""
         return [method for method in self.methods(setting) if method not in WITHOUT_NOISE]
 
     def epsilons(self, setting: str, method: str) -> list[float]:
-        """At which a method was run."""
         return sorted({key[2] for key in self.scores if key[:2] == (setting, _run_as(method))} - {0.0})
 
     def of(self, setting: str, method: str, epsilon: float = 0.0) -> Array:
@@ -154,7 +146,6 @@ class Results:
         return self.scores[setting, method, 0.0 if method in WITHOUT_NOISE else epsilon, None]
 
     def non_private(self, setting: str) -> str:
-        """The better one of the two without privacy."""
         return max((BAYES, CLASSICAL), key=lambda one: self.sign * self.of(setting, one).mean())
 
     def comparisons(self) -> dict[tuple[str, str, float], Advantage]:
@@ -212,38 +203,28 @@ class Figure4(Experiment[Cell, Results]):
     delta: float = option(DELTA, f"of each client, by default {at_least(DELTA)}", type=float, metavar="D")
     iterations: int = option(ITERATIONS, "of each of four chains", type=positive, metavar="K")
     epsilons: tuple[float, ...] = EPSILONS
+    inputs: int = 0  # repeats of perturbed inputs, orders 2 and 4; 0 leaves them out
+    exact_inputs: int = 0  # the same with the exact sigmoid
 
     @property
     def label(self) -> bool:
-        """Whether the target is one."""
         return self.SET == ADULT
 
     def prepare(self) -> None:
         rows_of_data.problem(self.SET, self.data)
 
-    def input_repeats(self, method: str) -> int:
-        """Of perturbed inputs; a method with none is left out."""
-        return 0
-
     def cells(self) -> list[Cell]:
-        return [
-            Cell(setting, method, epsilon, rate, repeats)
-            for setting in self.setting
-            for method in self.METHODS
-            if method != COROLLARY or setting == PUBLISHED
-            for epsilons, rates, repeats in [self._extent(method)]
-            for rate in rates
-            for epsilon in epsilons
-            if repeats
-        ]
-
-    def _extent(self, method: str) -> tuple[Sequence[float], Sequence[float | None], int]:
-        """ε, rates and repeats of a method."""
-        if method in WITHOUT_NOISE:
-            return (0.0,), (None,), self.repeats
-        if method in ORDERS:
-            return INPUT_EPSILONS, (None,), self.input_repeats(method)
-        return self.epsilons, (None, *RATES) if method == SGD else (None,), self.repeats
+        found: list[Cell] = []
+        for setting, method in product(self.setting, self.METHODS):
+            epsilons, repeats = self.epsilons, self.repeats
+            if method in WITHOUT_NOISE:
+                epsilons = (0.0,)
+            elif method in ORDERS:
+                epsilons, repeats = INPUT_EPSILONS, self.exact_inputs if method == INPUTS else self.inputs
+            if repeats and (method != COROLLARY or setting == PUBLISHED):
+                rates = (None, *RATES) if method == SGD else (None,)
+                found += [Cell(setting, method, epsilon, rate, repeats) for rate in rates for epsilon in epsilons]
+        return found
 
     def cost(self, cell: Cell) -> float:
         times = min(cell.epsilon, 3.0) if cell.method in (SGD, SGD_ALL) else 1.0
@@ -398,6 +379,3 @@ class Figure5(Figure4):
 
     inputs: int = option(3, "repeats of perturbed inputs, orders 2 and 4 (default 3)", type=positive, metavar="R")
     exact_inputs: int = option(0, "the same with the exact sigmoid (default: not)", type=positive, metavar="R")
-
-    def input_repeats(self, method: str) -> int:
-        return self.exact_inputs if method == INPUTS else self.inputs

@@ -38,7 +38,7 @@ from inference.columns import PRIOR_BOUND_SDS, into_ball
 from inference.datasets import adult, wine
 from inference.datasets.adult import LOGARITHMIC, NUMBERS
 from inference.problem import Array, Problem, Schema, stream
-from papers.dca2017 import data as published_ranges
+from papers.dca2017.data import BOUNDS, RANGES
 
 PUBLISHED, VALID = SETTINGS = ("as published", "valid")
 WINE, ADULT = "wine", "adult"
@@ -93,7 +93,7 @@ def problem(name: str, folder: Path | None) -> Problem:
         X, y = np.vstack([part.X for part in parts]), np.concatenate([part.y for part in parts])
         return Problem(ADULT, replace(schema, bounds=bounds), X, 2 * y - 1)
     parts = [wine("red", folder), wine("white", folder)]
-    schema, both = parts[0].schema, [*published_ranges.WINE.values()]
+    schema, both = parts[0].schema, [BOUNDS[f"wine-{colour}"] for colour in WINES]
     reason = "range of red and white wines in Cortez et al. 2009, Table 1"
     bounds = {COLOUR: Interval(0, 1, "0 or 1"), schema.target: schema.bounds[schema.target]}
     for name in schema.features:
@@ -115,7 +115,6 @@ def split(name: str, folder: Path | None, setting: str, repeat: int, seed: int, 
 
 
 def _published(whole: Problem, train: Any, test: Any, choices: Choices, rng: np.random.Generator) -> Split:
-    """All from the rows learnt from; nothing is drawn."""
     mean, sd = whole.X[train].mean(axis=0), whole.X[train].std(axis=0)
     Z = (whole.X - mean) / np.where(sd > 0, sd, 1.0)  # a category may be in no row
     P = Z @ _components(Z[train], choices.components)
@@ -135,7 +134,6 @@ def _components(Z: Array, count: int) -> Array:
 
 
 def _public(whole: Problem, train: Any, test: Any, choices: Choices, rng: np.random.Generator) -> Split:
-    """By what is public alone."""
     known = whole if whole.name == WINE else whole.select((*NUMBERS, SEX))
     centres, scales = public_units(known)
     Z = (known.X - centres[:-1]) / scales[:-1]
@@ -156,7 +154,7 @@ def public_units(known: Problem) -> tuple[Array, Array]:
         elif name == SEX:
             scales[place] *= PRIOR_BOUND_SDS
         elif known.name == WINE:
-            of = {c: published_ranges.WINE_MEANS[c].get(name, float(c == COLOUR)) for c in WINES}
+            of = {c: RANGES[f"wine-{c}"].get(name, [0.0, 0.0, float(c == COLOUR)])[2] for c in WINES}
             centres[place] = sum(count * of[colour] for colour, count in WINES.items()) / sum(WINES.values())
     return centres, scales
 

@@ -35,7 +35,7 @@ from inference.models import fit as fits
 from inference.problem import Array, stream
 from inference.simplex import nearest_on_simplex
 from papers import picture
-from papers.experiment import Result, joint_interval
+from papers.experiment import Estimate, Result, joint_interval
 from papers.ldp2021 import column_fits
 from papers.ldp2021.column_fits import QUICK_ITERATIONS, ColumnExperiment, Diagnosis, described, mixed
 from papers.runner import Check, table
@@ -85,18 +85,13 @@ def errors(estimates: Array) -> Array:
 
 
 def unusable(estimates: Array) -> Unusable:
-    """From shape ``(repeats, 3)``."""
     trivial, single = (estimates < NO_SHARE).any(axis=1), (estimates > 1 - NO_SHARE).any(axis=1)
     unordered = np.any(np.diff(estimates, axis=1) >= 0, axis=1)
     return Unusable(*(float(one.mean()) for one in (trivial, single, unordered, trivial | unordered)))
 
 
-class Reduction(NamedTuple):
+class Reduction(Estimate):
     """By which part the posterior mean's error is smaller, and its interval."""
-
-    mean: float
-    low: float
-    high: float
 
     def __str__(self) -> str:
         return f"{self.mean:.1%} ({self.low:.1%}, {self.high:.1%})"
@@ -119,12 +114,10 @@ class Compared:
     fits: Sequence[Diagnosis]
 
     def reduction(self, count: int, repeats: int | None = None) -> Reduction:
-        """Of the first so many repeats, or of all."""
         posterior, projected = (errors(self.estimates[name][:repeats]) for name in METHODS)
         return reduction_of(posterior, projected, count)
 
     def unusable(self, method: str) -> Unusable:
-        """Of one method's estimates."""
         return unusable(self.estimates[method])
 
 
@@ -134,7 +127,6 @@ def joint(found: Sequence[Compared]) -> int:
 
 
 def useless() -> float:
-    """The error of uniform shares."""
     return float(errors(np.full((1, len(TRUE)), 1 / len(TRUE)))[0])
 
 

@@ -1,4 +1,4 @@
-"""When does which pay? One regression at the same (ε, δ) by who adds the noise.
+"""When is each approach worth its cost? One regression at the same (ε, δ) by who adds the noise.
 
     local                  every client sends a report with all of the noise; the sum has n times its variance
     DCA, T = 0             the protocol's sum, if nobody drops out: N/(N - 1) times the trusted aggregator's variance
@@ -25,8 +25,8 @@ A repeat has the same rows for all ε and all four, so that they are compared in
 
 **Intervals** are Student's over the repeats, which are independent, each at the level 1 - 0.01/K for the K of a kind
 that are looked at: so all of a kind hold together with a probability of 99 %, about (Bonferroni). Coverage of a repeat
-is that of several numbers, which depend on each other; the repeat is what is counted. **It pays** where the mean error
-is at most `NEAR` above the one without privacy.
+is that of several numbers, which depend on each other; the repeat is what is counted. An approach **is near no
+privacy** where its mean error is at most `NEAR` above the one without.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from papers import picture
 from papers.experiment import Experiment, Result, data_option, joint_interval, option, over_epsilon
 from papers.ldp2021.column_fits import mixed
 from papers.ldp2021.regression_data import VALID, WINE, Choices, problem, split
-from papers.ldp2021.regression_reports import TARGET, statistic_of
+from papers.ldp2021.regression_methods import TARGET, statistic_of
 from papers.runner import Check, positive, table
 
 LOCAL, DCA, DCA_DROPS, TRUSTED = TRUST = ("local", "DCA, T = 0", "DCA, T = 10 %", "trusted aggregator")
@@ -80,6 +80,9 @@ DELTA = 1e-5
 LEVELS = (0.5, 0.9)
 SHOWN = 1  # of the levels: 90 %
 FEATURES, FEATURE_SD, CORRELATION, RESIDUAL_SD, REACH = 2, 0.3, 0.3, 0.2, 2.0
+ROOT = FEATURE_SD * np.linalg.cholesky(
+    np.full((FEATURES, FEATURES), CORRELATION) + (1 - CORRELATION) * np.eye(FEATURES)
+)
 PRIOR = RegressionPrior(coefficient_sd=0.5, intercept_sd=0.2, feature_sd=0.5, feature_mean_sd=0.2, residual_sd=0.5)
 REPEATS, PART = 30, 5
 WINE_PART = 4  # of the repeats of simulated data one for each so many
@@ -135,7 +138,7 @@ class Results(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Trust(Experiment[Cell, Results]):
-    """When does which pay? Test error and coverage over ε of local reports, DCA sums and a trusted aggregator.
+    """Test error and coverage over ε of local reports, DCA sums and a trusted aggregator.
 
     Some three quarters of an hour on two cores; --quick is without wine. Exit code 4 where noise-aware coverage is not
     nominal, noise-naive intervals are, at the smallest ε, DCA is nowhere ahead of local reports, it is apart from the
@@ -172,11 +175,11 @@ class Trust(Experiment[Cell, Results]):
             rng = stream(self.seed, f"local/trust/{cell}/{repeat}")
             released = release(rows, cell.trust, cell.epsilon, rng)
             for name in FITS:
-                drawn = aware(rows, released, self.iterations, rng) if name == AWARE else naive(rows, released, rng)
-                error, covered = _error(rows, drawn.theta.mean(axis=0)), _covered(rows, drawn, rng)
-                found[name].append({"error": error, "covered": covered, "r_hat": drawn.r_hat})
+                theta, residual_sd, r_hat = (_aware if name == AWARE else _naive)(rows, released, self.iterations, rng)
+                error, covered = _error(rows, theta.mean(axis=0)), _covered(rows, theta, residual_sd, rng)
+                found[name].append({"error": error, "covered": covered, "r_hat": r_hat})
             design, y = np.insert(rows.table[:, :-1], 0, 1.0, axis=1), rows.table[:, -1]
-            exact, no_model = np.linalg.lstsq(design, y, rcond=None)[0], np.r_[y.mean(), np.zeros(_features(rows))]
+            exact, no_model = np.linalg.lstsq(design, y, rcond=None)[0], np.r_[y.mean(), np.zeros(design.shape[1] - 1)]
             for name, theta in zip(WITHOUT, (exact, no_model), strict=True):
                 found[name].append(_error(rows, theta))
         return found
@@ -314,17 +317,10 @@ def _coverages(found: Results, fit: str) -> Iterator[tuple[str, float, tuple[flo
 
 
 def simulated(clients: int, rng: np.random.Generator) -> Rows:
-    """As at the head."""
     truth = np.r_[PRIOR.intercept_sd, np.full(FEATURES, PRIOR.coefficient_sd)] * rng.standard_normal(FEATURES + 1)
-    X = rng.standard_normal((clients, FEATURES)) @ _root().T
+    X = rng.standard_normal((clients, FEATURES)) @ ROOT.T
     y = truth[0] + X @ truth[1:] + RESIDUAL_SD * rng.standard_normal(clients)
     return Rows(np.column_stack([X, y]), _simulated_statistic(), PRIOR, truth)
-
-
-def _root() -> Array:
-    """A root of the simulated features' covariance."""
-    correlations = np.full((FEATURES, FEATURES), CORRELATION) + (1 - CORRELATION) * np.eye(FEATURES)
-    return np.asarray(FEATURE_SD * np.linalg.cholesky(correlations))
 
 
 @lru_cache(maxsize=1)
@@ -341,10 +337,6 @@ def _simulated_statistic() -> Regression:
     return replace(plain, weights=best_regression_weights(plain, FRACTION_BITS))
 
 
-def _features(rows: Rows) -> int:
-    return len(rows.statistic.columns) - 1
-
-
 def release(rows: Rows, trust: str, epsilon: float, rng: np.random.Generator) -> NoisyAggregate:
     """The round, by the ideal functionality: the protocol's law."""
     clients, computes = len(rows.table), (bytes(ID_BYTES), b"\1" * ID_BYTES)
@@ -359,29 +351,25 @@ def release(rows: Rows, trust: str, epsilon: float, rng: np.random.Generator) ->
     return swarm.hold(SecureSumRequest(*asked, rows_max=1))
 
 
-class Drawn(NamedTuple):
-    """Draws from a posterior, in the units of the model."""
-
-    theta: Array  # intercept, then coefficients, shape (draws, d + 1)
-    residual_sd: Array  # (draws,)
-    r_hat: float
+Drawn = tuple[Array, Array, float]
+"""Draws from a posterior, in the units of the model: intercept and coefficients, shape ``(draws, d + 1)``, the
+residuals' standard deviation, ``(draws,)``; and R-hat."""
 
 
-def aware(rows: Rows, released: NoisyAggregate, iterations: int, rng: np.random.Generator) -> Drawn:
+def _aware(rows: Rows, released: NoisyAggregate, iterations: int, rng: np.random.Generator) -> Drawn:
     """With the noise in the model."""
     found, diagnosis = mixed(partial(fits.linear, released, rows.prior), iterations, int(rng.integers(2**31)))
     theta = np.concatenate([found.draws[INTERCEPT][..., None], found.draws[COEFFICIENTS]], axis=-1)
-    return Drawn(theta.reshape(-1, theta.shape[-1]), found.draws[RESIDUAL].ravel(), diagnosis.r_hat)
+    return theta.reshape(-1, theta.shape[-1]), found.draws[RESIDUAL].ravel(), diagnosis.r_hat
 
 
-def naive(rows: Rows, released: NoisyAggregate, rng: np.random.Generator) -> Drawn:
+def _naive(rows: Rows, released: NoisyAggregate, iterations: int, rng: np.random.Generator) -> Drawn:
     """The sums taken for exact."""
-    constant = rows.statistic.intercept_bound
-    sds = np.r_[rows.prior.intercept_sd / constant, np.full(_features(rows), rows.prior.coefficient_sd)]
+    constant, d = rows.statistic.intercept_bound, len(rows.statistic.columns) - 1
+    sds = np.r_[rows.prior.intercept_sd / constant, np.full(d, rows.prior.coefficient_sd)]
     found = posterior(statistics_of(released), sds**-2, repair=NEAREST_PSD, noise_in_spread=False)
     draws = rng.multivariate_normal(found.mean, found.cov, size=NAIVE_DRAWS, method="eigh")
-    theta = draws * np.r_[constant, np.ones(_features(rows))]
-    return Drawn(theta, np.full(NAIVE_DRAWS, sqrt(found.residual_variance)), 1.0)
+    return draws * np.r_[constant, np.ones(d)], np.full(NAIVE_DRAWS, sqrt(found.residual_variance)), 1.0
 
 
 def _error(rows: Rows, theta: Array) -> float:
@@ -391,16 +379,16 @@ def _error(rows: Rows, theta: Array) -> float:
         off = rows.tested[:, -1] - theta[0] - rows.tested[:, :-1] @ theta[1:]
         return rows.unit * float(np.sqrt(np.mean(off**2)))
     off = theta - rows.truth
-    return sqrt(RESIDUAL_SD**2 + off[0] ** 2 + float(np.sum((_root().T @ off[1:]) ** 2)))
+    return sqrt(RESIDUAL_SD**2 + off[0] ** 2 + float(np.sum((ROOT.T @ off[1:]) ** 2)))
 
 
-def _covered(rows: Rows, drawn: Drawn, rng: np.random.Generator) -> list[float]:
+def _covered(rows: Rows, theta: Array, residual_sd: Array, rng: np.random.Generator) -> list[float]:
     """Part of the coefficients, or of the targets that are held out, that central intervals hold, by level."""
-    below, truth = drawn.theta, rows.truth
+    below, truth = theta, rows.truth
     if truth is None:
         assert rows.tested is not None, "there are rows to test on"
-        mean = drawn.theta[:, :1] + drawn.theta[:, 1:] @ rows.tested[:, :-1].T
-        below = mean + drawn.residual_sd[:, None] * rng.standard_normal(mean.shape)
+        mean = theta[:, :1] + theta[:, 1:] @ rows.tested[:, :-1].T
+        below = mean + residual_sd[:, None] * rng.standard_normal(mean.shape)
         truth = rows.tested[:, -1]
     place = np.mean(below < truth, axis=0)
     return [float(np.mean(np.abs(place - 0.5) <= level / 2)) for level in LEVELS]

@@ -42,9 +42,10 @@ from inference.models.linear.nodes.observed import NodeStatistics, Prior
 from inference.problem import Array, stream
 from papers.experiment import BAND, Experiment, Result, band, option
 from papers.mcmc2023.fits import split_rhat
+from papers.mcmc2023.paper import BERNSTEIN_SHELDON, FAST, FIXED_S, NORMAL_X
 from papers.mcmc2023.releases import local_round
-from papers.mcmc2023.samplers.sampler import BERNSTEIN_SHELDON, FAST, NORMAL_X, SAMPLED, kernel_of, sample
-from papers.mcmc2023.simulated import complete_rows, inverse_wishart
+from papers.mcmc2023.samplers.sampler import SAMPLERS, Length, kernel_of, sample
+from papers.mcmc2023.simulated import inverse_wishart
 from papers.picture import BLACK, COLOURS, GREY, MARKERS, drawing, legend
 from papers.runner import Check, positive, table
 
@@ -56,7 +57,7 @@ CONFLICT = 1.0
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 NORMAL = "normal"
 JUDGED = (NORMAL_X, NORMAL)
-METHODS = (NORMAL, *SAMPLED, FAST)
+METHODS = (NORMAL, *SAMPLERS, FAST)
 CONSTANT, PRIOR_ROWS, MISSING = 1.0, 4.0, 0.05
 """Where there is an intercept: the constant, k_0 of the features' mean, and the expected share of missing rows."""
 OPTIONS = {"prior_rows": PRIOR_ROWS, "missing": MISSING}
@@ -64,16 +65,8 @@ MIXED, MIXED_SHARE = 1.05, 0.9
 CHAINS = 2
 
 
-class Length(NamedTuple):
-    """Of each chain, as `sampler.sample` has it."""
-
-    warmup: int
-    draws: int
-    thin: int
-
-
 DEFAULT_LENGTH = Length(1000, 1000, 5)
-LENGTHS = {NORMAL: Length(300, 500, 1), "fixed-s": Length(500, 500, 2)}
+LENGTHS = {NORMAL: Length(300, 500), FIXED_S: Length(500, 500, 2)}
 """Of samplers that need less than the others."""
 THIN_OF_NORMAL_X = {0.5: 20, 2.0: 10}
 """At ε where the noise makes its chains crawl."""
@@ -113,7 +106,10 @@ def data_sets(epsilon: float, conflict: bool, square: bool, constant: bool, coun
     observed = tuple(
         local_round(list(rows), bounds, budget, noise.bytes, target_square=square, constant=value) for rows, _ in drawn
     )
-    outside = [_outside(rows) for rows, _ in drawn]
+    outside = [
+        ((np.linalg.norm(rows[..., :-1], axis=-1) > BOUND_X) | (np.abs(rows[..., -1]) > BOUND_Y)).mean()
+        for rows, _ in drawn
+    ]
     return Truths(observed, np.array([values for _, values in drawn]), float(np.mean(outside)))
 
 
@@ -135,9 +131,11 @@ def _rows(rng: np.random.Generator, conflict: bool, constant: bool) -> tuple[Arr
     return rows, np.r_[theta, sigma_y2]
 
 
-def _outside(rows: Array) -> float:
-    """Share of the rows that the bounds change."""
-    return float(((np.linalg.norm(rows[..., :-1], axis=-1) > BOUND_X) | (np.abs(rows[..., -1]) > BOUND_Y)).mean())
+def complete_rows(rng: np.random.Generator, n: int, least: int, missing: float, count: int) -> Array:
+    """How many of n rows have all their values: ``count`` draws of p(m) ∝ exp(-(n - m)/(n missing)), m >= ``least``."""
+    possible = np.arange(least, n + 1)
+    weights = np.exp((possible - n) / (missing * n))
+    return np.asarray(rng.choice(possible, size=count, p=weights / weights.sum()))
 
 
 class Coverage(NamedTuple):
@@ -151,7 +149,6 @@ class Coverage(NamedTuple):
 
     @property
     def is_judged(self) -> bool:
-        """Whether the prior is right, and the sampler exact."""
         return self.cell.method in JUDGED and not self.cell.conflict
 
     def outside(self) -> list[str]:
@@ -188,11 +185,23 @@ class Calibration(Experiment[Cell, list[Coverage]]):
         square = not constant and cell.method == BERNSTEIN_SHELDON
         truths = data_sets(cell.epsilon, cell.conflict, square, constant, self.datasets, self.seed)
         if cell.method == FAST:
-            return {"clipped": truths.clipped, "places": _places_of_fast(truths).tolist(), "mixed": None}
+            # A Gaussian over θ alone, whose distribution function is known; σ_y² is plugged in.
+            crude = fixed_s_fast.crude_sigma_y2(BOUND_Y)
+            found = [fixed_s_fast.posterior(observed, prior(), crude) for observed in truths.observed]
+            mean, sd = np.array([one.mean for one in found]), np.sqrt([np.diag(one.cov) for one in found])
+            exact = ndtr((truths.values[:, :D] - mean) / sd)
+            return {"clipped": truths.clipped, "places": exact.tolist(), "mixed": None}
         length, begun = LENGTHS.get(cell.method, DEFAULT_LENGTH), time.process_time()
         thin = THIN_OF_NORMAL_X.get(cell.epsilon, length.thin) if cell.method == NORMAL_X else length.thin
         length = Length(length.warmup // self.shorter, length.draws // self.shorter, thin)
-        drawn = _by_nuts(truths, length, self.seed) if constant else _by_kernel(cell.method, truths, length, self.seed)
+        if constant:  # by the library's sampler, of one data set after the other
+            how = Options(chains=CHAINS, warmup=length.warmup, draws=length.draws, seed=self.seed)
+            each = [nodes.sample(observed, prior(True), how, **OPTIONS).draws for observed in truths.observed]
+            drawn = {name: np.stack([one[name] for one in each]) for name in ("theta", "sigma_y2")}
+        else:
+            kernel = kernel_of(cell.method, truths.observed[0])
+            long = length._asdict()
+            drawn = sample(kernel, truths.observed, prior(), chains=CHAINS, seed=self.seed, **long).draws
         draws = np.concatenate([drawn["theta"], drawn["sigma_y2"][..., None]], axis=-1)
         places = (np.sum(draws < truths.values[:, None, None, :], axis=(1, 2)) + 0.5) / (CHAINS * length.draws + 1)
         return {
@@ -268,28 +277,6 @@ class Calibration(Experiment[Cell, list[Coverage]]):
                 axes.set(title=f"{one.cell.method}, {words}", xlabel="nominal in %", xticks=ticks)
                 _draw_cell(axes, one, self.epsilons.index(one.cell.epsilon))
             legend(panels)
-
-
-def _by_kernel(method: str, truths: Truths, length: Length, seed: int) -> dict[str, Array]:
-    """Draws of a sampler of the paper, for all data sets at once."""
-    kernel = kernel_of(method, truths.observed[0])
-    return sample(kernel, truths.observed, prior(), chains=CHAINS, seed=seed, **length._asdict()).draws
-
-
-def _by_nuts(truths: Truths, length: Length, seed: int) -> dict[str, Array]:
-    """Draws of the library's sampler, of one data set after the other."""
-    how = Options(chains=CHAINS, warmup=length.warmup, draws=length.draws, seed=seed)
-    found = [nodes.sample(observed, prior(True), how, **OPTIONS).draws for observed in truths.observed]
-    return {name: np.stack([one[name] for one in found]) for name in ("theta", "sigma_y2")}
-
-
-def _places_of_fast(truths: Truths) -> Array:
-    """A Gaussian over θ alone, whose distribution function is known; σ_y² is plugged in."""
-
-    crude = fixed_s_fast.crude_sigma_y2(BOUND_Y)
-    found = [fixed_s_fast.posterior(observed, prior(), crude) for observed in truths.observed]
-    mean, sd = np.array([one.mean for one in found]), np.sqrt([np.diag(one.cov) for one in found])
-    return np.asarray(ndtr((truths.values[:, :D] - mean) / sd))
 
 
 def _draw_cell(axes: Any, one: Coverage, place: int) -> None:

@@ -16,7 +16,7 @@ figure says too much, in their favour.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,6 +43,7 @@ from papers.mcmc2023 import releases
 from papers.mcmc2023.data import Statistics
 from papers.mcmc2023.samplers import normal_x
 from papers.mcmc2023.samplers import sampler as kernels
+from papers.mcmc2023.samplers.sampler import Length
 from papers.mcmc2023.simulated import population
 from papers.picture import COLOURS, MARKERS, drawing
 from papers.runner import Check, table
@@ -55,17 +56,7 @@ ASKED = (5, 10)  # d and J of what must be shown
 WANTED = {TEXTBOOK: 2.0, NORMAL_X: 5.0, BLACKJAX: 0.5}
 """How many times as many effective samples per second the library gives there, at least, in the median of repeats."""
 Draws = Mapping[str, Array]
-
-
-class Effort(NamedTuple):
-    """Iterations of each chain: warm-up, and one kept draw for every `thin` after it."""
-
-    warmup: int
-    draws: int
-    thin: int = 1
-
-
-NUTS, GIBBS = Effort(500, 500), Effort(10_000, 2000, 5)
+NUTS, GIBBS = Length(500, 500), Length(10_000, 2000, 5)
 
 
 class Cell(NamedTuple):
@@ -110,33 +101,31 @@ def textbook(data: Mapping[str, Any]) -> None:
     numpyro.sample("noisy z", dist.MultivariateNormal(S @ theta, V).to_event(1), obs=observed.z)
 
 
-def _by_library(observed: NodeStatistics, prior: Prior, effort: Effort) -> Callable[[int], Draws]:
-    data = {"observed": observed, "prior": prior, "frame": library.frame(observed, prior)}
-    how: Any = {"chains": CHAINS, "warmup": effort.warmup, "draws": effort.draws, "keep": NAMES}
-    how |= {"dense": False, "target": nodes.TARGET}
-    return lambda seed: nuts.sample(library.NodeRegression(False), data, seed=seed, **how).draws
+def _run_of(method: str, observed: NodeStatistics, prior: Prior, length: Length) -> Callable[[int], Draws]:
+    """Draws by a method, of a seed."""
+    how: Any = {"chains": CHAINS, "warmup": length.warmup, "draws": length.draws, "keep": NAMES}
+    data: dict[str, Any] = {"observed": observed, "prior": prior}
+    if method == BLACKJAX:
+        return _by_blackjax(observed, prior, length)
+    if method == LIBRARY:
+        data["frame"] = library.frame(observed, prior)
+        how |= {"dense": False, "target": nodes.TARGET}
+        return lambda seed: nuts.sample(library.NodeRegression(False), data, seed=seed, **how).draws
+    if method == TEXTBOOK:
+        scales = np.maximum(observed.n, 1.0)[:, None, None] * np.asarray(prior.Lambda) / prior.kappa
+        start = {"L": np.linalg.cholesky(scales), "precision": np.linalg.inv(prior.Lambda) * prior.kappa}
+        return lambda seed: nuts.sample(textbook, data, start, seed=seed, **how).draws
 
-
-def _by_textbook(observed: NodeStatistics, prior: Prior, effort: Effort) -> Callable[[int], Draws]:
-    data = {"observed": observed, "prior": prior}
-    start = {
-        "L": np.linalg.cholesky(np.maximum(observed.n, 1.0)[:, None, None] * np.asarray(prior.Lambda) / prior.kappa),
-        "precision": np.linalg.inv(prior.Lambda) * prior.kappa,
-    }
-    how: Any = {"chains": CHAINS, "warmup": effort.warmup, "draws": effort.draws, "keep": NAMES}
-    return lambda seed: nuts.sample(textbook, data, start, seed=seed, **how).draws
-
-
-def _by_normal_x(observed: NodeStatistics, prior: Prior, effort: Effort) -> Callable[[int], Draws]:
     def run(seed: int) -> Draws:
-        how = {"chains": CHAINS, "seed": seed, "names": NAMES, **effort._asdict()}
-        made = kernels.sample(normal_x.kernel(), observed, prior, **how)
+        made = kernels.sample(
+            normal_x.kernel(), observed, prior, chains=CHAINS, seed=seed, names=NAMES, **length._asdict()
+        )
         return {name: array[0] for name, array in made.draws.items()}
 
     return run
 
 
-def _by_blackjax(observed: NodeStatistics, prior: Prior, effort: Effort) -> Callable[[int], Draws]:
+def _by_blackjax(observed: NodeStatistics, prior: Prior, length: Length) -> Callable[[int], Draws]:
     import blackjax  # type: ignore[import-not-found]  # no dependency
 
     model = library.NodeRegression(False)
@@ -155,7 +144,7 @@ def _by_blackjax(observed: NodeStatistics, prior: Prior, effort: Effort) -> Call
             return -potential_energy(model, (data,), {}, z)
 
         adapted = blackjax.window_adaptation(blackjax.nuts, density, target_acceptance_rate=nodes.TARGET)
-        (state, tuned), _ = adapted.run(warm, z, num_steps=effort.warmup)
+        (state, tuned), _ = adapted.run(warm, z, num_steps=length.warmup)
         move = blackjax.nuts(density, **tuned).step
 
         def step(state: Any, key: Any) -> Any:
@@ -163,7 +152,7 @@ def _by_blackjax(observed: NodeStatistics, prior: Prior, effort: Effort) -> Call
             found = constrain_fn(model, (data,), {}, state.position, return_deterministic=True)
             return state, {name: found[name] for name in NAMES}
 
-        return jax.lax.scan(step, state, jax.random.split(walk, effort.draws))[1]
+        return jax.lax.scan(step, state, jax.random.split(walk, length.draws))[1]
 
     chains = jax.jit(jax.vmap(chain, in_axes=(0, None)))
 
@@ -173,9 +162,6 @@ def _by_blackjax(observed: NodeStatistics, prior: Prior, effort: Effort) -> Call
             return {name: np.asarray(array) for name, array in found.items()}
 
     return run
-
-
-_RUNS = {LIBRARY: _by_library, BLACKJAX: _by_blackjax, TEXTBOOK: _by_textbook, NORMAL_X: _by_normal_x}
 
 
 def _diagnosed(values: Draws) -> dict[str, Any]:
@@ -208,15 +194,21 @@ class Rates(NamedTuple):
     ess: float  # the smallest
 
 
-class Found(NamedTuple):
-    """All runs, and what they come to by setting and sampler."""
-
-    runs: dict[Cell, Result]
-    rates: dict[tuple[str, str], Rates]
+def rates_of(found: Mapping[Cell, Result]) -> dict[tuple[str, str], Rates]:
+    """By setting and sampler."""
+    grouped: dict[tuple[str, str], list[Result]] = {}
+    for cell, result in found.items():
+        grouped.setdefault((cell.setting, cell.method), []).append(result)
+    rates = {}
+    for key, runs in grouped.items():
+        least = [min(run["ess"].values()) for run in runs]
+        each = [ess / run["seconds"] for ess, run in zip(least, runs, strict=True)]
+        rates[key] = Rates(each, max(run["r_hat"] for run in runs), min(least))
+    return rates
 
 
 @dataclass(frozen=True, kw_only=True)
-class Efficiency(Experiment[Cell, Found]):
+class Efficiency(Experiment[Cell, dict[Cell, Result]]):
     """Effective samples per second of the library's sampler of node releases, and of others of its posterior.
 
     Some 10 minutes on one core. Beside it are the model as a textbook writes it, MCMC-normalX, and BlackJAX where it is
@@ -240,9 +232,9 @@ class Efficiency(Experiment[Cell, Found]):
         return [Cell(*one, repeat, m) for repeat in range(self.repeats) for one in self.problems for m in METHODS]
 
     def work(self, cell: Cell) -> Result:
-        effort = GIBBS if cell.method == NORMAL_X else NUTS
-        effort = Effort(effort.warmup // self.shorter, effort.draws // self.shorter, effort.thin)
-        run = _RUNS[cell.method](*problem(cell, self.seed), effort)
+        length = GIBBS if cell.method == NORMAL_X else NUTS
+        length = Length(length.warmup // self.shorter, length.draws // self.shorter, length.thin)
+        run = _run_of(cell.method, *problem(cell, self.seed), length)
         run(self.seed)  # compiles
         began = time.process_time()
         draws = run(self.seed)
@@ -250,54 +242,42 @@ class Efficiency(Experiment[Cell, Found]):
         theta = draws["theta"]
         return told | {"mean": theta.mean(axis=(0, 1)).tolist(), "sd": theta.std(axis=(0, 1)).tolist()}
 
-    def gather(self, cells: Sequence[Cell], results: Sequence[Result]) -> Found:
-        grouped: dict[tuple[str, str], list[Result]] = {}
-        for cell, result in zip(cells, results, strict=True):
-            grouped.setdefault((cell.setting, cell.method), []).append(result)
-        rates = {}
-        for key, runs in grouped.items():
-            least = [min(run["ess"].values()) for run in runs]
-            each = [ess / run["seconds"] for ess, run in zip(least, runs, strict=True)]
-            rates[key] = Rates(each, max(run["r_hat"] for run in runs), min(least))
-        return Found(dict(zip(cells, results, strict=True)), rates)
-
-    def notes(self, found: Found) -> dict[str, Any]:
+    def notes(self, found: Mapping[Cell, Result]) -> dict[str, Any]:
         return {"chains": CHAINS, "nuts": NUTS, "gibbs": GIBBS}
 
-    def tables(self, found: Found) -> Iterator[Table]:
+    def tables(self, found: Mapping[Cell, Result]) -> Iterator[Table]:
         heads = ("problem", "sampler", "median", "range", "R̂", "least ESS")
         shown = table("effective samples per processor second", *heads)
-        for key, one in found.rates.items():
+        for key, one in rates_of(found).items():
             spread = f"{min(one.rates):.3g} to {max(one.rates):.3g}"
             shown.add_row(*key, f"{np.median(one.rates):.3g}", spread, f"{one.r_hat:.3f}", f"{one.ess:.0f}")
         yield shown
 
-    def checks(self, found: Found) -> Iterator[Check]:
-        own = {cell[:-1]: run for cell, run in found.runs.items() if cell.method == LIBRARY}
+    def checks(self, found: Mapping[Cell, Result]) -> Iterator[Check]:
+        own, rates = {cell[:-1]: run for cell, run in found.items() if cell.method == LIBRARY}, rates_of(found)
         worst = max(run["r_hat"] for run in own.values())
         yield Check("the library's chains have mixed", "R̂ at most 1.02", f"{worst:.4f}", worst <= 1.02)
-        beside = [(own[cell[:-1]], run) for cell, run in found.runs.items() if cell.method != LIBRARY]
+        beside = [(own[cell[:-1]], run) for cell, run in found.items() if cell.method != LIBRARY]
         apart = max((disagreement(*both) for both in beside if both[1]["r_hat"] < 1.01), default=0.0)
         yield Check("samplers that have mixed agree on θ", "within 5 standard errors", f"{apart:.2f}", apart < 5)
         for method in METHODS[1:]:
             ratios = [
                 rate / other
-                for (setting, name), one in found.rates.items()
-                if name == LIBRARY and setting.startswith("d = 5, J = 10") and (setting, method) in found.rates
-                for rate, other in zip(one.rates, found.rates[setting, method].rates, strict=True)
+                for (setting, name), one in rates.items()
+                if name == LIBRARY and setting.startswith("d = 5, J = 10") and (setting, method) in rates
+                for rate, other in zip(one.rates, rates[setting, method].rates, strict=True)
             ]
             if ratios:
                 least, asked = float(np.median(ratios)), f"{WANTED[method]:g} times at d = {ASKED[0]}, J = {ASKED[1]}"
                 yield Check(f"ESS per second beside {method}", asked, f"{least:.2f}", least >= WANTED[method])
 
-    def draw(self, found: Found, path: Path) -> None:
-        settings = list(dict.fromkeys(setting for setting, _ in found.rates))
+    def draw(self, found: Mapping[Cell, Result], path: Path) -> None:
+        rates = rates_of(found)
+        settings = list(dict.fromkeys(setting for setting, _ in rates))
         with drawing(path, size=(7.0, 3.6), title="effective samples per processor second") as panels:
             axes = panels[0, 0]
             for place, method in enumerate(METHODS):
-                own = {
-                    settings.index(s): float(np.median(one.rates)) for (s, m), one in found.rates.items() if m == method
-                }
+                own = {settings.index(s): float(np.median(one.rates)) for (s, m), one in rates.items() if m == method}
                 axes.plot(list(own), list(own.values()), MARKERS[place], color=COLOURS[place], label=method)
             axes.set(yscale="log", xticks=range(len(settings)))
             axes.set_xticklabels([one.replace(", n", "\nn") for one in settings], fontsize=6)

@@ -31,13 +31,10 @@ from inference.models.linear.nodes.observed import NodeStatistics, Prior
 from inference.problem import Array
 from papers.experiment import C, Experiment, F, option
 from papers.mcmc2023.data import SETTINGS
-from papers.mcmc2023.paper import BERNSTEIN_SHELDON, FIXED_S, ITERATIONS, NORMAL_X
-from papers.mcmc2023.samplers import bernstein_sheldon
+from papers.mcmc2023.paper import BERNSTEIN_SHELDON, FAST, FIXED_S, ITERATIONS, NORMAL_X
 from papers.mcmc2023.samplers.kernel import ADAPT_FROM, Kernel, Schedule
-from papers.mcmc2023.samplers.sampler import kernel_of, sample
+from papers.mcmc2023.samplers.sampler import SAMPLERS, kernel_of, sample
 
-_NAMES = {NORMAL_X: "normal-x", FIXED_S: "fixed-s", BERNSTEIN_SHELDON: "bernstein-sheldon"}
-SAMPLERS = tuple(_NAMES)
 COSTS = {BERNSTEIN_SHELDON: 20.0, NORMAL_X: 1.0, FIXED_S: 0.3}
 """Of an iteration, roughly, for the order of the work."""
 ITERATIONS_LEAST = 8
@@ -77,39 +74,47 @@ class DistributedExperiment(Experiment[C, F]):
 
 
 def cost(method: str, iterations: int, nodes: int, d: int) -> float:
-    """Of a cell, roughly."""
     return COSTS.get(method, 0.0) * iterations * nodes * (4 + d) ** 2
 
 
 def named(setting: str, what: str, nodes: int, method: str, iterations: int) -> str:
-    """A cell's text."""
     return f"{setting}, {what}, J = {nodes}, {method}" + (f", {iterations} iterations" if iterations else "")
 
 
-class Sampled(NamedTuple):
-    """Of R repeats: draws of θ after warm-up, shape ``(R, draws, d)``, and what there is to say of the run."""
+class Fits(NamedTuple):
+    """What a method found on R problems."""
 
-    theta: Array
-    report: dict[str, Any]
+    mean: Array  # of θ's posterior, or its estimate, (R, d)
+    theta: Array | None  # draws of it after warm-up, (R, draws, d), of a sampler
+    cov: Array | None  # of θ in closed form, (R, d, d), where there is one
+    report: dict[str, Any]  # of the sampler
 
 
-def sampled(
+def fitted(
     method: str,
     problems: Sequence[NodeStatistics],
-    prior: Prior | Sequence[Prior],
+    priors: Sequence[Prior],
+    bounds_y: Sequence[float],
     iterations: int,
     seed: int,
-    bound_y: float | None = None,
-) -> Sampled:
-    """One chain for each problem, of which the first half is warm-up.
+    *,
+    as_published: bool,
+) -> Fits:
+    """Bayes-fixedS-fast, or one chain of a sampler for each problem, of which the first half is warm-up.
 
     Args:
-        method: one of `SAMPLERS`. bound_y: ‖Y‖ for the sampler as published; None for the library's defaults.
+        bounds_y: ‖Y‖ of each problem.
     """
-    half = iterations // 2
-    kernel = _kernel(method, problems, iterations, bound_y)
-    chains = sample(kernel, problems, prior, chains=1, warmup=half, draws=iterations - half, seed=seed)
-    rhats = split_rhat(chains.draws["theta"]).max(axis=1)
+    if method == FAST:
+        rule = fixed_s_fast.VARIANCE if as_published else fixed_s_fast.SD
+        sigma_y2 = [fixed_s_fast.crude_sigma_y2(bound, rule) for bound in bounds_y]
+        exact = [fixed_s_fast.posterior(*one) for one in zip(problems, priors, sigma_y2, strict=True)]
+        return Fits(np.stack([one.mean for one in exact]), None, np.stack([one.cov for one in exact]), {})
+    half, kernel = iterations // 2, kernel_of(method, problems, bounds_y[0] / 3 if as_published else None)
+    if as_published and method == NORMAL_X:
+        kernel = adapted_as_published(kernel, iterations // 10)
+    chains = sample(kernel, problems, priors, chains=1, warmup=half, draws=iterations - half, seed=seed)
+    rhats, theta = split_rhat(chains.draws["theta"]).max(axis=1), chains.draws["theta"][:, 0]
     report = {
         "iterations": iterations,
         "seconds": round(chains.seconds, 2),
@@ -119,7 +124,7 @@ def sampled(
         "split_rhat_max": round(float(rhats.max()), 4),
         "sigma_y2": round(float(chains.draws["sigma_y2"].mean()), 6),
     }
-    return Sampled(chains.draws["theta"][:, 0], report)
+    return Fits(theta.mean(axis=1), theta, None, report)
 
 
 def split_rhat(draws: Array) -> Array:
@@ -133,17 +138,6 @@ def split_rhat(draws: Array) -> Array:
     within = halves.var(axis=2, ddof=1).mean(axis=1)
     between = halves.mean(axis=2).var(axis=1, ddof=1)
     return np.asarray(np.sqrt((half - 1) / half + between / np.maximum(within, 1e-300)))
-
-
-def _kernel(method: str, problems: Sequence[NodeStatistics], iterations: int, bound_y: float | None) -> Kernel:
-    name, options = _NAMES[method], {}
-    if bound_y is not None:
-        options = {"ridge": 1.0, "sigma_y2_start": bound_y / 3, "sigma_y2_step": 0.1}
-        if method == BERNSTEIN_SHELDON:
-            options = {**bernstein_sheldon.PUBLISHED, "sigma_y2_start": bound_y / 3}
-        elif method == NORMAL_X:
-            return adapted_as_published(kernel_of(name, problems, **options, target=0.1), iterations // 10)
-    return kernel_of(name, problems, **options)
 
 
 @cache
@@ -160,9 +154,3 @@ def adapted_as_published(kernel: Kernel, first: int) -> Kernel:
         return kernel.step(key, state, observed, prior, late)
 
     return kernel._replace(step=step)
-
-
-def fast(problems: Sequence[NodeStatistics], priors: Sequence[Prior], sigma_y2: Sequence[float]) -> tuple[Array, Array]:
-    """Means (R, d) and covariances (R, d, d) of Bayes-fixedS-fast."""
-    found = [fixed_s_fast.posterior(*one) for one in zip(problems, priors, sigma_y2, strict=True)]
-    return np.stack([one.mean for one in found]), np.stack([one.cov for one in found])

@@ -27,8 +27,7 @@ than the share `STILL` of the chains; and the correlation of start and end says 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -81,12 +80,10 @@ class Verdict(NamedTuple):
 
     @property
     def worst(self) -> tuple[str, str]:
-        """Test function and test of the smallest p-value."""
         return min(self.p, key=lambda test: self.p[test])
 
     @property
     def still(self) -> list[str]:
-        """Test functions that do not move."""
         return [name for name, share in self.unmoved.items() if share > STILL]
 
     @property
@@ -117,10 +114,13 @@ def successive(subject: Subject) -> Advance:
     def step(carry: tuple[Any, Any, Any], move: Moves) -> tuple[tuple[Any, Any, Any], Any]:
         position, observed, number = carry
         tuned, moved = jax.random.split(move.keys)
-        with _called_with(number):
+        _variant.append(number)
+        try:
             state = subject.enter(kernel.init(tuned, observed, prior), position, observed, prior)
             state, info = kernel.step(moved, state, observed, prior, Schedule(jnp.asarray(1), jnp.asarray(0)))
             position = {**position, **subject.leave(state)}
+        finally:
+            _variant.pop()
         return (position, subject.renew(move.normals, position, observed), number), info.acceptance
 
     def chain(moves: Moves, position: Position, observed: NodeStatistics, number: Any) -> tuple[Any, Any, Any]:
@@ -143,15 +143,6 @@ def successive(subject: Subject) -> Advance:
 
 
 _variant: list[Any] = []
-
-
-@contextmanager
-def _called_with(number: Any) -> Iterator[None]:
-    _variant.append(number)
-    try:
-        yield
-    finally:
-        _variant.pop()
 
 
 def variant() -> Any:
@@ -195,15 +186,9 @@ def compared(start: Array, end: Array, reference: Array) -> tuple[dict[str, floa
         return {"finite": 0.0}, 0.0
     ordered = np.sort(reference)
     before, after = ((np.searchsorted(ordered, values) + 0.5) / (len(ordered) + 1) for values in (start, end))
-    p = {
-        "location": _paired(after - before),
-        "spread": _paired((after - 0.5) ** 2 - (before - 0.5) ** 2),
-        "law": float(ks_2samp(end, reference, method="asymp").pvalue),
-    }
+    p, moved = {}, {"location": after - before, "spread": (after - 0.5) ** 2 - (before - 0.5) ** 2}
+    for test, differences in moved.items():  # two-sided, that their mean is zero; 1 where nothing has moved at all
+        sd, root = float(differences.std(ddof=1)), np.sqrt(len(differences))
+        p[test] = 1.0 if sd == 0 else float(2 * norm.sf(abs(differences.mean()) / sd * root))
+    p["law"] = float(ks_2samp(end, reference, method="asymp").pvalue)
     return p, float(np.corrcoef(before, after)[0, 1])
-
-
-def _paired(differences: Array) -> float:
-    """Two-sided p-value that independent differences have mean zero; 1 where nothing has moved at all."""
-    spread = float(differences.std(ddof=1))
-    return 1.0 if spread == 0 else float(2 * norm.sf(abs(differences.mean()) / spread * np.sqrt(len(differences))))

@@ -197,7 +197,6 @@ class Rounds:
 
     @property
     def budget(self) -> Budget:
-        """Of both rounds."""
         return Budget(self.epsilon, self.rows.delta)
 
     def means(self) -> Array:

@@ -116,11 +116,6 @@ def enter_normal_x(state: Any, position: Position, observed: NodeStatistics, pri
     )
 
 
-def enter_fixed_s(state: Any, position: Position, observed: NodeStatistics, prior: Prior) -> Any:
-    """MCMC-fixedS's: all else follows from the data and is `init`'s."""
-    return state._replace(theta=position["theta"], sigma_y2=position["sigma_y2"])
-
-
 def normal_x(kernel: Kernel, regime: Regime) -> Subject:
     """Figure 1 of the paper: for every sampler of the posterior of MCMC-normalX."""
     prior, d = prior_of(regime.d), regime.d
@@ -149,8 +144,11 @@ def fixed_s(kernel: Kernel, regime: Regime) -> Subject:
     def renew(normals: Any, position: Position, observed: NodeStatistics) -> NodeStatistics:
         return observed._replace(z=_new_z(normals, position, observed))
 
+    def enter(state: Any, position: Position, observed: NodeStatistics, prior: Prior) -> Any:
+        return state._replace(theta=position["theta"], sigma_y2=position["sigma_y2"])  # all else is `init`'s
+
     normals = len(regime.n) * regime.d
-    return Subject(kernel, prior, draw, renew, normals, enter_fixed_s, kernel.draw, _functions_of_regression)
+    return Subject(kernel, prior, draw, renew, normals, enter, kernel.draw, _functions_of_regression)
 
 
 def intercept(regime: Regime) -> Subject:
@@ -227,7 +225,7 @@ def _subject_of_nuts(regime: Regime, prior: Prior, draw: Any, normals: int, func
         names = ("theta", "sigma_y2", "Sigma_x", "S", *(("mu_x",) if constant else ()))
         return {name: found[name] for name in names}
 
-    kernel = Kernel("normal", lambda key, observed, prior: key, step, leave)
+    kernel = Kernel(lambda key, observed, prior: key, step, leave)
     return Subject(kernel, prior, draw, _new_statistics, normals, enter, leave, functions)
 
 
@@ -362,13 +360,12 @@ def _functions_of_intercept(position: Position, observed: NodeStatistics) -> dic
 
 
 def _scaled(matrices: Array) -> Array:
-    """First row's last entry as a correlation."""
     return np.asarray(matrices[:, 0, -1] / np.sqrt(matrices[:, 0, 0] * matrices[:, -1, -1]))
 
 
 SAMPLERS: Mapping[str, Callable[[Regime], Subject]] = {
     "normal-x": lambda regime: normal_x(normal_x_kernel.kernel(), regime),
-    "normal-x, published walk": lambda regime: normal_x(normal_x_kernel.kernel(sigma_y2_step=0.1), regime),
+    "normal-x, published walk": lambda regime: normal_x(normal_x_kernel.kernel(published=1.0), regime),
     "normal": nuts_of_normal_x,
     "fixed-s": lambda regime: fixed_s(fixed_s_kernel.kernel(), regime),
     "normal, with a constant": intercept,

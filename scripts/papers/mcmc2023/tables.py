@@ -19,16 +19,16 @@ from rich.table import Table
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least
 from inference.bounds import PUBLISHED_WITH_ROWS
-from inference.models.linear.nodes.fixed_s_fast import SD, VARIANCE, crude_sigma_y2
 from inference.models.linear.nodes.observed import NodeStatistics, Prior, nodes_of, prior_of
 from inference.problem import Array, stream
 from papers import picture
-from papers.experiment import Result, data_option, joint_interval, noted, option
+from papers.experiment import Estimate, Result, data_option, joint_interval, noted, option
 from papers.mcmc2023 import data, fits, paper, releases
 from papers.mcmc2023.data import AIR_QUALITY, BIKE, DATA_SETS, POWER_PLANT, PUBLISHED, REAL, ROAD, VALID
 from papers.mcmc2023.data import Statistics as Sums
-from papers.mcmc2023.fits import SAMPLERS, DistributedExperiment
-from papers.mcmc2023.paper import ADASSP, BERNSTEIN_SHELDON, FAST, METHODS, NODES, REPEATS, STYLES, TABLES, Printed
+from papers.mcmc2023.fits import DistributedExperiment
+from papers.mcmc2023.paper import ADASSP, BERNSTEIN_SHELDON, FAST, METHODS, NODES, REPEATS, STYLES, TABLES
+from papers.mcmc2023.samplers.sampler import SAMPLERS
 from papers.runner import Check, table
 
 EPSILON = 1.0
@@ -40,7 +40,7 @@ _TITLES = {
     PUBLISHED: "as published, NOT private as claimed: mean squared error of predictions",
     VALID: "valid: mean squared error of predictions, in the published unit of the target",
 }
-_ROAD_SAID = "3droad could not be had: rows of its number and width are simulated in its place."
+_ROAD_NOTE = "3droad could not be had: rows of its number and width are simulated in its place."
 DIGITS = 4
 _REACH = 0.36  # of a panel's J, to both sides
 _ASIDE = 0.35  # of a method's width: the paper's beside ours
@@ -61,11 +61,7 @@ class Cell(NamedTuple):
 
     @property
     def key(self) -> tuple[str, int, str]:
-        """As in the paper's tables."""
         return self.name, self.nodes, self.method
-
-
-Released = tuple[NodeStatistics, Prior]
 
 
 class Case(NamedTuple):
@@ -78,7 +74,7 @@ class Case(NamedTuple):
     bound_y: float
     epsilon: float  # epsilon, delta: what S and z may cost
     delta: float
-    released: Released | None  # what the nodes released and the prior, for the methods that learn from it
+    released: tuple[NodeStatistics, Prior] | None  # and the prior, for the methods that learn from it
 
     def error(self, theta: Array) -> float:
         """Mean squared error of predictions, in published units."""
@@ -95,18 +91,13 @@ class Found:
     low: float
     high: float
 
-    @property
-    def printed(self) -> Printed | None:
-        """What the paper has there."""
-        return TABLES.get(self.cell.key) if self.cell.setting == PUBLISHED else None
-
     def __str__(self) -> str:
         if self.cell.method in (ZERO, NON_PRIVATE) and self.cell.setting == PUBLISHED:
             return f"{self.mean:.4f}"
         return _words(self)
 
 
-def _words(one: Found | Printed) -> str:
+def _words(one: Found | Estimate) -> str:
     return f"{one.mean:.4f} [{one.low:.4f}, {one.high:.4f}]"
 
 
@@ -151,9 +142,9 @@ class Tables(DistributedExperiment[Cell, list[Found]]):
     def work(self, cell: Cell) -> Result:
         began = time.perf_counter()
         cases = list((self._published if cell.setting == PUBLISHED else self._valid)(cell))
-        theta, report = self._estimates(cell, cases)
-        errors = [case.error(one) for case, one in zip(cases, theta, strict=True)]
-        return {"errors": errors, **report, "wall_seconds": round(time.perf_counter() - began, 2)}
+        found = self._fitted(cell, cases)
+        errors = [case.error(theta) for case, theta in zip(cases, found.mean, strict=True)]
+        return {"errors": errors, **found.report, "wall_seconds": round(time.perf_counter() - began, 2)}
 
     def _published(self, cell: Cell) -> Iterator[Case]:
         rows = data.published(cell.name, self.data)
@@ -182,25 +173,24 @@ class Tables(DistributedExperiment[Cell, list[Found]]):
             bound_y = 1 + abs(float(means[-1]))
             yield Case(learnt, test, rows.unit, rows.radius, bound_y, left, rows.delta, told)
 
-    def _estimates(self, cell: Cell, cases: list[Case]) -> tuple[Array, dict[str, Any]]:
-        """θ of all repeats, shape ``(R, d)``, and a report."""
-        first, is_published = cases[0], cell.setting == PUBLISHED
-        if cell.method == ZERO:
-            return np.zeros((len(cases), first.learnt.z.shape[1])), {}
-        if cell.method == NON_PRIVATE:
-            exact = (np.linalg.solve(case.learnt.S.sum(axis=0), case.learnt.z.sum(axis=0)) for case in cases)
-            return np.stack(list(exact)), {}
-        if cell.method == ADASSP:
-            rng = stream(self.seed, f"distributed/adaSSP/{cell.setting}/{cell.name}/{cell.nodes}")
-            each = ((c.learnt, c.bound_x, c.bound_y, is_published, c.epsilon, c.delta, rng) for c in cases)
-            return np.stack([releases.adassp_estimate(*one) for one in each]), {}
-        problems, priors = zip(*(case.released for case in cases if case.released is not None), strict=True)
-        if cell.method == FAST:
-            sigma_y2 = [crude_sigma_y2(case.bound_y, VARIANCE if is_published else SD) for case in cases]
-            return fits.fast(problems, priors, sigma_y2)[0], {}
-        bound_y = first.bound_y if is_published else None
-        found = fits.sampled(cell.method, problems, priors, cell.iterations, self.seed, bound_y)
-        return found.theta.mean(axis=1), found.report
+    def _fitted(self, cell: Cell, cases: list[Case]) -> fits.Fits:
+        is_published, closed = cell.setting == PUBLISHED, list[Array]()
+        if cell.method in (*SAMPLERS, FAST):
+            problems, priors = zip(*(case.released for case in cases if case.released is not None), strict=True)
+            bounds_y = [case.bound_y for case in cases]
+            return fits.fitted(
+                cell.method, problems, priors, bounds_y, cell.iterations, self.seed, as_published=is_published
+            )
+        rng = stream(self.seed, f"distributed/adaSSP/{cell.setting}/{cell.name}/{cell.nodes}")
+        for case in cases:
+            if cell.method == ADASSP:
+                known = (case.bound_x, case.bound_y, is_published, case.epsilon, case.delta, rng)
+                closed.append(releases.adassp_estimate(case.learnt, *known))
+            elif cell.method == NON_PRIVATE:
+                closed.append(np.linalg.solve(case.learnt.S.sum(axis=0), case.learnt.z.sum(axis=0)))
+            else:
+                closed.append(np.zeros(case.learnt.z.shape[1]))
+        return fits.Fits(np.stack(closed), None, None, {})
 
     def gather(self, cells: Sequence[Cell], results: Sequence[Result]) -> list[Found]:
         both = zip(cells, results, strict=True)
@@ -214,7 +204,7 @@ class Tables(DistributedExperiment[Cell, list[Found]]):
             "means_share": releases.MEANS_SHARE,
             "interval": "90 %, Student's t over repeats",
             "chains": "one for each repeat, half of its iterations warm-up; all repeats in one call",
-            "3droad": _ROAD_SAID,
+            "3droad": _ROAD_NOTE,
             "not_private_because": {BIKE: [PUBLISHED_WITH_ROWS]},
         }
 
@@ -231,7 +221,7 @@ class Tables(DistributedExperiment[Cell, list[Found]]):
                     if setting == PUBLISHED:
                         words = (_words(TABLES[key]) if key in TABLES else "" for key in keys)
                         shown.add_row("  the paper", *words, style="dim")
-            yield noted(shown, _ROAD_SAID) if any(name == ROAD for name, *_ in own) else shown
+            yield noted(shown, _ROAD_NOTE) if any(name == ROAD for name, *_ in own) else shown
 
     def checks(self, found: Sequence[Found]) -> Iterator[Check]:
         published, valid = ({o.cell.key: o for o in found if o.cell.setting == s} for s in (PUBLISHED, VALID))
@@ -239,7 +229,10 @@ class Tables(DistributedExperiment[Cell, list[Found]]):
             keys = [(name, nodes, method) for name in REAL for nodes in NODES if (name, nodes, method) in published]
             if keys:
                 missed = [key for key in keys if not is_near(published[key].mean, TABLES[key])]
-                words = [f"{len(keys) - len(missed)} of {len(keys)}", *(_miss(published[key]) for key in missed)]
+                words = [f"{len(keys) - len(missed)} of {len(keys)}"]
+                for name, J, _ in missed:
+                    mean, (low, high) = published[name, J, method].mean, widened(TABLES[name, J, method])
+                    words.append(f"{name}, J = {J}: {mean:.4f}, asked {low:.4f} to {high:.4f}")
                 asked = "means in Table 2's intervals, widened by their width at both ends"
                 yield Check(f"{method}, as published", asked, "; ".join(words), not missed)
         posteriors = (*SAMPLERS, FAST)
@@ -273,21 +266,15 @@ class Tables(DistributedExperiment[Cell, list[Found]]):
             picture.legend(panels)
 
 
-def is_near(mean: float, printed: Printed) -> bool:
+def is_near(mean: float, printed: Estimate) -> bool:
     """Whether a mean, rounded as printed, lies in the printed interval or within its width of it."""
     low, high = widened(printed)
     return low <= round(mean, DIGITS) <= high
 
 
-def widened(printed: Printed) -> tuple[float, float]:
-    """The printed interval with its width added at both ends."""
+def widened(printed: Estimate) -> tuple[float, float]:
     width = printed.high - printed.low
     return round(printed.low - width, DIGITS), round(printed.high + width, DIGITS)
-
-
-def _miss(one: Found) -> str:
-    low, high = widened(TABLES[one.cell.key])
-    return f"{one.cell.name}, J = {one.cell.nodes}: {one.mean:.4f}, asked {low:.4f} to {high:.4f}"
 
 
 def _panel(axes: Any, found: Sequence[Found]) -> None:
@@ -299,8 +286,8 @@ def _panel(axes: Any, found: Sequence[Found]) -> None:
         own = [one for one in found if one.cell.method == method]
         x = [nodes.index(one.cell.nodes) - _REACH + width * (place + 0.5) for one in own]
         for at, one in zip(x, own, strict=True):
-            if one.printed:
-                _bars(axes, [at + _ASIDE * width], [one.printed], zorder=0, **grey)
+            if one.cell.setting == PUBLISHED and one.cell.key in TABLES:
+                _bars(axes, [at + _ASIDE * width], [TABLES[one.cell.key]], zorder=0, **grey)
         _bars(axes, x, own, label=method, markersize=5, capsize=2, **STYLES[method])
     by_method = {one.cell.method: one.mean for one in found}
     if by_method.get(NON_PRIVATE, 0.0) > _LEAST:
@@ -311,6 +298,6 @@ def _panel(axes: Any, found: Sequence[Found]) -> None:
     axes.set_xticks(range(len(nodes)), [f"J = {J}" for J in nodes])
 
 
-def _bars(axes: Any, x: Sequence[float], of: Sequence[Found | Printed], **style: Any) -> None:
+def _bars(axes: Any, x: Sequence[float], of: Sequence[Found | Estimate], **style: Any) -> None:
     bars = [[one.mean - one.low for one in of], [one.high - one.mean for one in of]]
     axes.errorbar(x, [one.mean for one in of], yerr=bars, linestyle="", **style)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -22,14 +21,15 @@ import numpy as np
 from rich.table import Table
 
 from dca_proto.privacy.accounting import mu_of
-from inference.models.linear.nodes.observed import NodeStatistics, Prior
+from inference.models.linear.nodes.observed import Prior
 from inference.problem import Array, stream
 from papers.experiment import Experiment, Result
 from papers.mcmc2023.data import Statistics
+from papers.mcmc2023.paper import BERNSTEIN_SHELDON, STYLES
 from papers.mcmc2023.releases import with_noise
 from papers.mcmc2023.samplers.kernel import Kernel, Schedule
-from papers.mcmc2023.samplers.sampler import SAMPLED, kernel_of
-from papers.picture import COLOURS, MARKERS, drawing
+from papers.mcmc2023.samplers.sampler import SAMPLERS, kernel_of
+from papers.picture import drawing
 from papers.runner import Check, table
 
 ROWS, EPSILON, DELTA = 10_000, 1.0, 1e-4
@@ -39,7 +39,6 @@ RUN_S, WARM_S = 0.15, 0.5
 WARMUP = 200
 CUBIC = 3.0
 APART = 0.5
-OPPONENT = "bernstein-sheldon"
 
 
 class Cell(NamedTuple):
@@ -62,7 +61,6 @@ class Curve(NamedTuple):
 
     @property
     def slope(self) -> float:
-        """Of log seconds over log d from `FIT_FROM` on, by least squares."""
         upper = self.d >= FIT_FROM
         return float(np.polyfit(np.log(self.d[upper]), np.log(self.least_s[upper]), 1)[0])
 
@@ -82,12 +80,19 @@ class Timing(Experiment[Cell, list[Curve]]):
     nodes: tuple[int, ...] = (1, 5, 10)
 
     def cells(self) -> list[Cell]:
-        return [Cell(method, J, d) for method in SAMPLED for J in self.nodes for d in self.sizes]
+        return [Cell(method, J, d) for method in SAMPLERS for J in self.nodes for d in self.sizes]
 
     def work(self, cell: Cell) -> Result:
-        observed, prior = _problem(cell, self.seed)
+        # Standard normal features and targets, and noise for norms of 2√d and a target of up to 6.
+        rng, d = stream(self.seed, f"timing/{cell.nodes}/{cell.d}"), cell.d
+        X = rng.standard_normal((ROWS, d))
+        y = X @ rng.standard_normal(d) / np.sqrt(d) + rng.standard_normal(ROWS)
+        sigma = np.sqrt(2) * (4 * d + 18) / mu_of(EPSILON, DELTA)
+        observed = with_noise(Statistics.of(X, y, cell.nodes), sigma, sigma, rng, sigma_u=sigma)
         with jax.enable_x64(True):
-            return _timed(kernel_of(cell.method, observed), *jax.tree.map(jnp.asarray, (observed, prior)))
+            return _timed(
+                kernel_of(cell.method, observed), *jax.tree.map(jnp.asarray, (observed, Prior.default(d, 1.0)))
+            )
 
     def gather(self, cells: Sequence[Cell], results: Sequence[Result]) -> list[Curve]:
         both, curves = list(zip(cells, results, strict=True)), []
@@ -111,10 +116,10 @@ class Timing(Experiment[Cell, list[Curve]]):
         yield shown
 
     def checks(self, found: Sequence[Curve]) -> Iterator[Check]:
-        for one in (one for one in found if one.method != OPPONENT):
+        for one in (one for one in found if one.method != BERNSTEIN_SHELDON):
             name, asked = f"growth of {one.method}, J = {one.nodes}", f"slope at most {CUBIC:g}"
             yield Check(name, asked, f"{one.slope:.2f}", one.slope <= CUBIC)
-        for theirs in (one for one in found if one.method == OPPONENT):
+        for theirs in (one for one in found if one.method == BERNSTEIN_SHELDON):
             ours = [one for one in found if one.nodes == theirs.nodes and one is not theirs]
             steepest, first = max(one.slope for one in ours), theirs.d.tolist().index(FIT_FROM)
             ratios = [theirs.least_s / one.least_s for one in ours]
@@ -122,17 +127,16 @@ class Timing(Experiment[Cell, list[Curve]]):
             asked = f"slope above {CUBIC:g}, and {APART:g} above ours; ratios of times grow from d = {FIT_FROM} on"
             holds = theirs.slope > CUBIC and theirs.slope >= steepest + APART and grows > 1
             words = f"{theirs.slope:.2f} against {steepest:.2f}; ratios grow {grows:.1f} times and more"
-            yield Check(f"{OPPONENT} grows faster, J = {theirs.nodes}", asked, words, holds)
+            yield Check(f"{BERNSTEIN_SHELDON} grows faster, J = {theirs.nodes}", asked, words, holds)
 
     def draw(self, found: Sequence[Curve], path: Path) -> None:
-        methods, title = list(SAMPLED), "CPU time per iteration, one core, least of the runs"
+        title = "CPU time per iteration, one core, least of the runs"
         with drawing(path, columns=len(self.nodes), size=(4.4, 4.0), title=title) as panels:
             for axes, J in zip(panels[0], self.nodes, strict=True):
                 for one in (one for one in found if one.nodes == J):
-                    place = methods.index(one.method)
-                    label, colour = f"{one.method}, slope {one.slope:.1f}", COLOURS[place]
-                    axes.plot(one.d, one.least_s, color=colour, marker=MARKERS[place], label=label)
-                    axes.fill_between(one.d, one.least_s, one.most_s, color=colour, alpha=0.2)
+                    label, style = f"{one.method}, slope {one.slope:.1f}", STYLES[one.method]
+                    axes.plot(one.d, one.least_s, label=label, **style)
+                    axes.fill_between(one.d, one.least_s, one.most_s, color=style["color"], alpha=0.2)
                 what = "seconds of CPU per iteration"
                 axes.set(xscale="log", yscale="log", xlabel="d", ylabel=what, title=f"J = {J}")
                 axes.set_xticks(self.sizes, labels=map(str, self.sizes))
@@ -140,20 +144,18 @@ class Timing(Experiment[Cell, list[Curve]]):
                 axes.legend(frameon=False, fontsize=8)
 
 
-def _problem(cell: Cell, seed: int) -> tuple[NodeStatistics, Prior]:
-    """Standard normal features and targets, and noise for norms of 2√d and a target of up to 6."""
-    rng, d, J = stream(seed, f"timing/{cell.nodes}/{cell.d}"), cell.d, cell.nodes
-    X = rng.standard_normal((ROWS, d))
-    y = X @ rng.standard_normal(d) / np.sqrt(d) + rng.standard_normal(ROWS)
-    sigma = np.sqrt(2) * (4 * d + 18) / mu_of(EPSILON, DELTA)
-    return with_noise(Statistics.of(X, y, J), sigma, sigma, rng, sigma_u=sigma), Prior.default(d, 1.0)
-
-
 def _timed(kernel: Kernel, observed: Any, prior: Any) -> dict[str, Any]:
+    def iterations(key: Any, state: Any, observed: Any, prior: Any, first: Any, count: Any) -> Any:
+        def once(i: Any, state: Any) -> Any:
+            schedule = Schedule(first + i, jnp.asarray(WARMUP))
+            return kernel.step(jax.random.fold_in(key, i), state, observed, prior, schedule)[0]
+
+        return jax.lax.fori_loop(0, count, once, state)
+
     key = jax.random.key(0)
     state = jax.jit(kernel.init)(key, observed, prior)
     began_s = time.perf_counter()
-    run = jax.jit(partial(_iterations, kernel)).lower(key, state, observed, prior, jnp.asarray(0), 1).compile()
+    run = jax.jit(iterations).lower(key, state, observed, prior, jnp.asarray(0), 1).compile()
     compile_s = time.perf_counter() - began_s
 
     def advance(first: int, count: int) -> float:
@@ -170,11 +172,3 @@ def _timed(kernel: Kernel, observed: Any, prior: Any) -> dict[str, Any]:
     count = max(1, int(RUN_S / each_s))
     seconds = [advance(max(done, WARMUP) + turn * count, count) / count for turn in range(REPEATS)]
     return {"seconds": seconds, "iterations": count, "compile_s": compile_s}
-
-
-def _iterations(kernel: Kernel, key: Any, state: Any, observed: Any, prior: Any, first: Any, count: Any) -> Any:
-    def once(i: Any, state: Any) -> Any:
-        schedule = Schedule(first + i, jnp.asarray(WARMUP))
-        return kernel.step(jax.random.fold_in(key, i), state, observed, prior, schedule)[0]
-
-    return jax.lax.fori_loop(0, count, once, state)

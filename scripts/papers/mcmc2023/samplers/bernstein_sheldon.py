@@ -33,9 +33,9 @@ whatever C.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache, partial
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -57,11 +57,6 @@ from papers.mcmc2023.samplers.kernel import (
     transposed,
 )
 
-NAME = "bernstein-sheldon"
-PUBLISHED: Mapping[str, Any] = {"ridge": 1.0, "first_node": True, "precision": "published"}
-"""Options of `kernel` that repeat the published code; its σ_y² starts at a third of the bound of y."""
-Precision = Literal["matched", "published"]
-
 
 class State(NamedTuple):
     """After a step."""
@@ -81,7 +76,7 @@ class NormalInverseGamma(NamedTuple):
     b: Array
 
 
-def kernel_for(problems: Sequence[NodeStatistics], **options: Any) -> Kernel:
+def kernel_for(problems: Sequence[NodeStatistics], published: float | None = None) -> Kernel:
     """`kernel` for problems that are sampled together, with nodes that share a factorisation found.
 
     Raises:
@@ -95,51 +90,33 @@ def kernel_for(problems: Sequence[NodeStatistics], **options: Any) -> Kernel:
     by_node = zip(*((p.n, p.variance_S, p.variance_z, p.variance_u) for p in problems), strict=True)
     columns = np.concatenate([np.stack(one, axis=1) for one in by_node], axis=1)
     _, first, groups = np.unique(columns, axis=0, return_index=True, return_inverse=True)
-    return kernel(groups=tuple(first[groups.ravel()].tolist()), **options)
+    return kernel(groups=tuple(first[groups.ravel()].tolist()), published=published)
 
 
 @cache
-def kernel(
-    *,
-    groups: tuple[int, ...] | None = None,
-    ridge: float = 0.0,
-    first_node: bool = False,
-    sigma_y2_start: float = 1 / 3,
-    precision: Precision = "matched",
-) -> Kernel:
+def kernel(*, groups: tuple[int, ...] | None = None, published: float | None = None) -> Kernel:
     """MCMC-B&S.
 
     Args:
         groups: of each node, the first that has as many rows and the same noise; None for none alike.
-        ridge: times I, added to the nearest positive semi-definite matrix of Σ S_j in each step (published: 1).
-        first_node: start with the first node's S plus I for every node's, θ = 0 and `sigma_y2_start`; else at the
-            centre given the released statistics with their noise added once more.
-        precision: of θ's prior, A_0.
+        published: where σ_y² starts as the published code has it, with the first node's S plus I for every node's,
+            θ = 0, I added to the nearest positive semi-definite matrix of Σ S_j in each step, and the code's A_0. By
+            default chains start at the centre given the released statistics with their noise added once more.
     """
-    init = partial(_init, ridge, first_node, sigma_y2_start, precision)
-    return Kernel(NAME, init, partial(_step, groups, ridge, precision), _draw)
+    return Kernel(partial(_init, published), partial(_step, groups, published is not None), _draw)
 
 
-def _init(
-    ridge: float,
-    first_node: bool,
-    sigma_y2_start: float,
-    precision: Precision,
-    key: Array,
-    observed: NodeStatistics,
-    prior: Prior,
-) -> State:
+def _init(published: float | None, key: Array, observed: NodeStatistics, prior: Prior) -> State:
     J, d = observed.z.shape
     n = observed.n.sum()
-    if first_node:
+    if published is not None:
         S = jnp.broadcast_to(nearest_psd(observed.S[0]) + jnp.eye(d), (J, d, d))
-        root = _mean_root(S.sum(0) + ridge * jnp.eye(d), n, prior)
-        return State(jnp.zeros(d), jnp.asarray(sigma_y2_start), root, S)
+        return State(jnp.zeros(d), jnp.asarray(published), _mean_root(S.sum(0) + jnp.eye(d), n, prior), S)
     noise = jnp.sqrt(noise_variances(observed)) * jax.random.normal(key, (J, terms(d + 1)))
     W = symmetric(released(observed) + noise)
     total = W.sum(0)
-    S = nearest_psd(total[:-1, :-1]) + ridge * jnp.eye(d)
-    posterior = normal_inverse_gamma(S, total[:-1, -1], total[-1, -1], n, prior, precision)
+    S = nearest_psd(total[:-1, :-1])
+    posterior = normal_inverse_gamma(S, total[:-1, -1], total[-1, -1], n, prior)
     return State(posterior.mu, posterior.b / posterior.a, _mean_root(S, n, prior), W[:, :-1, :-1])
 
 
@@ -150,8 +127,7 @@ def _mean_root(S: Array, n: Array, prior: Prior) -> Array:
 
 def _step(
     groups: tuple[int, ...] | None,
-    ridge: float,
-    precision: Precision,
+    published: bool,
     key: Array,
     state: State,
     observed: NodeStatistics,
@@ -163,7 +139,7 @@ def _step(
     D = terms(d + 1)
     noise = Noise(key, 2 * J * D + bartlett_count(d) + bartlett_count(1) + d)
     W = conditional_statistics(state, observed, noise.normals(J, D), noise.normals(J, D), groups)
-    moved = _parameters(noise, W, state, observed, prior, ridge, precision)
+    moved = _parameters(noise, W, state, observed, prior, published)
     sound = jnp.all(jnp.isfinite(moved.theta)) & jnp.all(jnp.isfinite(moved.root))
     return jax.tree.map(partial(jnp.where, sound), moved, state), Info({}, ~sound)
 
@@ -264,15 +240,14 @@ def symmetric(values: Array) -> Array:
 # The parameters
 
 
-def _parameters(
-    noise: Noise, W: Array, state: State, observed: NodeStatistics, prior: Prior, ridge: float, precision: Precision
-) -> State:
+def _parameters(noise: Noise, W: Array, state: State, observed: NodeStatistics, prior: Prior, published: bool) -> State:
     """Σ_x, then θ and σ_y², given the statistics; where a candidate of `bartlett` is refused, its old value stays."""
     n, total, d = observed.n.sum(), W.sum(0), prior.m.size
-    S = nearest_psd(total[:-1, :-1]) + ridge * jnp.eye(d)
+    S = nearest_psd(total[:-1, :-1]) + published * jnp.eye(d)
     A, accepted = bartlett(noise, prior.kappa + n, d)
-    root = jnp.where(accepted, inverse_wishart_root(prior.Lambda + S, A), state.root)
-    posterior = normal_inverse_gamma(S, total[:-1, -1], total[-1, -1], n, prior, precision)
+    drawn = transposed(solved(A, transposed(jnp.linalg.cholesky(prior.Lambda + S))))  # UA⁻ᵀ with Λ + S = UUᵀ
+    root = jnp.where(accepted, drawn, state.root)
+    posterior = normal_inverse_gamma(S, total[:-1, -1], total[-1, -1], n, prior, published)
     chi, accepted = bartlett(noise, 2 * posterior.a, 1)
     sigma_y2 = jnp.where(accepted, 2 * posterior.b / chi[0, 0] ** 2, state.sigma_y2)
     spread = solved(posterior.root, jnp.sqrt(sigma_y2) * noise.normals(d, 1), transpose=True)[:, 0]
@@ -280,19 +255,12 @@ def _parameters(
 
 
 def normal_inverse_gamma(
-    S: Array, z: Array, u: Array, n: Array, prior: Prior, precision: Precision = "matched"
+    S: Array, z: Array, u: Array, n: Array, prior: Prior, published: bool = False
 ) -> NormalInverseGamma:
     """The posterior of θ and σ_y² given XᵀX, Xᵀy and yᵀy of n rows; b_n is at least b."""
-    A_0 = prior.b / prior.a * inverse(prior.C)
-    if precision == "published":
-        A_0 = prior.b / (prior.a - 1) * jnp.eye(prior.m.size)
+    A_0 = prior.b / (prior.a - 1) * jnp.eye(prior.m.size) if published else prior.b / prior.a * inverse(prior.C)
     root, shift = jnp.linalg.cholesky(S + A_0), z + A_0 @ prior.m
     white = solved(root, shift[:, None])
     b = prior.b + (u + prior.m @ A_0 @ prior.m - jnp.sum(white**2)) / 2
     mu = solved(root, white, transpose=True)[:, 0]
     return NormalInverseGamma(mu, root, prior.a + n / 2, jnp.maximum(b, prior.b))
-
-
-def inverse_wishart_root(scale: Array, A: Array) -> Array:
-    """H with HHᵀ ~ IW(Λ, ν): UA⁻ᵀ of Λ = UUᵀ and Bartlett's A."""
-    return transposed(solved(A, transposed(jnp.linalg.cholesky(scale))))

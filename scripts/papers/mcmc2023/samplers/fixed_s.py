@@ -23,8 +23,6 @@ from inference.models.linear.nodes.observed import NodeStatistics, Prior
 from papers.mcmc2023.samplers import kernel as shared
 from papers.mcmc2023.samplers.kernel import Array, Info, Kernel, Noise, Schedule, transposed
 
-NAME = "fixed-s"
-
 
 class State(NamedTuple):
     """After a step; all but the first three stay what they are."""
@@ -39,31 +37,29 @@ class State(NamedTuple):
 
 
 @cache
-def kernel(*, ridge: float = 0.0, sigma_y2_start: float | None = None, sigma_y2_step: float | None = None) -> Kernel:
+def kernel(*, published: float | None = None) -> Kernel:
     """MCMC-fixedS.
 
     Args:
-        ridge: what is added to S times I, for the whole chain (the published code: 1).
-        sigma_y2_start: where σ_y² starts; by default about its prior's mode, the chains apart.
-        sigma_y2_step: sd of the published walk over σ_y² (0.1); by default one on the log scale that adapts.
+        published: where σ_y² starts as the published code has it, with I added to S for the whole chain, and its walk.
+            By default chains start apart, about the mode of its prior, and walk on the log scale.
     """
-    return Kernel(NAME, partial(_init, ridge, sigma_y2_start), partial(_step, sigma_y2_step), _draw)
+    return Kernel(partial(_init, published), partial(_step, published is not None), _draw)
 
 
-def _init(ridge: float, sigma_y2_start: float | None, key: Array, observed: NodeStatistics, prior: Prior) -> State:
+def _init(published: float | None, key: Array, observed: NodeStatistics, prior: Prior) -> State:
     noise = Noise(key, 1)
-    sigma_y2 = shared.start(noise, prior) if sigma_y2_start is None else jnp.asarray(sigma_y2_start)
+    sigma_y2 = shared.start(noise, prior) if published is None else jnp.asarray(published)
     D, E = jnp.linalg.eigh(observed.S)
     rotated_z = (transposed(E) @ observed.z[..., None])[..., 0]
     log_step = jnp.asarray(shared.LOG_STEP)
-    D = jnp.maximum(D, 0.0) + ridge
+    D = jnp.maximum(D, 0.0) + (published is not None)
     return State(prior.m, sigma_y2, log_step, D, E, rotated_z, shared.inverse(prior.C))
 
 
 def _step(
-    sigma_y2_step: float | None, key: Array, state: State, observed: NodeStatistics, prior: Prior, schedule: Schedule
+    published: bool, key: Array, state: State, observed: NodeStatistics, prior: Prior, schedule: Schedule
 ) -> tuple[State, Info]:
-    """Algorithm 2."""
     noise = Noise(key, prior.m.size + shared.WALK_NORMALS)
     state, drawn = _update_theta(noise, state, observed, prior)
     residual = state.rotated_z - state.D * (state.theta @ state.E)  # Eᵀ(ẑ - Sθ)
@@ -73,7 +69,7 @@ def _step(
         return -jnp.sum(jnp.log(V) + residual**2 / V) / 2, ()
 
     now = likelihood(state.sigma_y2)
-    walk = shared.walk(noise, state.sigma_y2, state.log_step, now, likelihood, prior, schedule, sigma_y2_step)
+    walk = shared.walk(noise, state.sigma_y2, state.log_step, now, likelihood, prior, schedule, published)
     state = state._replace(sigma_y2=walk.sigma_y2, log_step=walk.log_step)
     return state, Info({"sigma_y2": walk.acceptance}, walk.failed | ~drawn)
 

@@ -15,7 +15,7 @@ everywhere in JAX; the kernels look for it and reject.
 
 **The walk over σ_y²** of MCMC-normalX and MCMC-fixedS (appendix A.4):
 
-    published   σ_y²' ~ N(σ_y², s²) with a fixed s, rejected at or below 0
+    published   σ_y²' ~ N(σ_y², s²) with s = 0.1, rejected at or below 0
     default     ln σ_y²' ~ N(ln σ_y², s²), whose ratio of proposals is σ_y²'/σ_y²; s adapts during warm-up
 
 The posterior of σ_y² narrows with the number of rows and moves with the noise, so that no fixed s fits: at 1e5 rows the
@@ -63,14 +63,12 @@ class Kernel(NamedTuple):
     """A sampler's transition. `observed` and `prior` are `observed.NodeStatistics` and `observed.Prior` of one problem.
 
     Attributes:
-        name: the method's name ("normal-x").
         init: ``(key, observed, prior) -> State``; overdispersed between keys unless asked otherwise.
         step: ``(key, state, observed, prior, schedule) -> (State, Info)``; leaves the posterior invariant.
         draw: ``(state) -> dict``: "theta" ``(d,)`` and "sigma_y2" ``()``, and where the state has them "Sigma_x"
             ``(d, d)`` and "S" ``(J, d, d)``.
     """
 
-    name: str
     init: Callable[..., State]
     step: Callable[..., tuple[State, Info]]
     draw: Callable[[State], dict[str, Array]]
@@ -90,7 +88,6 @@ class Noise:
         self._left = jax.random.normal(key, (count,))
 
     def normals(self, *shape: int) -> Array:
-        """The next standard normals."""
         count = math.prod(shape)
         taken, self._left = self._left[:count], self._left[count:]
         assert taken.size == count, "a step counts its random numbers beforehand"
@@ -163,13 +160,11 @@ def solved(root: Array, right: Array, *, transpose: bool = False) -> Array:
 
 
 def inverse(matrix: Array) -> Array:
-    """Of a positive definite matrix."""
     half = solved(jnp.linalg.cholesky(matrix), jnp.broadcast_to(jnp.eye(matrix.shape[-1]), matrix.shape))
     return transposed(half) @ half
 
 
 def transposed(matrix: Array) -> Array:
-    """The last two axes swapped."""
     return jnp.swapaxes(matrix, -1, -2)
 
 
@@ -188,6 +183,7 @@ TARGET = 0.44  # acceptance of a one-dimensional random walk (Roberts, Gelman an
 WALK_NORMALS = 2  # that a step takes
 START_SPREAD = 1.0  # of ln σ_y² between chains, about the prior's mode
 LOG_STEP = -1.0  # ln s before adaptation
+PUBLISHED_SD = 0.1
 
 Kept: TypeAlias = Any
 Likelihood: TypeAlias = Callable[[Array], tuple[Array, Kept]]
@@ -217,25 +213,25 @@ def walk(
     likelihood: Likelihood,
     prior: Prior,
     schedule: Schedule,
-    fixed_sd: float | None,
+    published: bool,
 ) -> Walk:
     """One Metropolis-Hastings step.
 
     Args:
-        current: the likelihood's answer at `sigma_y2`. fixed_sd: s of the published walk; None for the default.
+        current: the likelihood's answer at `sigma_y2`.
     """
     normal = noise.normals()
-    proposed = sigma_y2 * jnp.exp(jnp.exp(log_step) * normal) if fixed_sd is None else sigma_y2 + fixed_sd * normal
+    proposed = sigma_y2 + PUBLISHED_SD * normal if published else sigma_y2 * jnp.exp(jnp.exp(log_step) * normal)
     inside = proposed > 0
     valid = jnp.where(inside, proposed, sigma_y2)
     log_likelihood, kept = likelihood(valid)
     log_ratio = log_likelihood - current[0] + log_prior(valid, prior) - log_prior(sigma_y2, prior)  # A.4
-    if fixed_sd is None:
+    if not published:
         log_ratio += jnp.log(valid / sigma_y2)
     log_probability, failed = log_acceptance(jnp.where(inside, log_ratio, -jnp.inf))
     accepted = noise.log_uniforms() < log_probability
     probability = jnp.exp(log_probability)
-    if fixed_sd is None:
+    if not published:
         log_step += gain(schedule) * (probability - TARGET)
     sigma_y2, kept = jax.tree.map(partial(jnp.where, accepted), (valid, kept), (sigma_y2, current[1]))
     return Walk(sigma_y2, kept, log_step, probability, failed)

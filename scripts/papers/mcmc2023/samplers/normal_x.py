@@ -31,8 +31,8 @@ whose nominal errors mean nothing then. A Hamiltonian sampler has the same poste
 draws kept their means of θ within 2 standard errors throughout; and where both mix (d = 2 and 3, J = 3,
 n_j = 300 and 1000, noise of 60 and 150; 4,700 effective draws or more) all moments agree within 1.1 standard errors.
 
-The chains start apart: at the nearest possible matrices to Ŝ_j with the noise added once more. `ridge` instead starts
-all at the nearest positive semi-definite matrices plus that multiple of I (published: 1).
+The chains start apart: at the nearest possible matrices to Ŝ_j with the noise added once more. As published they start
+at the nearest positive semi-definite matrices plus I.
 """
 
 from __future__ import annotations
@@ -57,8 +57,7 @@ from papers.mcmc2023.samplers.kernel import (
     transposed,
 )
 
-NAME = "normal-x"
-TARGET = 0.2  # acceptance of S (section 4.1)
+TARGET, PUBLISHED_TARGET = 0.2, 0.1  # acceptance of S, to which its proposals adapt: section 4.1, and the code
 FLOOR = 1e-9  # smallest eigenvalue of S at the start, as a part of their mean
 
 
@@ -78,33 +77,21 @@ class State(NamedTuple):
 
 
 @cache
-def kernel(
-    *,
-    ridge: float | None = None,
-    sigma_y2_start: float | None = None,
-    sigma_y2_step: float | None = None,
-    target: float = TARGET,
-) -> Kernel:
+def kernel(*, published: float | None = None) -> Kernel:
     """MCMC-normalX.
 
     Args:
-        ridge: start all chains at θ = 0 and the nearest PSD matrices plus this times I (published: 1); by default
-            they start apart.
-        sigma_y2_start: where σ_y² starts; by default about its prior's mode, apart.
-        sigma_y2_step: sd of the published walk over σ_y² (0.1); by default one on the log scale that adapts.
-        target: acceptance of S to which its proposals adapt (0.2 in the paper, 0.1 in its code).
+        published: where σ_y² starts as the published code has it, with its start of S, its walk over σ_y² and its
+            acceptance of S. By default chains start apart, and σ_y² walks on the log scale.
     """
-    init, step = partial(_init, ridge, sigma_y2_start), partial(_step, sigma_y2_step, target)
-    return Kernel(NAME, init, step, _draw)
+    return Kernel(partial(_init, published), partial(_step, published is not None), _draw)
 
 
-def _init(
-    ridge: float | None, sigma_y2_start: float | None, key: Array, observed: NodeStatistics, prior: Prior
-) -> State:
+def _init(published: float | None, key: Array, observed: NodeStatistics, prior: Prior) -> State:
     d = prior.m.size
     noise = Noise(key, 1 + observed.S.size)
-    sigma_y2 = shared.start(noise, prior) if sigma_y2_start is None else jnp.asarray(sigma_y2_start)
-    S = scattered(noise, observed) if ridge is None else nearest_psd(observed.S) + ridge * jnp.eye(d)
+    sigma_y2 = shared.start(noise, prior) if published is None else jnp.asarray(published)
+    S = scattered(noise, observed) if published is None else nearest_psd(observed.S) + jnp.eye(d)
     L, K = jnp.linalg.cholesky(S), factor(S, sigma_y2, observed)
     theta = jnp.zeros_like(prior.m)
     likelihood = log_likelihood(K, observed.z - S @ theta)
@@ -117,21 +104,14 @@ def _init(
 
 
 def _step(
-    sigma_y2_step: float | None,
-    target: float,
-    key: Array,
-    state: State,
-    observed: NodeStatistics,
-    prior: Prior,
-    schedule: Schedule,
+    published: bool, key: Array, state: State, observed: NodeStatistics, prior: Prior, schedule: Schedule
 ) -> tuple[State, Info]:
-    """Algorithm 1."""
     J, d = observed.z.shape
     noise = Noise(key, (J + 1) * shared.bartlett_count(d) + J + d + shared.WALK_NORMALS)
     state, sound = _update_covariance(noise, state, observed, prior)
-    state, probability, failed = _update_nodes(noise, state, observed, schedule, target)
+    state, probability, failed = _update_nodes(noise, state, observed, schedule, published)
     state, whitened, drawn = update_theta(noise, state, observed, prior)
-    state, walk = update_sigma_y2(noise, state, whitened, observed, prior, schedule, sigma_y2_step)
+    state, walk = update_sigma_y2(noise, state, whitened, observed, prior, schedule, published)
     divergent = jnp.any(failed) | walk.failed | ~sound | ~drawn
     return state, Info({"S": jnp.mean(probability), "sigma_y2": walk.acceptance}, divergent)
 
@@ -155,7 +135,7 @@ def _update_covariance(noise: Noise, state: State, observed: NodeStatistics, pri
 
 
 def _update_nodes(
-    noise: Noise, state: State, observed: NodeStatistics, schedule: Schedule, target: float
+    noise: Noise, state: State, observed: NodeStatistics, schedule: Schedule, published: bool
 ) -> tuple[State, Array, Array]:
     """MH for all nodes at once: the state, acceptance probabilities and failures, shape ``(J,)``."""
     alpha = jnp.exp(state.log_alpha)
@@ -170,6 +150,7 @@ def _update_nodes(
         new, old = getattr(proposed, name), getattr(state, name)
         chosen[name] = jnp.where(accepted.reshape(-1, *[1] * (new.ndim - 1)), new, old)
     probability = jnp.exp(log_probability)
+    target = PUBLISHED_TARGET if published else TARGET
     log_alpha = _allowed(state.log_alpha + shared.gain(schedule) * (target - probability), state.theta.size)
     return state._replace(**chosen, log_alpha=log_alpha), probability, failed
 
@@ -227,7 +208,7 @@ def update_sigma_y2(
     observed: NodeStatistics,
     prior: Prior,
     schedule: Schedule,
-    fixed_sd: float | None,
+    published: bool,
 ) -> tuple[State, shared.Walk]:
     """The state with a new σ_y², and how it came about (A.4); `whitened` is from `update_theta`."""
     residual = observed.z - state.S @ state.theta
@@ -239,7 +220,7 @@ def update_sigma_y2(
         return by_node.sum(), (K, by_node)
 
     now = current.sum(), (state.K, current)
-    walk = shared.walk(noise, state.sigma_y2, state.log_step, now, likelihood, prior, schedule, fixed_sd)
+    walk = shared.walk(noise, state.sigma_y2, state.log_step, now, likelihood, prior, schedule, published)
     K, by_node = walk.kept
     return state._replace(sigma_y2=walk.sigma_y2, K=K, log_likelihood=by_node, log_step=walk.log_step), walk
 

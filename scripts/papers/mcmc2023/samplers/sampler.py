@@ -1,12 +1,11 @@
 """The paper's samplers by name, and how one runs: several chains on each of several problems at once, compiled.
 
-    name               model of the features            what is sampled             needs
-    normal-x           N(0, Σ_x)                        S, θ, σ_y², Σ_x
-    fixed-s            none, S plugged in               θ, σ_y²
-    fast               none, S and σ_y² plugged in      nothing (closed form)       ‖Y‖ or σ_y²
-    bernstein-sheldon  N(0, Σ_x), sums normal           S, z, u, θ, σ_y², Σ_x       yᵀy
+    name           model of the features     what is sampled             needs
+    MCMC-normalX   N(0, Σ_x)                 S, θ, σ_y², Σ_x
+    MCMC-fixedS    none, S plugged in        θ, σ_y²
+    MCMC-B&S       N(0, Σ_x), sums normal    S, z, u, θ, σ_y², Σ_x       yᵀy
 
-A constant feature is not normal, so `normal-x` and `bernstein-sheldon` are for columns that are centred already.
+A constant feature is not normal, so MCMC-normalX and MCMC-B&S are for columns that are centred already.
 
 Random numbers depend on the seed, the iteration and the chain's place among the chains. What was compiled is kept for
 the same kernel, names asked for, lengths and shapes.
@@ -34,21 +33,29 @@ from numpy.typing import NDArray
 
 from inference.errors import DataError
 from inference.models.linear.nodes.observed import NodeStatistics, Prior
+from papers.mcmc2023.paper import BERNSTEIN_SHELDON, FIXED_S, NORMAL_X
 from papers.mcmc2023.samplers import bernstein_sheldon, fixed_s, normal_x
 from papers.mcmc2023.samplers.kernel import Array, Info, Kernel, Schedule, State
 
-NORMAL_X, FIXED_S, FAST, BERNSTEIN_SHELDON = METHODS = ("normal-x", "fixed-s", "fast", "bernstein-sheldon")
-SAMPLED = (NORMAL_X, FIXED_S, BERNSTEIN_SHELDON)
+SAMPLERS = (NORMAL_X, FIXED_S, BERNSTEIN_SHELDON)
 AT_ONCE = 500  # chains of all problems in one call: why, at the head of this file
 Problems = NodeStatistics | Sequence[NodeStatistics]
 """One problem, or those with the same J and d that are sampled together."""
 
 
-def kernel_of(name: str, observed: Problems, **options: Any) -> Kernel:
-    """The kernel of a method that samples, with its defaults but for the options."""
+def kernel_of(name: str, observed: Problems, published: float | None = None) -> Kernel:
+    """The kernel of one of `SAMPLERS`; `published`: where σ_y² starts as the published code has it."""
     if name == BERNSTEIN_SHELDON:
-        return bernstein_sheldon.kernel_for(_listed(observed), **options)
-    return normal_x.kernel(**options) if name == NORMAL_X else fixed_s.kernel(**options)
+        return bernstein_sheldon.kernel_for(_listed(observed), published)
+    return normal_x.kernel(published=published) if name == NORMAL_X else fixed_s.kernel(published=published)
+
+
+class Length(NamedTuple):
+    """Iterations of each chain: warm-up, and one kept draw for every `thin` after it."""
+
+    warmup: int
+    draws: int
+    thin: int = 1
 
 
 class Chains(NamedTuple):
