@@ -17,7 +17,7 @@ def check_nodes(nodes: int, rows: int, dropped: int, least: int = 1) -> None:
         UsageError: that says which to change.
     """
     if not 1 <= nodes <= rows:
-        raise UsageError(f"--data-nodes {nodes}: the {rows} training rows can be dealt to 1 to {rows} data nodes")
+        raise UsageError(f"--data-nodes {nodes}: expected 1 to {rows}, the number of training rows")
     if not 0 <= dropped < nodes:
         raise UsageError(
             f"--drop {dropped}: 0 to {nodes - 1} of {nodes} data nodes may drop, for at least one has to release"
@@ -26,7 +26,7 @@ def check_nodes(nodes: int, rows: int, dropped: int, least: int = 1) -> None:
         most = rows // least
         remedy = f"lower --data-nodes to {most}" if most else "bring more rows"
         raise UsageError(
-            f"--data-nodes {nodes}: {rows // nodes} of the {rows} training rows come to each data node, and the job "
+            f"--data-nodes {nodes}: each data node would get {rows // nodes} of the {rows} training rows, and the job "
             f"needs {least} with these settings; {remedy}, or choose others with --set"
         )
 
@@ -61,4 +61,6 @@ def check_counts(clients: int, computes: int, tolerated: int, colluders: int, dr
     if colluders > tolerated:
         raise UsageError(f"c = {colluders} exceeds T = {tolerated}; lower --colluders or raise --tolerate")
     if clients - tolerated - 1 < 1:
-        raise UsageError(f"N - T - 1 = {clients - tolerated - 1} is below 1: no noise would be left; lower --tolerate")
+        raise UsageError(
+            f"N - T - 1 = {clients - tolerated - 1} is below 1: no honest noise would be left; lower --tolerate"
+        )

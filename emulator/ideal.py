@@ -197,7 +197,7 @@ class Clients(msgspec.Struct, frozen=True):
             tables = [np.asarray(table, dtype=np.float64) for table in rows]
         except (TypeError, ValueError) as error:
             raise UsageError(
-                f"rows are no arrays of numbers: {str(error)[:100]}; give one array of all clients"
+                f"rows are not arrays of numbers: {str(error)[:100]}; give one array of all clients"
             ) from None
         sizes = np.array([len(np.atleast_1d(table)) for table in tables], dtype=np.intp)
         alike = [np.flatnonzero(sizes == size) for size in np.unique(sizes)]
@@ -261,7 +261,7 @@ def _of_frame(frame: Any, columns: tuple[str, ...]) -> NDArray[np.float64]:
         return np.asarray(frame[list(columns)].to_numpy(dtype=np.float64))
     except (TypeError, ValueError) as error:
         raise UsageError(
-            f"the data frame has values that are no numbers: {str(error)[:100]}; code texts as numbers first"
+            f"the data frame has values that are not numbers: {str(error)[:100]}; code texts as numbers first"
         ) from None
 
 

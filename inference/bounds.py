@@ -36,7 +36,7 @@ class Interval:
         public: False where the rows themselves say what they are, as a minimum and maximum do, published or not.
 
     Raises:
-        DataError: if they are no interval.
+        DataError: if they are not an interval.
     """
 
     lower: float
@@ -48,7 +48,9 @@ class Interval:
         apart, size = self.upper - self.lower, max(abs(self.lower), abs(self.upper))
         if not (apart >= _APART_MIN and size <= _SIZE_MAX):
             limits = f"{_APART_MIN:g} or more apart, within ±{_SIZE_MAX:g}"
-            raise DataError(f"bounds {self.lower:g}:{self.upper:g} are no interval; expected finite LO < HI, {limits}")
+            raise DataError(
+                f"bounds {self.lower:g}:{self.upper:g} are not an interval; expected finite LO < HI, {limits}"
+            )
 
     @property
     def centre(self) -> float:

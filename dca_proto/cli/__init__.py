@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if (foreign := foreign_package()) is not None:
             return _fail(foreign)
         code = _dispatch(given)
-        sys.stdout.flush()  # while a reader that has gone can still be told from an error
+        sys.stdout.flush()  # here, so that a reader that has gone is not taken for an error
         return code
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -122,7 +122,7 @@ def _dispatch(arguments: list[str]) -> int:
         print(f"dca {__version__}")
         return 0
     if name not in commands:
-        return _fail(f"{name!r} is no command{nearest(name, commands)}; commands: {', '.join(sorted(commands))}")
+        return _fail(f"{name!r} is not a command{nearest(name, commands)}; commands: {', '.join(sorted(commands))}")
     return _call(commands[name], rest)
 
 
@@ -247,7 +247,7 @@ def explain(error: Exception) -> tuple[str, int] | None:
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
         place = error.filename or "the output"
         return f"cannot write {place}: {error.strerror}; free space or name another place", StorageError.exit_code
-    import typer  # here, as the errors above are told without it too
+    import typer  # here, for the errors above are explained without it, too
 
     if isinstance(error, typer.Abort):
         return "interrupted", INTERRUPTED

@@ -40,7 +40,7 @@ EXAMPLES = """Examples:
 """
 OUTPUT = Answer
 _SHOWN_MAX = 12  # coordinates up to which each one's noise is shown
-_GAIN_SHOWN = 0.01  # of the noise; less is not worth telling
+_GAIN_SHOWN = 0.01  # of the noise; less is not worth showing
 _LEFT_SHOWN = 0.999  # of the budget's mu: what several rounds keep back for rounding is above it
 _SIGNALS = {
     "sum": ("a sum over all {n} clients that is a third of the largest possible", "values", "their bound"),
@@ -209,14 +209,14 @@ def _colluders_in_words(found: Answer) -> str:
     room = f"a sum of fewer than {needed} contributions is never released, so {drops}"
     if c:
         return (
-            f"{room}; even then the promise holds against a curious client with {c} other clients that tell it their "
+            f"{room}; even then the promise holds against a curious client with {c} other clients that share their "
             f"noise, and {nodes}"
         )
     if t == 0:
         return f"{room}, and the promise holds against a curious client that is alone, and {nodes}"
     return (
         f"{room}. c = 0: the promise holds against a curious client that is alone, and {nodes}. Each contribution "
-        f"above {needed} makes up for one more client that tells its noise, but Compute nodes that collude can leave "
+        f"above {needed} makes up for one more client that shares its noise, but Compute nodes that collude can leave "
         f"clients out until {needed} remain: count on c others only. --colluders c reserves room for them; then "
         f"{t} - c may drop out"
     )

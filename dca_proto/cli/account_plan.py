@@ -386,7 +386,7 @@ def warnings(budget: Budget, clients: int) -> list[str]:
         found.append(
             f"epsilon {epsilon} promises little: a result is no more than e^{epsilon} = "
             f"10^{at_least(budget.epsilon / math.log(10))} times as likely with one client's data as with any "
-            f"other's, and so may tell them apart; take {at_most(_EPSILON_LARGE)} at most, better 1"
+            f"other's; take {at_most(_EPSILON_LARGE)} at most, better 1"
         )
     return found
 

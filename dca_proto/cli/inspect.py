@@ -117,7 +117,7 @@ def _described(file: Path) -> Plain | list[Plain]:
     if is_store(head):
         return describe_store(file)
     if data.strip().startswith((b"role = ", b"# Identity")):
-        raise UsageError(f"{file} is a key file, whose content is secret; `dca federation show` tells public keys")
+        raise UsageError(f"{file} is a key file, whose content is secret; `dca federation show` lists public keys")
     try:
         return describe_message(_decoded(data.decode("ascii")) if data.isascii() else data)
     except UsageError as error:
@@ -173,7 +173,7 @@ def describe_message(payload: bytes) -> Plain:
                 failures.append(str(error.found))
     if payload[:1] == b"\x01" and whole is None:
         raise InputError("this is one part of a larger message: inspect needs all parts in one connection's order")
-    raise InputError(f"{len(payload)} bytes that are no message: {failures[0]}")
+    raise InputError(f"{len(payload)} bytes that are not a message: {failures[0]}")
 
 
 def _frame(frame: msgspec.Struct) -> Plain:
@@ -183,7 +183,7 @@ def _frame(frame: msgspec.Struct) -> Plain:
     try:
         body = decode_body(frame.body)
     except PeerError as error:
-        raise InputError(f"a signed frame whose body is no message: {error.found}") from None
+        raise InputError(f"the body of a signed frame is not a message: {error.found}") from None
     return {"frame": "Signed", "message": type(body).__name__, **_struct(body)}
 
 
@@ -254,7 +254,7 @@ def read_store(path: Path, key: bytes | None = None) -> list[Row]:
         UsageError: it is in use, damaged, or a database of something else.
     """
     try:
-        # Without a log beside it nobody has the store open; told so, SQLite leaves no files of its own behind.
+        # Without a log beside it nobody has the store open; "immutable" makes SQLite leave no files behind.
         how = "mode=ro" if Path(f"{path}-wal").exists() else "immutable=1"
         with contextlib.closing(
             sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True, timeout=0)
@@ -265,8 +265,8 @@ def read_store(path: Path, key: bytes | None = None) -> list[Row]:
         if "locked" in str(error):
             raise InputError(f"store {path} is in use: stop its actor first") from None
         if "decode" in str(error):
-            raise damaged(path, "a record's kind is no text") from None
-        raise InputError(f"{path} is no store of an actor: {error}") from None
+            raise damaged(path, "a record's kind is not text") from None
+        raise InputError(f"{path} is not an actor's store: {error}") from None
     except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite's own message may quote a damaged page
         raise damaged(path, " ".join(str(error).split())) from None
 

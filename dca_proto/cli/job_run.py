@@ -132,7 +132,7 @@ class JobRun:
 
     Args:
         job, settings, schema: what is learned. terms, kind: of the rounds. seed: of the job's own random stream.
-        test: rows to score it on, if there are any. on_iteration: told of each.
+        test: rows to score it on, if there are any. on_iteration: called with each.
 
     Attributes:
         iterations: so far.

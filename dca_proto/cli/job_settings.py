@@ -144,7 +144,7 @@ def task_of(table: Mapping[str, Any], federation: Federation) -> Task:
     missing = [name for name in _NEEDED if table.get(name) is None and not (name == "delta" and pure)]
     if missing:
         options = ", ".join(f"--{name}" for name in missing)
-        raise UsageError(f"job: nothing says its {', '.join(missing)}; give them in [job] of the file, or {options}")
+        raise UsageError(f"job: {', '.join(missing)} missing; give them in [job] of the file, or {options}")
     settings = convert("job:", {key: value for key, value in table.items() if key in TERMS}, JobSettings)
     kind = _kind(settings, job, federation)
     _check_counts(settings, kind, job.batch(own, settings.clients))
@@ -207,12 +207,12 @@ def _check_counts(settings: JobSettings, kind: type[RoundRequest], batch: int) -
     if c > t:
         raise UsageError(f"job: c = {c} exceeds T = {t}; lower colluders or raise tolerate")
     if n - t - 1 < 1:
-        raise UsageError(f"job: N - T - 1 = {n - t - 1} is below 1: nobody's noise would be left; lower tolerate")
+        raise UsageError(f"job: N - T - 1 = {n - t - 1} is below 1: no honest noise would be left; lower tolerate")
     if batch:
         of_batch = tolerated_of(batch, n, t, c)
         if batch - of_batch - 1 < 1:
             raise UsageError(
-                f"job: a batch of {batch} clients, of which {of_batch} may drop, has nobody's noise left; raise batch "
+                f"job: a batch of {batch} clients, of which {of_batch} may drop, leaves no honest noise; raise batch "
                 "or lower tolerate"
             )
 

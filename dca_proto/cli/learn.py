@@ -309,7 +309,7 @@ class _Run:
         self._held.append(held)
         self._reporter.ended(held)
 
-    # --- what is told ---------------------------------------------------------------------------------------------
+    # --- what is shown --------------------------------------------------------------------------------------------
 
     def _say_plan(self, stages: list[Stage]) -> None:
         task = self._task

@@ -18,7 +18,7 @@ from dca_proto.wording import counted, to_install
 from inference.jobs.base import Stage
 from inference.variational.progress import Iteration
 
-NARRATED_MAX = 4  # rounds whose phases are told; of more, only their ends are
+NARRATED_MAX = 4  # rounds whose phases are shown; of more, only their ends are
 _PHASES = (facts.Announced, facts.Closed)
 
 
@@ -44,7 +44,7 @@ class ProgressReporter(Reporter):
             super().__call__(fact)
 
     def ended(self, held: HeldRound) -> None:
-        """A request of the job has ended; it is told once its sum was used, with the score then."""
+        """A request of the job has ended; it is shown once its sum was used, with the score then."""
         if held.recalled:
             self._recalled += 1
             return

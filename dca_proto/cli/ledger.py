@@ -59,7 +59,7 @@ class LedgerView(msgspec.Struct, frozen=True, kw_only=True):
     """One actor's ledger, and what is known beside it.
 
     Attributes:
-        store: its database. role: ``client`` or ``trainer``; empty where a store alone does not tell.
+        store: its database. role: ``client`` or ``trainer``; empty where a store alone does not show it.
         ledger: the charges. declined: a client's newest declines, in their order.
         budget_limit: what may be spent in a period, per_round: the largest ε of a client's round; both from its file.
         federation: from its file.
@@ -338,7 +338,7 @@ def _warnings(view: LedgerView) -> Iterator[str]:
         yield (
             f"a round was declined on {_time(last.at_ms)} for a Compute node's word that this ledger is an old copy "
             f"({printable(last.found)}; expected {printable(last.expected)}). That is so where the store was restored "
-            "from a copy, or runs twice: then more was spent than is shown, and nobody can tell what is left. "
+            "from a copy, or runs twice: then more was spent than is shown, and nobody knows what is left. "
             "Otherwise the node lies or errs"
         )
 
@@ -399,7 +399,7 @@ def totals(found: Spending) -> list[tuple[str, str]]:
     of += ", of the worst-off client" if any(one.invited for one in found.charges) else ""
     spent, at = f"epsilon {at_least(found.epsilon_spent)}", f"at delta {at_least(found.delta)}"
     if found.epsilon_left is None or found.epsilon_allowed is None:
-        return [("spent", f"{spent} {at} in all ({of}); its TOML file tells what is left")]
+        return [("spent", f"{spent} {at} in all ({of}); name its TOML file to see what is left")]
     left = f"epsilon {at_most(found.epsilon_left)} {at} in one more round"
     whole, reports = f", of {at_least(found.epsilon_allowed)} in all", f"{at_most(found.pure_left or 0)} at delta 0"
     if kept:

@@ -36,7 +36,7 @@ def parse_bounds(text: str | None) -> dict[str, list[float]] | None:
     if text is None:
         return None
     if "=" not in text and Path(text).suffix != ".toml" and not Path(text).exists():
-        raise UsageError(f"--bounds {text!r}: expected COL=LO:HI,... or the name of a TOML file that is there")
+        raise UsageError(f"--bounds {text!r}: expected COL=LO:HI,... or the name of an existing TOML file")
     return {column: [interval.lower, interval.upper] for column, interval in given_bounds(text).items()}
 
 

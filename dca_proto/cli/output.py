@@ -74,7 +74,7 @@ def require_writable(path: Path, *, make_folders: bool = False) -> None:
     if not folder.exists():
         raise StorageError(f"cannot write {path}: folder {folder} does not exist; make it, or name another")
     if not folder.is_dir():
-        raise StorageError(f"cannot write {path}: {folder} is no folder; name another")
+        raise StorageError(f"cannot write {path}: {folder} is not a folder; name another")
     if not os.access(path if path.exists() else folder, os.W_OK):
         raise StorageError(f"cannot write {path}: permission denied; name another place")
     if not path.exists():

@@ -108,7 +108,7 @@ class SecureSum(_Kind, frozen=True, array_like=True, tag=1):
             raise UsageError(f"M = {len(self.computes)} Compute nodes; use 2 to {COMPUTES_MAX}")
         if self.honest < 1:
             raise UsageError(
-                f"n_min - 1 - c = {self.fewest} - 1 - {self.colluders} is below 1: nobody's noise would be left; "
+                f"n_min - 1 - c = {self.fewest} - 1 - {self.colluders} is below 1: no honest noise would be left; "
                 "ask for more clients, or tolerate fewer"
             )
         if self.most < self.fewest:

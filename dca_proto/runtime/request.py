@@ -172,7 +172,7 @@ def parameters_of(
     """A statistic's parameters: the columns, what their public bounds say, and the further ones.
 
     Raises:
-        UsageError: bounds are missing, or are no intervals.
+        UsageError: bounds are missing, or are not intervals.
     """
     plain: dict[str, object] = {"columns": list(columns), **further}
     if bounds:

@@ -71,7 +71,7 @@ def _member(text: str, name: str, number: str | None) -> int:
     if number is None:
         raise UsageError(f"--coalition {text}: {name} needs a number, as in {name}=2; {_COALITION}")
     if not (number.isascii() and number.isdigit()):
-        raise UsageError(f"--coalition {text}: {number!r} is no number; {_COALITION}")
+        raise UsageError(f"--coalition {text}: {number!r} is not a number; {_COALITION}")
     return int(number)
 
 

@@ -99,7 +99,7 @@ def _bytes_of(path: Path) -> bytes:
         if stat.S_ISDIR(about.st_mode):
             raise InputError(f"{path} is a folder; {_EXPECTED}, such as {path / 'result.json'}")
         if not stat.S_ISREG(about.st_mode):
-            raise InputError(f"{path} is no ordinary file; {_EXPECTED}")
+            raise InputError(f"{path} is not a regular file; {_EXPECTED}")
         if about.st_size > FILE_BYTES_MAX:
             raise InputError(f"{path} is larger than {FILE_BYTES_MAX >> 20} MiB; {_EXPECTED}, which are smaller")
         return path.read_bytes()

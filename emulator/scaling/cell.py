@@ -78,7 +78,7 @@ class Cell(Size, frozen=True, kw_only=True):
             f"--dimension {self.dimension}: expected 1 to {BINS_MAX:,}, the bins of a histogram":
                 1 <= self.dimension <= BINS_MAX,
             f"--computes {self.computes}: expected 2 to {COMPUTES_MAX}": 2 <= self.computes <= COMPUTES_MAX,
-            f"--tolerate: T = {self.tolerated} of N = {self.clients} leaves nobody's noise (N - T - 1 < 1); "
+            f"--tolerate: T = {self.tolerated} of N = {self.clients} leaves no honest noise (N - T - 1 < 1); "
             f"expected 0 to {self.clients - 2}": 0 <= self.tolerated <= self.clients - 2,
             f"--drop {self.drop_rate:g}: expected 0 to below 1": 0 <= self.drop_rate < 1,
             f"--processes {self.processes}: expected 1 to {self.clients}, the number of clients":

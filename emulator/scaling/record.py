@@ -126,7 +126,7 @@ class Record:
     def _load(self, path: Path) -> None:
         stored = _object_in(path, "--resume")
         if stored.get("kind") != _KIND or not isinstance(stored.get("cells"), list):
-            raise InputError(f"--resume {path}: this is no file that a sweep left; name a new one")
+            raise InputError(f"--resume {path}: a sweep did not write this file; name a new one")
         differences = list(provenance.differences(stored, json.loads(json.dumps(self.sweep))))
         if differences:
             raise InputError(f"--resume {path} is of another sweep: {'; '.join(differences)}; name a new file")

@@ -146,8 +146,8 @@ class _Learning:
         spec, options, rows = self._spec, self._options, len(self._spec.train.y)
         if not 1 <= spec.clients <= rows:
             raise UsageError(
-                f"--clients {spec.clients}: the {rows} training rows can be dealt to 1 to {rows} clients; "
-                "any number of them can hold rounds of a synthetic sum, with --dimension D"
+                f"--clients {spec.clients}: expected 1 to {rows}, the number of training rows; "
+                "with --dimension D, any number of clients can hold rounds of a synthetic sum"
             )
         for clients, tolerated in ((spec.clients, options.tolerated), options.smallest):
             check_counts(clients, options.computes, tolerated, options.colluders, options.dropped)
@@ -190,7 +190,7 @@ class _Learning:
             return done._replace(failure=Failure(str(error) or type(error).__name__))
         return done
 
-    # --- what is told ---------------------------------------------------------------------------------------------
+    # --- what is shown --------------------------------------------------------------------------------------------
 
     def _say_plan(self) -> None:
         spec, options = self._spec, self._options

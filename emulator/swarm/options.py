@@ -87,8 +87,8 @@ class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"--broker {self.broker}: expected {', '.join(_BROKERS)} or mqtt://host:port")
         elif self.engine != LOCAL:
             raise UsageError(
-                f"--broker {self.broker} with --engine {self.engine}: other machines do not reach a broker that is "
-                "started here; give the URL of one that they reach, mqtt://host:port"
+                f"--broker {self.broker} with --engine {self.engine}: other machines cannot reach a broker that is "
+                "started here; give the URL of one that they can reach, mqtt://host:port"
             )
         if self.engine != LOCAL and not self.processes:
             raise UsageError(f"--engine {self.engine}: expected --processes P, how many processes run clients there")

@@ -22,7 +22,7 @@ def load_scenario(path: Path) -> Scenario:
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; give the path of a scenario file") from None
     except UnicodeDecodeError:
-        raise InputError(f"{path} is no text; give a scenario in TOML") from None
+        raise InputError(f"{path} is not a text file; give a scenario in TOML") from None
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path} is not valid TOML: {error}") from None
 

@@ -78,7 +78,7 @@ class TrialWorld(World, Observer):
         twinned: ids that a second process with a copy of the disk used, too, and Compute nodes whose store was replaced
             by an old copy: what that may break is documented.
         restored: ids of clients whose store was replaced by an old copy.
-        told_old: ids of clients that were warned that their ledger is an old copy.
+        warned_old: ids of clients that were warned that their ledger is an old copy.
         killed_ms: id -> when it was last killed. injections: the faults, in the scenario's order.
     """
 
@@ -102,7 +102,7 @@ class TrialWorld(World, Observer):
         self.further: RoundLog | None = None
         self.twinned: set[bytes] = set()
         self.restored: set[bytes] = set()
-        self.told_old: set[bytes] = set()
+        self.warned_old: set[bytes] = set()
         self.killed_ms: dict[bytes, int] = {}
         super().__init__(actors, simulator)
         self._numbers = {client: index for index, client in enumerate(actors.clients)}
@@ -242,7 +242,7 @@ class TrialWorld(World, Observer):
                 for log in self._unknown()[:1]:  # a slow trainer says so later
                     log.refused = fact.text
             case LedgerReused():
-                self.told_old.add(process.id)
+                self.warned_old.add(process.id)
             case Announced() | Closed() | RoundCompleted() | RoundFailed():
                 for log in [log for log in self.rounds if log.id == fact.round_id]:
                     self._note(log, fact)
@@ -299,7 +299,7 @@ class TrialWorld(World, Observer):
             if process.role is Channel.COMPUTE:
                 _forget_open_rounds(process)
             process.restart()
-        elif not process.is_up or process.id in self.told_old:
+        elif not process.is_up or process.id in self.warned_old:
             process.restart()
 
 

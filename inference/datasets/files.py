@@ -120,7 +120,7 @@ def _cached(source: Source) -> Path:
         partial.write_bytes(content)
         partial.replace(path)
     except OSError as error:
-        raise source.refused(f"cannot write {path}: {error.strerror}; make room") from None
+        raise source.refused(f"cannot write {path}: {error.strerror}; free space") from None
     return path
 
 

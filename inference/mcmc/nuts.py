@@ -161,7 +161,7 @@ def _started(program: _Program, keys: Any, data: Any, start: Any) -> Any:
             return state
         keys = jnp.where(lost, jax.vmap(partial(jax.random.fold_in, data=attempt))(keys), keys)
     raise DataError(
-        f"no start with a finite density was found in {ATTEMPTS} attempts; look at whether the reports and the prior "
+        f"no start with a finite density was found in {ATTEMPTS} attempts; check that the reports and the prior "
         "are in the same units"
     )
 

@@ -191,7 +191,7 @@ class LocalPosterior(Posterior):
         if diverged:
             found.append(
                 f"{diverged} iterations after warm-up diverged, so the draws may miss a part of the posterior; take a "
-                "prior that says more, or look at whether the reports are of this model"
+                "stronger prior, or check that the reports are of this model"
             )
         if deep:
             found.append(

@@ -72,7 +72,7 @@ class NoisySums:
         value = np.sum([one.value for one in listed], axis=0)
         variance = np.full(value.shape, float(sum(one.noise_variance for one in listed)))
         if not np.all(np.isfinite(value)) or not np.all(variance >= 0):
-            raise DataError("a sum is not finite or a variance of noise is below 0; look at how it was released")
+            raise DataError("a sum is not finite or a variance of noise is below 0; check how it was released")
         n = sum(one.contributors for one in listed)
         return cls(value, variance, n, first.statistic, first.parameters, {**attributes(*listed), "n": n})
 

@@ -182,7 +182,7 @@ def categories_of(given: Given) -> Categories:
         raise DataError(f"reports are of type {values.dtype}; expected {'bits' if unary else 'whole numbers'}")
     if values.size and (values.min() < 0 or values.max() > largest):
         what = "a bit is neither 0 nor 1" if unary else f"a category is outside 0 to {largest}"
-        raise DataError(f"reports cannot be by {reports.mechanism!r}: {what}; look at how they were read")
+        raise DataError(f"reports cannot be by {reports.mechanism!r}: {what}; check how they were read")
     _check_enough(len(values), categories - 1)
     check_odds(reports, p, q)
     return Categories(values, categories, p, q, _attributes(reports, rounds), reports.clients, column)
@@ -200,7 +200,7 @@ def rows_of(given: Given) -> Rows:
         columns = columns._replace(names=(*columns.names[:-1], TARGET))
     if columns.radius < inf:
         raise DataError(
-            f"clients brought their rows into a ball of radius {columns.radius:g}, their target with the features, "
+            f"clients scaled their rows, features and target, into a ball of radius {columns.radius:g}, "
             "which this model does not describe; ask for a round without a radius"
         )
     _check_enough(len(reports.values), d + d * (d + 1) // 2 + 1)

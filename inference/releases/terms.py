@@ -50,7 +50,7 @@ def together(given: Given, mechanisms: Sequence[str]) -> tuple[LocalReports, lis
     values = np.concatenate([np.asarray(part.values) for part in parts])
     if not np.all(np.isfinite(values)):
         raise DataError(
-            f"{np.sum(~np.isfinite(values))} numbers in the reports are not finite; no mechanism makes them"
+            f"{np.sum(~np.isfinite(values))} numbers in the reports are not finite; expected finite numbers"
         )
     return replace(parts[0], values=values, clients=_clients_of(parts)), rounds
 
@@ -62,8 +62,8 @@ def _clients_of(parts: Sequence[LocalReports]) -> tuple[bytes, ...]:
     ids = tuple(one for part in parts for one in part.clients)
     if len(set(ids)) < len(ids):
         raise DataError(
-            f"{len(ids) - len(set(ids))} clients reported in several of the rounds, which a model takes for different "
-            "ones; fit rounds of different clients together"
+            f"{len(ids) - len(set(ids))} clients reported in several of the rounds; a model counts them as different "
+            "clients; fit rounds of different clients together"
         )
     return ids
 
@@ -88,9 +88,7 @@ def _check_terms(reports: LocalReports, mechanisms: Sequence[str]) -> None:
             f"reports by {GAUSSIAN!r} claim delta {at_least(reports.delta)}; expected a number between 0 and 1"
         )
     if reports.mechanism != GAUSSIAN and reports.delta != 0:
-        raise DataError(
-            f"reports by {reports.mechanism!r} claim delta {at_least(reports.delta)}; that mechanism's is 0"
-        )
+        raise DataError(f"reports by {reports.mechanism!r} claim delta {at_least(reports.delta)}; expected 0")
     if reports.mechanism in (LAPLACE, GAUSSIAN) and not 0 < reports.noise_scale < inf:
         raise DataError(f"reports claim noise of scale {reports.noise_scale:g}; expected a finite number above 0")
 
@@ -107,7 +105,7 @@ def _check_together(parts: Sequence[LocalReports], rounds: Sequence[NoisyAggrega
             shapes = f"{part.values.shape}, the first of {parts[0].values.shape}"
             raise DataError(f"reports {place} have the shape {shapes}; fit those of the same columns together")
     if len({one.round_id for one in rounds}) < len(rounds):
-        raise DataError("a round is there twice; give each once")
+        raise DataError("a round is given twice; give each once")
     for place, one in enumerate(rounds[1:], start=2):
         if (one.statistic, one.parameters) != (rounds[0].statistic, rounds[0].parameters):
             raise DataError(f"round {place} is of another statistic or other parameters than the first; fit it alone")
@@ -156,7 +154,7 @@ def within_noise(z: Array, low: Array, high: Array, *, laplace: bool, scale: flo
     if outside.sum() > FEW * len(z):
         raise DataError(
             f"{outside.sum()} of {len(z)} reports are more than {margin:.4g} outside the bounds, where the noise does "
-            "not reach; look at whether they are of this column, scale and mechanism"
+            "not reach; check that they are of this column, scale and mechanism"
         )
     return np.asarray(~outside)
 

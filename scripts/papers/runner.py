@@ -76,7 +76,7 @@ class Record(dict[str, dict[str, Any]]):
             os.truncate(path, len(whole))
         head, *lines = [_parsed(line) for line in whole.splitlines()] or [None]
         if not isinstance(head, dict) or head.get("kind") != _RECORD:
-            raise UsageError(f"--resume {path}: this is no file that an experiment left; name a new one")
+            raise UsageError(f"--resume {path}: an experiment did not write this file; name a new one")
         if differences := "; ".join(provenance.differences(head, own)):
             raise UsageError(f"--resume {path} is of another experiment: {differences}; name a new file")
         for line in lines:

@@ -259,7 +259,7 @@ def test_however_it_ends_nothing_is_left(number: signal.Signals, code: int, tmp_
         (["--dimension", "3", "--clients", "4", "--tolerate", "4"], "T = 4 is not below N = 4"),
         (["--dimension", "3", "--epsilon", "-1"], "epsilon"),
         (["--clients", "5000"], "with --dimension D"),
-        (["--engine", "ray"], "--broker auto with --engine ray: other machines do not reach a broker"),
+        (["--engine", "ray"], "--broker auto with --engine ray: other machines cannot reach a broker"),
         (["--engine", "ray", "--broker", "mqtt://h:1", "--processes", "0"], "--engine ray: expected --processes P"),
         (["--engine", "spark", "--broker", "mqtt://h:1"], "--engine spark: expected local, ray or ray://host:port"),
     ],

@@ -189,7 +189,7 @@ BAD = [
     (["--tolerate", "7"], "N - T - 1 = 0", 2),
     (["--colluders", "2"], "c = 2 exceeds T = 1", 2),
     (["--target", "z"], "public bounds are missing for: z", 5),
-    (["--bounds", "x=3:-3,y=0:1"], "column 'x': bounds 3:-3 are no interval", 5),
+    (["--bounds", "x=3:-3,y=0:1"], "column 'x': bounds 3:-3 are not an interval", 5),
     (["--epsilon", "0"], "epsilon", 2),
     (["--test", "nowhere.csv"], "cannot read nowhere.csv", 5),
     (["--plot", "c.gif"], "--plot c.gif", 2),
@@ -224,7 +224,7 @@ def test_a_file_without_a_job_says_what_to_give(learn: Learn, folder: Path) -> N
     (folder / "bare.toml").write_text((folder / "trainer.toml").read_text().split("[job]")[0])
     done = learn("--target", "x", "--epsilon", "1", file="bare.toml")
     assert done.returncode == 2
-    said = "nothing says its bounds, delta, clients; give them in [job] of the file, or --bounds, --delta, --clients"
+    said = "bounds, delta, clients missing; give them in [job] of the file, or --bounds, --delta, --clients"
     assert said in done.stderr
 
 

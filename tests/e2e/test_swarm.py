@@ -391,7 +391,7 @@ BAD = [
     (["--csv", "{few}", "--target", "y", "--bounds", BOUNDS], "3 rows cannot determine 3 coefficients", 5),
     (["--csv", "{table}", "--target", "y", "--bounds", "nowhere.toml"], "nowhere.toml: No such file", 5),
     (["--json", "nowhere/result.json"], "nowhere does not exist", 8),
-    (["--json", "{table}/result.json"], "is no folder", 8),
+    (["--json", "{table}/result.json"], "is not a folder", 8),
     (["--json", "."], "is a folder", 8),
     (["--csv", "{table}", "--target", "z", "--bounds", BOUNDS], "z", 5),
     (["--csv", "{table}", "--target", "y", "--bounds", "a=-4:4"], "b, y", 5),

@@ -202,8 +202,8 @@ def test_what_was_released_is_written_where_no_result_comes_of_it(
 
 
 @pytest.mark.parametrize(("options", "said", "code"), [
-    (["--data-nodes", "0"], "--data-nodes 0: the 1550 training rows can be dealt to 1 to 1550 data nodes", 2),
-    (["--data-nodes", "2000"], "--data-nodes 2000: the 1550 training rows can be dealt to 1 to 1550", 2),
+    (["--data-nodes", "0"], "--data-nodes 0: expected 1 to 1550, the number of training rows", 2),
+    (["--data-nodes", "2000"], "--data-nodes 2000: expected 1 to 1550, the number of training rows", 2),
     (["--data-nodes", "3", "--drop", "3"], "--drop 3: 0 to 2 of 3 data nodes may drop", 2),
     (["--data-nodes", "3", "--tolerate", "1", "--clients", "9"], "--clients, --tolerate go with sums over many", 2),
     (["--data-nodes", "3", "--computes", "3"], "--computes goes with sums", 2),

@@ -290,8 +290,8 @@ def test_a_sum_of_fewer_than_are_needed_is_not_released() -> None:
 @pytest.mark.parametrize(
     ("clients", "rows", "said"),
     [
-        (2, [["x", 1], [2, 3]], "rows are no arrays of numbers: could not convert"),
-        (2, 5, "rows are no arrays of numbers: 'int' object is not iterable"),
+        (2, [["x", 1], [2, 3]], "rows are not arrays of numbers: could not convert"),
+        (2, 5, "rows are not arrays of numbers: 'int' object is not iterable"),
         (9, np.ones((10, 2)), "there are rows of 10 clients, and the terms say N = 9; let them agree"),
         (2, np.ones((2, 3)), r"a client's rows have shape \(1, 3\); expected \(m, 2\): a, b"),
         (5, [np.ones((2, 2))] * 4 + [np.ones((1, 3))], r"have shape \(1, 3\); expected \(m, 2\)"),
@@ -426,5 +426,5 @@ def test_a_data_frame_is_one_row_for_each_client_by_its_columns_names() -> None:
     np.testing.assert_array_equal(tables, [[[3.0, 1.0]], [[np.nan, 2.0]]])
     with pytest.raises(UsageError, match=r"the data frame has no column 'c'; it has b, text, a"):
         Clients.of(frame, ("a", "c"))
-    with pytest.raises(UsageError, match=r"values that are no numbers: could not convert.*; code texts as numbers"):
+    with pytest.raises(UsageError, match=r"values that are not numbers: could not convert.*; code texts as numbers"):
         Clients.of(frame, ("a", "text"))

@@ -269,7 +269,7 @@ def test_kinds_of_what_else_is_spent(text: str, release: object) -> None:
     assert parse_also(text) == release
 
 
-# --- what is told -----------------------------------------------------------------------------------------------------
+# --- what is shown ----------------------------------------------------------------------------------------------------
 
 
 def test_people_are_told_what_c_means(run: Run) -> None:
@@ -281,7 +281,7 @@ def test_people_are_told_what_c_means(run: Run) -> None:
     assert "fewer than 90 contributions is never released, so at most 10 clients may drop out" in words
     words = " ".join(run("--clients", "100", "--tolerate", "10", "--colluders", "4")[1].split())
     assert "fewer than 94 contributions is never released, so at most 6 clients may drop out" in words
-    assert "against a curious client with 4 other clients that tell it their noise, and any 2 of" in words
+    assert "against a curious client with 4 other clients that share their noise, and any 2 of" in words
     words = " ".join(run("--clients", "100", "--tolerate", "0")[1].split())
     assert "fewer than 100 contributions is never released, so no client may drop out, and the promise holds" in words
 

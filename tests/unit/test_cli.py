@@ -87,7 +87,7 @@ def test_help_lists_every_command_with_a_line_and_imports_none() -> None:
 
 
 def test_wrong_calls_are_one_line_and_exit_2(run: Run) -> None:
-    assert "'clinet' is no command (did you mean 'client'?)" in refused(run, "clinet")
+    assert "'clinet' is not a command (did you mean 'client'?)" in refused(run, "clinet")
     assert "no such option: --rol" in refused(run, "keygen", "k", "--rol", "x").lower()
     assert "see `dca keygen --help`" in refused(run, "keygen")
     assert "invalid value for '--port'" in refused(run, "broker", "--port", "x")
@@ -160,7 +160,7 @@ def test_help_is_found_where_people_look_for_it(run: Run) -> None:
     code, told, error = run("federation")
     assert (code, error) == (0, "")
     assert "enrol" in told
-    assert "'nosuch' is no command" in refused(run, "help", "nosuch")
+    assert "'nosuch' is not a command" in refused(run, "help", "nosuch")
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:
@@ -471,11 +471,11 @@ def test_a_message_can_be_given_in_many_ways(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message", "code"),
     [
-        (b"", "0 bytes that are no message", 2),
-        (b"\xff\xff", "2 bytes that are no message", 2),
+        (b"", "0 bytes that are not a message", 2),
+        (b"\xff\xff", "2 bytes that are not a message", 2),
         (b"hello there", "hexadecimal or base64, found neither", 2),
         (b"# Identity of a dca client.", "is a key file, whose content is secret", 2),
-        (b"SQLite format 3\0" + bytes(100), "is no store|is damaged", 8),
+        (b"SQLite format 3\0" + bytes(100), "is not an actor's store|is damaged", 8),
         (split(bytes(5000), 1024)[0], "one part of a larger message", 2),
     ],
 )

@@ -243,7 +243,7 @@ def test_a_store_by_itself_tells_what_is_spent_at_a_delta(run: Run, name: str, s
     assert plain["epsilon_left"] is plain["epsilon_allowed"] is plain["period_days"] is None
     assert plain["charges"][0]["trainer_name"] is None
     told = run(f"{name}.db")[1]
-    assert f"at delta 1e-05 in all ({spent}); its TOML file tells what is left" in told
+    assert f"at delta 1e-05 in all ({spent}); name its TOML file to see what is left" in told
 
 
 def test_a_charge_past_its_period_is_shown_and_does_not_count(run: Run, folder: Path) -> None:

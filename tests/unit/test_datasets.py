@@ -171,7 +171,7 @@ def test_a_schema_takes_pairs_for_bounds_and_refuses_the_rest_in_one_line() -> N
     assert (pairs.features, pairs.bounds["age"], pairs.bounds["risk"]) == (("age",), Interval(0, 120), Interval(0, 1))
     for features, bounds, said in (
         (("age",), {"age": (0, 1, 2), "risk": (0, 1)}, "bounds of column 'age': found '0:1:2', expected two numbers"),
-        (("age",), {"age": (1, 0), "risk": (0, 1)}, "column 'age': bounds 1:0 are no interval"),
+        (("age",), {"age": (1, 0), "risk": (0, 1)}, "column 'age': bounds 1:0 are not an interval"),
         (("age",), [("age", 1)], "bounds are a list; give a dictionary"),
         ("age", {"age": (0, 1), "risk": (0, 1)}, "features are the text 'age'; give a tuple of names"),
     ):

@@ -139,7 +139,7 @@ def test_a_download_without_pooch_names_the_extra(cache: Path, monkeypatch: pyte
 def test_a_full_disk_is_said_in_words(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     serve(monkeypatch, zipped(CONTENT))
     (cache / f"small.csv.{os.getpid()}.partial").mkdir(parents=True)  # nothing can be written there
-    with pytest.raises(DataError, match=r"cannot write .*make room"):
+    with pytest.raises(DataError, match=r"cannot write .*free space"):
         find(source())
 
 

@@ -177,7 +177,10 @@ def test_a_record_of_other_settings_or_versions_is_refused_in_words(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("hello\n", "no file that an experiment left"), ('{"kind": "swarm"}\n', "no file that an experiment left")],
+    [
+        ("hello\n", "an experiment did not write this file"),
+        ('{"kind": "swarm"}\n', "an experiment did not write this file"),
+    ],
 )
 def test_another_file_is_no_record(tmp_path: Path, text: str, said: str) -> None:
     record = tmp_path / "record.jsonl"

@@ -105,7 +105,7 @@ def test_h_of_a_shell_script(path: Path, tmp_path: Path) -> None:
         ([], 0, "\n  swarm  "),
         (["swarm"], 2, "dca: commands need typer and rich, not installed: pip install -e '.[cli]' in the checkout\n"),
         (["help", "swarm"], 2, "dca: commands need typer and rich"),
-        (["swram"], 2, "dca: 'swram' is no command (did you mean 'swarm'?)"),
+        (["swram"], 2, "dca: 'swram' is not a command (did you mean 'swarm'?)"),
     ],
 )
 def test_without_the_extra_cli(arguments: list[str], code: int, line: str) -> None:

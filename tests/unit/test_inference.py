@@ -234,7 +234,7 @@ def test_unpack_reads_the_order_of_the_statistic() -> None:
 
 
 def test_unpack_refuses_another_length() -> None:
-    with pytest.raises(ValueError, match="7 numbers are no regression statistics of 2 features"):
+    with pytest.raises(ValueError, match="7 numbers are not the regression statistics of 2 features"):
         unpack(np.zeros(7), 2, 10, 1.0)
 
 

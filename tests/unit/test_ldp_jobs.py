@@ -275,7 +275,7 @@ def test_features_and_labels_of_a_client_cost_it_its_budget_together(epsilon: fl
     ("ldp-mean", {"family": "gauss"}, "did you mean 'gaussian'"),
     ("ldp-mean", {"family": "exponential"}, "describes numbers from 0 on, and y is clipped to -6:6; set lower=0"),
     ("ldp-mean", {"family": "poisson", "lower": 0, "upper": 2.5}, "describes counts, and y is clipped at 2.5"),
-    ("ldp-mean", {"lower": 7}, "bounds 7:6 are no interval"),
+    ("ldp-mean", {"lower": 7}, "bounds 7:6 are not an interval"),
     ("ldp-mean", {"prior_mean": 3, "family": "poisson"}, "'prior_mean' is not of the prior of family 'poisson', which"),
     ("ldp-mean", {"prior_mean_sd": -1}, "mean_sd is -1; give a finite number above 0"),
     ("ldp-mean", {"mechanism": "unary-encoding"}, "mechanism 'unary-encoding'"),

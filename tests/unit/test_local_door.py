@@ -127,7 +127,7 @@ BAD_SCALARS: list[tuple[Callable[[], Any], str]] = [
         "noise of scale 10 at epsilon 2 is for bounds 20 apart, and these are 10",
     ),
     (lambda: replace(laplace(), epsilon=0.0), "claim epsilon 0; expected a finite number above 0"),
-    (lambda: replace(laplace(), delta=1e-5), "by 'grid-laplace' claim delta 1e-05; that mechanism's is 0"),
+    (lambda: replace(laplace(), delta=1e-5), "by 'grid-laplace' claim delta 1e-05; expected 0"),
     (lambda: replace(laplace(), noise_scale=0.0), "claim noise of scale 0"),
     (lambda: replace(gaussian(), delta=0.0), "by 'analytic-gaussian' claim delta 0; expected a number between 0 and 1"),
     (lambda: replace(gaussian(), epsilon=1.1), "is not that of epsilon 1.1 and delta 1e-05 at the sensitivity 10"),

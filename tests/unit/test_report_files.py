@@ -216,7 +216,7 @@ def test_what_is_no_file_is_told_in_a_line(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(UsageError, match=r"cannot read .*No such file"):
         read_page(tmp_path / "run.json")
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UsageError, match="no ordinary file"):
+    with pytest.raises(UsageError, match="not a regular file"):
         read_page(tmp_path / "pipe")
     monkeypatch.setattr(reading, "FILE_BYTES_MAX", 1 << 20)
     with pytest.raises(UsageError, match="is larger than 1 MiB"):

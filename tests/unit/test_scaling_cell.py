@@ -68,7 +68,7 @@ def test_other_t_are_refused(given: float) -> None:
         ({"dimension": 0}, "--dimension 0: expected 1 to"),
         ({"dimension": 10**6}, "--dimension 1000000: expected 1 to 65,536, the bins of a histogram"),
         ({"computes": 1}, "--computes 1: expected 2 to"),
-        ({"tolerated": 999}, "T = 999 of N = 1000 leaves nobody's noise"),
+        ({"tolerated": 999}, "T = 999 of N = 1000 leaves no honest noise"),
         ({"drop_rate": 1.0}, "--drop 1: expected 0 to below 1"),
         ({"drop_rate": math.nan}, "--drop nan"),
     ],

@@ -254,7 +254,7 @@ def test_a_prediction_from_a_sweep_and_from_a_calibration_of_its_own(
         ({"clients": "2"}, "--clients 2: expected 3 to"),
         ({"dimension": "0"}, "--dimension 0: expected 1 to"),
         ({"computes": "1"}, "--computes 1: expected 2 to"),
-        ({"clients": "10", "tolerate": "10"}, "T = 10 of N = 10 leaves nobody's noise"),
+        ({"clients": "10", "tolerate": "10"}, "T = 10 of N = 10 leaves no honest noise"),
         ({"drop": "1.5"}, "--drop 1.5: expected 0 to below 1"),
         ({"repeats": 0}, "--repeats 0: expected 1 to 100"),
         ({"backend": "mosquito"}, r"--backend 'mosquito' is unknown \(did you mean 'mosquitto'\?\)"),

@@ -100,8 +100,8 @@ def test_a_resume_file_of_another_sweep_is_refused(
     [
         ("half a fi", "no JSON; name a file that dca scaling wrote"),
         ("[1]", "found a list, expected what dca scaling wrote"),
-        ('{"kind": "scaling", "cells": []}', "this is no file that a sweep left"),
-        ('{"kind": "scaling-resume", "cells": 1}', "this is no file that a sweep left"),
+        ('{"kind": "scaling", "cells": []}', "a sweep did not write this file"),
+        ('{"kind": "scaling-resume", "cells": 1}', "a sweep did not write this file"),
         ('{"kind": "scaling-resume", "cells": []}', "it has no options; it has no versions; it has no machine"),
     ],
 )

@@ -256,5 +256,5 @@ def test_settings_out_of_range_are_refused(wrong: dict[str, object]) -> None:
 
 def test_means_of_another_number_of_columns_are_refused() -> None:
     settings = Settings(components=2, start="0;1")
-    with pytest.raises(DataError, match="other lengths than 2: a, b"):
+    with pytest.raises(DataError, match="expected 2 numbers in each mean, for the columns a, b"):
         run(gaussian_mixture(SCHEMA, rng=np.random.default_rng(1), settings=settings), swarm(points(100, 1), 2.0))

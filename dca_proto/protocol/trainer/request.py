@@ -63,7 +63,7 @@ class AskSecureSum(_Ask, frozen=True, kw_only=True, tag="secure-sum"):
         fewest = expected - self.tolerated + self.colluders
         if fewest - 1 - self.colluders < 1:
             raise UsageError(
-                f"N - T - 1 = {expected} - {self.tolerated} - 1 is below 1: nobody's noise would be left; "
+                f"N - T - 1 = {expected} - {self.tolerated} - 1 is below 1: no honest noise would be left; "
                 + (f"lower T to at most {expected - 2}, or find at least" if expected > 1 else "find at least")
                 + f" {self.tolerated + 2} clients"
             )

@@ -127,7 +127,7 @@ class Histogram(ReportJob):
         if categories is not None and (bounds.lower <= -0.5 or bounds.upper >= categories - 0.5):
             raise DataError(
                 f"the bounds {bounds.lower:g}:{bounds.upper:g} go beyond the categories 0 to {categories - 1}, and "
-                "what is beyond would be reported as one of them; give edges or bins, or other bounds"
+                "values beyond would be reported as one of them; give edges or bins, or other bounds"
             )
 
     def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:

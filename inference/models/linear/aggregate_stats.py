@@ -164,7 +164,7 @@ def sums_of(aggregates: Aggregates, *, labels: bool) -> NoisySums:
         most = int(max_complete_rows(count, variance[0] / constant**4, n))
         n = most if variance[0] > 0 else max(round(count), 1)
     if not np.all(np.isfinite(value)) or not np.all(variance >= 0):
-        raise DataError("a sum is not finite or a variance of noise is below 0; look at how it was released")
+        raise DataError("a sum is not finite or a variance of noise is below 0; check how it was released")
     if n < len(value):
         raise DataError(
             f"{n} rows are too few: this model needs at least {len(value)}, as many as there are sums, whose law is "

@@ -207,7 +207,7 @@ def unpack(
     """
     unique = features * (features + 1) // 2
     if value.size not in (unique + features, unique + features + 1):
-        raise DataError(f"{value.size} numbers are no regression statistics of {features} features")
+        raise DataError(f"{value.size} numbers are not the regression statistics of {features} features")
     xx, xy = symmetric(value[:unique], features) / weights[0], value[unique : unique + features] / weights[1]
     yy = value[-1] / weights[2] if value.size > unique + features else None
     noise = Noise(*(noise_variance / weight**2 for weight in weights))

@@ -177,7 +177,9 @@ def _start(settings: Settings, columns: Standardisation, rng: np.random.Generato
     if not means:
         return mixture.scattered(settings.components, d, rng)
     if any(len(mean) != d for mean in means):
-        raise DataError(f"setting start has means of other lengths than {d}: {', '.join(columns.columns)}")
+        raise DataError(
+            f"setting start: expected {d} numbers in each mean, for the columns {', '.join(columns.columns)}"
+        )
     return columns.z(np.array(means))
 
 

@@ -290,7 +290,7 @@ def _check_node(observed: NodeStatistics, j: int) -> None:
     S, n = observed.S[j], observed.n[j]
     for name in ("S", "z", "n", "variance_S", "variance_z"):
         if not np.all(np.isfinite(getattr(observed, name)[j])):
-            raise DataError(f"{name} of node {j + 1} is not finite; leave the node out, or look at how it was released")
+            raise DataError(f"{name} of node {j + 1} is not finite; leave the node out, or check how it was released")
     if n < 1:
         raise DataError(f"node {j + 1} has {n:g} rows; a node needs at least 1, so leave it out")
     for name in ("variance_S", "variance_z", "variance_u"):
