@@ -58,7 +58,7 @@ LAYERS = {
     "dca_proto.jobs": PROTOCOL | {"dca_proto.jobs"},
     "dca_proto.jobs.sync": RUNTIME | {"dca_proto.jobs"},
     "dca_proto.cli": DEVICE | {"dca_proto", "typer", "rich", "emulator", "inference"},
-    "dca_proto.cli.account_plot": {"numpy", "msgspec", "matplotlib", "dca_proto"},
+    "dca_proto.cli.account": DEVICE | {"dca_proto", "typer", "rich", "numpy", "matplotlib"},
     "inference": {"numpy", "scipy", "sklearn", "matplotlib", "pooch", "arviz", "jax", "dca_proto.aggregate",
                   *FIGURES, "inference"},
     "inference.datasets": {"numpy", "sklearn", "pooch", "dca_proto.statistics.categories", *FIGURES, "inference"},
@@ -124,7 +124,7 @@ LAYERS |= {
     "emulator.scaling": SCALING,
     "emulator.scaling.floor": SCALING | {"nacl"},
     "emulator.scaling.view": SCALING | {"rich"},
-    "emulator.scaling.command": SCALING | {"typer", "rich", "dca_proto.runtime.broker"},
+    "emulator.scaling.command": SCALING | {"typer", "rich", "dca_proto.cli", "dca_proto.runtime.broker"},
 }
 
 ENTRY_POINTS = {

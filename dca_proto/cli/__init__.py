@@ -181,10 +181,13 @@ def _call(entry: EntryPoint, arguments: list[str]) -> int:
         return _fail(f"commands need {missing}, not installed: {to_install('cli')}")
     import typer
 
-    found = entry.load()
-    is_group = isinstance(found, typer.Typer)
-    command = typer.main.get_command(found if is_group else _app(entry, found))
-    return run_command(command, f"dca {entry.name}", arguments or (["--help"] if is_group else []))
+    app = found = entry.load()
+    if not isinstance(found, typer.Typer):
+        app = typer.Typer(add_completion=False, rich_markup_mode=None)
+        app.command(entry.name, epilog=verbatim(examples_of(entry)))(found)
+    elif not arguments:
+        arguments = ["--help"]
+    return run_command(typer.main.get_command(app), f"dca {entry.name}", arguments)
 
 
 def run_command(command: Any, name: str, arguments: list[str]) -> int:
@@ -208,15 +211,6 @@ def _complete(commands: dict[str, EntryPoint], arguments: list[str]) -> int:
             whole.command(name, help=summary(entry))(found)
     result = typer.main.get_command(whole).main(args=arguments, prog_name="dca", standalone_mode=False)
     return result if isinstance(result, int) else 0
-
-
-def _app(entry: EntryPoint, function: Any) -> Any:
-    """A typer application of one function, whose help ends with its module's examples."""
-    import typer
-
-    app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command(entry.name, epilog=verbatim(examples_of(entry)))(function)
-    return app
 
 
 def examples_of(entry: EntryPoint) -> str:

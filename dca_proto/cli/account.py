@@ -1,14 +1,21 @@
-"""`dca account`: what a round would cost and carry, answered before anybody runs anything."""
+"""`dca account`: what a round would cost and carry, answered before anybody runs anything.
+
+The picture has Okabe and Ito's colours, which colour-blind people can distinguish; dashes differ, too, for a grey
+printer. Its first panel is Figure 1(b) of the DCA paper, from the noise that is really drawn.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import msgspec
+import numpy as np
 import typer
 from rich.console import Console
 
+from dca_proto.cli import options
 from dca_proto.cli.account_plan import (
     DATA,
     Answer,
@@ -20,11 +27,12 @@ from dca_proto.cli.account_plan import (
     parse_shares,
     questions,
 )
-from dca_proto.cli.account_plot import plot
-from dca_proto.cli.options import DELTA, Json, parse_bounds, parse_names
 from dca_proto.cli.output import require_plot_target, result_console, say, table, whole_file, write_json
+from dca_proto.errors import UsageError
+from dca_proto.jobs.forecast import forecast
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least, claim_words
+from dca_proto.protocol.trainer.request import AskSecureSum, OpenRound
 
 EXAMPLES = """Examples:
 
@@ -61,28 +69,22 @@ _ANY_SIGNAL = ("a mean over all {n} clients that is a third of the largest possi
 
 
 def account(
-    clients: Annotated[int, typer.Option(help="N, how many clients take part.")],
-    epsilon: Annotated[float, typer.Option(help="What the whole job may cost each client.")] = 1.0,
-    delta: Annotated[float, typer.Option(help="The delta of that cost, far below 1/N.")] = DELTA,
-    tolerate: Annotated[
-        int | None, typer.Option(help="T, how many may drop out or collude; by default N / 10.")
-    ] = None,
-    colluders: Annotated[int, typer.Option(help="c, how many of the T are reserved for colluders.")] = 0,
-    computes: Annotated[int, typer.Option(help="M, the number of Compute nodes.")] = 3,
+    clients: Annotated[int, options.CLIENTS],
+    epsilon: Annotated[float, options.EPSILON] = 1.0,
+    delta: Annotated[float, options.DELTA_OF_BUDGET] = options.DELTA,
+    tolerate: Annotated[int | None, options.TOLERATE_TENTH] = None,
+    colluders: Annotated[int, options.COLLUDERS] = 0,
+    computes: Annotated[int, options.COMPUTES] = 3,
     statistic: Annotated[
         list[str] | None, typer.Option(help="What is computed, by default sum; several rounds: repeat it, or A,B.")
     ] = None,
-    columns: Annotated[
-        str | None, typer.Option(help="Names of the columns, A,B,C; a regression's target last.")
-    ] = None,
+    columns: options.ColumnNames = None,
     dimension: Annotated[
         int | None, typer.Option(help="Or how many columns (bins, of a histogram); by default the fewest.")
     ] = None,
     bound: Annotated[float | None, typer.Option(help="Every column lies within ± this; by default 1.")] = None,
-    bounds: Annotated[
-        str | None, typer.Option(help="Or the public bounds of each: COL=LO:HI,... or a TOML file.")
-    ] = None,
-    parameter: Annotated[list[str] | None, typer.Option(help="A further NAME=JSON of a statistic; repeat.")] = None,
+    bounds: options.Bounds = None,
+    parameters: options.Parameters = None,
     rows_max: Annotated[int, typer.Option(help="R, to add up to R rows of a client; 0 for their mean.")] = 0,
     fraction_bits: Annotated[int, typer.Option(help="f of the grid 2^-f, even.")] = 24,
     shares: Annotated[str, typer.Option(help="Of the budget (of mu²) for each round, A,B,..., or best.")] = "best",
@@ -92,20 +94,20 @@ def account(
             help="What else is spent on the same clients, KIND:VALUE such as laplace:0.1 or pure:0.5; repeat."
         ),
     ] = None,
-    plot_to: Annotated[Path | None, typer.Option("--plot", help="A picture over N and T.", metavar="FILE.png")] = None,
-    json_to: Json = None,
+    plot_to: options.Plot = None,
+    json_to: options.Json = None,
 ) -> None:
     """Compute what a round would cost and carry, before anybody runs anything: noise, factor, signal."""
     console = result_console(json_to)
     require_plot_target(plot_to)
-    asked = Columns(names=parse_names(columns), dimension=dimension, bound=bound, bounds=parse_bounds(bounds))
+    asked = Columns(names=columns, dimension=dimension, bound=bound, bounds=bounds)
     enquiry = Enquiry(
         budget=Budget(epsilon, delta),
         clients=clients,
         tolerated=clients // 10 if tolerate is None else tolerate,
         colluders=colluders,
         computes=computes,
-        questions=questions(statistic or ["sum"], asked, parameter or []),
+        questions=questions(statistic or ["sum"], asked, parameters or {}),
         shares=parse_shares(shares),
         rows_max=rows_max,
         fraction_bits=fraction_bits,
@@ -126,9 +128,13 @@ def account(
 
 def show(console: Console, found: Answer) -> None:
     """Everything, from the federation down to what else is spent."""
-    n, t, c = found.clients, found.tolerated, found.colluders
+    n, t, c, honest = found.clients, found.tolerated, found.colluders, found.honest_shares
     say(console, "federation", f"{n} clients, {found.computes} Compute nodes, T = {t} (c = {c} reserved for colluders)")
-    say(console, "budget", _budget_in_words(found))
+    budget = f"{claim_words(found.epsilon, found.delta)} of every client in all (mu {at_least(found.mu_budget)})"
+    if found.mu <= _LEFT_SHOWN * found.mu_budget:
+        rounds = "this round spends" if len(found.rounds) == 1 else "these rounds spend"
+        budget += f", of which {rounds} epsilon {at_least(found.epsilon_spent)} (mu {at_least(found.mu)})"
+    say(console, "budget", budget)
     for warning in found.warnings:
         say(console, "warning", warning)
     columns = ("", *(one.statistic for one in found.rounds))
@@ -136,7 +142,12 @@ def show(console: Console, found: Answer) -> None:
     for one in found.rounds:
         for label, line in _estimates_in_words(one):
             say(console, label, line)
-    say(console, "factor", _factor_in_words(found))
+    factor = (
+        f"the noise of any {honest} clients (N - T - 1) is enough for the promise. The sum of all {n} carries "
+        f"{found.scale_factor:.4g} times the variance that a trusted aggregator would add: N/(N - T - 1) = "
+        f"{n / honest:.4g}, and a part of {max(found.scale_factor * honest / n - 1, 0):.1g} on top for the grid"
+    )
+    say(console, "factor", factor)
     say(console, "colluders", _colluders_in_words(found))
     say(console, "signal", _signal_in_words(found))
     points = found.curve[1::2]
@@ -171,15 +182,6 @@ def _figures(found: Answer) -> list[tuple[str, Callable[[PlannedRound], str]]]:
     ]
 
 
-def _budget_in_words(found: Answer) -> str:
-    """What may be spent, and what these rounds spend where that is less."""
-    whole = f"{claim_words(found.epsilon, found.delta)} of every client in all (mu {at_least(found.mu_budget)})"
-    if found.mu > _LEFT_SHOWN * found.mu_budget:
-        return whole
-    rounds = "this round spends" if len(found.rounds) == 1 else "these rounds spend"
-    return f"{whole}, of which {rounds} epsilon {at_least(found.epsilon_spent)} (mu {at_least(found.mu)})"
-
-
 def _estimates_in_words(one: PlannedRound) -> Iterator[tuple[str, str]]:
     """The noise of each estimate in its own units, where there are few; and better weights of a regression."""
     if one.labels is not None and one.noise_std is not None and 1 < len(one.labels) <= _SHOWN_MAX:
@@ -190,15 +192,6 @@ def _estimates_in_words(one: PlannedRound) -> Iterator[tuple[str, str]]:
         weights = ",".join(map(str, one.best_weights))
         saved = f"would save {100 * gain:.2g} % of the noise"
         yield "weights", f"--parameter weights=[{weights}] for xxᵀ, xy and y² {saved}"
-
-
-def _factor_in_words(found: Answer) -> str:
-    n, honest, factor = found.clients, found.honest_shares, found.scale_factor
-    return (
-        f"the noise of any {honest} clients (N - T - 1) is enough for the promise. The sum of all {n} carries "
-        f"{factor:.4g} times the variance that a trusted aggregator would add: N/(N - T - 1) = {n / honest:.4g}, "
-        f"and a part of {max(factor * honest / n - 1, 0):.1g} on top for the grid"
-    )
 
 
 def _colluders_in_words(found: Answer) -> str:
@@ -251,3 +244,62 @@ def _also_in_words(found: Answer) -> str:
         f"together with what else is spent on the same clients, it costs them at most {together}; their ledgers, "
         f"charged for all of it, would count {charged}"
     )
+
+
+# --- the picture ------------------------------------------------------------------------------------------------------
+
+_STYLES = (("#0072B2", "-"), ("#E69F00", "--"), ("#009E73", "-."), ("#CC79A7", ":"), ("#000000", "-"))
+_POINTS = 80
+_N_LEAST, _N_SHOWN, _N_MOST = 3, 1000, 1_000_000
+
+
+def plot(rounds: Sequence[OpenRound], path: Path, caption: str) -> None:
+    """Write the picture, in which the given N and T are marked; the suffix says the format (png, svg, pdf)."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # heavy, and of no use without --plot
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.2, 2.2 + 2.7 * (1 + len(rounds))), layout="constrained")
+    FigureCanvasAgg(figure)
+    first, *others = figure.subplots(1 + len(rounds), 1, sharex=True, squeeze=False)[:, 0]
+    _panel(first, rounds[0], "scale_factor", "noise variance in the sum,\n× trusted aggregator")
+    first.set_ylim(1, max(5.0, 1.15 * forecast(rounds[0]).scale_factor))
+    for panel, request in zip(others, rounds, strict=True):
+        _panel(panel, request, "signal_to_noise", f"{request.statistic}:\nbound/3 over noise of the mean")
+        panel.axhline(1, color="0.5", linewidth=1)
+        panel.set_yscale("log")
+    others[-1].set_xlabel("N, number of clients")
+    handles, labels = first.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    figure.suptitle(f"What distributing the noise costs, and what signal is left\n{caption}", fontsize=11, wrap=True)
+    figure.savefig(path, dpi=150)
+
+
+def _panel(axes: Any, request: OpenRound, name: str, label: str) -> None:
+    """One figure of a `Forecast` over N, a line for each T and a ring at the given N and T."""
+    assert isinstance(request.ask, AskSecureSum), "an enquiry is about secure sums"
+    asked_n, asked_t = request.clients_expected, request.ask.tolerated
+    curves = [*((f"T = {t}", t, 0) for t in (0, 5, 10)), ("T = 10 % of N", 0, 10)]  # T = fixed + N * percent / 100
+    if asked_t not in (0, 5, 10):
+        curves.append((f"T = {asked_t}, as asked", asked_t, 0))
+    most = min(max(_N_SHOWN, 10 * asked_n), _N_MOST)
+    clients = sorted({*np.geomspace(_N_LEAST, most, _POINTS).round().astype(int).tolist(), asked_n})
+    for (title, fixed, percent), (colour, dashes) in zip(curves, _STYLES, strict=False):
+        figures = ((n, _figure(request, n, fixed + n * percent // 100, name)) for n in clients)
+        points = [(n, figure) for n, figure in figures if figure is not None]
+        axes.plot(*zip(*points, strict=True), color=colour, linestyle=dashes, linewidth=2, label=title)
+    axes.plot(
+        asked_n, getattr(forecast(request), name), "o", markersize=11, markerfacecolor="none",
+        markeredgecolor="#D55E00", markeredgewidth=2.5, label=f"asked: N = {asked_n}, T = {asked_t}",
+    )  # fmt: skip
+    axes.set(xscale="log", ylabel=label)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _figure(request: OpenRound, clients: int, tolerated: int, name: str) -> float | None:
+    """The figure for other N and T, without colluders; None where no round can be held."""
+    ask = AskSecureSum(computes=request.ask.computes, tolerated=tolerated)
+    try:
+        return float(getattr(forecast(msgspec.structs.replace(request, ask=ask, clients_expected=clients)), name))
+    except UsageError:
+        return None

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dca_proto.cli.options import parse_parameters, require_known
+from dca_proto.cli.options import require_known
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.errors import UsageError
 from dca_proto.jobs.forecast import EXACT, Forecast, forecast
@@ -98,11 +98,11 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
         return {"centre": [0.0] * len(names), "scale": [1.0] * len(names), "bound": [bound] * len(names)}
 
 
-def questions(statistics: Sequence[str], columns: Columns, further: Sequence[str]) -> tuple[Question, ...]:
+def questions(statistics: Sequence[str], columns: Columns, given: dict[str, Any]) -> tuple[Question, ...]:
     """The question of each round.
 
     Args:
-        statistics: names ``A`` or ``A,B``, in the order of the rounds. further: parameters, as texts ``NAME=JSON``.
+        statistics: names ``A`` or ``A,B``, in the order of the rounds. given: further parameters.
 
     Raises:
         UsageError: an unknown name, naming the nearest, or options that do not go together.
@@ -112,7 +112,6 @@ def questions(statistics: Sequence[str], columns: Columns, further: Sequence[str
         raise UsageError(f"--statistic {','.join(statistics)!r}: a name is missing beside a comma; expected A or A,B")
     for name in names:
         require_known("--statistic", name, registered())
-    given = parse_parameters(list(further)) or {}
     known = sorted({key for name in names for key in parameter_names(name)})
     for key in given:
         if key not in known:
@@ -139,7 +138,10 @@ def question(name: str, columns: Columns, given: dict[str, Any]) -> Question:
     if "theta" in known:  # a gradient at θ = 0; the last column is the target
         mine = {"theta": [0.0] * (len(names) - 1 + bool(mine.get("intercept"))), "clip": 1.0, **mine}
     if "log_weights" in known:
-        mine = {**_alike(names, mine), **mine}
+        lists = [mine[key] for key in ("log_weights", "means", "precisions") if isinstance(mine.get(key), list)]
+        count, d = len(lists[0]) if lists else 2, len(names)  # components, all the same
+        alike = {"log_weights": [0.0] * count, "means": [[0.0] * d] * count, "precisions": [[1.0] * d] * count}
+        mine = {**alike, **mine}
     if "bound" not in known:
         return name, {"columns": names, **mine}
     if columns.bounds is None:
@@ -164,13 +166,6 @@ def _survival(name: str, columns: Columns, has_features: bool) -> dict[str, Any]
         return grid
     codes = np.eye(2 * intervals + 1, dtype=int).tolist()
     return {**grid, **columns.about_zero(names[2:]), "radius": 1.0, "codes": codes, "feature_codes": codes}
-
-
-def _alike(names: Sequence[str], given: dict[str, Any]) -> dict[str, Any]:
-    """A mixture's components: as many as some parameter has, all the same."""
-    lists = [given[key] for key in ("log_weights", "means", "precisions") if isinstance(given.get(key), list)]
-    count, d = len(lists[0]) if lists else 2, len(names)
-    return {"log_weights": [0.0] * count, "means": [[0.0] * d] * count, "precisions": [[1.0] * d] * count}
 
 
 def parse_also(text: str) -> privacy_loss.Release:
@@ -227,18 +222,13 @@ class Enquiry(msgspec.Struct, frozen=True, kw_only=True):
             UsageError: not one share for each round, or a statistic that cannot be.
         """
         if self.shares is None:
-            return best_shares(map(self._error, self.questions))
+            statistics = (resolve(*question) for question in self.questions)
+            return best_shares(_noise_variance(one, self.rows_max, self.fraction_bits) for one in statistics)
         if len(self.shares) != len(self.questions):
             raise UsageError(
                 f"--shares: found {len(self.shares)}, expected one for each of {len(self.questions)} rounds"
             )
         return self.shares
-
-    def _error(self, question: Question) -> float:
-        """Δ² d, in the statistic's units."""
-        statistic = resolve(*question)
-        sensitivity = client_sensitivity(statistic, self.rows_max, self.fraction_bits)
-        return math.ldexp(sensitivity.l2, -self.fraction_bits) ** 2 * statistic.dimension
 
     def rounds(self, shares: Sequence[float]) -> list[OpenRound]:
         """Each round as a trainer would be asked for it. Raises `UsageError` where one cannot be held."""
@@ -391,9 +381,20 @@ def warnings(budget: Budget, clients: int) -> list[str]:
     return found
 
 
+def _noise_variance(statistic: Statistic, rows_max: int, fraction_bits: int) -> float:
+    """Δ² d, in the statistic's units: the total noise variance, but for a factor."""
+    sensitivity = client_sensitivity(statistic, rows_max, fraction_bits)
+    return math.ldexp(sensitivity.l2, -fraction_bits) ** 2 * statistic.dimension
+
+
 def _planned(request: OpenRound, share: float) -> PlannedRound:
     statistic, figures = resolve(request.statistic, request.parameters), forecast(request)
     labels = noise_std = best = gain = None
+    units = DATA
+    if isinstance(statistic, Regression | AveragedRegression | ModelGradient | Mixture) and (
+        set(statistic.scale) != {1.0} or set(statistic.centre) != {0.0}
+    ):  # products, gradients and mixtures stay in the units of the scaled columns
+        units = SCALED_TO_ONE if set(statistic.bound) == {1.0} else SCALED
     if statistic.dimension <= _LABELLED_MAX:
         zero, clients = np.zeros(statistic.dimension), request.clients_expected
         shifted = statistic.estimate(zero + figures.sigma_sum, clients) - statistic.estimate(zero, clients)
@@ -407,7 +408,7 @@ def _planned(request: OpenRound, share: float) -> PlannedRound:
         share=share,
         labels=labels,
         noise_std=noise_std,
-        noise_std_units=_units(statistic),
+        noise_std_units=units,
         best_weights=best,
         best_weights_gain=gain,
     )
@@ -419,15 +420,6 @@ def _error(statistic: Regression, weights: Weights, request: OpenRound) -> float
     sensitivity = client_sensitivity(weighted, request.rows_max, request.fraction_bits)
     sizes = zip(statistic.block_sizes, weights, strict=True)
     return math.sqrt(sensitivity.l2_squared * math.fsum(size / weight**2 for size, weight in sizes))
-
-
-def _units(statistic: Statistic) -> str:
-    """The units of estimates: products, gradients and mixtures stay in those of the scaled columns."""
-    if not isinstance(statistic, Regression | AveragedRegression | ModelGradient | Mixture):
-        return DATA
-    if set(statistic.scale) == {1.0} and set(statistic.centre) == {0.0}:
-        return DATA
-    return SCALED_TO_ONE if set(statistic.bound) == {1.0} else SCALED
 
 
 def _with_also(mu: float, also: tuple[privacy_loss.Release, ...], delta: float) -> float | None:

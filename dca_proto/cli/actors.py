@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from dca_proto.aggregate import NoisyAggregate
+from dca_proto.cli import options
 from dca_proto.cli.ledger import account_line
-from dca_proto.cli.options import Bounds, Colluders, Json, given_settings, parse_names, parse_parameters
 from dca_proto.cli.output import result_console, table, write_json
 from dca_proto.cli.reporter import Reporter
 from dca_proto.errors import RoundAborted, UsageError
@@ -136,24 +136,20 @@ def trainer(
     context: typer.Context,
     config: Config,
     statistic: Annotated[str | None, typer.Option(help="What is computed: mean, sum, histogram, ...")] = None,
-    columns: Annotated[
-        str | None, typer.Option(help="Of which columns of the clients' data: A,B,C.", callback=parse_names)
-    ] = None,
-    bounds: Bounds = None,
-    parameters: Annotated[
-        list[str] | None,
-        typer.Option("--parameter", help="A further NAME=JSON of the statistic; repeat.", callback=parse_parameters),
-    ] = None,
-    epsilon: Annotated[float | None, typer.Option(help="What the round costs each participant,")] = None,
-    delta: Annotated[float | None, typer.Option(help="and its delta.")] = None,
-    tolerate: Annotated[int | None, typer.Option(help="T, how many clients may drop out.")] = None,
-    colluders: Colluders = None,
+    columns: options.ColumnNames = None,
+    bounds: options.Bounds = None,
+    parameters: options.Parameters = None,
+    epsilon: Annotated[float | None, options.EPSILON] = None,
+    delta: Annotated[float | None, options.DELTA_OF_BUDGET] = None,
+    tolerate: Annotated[int | None, options.TOLERATE] = None,
+    colluders: Annotated[int | None, options.COLLUDERS] = None,
     clients: Annotated[
-        int | None, typer.Option(help="N: the round ends as soon as so many have answered. 0: all with a session.")
+        int | None,
+        typer.Option(help="N, the number of clients: the round ends when all have answered. 0: all with a session."),
     ] = None,
     computes: Annotated[
         str | None,
-        typer.Option("--nodes", help="Names of the Compute nodes, A,B,C; by default all.", callback=parse_names),
+        typer.Option("--nodes", help="Names of Compute nodes, A,B,C; by default all.", callback=options.parse_names),
     ] = None,
     rows_max: Annotated[
         int | None, typer.Option(help="0: the mean of each client's rows; R: the sum of at most R.")
@@ -172,28 +168,23 @@ def trainer(
         bool,
         typer.Option("--resume", help="Finish the store's rounds, show results, collect charges; hold no new round."),
     ] = False,
-    json_to: Json = None,
+    json_to: options.Json = None,
 ) -> None:
     """Hold one round as the trainer, and print the private result with its noise."""
     actor = load(config, roles=("trainer",))
     console = result_console(json_to)
-    given = given_settings(context, RoundSettings)
+    given = options.given_settings(context, RoundSettings)
     configure_logs(level=logging.WARNING)
-    if not resume:
-        _hold(actor, _settings(actor, given), console, json_to)
-    elif given:
-        raise UsageError(f"--resume holds no new round: leave out --{next(iter(given))}")
-    else:
+    if resume:
+        if given:
+            raise UsageError(f"--resume holds no new round: leave out --{next(iter(given))}")
         _resume(actor, console, json_to)
-
-
-def _settings(actor: Device, given: dict[str, Any]) -> RoundSettings:
-    """The file's `[round]` with the options on top."""
-    own = actor.config.round
-    table = {} if own is None else {name: getattr(own, name) for name in own.__struct_fields__}
-    if not table and not given:
+        return
+    own = actor.config.round  # the file's [round], which the options override
+    settings = {**({} if own is None else {name: getattr(own, name) for name in own.__struct_fields__}), **given}
+    if not settings:
         raise UsageError("no round to hold: give --statistic, --columns, --epsilon, --delta ..., or a [round] section")
-    return convert("round:", {**table, **given}, RoundSettings)
+    _hold(actor, convert("round:", settings, RoundSettings), console, json_to)
 
 
 def _hold(actor: Device, settings: RoundSettings, console: Console, json_to: str | None) -> None:

@@ -228,15 +228,7 @@ def _write_all(directory: Path, files: Mapping[str, Callable[[Path], None]]) -> 
 
 
 def _actor_text(one: _Made, url: str) -> str:
-    data = f'data = "{one.name}.csv"\n' if one.role == "client" else ""
-    return (
-        f'[{one.role}]\nidentity = "{one.name}.key"\nfederation = "federation.toml"\n{data}store = "{one.name}.db"\n\n'
-        f"[broker]\nurl = {msgspec.json.encode(url).decode()}\n\n{_limits_text(one.role)}\n"
-    )
-
-
-def _limits_text(role: str) -> str:
-    """A comment: which of the actor's own limits hold where its file says nothing of them."""
+    """An actor's file, with a comment on the limits that hold where the file sets none."""
     policy, floors, account = Policy(), Floors(), BudgetLimit()
     section, limits = {
         "client": (
@@ -252,8 +244,13 @@ def _limits_text(role: str) -> str:
             f"all rounds together at most epsilon {at_least(account.epsilon)} in {account.period_days:g} days, "
             f"at delta {at_least(account.delta)}",
         ),
-    }[role]
-    return f"# without [{section}]: {limits}\n# to change that, see `dca {role} --help`"
+    }[one.role]
+    data = f'data = "{one.name}.csv"\n' if one.role == "client" else ""
+    return (
+        f'[{one.role}]\nidentity = "{one.name}.key"\nfederation = "federation.toml"\n{data}store = "{one.name}.db"\n\n'
+        f"[broker]\nurl = {msgspec.json.encode(url).decode()}\n\n"
+        f"# without [{section}]: {limits}\n# to change that, see `dca {one.role} --help`\n"
+    )
 
 
 @app.command("enrol", epilog=verbatim(_ENROL))
@@ -270,16 +267,12 @@ def enrol_clients(
     members = read_federation(federation)
     signer = read_identity(authority, "authority")
     until_ms = _expiry_ms(days)
-    keys = [(_public_key(text, "client"), _certificate_target(text, directory)) for text in clients]
-    certificates = [(path, enrol(signer, members, key, until_ms)) for key, path in keys]
-    for path, certificate in certificates:
+    certificates = [(text, enrol(signer, members, _public_key(text, "client"), until_ms)) for text in clients]
+    for text, certificate in certificates:
+        is_file = public_key(text) is None
+        path = certificate_path(Path(text)) if is_file else directory / f"{actor_id(certificate.client_key).hex()}.cert"
         write_certificate(path, members, certificate)
         print(f"enrolled  {actor_id(certificate.client_key).hex()} for {days:g} days: {path}")
-
-
-def _certificate_target(text: str, directory: Path) -> Path:
-    key = public_key(text)
-    return certificate_path(Path(text)) if key is None else directory / f"{actor_id(key).hex()}.cert"
 
 
 def _expiry_ms(days: float) -> int:

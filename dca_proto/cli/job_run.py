@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -127,32 +127,24 @@ def show_run(console: Console, run: Run, summary: Summary) -> None:
         show(console, blocks, closing_lines(run, summary))
 
 
+@dataclass
 class JobRun:
     """A job with its settings, on the terms of its rounds.
 
-    Args:
-        job, settings, schema: what is learned. terms, kind: of the rounds. seed: of the job's own random stream.
-        test: rows to score it on, if there are any. on_iteration: called with each.
-
     Attributes:
-        iterations: so far.
+        job, settings, schema: what is learned. terms, kind: of the rounds. seed: of the job's own random stream.
+        test: rows to score it on, if there are any. on_iteration: called with each. iterations: so far.
     """
 
-    def __init__(
-        self,
-        job: LearningJob,
-        settings: Any,
-        schema: Schema,
-        terms: JobTerms,
-        *,
-        kind: type[RoundRequest],
-        seed: int,
-        test: Problem | None,
-        on_iteration: Callable[[Iteration], None],
-    ) -> None:
-        self.iterations: list[Iteration] = []
-        self._job, self._settings, self._schema, self._terms = job, settings, schema, terms
-        self._kind, self._seed, self._test, self._on_iteration = kind, seed, test, on_iteration
+    job: LearningJob
+    settings: Any
+    schema: Schema
+    terms: JobTerms
+    kind: type[RoundRequest]
+    seed: int
+    test: Problem | None
+    on_iteration: Callable[[Iteration], None]
+    iterations: list[Iteration] = field(default_factory=list)
 
     def plan(self, said: str, mechanism: Mechanism = EXACT) -> tuple[list[Stage], list[Draft]]:
         """The stages, and each round as its participants will work it out.
@@ -163,17 +155,17 @@ class JobRun:
         Raises:
             UsageError: there cannot be such rounds.
         """
-        stages = list(self._job.plan(self._schema, self._settings, self._conditions()))
-        return stages, check_plan(self.make(), stages, self._terms, said, mechanism)
+        stages = list(self.job.plan(self.schema, self.settings, self._conditions()))
+        return stages, check_plan(self.make(), stages, self.terms, said, mechanism)
 
     def make(self) -> Job[Any]:
         """The job, not yet started."""
-        return self._job.make(self._schema, self._settings, self._conditions())
+        return self.job.make(self.schema, self.settings, self._conditions())
 
     def finish(self, result: Any, console: Console) -> Any:
         """What the job makes of its rounds, where it has work left to do. Raises whatever the job raises."""
         with SamplingBar(console) as bar:
-            return self._job.finish(result, self._schema, self._settings, replace(self._conditions(), on_sampling=bar))
+            return self.job.finish(result, self.schema, self.settings, replace(self._conditions(), on_sampling=bar))
 
     def summarise(self, result: Any, reference: Any = None, rows: Problem | None = None) -> Summary:
         """What was learned, and the score after each iteration, if the job has any.
@@ -181,30 +173,30 @@ class JobRun:
         Args:
             reference: the same without privacy, learned from `rows`; None where nobody has them.
         """
-        found = self._job.summarise(result, reference, rows, self._test, self._schema)
+        found = self.job.summarise(result, reference, rows, self.test, self.schema)
         if self.iterations:
             found["iterations"] = [iterated(one) for one in self.iterations]
         return found
 
     def draw(self, summary: Summary, path: Path, run: Run) -> None:
         """A picture of what was learned."""
-        title = self._job.picture_title(self._schema)
+        title = self.job.picture_title(self.schema)
         with whole_file(path) as place:
             plot_estimates(summary, place, title=title, private=run.private, caption=caption(run))
 
     def _conditions(self) -> Conditions:
         return Conditions(
-            clients=self._terms.clients,
-            tolerated=self._terms.tolerated,
-            mu=self._terms.budget.mu,
-            rng=stream(self._seed, "auxiliary"),
+            clients=self.terms.clients,
+            tolerated=self.terms.tolerated,
+            mu=self.terms.budget.mu,
+            rng=stream(self.seed, "auxiliary"),
             on_iteration=self._iterated,
-            held_out=self._test,
-            kind=self._kind,
-            epsilon=self._terms.budget.epsilon,
+            held_out=self.test,
+            kind=self.kind,
+            epsilon=self.terms.budget.epsilon,
             weights=best_weights,
         )
 
     def _iterated(self, iteration: Iteration) -> None:
         self.iterations.append(iteration)
-        self._on_iteration(iteration)
+        self.on_iteration(iteration)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+import typer
 from msgspec.structs import asdict
 
 from dca_proto.aggregate import NodeReleaseRequest, RoundRequest, SecureSumRequest
@@ -78,6 +79,7 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     invite: str = ""
 
 
+JobName = Annotated[str | None, typer.Option("--job", help=f"What is learned: {', '.join(NAMES)}.")]
 Draft = tuple[Announcement, ValidatedRound]
 _FREE = ("units", "collect_s", "commit_s", "retries", "invite")
 _NEEDED = ("target", "bounds", "epsilon", "delta", "clients")

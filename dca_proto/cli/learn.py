@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -11,11 +12,10 @@ import typer
 from rich.console import Console
 
 from dca_proto.aggregate import NodeReleaseRequest
+from dca_proto.cli import options
 from dca_proto.cli.job_run import JobRun, claimed_by, iterated, job_round, show_run, written
-from dca_proto.cli.job_settings import Draft, JobSettings, Task, beyond_default_limits, task_of
-from dca_proto.cli.learn_view import ProgressReporter, require_arviz
+from dca_proto.cli.job_settings import Draft, JobName, JobSettings, Task, beyond_default_limits, task_of
 from dca_proto.cli.ledger import account_line
-from dca_proto.cli.options import Bounds, Colluders, Json, given_settings, parse_names
 from dca_proto.cli.output import (
     STDOUT,
     require_json_target,
@@ -25,6 +25,7 @@ from dca_proto.cli.output import (
     whole_file,
     write_json,
 )
+from dca_proto.cli.reporter import ProgressReporter
 from dca_proto.crypto.sealing import actor_id
 from dca_proto.errors import RoundAborted, UsageError
 from dca_proto.jobs.journal import Journal, journal_path
@@ -40,7 +41,7 @@ from dca_proto.runtime.logs import configure_logs
 from dca_proto.runtime.outcome import abort_line
 from dca_proto.runtime.request import KINDS
 from dca_proto.statistics.categories import parse_categories
-from dca_proto.wording import counted
+from dca_proto.wording import counted, to_install
 from emulator.results import Round, Run
 from inference.datasets import from_csv
 from inference.jobs import NAMES
@@ -106,33 +107,31 @@ another prior, of ldp-mean another family.
 def learn(
     context: typer.Context,
     config: Annotated[Path, typer.Argument(help="The trainer's TOML file.", metavar="CONFIG")],
-    name: Annotated[str | None, typer.Option("--job", help=f"What is learned: {', '.join(NAMES)}.")] = None,
-    features: Annotated[str | None, typer.Option(help="Columns to learn from, A,B,C.", callback=parse_names)] = None,
-    target: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
-    bounds: Bounds = None,
-    epsilon: Annotated[float | None, typer.Option(help="What all rounds together cost each participant,")] = None,
-    delta: Annotated[float | None, typer.Option(help="and its delta.")] = None,
-    clients: Annotated[int | None, typer.Option(help="N, how many clients are expected.")] = None,
-    tolerate: Annotated[int | None, typer.Option(help="T, how many may drop out of a round.")] = None,
-    colluders: Colluders = None,
-    sets: Annotated[list[str] | None, typer.Option("--set", help="A setting of the job, KEY=VALUE; repeat.")] = None,
+    name: JobName = None,
+    features: options.Features = None,
+    target: options.Target = None,
+    bounds: options.Bounds = None,
+    epsilon: Annotated[float | None, options.EPSILON] = None,
+    delta: Annotated[float | None, options.DELTA_OF_BUDGET] = None,
+    clients: Annotated[int | None, options.CLIENTS] = None,
+    tolerate: Annotated[int | None, options.TOLERATE] = None,
+    colluders: Annotated[int | None, options.COLLUDERS] = None,
+    sets: options.Sets = None,
     journal: Annotated[
         Path | None, typer.Option(help="What the job has got, by default beside the store, by the job's name.")
     ] = None,
     test: Annotated[
         Path | None, typer.Option(help="A CSV of the trainer's own rows, on which the result is scored.")
     ] = None,
-    categories: Annotated[
-        list[str] | None, typer.Option(help="Public categories of a text column of that CSV, COL=A,B,C; repeat.")
-    ] = None,
-    json_to: Json = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the estimates: FILE.png, .svg or .pdf.")] = None,
+    categories: options.Categories = None,
+    json_to: options.Json = None,
+    plot: options.Plot = None,
     draws: Annotated[Path | None, typer.Option(help="Write draws of the posterior for ArviZ: FILE.nc.")] = None,
 ) -> int:
     """Learn from a federation's clients as its trainer: a regression or another job, in as many rounds as it takes."""
     configure_logs(level=logging.WARNING)
     actor = load(config, roles=("trainer",))
-    given = given_settings(context, JobSettings)
+    given = options.given_settings(context, JobSettings)
     task = task_of({**(actor.config.job or {}), **given, **parse_words(sets or ())}, actor.config.federation)
     outputs = Outputs(json_to, plot, draws)
     outputs.check()
@@ -180,7 +179,8 @@ class Outputs(NamedTuple):
             if self.draws.suffix != DRAWS_SUFFIX:
                 raise UsageError(f"--draws {self.draws}: expected a name that ends in {DRAWS_SUFFIX}")
             require_writable(self.draws)
-            require_arviz()
+            if find_spec("arviz") is None:
+                raise UsageError(f"--draws needs ArviZ, which is not installed: {to_install('samplers')}")
 
 
 class _Run:
@@ -188,25 +188,15 @@ class _Run:
 
     Args:
         actor: the trainer. task: what is learned. test: rows to score it on, if there are any. outputs: where it goes.
-        journal: what was held before, and is.
+        path: the journal of what was held before, and is.
         invite: ids of the clients among whom mini-batches are picked before there was a round of everybody.
     """
 
     def __init__(
-        self,
-        actor: Device,
-        task: Task,
-        test: Problem | None,
-        outputs: Outputs,
-        journal: Path,
-        invite: tuple[bytes, ...],
+        self, actor: Device, task: Task, test: Problem | None, outputs: Outputs, path: Path, invite: tuple[bytes, ...]
     ) -> None:
-        self._actor = actor
-        self._invite = invite
-        self._task = task
-        self._outputs = outputs
+        self._actor, self._task, self._outputs, self._path, self._invite = actor, task, outputs, path, invite
         self._console = Console(stderr=outputs.json_to == STDOUT)
-        self._path = journal
         self._run = JobRun(
             task.job,
             task.own,
@@ -383,13 +373,8 @@ class _Run:
             with whole_file(outputs.draws) as place:
                 drawn.to_netcdf(str(place))
         show_run(self._console, run, summary)
-        self._say_account()
-
-    def _say_account(self) -> None:
-        """What the trainer's account has left, and where the job's rounds are kept."""
         say(self._console, "account", account_line(self._actor.config))
-        changeable = self._task.job.changeable
-        free = f"another {', '.join(changeable)} costs nothing; " if changeable else ""
+        free = f"another {', '.join(task.job.changeable)} costs nothing; " if task.job.changeable else ""
         say(self._console, "journal", f"{self._path}; {free}to learn anew, at a new price, name another --journal")
 
 

@@ -1,4 +1,4 @@
-"""Options that several commands have: where the result goes, lists of names, public bounds, further parameters."""
+"""Options that several commands have, each with one name and one sentence of help, and how their texts are read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from dca_proto.errors import UsageError
 from dca_proto.wording import nearest
 from inference.bounds import given_bounds
 
-Json = Annotated[str | None, typer.Option("--json", help="Write the result to a file, or - for stdout.")]
 DELTA = 1e-5
 """The delta of a budget, where a command is given none."""
 
@@ -60,8 +59,32 @@ def given_settings(context: typer.Context, kind: type[msgspec.Struct]) -> dict[s
     return {name: value for name, value in given if value is not None}
 
 
-Bounds = Annotated[
-    str | None,
-    typer.Option(help="Public bounds of these columns: COL=LO:HI,... or a TOML file.", callback=parse_bounds),
+CLIENTS = typer.Option(help="N, the number of clients.")
+COMPUTES = typer.Option(help="M, the number of Compute nodes.")
+TOLERATE = typer.Option(help="T, how many clients may drop out or collude.")
+TOLERATE_TENTH = typer.Option(help=TOLERATE.help, show_default="N / 10")
+COLLUDERS = typer.Option(help="c, how many of the T are reserved for colluders.")
+EPSILON = typer.Option(help="What all rounds together may cost each participant.")
+DELTA_OF_BUDGET = typer.Option("--delta", help="The delta of that cost, far below 1/N.")
+
+BOUNDS = "Public bounds of the columns: COL=LO:HI,... or a TOML file."
+
+Bounds = Annotated[str | None, typer.Option(help=BOUNDS, callback=parse_bounds)]
+Categories = Annotated[
+    list[str] | None, typer.Option(help="Public categories of a text column of the CSV, COL=A,B,C; repeat.")
 ]
-Colluders = Annotated[int | None, typer.Option(help="c, how many of the T are reserved for colluders.")]
+ColumnNames = Annotated[str | None, typer.Option("--columns", help="Names of columns, A,B,C.", callback=parse_names)]
+Features = Annotated[
+    str | None,
+    typer.Option(help="Columns to learn from, A,B,C; by default all but the target.", callback=parse_names),
+]
+Json = Annotated[str | None, typer.Option("--json", help="Write the result to a file, or - for stdout.")]
+Parameters = Annotated[
+    list[str] | None,
+    typer.Option("--parameter", help="A further NAME=JSON of the statistic; repeat.", callback=parse_parameters),
+]
+Plot = Annotated[Path | None, typer.Option("--plot", help="Draw a picture: FILE.png, .svg or .pdf.")]
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", help="A setting of the job, KEY=VALUE; repeat. An unknown KEY lists all.")
+]
+Target = Annotated[str | None, typer.Option(help="The column to predict.")]

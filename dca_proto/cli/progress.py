@@ -128,10 +128,10 @@ class Display:
 
     def iterated(self, iteration: Iteration) -> None:
         """One is done: its score stands beside the bar."""
-        score = score_words(iteration)
+        score = score_text(iteration)
         self._progress.update(self._task, completed=iteration.number, total=iteration.total, score=score)
 
 
-def score_words(iteration: Iteration) -> str:
+def score_text(iteration: Iteration) -> str:
     """Such as "held-out AUC 0.942"; nothing where there is no score."""
     return "" if math.isnan(iteration.value) else f"{iteration.name} {iteration.value:.4g}"

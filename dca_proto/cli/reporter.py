@@ -1,20 +1,31 @@
-"""An actor's facts as sentences on a terminal: lines for what happened, one moving line for what is being counted."""
+"""An actor's facts as sentences on a terminal: lines for what happened, one moving line for what is being counted.
+
+A job's trainer also shows how far the job has come.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
 
-from dca_proto.cli.progress import Display
+from dca_proto.cli.progress import Display, score_text
 from dca_proto.privacy.rounding import at_least
 from dca_proto.protocol import facts
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.trainer import round as trainer_round
 from dca_proto.runtime.logs import printable
 from dca_proto.runtime.transport import Connected, Disconnected
+from dca_proto.wording import counted
+
+if TYPE_CHECKING:  # for `dca learn` alone
+    from dca_proto.jobs.runner import HeldRound
+    from inference.jobs.base import Stage
+    from inference.variational.progress import Iteration
 
 _WHY_CLOSED = {
     trainer_round.ALL: "all that were expected have come",
@@ -28,8 +39,12 @@ _PLAIN = {
 }
 
 
+NARRATED_MAX = 4  # rounds whose phases are shown; of more, only their ends are
+_PHASES = (facts.Announced, facts.Closed)
+
+
 class Reporter:
-    """Tells the facts of one actor; call it with each, inside its context.
+    """Shows the facts of one actor; call it with each, inside its context.
 
     Args:
         console: where to. federation: knows the members' names.
@@ -73,18 +88,16 @@ class Reporter:
                 of = f" of {self._expected}" if self._expected else ""
                 self.waiting(f"round {_short(round_id)}: {count}{of} released")
             case facts.Dropped(code, sender, detail):
-                self._tell_rarely(self._dropped, code, f"dropped a message of {self._name(sender)}: {detail}")
+                self._say_rarely(self._dropped, code, f"dropped a message of {self._name(sender)}: {detail}")
             case facts.Declined(round_id, client, reason, found, expected):
                 who = f"round {_short(round_id)}: {self._name(client)}"
-                self._tell_rarely(
-                    self._declined, reason, f"{who} declined: {reason}: found {found}; accepts {expected}"
-                )
+                self._say_rarely(self._declined, reason, f"{who} declined: {reason}: found {found}; accepts {expected}")
             case _:
                 line = self._of_everybody(fact) or self._of_the_trainer(fact) or self._of_others(fact)
                 if line:  # results are the caller's to print
                     self.say(line)
 
-    def _tell_rarely(self, counts: Counter[str], key: str, line: str) -> None:
+    def _say_rarely(self, counts: Counter[str], key: str, line: str) -> None:
         """The 1st, 2nd, 4th, 8th, ... of a kind: a crowd that does the same fills no screen."""
         counts[key] += 1
         if counts[key] & (counts[key] - 1) == 0:
@@ -145,3 +158,72 @@ class Reporter:
 
 def _short(value: bytes) -> str:
     return value.hex()[:8]
+
+
+class ProgressReporter(Reporter):
+    """Shows a trainer's facts, and how far the job has come; a job of many rounds gets a line for each.
+
+    On a terminal, a bar shows how many iterations are done, with the score after the last one, in place of their lines.
+
+    Args:
+        console, federation, expected: as of `Reporter`. stages: of the job.
+    """
+
+    def __init__(self, console: Console, federation: Federation, expected: int, stages: Sequence[Stage]) -> None:
+        self._rounds = sum(stage.rounds for stage in stages)
+        self._has_bar = console.is_terminal and self._rounds > NARRATED_MAX
+        super().__init__(console, federation, expected, iterative=self._has_bar)
+        self._ended: HeldRound | None = None
+        self._recalled = 0
+
+    def __call__(self, fact: object) -> None:
+        self._say_recalled()
+        if self._rounds <= NARRATED_MAX or not isinstance(fact, _PHASES):
+            super().__call__(fact)
+
+    def ended(self, held: HeldRound) -> None:
+        """A request of the job has ended; it is shown once its sum was used, with the score then."""
+        if held.recalled:
+            self._recalled += 1
+            return
+        self._say_recalled()
+        self._say_ended("")
+        self._ended = held
+
+    def iterated(self, iteration: Iteration) -> None:
+        """The sum of the round before was used."""
+        self._rounds = max(self._rounds, iteration.total + 1)
+        self._display.iterated(iteration)
+        score = score_text(iteration)
+        self._say_ended(f"; {score}" if score else "", is_shown=self._has_bar)
+
+    def _say_ended(self, score: str, *, is_shown: bool = False) -> None:
+        """The round that has ended, once; nothing more where the bar shows all that there is to say."""
+        held, self._ended = self._ended, None
+        if held is None:
+            return
+        done = f"round {held.number} of {max(self._rounds, held.number)}: {held.request.statistic}"
+        if held.aggregate is None:
+            self.say(f"{done}: no sum: {held.reason}")
+            return
+        if is_shown and held.attempts == 1:
+            return
+        again = f", attempt {held.attempts}" if held.attempts > 1 else ""
+        summed = held.aggregate
+        who = f"{summed.contributors} of {summed.clients} clients contributed"
+        if summed.reports is not None:
+            who = f"{counted(summed.contributors, 'client')} reported by {summed.mechanism}"
+        elif summed.nodes:
+            who = f"{counted(summed.clients, 'data node')} released, of {counted(summed.contributors, 'row')}"
+        self.say(f"{done}: {who}{again}{score}")
+
+    def _say_recalled(self) -> None:
+        """Once, before anything new: how many rounds an earlier call has held."""
+        if self._recalled:
+            self.say(f"resumed: {self._recalled} of {max(self._rounds, self._recalled)} rounds were held before")
+            self._recalled = 0
+
+    def __exit__(self, *failure: object) -> None:
+        self._say_recalled()
+        self._say_ended("")
+        super().__exit__(*failure)

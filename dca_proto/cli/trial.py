@@ -43,9 +43,9 @@ def _has_data(path: Path) -> bool:
 
 
 async def _serve(devices: Sequence[Device], left: int) -> None:
-    async with _broker(devices[0].config.broker) as told:
+    async with _broker(devices[0].config.broker) as line:
         roles = [device.role for device in devices]
-        print(f"broker  {told}")
+        print(f"broker  {line}")
         waiting = f"; {left} clients have no data file" if left else ""
         print(f"actors  {roles.count('compute')} Compute nodes, {roles.count('client')} clients{waiting}")
         print("        Ctrl-C stops them", flush=True)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
 from rich.console import Console
 
-from dca_proto.cli.options import DELTA
+from dca_proto.cli import options
 from dca_proto.cli.output import STDOUT, require_json_target, require_plot_target, say, whole_file, write_json
 from dca_proto.cli.progress import PatientBar
 from dca_proto.crypto.sealing import Random
@@ -58,13 +57,13 @@ EXAMPLES = """Examples:
 
 
 def audit(
-    clients: Annotated[int, typer.Option(help="N.")] = 10,
-    tolerate: Annotated[int, typer.Option(help="T.")] = 3,
-    colluders: Annotated[int, typer.Option(help="c, how many of the T are reserved for colluders.")] = 0,
-    epsilon: Annotated[float, typer.Option(help="The claim.")] = 1.0,
-    delta: Annotated[float, typer.Option(help="Its delta.")] = DELTA,
+    clients: Annotated[int, options.CLIENTS] = 10,
+    tolerate: Annotated[int, options.TOLERATE] = 3,
+    colluders: Annotated[int, options.COLLUDERS] = 0,
+    epsilon: Annotated[float, typer.Option(help="epsilon of the claim that is tested.")] = 1.0,
+    delta: Annotated[float, typer.Option(help="delta of that claim.")] = options.DELTA,
     runs: Annotated[int | None, typer.Option(help="Rounds in each of the two worlds; by default 400000.")] = None,
-    computes: Annotated[int, typer.Option(help="M, the number of Compute nodes.")] = 3,
+    computes: Annotated[int, options.COMPUTES] = 3,
     coalition: Annotated[
         str | None,
         typer.Option(help="clients=K,computes=J,broker; by default T + 1, M - 1 and the broker.", show_default=False),
@@ -79,8 +78,8 @@ def audit(
     node_release: Annotated[bool, typer.Option("--node-release", help="Audit one data node's release.")] = False,
     protocol: Annotated[bool, typer.Option("--protocol", help="Let the real actors hold every round.")] = False,
     engine: Annotated[str, typer.Option(help=f"With --protocol. {engines.HELP}")] = engines.LOCAL,
-    plot: Annotated[Path | None, typer.Option(help="A picture: .png, .svg or .pdf.")] = None,
-    json_to: Annotated[str | None, typer.Option("--json", help="Write the figures to a file, or - for stdout.")] = None,
+    plot: options.Plot = None,
+    json_to: options.Json = None,
 ) -> int:
     """Attack the privacy claim with all that a coalition may hold; exit code 4 where it is refuted.
 

@@ -10,7 +10,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from dca_proto.cli.options import DELTA
+from dca_proto.cli import options
 from dca_proto.cli.output import STDOUT, require_json_target, say, write_json
 from dca_proto.cli.progress import PatientBar
 from dca_proto.errors import UsageError
@@ -40,13 +40,13 @@ EXAMPLES = """Examples:
 
 
 def collude(
-    clients: Annotated[int, typer.Option(help="N.")] = 10,
-    computes: Annotated[int, typer.Option(help="M, the number of Compute nodes.")] = 3,
-    tolerate: Annotated[int, typer.Option(help="T.")] = 3,
-    colluders: Annotated[int, typer.Option(help="c, how many of the T are reserved for colluders.")] = 0,
+    clients: Annotated[int, options.CLIENTS] = 10,
+    computes: Annotated[int, options.COMPUTES] = 3,
+    tolerate: Annotated[int, options.TOLERATE] = 3,
+    colluders: Annotated[int, options.COLLUDERS] = 0,
     dimension: Annotated[int, typer.Option(help="d, how many columns are summed.")] = 32,
-    epsilon: Annotated[float, typer.Option(help="The claim.")] = 1.0,
-    delta: Annotated[float, typer.Option(help="Its delta.")] = DELTA,
+    epsilon: Annotated[float, typer.Option(help="epsilon of the claim that is tested.")] = 1.0,
+    delta: Annotated[float, typer.Option(help="delta of that claim.")] = options.DELTA,
     nodes: Annotated[
         int | None, typer.Option("--colluding-nodes", help="K Compute nodes collude; by default M - 1.")
     ] = None,
@@ -60,7 +60,7 @@ def collude(
     trainer: Annotated[bool, typer.Option("--trainer", help="The trainer belongs to the coalition.")] = False,
     runs: Annotated[int | None, typer.Option(help="Rounds in each of the two worlds; by default 100, or more.")] = None,
     seed: Annotated[int | None, typer.Option(help="Derive all keys from it, to repeat a report.")] = None,
-    json_to: Annotated[str | None, typer.Option("--json", help="Write the figures to a file, or - for stdout.")] = None,
+    json_to: options.Json = None,
 ) -> int:
     """Show what a coalition sees, the noise left to it and the epsilon that this means; exit code 4 if a claim fails.
 

@@ -11,6 +11,7 @@ import msgspec
 import typer
 from rich.console import Console
 
+from dca_proto.cli.options import Json, Plot
 from dca_proto.cli.output import STDOUT, require_json_target, require_plot_target, say, whole_file, write_json
 from dca_proto.errors import UsageError
 from dca_proto.runtime.broker import find_mosquitto
@@ -65,8 +66,8 @@ def scaling(
     machine_network_gbit: Annotated[float, typer.Option(help="Per second, of each machine.")] = 10,
     broker_messages_s: Annotated[float, typer.Option(help="In and out, of a broker on one machine.")] = 100_000,
     load: Annotated[float, typer.Option(help="The part of a machine that is used.")] = 0.5,
-    plot: Annotated[Path | None, typer.Option(help="A picture: .png, .svg or .pdf.")] = None,
-    json_to: Annotated[str | None, typer.Option("--json", help="Write the figures to a file, or - for stdout.")] = None,
+    plot: Plot = None,
+    json_to: Json = None,
 ) -> int:
     """Measure how rounds grow with N, d and M, beside the paper's Table 1; or predict larger ones.
 

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest, SecureSumRequest
-from dca_proto.cli.options import DELTA, parse_names
+from dca_proto.cli import options
+from dca_proto.cli.job_settings import JobName
 from dca_proto.errors import UsageError
 from dca_proto.jobs.forecast import EXACT
 from dca_proto.privacy.budget import Budget
@@ -70,11 +71,8 @@ EXAMPLES = """Examples:
 
 def swarm(
     context: typer.Context,
-    job: Annotated[str | None, typer.Option(help=f"What is learned: {', '.join(NAMES)}.")] = None,
-    sets: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="A setting of the job, KEY=VALUE; repeat. One not known lists all."),
-    ] = None,
+    job: JobName = None,
+    sets: options.Sets = None,
     dataset: Annotated[
         str | None, typer.Option(help="A data set by name, by default diabetes or the job's own.")
     ] = None,
@@ -82,40 +80,31 @@ def swarm(
         Path | None, typer.Option(help="Where data sets' files are, else that of DCA_DATA, else they are downloaded.")
     ] = None,
     csv: Annotated[Path | None, typer.Option(help="Your own data: a table with a header line.")] = None,
-    target: Annotated[str | None, typer.Option(help="The CSV's column to predict.")] = None,
-    bounds: Annotated[
-        str | None, typer.Option(help="Public bounds of the CSV's columns: COL=LO:HI,... or a TOML file.")
-    ] = None,
+    target: options.Target = None,
+    bounds: Annotated[str | None, typer.Option(help=options.BOUNDS)] = None,
     bounds_from_data: Annotated[
         bool, typer.Option("--bounds-from-data", help="Read bounds from the data. For trial only: not private.")
     ] = False,
-    categories: Annotated[
-        list[str] | None, typer.Option(help="Public categories of a text column of the CSV, COL=A,B,C; repeat.")
-    ] = None,
+    categories: options.Categories = None,
     missing: Annotated[
         str | None, typer.Option(help="CSV rows that lack a value: refuse (default), or zero, as in a federation.")
     ] = None,
-    features: Annotated[
-        str | None, typer.Option(help="Columns to predict from, A,B,C; by default all others.", callback=parse_names)
-    ] = None,
+    features: options.Features = None,
     dimension: Annotated[
         int | None, typer.Option(help="Hold plain rounds of a synthetic sum of that many numbers instead, with any N.")
     ] = None,
     clients: Annotated[
-        int | None,
-        typer.Option(help="N; by default one for each training row, or 1000 with --dimension."),
+        int | None, typer.Option(help=options.CLIENTS.help, show_default="one a training row; 1000 with --dimension")
     ] = None,
     nodes: Annotated[
         int | None,
         typer.Option("--data-nodes", help="J data nodes with many rows each, that release by themselves."),
     ] = None,
-    computes: Annotated[int, typer.Option(help="M, the number of Compute nodes.")] = 3,
-    epsilon: Annotated[float, typer.Option(help="Privacy budget over all rounds.")] = 2.0,
-    delta: Annotated[
-        float, typer.Option(help="Its delta; not spent where reports are private by epsilon alone.")
-    ] = DELTA,
-    tolerate: Annotated[int | None, typer.Option(help="T, by default N / 10.")] = None,
-    colluders: Annotated[int, typer.Option(help="c, how many of the T are reserved for colluders.")] = 0,
+    computes: Annotated[int, options.COMPUTES] = 3,
+    epsilon: Annotated[float, options.EPSILON] = 2.0,
+    delta: Annotated[float, options.DELTA_OF_BUDGET] = options.DELTA,
+    tolerate: Annotated[int | None, options.TOLERATE_TENTH] = None,
+    colluders: Annotated[int, options.COLLUDERS] = 0,
     drop: Annotated[
         int | None,
         typer.Option(help="K clients that vanish in each round, by default T / 2; 0 in jobs of many rounds."),
@@ -141,9 +130,7 @@ def swarm(
     output: Annotated[
         Path | None, typer.Option(help="Folder for result.json and coefficients.png, by default run.")
     ] = None,
-    json_to: Annotated[
-        str | None, typer.Option("--json", help="Also write the result to a file, or - for stdout.")
-    ] = None,
+    json_to: options.Json = None,
 ) -> int:
     """Learn from a swarm of clients, each with its own rows: a regression or another job; or hold rounds with any N."""
     configure_logs(level=logging.WARNING)
@@ -183,10 +170,10 @@ def swarm(
     tolerated = (spec.clients // 10 if tolerate is None else tolerate) * is_summed
     # after one who has vanished a round ends when quiet: nobody does in many, which else end once all have contributed
     dropped = 0 if spec.job.iterative else tolerated // 2
-    options = SwarmOptions(
+    made = SwarmOptions(
         clients=spec.clients,
         computes=computes * is_summed,
-        budget=Budget(epsilon, DELTA if spec.reports in PURE_MECHANISMS else delta),
+        budget=Budget(epsilon, options.DELTA if spec.reports in PURE_MECHANISMS else delta),
         tolerated=tolerated,
         dropped=dropped if drop is None else drop,
         batch=spec.batch,
@@ -195,7 +182,7 @@ def swarm(
         reports=spec.reports,
         **asked,
     )
-    return learn(spec, options)
+    return learn(spec, made)
 
 
 def _spec(

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest
 from dca_proto.cli.output import say
-from dca_proto.cli.progress import Display, score_words
+from dca_proto.cli.progress import Display, score_text
 from dca_proto.protocol.trainer import round as trainer_round
 from emulator.swarm.live import Swarm, Watcher
 from emulator.swarm.options import SwarmOptions
@@ -84,7 +84,7 @@ class Progress(Watcher):
     def iterated(self, iteration: Iteration) -> None:
         """The sum of the round that is over has been used."""
         self._display.iterated(iteration)
-        self._tell_round(score_words(iteration))
+        self._tell_round(score_text(iteration))
 
     def changed(self, log: RoundLog) -> None:
         """A round has gone on."""

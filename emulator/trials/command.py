@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from dca_proto.cli import INTERRUPTED, run_command, verbatim
+from dca_proto.cli.options import Json
 from dca_proto.cli.output import STDOUT, require_json_target, require_writable, say, whole_file, write_json
 from dca_proto.cli.progress import PatientBar
 from dca_proto.errors import UsageError
@@ -79,7 +80,6 @@ app = typer.Typer(
     add_completion=False, rich_markup_mode=None, help=__doc__, epilog=verbatim(_GROUP), no_args_is_help=True
 )
 
-Json = Annotated[str | None, typer.Option("--json", help="Write the result to a file, or - for stdout.")]
 Shrink = Annotated[float, typer.Option(help="How long a failing scenario is made smaller; 0 does not.")]
 Save = Annotated[Path, typer.Option("--output", help="Folder for failing scenarios, made smaller, as TOML.")]
 

@@ -19,8 +19,8 @@ from schemas import parsed
 from dca_proto.aggregate import SecureSumRequest
 from dca_proto.cli import main
 from dca_proto.cli.job_run import iterated, show_run
-from dca_proto.cli.learn_view import ProgressReporter
 from dca_proto.cli.ledger import read_ledger_view
+from dca_proto.cli.reporter import ProgressReporter
 from dca_proto.jobs.runner import HeldRound
 from dca_proto.protocol import facts
 from dca_proto.runtime import device
@@ -285,6 +285,6 @@ def test_a_score_that_is_none_is_no_number_in_json() -> None:
 
 
 def test_draws_without_arviz_are_refused_before_the_work(learn: Learn, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dca_proto.cli.learn_view.find_spec", lambda name: None)
+    monkeypatch.setattr("dca_proto.cli.learn.find_spec", lambda name: None)
     done = learn("--draws", "d.nc")
     assert (done.returncode, "pip install -e '.[samplers]'" in done.stderr) == (2, True)
