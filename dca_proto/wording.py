@@ -1,4 +1,4 @@
-"""What texts have in common: the name that was perhaps meant, names in a row, what to install, msgspec's findings."""
+"""Parts of texts: the nearest known name, lists of names, what to install, msgspec's findings."""
 
 from __future__ import annotations
 

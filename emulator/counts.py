@@ -1,4 +1,4 @@
-"""How many there may be of each in a round, checked before anything is started."""
+"""Checks of a round's counts (N, M, T, c, K), before anything is started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The keys that clients share with Compute nodes, and the tags, masks and receipts under them, worked out anew.
+"""The keys that clients share with Compute nodes, and the tags, masks and receipts under them, computed a second time.
 
 All secrets are read from the disks of those who made them. The derivations stand here as the specification has them
 (DESIGN §2.4), beside and not by those of the core, so that a mistake there shows.

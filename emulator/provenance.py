@@ -1,4 +1,4 @@
-"""What figures depend on, and how a file of finished cells differs from what would go on with it."""
+"""What figures depend on, and how a file of finished cells differs from the program that would continue it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What messages and stored records say to those who look on: bodies, announcements and contributions."""
+"""Messages and stored records, decoded for observers: bodies, announcements and contributions."""
 
 from __future__ import annotations
 

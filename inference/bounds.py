@@ -1,4 +1,4 @@
-"""Public bounds of columns: what is known of a measurement before anybody's data are seen.
+"""Public bounds of columns: what is known about a measurement before anybody's data are seen.
 
 Bounds set the sensitivity, so reading them from the data would leak. They need not hold for every row: each client
 projects its own rows into them (Algorithm 2, step 1), so wrong bounds cost accuracy and never privacy.

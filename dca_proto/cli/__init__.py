@@ -11,7 +11,7 @@ that its --help (or -h) ends with. It returns nothing or an exit code, and raise
 | 2 | a wrong call: `UsageError`, typer's own |
 | 3 | a round was aborted by its own rules: `RoundAborted` |
 | 4 | `dca audit` has refuted a claim, or `dca emulate` found an invariant broken |
-| 5 | bad input, a file or what stands in it: `InputError`, `DataError` |
+| 5 | bad input, a file or its contents: `InputError`, `DataError` |
 | 6 | the broker cannot be reached: `TransportError` |
 | 7 | the broker refuses us: `LoginError` |
 | 8 | a store or an output cannot be read or written: `StorageError` |

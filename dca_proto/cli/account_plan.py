@@ -1,4 +1,4 @@
-"""The rounds that the options of `dca account` mean, planned as their participants would, and what they cost.
+"""`dca account`'s options as planned rounds: planned as their participants would, with their costs.
 
 Without public bounds there are columns x1, x2, ... about 0, in units of their own, each within ± the bound; where the
 statistic is a histogram, as many bins; by default as few as it takes. The noise of a gradient follows from its clip

@@ -1,4 +1,4 @@
-"""`dca keygen`: an identity of one's own."""
+"""`dca keygen`: make an identity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dca learn`: a learning job at a real federation's trainer, that goes on where it was after any kill."""
+"""`dca learn`: a learning job at a real federation's trainer; after any kill it continues where it was."""
 
 from __future__ import annotations
 

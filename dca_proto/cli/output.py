@@ -1,4 +1,4 @@
-"""What commands write: tables, texts beside their labels, and files that are there whole or not at all.
+"""What commands write: tables, labelled texts, and files that are complete or absent.
 
 That a file can be written is seen before the work, as far as it can be.
 """

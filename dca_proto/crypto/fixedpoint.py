@@ -1,4 +1,4 @@
-"""Fixed point and the ring: from real numbers to the words that are shared and summed, and back.
+"""Fixed point and the ring: from real numbers to the 64-bit integers that are shared and summed, and back.
 
 A real number z becomes the integer k = rint(z·2^f) on the grid of 2^-f (f: fraction bits). Integers live in the ring of
 integers modulo 2^64 as 64-bit words: the ring's element is the two's complement pattern of k, so that going between

@@ -1,4 +1,4 @@
-"""What a round will cost and carry, worked out before anybody runs anything, from the plan its participants will make.
+"""What a round will cost and carry, computed before anybody runs anything, from its participants' plan.
 
 **Beside a trusted aggregator.** One who saw all data would add noise of variance σ_std² = Δ²/μ² once. Here each of N
 clients adds S ≈ σ_std²/(N - T - 1), so that a sum from which nobody is missing holds N/(N - T - 1) times as much (DCA,

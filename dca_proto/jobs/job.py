@@ -1,4 +1,4 @@
-"""A learning job's rounds: what is the same for all of them, what the trainer is asked for each, and of whom.
+"""A learning job's rounds: their common terms, and the request to the trainer for each.
 
 A job states the total (epsilon, delta); each round gets its share of mu², or of epsilon where it is of epsilon-private
 reports (`dca_proto.privacy.budget`).

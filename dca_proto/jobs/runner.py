@@ -1,4 +1,4 @@
-"""The rounds of a learning job at a running trainer: retried where they abort, recalled where they were held before.
+"""The rounds of a learning job at a running trainer: retried after an abort, recalled if they were held before.
 
 A job is a generator of `RoundRequest`s. After a restart it is run from its beginning: what the journal knows is handed
 to it as it was, so it must ask the same again, which is checked. The first request whose end the journal does not know

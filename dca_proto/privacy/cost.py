@@ -1,4 +1,4 @@
-"""What releases of two kinds cost a client: Gaussian ones a μ, ε-private ones an ε, and what all of them come to.
+"""What releases of two kinds cost a client: Gaussian ones a μ, ε-private ones an ε, and the total of all.
 
 Gaussian releases compose exactly in Gaussian DP: μ² adds up (`accounting`). A report by Laplace noise, randomised
 response or unary encoding is ε-private, δ being 0. A `PrivacyCost` keeps Σμ² of Gaussian releases, and Σε and Σμ(ε)² of

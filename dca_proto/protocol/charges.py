@@ -1,4 +1,4 @@
-"""The charge numbers that a Compute node has seen of each client: what notices a restored ledger (DESIGN §4.6).
+"""The charge numbers that a Compute node has seen of each client: they expose a restored ledger (DESIGN §4.6).
 
 A client numbers its charges 1, 2, ... and never uses a number twice. One that was restored from an old copy has
 forgotten what it spent since, and goes on with numbers that were used before. As in IPsec's protection against replays

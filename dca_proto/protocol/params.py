@@ -1,4 +1,4 @@
-"""Every limit and timeout of the protocol: an actor's in two frozen classes, then a process's; units last."""
+"""Every limit and timeout of the protocol: two frozen classes for an actor, one for a process; units last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The records of a store, read back: what cannot be read any more stops the start, in one line."""
+"""The records of a store, read back: an unreadable record stops the start with a one-line error."""
 
 from __future__ import annotations
 

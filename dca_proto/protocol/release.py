@@ -1,4 +1,4 @@
-"""What is released: made and checked, both sides of the wire, and added up to one `NoisyAggregate` (DESIGN §4.7, §5).
+"""Releases: made on one side of the wire, checked on the other, added up to one `NoisyAggregate` (DESIGN §4.7, §5).
 
 A *local randomiser* (Kasiviswanathan et al. 2008) turns one client's value into what it releases, private by itself. A
 data node releases the sum over its rows with the whole noise, and how many rows that is of; a client reports by a local

@@ -1,4 +1,4 @@
-"""One MQTT 3.1.1 connection over TCP or TLS: from CONNECT to its end. It is never used again.
+"""One MQTT 3.1.1 connection over TCP or TLS, from CONNECT to its end. It is never reused.
 
 Below it the packets, as a client speaks them: bytes made, and bytes cut into packets. Section numbers are those of the
 OASIS standard of 2014. A packet is a head byte (kind and flags), the size of its body in one to four bytes of seven

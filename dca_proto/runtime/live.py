@@ -1,4 +1,4 @@
-"""A trainer to hold rounds with: commands in, results out, over a running actor.
+"""A trainer that holds rounds: commands in, results out, over a running actor.
 
 async with LiveTrainer(actor, transport, store, federation="demo") as trainer:
     aggregate = await trainer.hold(request)

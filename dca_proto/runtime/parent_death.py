@@ -1,4 +1,4 @@
-"""Runs a program that is to end with the process that starts it, even when that one is killed (Linux).
+"""Runs a program that ends with the process that started it, even if that process is killed (Linux).
 
     python parent_death.py PARENT PROGRAM [ARGUMENT...]
 

@@ -1,4 +1,4 @@
-"""`[broker]` in every actor's TOML: where the broker is, and how to prove to each other who one is."""
+"""`[broker]` in every actor's TOML: where the broker is, and how both sides prove who they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a store's damage is noticed by: a tag for each record, a seal over all of them, and the checksums of the log.
+"""How damage to a store is detected: a tag for each record, a seal over all of them, and the log's checksums.
 
 A record's tag is a MAC over its owner, table, key and value, under a key of the actor's identity. The *seal* is one
 row: a MAC over how many records there are and over the sum of all tags, each hashed with a secret first (a multiset

@@ -1,4 +1,4 @@
-"""A client's data: a CSV of numbers, and of texts whose categories are listed, read once.
+"""A client's data: a CSV of numbers and of listed categories, read once.
 
 The first line names the columns. A text column has a public list of categories (`statistics.categories`), and becomes
 their codes and indicators. An empty field is a missing value, and so is anything else that is not a finite number, or

@@ -1,4 +1,4 @@
-"""What an actor needs of a network: whole messages in and out.
+"""What an actor needs from a network: whole messages in and out.
 
 Subscriptions are given at construction, so that a reconnecting transport can renew them by itself. What is promised:
 

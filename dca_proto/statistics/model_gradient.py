@@ -1,4 +1,4 @@
-"""Clipped gradients of any model's log density at public parameters θ: the base of one's own.
+"""Clipped gradients of any model's log density at public parameters θ: the base of a user's own model.
 
 For one row z the gradient ∇ = ∂ log_density(θ, z)/∂θ is brought into the L2 ball of `clip` and truncated towards zero
 (`scaled`), so its integers G have |G| <= C = floor(clip·2^f) exactly, whatever the model is and its floats did:

@@ -1,4 +1,4 @@
-"""Attack the privacy claim with everything a coalition may hold, many times, and say whether the claim still stands.
+"""Attacks the privacy claim with everything a coalition may hold, many times, and reports whether the claim holds.
 
 Read in this order:
 

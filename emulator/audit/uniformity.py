@@ -1,4 +1,4 @@
-"""Whether what a coalition can make of a masked contribution looks uniform, whatever the victim's row is.
+"""Whether a masked contribution looks uniform to a coalition, whatever the victim's row is.
 
 The victim masks its noisy values as clients do, by the protocol's own `masked`, in both worlds, in many rounds with the
 same pair keys. The coalition holds the masked vector and expands its own masks; one node is outside of it. Three χ²

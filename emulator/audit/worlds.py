@@ -1,4 +1,4 @@
-"""The claim under audit: a round, two neighbouring inputs that are as hard to hide as any, and a coalition.
+"""The claim under audit: a round, two neighbouring inputs that are hardest to hide, and a coalition.
 
 Client 0 is the victim. In world 0 it holds the row x, in world 1 the row x'; all else is the same. Of the rows that
 have each coordinate at a bound or at zero, x and x' are the two whose statistics are farthest apart. The clients after

@@ -1,4 +1,4 @@
-"""What those see who work together, and what that is worth to them: rounds of the production actors in virtual time.
+"""What a coalition sees and learns, in rounds of the production actors in virtual time.
 
     coalition    who works together, in what kind of round, and whether the claim speaks of them
     members      what colluding clients and Compute nodes run in place of the production actor

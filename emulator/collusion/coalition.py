@@ -1,4 +1,4 @@
-"""Who works together, in what kind of round, and whether the claim speaks of them.
+"""Who colludes, in what kind of round, and whether the claim covers them.
 
 Client 0 is the victim. Behind it stand the coalition's: those that reveal their noise, those that omit it, and, last on
 the list, those that have a session and send nothing. All others are honest, but the colluding Compute nodes (the first

@@ -1,4 +1,4 @@
-"""`dca emulate collude`: what those see who work together, in rounds of real actors, and what that is worth to them."""
+"""`dca emulate collude`: what a coalition sees in rounds of real actors, and what it learns from that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What those who collude run in place of the production actor.
+"""What colluding members run in place of the production actor.
 
 A client that reveals runs the production client with a mechanism that writes down what it draws; one that omits, with
 a mechanism that draws nothing, which nobody can detect; one that is silent has a session, charges itself, and sends

@@ -1,4 +1,4 @@
-"""Where work runs: on this machine's cores, or on a cluster. Everything here that needs processes takes them from here.
+"""Where work runs: on this machine's cores, or on a cluster. The emulator takes all its worker processes from here.
 
     map      pure work on many items, in the order in which it is done or in that of the items
     worker   an object that lives in a process of its own, whose methods are called

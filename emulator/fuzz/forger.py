@@ -1,4 +1,4 @@
-"""What a seed makes of messages that were sent: changed, signed and sealed anew, cut in parts, under odd topics."""
+"""Hostile variants of sent messages, by seed: changed, signed and sealed again, cut in parts, under odd topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Charts, drawn by matplotlib as SVG that lies in the page: texts stay texts, and colours are the page's.
+"""Charts, drawn by matplotlib as SVG in the page: texts stay texts, and colours are the page's.
 
 Each is drawn twice, for a desk and for a phone, and the page's style shows one of them, so that texts keep their size.
 matplotlib writes style attributes, which the page's content policy forbids: they become attributes of their own, and

@@ -1,4 +1,4 @@
-"""Numbers as people read them: few digits, with their units, which no line break parts from them."""
+"""Numbers as people read them: few digits, with their units on the same line."""
 
 from __future__ import annotations
 

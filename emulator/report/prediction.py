@@ -1,4 +1,4 @@
-"""What a scaling sweep gives beyond its cells: how figures grow, what a larger round takes, how far off that is."""
+"""A scaling sweep's predictions: how figures grow, what a larger round takes, and the error of that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How rounds scale: measured cell by cell, fitted, set beside the paper's Table 1, and predicted for larger ones.
+"""How rounds scale: measured cell by cell, fitted, compared with the paper's Table 1, and predicted for larger ones.
 
 cell        one size of a round, the cells of a sweep, and the paper's Table 1
 held        what was seen of one round, and the figures that the rounds of a cell come to

@@ -1,4 +1,4 @@
-"""`dca scaling`: measure how rounds scale, set it beside the paper, and predict what is too large to measure."""
+"""`dca scaling`: measure how rounds scale, compare with the paper, and predict what is too large to measure."""
 
 from __future__ import annotations
 

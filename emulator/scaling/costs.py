@@ -1,4 +1,4 @@
-"""How rounds grow: exponents of what was measured, and what one client, one pair, one coordinate costs.
+"""How rounds grow: fitted exponents, and the cost of one client, one pair and one coordinate.
 
 *Exponents* are a summary: log t = log a + α log N + β log d + γ log M + error, by least squares, with Student's
 intervals. They cover at their nominal rate if errors in the logarithm are independent, normal and alike. Fixed costs

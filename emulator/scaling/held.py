@@ -1,4 +1,4 @@
-"""What was seen of one round, and what the rounds of a cell come to.
+"""The measurements of one round, and the summary of a cell's rounds.
 
 Figures of a cell are medians over its rounds, with the smallest and the largest beside the wall time. Sessions are set
 up before: that is no round. Nor is the first round, in which each pair agrees on its key, among those that are timed:

@@ -1,4 +1,4 @@
-"""What a round would take that this machine cannot hold, and how many machines it needs, from calibrated costs.
+"""Predicts a round too large for this machine, and how many machines it needs, from calibrated costs.
 
 Core seconds, messages, bytes and memory are those of the actors' own work; the emulator's is left out. A machine is
 needed for whichever is the tightest: its cores within the time that the round may take, its memory, or its network.

@@ -1,4 +1,4 @@
-"""What the emulator itself does to the actors, as facts of its trace, and how others can look on."""
+"""What the emulator itself does to the actors, as facts of its trace, and how observers attach."""
 
 from __future__ import annotations
 

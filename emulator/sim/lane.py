@@ -1,4 +1,4 @@
-"""QoS 1 in one direction of one session: a packet is kept where it comes from until it is acknowledged there.
+"""QoS 1 in one direction of one session: its sender keeps a packet until it is acknowledged.
 
 `Uplink` is a machine's memory of what it sends; `Session` is the broker's, for the machine that has connected.
 

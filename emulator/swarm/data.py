@@ -1,4 +1,4 @@
-"""The data that a learning swarm deals to its clients: a data set by name, or a table of one's own."""
+"""The data that a learning swarm distributes to its clients: a data set by name, or a user's table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a swarm is made of and what it is asked, and what follows from that: windows, policies, how clients are split.
+"""A swarm's settings, and what follows from them: windows, policies, how clients are split.
 
 Windows. A round closes when all have contributed, or when enough have and the rest are quiet, so windows are generous.
 They are waited for to their ends only where more clients vanish than may, which no round survives, and in rounds

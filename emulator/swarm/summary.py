@@ -1,4 +1,4 @@
-"""What a swarm's run amounts to: from the logs of its rounds to the records of `emulator.results`."""
+"""A swarm's run as data: from the logs of its rounds to the records of `emulator.results`."""
 
 from __future__ import annotations
 

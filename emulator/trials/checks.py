@@ -1,4 +1,4 @@
-"""What a scenario may not say: numbers that cannot be, actors that are not there, and sizes that would never end."""
+"""Checks of scenarios: impossible numbers, absent actors, and sizes that would never end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person sees of trials and sweeps: tables, and for a failure all that is needed to look into it."""
+"""Trials and sweeps on a terminal: tables, and for a failure all that is needed to investigate it."""
 
 from __future__ import annotations
 

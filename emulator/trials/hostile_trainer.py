@@ -1,4 +1,4 @@
-"""Trainers that do not keep to the protocol: production actors that say more, or something else, than they may.
+"""Trainers that break the protocol: production actors that send more, or something else, than they may.
 
 What they can spoil is how rounds end, and charges in vain (DESIGN §10). No honest member releases or pays more for it.
 """

@@ -1,4 +1,4 @@
-"""What came of a trial: the record that `--json` writes, the terminal prints, the page reads and a sweep counts."""
+"""The outcome of a trial: the record that `--json` writes, the terminal prints, the page reads and a sweep counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An object of the product in whose place something else stands, of which only some attributes are other ones."""
+"""A stand-in for an object of the product, which differs from it in some attributes only."""
 
 from __future__ import annotations
 

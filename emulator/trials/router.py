@@ -1,4 +1,4 @@
-"""What a malicious broker does with what passes through it: changes, swallows and remembers it, and sends more."""
+"""What a malicious broker does with messages: it changes, swallows, remembers and adds them."""
 
 from __future__ import annotations
 

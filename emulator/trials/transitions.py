@@ -1,4 +1,4 @@
-"""Which entries of the actors' tables a trial takes: what a sweep has never tried cannot be said to hold.
+"""Which entries of the actors' tables a trial takes: a sweep shows nothing about entries that it never took.
 
 An entry reads "client: sent, receipt": who, in which phase, at which event.
 """

@@ -1,4 +1,4 @@
-"""A simulated clinical trial, to try survival analysis without files of one's own. None of its patients is real.
+"""A simulated clinical trial, to try survival analysis without data of one's own. None of its patients is real.
 
 600 patients enter over two years. The trial ends three years after the first one's entry. So patients are censored
 between month 12 and 36, or earlier if they leave. A random half gets the treatment. Without treatment, at average age

@@ -1,4 +1,4 @@
-"""What the jobs on reports share: how their posteriors are drawn, and what is refused before a client is asked.
+"""What the jobs on reports share: how their posteriors are drawn, and what they refuse before they ask a client.
 
 Each client reports once, by a local mechanism and so private by itself; the posterior has the reports' noise in its
 model (`inference.models.fit`). Once the clients have reported, other draws and another prior cost nothing.

@@ -1,4 +1,4 @@
-"""What goes into a local mechanism and comes out of it, checked; and what many reports say together.
+"""Checks of what goes into a local mechanism and comes out of it, and estimates from many reports.
 
 No error holds a value: it is somebody's. Estimates are of floating point: reports are private already.
 """

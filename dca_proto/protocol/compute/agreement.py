@@ -1,4 +1,4 @@
-"""One set, and one sum over it: what a Compute node works out of all lists and all answers (DESIGN §4.7).
+"""One set, and one sum over it: what a Compute node computes from all lists and all answers (DESIGN §4.7).
 
 Functions on arrays. Every node does this for every contribution of every round.
 """

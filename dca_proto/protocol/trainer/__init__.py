@@ -1,1 +1,1 @@
-"""The trainer: its actor, its round with the table of phases, and what it makes of answers and failures."""
+"""The trainer: its actor, its round with the table of phases, and how it handles answers and failures."""

@@ -1,4 +1,4 @@
-"""Rounds that a trainer is asked for and cannot announce yet, for it needs every node's epoch key (DESIGN §2.2)."""
+"""Requested rounds that a trainer cannot announce yet, because it lacks a node's epoch key (DESIGN §2.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all messages are built of: checked field types, the base of everything that is encoded, and signatures."""
+"""The parts of all messages: checked field types, the base of everything that is encoded, and signatures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every checker of an invariant is: it looks on, counts what it has checked, and says what was broken."""
+"""The base of all checkers of invariants: a checker observes, counts its checks, and reports what was broken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all checkers need of a run, decoded once: announcements, lists, answers, durable contributions, releases, ends.
+"""A run, decoded once for all checkers: announcements, lists, answers, durable contributions, releases, ends.
 
 It reads what Compute nodes, data nodes and clients that report store and send, with the trainer's reply keys where
 something is sealed to it. It trusts no number that an actor has worked out: the agreed set S and its hash are worked

@@ -1,4 +1,4 @@
-"""What J data nodes released, and what was believed before: data and prior of all samplers (ICML 2023, section 3).
+"""What J data nodes released, and the prior: the input of all samplers (ICML 2023, section 3).
 
     θ ~ N(m, C)             coefficients, d of them            S_j = X_jᵀX_j,  z_j = X_jᵀy_j,  u_j = y_jᵀy_j
     σ_y² ~ IG(a, b)         variance of the residuals          n_j   rows of node j (public under replacement)
