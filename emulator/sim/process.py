@@ -85,7 +85,7 @@ class _Due(NamedTuple):
 
 
 Batch = tuple[list[Write], list[Tell]]
-"""The effects of some events: durable first, then sent.
+"""The effects of some events: durable first, then sent."""
 
 
 class Process:

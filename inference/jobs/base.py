@@ -1,4 +1,4 @@
-"""What every learning job is: its settings, the generator that asks for rounds, and the result that it makes of their sums.
+"""The base of all learning jobs: settings, the generator that asks for rounds, and the result made of their sums.
 
 Each job is a subclass of `LearningJob` beside its model. Commands use jobs through this interface alone.
 """
