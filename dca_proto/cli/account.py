@@ -69,6 +69,7 @@ _ANY_SIGNAL = ("a mean over all {n} clients that is a third of the largest possi
 
 
 def account(
+    context: typer.Context,
     clients: Annotated[int, options.CLIENTS],
     epsilon: Annotated[float, options.EPSILON] = 1.0,
     delta: Annotated[float, options.DELTA_OF_BUDGET] = options.DELTA,
@@ -107,7 +108,7 @@ def account(
         tolerated=clients // 10 if tolerate is None else tolerate,
         colluders=colluders,
         computes=computes,
-        questions=questions(statistic or ["sum"], asked, parameters or {}),
+        questions=questions(statistic or ["sum"], asked, context.params["parameters"] or {}),
         shares=parse_shares(shares),
         rows_max=rows_max,
         fraction_bits=fraction_bits,
