@@ -54,8 +54,6 @@ def test_wrong_parameters_are_told_in_words(name: str, parameters: dict[str, Any
 def test_bounds_that_name_a_file_are_told_apart_from_bounds_that_are_none() -> None:
     expected = "--bounds 'age': expected COL=LO:HI,... or the name of an existing TOML file"
     with pytest.raises(UsageError, match=expected):
-        UsageError, match=r"--bounds 'age': expected COL=LO:HI,... or the name of an existing TOML file"
-    ):
         parse_bounds("age")
     with pytest.raises(DataError, match=r"bounds file nowhere.toml: No such file"):
         parse_bounds("nowhere.toml")
