@@ -111,7 +111,7 @@ BAD_SCALARS: list[tuple[Callable[[], Any], str]] = [
     (lambda: [laplace(), column(laplace())], "some reports are bare and some have a round's parameters"),
     (lambda: [laplace(), laplace(epsilon=2.0)], "reports 2 are of epsilon 2.0, the first of 1.0"),
     (lambda: [laplace(), replace(laplace(), values=np.zeros((5, 2)))], r"reports 2 have the shape \(5, 2\)"),
-    (lambda: [column(laplace()), column(laplace())], "a round is there twice"),
+    (lambda: [column(laplace()), column(laplace())], "a round is given twice"),
     (lambda: [column(laplace()), column(laplace(), 3.0, number=1)], "round 2 is of another statistic or other param"),
     (lambda: replace(laplace(), values=np.zeros((9, 2))), r"shape \(9, 2\); expected \(n,\) or \(n, 1\)"),
     (lambda: column(laplace(), columns=["age", "bmi"]), "reports are of 2 columns; this model is of one"),
@@ -200,7 +200,7 @@ def test_perturbed_rows_are_refused_where_they_cannot_be() -> None:
     parameters = {"columns": ["a", "b", "y"], "centre": [0.0] * 3, "scale": [1.0] * 3, "bound": [5.0] * 3}
     with pytest.raises(DataError, match="at the sensitivity 17"):
         rows_of(replace(held(vectors(), "sum", **parameters), sensitivity=17.0))
-    with pytest.raises(DataError, match="ball of radius 4, their target with the features"):
+    with pytest.raises(DataError, match="scaled their rows, features and target, into a ball of radius 4"):
         rows_of(replace(held(vectors(), "sum", **parameters, radius=4.0), sensitivity=10.0))
 
 
