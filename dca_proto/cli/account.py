@@ -101,14 +101,15 @@ def account(
     """Compute what a round would cost and carry, before anybody runs anything: noise, factor, signal."""
     console = result_console(json_to)
     require_plot_target(plot_to)
-    asked = Columns(names=columns, dimension=dimension, bound=bound, bounds=bounds)
+    given = context.params  # parsed by the options' callbacks
+    asked = Columns(names=given["columns"], dimension=dimension, bound=bound, bounds=given["bounds"])
     enquiry = Enquiry(
         budget=Budget(epsilon, delta),
         clients=clients,
         tolerated=clients // 10 if tolerate is None else tolerate,
         colluders=colluders,
         computes=computes,
-        questions=questions(statistic or ["sum"], asked, context.params["parameters"] or {}),
+        questions=questions(statistic or ["sum"], asked, given["parameters"] or {}),
         shares=parse_shares(shares),
         rows_max=rows_max,
         fraction_bits=fraction_bits,

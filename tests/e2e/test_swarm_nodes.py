@@ -208,8 +208,8 @@ def test_what_was_released_is_written_where_no_result_comes_of_it(
     (["--data-nodes", "3", "--tolerate", "1", "--clients", "9"], "--clients, --tolerate go with sums over many", 2),
     (["--data-nodes", "3", "--computes", "3"], "--computes goes with sums", 2),
     (["--data-nodes", "3", "--job", "regression"], "these learn from releases of data nodes: regression-mcmc", 5),
-    (["--data-nodes", "700", "--set", "group=5"], "--data-nodes 700: 2 of the 1550 training rows come to each data "
-     "node, and the job needs 5 with these settings; lower --data-nodes to 310", 2),
+    (["--data-nodes", "700", "--set", "group=5"], "--data-nodes 700: each data node would get 2 of the 1550 "
+     "training rows, and the job needs 5 with these settings; lower --data-nodes to 310", 2),
     (["--data-nodes", "3", "--set", "group=1600"], "the job needs 1600 with these settings; bring more rows", 2),
     (["--clients", "30", "--set", "group=5"], "averages of 5 rows are for data nodes that release by themselves", 5),
     (["--data-nodes", "3", "--set", "rows_max=0"], "setting 'rows_max' is 0, expected at least 1", 5),
