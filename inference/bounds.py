@@ -33,7 +33,7 @@ class Interval:
     Attributes:
         lower, upper: finite, ``lower < upper``.
         reason: why these, for people.
-        public: False where the rows themselves say what they are, as a minimum and maximum do, published or not.
+        public: False where they come from the rows themselves, as a minimum and maximum do, published or not.
 
     Raises:
         DataError: if they are not an interval.

@@ -21,7 +21,7 @@ from inference.problem import Schema
 Array: TypeAlias = NDArray[np.float64]
 
 PRIOR_BOUND_SDS = 3.0
-"""Standard deviations in a half-width, where nothing else is known: whoever states bounds means most values inside."""
+"""Standard deviations in a half-width, where nothing else is known: people state bounds that most values lie within."""
 FREE_BOUND = 1.665  # of the statistic "moments", in its scale: the largest at which squares cost nothing
 PRIOR_MEAN_SD = 1 / PRIOR_BOUND_SDS  # of a column's mean about the public centre, as a fraction of the half-width
 
@@ -53,7 +53,7 @@ class Standardisation:
         return cls(schema.columns, schema.centres, schema.half_widths / bound, bound)
 
     def parameters(self) -> dict[str, object]:
-        """As those of a statistic of scaled columns."""
+        """The parameters of a statistic of scaled columns."""
         numbers = {"centre": self.centre, "scale": self.scale, "bound": self.bound}
         known: dict[str, object] = {"columns": list(self.columns)}
         known |= {name: [float(x) for x in row] for name, row in numbers.items()}
@@ -79,13 +79,13 @@ class Standardisation:
         return np.concatenate([theta[..., :1] - (slopes @ self.centre[:-1])[..., None], slopes], axis=-1)
 
     def with_own_target(self, bounds: Interval) -> Standardisation:
-        """The same with the target in its own units, within its public bounds."""
+        """A standardisation with the target in its own units, within its public bounds."""
         last = 0.0, 1.0, max(abs(bounds.lower), abs(bounds.upper))
         rows = zip((self.centre, self.scale, self.bound), last, strict=True)
         return Standardisation(self.columns, *(np.r_[row[:-1], value] for row, value in rows))
 
     def without_target(self) -> Standardisation:
-        """Of the features alone."""
+        """The standardisation of the features alone."""
         return Standardisation(self.columns[:-1], self.centre[:-1], self.scale[:-1], self.bound[:-1], self.radius)
 
     def in_bounds(self) -> Standardisation:

@@ -55,7 +55,7 @@ def of_draws(draws: Array, prior: Array) -> Array:
 
 
 def about_contraction(names: Sequence[str], found: Sequence[float | None]) -> list[str]:
-    """What was hardly learned, a sentence each; empty where the data weigh most in all.
+    """Warnings of what was hardly learned; empty where the data weigh most in all.
 
     Args:
         names: of the estimates. found: their contractions; None or nan where it is not known.

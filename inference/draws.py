@@ -63,7 +63,7 @@ def inference_data(
     if len(set(shapes.values())) > 1 or any(len(shape) < 2 for shape in shapes.values()):
         found = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
         raise DataError(f"chains and draws differ: {found}; give arrays of shape (chain, draw, ...), the same for all")
-    arviz = _arviz()
+    arviz = require_arviz()
     given: dict[str, object] = {"inference_library": "dca-proto", "inference_library_version": _version()}
     known = {name: value for name, value in (attrs or {}).items() if value is not None}
     given |= {name: int(value) if isinstance(value, bool | np.bool_) else value for name, value in known.items()}
@@ -106,7 +106,7 @@ class Mixing(NamedTuple):
 
 
 def mixing(draws: Mapping[str, Array], labels: Mapping[str, Sequence[str]]) -> list[Mixing]:
-    """Of each number in draws of shape ``(chain, draw)`` or ``(chain, draw, k)``.
+    """The mixing of each number in draws of shape ``(chain, draw)`` or ``(chain, draw, k)``.
 
     Args:
         labels: of the k numbers of each parameter that has a third axis; else they are numbered from 0.
@@ -114,7 +114,7 @@ def mixing(draws: Mapping[str, Array], labels: Mapping[str, Sequence[str]]) -> l
     Raises:
         DataError: ArviZ is not installed.
     """
-    arviz, found = _arviz(), []
+    arviz, found = require_arviz(), []
     for name, array in draws.items():
         columns = [array] if array.ndim == 2 else list(np.moveaxis(array, -1, 0))
         places = labels.get(name) or range(len(columns))
@@ -149,7 +149,7 @@ def check_mixing(found: Sequence[Mixing], advice: str = f"{ADVICE}, or {ACCEPT}"
 
 
 def about_mixing(found: Sequence[Mixing], advice: str = ADVICE) -> list[str]:
-    """Of all numbers, the worst, a sentence each; empty where nothing speaks against the chains."""
+    """Warnings that name the worst of all numbers; empty where the chains have mixed."""
     if any(math.isnan(one.r_hat) for one in found):
         return ["too few draws to say whether the chains have mixed; take at least 4 of each chain, better 1000"]
     apart = [one for one in found if one.r_hat > R_HAT_MAX]
@@ -172,10 +172,10 @@ def about_mixing(found: Sequence[Mixing], advice: str = ADVICE) -> list[str]:
 
 
 def attributes(*aggregates: NoisyAggregate, private: bool = True) -> dict[str, object]:
-    """What a posterior rests on, of the aggregates that it was learnt from.
+    """The provenance of a posterior: attributes of the aggregates that it was learnt from.
 
     Epsilon is given for one round only: for several, ``mu`` = √Σμ² is what they cost together (Dong, Roth and Su 2022,
-    corollary 3.3), and the job's budget says the epsilon. Nothing is claimed where a round is not private.
+    corollary 3.3), and the job's budget has the epsilon. Nothing is claimed where a round is not private.
 
     Args:
         private: False where bounds were read from the data.
@@ -201,13 +201,8 @@ def _version() -> str:
         return "not installed"
 
 
-def require_arviz() -> None:
-    """Raise `DataError`, which says what to install, where ArviZ is missing."""
-    _arviz()
-
-
-def _arviz() -> Any:
-    """ArviZ, without its announcement of a new major version."""
+def require_arviz() -> Any:
+    """ArviZ, without its announcement of a new major version. Raises `DataError` where it is missing."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)

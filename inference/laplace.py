@@ -24,7 +24,7 @@ RIDGE = 1e-10  # of C's largest variance: coordinates that add up to n are publi
 
 
 class Law(NamedTuple):
-    """Of a sum, given θ of shape ``(p,)``.
+    """The law of a sum, given θ of shape ``(p,)``.
 
     Attributes:
         mean: μ, shape ``(D,)``. jacobian: ∂μ/∂θ, shape ``(D, p)``. spread: o and C, ``(D,)`` and ``(D, D)``.

@@ -34,7 +34,7 @@ class Estimate(NamedTuple):
     Attributes:
         name, unit: for people. figure: its mean, sd and intervals. table: of the summary, where it stands.
         axis: how a picture shows it. place: where it lies on a curve.
-        naive: what the reports say without a model of their noise.
+        naive: the estimate without a model of the reports' noise.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Estimate(NamedTuple):
     naive: Figure | None = None
 
     def row(self, other: Figure | None) -> Row:
-        """Of the summary, beside the estimate without privacy."""
+        """A row of the summary, beside the estimate without privacy."""
         return row(self.name, self.unit, self.figure, other, axis=self.axis, place=self.place, naive=self.naive)
 
 
@@ -61,7 +61,7 @@ class Posterior(ABC):
 
     @property
     def warnings(self) -> Sequence[str]:
-        """What speaks against it, a sentence each."""
+        """Reasons to doubt it, a sentence each."""
         return ()
 
     @abstractmethod

@@ -98,7 +98,7 @@ class Problem:
         return np.column_stack([self.X, self.y])
 
     def values(self, *columns: str) -> Array:
-        """Of these columns, shape ``(n, len(columns))``; of a single one ``(n,)``."""
+        """The values of these columns, shape ``(n, len(columns))``; of a single one ``(n,)``."""
         places = [self.schema.columns.index(column) for column in columns]
         return np.asarray(self.rows[:, places if len(places) != 1 else places[0]])
 

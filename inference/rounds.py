@@ -68,7 +68,7 @@ def as_text(parameters: Mapping[str, object]) -> str:
 
 
 class Spent(Protocol):
-    """What rounds of whatever kinds cost together."""
+    """The cost of several rounds, of any kinds."""
 
     def epsilon(self, delta: float) -> float:
         """The ε at which they are (ε, δ)-private together, for a δ in (0, 1)."""

@@ -58,11 +58,10 @@ from emulator.swarm.live import Watcher, play
 from emulator.swarm.options import SwarmOptions
 from inference.bounds import Interval
 from inference.datasets import adult, breast_cancer
-from inference.models.coefficients import Coefficients
+from inference.models.coefficients import Coefficients, area_under_curve
 from inference.models.logistic.job import AUTO, ONE_SUM, VARIATIONAL, logistic_regression
 from inference.problem import Array, Problem, Schema, split, stream
 from inference.rounds import run
-from inference.variational.scores import area_under_curve
 from papers.experiment import Experiment, Result, Sweep
 from papers.picture import COLOURS, MARKERS, drawing
 from papers.runner import Check, table

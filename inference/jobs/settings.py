@@ -112,7 +112,7 @@ def described(kind: Any) -> list[tuple[str, Any, str]]:
 
 
 def one_of(known: Iterable[str]) -> Callable[[str, str], None]:
-    """What refuses a text that is none of the known ones."""
+    """A check that refuses a text that is none of the known ones."""
     return partial(require_choice, known=tuple(known))
 
 

@@ -30,12 +30,12 @@ from dca_proto.aggregate import NoisyAggregate
 from inference.columns import Array, Standardisation
 from inference.contraction import contraction
 from inference.draws import CHAINS, DRAWS, InferenceData, inference_data
+from inference.errors import DataError
 from inference.jobs.estimates import BY_SD, Figure, normal, score, standard_unit, student
 from inference.jobs.summary import HeldOut, Summary
 from inference.models.linear import closed_form
 from inference.posterior import COEFFICIENTS, INTERCEPT, Estimate, Posterior
 from inference.problem import Problem, Schema
-from inference.variational.scores import area_under_curve, log_likelihood
 
 IDENTITY, LOGIT, LOG = LINKS = ("identity", "logit", "log")
 LOG_ODDS = "log odds"
@@ -76,7 +76,7 @@ class NormalPosterior(Posterior):
 
     @property
     def sd(self) -> Array:
-        """Of θ, shape ``(p,)``."""
+        """Posterior standard deviations of θ, shape ``(p,)``."""
         return np.sqrt(np.diag(self.cov))
 
     def estimates(self, schema: Schema | None = None) -> list[Estimate]:
@@ -120,7 +120,7 @@ class NormalPosterior(Posterior):
 
     @property
     def attrs(self) -> dict[str, object]:
-        """What the draws rest on."""
+        """The provenance of the draws."""
         names = ("method", "contributors", "iterations", "private")
         return {**{name: getattr(self, name) for name in names}, "stopped": self.stopped or None}
 
@@ -130,7 +130,7 @@ class NormalPosterior(Posterior):
 
 
 class Spread(NamedTuple):
-    """How far targets are from their mean: κ, or σ in units of the target; posterior mean and standard deviation."""
+    """The spread of targets about their mean: κ, or σ in units of the target; posterior mean and standard deviation."""
 
     name: str
     mean: float
@@ -182,7 +182,7 @@ class Coefficients(NormalPosterior):
 
     @classmethod
     def of(cls, columns: Standardisation, found: closed_form.Posterior, constant: float, **more: Any) -> Coefficients:
-        """Of a posterior of standardised coefficients, the first a constant's unless c is 0; more: attributes."""
+        """Makes one of a posterior of standardised coefficients, a constant's first unless c is 0; more: attributes."""
         mean, cov, prior = found.mean, found.cov, found.prior_variance
         if not constant:
             mean, cov = np.r_[0.0, mean], np.pad(cov, ((1, 0), (1, 0)))
@@ -192,12 +192,12 @@ class Coefficients(NormalPosterior):
 
     @property
     def centre(self) -> Array:
-        """Of features and target, in own units, shape ``(d + 1,)``."""
+        """Centres of features and target, in own units, shape ``(d + 1,)``."""
         return self.columns.centre
 
     @property
     def scale(self) -> Array:
-        """Of features and target, in own units, shape ``(d + 1,)``."""
+        """Scales of features and target, in own units, shape ``(d + 1,)``."""
         return self.columns.scale
 
     @property
@@ -218,7 +218,7 @@ class Coefficients(NormalPosterior):
         return None if self.priors is None else contraction(np.sqrt(np.diag(self.covariance)), self.priors[1])
 
     def figures(self) -> list[Figure]:
-        """Of the intercept, then of each slope."""
+        """Figures of the intercept, then of each slope."""
         mean, sd = np.r_[self.intercept, self.coefficients], np.r_[self.intercept_sd, self.coefficient_sd]
         before = self.priors or (0.0, None)
         return with_prior(mean, sd, before[0], before[1], degrees=self.degrees)
@@ -381,6 +381,30 @@ def scored(
 def is_positive(rows: Problem) -> NDArray[np.bool_]:
     """Which rows are of the class that the target's upper bound stands for."""
     return np.asarray(rows.y > rows.schema.centres[-1])
+
+
+def area_under_curve(scores: Array, positive: NDArray[np.bool_]) -> float:
+    """Area under the ROC curve: the probability that a positive row scores above a negative one, ties counting half.
+
+    Args:
+        scores: shape ``(n,)``. positive: which rows are of the class sought, shape ``(n,)``.
+
+    Raises:
+        DataError: the rows are all of one class.
+    """
+    from scipy.stats import rankdata
+
+    ones = int(positive.sum())
+    zeros = len(positive) - ones
+    if not ones or not zeros:
+        raise DataError(f"{ones} rows of one class and {zeros} of the other to score on; expected some of each")
+    above = float(rankdata(scores)[positive].sum()) - ones * (ones + 1) / 2  # Mann and Whitney's U
+    return above / (ones * zeros)
+
+
+def log_likelihood(p: Array, positive: NDArray[np.bool_]) -> float:
+    """The mean over the rows of the logarithm of their class's probability, in nats. Args: p: of the class sought."""
+    return float(np.mean(np.log(np.maximum(np.where(positive, p, 1 - p), 1e-12))))
 
 
 def rmse(predicted: Array, y: Array) -> float:

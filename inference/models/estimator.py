@@ -50,7 +50,7 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         epsilon_, delta_: what it cost each participant in all; None where `private_` is False. Rounds that know
             what they cost, as a trainer's do, are asked (`inference.rounds.CostedRounds`); of others, those that gave
             a sum are added up.
-        warnings_: what speaks against the fit, a sentence each.
+        warnings_: reasons to doubt the fit, a sentence each.
         n_features_in_: how many features there are. feature_names_in_: their names, where known.
     """
 
@@ -110,7 +110,7 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         """Note the posterior, and the features where scikit-learn's `validate_data` has not (`_name_features`)."""
 
     def _spent(self, fit: Any, results: Sequence[tuple[RoundRequest, NoisyAggregate]]) -> tuple[float, float] | None:
-        """(ε, δ) of all rounds; a job of mini-batches, in which nobody takes part in all of them, overrides it."""
+        """(ε, δ) of all rounds; a job of mini-batches, of which no client takes part in all, overrides it."""
         return composed([aggregate for _, aggregate in results])
 
     def _name_features(self, names: Sequence[str]) -> None:
@@ -181,7 +181,7 @@ def aggregates_in(X: Any) -> list[NoisyAggregate]:
 
 
 def composed(aggregates: Sequence[NoisyAggregate]) -> tuple[float, float] | None:
-    """(ε, δ) of all these rounds for whoever took part in each of them, at the largest δ that a round had.
+    """(ε, δ) of all these rounds for a client that took part in each of them, at the largest δ of a round.
 
     None where one of them was not private, so that nothing can be claimed.
     """

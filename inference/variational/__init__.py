@@ -2,7 +2,7 @@
 public.
 
     schedule                 how many iterations the budget is divided among
-    progress, scores         what a job reports after each iteration; how that scores on rows that the trainer holds
+    progress                 what a job reports after each iteration
     mean_field               a Gaussian with independent coordinates, by doubly stochastic gradients; its noise
     clipping                 what clipping does to the gradients of a logistic regression
     models                   what is learnt: generalised linear models, and a user's own log density

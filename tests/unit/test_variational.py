@@ -21,7 +21,15 @@ from dca_proto.testing import seeded
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.errors import DataError
-from inference.models.coefficients import IDENTITY, LOGIT, Coefficients, probability, probability_square
+from inference.models.coefficients import (
+    IDENTITY,
+    LOGIT,
+    Coefficients,
+    area_under_curve,
+    log_likelihood,
+    probability,
+    probability_square,
+)
 from inference.models.logistic.job import score_on
 from inference.problem import Problem, Schema
 from inference.rounds import Job, run
@@ -31,7 +39,6 @@ from inference.variational.mean_field_job import VariationalSettings, variationa
 from inference.variational.models import BERNOULLI, STANDARDISED, Model, gaussian_prior, generalised_linear
 from inference.variational.progress import GAINED, Iteration, OnProgress
 from inference.variational.schedule import ITERATIONS_MAX, ITERATIONS_MIN, schedule, signal_to_noise
-from inference.variational.scores import area_under_curve, log_likelihood
 
 SCHEMA = Schema(("a", "b"), "y", {"a": Interval(0, 10), "b": Interval(-3, 3), "y": Interval(0, 1)})
 EXACT = VariationalSettings(epochs=300, clip=1e3, rate=1.0)

@@ -55,14 +55,13 @@ from inference.jobs.base import Conditions, LearningJob, Stage, target_on_featur
 from inference.jobs.estimates import BY_BOUNDS, Figure
 from inference.jobs.settings import require_choice, require_count, setting
 from inference.jobs.summary import Summary
-from inference.models.coefficients import IDENTITY, LOGIT, Coefficients, is_positive
+from inference.models.coefficients import IDENTITY, LOGIT, Coefficients, area_under_curve, is_positive
 from inference.models.glm.ldp_job import FAMILIES, LINEAR, reference
 from inference.problem import Problem, Schema
 from inference.releases.terms import GAUSSIAN
 from inference.rounds import Job
 from inference.variational.models import BERNOULLI, NORMAL
 from inference.variational.progress import Iteration, OnProgress
-from inference.variational.scores import area_under_curve
 
 GAINED = "log likelihood gained"
 GROUPS_MAX = 50

@@ -39,7 +39,7 @@ DEFAULTS: Mapping[str, Any] = {
     "weights": (1, 1, 1),
     "whole_rows": False,
 }
-"""What the statistic's parameters are where a round does not name them."""
+"""The statistic's parameters where a round does not name them."""
 MUST_AGREE = ("columns", "centre", "scale", "bound", *(name for name in DEFAULTS if name != "weights"))
 
 
@@ -91,7 +91,7 @@ def unpacked(aggregate: NoisyAggregate) -> SufficientStatistics:
 
 
 def summed(aggregates: Sequence[NoisyAggregate]) -> SufficientStatistics:
-    """The same of all of them: sums of values and of variances."""
+    """The statistics of all aggregates: sums of values and of variances."""
     parts = [unpacked(one) for one in aggregates]
     squares = [part.yy for part in parts if part.yy is not None]
     xx, xy = (np.sum([getattr(part, name) for part in parts], axis=0) for name in ("xx", "xy"))
@@ -241,7 +241,7 @@ def regression_of(
         repair: of an indefinite matrix. prior_precision: λ₀ of each slope, in units of the scales, broadcastable to
             ``(d,)``; None: its scale is learned (`prior`), without a schema about that of `plausible_prior`.
         residual_variance: λ⁻¹, in squared units of the same; None: estimated.
-        before: aggregates of earlier rounds. notes: what these say against the result.
+        before: aggregates of earlier rounds. notes: warnings from these.
         by: what the scale of the columns is, as text.
 
     Raises:

@@ -158,7 +158,7 @@ class SufficientStatistics:
         yy: sum of squared targets, shape ``(...)``, or None if not asked for.
         noise_variance: s² of each unique term, broadcastable to ``(...)``, or one for each block; 0 without noise.
         constant: whether the first feature is a constant, whose own square carries no noise but what
-            ``noise_variance`` says of it.
+            ``noise_variance`` gives for it.
         residuals: what λ⁻¹ is multiplied by in the covariance of Σ xᵢrᵢ, shape ``(m, m)``; None for xx. Of rows that
             were multiplied by weights s (`rows`), that is Σ s² xᵢxᵢᵀ of the weighted rows, and n is Σ s².
     """
@@ -266,7 +266,7 @@ class Fit:
     beta: Array
 
     def posterior(self, *, noise_in_spread: bool = True) -> Posterior:
-        """As of `posterior`."""
+        """The normal law of β. Args: noise_in_spread: as for `posterior`."""
         spread = self.spread() if noise_in_spread else self.published_spread()
         with np.errstate(divide="ignore"):
             return Posterior(self.beta, spread, self.variance, 1 / np.diag(self.prior))

@@ -23,7 +23,7 @@ clips the scaled target to ±q. Where y = vᵀβ + r, also s y = (s v)ᵀβ + s 
 are the sums of a regression with weights s² that depend on the features alone: Mallows' estimator of robust statistics.
 It has no bias from skewed, heavy-tailed or collinear features, whereas features that are clipped one by one have (with
 log-normal ones, 50,000 rows and ε = 4, their 90 % intervals covered 25 %), and there is no threshold to search: scales
-only say how columns weigh against each other. A sphere in d + 1 dimensions has the sensitivity √2 (1 + q²/2) and
+only weigh columns against each other. A sphere in d + 1 dimensions has the sensitivity √2 (1 + q²/2) and
 squares of 1/(d + 1), the box of ±p about 2p²d for squares of 1.
 
 **What the weights cost.** Beside least squares without noise, variances of slopes are 1.3 times as large for normal
@@ -36,7 +36,7 @@ theorem). A slope that explains half of the target has the most to lose. The spr
 round and of the residuals, Student's t with 5 degrees of freedom; the rest is normal there. A worse law is not in the
 spread: the result warns where the target's mean square shows that much of it was clipped.
 
-**The residuals' spread.** Cov(Σ s² v r) is λ⁻¹ Σ s⁴ v vᵀ, of which the sums say nothing directly. Were features normal,
+**The residuals' spread.** Cov(Σ s² v r) is λ⁻¹ Σ s⁴ v vᵀ, which the sums do not contain. Were features normal,
 xx would tell their covariance, and so the weights' law (`weighted`): in the features' eigenbasis it is a fixed point of
 one variance for each direction. Against simulation a standard deviation is right to about 5 % for log-normal features,
 Student's t with 3 degrees, and neighbours of correlation 0.95.
@@ -80,7 +80,7 @@ def log_prior(rows: Any, n: Any, missing: float = MISSING) -> Any:
 
 
 def max_complete_rows(count: Array, variance: Array, n: Array) -> Array:
-    """How many rows there can be: n, or more where the noisy count says so.
+    """The largest possible number of rows: n, or more where the noisy count is far above n.
 
     Args:
         count: the noisy sum of the constant's squares over c². variance: of its noise, in rows².
@@ -119,7 +119,7 @@ def counted(statistics: SufficientStatistics, constant: float) -> SufficientStat
 
 
 def sensitivity(bound: float) -> float:
-    """Of the second round with target bound q (`dca_proto.statistics.regression_sensitivity`), or up to 6 % more."""
+    """The second round's at target bound q (`dca_proto.statistics.regression_sensitivity`), or up to 6 % more."""
     return float(np.sqrt(2) * (1 + bound**2 / 2) if bound**2 <= 2 else 1 + bound**2)
 
 
@@ -143,7 +143,7 @@ def target_bound(n: int, features: int, noise_std: Callable[[float], float]) -> 
 
 
 def about_columns(statistics: SufficientStatistics, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-    """What speaks against sums of whole rows: features that nearly repeat each other, a target that is clipped."""
+    """Warns of features that nearly repeat each other, and of a target that is clipped."""
     *features, target = parameters["columns"]
     words = list(repeated(features, statistics.xx[1:, 1:], float(np.sqrt(np.asarray(statistics.noise.xx, float)))))
     most = (parameters["bound"][-1] / parameters["intercept_bound"]) ** 2 * np.trace(statistics.xx)

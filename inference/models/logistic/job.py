@@ -30,7 +30,7 @@ from inference.jobs.base import Conditions, RefitJob, Stage
 from inference.jobs.settings import require_choice, require_positive, setting
 from inference.jobs.variational import stages
 from inference.locate import locate, located_by
-from inference.models.coefficients import LOGIT, Coefficients, NormalPosterior, is_positive
+from inference.models.coefficients import LOGIT, Coefficients, NormalPosterior, area_under_curve, is_positive
 from inference.models.glm.families import Bernoulli
 from inference.models.glm.job import ROUNDS, scores, stages_of
 from inference.models.glm.scored_fit import exact_fit
@@ -43,7 +43,6 @@ from inference.variational.mean_field_job import ASSUMED, DEFAULT, Score, Variat
 from inference.variational.models import BERNOULLI, PRIOR_SD, gaussian_prior, generalised_linear
 from inference.variational.progress import OnProgress
 from inference.variational.schedule import ITERATIONS_MAX, PILOTED_MAX
-from inference.variational.scores import area_under_curve
 
 AUTO, ONE_SUM, SCORES, VARIATIONAL = METHODS = ("auto", "one-sum", "scores", "variational")
 

@@ -56,7 +56,7 @@ def codes(intervals: int) -> Codes:
 
 
 def guessed_shares(intervals: int) -> Array:
-    """Of each cell, under constant hazards."""
+    """The probability of each cell under constant hazards, shape ``(2K + 1,)``."""
     event, censoring = -np.log(SURVIVORS) / intervals, -np.log(1 - CENSORED) / intervals
     leave = event + censoring
     left = np.exp(-leave * np.arange(intervals + 1))
@@ -65,7 +65,7 @@ def guessed_shares(intervals: int) -> Array:
 
 
 def curve_jacobian(shares: Array) -> Array:
-    """Of S(t_1), ..., S(t_K) by the shares of the cells, shape ``(K, 2K + 1)``, by central differences."""
+    """∂S(t_k)/∂(share of a cell), shape ``(K, 2K + 1)``, by central differences."""
     step = 1e-6 * np.eye(len(shares))
     above, below = survival_curve(shares + step, floor=FLOOR), survival_curve(shares - step, floor=FLOOR)
     return np.asarray((above - below).T / 2e-6)

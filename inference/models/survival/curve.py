@@ -55,13 +55,13 @@ from inference.simplex import nearest_on_simplex
 PRIOR_ROWS = 1.0
 CENTRAL = (0.025, 0.975)
 SPREAD_MIN = 1e-3  # of H(t_k) in its largest: beyond, weights would drown each other in rounding
-ROWS_FLOOR = 0.5  # of those at risk, where noise says fewer
+ROWS_FLOOR = 0.5  # of those at risk, where noise leaves fewer
 GRADIENT_STEP = 1e-3  # rows; U is smooth on the scale of whole rows
 MISSING_SDS = 4.0  # by which the number of rows is below n for a warning: once in 31,000 releases without a reason
 
 
 class AtRisk(NamedTuple):
-    """Of each interval: events d_k and the average number at risk E_k, shapes ``(..., K)``."""
+    """Events d_k of each interval, and the average number at risk E_k: shapes ``(..., K)``."""
 
     events: Array
     exposed: Array
@@ -96,13 +96,13 @@ def survival_curve(counts: Array, floor: float = ROWS_FLOOR) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """What a release says of the counts of the cells: a normal law.
+    """The counts of the cells given a release: a normal law.
 
     Attributes:
         statistic: whose cells they are. mean: of each group's cells, shape ``(G, m)``.
         root: of the noise's covariance, shape ``(G·m, k)``: covariance = root rootᵀ. n: how many rows they are of.
-        surplus: how many more rows the release says than there are, in standard deviations of the noise; nan where it
-            does not say. prior_rows: a, above 0, else `DataError`.
+        surplus: rows by the release beyond those that there are, in standard deviations of the noise; nan where it
+            does not contain their number. prior_rows: a, above 0, else `DataError`.
     """
 
     statistic: Survival
@@ -118,7 +118,7 @@ class Counts:
 
     @property
     def rows_missing(self) -> bool:
-        """Whether fewer rows were counted than contributed: rows with a missing value count as zero."""
+        """Whether far fewer rows were counted than contributed: rows with a missing value count as zero."""
         return self.surplus < -MISSING_SDS
 
     def shares(self, draws: int, rng: np.random.Generator) -> Array:
@@ -144,7 +144,7 @@ def counts_of(sums: NoisySums, statistic: Survival, prior_rows: float = PRIOR_RO
     inverse = np.linalg.pinv(words @ free)
     mean = even + free @ (inverse @ (sums.value - words @ even))
     of_all, _, rank, _ = np.linalg.lstsq(words, np.eye(len(words)), rcond=None)
-    total = of_all.sum(axis=0)  # of the release: the number of rows that it says
+    total = of_all.sum(axis=0)  # what the number of rows is, by the release
     surplus = float((total @ sums.value - sums.n) / (sd * np.linalg.norm(total))) if sd > 0 else 0.0
     return Counts(
         statistic,
@@ -170,7 +170,7 @@ def curves(counts: Counts, draws: int, rng: np.random.Generator) -> Array:
 
 
 def prior_curves(counts: Counts, draws: int, rng: np.random.Generator) -> Array:
-    """The same of the prior of as many rows."""
+    """Draws of each group's curve from the prior, for as many rows."""
     shape, cells = counts.mean.shape, counts.mean.size
     return _falling(counts.n * rng.dirichlet(np.full(cells, counts.prior_rows / cells), draws).reshape(-1, *shape))
 

@@ -77,7 +77,7 @@ class Parameters(NamedTuple):
 
 
 def cell_probabilities(log_hazard: Array, log_censoring: Array) -> Array:
-    """Of events in each interval, of censored ones, and of neither: shape ``(..., 2K + 1)`` of ``(..., K)`` each."""
+    """Those of an event in each interval, of censoring, and of neither: ``(..., 2K + 1)`` of ``(..., K)`` each."""
     hazard, censoring = np.exp(log_hazard), np.exp(log_censoring)
     leave = hazard + censoring
     left = np.exp(-np.concatenate([np.zeros((*leave.shape[:-1], 1)), np.cumsum(leave, axis=-1)], axis=-1))
@@ -156,7 +156,7 @@ class Model:
         return np.concatenate([of_cells, sums.reshape(*lead, -1), statistic.square_weight * squares], axis=-1)
 
     def jacobian(self, theta: Array) -> Array:
-        """Of μ by θ, shape ``(D, p)``, exact to rounding."""
+        """∂μ/∂θ, shape ``(D, p)``, exact to rounding."""
         moved = theta + 1j * COMPLEX_STEP * np.eye(theta.size)
         return np.asarray(self.mean(moved).imag.T / COMPLEX_STEP)
 

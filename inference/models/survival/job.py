@@ -19,7 +19,7 @@ from inference.rounds import Job
 
 @dataclass(frozen=True)
 class GridSettings(JobSettings):
-    """Of both jobs; the target is the duration."""
+    """Settings of both jobs; the target is the duration."""
 
     event: str = setting("event", "The column that is 1 where the duration ended in an event, and 0 if censored.")
     group: str | None = setting(None, "A column of groups 0, 1, ..., to be compared; by default all rows are one.")
@@ -30,7 +30,7 @@ class GridSettings(JobSettings):
 
 @dataclass(frozen=True)
 class Settings(GridSettings):
-    """Of `survival`."""
+    """Settings of `survival`."""
 
     prior_rows: float = setting(
         PRIOR_ROWS, "How many rows the prior of the shares of events is worth.", require_positive
@@ -39,7 +39,7 @@ class Settings(GridSettings):
 
 @dataclass(frozen=True)
 class RegressionSettings(GridSettings):
-    """Of `survival-regression`; columns that are neither event nor group are features."""
+    """Settings of `survival-regression`; columns that are neither event nor group are features."""
 
     intervals: int = setting(4, "Intervals of constant hazard, up to the duration's upper bound.", require_count)
     prior_sd: float = setting(

@@ -67,12 +67,12 @@ class Columns:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """In the order of the statistics."""
+        """All columns, in the order of the statistics."""
         return (self.duration, self.event, *([self.group] if self.group else []), *self.features)
 
     @property
     def group_labels(self) -> tuple[str, ...]:
-        """Such as "arm 0" and "arm 1"; "all" without groups."""
+        """Labels such as "arm 0" and "arm 1"; "all" without groups."""
         return tuple(f"{self.group} {g}" for g in range(self.groups)) if self.group else ("all",)
 
     @classmethod
@@ -110,7 +110,7 @@ class Columns:
 def _request(
     statistic: Survival | SurvivalRegression, share: float, kind: type[RoundRequest], rows_max: int
 ) -> RoundRequest:
-    """Of a client's rows the first counts in a secure sum; of a data node's all up to `rows_max`."""
+    """The round. A client's first row counts in a secure sum; of a data node all rows count, up to `rows_max`."""
     given = {name: getattr(statistic, name) for name in statistic.__struct_fields__}
     rows = rows_max if issubclass(kind, NodeReleaseRequest) else 1
     return kind(statistic.name, json.loads(json.dumps(given)), budget_share=share, rows_max=rows)
@@ -127,7 +127,7 @@ class SurvivalFit(LocalPosterior):
     duration up to t_K, which is the area under each curve, shape ``(chain, draw, G)``.
 
     Attributes:
-        columns: what was read. counts: what the release says of the cells.
+        columns: what was read. counts: of the cells, as released.
         private: False where no epsilon may be claimed.
     """
 
@@ -193,7 +193,7 @@ class SurvivalFit(LocalPosterior):
 
 
 def curves_statistic(columns: Columns) -> Survival:
-    """Of one round."""
+    """The statistic of the job `survival`."""
     names, times = columns.names[: 2 + (columns.groups > 1)], columns.times
     return Survival(columns=names, times=times, groups=columns.groups, codes=codes(len(times)))
 
@@ -240,7 +240,7 @@ def curves_from(
 def exact_curves(
     rows: Problem, columns: Columns, rng: np.random.Generator, prior_rows: float = PRIOR_ROWS
 ) -> SurvivalFit:
-    """The same from rows at hand, without noise."""
+    """The posterior of rows at hand, without noise."""
     statistic = curves_statistic(columns)
     counts = curve.exact_counts(statistic, rows.values(*statistic.columns), prior_rows)
     return _curves(columns, counts, int(rng.integers(2**63)), private=False)
@@ -277,7 +277,7 @@ class HazardsFit(Posterior):
         model, fitted: the parameters and their posterior, in standardised units.
         private: False where no epsilon may be claimed. prior_sd: of each standardised feature's log hazard ratio, and
             of each group's.
-        about_columns: what speaks against centres, scales and features, a sentence each.
+        about_columns: warnings of centres, scales and features.
         attrs: what `InferenceData` carries of the rounds.
         coefficients, coefficient_sd: posterior mean and standard deviation of the log hazard ratio of one more unit of
             each feature, shape ``(d,)``. group_effects: both of each further group's to group 0.
@@ -305,7 +305,7 @@ class HazardsFit(Posterior):
         object.__setattr__(self, "group_effects", (mean[of_group], sd[of_group]))
 
     def log_hazard_ratio(self, features: Array, groups: Array | None = None) -> Array:
-        """Of rows to a row of group 0 with features at `centre`, shape ``(k,)`` of features ``(k, d)``."""
+        """Rows ``(k, d)`` compared with a row of group 0 whose features are at `centre`: shape ``(k,)``."""
         effect = np.r_[0.0, self.group_effects[0]]
         own = 0.0 if groups is None else effect[np.clip(np.rint(groups), 0, len(effect) - 1).astype(int)]
         return np.asarray((features - self.centre) @ self.coefficients + own)
@@ -358,7 +358,7 @@ class HazardsFit(Posterior):
 
 
 def concordance(fit: HazardsFit, rows: Problem) -> float:
-    """Of all pairs of rows whose order is known, the part in which the sooner event has the higher risk."""
+    """The share of pairs of known order in which the row with the sooner event has the higher risk."""
     columns, duration, had = fit.columns, rows.values(fit.columns.duration), rows.values(fit.columns.event) > 0.5
     groups = rows.values(columns.group) if columns.group else None
     risk = fit.log_hazard_ratio(np.column_stack([rows.values(name) for name in columns.features]), groups)
@@ -434,7 +434,7 @@ def hazards_from(
 
 
 def exact_hazards(rows: Problem, columns: Columns, prior_sd: float = EFFECT_SD) -> HazardsFit:
-    """The same model from rows at hand: their exact sums."""
+    """The posterior given the exact sums of rows at hand."""
     table = rows.values(*columns.names)
     moments = standardisation(table[:, -len(columns.features) :])
     model = Model(statistic_of(columns.names, columns.times, columns.groups, *moments))

@@ -60,6 +60,7 @@ from inference.bounds import Interval
 from inference.columns import Standardisation, into_ball
 from inference.mcmc.posterior import LocalPosterior
 from inference.models import fit
+from inference.models.coefficients import area_under_curve
 from inference.models.glm.families import Bernoulli
 from inference.models.glm.regression import LocalRegression
 from inference.models.glm.scored_fit import exact_fit
@@ -68,7 +69,6 @@ from inference.models.priors import RegressionPrior
 from inference.problem import Array, Schema
 from inference.rounds import run
 from inference.variational.models import BERNOULLI, NORMAL
-from inference.variational.scores import area_under_curve
 from papers.ldp2021.column_fits import mixed
 from papers.ldp2021.regression_data import BALL, Split
 

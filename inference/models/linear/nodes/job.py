@@ -43,7 +43,7 @@ Fit = LocalRegression | Coefficients
 
 @dataclass(frozen=True)
 class Settings(SamplerSettings):
-    """Of the job."""
+    """The settings of `regression-mcmc`."""
 
     method: str = setting(NORMAL, f"How the posterior is found: {', '.join(NAMES)}.", one_of(NAMES))
     rows_max: int = setting(ROWS_MAX, "Rows of a data node that count, those first.", require_count)

@@ -1,4 +1,4 @@
-"""From what data nodes released to a regression in the columns' own units: by NUTS, or in closed form.
+"""Makes a regression in the columns' own units of what data nodes released: by NUTS, or in closed form.
 
     method    model of the features                     what is sampled                  needs
     normal    normal; with a constant, of any mean      S_j, θ, σ_y², Σ_x, mean, m_j     the extra `samplers`
@@ -7,7 +7,7 @@
 `fast` is Algorithm 3 of the paper. It takes the noisy S_j for S_j, so its intervals are too narrow.
 
 **Small nodes.** A Wishart S_j has a density from as many rows on as there are features. Method `normal` leaves out
-nodes with fewer, and the result says so; how many rows a node has is public.
+nodes with fewer, and the result warns of it; how many rows a node has is public.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Before:
     constant: float | None
 
     def draws(self, rng: np.random.Generator, count: int, features: int) -> dict[str, Array]:
-        """As `models.glm.regression.SitePrior`."""
+        """Draws by site (`models.glm.regression.SitePrior`)."""
         from scipy.stats import invwishart  # slow to import
 
         prior, first = self.prior, int(self.constant is not None)

@@ -55,7 +55,7 @@ SHARE_MIN = 0.5  # of the rows: at least so many are taken for complete where th
 
 
 class Frame(NamedTuple):
-    """What the coordinates are relative to. T terms: of a lower triangle row by row, a constant's square left out.
+    """The origin and scales of the coordinates. T terms: of a lower triangle row by row, a constant's square left out.
 
     Attributes:
         B: shape ``(D, D)``, D features, a constant among them. prior_root: the Cholesky factor of B⁻¹ΛB⁻ᵀ of the

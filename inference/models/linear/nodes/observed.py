@@ -32,7 +32,7 @@ deviation is about bound/3 (`inference.columns`). With s_j and s_y for these, an
     Σ_x ~ IW(diag(s_j²), d + 2)     mean diag(s_j²), with the fewest whole degrees of freedom that have a mean
 
 The prior of σ_y² matters more than usual: S and z alone hold d J numbers about it, from which θ takes d, so that with
-one node the data say nothing of it and the prior is what remains. (The paper's prior is `Prior.published`.)
+one node the data hold nothing about it and the prior remains. (The paper's prior is `Prior.published`.)
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Prior(NamedTuple):
 
     @classmethod
     def default(cls, d: int, sd: ArrayLike = PRIOR_MEAN_SD, constant: float = 0.0) -> Prior:
-        """What standardised columns are like before any has been seen; why: at the head of this file.
+        """The prior of standardised columns; the head of this file has the reasons.
 
         Args:
             d: features, a constant among them. sd: rough standard deviations of the d features, then the target, in
@@ -133,7 +133,7 @@ class Prior(NamedTuple):
         feature_sd: float | None = None,
         residual_sd: float | None = None,
     ) -> Prior:
-        """The same with some standard deviations, in the scaled units; that of the residuals is √E[σ_y²].
+        """This prior with other standard deviations, in the scaled units; that of the residuals is √E[σ_y²].
 
         Args:
             intercept_sd: of a constant's coefficient times the constant. A prior has a constant where κ counts one
@@ -164,7 +164,7 @@ class Prior(NamedTuple):
 
 
 def nodes_of(aggregates: Aggregates) -> NodeStatistics:
-    """What the samplers take, of released aggregates of the statistic "regression".
+    """The samplers' data, of released aggregates of the statistic "regression".
 
     Args:
         aggregates: one or several. One of a node release stands for all its nodes: give it, or some of its ``nodes``.
@@ -223,7 +223,7 @@ def regressions(aggregates: Aggregates) -> list[NoisyAggregate]:
 
 
 def _as_regression(aggregate: NoisyAggregate) -> NoisyAggregate:
-    """Of averages of k rows: k times the terms of n/k rows; or of as many as there are clients, one group of each."""
+    """Reads averages of k rows as k times the terms of n/k rows, or of one group of each client."""
     if aggregate.statistic != AVERAGED:
         return aggregate
     parameters = dict(aggregate.parameters)
@@ -249,7 +249,7 @@ def prior_of(aggregates: Aggregates) -> Prior:
 
 
 def check_observed(observed: NodeStatistics) -> NodeStatistics:
-    """The same, as float64 arrays that fit together.
+    """Returns float64 arrays that fit together.
 
     Raises:
         DataError: no node, shapes differ, between nodes too, a number is not finite, S is not symmetric or further from
