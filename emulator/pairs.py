@@ -75,10 +75,10 @@ class Pairs:
                 return epoch, public
         return None
 
-    def words(
+    def receipts(
         self, node: EpochKey, client: bytes, announcement_hash: bytes, contribution: bytes
     ) -> dict[bytes, Literal["receipt", "late"]]:
-        """By tag, what a node can say to a client of one contribution, under each key of the client."""
+        """By tag, what a node's receipt of one contribution can mean, under each key of the client."""
         found: dict[bytes, Literal["receipt", "late"]] = {}
         for epoch, public in self._own[client]:
             key = self._key(node, client, epoch, public)

@@ -101,7 +101,7 @@ TRIALS = {"numpy", "msgspec", "emulator", *JOBS, "dca_proto.aggregate", *PROTOCO
 LAYERS |= {
     "emulator.trials": TRIALS,
     "emulator.pairs": TRIALS | {"nacl"},  # a checker does not use the code under test
-    "emulator.trials.router": TRIALS | {"dca_proto.runtime.parts"},
+    "emulator.trials.world": TRIALS | {"dca_proto.runtime.parts"},
     "emulator.trials.display": TRIALS | {"rich", "dca_proto.cli.output"},
     "emulator.trials.command": TRIALS | {"typer", "rich", "dca_proto.cli"},
 }

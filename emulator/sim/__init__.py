@@ -7,7 +7,7 @@
     process     one actor as its machine runs it: batches, durable writes, then messages; kills and restarts
     disk        what survives a kill
     link        the way between one machine and the broker: delay, bandwidth, loss, repetition, partitions
-    lane        QoS 1 in one direction: up at the machine, down at the broker; packet: what travels in it
+    lane        packets, and QoS 1 in one direction: up at the machine, down at the broker
     broker      MQTT 3.1.1: sessions, subscriptions, retained messages, bounded queues, restarts
     world       a whole federation on one simulator
     lockstep    one simulation in several processes, all at the same instant; team: those processes and their pipes

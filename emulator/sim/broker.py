@@ -22,8 +22,7 @@ from dca_proto.errors import PeerError
 from dca_proto.protocol.effects import Address, Channel, Send
 from dca_proto.protocol.wire.topics import subscriptions
 from dca_proto.runtime.parts import PART_BYTES_DEFAULT, split
-from emulator.sim.lane import Session, Uplink
-from emulator.sim.packet import Packet, packet_on
+from emulator.sim.lane import Packet, Session, Uplink, packet_on
 
 if TYPE_CHECKING:
     from emulator.sim.process import Process
@@ -89,8 +88,6 @@ class Broker:
         self._retained: dict[Channel, dict[tuple[bytes, bytes], Packet]] = {channel: {} for channel in Channel}
         self._next_connect_us = 0
 
-    # --- machines come and go --------------------------------------------------------------------------------------
-
     def connect(self, process: Process) -> None:
         """A machine that starts connects, and gets what waited and what is retained."""
         if process not in self._machines:
@@ -102,7 +99,7 @@ class Broker:
         self._machines[process].power_off()
         session = self._sessions.get(process.id)
         if session is not None and session.process is process:
-            session.forget_parts()
+            session.assembler = None
             self._leave(session)
 
     def is_connected(self, process: Process) -> bool:
@@ -195,7 +192,10 @@ class Broker:
         self.connections += 1
         session.belong_to(process)
         session.open()
-        self._deliver_retained(session)
+        for channel, listeners in self._listeners.items():
+            if session in listeners:
+                for packet in self._retained[channel].values():
+                    self.deliver(session, packet)
         uplink.open()
 
     def _subscribe(self, process: Process) -> Session:
@@ -209,12 +209,6 @@ class Broker:
             else:
                 self._inboxes[bytes.fromhex(receiver)] = Channel(channel), session
         return session
-
-    def _deliver_retained(self, session: Session) -> None:
-        for channel, listeners in self._listeners.items():
-            if session in listeners:
-                for packet in self._retained[channel].values():
-                    self.deliver(session, packet)
 
     def _leave(self, session: Session) -> None:
         """A session without a connection: it stays for a while, or not at all."""
@@ -235,8 +229,6 @@ class Broker:
         lost = session.hold()
         if lost:
             self.dropped[why] += lost
-
-    # --- messages --------------------------------------------------------------------------------------------------
 
     def publish(self, process: Process, send: Send) -> bool:
         """A machine hands a message over, in packets; whether it has now as many as it may hold."""
@@ -261,7 +253,12 @@ class Broker:
             return  # its sender had died; from others it comes again
         size = packet.size
         if size > self.options.packet_bytes_max:
-            self._refuse(uplink, packet)
+            # The connection ends without an answer, so that its sender, as ours does, tries again and again, and alone.
+            self.dropped["packet too large"] += 1
+            if uplink.is_open:
+                self._hang_up(uplink.process)
+                if packet not in (uplink.waiting or ()):
+                    uplink.keep(packet)
             return
         self.packets += 1
         self.packet_bytes += size
@@ -279,23 +276,11 @@ class Broker:
     def pending(self) -> list[str]:
         """What waits, for whom."""
         down = [] if self.is_up else ["the broker is down"]
-        at_it = [
-            f"{uplink.held} packets wait at {process.name}" for process, uplink in self._machines.items() if uplink.held
-        ]
-        for_it = [
-            f"{session.held} packets wait for {session.process.name}"
-            for session in self._sessions.values()
-            if session.held
-        ]
-        return down + at_it + for_it
-
-    def _refuse(self, uplink: Uplink, packet: Packet) -> None:
-        """The connection ends without an answer, so that its sender, as ours does, tries again and again, and alone."""
-        self.dropped["packet too large"] += 1
-        if uplink.is_open:
-            self._hang_up(uplink.process)
-            if packet not in (uplink.waiting or ()):
-                uplink.keep(packet)
+        for uplink in self._machines.values():
+            down += [f"{uplink.held} packets wait at {uplink.process.name}"] if uplink.held else []
+        for session in self._sessions.values():
+            down += [f"{session.held} packets wait for {session.process.name}"] if session.held else []
+        return down
 
     def _route(self, packet: Packet) -> None:
         if packet.retain:

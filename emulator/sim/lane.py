@@ -1,4 +1,4 @@
-"""QoS 1 in one direction of one session: its sender keeps a packet until it is acknowledged.
+"""MQTT packets, and QoS 1 in one direction of one session: a packet is kept at its source until it is acknowledged.
 
 `Uplink` is a machine's memory of what it sends; `Session` is the broker's, for the machine that has connected.
 
@@ -18,14 +18,56 @@ from collections import deque
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from dca_proto.errors import PeerError
+from dca_proto.protocol.effects import Address, Channel
+from dca_proto.protocol.wire.topics import sender_of
 from dca_proto.runtime.parts import Assembler
 from emulator.sim.link import IDEAL, Link, Wire
-from emulator.sim.packet import Packet
 
 if TYPE_CHECKING:
     from emulator.sim.broker import Broker
     from emulator.sim.process import Process
     from emulator.sim.simulator import Simulator
+
+
+class Packet(msgspec.Struct, frozen=True, gc=False):
+    """An MQTT packet with a message, or a part of one; addressed as its topic says, which is not spelled out.
+
+    A message that fits one packet is not copied on its way; a larger one is split by `runtime.parts`.
+
+    Attributes:
+        sender: the id at the end of its topic, which nobody has checked. to: of the topic.
+        round_id: as its sender says for observers; no packet carries it.
+        payload: a whole message, or None. wire: what is sent instead, such as a part of a message.
+    """
+
+    sender: bytes
+    to: Address
+    round_id: bytes
+    payload: bytes | None = None
+    wire: bytes = b""
+    retain: bool = False
+
+    @property
+    def size(self) -> int:
+        """Bytes of MQTT payload."""
+        return len(self.wire) if self.payload is None else len(self.payload) + 1
+
+    def __repr__(self) -> str:
+        return f"Packet({self.sender.hex()[:8]} to {self.to.channel.value} {self.to.id.hex()[:8]}, <{self.size} bytes>)"
+
+
+def packet_on(topic: str, wire: bytes) -> Packet:
+    """A packet as it appears on a topic. Raises `PeerError` for a topic that is none of ours."""
+    sender = sender_of(topic)
+    _, _, channel, receiver, _ = topic.split("/")
+    try:
+        to = Address(Channel(channel), b"" if receiver == "all" else bytes.fromhex(receiver))
+        return Packet(sender, to, b"", wire=wire)
+    except ValueError:
+        raise PeerError("topic", found=topic[:200], expected="ids in hexadecimal") from None
 
 
 class Flight:
@@ -193,16 +235,17 @@ class Session(Lane):
 
     Attributes:
         process: that machine. is_kept: whether packets may wait here. connections: how many there were.
+        assembler: what that machine holds of messages in parts; None for nothing.
     """
 
-    __slots__ = ("_assembler", "_broker", "connections", "is_kept", "process")
+    __slots__ = ("_broker", "assembler", "connections", "is_kept", "process")
 
     def __init__(self, simulator: Simulator, broker: Broker, process: Process) -> None:
         super().__init__(simulator, process.link, process.link.down, process.link.up)
         self.process = process
         self.is_kept = True
         self.connections = 0
-        self._assembler: Assembler | None = None
+        self.assembler: Assembler | None = None
         self._broker = broker
 
     @property
@@ -223,18 +266,14 @@ class Session(Lane):
     def arrive(self, packet: Packet) -> None:
         payload = packet.payload
         if payload is None:
-            if self._assembler is None:
-                self._assembler = Assembler()
-            payload = self._assembler.add(packet.sender.hex(), packet.wire)
+            if self.assembler is None:
+                self.assembler = Assembler()
+            payload = self.assembler.add(packet.sender.hex(), packet.wire)
         if payload is not None:
             self.process.receive(packet.sender, payload)
 
     def pass_at_once(self, packet: Packet) -> None:
         self._simulator.soon(self.land_at_once, packet)  # after whatever its receiver is doing
-
-    def forget_parts(self) -> None:
-        """The machine's memory is gone, and with it what it had of messages in parts."""
-        self._assembler = None
 
     def land_at_once(self, packet: Packet) -> None:
         """A packet has come over a link that takes no time."""

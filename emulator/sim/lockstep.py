@@ -23,7 +23,7 @@ import msgspec
 
 from dca_proto.testing import TestFederation
 from emulator.sim.broker import Broker, BrokerOptions
-from emulator.sim.packet import Packet
+from emulator.sim.lane import Packet
 from emulator.sim.simulator import US, Simulator
 from emulator.sim.team import Team
 

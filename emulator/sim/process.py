@@ -1,7 +1,7 @@
 """One actor as its machine runs it, after the model of `runtime.runner`.
 
 The events that are ready are handled together; their writes become one durable transaction; then messages leave and
-facts are told, in order. Timers are set at once, so that none fires stale. A process can be killed before that
+facts are reported, in order. Timers are set at once, so that none fires stale. A process can be killed before that
 transaction, in the middle of it, after it, or between two messages; whatever waited in memory is gone, and the next
 start has the disk and nothing else.
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from emulator.sim.simulator import Simulator
 
 Where = Literal["before", "torn", "after", "between"]
-Tell = Send | Report
+Output = Send | Report
 _US = 1000
 _JUMP_MS = 5_000  # a clock set back by that has its actor start up anew, as `runtime.runner` does
 
@@ -84,8 +84,8 @@ class _Due(NamedTuple):
     at_ms: int
 
 
-Batch = tuple[list[Write], list[Tell]]
-"""The effects of some events: durable first, then sent."""
+Batch = tuple[list[Write], list[Output]]
+"""What an actor answered to some events: writes, which become durable first, then messages and facts."""
 
 
 class Process:
@@ -97,8 +97,22 @@ class Process:
     """
 
     __slots__ = (
-        "_build", "_inbox", "_is_busy", "_options", "_simulator", "_timers", "_untold", "actor", "disk", "id",
-        "kill_points", "link", "link_name", "role", "starts", "traffic",
+        "_build",
+        "_held_up",
+        "_inbox",
+        "_is_busy",
+        "_options",
+        "_simulator",
+        "_timers",
+        "actor",
+        "disk",
+        "id",
+        "kill_points",
+        "link",
+        "link_name",
+        "role",
+        "starts",
+        "traffic",
     )  # fmt: skip
 
     def __init__(
@@ -126,7 +140,7 @@ class Process:
         self._inbox: deque[Event | _Due] | None = None  # made when it is needed
         self._timers: dict[Timer, int] = {}
         self._is_busy = False
-        self._untold: Sequence[Tell] = ()  # what its full outbox holds up
+        self._held_up: Sequence[Output] = ()  # what its full outbox holds up
 
     @property
     def is_up(self) -> bool:
@@ -159,8 +173,6 @@ class Process:
         if jump_ms <= -_JUMP_MS:
             self.deliver(Started())
 
-    # --- life ------------------------------------------------------------------------------------------------------
-
     def start(self) -> None:
         """Run, and connect to the broker."""
         self.starts += 1
@@ -175,10 +187,10 @@ class Process:
         self._inbox = None
         self._timers.clear()
         self._is_busy = False
-        self._untold = ()
+        self._held_up = ()
         self._simulator.broker.disconnect(self)
         self._note(Killed(why))
-        self._show("on_kill")
+        self._observe("on_kill")
 
     def restart(self) -> None:
         """Start again from what the disk holds; kills it first where it runs."""
@@ -186,20 +198,18 @@ class Process:
         records = self.disk.load()
         self.actor = self._build(records)
         self._note(Restarted(len(records)))
-        self._show("on_restart")
+        self._observe("on_restart")
         self.start()
 
     def restore(self, copy: Disk) -> None:
         """An old copy takes the place of what the disk holds. It is killed first, and does not start by itself."""
         self.kill("its store is restored")
         self.disk.restore(copy)
-        self._show("on_restore")
+        self._observe("on_restore")
 
     def plan_kill(self, point: KillPoint) -> None:
         """Have the power fail at a transaction to come."""
         self.kill_points = [*(self.kill_points or ()), point]
-
-    # --- events ----------------------------------------------------------------------------------------------------
 
     def receive(self, sender: bytes, payload: bytes) -> None:
         """A whole message has come; a process that is down does not notice."""
@@ -210,7 +220,7 @@ class Process:
             return
         self.traffic.messages_received += 1
         self.traffic.bytes_received += len(payload)
-        self._show("on_deliver", sender, payload)
+        self._observe("on_deliver", sender, payload)
         self.deliver(Received(sender, payload))
 
     def deliver(self, event: Event) -> None:
@@ -234,19 +244,19 @@ class Process:
             effects = self.actor.handle(event, self.now_ms)
         except Exception as error:
             if isinstance(event, Command) and isinstance(error, UsageError):
-                raise  # the owner's mistake, told to the owner
+                raise  # the owner's mistake
             self._crash(error)
             return False
-        if not self._show("on_handled", event, effects):
+        if not self._observe("on_handled", event, effects):
             return False
         self._sort(effects, batch)
         return True
 
-    def _show(self, look: str, *what: object) -> bool:
-        """Have all observers look; whether the process still runs then."""
+    def _observe(self, method: str, *what: object) -> bool:
+        """Notify all observers; whether the process still runs then."""
         start = self.starts
         for observer in self._simulator.observers:
-            getattr(observer, look)(self, *what)
+            getattr(observer, method)(self, *what)
         return self._is_the_same(start)
 
     def _note(self, fact: object) -> None:
@@ -255,17 +265,17 @@ class Process:
             self._simulator.trace.note(self._simulator.now_ms, self.id, fact)
 
     def _sort(self, effects: Sequence[Effect], batch: Batch) -> None:
-        """Into what is durable and what is told; timers are set at once."""
-        write, tell = batch[0].append, batch[1].append
+        """Into writes and outputs; timers are set at once."""
+        write, put = batch[0].append, batch[1].append
         is_heard = self._simulator.is_heard
         for effect in effects:  # by their very type: several times as fast as to ask for a union
             if type(effect) is Persist or type(effect) is Forget:
                 write(effect)
             elif type(effect) is Send:
-                tell(effect)
+                put(effect)
             elif type(effect) is Report:
                 if is_heard:
-                    tell(effect)
+                    put(effect)
             elif type(effect) is SetTimer:
                 self._timers[effect.timer] = effect.at_ms
                 self._wake_at(effect.timer, effect.at_ms)
@@ -293,12 +303,10 @@ class Process:
 
     def _crash(self, error: Exception) -> None:
         self._note(Crashed(type(error).__name__, str(error)[:200]))
-        self._show("on_crash", error)
+        self._observe("on_crash", error)
         if self._simulator.raise_crashes:
             raise error
         self.kill(f"crashed: {type(error).__name__}")
-
-    # --- effects ---------------------------------------------------------------------------------------------------
 
     def _work_on(self, batch: Batch) -> None:
         duration_ms = self._options.work_ms + (self._options.commit_ms if batch[0] else 0)
@@ -316,15 +324,15 @@ class Process:
 
     def on_taken_over(self) -> None:
         """The broker has taken over a packet: if the outbox was full, there is room again."""
-        if self._untold:
-            start, tells, self._untold = self.starts, self._untold, ()
-            self._tell(tells, None)
+        if self._held_up:
+            start, outputs, self._held_up = self.starts, self._held_up, ()
+            self._emit(outputs, None)
             self._go_on(start)
 
     def _go_on(self, start: int) -> None:
-        """The next batch, if this one is told."""
+        """The next batch, if all of this one has left."""
         if self._is_the_same(start):
-            self._is_busy = bool(self._untold)
+            self._is_busy = bool(self._held_up)
         while self._inbox and not self._is_busy and self._is_the_same(start):  # more than one batch, once it is fast
             self._handle_waiting()
 
@@ -334,45 +342,37 @@ class Process:
 
     def _carry_out(self, batch: Batch) -> None:
         """Writes first, in one transaction, then the rest in order; or as far as the power lasts."""
-        writes, tells = batch
+        writes, outputs = batch
         where: Where | None = None
         if writes:
-            where = self._power_fails() if self.kill_points else None
+            due = [point for point in self.kill_points or () if point.transaction == self.disk.transactions][:1]
+            if due:
+                self.kill_points = [point for point in self.kill_points or () if point is not due[0]]
+                where = due[0].where
             if where in ("before", "torn"):
                 if where == "torn":
                     self.disk.tear(writes)
                 self.kill(f"{where} transaction {self.disk.transactions}")
                 return
-            if not self._commit(writes):
+            try:
+                self.disk.commit(writes)
+            except DiskFullError:
+                self.kill("disk full")  # as the runner ends where its store cannot be written
+                return
+            if not self._observe("on_commit", writes):
                 return
             if where == "after":
                 self.kill(f"after transaction {self.disk.transactions - 1}")
                 return
-        self._tell(tells, self._sends_before_the_end(tells) if where == "between" else None)
+        sends_max: int | None = None
+        if where == "between":
+            sends = sum(isinstance(effect, Send) for effect in outputs)
+            sends_max = self._simulator.streams(f"kill/{self.link_name}").randrange(sends + 1)
+        self._emit(outputs, sends_max)
 
-    def _power_fails(self) -> Where | None:
-        for point in self.kill_points or ():
-            if point.transaction == self.disk.transactions:
-                self.kill_points = [other for other in self.kill_points or () if other is not point]
-                return point.where
-        return None
-
-    def _commit(self, writes: Sequence[Write]) -> bool:
-        """Whether it is durable and the process still runs."""
-        try:
-            self.disk.commit(writes)
-        except DiskFullError:
-            self.kill("disk full")  # as the runner ends where its store cannot be written
-            return False
-        return self._show("on_commit", writes)
-
-    def _sends_before_the_end(self, tells: Sequence[Tell]) -> int:
-        sends = sum(isinstance(effect, Send) for effect in tells)
-        return self._simulator.streams(f"kill/{self.link_name}").randrange(sends + 1)
-
-    def _tell(self, tells: Sequence[Tell], sends_max: int | None) -> None:
+    def _emit(self, outputs: Sequence[Output], sends_max: int | None) -> None:
         start, is_full = self.starts, False
-        for place, effect in enumerate(tells):
+        for place, effect in enumerate(outputs):
             if not self._is_the_same(start):
                 return  # an observer killed it
             if isinstance(effect, Report):
@@ -381,7 +381,7 @@ class Process:
                 self.kill("between two messages")
                 return
             elif is_full:
-                self._untold, self._is_busy = tells[place:], True
+                self._held_up, self._is_busy = outputs[place:], True
                 return
             else:
                 sends_max = None if sends_max is None else sends_max - 1
@@ -391,7 +391,7 @@ class Process:
 
     def _send(self, send: Send) -> bool:
         """Hand a message over; whether the outbox is full then."""
-        if not self._show("on_send", send):
+        if not self._observe("on_send", send):
             return False
         if self._simulator.trace.is_on:
             to = send.to
@@ -402,9 +402,7 @@ class Process:
 
     def _report(self, fact: object) -> None:
         self._note(fact)
-        self._show("on_fact", fact)
-
-    # --- timers ----------------------------------------------------------------------------------------------------
+        self._observe("on_fact", fact)
 
     def _wake_at(self, timer: Timer, at_ms: int) -> None:
         due_us = (at_ms - self._options.skew_ms) * _US

@@ -118,8 +118,6 @@ class Simulator:
         """Write into the trace what the emulator did."""
         self.trace.note(self.now_ms, actor_id, Happened(what))
 
-    # --- time ------------------------------------------------------------------------------------------------------
-
     def soon(self, call: Call, *arguments: Any) -> None:
         """Have something happen at this microsecond, after all else that was asked for."""
         self._soon.append((call, arguments))
@@ -145,7 +143,7 @@ class Simulator:
 
     def run(self, until_ms: int) -> None:
         """Let virtual time pass."""
-        self.run_while(_always, until_ms)
+        self.run_while(lambda: True, until_ms)
 
     def run_while(self, condition: Callable[[], bool], until_ms: int) -> bool:
         """Let virtual time pass while `condition` holds; whether it ended before `until_ms`."""
@@ -181,7 +179,3 @@ class Simulator:
         cut = [f"{process.name} is cut off" for process in self.machines if process.link.is_cut]
         at_work = [f"{process.waiting} events wait in {process.name}" for process in self.machines if process.waiting]
         return down + cut + at_work + self.broker.pending()
-
-
-def _always() -> bool:
-    return True

@@ -6,9 +6,9 @@ All do the same number of swaps, and wait in them for the slowest, asleep. Proce
 starts the others afresh and passes on what they send each other, so each of them has one pipe. A worker sends before it
 reads and process 0 reads before it sends: with full pipes, too, one end of each is always being emptied.
 
-A worker that fails before its last swap says why with its last breath; one that is killed is known by its exit code.
-Either ends process 0's program with an error, and that ends the others. When process 0 dies, however it does, the
-workers end at once.
+A worker that fails before its last swap sends the reason; one that is killed is known by its exit code. Either ends
+process 0's program with an error, and that ends the others. When process 0 dies, however it does, the workers end at
+once.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,19 +31,18 @@ Result = TypeVar("Result")
 
 
 class _EndedError(Exception):
-    """Process 0 has ended its program; it knows why."""
+    """Process 0 has ended its program, for a reason that it knows."""
 
 
-class _Trouble(msgspec.Struct, frozen=True):
-    """A worker's last words."""
+class _Failure(msgspec.Struct, frozen=True):
+    """Why a worker's program failed."""
 
     line: str
     trace: str
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[bytes]).decode
-_decode_said = msgspec.msgpack.Decoder(list[bytes] | _Trouble).decode
+_decode = msgspec.msgpack.Decoder(list[bytes] | _Failure).decode
 
 
 class Team:
@@ -76,25 +76,40 @@ class Team:
 
 
 class _First(Team):
-    """Process 0's place: it has a pipe to each of the others."""
+    """Process 0's place. `workers`: the processes that it has started, and its pipe to each.
 
-    def __init__(self, workers: Sequence[_Worker]) -> None:
-        super().__init__(0, len(workers) + 1)
-        self._workers = workers
+    Args:
+        advice: what to do where the system kills a process for want of memory.
+    """
+
+    def __init__(self, count: int, advice: str) -> None:
+        super().__init__(0, count)
+        self.workers: list[tuple[SpawnProcess, Connection]] = []
+        self._advice = advice
 
     def _pass(self, outgoing: Sequence[bytes]) -> list[bytes]:
-        rows = [outgoing, *(self._read(worker) for worker in self._workers)]
-        for worker in self._workers:
-            with worker.alive():
-                worker.pipe.send_bytes(_encode([row[worker.number] for row in rows]))
+        rows = [list(outgoing)]
+        for number, (_, pipe) in enumerate(self.workers, 1):
+            with self._alive(number):
+                row = _decode(pipe.recv_bytes())
+            if isinstance(row, _Failure):
+                raise RuntimeError(f"{self._name(number)} failed: {row.line}") from RuntimeError(row.trace)
+            rows.append(row)
+        for number, (_, pipe) in enumerate(self.workers, 1):
+            with self._alive(number):
+                pipe.send_bytes(_encode([row[number] for row in rows]))
         return [row[0] for row in rows]
 
-    def _read(self, worker: _Worker) -> list[bytes]:
-        with worker.alive():
-            said: list[bytes] | _Trouble = _decode_said(worker.pipe.recv_bytes())
-        if isinstance(said, _Trouble):
-            raise RuntimeError(f"{worker.name} failed: {said.line}") from RuntimeError(said.trace)
-        return said
+    def _name(self, number: int) -> str:
+        return f"process {number} of {self.count}"
+
+    @contextlib.contextmanager
+    def _alive(self, number: int) -> Iterator[None]:
+        """Report how a worker has ended where its pipe ends."""
+        try:
+            yield
+        except (EOFError, ConnectionError):
+            raise death_of(self.workers[number - 1][0], self._name(number), self._advice) from None
 
 
 class _Other(Team):
@@ -107,35 +122,11 @@ class _Other(Team):
     def _pass(self, outgoing: Sequence[bytes]) -> list[bytes]:
         try:
             self._pipe.send_bytes(_encode(outgoing))
-            return _decode(self._pipe.recv_bytes())
+            incoming = _decode(self._pipe.recv_bytes())
         except (EOFError, ConnectionError):
             raise _EndedError from None
-
-
-class _Worker:
-    """A process that process 0 has started, and the pipe to it."""
-
-    def __init__(self, number: int, count: int, program: Callable[[Team], object], advice: str) -> None:
-        self.number = number
-        self.name = f"process {number} of {count}"
-        self._advice = advice
-        self._process, self.pipe = spawn(_serve, number, count, program, daemon=True)
-
-    @contextlib.contextmanager
-    def alive(self) -> Iterator[None]:
-        """Say what became of it where its pipe ends."""
-        try:
-            yield
-        except (EOFError, ConnectionError):
-            raise death_of(self._process, self.name, self._advice) from None
-
-    def end(self, patience_s: float) -> None:
-        """Be gone: by itself within that time, or by force."""
-        self._process.join(patience_s)
-        if self._process.is_alive():
-            self._process.terminate()
-            self._process.join()
-        self.pipe.close()
+        assert isinstance(incoming, list), "process 0 raises its own errors"
+        return incoming
 
 
 def run_together(program: Callable[[Team], Result], count: int, advice: str = "") -> Result:
@@ -151,21 +142,23 @@ def run_together(program: Callable[[Team], Result], count: int, advice: str = ""
     """
     if count == 1:
         return program(Team())
-    workers: list[_Worker] = []
-    patience_s = 0.0
+    first, patience_s = _First(count, advice), 0.0
     try:
         for number in range(1, count):
-            workers.append(_Worker(number, count, program, advice))  # noqa: PERF401 - those that started must be ended
-        result = program(_First(workers))
+            first.workers.append(spawn(_serve, number, count, program, daemon=True))
+        result = program(first)
         patience_s = _STOP_S  # they are at their end, too
     finally:
-        for worker in workers:
-            worker.end(patience_s)
+        for process, pipe in first.workers:
+            process.join(patience_s)
+            if process.is_alive():
+                process.terminate()
+                process.join()
+            pipe.close()
     return result
 
 
 def _serve(parent: int, pipe: Connection, number: int, count: int, program: Callable[[Team], object]) -> None:
-    """A worker's life."""
     end_with(parent)
     try:
         program(_Other(number, count, pipe))
@@ -174,4 +167,4 @@ def _serve(parent: int, pipe: Connection, number: int, count: int, program: Call
     except Exception as error:  # of whatever kind: process 0 reports it
         frame = traceback.extract_tb(error.__traceback__)[-1]
         line = f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
-        pipe.send_bytes(_encode(_Trouble(line, traceback.format_exc())))
+        pipe.send_bytes(_encode(_Failure(line, traceback.format_exc())))

@@ -56,3 +56,13 @@ class Adversaries(dict[str, Hostile]):
             return actor
 
         return decorate
+
+
+class Replaced:
+    """Another object, such as one of the product's, with some attributes replaced."""
+
+    def __init__(self, honest: object, **own: object) -> None:
+        vars(self).update(own, _honest=honest)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)["_honest"], name)

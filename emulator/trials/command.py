@@ -23,10 +23,9 @@ from emulator import engine as engines
 from emulator.sim.events import Observer
 from emulator.trials.display import show_failure, show_sweep, show_trial
 from emulator.trials.draw import draw_scenario
-from emulator.trials.example import example as example_text
 from emulator.trials.outcome import Outcome
 from emulator.trials.scenario import Scenario, to_plain
-from emulator.trials.scenario_file import from_plain, load_scenario, to_toml
+from emulator.trials.scenario_file import example_toml, from_plain, load_scenario, to_toml
 from emulator.trials.shrink import shrink
 from emulator.trials.sweep import Failure, Sweep, failures_of, shrink_failures
 from emulator.trials.sweep import sweep as sweep_seeds
@@ -61,7 +60,6 @@ _SWEEP = """Examples:
 
   dca emulate sweep --seeds 0..999999 --engine ray://head:10001      on a cluster
 """
-
 _EXAMPLE = """Example:
 
   dca emulate example > scenario.toml && dca emulate run scenario.toml
@@ -84,9 +82,6 @@ Shrink = Annotated[float, typer.Option(help="How long a failing scenario is made
 Save = Annotated[Path, typer.Option("--output", help="Folder for failing scenarios, made smaller, as TOML.")]
 
 
-# --- one trial -------------------------------------------------------------------------------------------------------
-
-
 @app.command("run", short_help="A scenario file: faults, healing, liveness.", epilog=verbatim(_RUN))
 def run(
     scenario: Annotated[Path, typer.Argument(help="A scenario file; `dca emulate example` prints one.")],
@@ -96,8 +91,7 @@ def run(
     json_to: Json = None,
 ) -> int:
     """Run a scenario: safety under its faults, then healing, then liveness; exit code 4 if an invariant is broken."""
-    _check_outputs(save, json_to)
-    _check_patience(shrink_seconds)
+    _check_options(save, json_to, shrink_seconds)
     loaded = load_scenario(scenario)
     if seed is not None:
         loaded = from_plain(to_plain(msgspec.structs.replace(loaded, seed=_seed(seed))))
@@ -119,9 +113,22 @@ def replay(
     options (the scenario), traffic by role, drops, last_facts, replay, wall_s, virtual_s; shrunk (a smaller scenario),
     where one failed.
     """
-    _check_outputs(save, json_to)
-    _check_patience(shrink_seconds)
+    _check_options(save, json_to, shrink_seconds)
     return _trial(draw_scenario(_seed(seed)), f"dca emulate replay {seed}", shrink_seconds, save, json_to)
+
+
+def _check_options(save: Path, json_to: str | None, shrink_seconds: float) -> None:
+    """Refuse, before the work, what could not be written after it."""
+    require_json_target(json_to)
+    require_writable(save / _NAME.format(0), make_folders=True)
+    if not 0 <= shrink_seconds < float("inf"):
+        raise UsageError(f"--shrink-seconds {shrink_seconds:g}: expected a finite number, 0 or above")
+
+
+def _seed(seed: int) -> int:
+    if not 0 <= seed <= _SEED_MAX:
+        raise UsageError(f"seed {seed}: expected a whole number from 0 to {_SEED_MAX}")
+    return seed
 
 
 def _trial(scenario: Scenario, again: str, shrink_seconds: float, save: Path, json_to: str | None) -> int:
@@ -143,7 +150,7 @@ def _trial(scenario: Scenario, again: str, shrink_seconds: float, save: Path, js
 
 
 def _save(console: Console, failure: Failure, folder: Path) -> None:
-    """A failing scenario as a file that can be run again."""
+    """Write a failing scenario as a file that can be run again."""
     plain = failure.shrunk or failure.options
     if plain is None:
         return
@@ -154,25 +161,8 @@ def _save(console: Console, failure: Failure, folder: Path) -> None:
     say(console, "saved", f"{path}; run it with `dca emulate run {path}`")
 
 
-def _check_outputs(save: Path, json_to: str | None) -> None:
-    """Refuse, before the work, what could not be written after it."""
-    require_json_target(json_to)
-    require_writable(save / _NAME.format(0), make_folders=True)
-
-
-def _check_patience(shrink_seconds: float) -> None:
-    if not 0 <= shrink_seconds < float("inf"):
-        raise UsageError(f"--shrink-seconds {shrink_seconds:g}: expected a finite number, 0 or above")
-
-
-def _seed(seed: int) -> int:
-    if not 0 <= seed <= _SEED_MAX:
-        raise UsageError(f"seed {seed}: expected a whole number from 0 to {_SEED_MAX}")
-    return seed
-
-
 class _VirtualTime(Observer):
-    """How far virtual time is, in trials that are watched one after the other. `bar`: where that is shown."""
+    """Shows how far virtual time is, in trials that are watched one after the other."""
 
     def __init__(self, bar: PatientBar) -> None:
         self._bar = bar
@@ -186,13 +176,9 @@ class _VirtualTime(Observer):
         world.simulator.observers.append(self)
 
     def on_handled(self, *happened: Any) -> None:
-        """Show how far it is."""
         if self._world is not None:
             simulator = self._world.simulator
             self._bar.reach(simulator.now_ms - simulator.start_ms, f"run {self._run} of 3")
-
-
-# --- many ------------------------------------------------------------------------------------------------------------
 
 
 @app.command("sweep", short_help="Many seeds, and what they reached.", epilog=verbatim(_SWEEP))
@@ -212,18 +198,19 @@ def sweep(
     took it), checked (invariant -> facts), invariants (their names), rounds (result -> count), wall_s,
     scenarios_per_s, interrupted.
     """
-    _check_outputs(save, json_to)
-    _check_patience(shrink_seconds)
-    first, last = _seeds(seeds)
-    _check_effort(minutes, processes)
-    console = Console(stderr=json_to == STDOUT)
-    columns = (
-        TextColumn("{task.description:<12}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with PatientBar(console, last - first + 1, "scenarios", *columns) as bar:
+    _check_options(save, json_to, shrink_seconds)
+    match = _RANGE.fullmatch(seeds.strip())
+    if match is None or int(match[1]) > int(match[2]) or int(match[2]) > _SEED_MAX:
+        raise UsageError(f"--seeds {seeds}: expected first..last, such as 0..199, not descending")
+    if minutes is not None and not 0 < minutes < float("inf"):
+        raise UsageError(f"--minutes {minutes:g}: expected a finite number above 0")
+    if processes is not None and not 1 <= processes <= _PROCESSES_MAX:
+        raise UsageError(f"--processes {processes}: expected 1 to {_PROCESSES_MAX}, at most the number of cores")
+    first, last = int(match[1]), int(match[2])
+    console, asked = Console(stderr=json_to == STDOUT), last - first + 1
+    description = TextColumn("{task.description:<12}")
+    columns = (description, BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn())
+    with PatientBar(console, asked, "scenarios", *columns) as bar:
         found = sweep_seeds(
             first,
             last,
@@ -240,35 +227,17 @@ def sweep(
     for failure in [one for one in found.failed if one.shrunk]:
         _save(console, failure, save)
     write_json(msgspec.to_builtins(found), json_to)
-    if found.run < last - first + 1:
-        how = "interrupted" if found.interrupted else "ended"
-        say(console, how, f"after {found.run} of {last - first + 1} scenarios")
+    if found.run < asked:
+        say(console, "interrupted" if found.interrupted else "ended", f"after {found.run} of {asked} scenarios")
     if found.interrupted:
         return INTERRUPTED
     return 0 if found.ok else EXIT_BROKEN
 
 
-def _seeds(text: str) -> tuple[int, int]:
-    match = _RANGE.fullmatch(text.strip())
-    if match is None or int(match[1]) > int(match[2]) or int(match[2]) > _SEED_MAX:
-        raise UsageError(f"--seeds {text}: expected first..last, such as 0..199, not descending")
-    return int(match[1]), int(match[2])
-
-
-def _check_effort(minutes: float | None, processes: int | None) -> None:
-    if minutes is not None and not 0 < minutes < float("inf"):
-        raise UsageError(f"--minutes {minutes:g}: expected a finite number above 0")
-    if processes is not None and not 1 <= processes <= _PROCESSES_MAX:
-        raise UsageError(f"--processes {processes}: expected 1 to {_PROCESSES_MAX}, at most the number of cores")
-
-
-# --- beside ----------------------------------------------------------------------------------------------------------
-
-
 @app.command("example", short_help="Print a scenario to start from.", epilog=verbatim(_EXAMPLE))
 def example() -> None:
     """Print a scenario to start from, with a comment on each line and all kinds of faults and adversaries."""
-    typer.echo(example_text(), nl=False)
+    typer.echo(example_toml(), nl=False)
 
 
 _PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}

@@ -1,4 +1,4 @@
-"""Trials and sweeps on a terminal: tables, and for a failure all that is needed to investigate it."""
+"""What the terminal shows of trials and sweeps: tables, and all that is needed to look into a failure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,12 @@ def show_trial(console: Console, outcome: Outcome) -> None:
     console.print(_rounds_table(outcome))
     if outcome.faults or outcome.options.get("adversaries"):
         console.print(_faults_table(outcome))
-    console.print(_invariants_table(outcome))
+    table, ended = _table("", "invariant", "checked", "result"), outcome.ended
+    for one in outcome.invariants:
+        table.add_row(str(one.number), one.name, f"{one.checked:,}", "holds" if one.ok else f"BROKEN: {one.detail}")
+    note = f" ({ended.further})" if (ended.further or "").startswith("not") else ""
+    table.add_row("", LIVENESS_NAME, "", f"holds{note}" if ended.live else f"BROKEN: {'; '.join(ended.why)}")
+    console.print(table)
     say(console, "digest", outcome.digest)
     say(console, "time", f"{outcome.virtual_s:.0f} s of virtual time in {outcome.wall_s:.2f} s")
 
@@ -45,7 +50,6 @@ def _scenario(outcome: Outcome) -> str:
 
 
 def _rounds_table(outcome: Outcome) -> Table:
-    """How each round ended."""
     table = _table("round", "N", "in sum", "needed", "noise / floor", "ended")
     for number, one in enumerate(outcome.ended.rounds, 1):
         ratio = f"{one.noise_variance / one.noise_floor:.2f}" if one.noise_floor and one.noise_variance else ""
@@ -58,7 +62,6 @@ def _rounds_table(outcome: Outcome) -> Table:
 
 
 def _faults_table(outcome: Outcome) -> Table:
-    """What was to go wrong, and whether it did."""
     table = _table("fault", "at", "from", "to", "reached", "what it is")
     for one in outcome.faults:
         until = "" if one.until_ms is None else _seconds(one.until_ms)
@@ -69,20 +72,16 @@ def _faults_table(outcome: Outcome) -> Table:
     return table
 
 
-def _invariants_table(outcome: Outcome) -> Table:
-    """All of them, and liveness."""
-    table, ended = _table("", "invariant", "checked", "result"), outcome.ended
-    for one in outcome.invariants:
-        table.add_row(str(one.number), one.name, f"{one.checked:,}", "holds" if one.ok else f"BROKEN: {one.detail}")
-    note = f" ({ended.further})" if (ended.further or "").startswith("not") else ""
-    table.add_row("", LIVENESS_NAME, "", f"holds{note}" if ended.live else f"BROKEN: {'; '.join(ended.why)}")
-    return table
-
-
 def show_sweep(console: Console, found: Sweep) -> None:
     """The sum of a sweep, then its failures."""
-    if found.run:
-        console.print(_coverage_table(found))
+    if found.run:  # in how many trials each kind was reached, in two columns
+        table = _table("fault", "trials", "fault", "trials")
+        kinds = sorted(found.coverage.items(), key=lambda item: (-item[1], item[0]))
+        cells = [(kind, str(count)) for kind, count in kinds] + [("", "")] * (len(kinds) % 2)
+        half = len(cells) // 2
+        for left, right in zip(cells[:half], cells[half:], strict=True):
+            table.add_row(*left, *right)
+        console.print(table)
     rounds = ", ".join(f"{count} {result}" for result, count in sorted(found.rounds.items()))
     say(console, "rounds", rounds or "none")
     say(console, "checked", f"{sum(found.checked.values()):,} facts against eleven invariants")
@@ -98,25 +97,14 @@ def show_sweep(console: Console, found: Sweep) -> None:
     say(console, "sweep", f"{found.run} scenarios in {found.wall_s:.0f} s, {rate}; {len(found.failed)} failures")
 
 
-def _coverage_table(found: Sweep) -> Table:
-    """In how many trials each kind was reached, in two columns."""
-    table = _table("fault", "trials", "fault", "trials")
-    kinds = sorted(found.coverage.items(), key=lambda item: (-item[1], item[0]))
-    cells = [(kind, str(count)) for kind, count in kinds] + [("", "")] * (len(kinds) % 2)
-    half = len(cells) // 2
-    for left, right in zip(cells[:half], cells[half:], strict=True):
-        table.add_row(*left, *right)
-    return table
-
-
 def show_failure(console: Console, failure: Failure) -> None:
     """What was broken, by which scenario, and what to do next."""
-    what = f"seed {failure.seed}: {_invariant(failure)}"
     if failure.invariant is None:
-        say(console, "FAILED", what)
+        say(console, "FAILED", f"seed {failure.seed}: no result")
         _print(console, (failure.detail or "").splitlines())
     else:
-        say(console, "FAILED", f"{what}: {failure.detail}")
+        name = f"invariant {failure.invariant} ({failure.name})" if failure.invariant else LIVENESS_NAME
+        say(console, "FAILED", f"seed {failure.seed}: {name}: {failure.detail}")
     plain = failure.shrunk or failure.options
     if plain is not None:
         say(console, "scenario", "shrunk, as TOML:" if failure.shrunk else "as TOML:")
@@ -125,12 +113,6 @@ def show_failure(console: Console, failure: Failure) -> None:
         say(console, "before", "")
         _print(console, failure.facts[-_FACTS_SHOWN:])
     say(console, "replay", failure.replay or "")
-
-
-def _invariant(failure: Failure) -> str:
-    if failure.invariant is None:
-        return "no result"
-    return f"invariant {failure.invariant} ({failure.name})" if failure.invariant else LIVENESS_NAME
 
 
 def _print(console: Console, lines: Iterable[str]) -> None:

@@ -12,7 +12,6 @@ from dca_proto.protocol.params import Timing
 from emulator.sim.broker import BrokerOptions
 from emulator.sim.link import LinkOptions
 from emulator.sim.streams import Streams
-from emulator.trials.checks import check
 from emulator.trials.faults import FAULTS
 from emulator.trials.hostile import HOSTILE
 from emulator.trials.scenario import (
@@ -27,6 +26,15 @@ from emulator.trials.scenario import (
     Rounds,
     Scenario,
 )
+from emulator.trials.scenario_file import check
+
+_SIZES = {
+    "milliseconds": [50.0, 500.0, 3_000.0, 20_000.0, 120_000.0],
+    "a probability": [0.1, 0.3, 0.6],
+    "how many messages": [1.0, 5.0, 25.0],
+    "bytes a second": [500.0, 5_000.0],
+}
+"""Amounts that make sense for what a kind of fault counts."""
 
 
 class DrawLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,8 +52,11 @@ def draw_scenario(seed: int, limits: DrawLimits | None = None) -> Scenario:
     """The scenario of a seed. Each part has a stream of its own, so that a new kind of fault changes only faults."""
     limits, streams = limits or DrawLimits(), Streams(seed)
     population = _population(streams("draw/population"), limits)
-    rounds = _or_node_release(streams("draw/local"), population, _rounds(streams("draw/rounds"), population, limits))
-    population, rounds = _or_reports(streams("draw/reports"), population, rounds, limits)
+    rounds = _rounds(streams("draw/rounds"), population, limits)
+    if population.rows > 1 and streams("draw/local").random() < 0.2:
+        rounds = msgspec.structs.replace(rounds, kind=NODE_RELEASE, rows_max=max(1, rounds.rows_max))
+    if rounds.is_summed and streams("draw/reports").random() < 0.2:
+        population, rounds = _reports(streams("draw/reports"), population, rounds, limits)
     together: tuple[Fault, ...] = ()
     if limits == DrawLimits():
         rounds, together = _together(streams("draw/together"), population, rounds)
@@ -109,22 +120,13 @@ def _rounds(stream: random.Random, population: Population, limits: DrawLimits) -
     )
 
 
-def _or_node_release(stream: random.Random, population: Population, rounds: Rounds) -> Rounds:
-    """Where clients have several rows, one scenario in five is of node releases."""
-    if population.rows == 1 or stream.random() >= 0.2:
-        return rounds
-    return msgspec.structs.replace(rounds, kind=NODE_RELEASE, rows_max=max(1, rounds.rows_max))
-
-
-def _or_reports(
+def _reports(
     stream: random.Random, population: Population, rounds: Rounds, limits: DrawLimits
 ) -> tuple[Population, Rounds]:
-    """One secure sum in five becomes a report; those that name categories are of a histogram."""
-    if not rounds.is_summed or stream.random() >= 0.2:
-        return population, rounds
-    by, bins = stream.choice(LOCAL_MECHANISMS), stream.randint(2, max(2, limits.dimension_max))
-    rounds = msgspec.structs.replace(rounds, kind=LDP_REPORT, mechanism=by)
-    if by not in CATEGORICAL:
+    """A secure sum becomes a report; mechanisms of categories report of a histogram."""
+    mechanism, bins = stream.choice(LOCAL_MECHANISMS), stream.randint(2, max(2, limits.dimension_max))
+    rounds = msgspec.structs.replace(rounds, kind=LDP_REPORT, mechanism=mechanism)
+    if mechanism not in CATEGORICAL:
         return population, rounds
     population = msgspec.structs.replace(population, statistic="histogram", dimension=bins)
     return population, msgspec.structs.replace(rounds, rows_max=1)
@@ -164,9 +166,6 @@ def _broker(stream: random.Random) -> BrokerOptions:
     )
 
 
-# --- faults -----------------------------------------------------------------------------------------------------------
-
-
 def _faults(stream: random.Random, population: Population, rounds: Rounds, most: int) -> tuple[Fault, ...]:
     count = min(most, stream.choices(range(7), weights=[5, 10, 20, 25, 20, 12, 8])[0])
     drawn: list[Fault] = []
@@ -182,38 +181,24 @@ def _fault(stream: random.Random, name: str, population: Population, rounds: Rou
     kind = FAULTS[name]
     role = stream.choice(kind.roles)
     phases = kind.phases_of(role)
-    at_ms = stream.choice([0, 0, rounds.end_ms // 3]) if kind.early else _soon_ms(stream, rounds)
+    if kind.early:
+        at_ms = stream.choice([0, 0, rounds.end_ms // 3])
+    else:  # mostly within the few seconds that a round takes when nothing is slow; else at any time
+        at_ms, late = rounds.asked_ms(stream.randrange(rounds.count)), stream.random() < 0.2
+        at_ms += stream.randrange(rounds.longest_ms) if late else int(4_000 * stream.random() ** 2)
     return Fault(
         kind=name,
         actor="clients" if name == "reconnect-storm" else _actor(stream, role, population),
         at_ms=min(at_ms, EPOCH_MS_MIN // 2),
         for_ms=0 if name == "relay" else stream.choice([0, 500, 3_000, 10_000, 30_000]),
         phase=stream.choice(["", *phases]) if phases else "",
-        amount=_amount(stream, kind.amount, kind.amounts),
+        amount=min(kind.amounts[1], stream.choice(_SIZES[kind.amount])) if kind.amount in _SIZES else 0.0,
     )
-
-
-def _soon_ms(stream: random.Random, rounds: Rounds) -> int:
-    """Mostly within the few seconds that a round takes when nothing is slow; else at any time."""
-    begins_ms = rounds.asked_ms(stream.randrange(rounds.count))
-    late = stream.random() < 0.2
-    return begins_ms + (stream.randrange(rounds.longest_ms) if late else int(4_000 * stream.random() ** 2))
 
 
 def _actor(stream: random.Random, role: str, population: Population) -> str:
     there = {"client": population.clients, "compute": population.computes}.get(role)
     return role if there is None else f"{role} {stream.randrange(there)}"
-
-
-def _amount(stream: random.Random, amount: str, amounts: tuple[float, float]) -> float:
-    """A size that makes sense for what it counts."""
-    sizes: dict[str, Any] = {
-        "milliseconds": [50.0, 500.0, 3_000.0, 20_000.0, 120_000.0],
-        "a probability": [0.1, 0.3, 0.6],
-        "how many messages": [1.0, 5.0, 25.0],
-        "bytes a second": [500.0, 5_000.0],
-    }
-    return min(amounts[1], stream.choice(sizes[amount])) if amount in sizes else 0.0
 
 
 def _together(stream: random.Random, population: Population, rounds: Rounds) -> tuple[Rounds, tuple[Fault, ...]]:
@@ -222,7 +207,7 @@ def _together(stream: random.Random, population: Population, rounds: Rounds) -> 
         return rounds, ()
     at_ms, client = rounds.first_ms, f"client {stream.randrange(population.clients)}"
     meetings: dict[str, tuple[dict[str, Any], tuple[Fault, ...]]] = {
-        # An old copy pays again with its numbers, is late with that, and hears again that they were used.
+        # An old copy pays again with its numbers, is late with that, and learns again that they were used.
         "restored": (
             {"count": 3, "every_ms": 15_000},
             (
@@ -240,7 +225,7 @@ def _together(stream: random.Random, population: Population, rounds: Rounds) -> 
                 Fault(kind="vanish-before-sending", actor=client),
             ),
         ),
-        # Nobody is heard until the round is over.
+        # No client's message arrives until the round is over.
         "unheard": ({}, (Fault(kind="partition-up", actor="clients", at_ms=at_ms, for_ms=rounds.longest_ms + 1_000),)),
         # Nobody has data.
         "empty": ({}, (Fault(kind="data-fail", actor="clients"), Fault(kind="lossy", actor="clients", amount=0.2))),
@@ -256,9 +241,6 @@ def _together(stream: random.Random, population: Population, rounds: Rounds) -> 
     names = ("late", "restored") if rounds.is_summed else ("unheard", "empty", "uncertified")
     changes, faults = meetings[stream.choice(names)]
     return msgspec.structs.replace(rounds, **changes), faults
-
-
-# --- adversaries ------------------------------------------------------------------------------------------------------
 
 
 def _adversaries(stream: random.Random, population: Population, rounds: Rounds, most: int) -> tuple[Adversary, ...]:

@@ -1,4 +1,4 @@
-"""All kinds of faults, in one list. Here are those of machines, links, the broker and owners, one function each.
+"""All kinds of faults, in one list. Here are those of machines, links, the broker and owners.
 
 What a malicious broker does with messages is in `tampering`.
 """
@@ -18,29 +18,44 @@ from dca_proto.protocol.trainer import round as trainer_round
 from dca_proto.protocol.wire.messages import Announcement, Invitation
 from emulator.sim.broker import Memory
 from emulator.sim.process import KillPoint, Process, Where, usual_options
-from emulator.trials.fault import DELIVERED, END, HANDLED, KILLED, TOLD, Injection, Kinds, Steps
+from emulator.trials.fault import DELIVERED, END, HANDLED, KILLED, REPORTED, Injection, Kinds, Make, Steps
 from emulator.trials.tampering import TAMPERING
 from emulator.wire import body_of, contributions_in
 
 ACTORS = ("client", "compute", "trainer")
-_CLIENT, _BROKER = ("client",), ("broker",)
+_CLIENT, _BROKER, _MEMBER = ("client",), ("broker",), ("client", "compute")
 _HOUR_MS = 3_600_000.0
 _MS, _SHARE, _COUNT = "milliseconds", "a probability", "how many messages"
 _AWAY_MS = 1_500
 _STORED: dict[str, Any] = {one.ROUNDS: one.StoredRound for one in (client_round, compute_round, trainer_round)}
-_OWN = Kinds()
+_KINDS = Kinds()
+Strike = Callable[[Injection, Process], None]
+
+
+def _each(strike: Strike, undo: Strike) -> Make:
+    """Strikes each target, and undoes it at the end."""
+
+    def steps(it: Injection) -> Steps:
+        for process in it.targets:
+            it.reached(process)
+            strike(it, process)
+        yield END
+        for process in it.targets:
+            undo(it, process)
+
+    return steps
 
 
 # --- killed, and gone -------------------------------------------------------------------------------------------------
 
 
-def _vanishes_at(moment: str, phase: str, is_it: Callable[[Any], bool]) -> Callable[[Injection], Steps]:
+def _vanishes_at(moment: str, phase: str, applies: Callable[[Any], bool]) -> Make:
     """A client is gone at a moment of a round, when what it is doing is done. It comes back late, or never."""
 
     def steps(it: Injection) -> Steps:
         while True:
             process, seen = yield moment
-            if is_it(seen):
+            if applies(seen):
                 break
         it.reached(process, phase)
         it.simulator.at(it.simulator.now_ms, process.kill, it.fault.kind)
@@ -53,7 +68,7 @@ def _vanishes_at(moment: str, phase: str, is_it: Callable[[Any], bool]) -> Calla
     return steps
 
 
-def entered(effects: Sequence[Effect]) -> list[str]:
+def _entered(effects: Sequence[Effect]) -> list[str]:
     """The phases that a round enters, or stays in, with these effects, in order; none without a stored round."""
     stored = [one for one in effects if isinstance(one, Persist) and one.table in _STORED]
     if stored:
@@ -63,16 +78,16 @@ def entered(effects: Sequence[Effect]) -> list[str]:
     return [compute_round.COLLECTING] if keeps else []
 
 
-def _killed_at(where: Where, *, vanishes: bool = False) -> Callable[[Injection], Steps]:
-    """Killed once where a round enters a phase; `where` in its transaction. Started again after a while.
+def _killed_at(where: Where, *, vanishes: bool = False) -> Make:
+    """A process is killed once where a round enters a phase, at `where` in its transaction, and starts again later.
 
-    Who `vanishes` is killed as it has paid, and comes back late, or never.
+    One that `vanishes` is killed as it has paid, and comes back late, or never.
     """
 
     def steps(it: Injection) -> Steps:
         while True:
             process, effects = yield HANDLED
-            phases = entered(effects)
+            phases = _entered(effects)
             strikes = not vanishes or contributions_in(effects)
             if phases and strikes and it.fault.phase in ("", *phases):
                 break
@@ -86,17 +101,17 @@ def _killed_at(where: Where, *, vanishes: bool = False) -> Callable[[Injection],
     return steps
 
 
-_OWN.add("vanish-before-sending", "is gone when the announcement comes", _CLIENT,
-         _vanishes_at(DELIVERED, "new", lambda payload: isinstance(body_of(payload), Announcement | Invitation)),
-         waits=True, early=True, promise="seen")  # fmt: skip
-_OWN.add("vanish-sending", "is gone when it has paid, before or after sending", _CLIENT,
-         _killed_at("between", vanishes=True), waits=True, early=True, promise="seen")  # fmt: skip
-_OWN.add("vanish-after-receipt", "is gone when it has its receipt", _CLIENT,
-         _vanishes_at(TOLD, "kept", lambda fact: isinstance(fact, Acknowledged)),
-         waits=True, early=True, promise="seen")  # fmt: skip
+_SEEN: dict[str, Any] = {"waits": True, "early": True, "promise": "seen"}
+_KINDS.add("vanish-before-sending", "is gone when the announcement comes", _CLIENT,
+           _vanishes_at(DELIVERED, "new", lambda payload: isinstance(body_of(payload), Announcement | Invitation)),
+           **_SEEN)  # fmt: skip
+_KINDS.add("vanish-sending", "is gone when it has paid, before or after sending", _CLIENT,
+           _killed_at("between", vanishes=True), **_SEEN)  # fmt: skip
+_KINDS.add("vanish-after-receipt", "is gone when it has its receipt", _CLIENT,
+           _vanishes_at(REPORTED, "kept", lambda fact: isinstance(fact, Acknowledged)), **_SEEN)  # fmt: skip
 
 
-@_OWN.kind("crash", "is killed at a time", ACTORS, promise="seen")
+@_KINDS.kind("crash", "is killed at a time", ACTORS, promise="seen")
 def _crash(it: Injection) -> Steps:
     for process in it.targets:
         if process.is_up:
@@ -108,43 +123,42 @@ def _crash(it: Injection) -> Steps:
             process.restart()
 
 
-_TRANSITION: dict[str, Any] = {"heals": True, "waits": True, "early": True, "phases": True, "promise": "seen"}
-_OWN.add("kill-before", "is killed before a transition is stored", ACTORS, _killed_at("before"), **_TRANSITION)
-_OWN.add("kill-torn", "is killed while a transition is stored", ACTORS, _killed_at("torn"), **_TRANSITION)
-_OWN.add("kill-after", "is killed when a transition is stored", ACTORS, _killed_at("after"), **_TRANSITION)
-_OWN.add("kill-between", "is killed between a transition's messages", ACTORS, _killed_at("between"), **_TRANSITION)
+_TRANSITION: dict[str, Any] = {"heals": True, "phases": True, **_SEEN}
+_KINDS.add("kill-before", "is killed before a transition is stored", ACTORS, _killed_at("before"), **_TRANSITION)
+_KINDS.add("kill-torn", "is killed while a transition is stored", ACTORS, _killed_at("torn"), **_TRANSITION)
+_KINDS.add("kill-after", "is killed when a transition is stored", ACTORS, _killed_at("after"), **_TRANSITION)
+_KINDS.add("kill-between", "is killed between a transition's messages", ACTORS, _killed_at("between"), **_TRANSITION)
 
 
-# --- machines -----------------------------------------------------------------------------------------------------
+# --- machines and links -----------------------------------------------------------------------------------------------
 
 
-def _machine(worse: Callable[[int], dict[str, int]]) -> Callable[[Injection], Steps]:
-    """Some options of a machine are replaced, and set right again."""
+def _machine(worse: Callable[[int], dict[str, int]]) -> Make:
+    """Some options of a machine are replaced by those for the fault's amount, and set right again."""
 
-    def steps(it: Injection) -> Steps:
-        for process in it.targets:
-            process.options = msgspec.structs.replace(process.options, **worse(int(it.amount)))
-            it.reached(process)
-        yield END
-        for process in it.targets:
-            usual = {name: getattr(usual_options(process.role), name) for name in worse(0)}
-            process.options = msgspec.structs.replace(process.options, **usual)
+    def strike(it: Injection, process: Process) -> None:
+        process.options = msgspec.structs.replace(process.options, **worse(int(it.amount)))
 
-    return steps
+    def undo(it: Injection, process: Process) -> None:
+        usual = {name: getattr(usual_options(process.role), name) for name in worse(0)}
+        process.options = msgspec.structs.replace(process.options, **usual)
+
+    return _each(strike, undo)
 
 
-_OWN.add("slow", "takes its time over each batch and write", ACTORS,
-         _machine(lambda ms: {"work_ms": ms, "commit_ms": ms}), amount=_MS, amounts=(0, 60_000), tardy=20)  # fmt: skip
-_OWN.add("clock-ahead", "its clock is ahead", ACTORS, _machine(lambda ms: {"skew_ms": ms}), amount=_MS,
-         amounts=(0, _HOUR_MS), tardy=1, promise="beyond")  # fmt: skip
-_OWN.add("clock-behind", "its clock is behind", ACTORS, _machine(lambda ms: {"skew_ms": -ms}), amount=_MS,
-         amounts=(0, _HOUR_MS), tardy=1, promise="beyond")  # fmt: skip
-_OWN.add("cramped", "it holds few messages that wait", ACTORS,
-         _machine(lambda most: dict.fromkeys(("inbox_events_max", "publishing_max", "unacknowledged_max"),
-                                             max(1, most))), amount=_COUNT, amounts=(0, 1e6))  # fmt: skip
+_KINDS.add("slow", "takes its time over each batch and write", ACTORS,
+           _machine(lambda ms: {"work_ms": ms, "commit_ms": ms}), amount=_MS, amounts=(0, 60_000), tardy=20,
+           outlasts=(20, 0))  # fmt: skip
+_KINDS.add("clock-ahead", "its clock is ahead", ACTORS, _machine(lambda ms: {"skew_ms": ms}), amount=_MS,
+           amounts=(0, _HOUR_MS), tardy=1, promise="beyond")  # fmt: skip
+_KINDS.add("clock-behind", "its clock is behind", ACTORS, _machine(lambda ms: {"skew_ms": -ms}), amount=_MS,
+           amounts=(0, _HOUR_MS), tardy=1, promise="beyond")  # fmt: skip
+_KINDS.add("cramped", "it holds few messages that wait", ACTORS,
+           _machine(lambda most: dict.fromkeys(("inbox_events_max", "publishing_max", "unacknowledged_max"),
+                                               max(1, most))), amount=_COUNT, amounts=(0, 1e6))  # fmt: skip
 
 
-@_OWN.kind("disk-full", "its disk is full", ACTORS, heals=True, waits=True, early=True, promise="seen")
+@_KINDS.kind("disk-full", "its disk is full", ACTORS, heals=True, **_SEEN)
 def _disk_full(it: Injection) -> Steps:
     """The next transaction fails, and the process with it, until the disk is freed and it is started again."""
     for process in it.targets:
@@ -162,56 +176,49 @@ def _disk_full(it: Injection) -> Steps:
                 process.restart()
 
 
-# --- links ------------------------------------------------------------------------------------------------------------
-
-
-def _partition(*, up: bool, down: bool) -> Callable[[Injection], Steps]:
+def _partition(*, up: bool, down: bool) -> Make:
     """Nothing passes in the given directions, until it is mended."""
 
-    def steps(it: Injection) -> Steps:
-        for process in it.targets:
-            it.simulator.broker.cut(process, up=up, down=down)
-            it.note("cut off", process)
-            it.reached(process)
-        yield END
-        for process in it.targets:
-            it.simulator.broker.mend(process)
-            it.note("mended", process)
+    def strike(it: Injection, process: Process) -> None:
+        it.simulator.broker.cut(process, up=up, down=down)
+        it.note("cut off", process)
 
-    return steps
+    def undo(it: Injection, process: Process) -> None:
+        it.simulator.broker.mend(process)
+        it.note("mended", process)
+
+    return _each(strike, undo)
 
 
-def _link(worse: Callable[[Injection], dict[str, float]]) -> Callable[[Injection], Steps]:
+def _link(worse: Callable[[Injection], dict[str, float]]) -> Make:
     """Some options of a link are replaced."""
 
-    def steps(it: Injection) -> Steps:
-        for process in it.targets:
-            process.link.options = msgspec.structs.replace(process.link.options, **worse(it))
-            it.reached(process)
-        yield END
-        for process in it.targets:
-            process.link.options = it.world.scenario.network
+    def strike(it: Injection, process: Process) -> None:
+        process.link.options = msgspec.structs.replace(process.link.options, **worse(it))
 
-    return steps
+    def undo(it: Injection, process: Process) -> None:
+        process.link.options = it.world.scenario.network
+
+    return _each(strike, undo)
 
 
-_OWN.add("partition", "is cut off", ACTORS, _partition(up=True, down=True))
-_OWN.add("partition-up", "nothing that it sends arrives", ACTORS, _partition(up=True, down=False))
-_OWN.add("partition-down", "nothing that is sent to it arrives", ACTORS, _partition(up=False, down=True))
-_OWN.add("clogged", "every packet waits", ACTORS,
-         _link(lambda it: {"delay_ms": it.world.scenario.network.delay_ms + it.amount}), amount=_MS,
-         amounts=(0, 600_000))  # fmt: skip
-_OWN.add("lossy", "its link loses, repeats and reorders", ACTORS,
-         _link(lambda it: {"loss": it.amount, "duplicate": 0.3, "reorder": 0.3, "reorder_ms": 2_000.0}), amount=_SHARE,
-         amounts=(0, 0.95))  # fmt: skip
-_OWN.add("narrow", "its link is narrow", ACTORS, _link(lambda it: {"bandwidth_bytes_s": it.amount}),
-         amount="bytes a second", amounts=(100, 1e9), promise="beyond")  # fmt: skip
+_KINDS.add("partition", "is cut off", ACTORS, _partition(up=True, down=True))
+_KINDS.add("partition-up", "nothing that it sends arrives", ACTORS, _partition(up=True, down=False))
+_KINDS.add("partition-down", "nothing that is sent to it arrives", ACTORS, _partition(up=False, down=True))
+_KINDS.add("clogged", "every packet waits", ACTORS,
+           _link(lambda it: {"delay_ms": it.world.scenario.network.delay_ms + it.amount}), amount=_MS,
+           amounts=(0, 600_000), outlasts=(2, 0))  # fmt: skip
+_KINDS.add("lossy", "its link loses, repeats and reorders", ACTORS,
+           _link(lambda it: {"loss": it.amount, "duplicate": 0.3, "reorder": 0.3, "reorder_ms": 2_000.0}),
+           amount=_SHARE, amounts=(0, 0.95), outlasts=(0, 10_000))  # fmt: skip
+_KINDS.add("narrow", "its link is narrow", ACTORS, _link(lambda it: {"bandwidth_bytes_s": it.amount}),
+           amount="bytes a second", amounts=(100, 1e9), promise="beyond")  # fmt: skip
 
 
 # --- the broker -------------------------------------------------------------------------------------------------------
 
 
-def _broker_down(left: Callable[[Injection], Memory | None]) -> Callable[[Injection], Steps]:
+def _broker_down(left: Callable[[Injection], Memory | None]) -> Make:
     """The broker goes down `amount` milliseconds later, and comes back with what is left now; with None, with all."""
 
     def steps(it: Injection) -> Steps:
@@ -235,14 +242,14 @@ def _broker_down(left: Callable[[Injection], Memory | None]) -> Callable[[Inject
     return steps
 
 
-_OWN.add("broker-restart", "goes down and comes back", _BROKER, _broker_down(lambda it: None), heals=True)
-_OWN.add("broker-loss", "goes down and comes back empty", _BROKER, _broker_down(lambda it: Memory()), heals=True)
-_OWN.add("broker-kill", "is killed and comes back with its last snapshot", _BROKER,
-         _broker_down(lambda it: it.simulator.broker.memory), heals=True, amount=_MS,
-         amounts=(0, _HOUR_MS))  # fmt: skip
+_KINDS.add("broker-restart", "goes down and comes back", _BROKER, _broker_down(lambda it: None), heals=True)
+_KINDS.add("broker-loss", "goes down and comes back empty", _BROKER, _broker_down(lambda it: Memory()), heals=True)
+_KINDS.add("broker-kill", "is killed and comes back with its last snapshot", _BROKER,
+           _broker_down(lambda it: it.simulator.broker.memory), heals=True, amount=_MS,
+           amounts=(0, _HOUR_MS))  # fmt: skip
 
 
-@_OWN.kind("overflow", "its session overflows while it is away", ACTORS, heals=True, amount=_COUNT, amounts=(0, 1e6))
+@_KINDS.kind("overflow", "its session overflows while it is away", ACTORS, heals=True, amount=_COUNT, amounts=(0, 1e6))
 def _overflow(it: Injection) -> Steps:
     """A receiver is cut off, and its session holds few messages: the others are acknowledged and lost."""
     broker = it.simulator.broker
@@ -259,7 +266,7 @@ def _overflow(it: Injection) -> Steps:
         broker.mend(process)
 
 
-@_OWN.kind("reconnect-storm", "half of the swarm reconnects at once", _CLIENT, heals=True)
+@_KINDS.kind("reconnect-storm", "half of the swarm reconnects at once", _CLIENT, heals=True)
 def _reconnect_storm(it: Injection) -> Steps:
     clients = [process for process in it.targets if process.is_up]
     away: list[Process] = it.stream.sample(clients, k=(len(clients) + 1) // 2)
@@ -276,72 +283,64 @@ def _reconnect_storm(it: Injection) -> Steps:
 # --- owners -----------------------------------------------------------------------------------------------------------
 
 
-@_OWN.kind("twin", "a copy of it runs, too", ("client", "compute"), is_of_one=True, once=True, promise="beyond")
+@_KINDS.kind("twin", "a copy of it runs, too", _MEMBER, is_of_one=True, once=True, promise="beyond")
 def _twin(it: Injection) -> Steps:
     """A copy of the disk runs as a second process of the same identity; each throws the other out of its session."""
     (original,) = it.targets
-    copy = it.world.add_twin(original)
+    copy = it.world.duplicate(original)
     it.reached(original)
     it.note("a second process with this identity", original)
     yield END
     copy.kill("the copy is gone")
 
 
-@_OWN.kind("restore", "an old copy of its store takes that one's place", ("client", "compute"), heals=True,
-           is_of_one=True, once=True, promise="beyond")  # fmt: skip
+@_KINDS.kind("restore", "an old copy of its store takes that one's place", _MEMBER, heals=True, is_of_one=True,
+             once=True, promise="beyond")  # fmt: skip
 def _restore(it: Injection) -> Steps:
     """What was stored since the copy was made is forgotten."""
-    copies = {process: process.disk.copy() for process in it.targets}
+    (process,) = it.targets
+    copy = process.disk.copy()
     it.stop_after(it.fault.for_ms or 5_000)
     yield END
-    for process, copy in copies.items():
-        (it.world.restored if process.role is Channel.CLIENT else it.world.twinned).add(process.id)
-        it.reached(process)
-        process.restore(copy)
-        process.restart()
+    (it.world.restored if process.role is Channel.CLIENT else it.world.duplicated).add(process.id)
+    it.reached(process)
+    process.restore(copy)
+    process.restart()
 
 
-@_OWN.kind("certificate-ends", "its certificate ends", _CLIENT, promise="beyond")
-def _certificate_ends(it: Injection) -> Steps:
-    """It was made to end at this time (`TrialFederation.ends_ms`). Its owner has it renewed, and starts anew."""
-    for process in it.targets:
-        it.reached(process)
-    yield END
-    for process in it.targets:
-        it.world.actors.ends_ms.pop(process.id, None)
-        process.restart()
+def _renew(it: Injection, process: Process) -> None:
+    it.world.actors.ends_ms.pop(process.id, None)
+    process.restart()
 
 
-@_OWN.kind("floors", "it raises its floors above every round", ("compute",), promise="beyond")
-def _floors(it: Injection) -> Steps:
-    """It starts anew with these, and later with those that it had."""
-    it.world.actors.refusing.update(process.id for process in it.targets)
-    for process in it.targets:
-        it.reached(process)
-        process.restart()
-    yield END
-    it.world.actors.refusing.difference_update(process.id for process in it.targets)
-    for process in it.targets:
-        process.restart()
+def _raise_floors(it: Injection, process: Process) -> None:
+    it.world.actors.refusing.add(process.id)
+    process.restart()
 
 
-@_OWN.kind("data-fail", "its data cannot be read", _CLIENT, promise="harmless")
-def _data_fail(it: Injection) -> Steps:
-    it.world.actors.failing.update(process.id for process in it.targets)
-    for process in it.targets:
-        it.reached(process)
-    yield END
-    it.world.actors.failing.difference_update(process.id for process in it.targets)
+def _lower_floors(it: Injection, process: Process) -> None:
+    it.world.actors.refusing.discard(process.id)
+    process.restart()
 
 
-@_OWN.kind("epoch-turn", "an epoch ends", _BROKER, heals=True, once=True, promise="harmless")
+# A certificate was made to end at this time (`TrialFederation.ends_ms`). Its owner has it renewed, and starts anew.
+_KINDS.add("certificate-ends", "its certificate ends", _CLIENT, _each(lambda it, process: None, _renew),
+           promise="beyond")  # fmt: skip
+_KINDS.add("floors", "it raises its floors above every round", ("compute",), _each(_raise_floors, _lower_floors),
+           promise="beyond")  # fmt: skip
+_KINDS.add("data-fail", "its data cannot be read", _CLIENT,
+           _each(lambda it, process: it.world.actors.failing.add(process.id),
+                 lambda it, process: it.world.actors.failing.discard(process.id)), promise="harmless")  # fmt: skip
+
+
+@_KINDS.kind("epoch-turn", "an epoch ends", _BROKER, heals=True, once=True, promise="harmless")
 def _epoch_turn(it: Injection) -> Steps:
-    """The clocks were set so that it ends now (`Scenario.start_ms`). It is nobody's own: all keys turn in mid-round."""
+    """The clocks were set so that it ends now (`Scenario.start_ms`); all keys turn in mid-round."""
     it.reached(it.world.trainer)
     it.note("an epoch ends")
     it.stop_after(0)
     yield END
 
 
-FAULTS: Kinds = Kinds({**_OWN, **TAMPERING})
+FAULTS: Kinds = Kinds({**_KINDS, **TAMPERING})
 """By name."""

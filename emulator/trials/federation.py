@@ -34,7 +34,7 @@ class TrialFederation(TestFederation):
         faulty: role -> what makes a faulty class of its production class, to show that a checker sees it.
 
     Attributes:
-        is_redeemed: whether hostile Compute nodes and trainers that are built from now on keep to the protocol.
+        is_healed: whether hostile Compute nodes and trainers that are built from now on keep to the protocol.
         ends_ms: client id -> when its certificate ends, Unix milliseconds, where that is soon.
         failing: ids of clients whose data cannot be read. refusing: ids of Compute nodes whose floors no round meets.
         strangers: identities that nobody enrolled.
@@ -45,7 +45,7 @@ class TrialFederation(TestFederation):
         self.scenario, self._faulty = scenario, faulty
         self.parameters = STATISTICS[population.statistic](population.dimension)
         self.statistic = resolve(population.statistic, self.parameters)
-        self.is_redeemed = False
+        self.is_healed = False
         self.failing: set[bytes] = set()
         self.refusing: set[bytes] = set()
         name, columns = f"trial-{scenario.seed}", self.statistic.columns
@@ -73,12 +73,12 @@ class TrialFederation(TestFederation):
             mechanism=None if rounds.noise else NoNoise(),
             timing=scenario.timing,
         )
-        ends = [(fault.actor, scenario.start_ms + fault.at_ms) for fault in scenario.faults
-                if fault.kind == "certificate-ends"]  # fmt: skip
         self.ends_ms = {
-            client: ends_ms for actor, ends_ms in ends for number, client in enumerate(self.clients)
-            if actor in ("clients", f"client {number}")
-        }  # fmt: skip
+            client: scenario.start_ms + fault.at_ms
+            for fault in scenario.faults
+            for number, client in enumerate(self.clients)
+            if fault.kind == "certificate-ends" and fault.actor in ("clients", f"client {number}")
+        }
 
     def client(self, index: int, records: Stored = ()) -> Client:
         """Client `index`, hostile where the scenario says so."""
@@ -170,7 +170,7 @@ class TrialFederation(TestFederation):
 
     def _class_of(self, role: str, actor: str, honest: Any) -> Any:
         adversary = self._adversaries.get(actor)
-        if adversary is None or (role != "client" and self.is_redeemed):
+        if adversary is None or (role != "client" and self.is_healed):
             return self._faulty[role](honest) if role in self._faulty else honest
         return HOSTILE[adversary.kind].configured(adversary.amount, clients=tuple(sorted(self.clients)))
 

@@ -27,9 +27,8 @@ from dca_proto.protocol.lists import list_hash
 from dca_proto.protocol.validated import ValidatedRound
 from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import encode
-from emulator.trials.adversary import Adversaries
+from emulator.trials.adversary import Adversaries, Replaced
 from emulator.trials.hostile_trainer import TRAINERS
-from emulator.trials.replaced import Replaced
 from emulator.wire import body_of
 
 _FLOOD_EVERY_MS, _FLOODS_MAX = 1_500, 20

@@ -1,6 +1,6 @@
-"""Trainers that break the protocol: production actors that send more, or something else, than they may.
+"""Trainers that do not keep to the protocol: production actors that send more, or something else, than they may.
 
-What they can spoil is how rounds end, and charges in vain (DESIGN §10). No honest member releases or pays more for it.
+They can spoil how rounds end, and have clients pay in vain (DESIGN §10). No honest member releases or pays more for it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class HostileTrainer(Trainer):
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         effects = super().handle(event, now_ms)
-        return [said for one in effects for said in (self._instead(one) if isinstance(one, Send) else (one,))]
+        return [sent for one in effects for sent in (self._instead(one) if isinstance(one, Send) else (one,))]
 
     def _instead(self, send: Send) -> Sequence[Effect]:
         """What it sends in the place of a message."""
@@ -60,9 +60,9 @@ class Equivocating(HostileTrainer):
             each = [msgspec.structs.replace(send, to=Address(Channel.CLIENT, client)) for client in self.clients]
         else:
             each = [send]
-        return [said for one in each for said in self._told(one, self._other(current, one))]
+        return [sent for one in each for sent in self._chosen(one, self._other(current, one))]
 
-    def _told(self, send: Send, other: Send) -> Sequence[Effect]:
+    def _chosen(self, send: Send, other: Send) -> Sequence[Effect]:
         known = self.clients if send.to.channel is Channel.CLIENT else tuple(one.id for one in self.federation.computes)
         return (other if known.index(send.to.id) % 2 else send,)
 
@@ -70,13 +70,13 @@ class Equivocating(HostileTrainer):
         """The same message with the other announcement in it."""
         body = msgspec.structs.replace(current.opened.body, close_by_ms=current.opened.body.close_by_ms - 1)
         frame, other = decode_frame(send.payload), self._sign(body)
-        said = other if isinstance(frame, m.Signed) else msgspec.structs.replace(frame, announcement=other)
-        return msgspec.structs.replace(send, payload=encode(said))
+        sent = other if isinstance(frame, m.Signed) else msgspec.structs.replace(frame, announcement=other)
+        return msgspec.structs.replace(send, payload=encode(sent))
 
 
 @TRAINERS.kind("announce-twice", "announces two rounds under one id", "round")
 class AnnouncingTwice(Equivocating):
-    def _told(self, send: Send, other: Send) -> Sequence[Effect]:
+    def _chosen(self, send: Send, other: Send) -> Sequence[Effect]:
         return send, other
 
 
@@ -87,12 +87,20 @@ class CallingHalves(HostileTrainer):
         second = digest(b"dca4-halves", request.round_id)[:ID_BYTES]
         halves = (request.round_id, tuple(asked[::2])), (second, tuple(asked[1::2]))
         try:
-            rounds = [_of_half(request, round_id, half) for round_id, half in halves]
+            rounds = [self._of_half(request, *half) for half in halves]
             for one in rounds:
                 one.check(self.federation, self._mechanism, self._limits, self._timing)
             return [effect for one in rounds for effect in super(CallingHalves, self)._on_open(one, now_ms)]
         except UsageError:
             return super()._on_open(request, now_ms)
+
+    @staticmethod
+    def _of_half(request: OpenRound, round_id: bytes, half: tuple[bytes, ...]) -> OpenRound:
+        ask = request.ask
+        if isinstance(ask, AskSecureSum):
+            tolerated = max(0, min(ask.tolerated, len(half) - 2))
+            ask = msgspec.structs.replace(ask, tolerated=tolerated, colluders=min(ask.colluders, tolerated))
+        return msgspec.structs.replace(request, round_id=round_id, invited=half, clients_expected=0, ask=ask)
 
     def _instead(self, send: Send) -> Sequence[Effect]:
         frame = decode_frame(send.payload)
@@ -100,14 +108,6 @@ class CallingHalves(HostileTrainer):
             return (send,)
         others = b"".join(one for one in self.clients if one not in ids_in(frame.clients))
         return msgspec.structs.replace(send, payload=encode(m.InvitedRound(frame.announcement, others))), send
-
-
-def _of_half(request: OpenRound, round_id: bytes, half: tuple[bytes, ...]) -> OpenRound:
-    ask = request.ask
-    if isinstance(ask, AskSecureSum):
-        tolerated = max(0, min(ask.tolerated, len(half) - 2))
-        ask = msgspec.structs.replace(ask, tolerated=tolerated, colluders=min(ask.colluders, tolerated))
-    return msgspec.structs.replace(request, round_id=round_id, invited=half, clients_expected=0, ask=ask)
 
 
 @TRAINERS.kind("ask-too-much", "announces what policies forbid", "round")
@@ -132,18 +132,18 @@ class AskingTooMuch(HostileTrainer):
 
 
 class Meddling(HostileTrainer):
-    """Says more about a round, `amount` milliseconds after it has announced it, and again."""
+    """Sends more about a round, `amount` milliseconds after it has announced it, and again."""
 
     def _announce(self, request: OpenRound, now_ms: int) -> list[Effect]:
-        effects, self._said = super()._announce(request, now_ms), 0
+        effects, self._times = super()._announce(request, now_ms), 0
         return [*effects, SetTimer(Timer(MEDDLE, request.round_id), now_ms + self.amount)]
 
     def _on_timer(self, timer: Timer, now_ms: int) -> list[Effect]:
         current = self._rounds.get(timer.round_id)
         if timer.purpose != MEDDLE or current is None:
             return super()._on_timer(timer, now_ms)
-        self._said += 1
-        again = [SetTimer(timer, now_ms + self.amount)] if self._said < MEDDLES_MAX else []
+        self._times += 1
+        again = [SetTimer(timer, now_ms + self.amount)] if self._times < MEDDLES_MAX else []
         return [*self._meddle(current), *again]
 
     def _meddle(self, current: Round) -> list[Effect]:
@@ -156,7 +156,7 @@ class ClosingEarly(Meddling):
 
     def _meddle(self, current: Round) -> list[Effect]:
         payload, nodes = encode(self._sign(m.Close(current.id, current.opened.hash))), current.opened.computes
-        return [Send(Address(Channel.COMPUTE, node), current.id, payload) for node in nodes[: self._said]]
+        return [Send(Address(Channel.COMPUTE, node), current.id, payload) for node in nodes[: self._times]]
 
 
 @TRAINERS.kind("usurp", "says what Compute nodes alone may", "round", _AFTER_MS)
@@ -164,23 +164,22 @@ class Usurping(Meddling):
     """Aborts, lists, answers, and that ledgers are old."""
 
     def _meddle(self, current: Round) -> list[Effect]:
-        opened = current.opened
-        words = words_of_nodes(current.id, opened.hash, opened.computes, self.clients)
-        return [Send(to, current.id, encode(self._sign(body))) for _, to, body in words]
+        made = messages_of_nodes(current.id, current.opened.hash, current.opened.computes, self.clients)
+        return [Send(to, current.id, encode(self._sign(body))) for _, to, body in made]
 
 
-def words_of_nodes(
+def messages_of_nodes(
     round_id: bytes, announcement_hash: bytes, nodes: Sequence[bytes], clients: Sequence[bytes]
 ) -> list[tuple[bytes, Address, m.Body]]:
-    """What Compute nodes may say of a round, made up: in whose name, to whom, and what."""
+    """Made-up messages that Compute nodes may send of a round: in whose name, to whom, and what."""
     about, nothing = (round_id, announcement_hash), bytes(32)
-    words: list[tuple[bytes, Address, m.Body]] = []
+    made: list[tuple[bytes, Address, m.Body]] = []
     for node in nodes:
         abort = m.Abort(*about, node, "too-few", "nothing was released", 0, 0, ())
         peers = [Address(Channel.COMPUTE, other) for other in nodes if other != node]
-        said = (abort, m.Answer(*about, (nothing,) * len(nodes), b""), m.ListHeader(*about, nothing, 0))
-        words += [(node, Address(Channel.ABORT), abort), *((node, peer, one) for peer in peers for one in said)]
+        to_peers = (abort, m.Answer(*about, (nothing,) * len(nodes), b""), m.ListHeader(*about, nothing, 0))
+        made += [(node, Address(Channel.ABORT), abort), *((node, peer, one) for peer in peers for one in to_peers)]
         for client in clients:
-            to = Address(Channel.CLIENT, client)
-            words += [(node, to, one) for one in (abort, m.ChargeReused(*about, client, 1, 99), m.HelloWanted(client))]
-    return words
+            to_client = (abort, m.ChargeReused(*about, client, 1, 99), m.HelloWanted(client))
+            made += [(node, Address(Channel.CLIENT, client), one) for one in to_client]
+    return made

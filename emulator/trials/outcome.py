@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -13,12 +13,10 @@ from dca_proto.aggregate import NoisyAggregate
 from dca_proto.protocol.facts import RoundCompleted
 from emulator.results import Amount, Traffic
 from emulator.sim.trace import Entry
+from emulator.trials.checkers.base import Checker
 from emulator.trials.fault import FaultOutcome
 from emulator.trials.scenario import to_plain
-
-if TYPE_CHECKING:
-    from emulator.trials.checkers.base import Checker
-    from emulator.trials.world import RoundLog, TrialWorld
+from emulator.trials.world import RoundLog, TrialWorld
 
 LIVENESS = 0
 """Stands where an invariant's number would, for a trial that has not become live after healing."""
@@ -50,9 +48,9 @@ class RoundOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InvariantOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checker found: how often it looked, and the first thing that was broken.
+    """What a checker found: how many facts it checked, and the first break.
 
-    `facts`: the facts that were reported before that, of the same round.
+    `facts`: the facts of that round before the break, as text.
     """
 
     number: int
@@ -94,7 +92,7 @@ class Outcome(msgspec.Struct, kw_only=True):
         ended: see `Ended`; `outcome` in the JSON object. invariants, faults, drops: as in their types.
         spoils: what the scenario's adversaries may spoil. options: the scenario as plain data.
         transitions: the entries of the actors' tables that were taken.
-        traffic: what left each role. last_facts: of the trace, as texts. wall_s, virtual_s: how long it took.
+        traffic: what left each role. last_facts: of the trace, as text. wall_s, virtual_s: how long it took.
         replay: the command that repeats it. shrunk: a smaller scenario that fails alike.
     """
 
@@ -123,7 +121,7 @@ class Outcome(msgspec.Struct, kw_only=True):
         return found if self.ended.live else {**found, LIVENESS: "; ".join(self.ended.why)}
 
     def facts_before(self, number: int) -> tuple[str, ...]:
-        """The facts that were reported before that invariant broke; before the end, where it did not become live."""
+        """The facts before that invariant broke; before the end, where it did not become live."""
         return next((one.facts for one in self.invariants if one.number == number), self.last_facts)
 
     def to_json(self) -> dict[str, Any]:
@@ -133,7 +131,7 @@ class Outcome(msgspec.Struct, kw_only=True):
 
 
 def outcome_of(
-    world: TrialWorld, watching: Sequence[Checker], why: list[str], further: str, transitions: Iterable[str],
+    world: TrialWorld, checkers: Sequence[Checker], why: list[str], further: str, transitions: Iterable[str],
     wall_s: float,
 ) -> Outcome:  # fmt: skip
     """What came of a trial that is over; `why`, `further`: as of `Ended`."""
@@ -146,22 +144,32 @@ def outcome_of(
             detail=one.broken[0] if one.broken else None,
             facts=_evidence(world, one.before, one.broken[0]) if one.broken else (),
         )
-        for one in sorted(watching, key=lambda one: one.number)
+        for one in sorted(checkers, key=lambda one: one.number)
     )
     ok, simulator = not why and all(one.ok for one in invariants), world.simulator
     rounds = tuple(_round(world, log) for log in world.rounds)
+    sent: dict[str, list[tuple[int, int]]] = {}  # by role: whole messages and payload bytes
+    for process in simulator.processes.values():
+        sent.setdefault(process.role.value, []).append((process.traffic.messages_sent, process.traffic.bytes_sent))
+    drops = [
+        Drop(client=world.client_number(client), at_ms=at_ms - simulator.start_ms, phase="collect")
+        for log in world.rounds
+        if isinstance(log.ended, RoundCompleted)
+        for client in set(log.request.invited or world.actors.clients).difference(log.contributors)
+        for at_ms in [min(world.killed_ms.get(client, 1 << 60), log.ended_ms or 0)]
+    ]
     return Outcome(
         ok=ok,
         digest=simulator.trace.digest(),
         ended=Ended(result="ok" if ok else "broken", rounds=rounds, live=not why, further=further, why=tuple(why)),
         invariants=invariants,
         seed=world.scenario.seed,
-        faults=tuple(injection.record for injection in world.injections),
-        drops=_drops(world),
+        faults=tuple(world.faults),
+        drops=tuple(sorted(drops, key=lambda drop: (drop.at_ms, drop.client))),
         spoils=tuple(sorted(world.spoils())),
         options=to_plain(world.scenario),
-        traffic=_traffic(world),
-        last_facts=_told(world, simulator.trace.entries),
+        traffic={role: Traffic(*map(sum, zip(*counts, strict=True))) for role, counts in sent.items()},
+        last_facts=_as_text(world, simulator.trace.entries),
         wall_s=wall_s,
         virtual_s=(simulator.now_ms - simulator.start_ms) / 1000,
         transitions=tuple(sorted(transitions)),
@@ -207,39 +215,19 @@ def _noise(aggregate: NoisyAggregate) -> dict[str, Any]:
     }
 
 
-def _drops(world: TrialWorld) -> tuple[Drop, ...]:
-    """Who was asked, and is not in the result."""
-    drops = []
-    for log in world.rounds:
-        if isinstance(log.ended, RoundCompleted):
-            for client in set(log.request.invited or world.actors.clients).difference(log.contributors):
-                at_ms = min(world.killed_ms.get(client, 1 << 60), log.ended_ms or 0) - world.simulator.start_ms
-                drops.append(Drop(client=world.client_number(client), at_ms=at_ms, phase="collect"))
-    return tuple(sorted(drops, key=lambda drop: (drop.at_ms, drop.client)))
-
-
-def _traffic(world: TrialWorld) -> dict[str, Traffic]:
-    """Whole messages and payload bytes that left each role."""
-    sent: dict[str, list[tuple[int, int]]] = {}
-    for process in world.simulator.processes.values():
-        sent.setdefault(process.role.value, []).append((process.traffic.messages_sent, process.traffic.bytes_sent))
-    return {role: Traffic(*(sum(column) for column in zip(*counts, strict=True))) for role, counts in sent.items()}
-
-
 def _evidence(world: TrialWorld, before: Iterable[Entry], detail: str) -> tuple[str, ...]:
-    """Of the facts before a break, the last ones as texts: those of its round, and what the emulator did; or all."""
+    """The facts before a break: those of its round and of the emulator; or all, where it concerns no round."""
     found = _ROUND.search(detail)
     if found is None:
-        return _told(world, before)
+        return _as_text(world, before)
     begins = bytes.fromhex(found[1])
-    return _told(world, (entry for entry in before if getattr(entry.fact, "round_id", begins).startswith(begins)))
+    return _as_text(world, (entry for entry in before if getattr(entry.fact, "round_id", begins).startswith(begins)))
 
 
-def _told(world: TrialWorld, entries: Iterable[Entry]) -> tuple[str, ...]:
-    """The last facts as texts: when, who, what."""
-    told = []
+def _as_text(world: TrialWorld, entries: Iterable[Entry]) -> tuple[str, ...]:
+    lines = []
     for entry in list(entries)[-FACTS_SHOWN:]:
         process = world.simulator.processes.get(entry.actor)
         who = world.name_of(process) if process is not None else "emulator"
-        told.append(f"{(entry.at_ms - world.simulator.start_ms) / 1000:9.3f} s  {who:12} {entry.fact!r}")
-    return tuple(told)
+        lines.append(f"{(entry.at_ms - world.simulator.start_ms) / 1000:9.3f} s  {who:12} {entry.fact!r}")
+    return tuple(lines)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -20,7 +20,6 @@ from emulator.trials.scenario import Adversary, Fault, Limits, Scenario, to_plai
 from emulator.trials.scenario_file import from_plain
 from emulator.trials.trial import COMPARED, examine
 
-T = TypeVar("T")
 Breaks = Callable[[Scenario], bool]
 """Whether the invariant in question still breaks in a scenario."""
 
@@ -31,39 +30,13 @@ _SMALLER = ((1, 2), (3, 4), (9, 10))  # parts to which a number is lowered, in t
 class Shrunk(msgspec.Struct, frozen=True):
     """What is left of a scenario.
 
-    `trials`: how many were run for it. `detail`: how it breaks now. `facts`: the facts reported before.
+    `trials`: how many were run for it. `detail`: how it breaks now. `facts`: those before the break, as text.
     """
 
     scenario: Scenario
     trials: int
     detail: str
     facts: tuple[str, ...]
-
-
-class _Search:
-    """Trials of smaller scenarios, as long as time and number allow; remembers the smallest that breaks."""
-
-    def __init__(self, scenario: Scenario, breaks: Breaks, until_s: float, trials_max: int) -> None:
-        self.best = scenario
-        self.trials = 0
-        self._breaks = breaks
-        self._until_s = until_s
-        self._trials_max = trials_max
-
-    @property
-    def is_over(self) -> bool:
-        return self.trials >= self._trials_max or time.monotonic() >= self._until_s
-
-    def take(self, **changes: Any) -> bool:
-        """Whether it still breaks with these changes; then it is the best."""
-        smaller = _valid(msgspec.structs.replace(self.best, **changes))
-        if smaller is None or smaller == self.best or self.is_over:
-            return False
-        self.trials += 1
-        if not self._breaks(smaller):
-            return False
-        self.best = smaller
-        return True
 
 
 def shrink(
@@ -78,7 +51,7 @@ def shrink(
 
     Args:
         number: 1 to 11, or 0 for liveness. seconds, trials_max: when to stop looking.
-        breaks: decides whether it breaks; by default a trial with all checkers.
+        breaks: decides that; by default a trial with all checkers.
     """
     found: dict[Scenario, tuple[str, tuple[str, ...]]] = {}
 
@@ -87,32 +60,50 @@ def shrink(
         found[smaller] = outcome.broken.get(number, ""), outcome.facts_before(number)
         return number in outcome.broken
 
-    search = _Search(scenario, breaks or in_a_trial, time.monotonic() + seconds, trials_max)
+    best, trials, until_s, does_break = scenario, 0, time.monotonic() + seconds, breaks or in_a_trial
+
+    def is_over() -> bool:
+        return trials >= trials_max or time.monotonic() >= until_s
+
+    def attempt(**changes: Any) -> bool:
+        """Whether it still breaks with these changes; then it is the best."""
+        nonlocal best, trials
+        smaller = _valid(msgspec.structs.replace(best, **changes))
+        if smaller is None or smaller == best or is_over():
+            return False
+        trials += 1
+        if not does_break(smaller):
+            return False
+        best = smaller
+        return True
+
     before: Scenario | None = None
-    while before != search.best and not search.is_over:
-        before = search.best
-        _fewer(search, "faults", search.best.faults)
-        _fewer(search, "adversaries", search.best.adversaries)
-        for changes in _simpler(search):
-            search.take(**changes)
-    return Shrunk(search.best, search.trials, *found.get(search.best, ("", ())))
+    while before != best and not is_over():
+        before = best
+        for name in ("faults", "adversaries"):
+            _remove_groups(name, getattr(best, name), attempt, is_over)
+        for changes in _simpler(lambda: best):
+            attempt(**changes)
+    return Shrunk(best, trials, *found.get(best, ("", ())))
 
 
-def _fewer(search: _Search, name: str, items: tuple[T, ...]) -> None:
-    """Take away groups of items: first all, then halves, quarters, ..., single ones."""
+def _remove_groups(
+    name: str, items: tuple[Any, ...], attempt: Callable[..., bool], is_over: Callable[[], bool]
+) -> None:
+    """First all, then halves, quarters, ..., single ones."""
     size = len(items)
     while size:
         start = 0
-        while start < len(items) and not search.is_over:
+        while start < len(items) and not is_over():
             rest = items[:start] + items[start + size :]
-            if search.take(**{name: rest}):
+            if attempt(**{name: rest}):
                 items = rest
             else:
                 start += size
         size //= 2
 
 
-def _simpler(search: _Search) -> Iterator[dict[str, Any]]:
+def _simpler(best: Callable[[], Scenario]) -> Iterator[dict[str, Any]]:
     """Changes that make a scenario simpler, each of the best one at that time."""
     for part, name, least in (
         ("rounds", "count", 1),
@@ -123,12 +114,12 @@ def _simpler(search: _Search) -> Iterator[dict[str, Any]]:
         ("rounds", "tolerated", 0),
         ("rounds", "colluders", 0),
     ):
-        for value in _lower(getattr(getattr(search.best, part), name), least):
-            if value < getattr(getattr(search.best, part), name):
-                yield _with(search.best, part, name, value)
+        for value in _lower(getattr(getattr(best(), part), name), least):
+            if value < getattr(getattr(best(), part), name):
+                yield _with(best(), part, name, value)
     yield {"network": IDEAL}
     for name in ("loss", "duplicate", "reorder", "jitter_ms", "bandwidth_bytes_s"):
-        yield _with(search.best, "network", name, 0.0)
+        yield _with(best(), "network", name, 0.0)
     yield {"broker": BrokerOptions()}
     yield {"limits": Limits()}
 

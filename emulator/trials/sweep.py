@@ -5,8 +5,9 @@ Every tenth seed is also compared with a second run of itself and with one on ne
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -20,19 +21,18 @@ from emulator.trials.hostile import HOSTILE
 from emulator.trials.outcome import Outcome
 from emulator.trials.scenario import to_plain
 from emulator.trials.shrink import Shrunk, shrink
-from emulator.trials.transitions import TRANSITIONS
-from emulator.trials.trial import examine
+from emulator.trials.trial import TRANSITIONS, examine
 
 COMPARE_EVERY = 10
 SHRUNK_MAX = 3
 
 
 class Failure(msgspec.Struct, kw_only=True):
-    """A seed that failed: what the terminal prints, `--json` writes and the page reads.
+    """A seed that failed: the terminal prints it, `--json` writes it, the page reads it.
 
     Attributes:
         seed: whose scenario. invariant: 1 to 11, 0 for liveness, None where there is no result. name: of the invariant.
-        detail, facts: what was broken, and the facts of that round before; in the shrunk run if there is one.
+        detail, facts: what was broken, and the facts of that round before; of the shrunk run if there is one.
         options: the scenario as plain data. replay: the command that repeats it.
         shrunk: a smaller scenario in which the same invariant breaks, as plain data; None where there was no time.
     """
@@ -47,21 +47,21 @@ class Failure(msgspec.Struct, kw_only=True):
     shrunk: dict[str, Any] | None = None
 
     def take_shrunk(self, shrunk: Shrunk) -> None:
-        """The smaller scenario, and the facts reported in it before it broke."""
+        """Take the smaller scenario, how it breaks, and its facts before that."""
         self.shrunk = to_plain(shrunk.scenario)
-        if shrunk.facts:
+        if shrunk.detail:
             self.detail, self.facts = shrunk.detail, shrunk.facts
 
 
 class Sweep(msgspec.Struct, kw_only=True):
-    """What a sweep has found so far: what the terminal prints, `--json` writes and the page reads.
+    """What a sweep has found so far: the terminal prints it, `--json` writes it, the page reads it.
 
     Attributes:
         ok: whether nothing failed. seeds: first and last that were asked for. run: how many were run.
         failed: in the order in which they came.
         coverage: fault kind -> trials that reached it, adversary kind -> trials that had one; all kinds are there.
         transitions: entry of an actor's table -> trials that took it; all entries are there.
-        checked: invariant -> single facts checked; invariants: its name. rounds: result -> how many ended so.
+        checked: invariant -> how many facts were checked; invariants: its name. rounds: result -> how many ended so.
         wall_s: how long it took. scenarios_per_s: in that time.
         interrupted: whether it was ended before all seeds were run.
     """
@@ -92,7 +92,7 @@ class Sweep(msgspec.Struct, kw_only=True):
         return [name for counts in (self.coverage, self.transitions) for name, count in counts.items() if not count]
 
     def note(self, done: Done[int, Outcome], wall_s: float) -> None:
-        """Add the outcome of one seed, so long after the beginning."""
+        """Add what came of one seed, so long after the beginning."""
         self.run += 1
         self.wall_s, self.scenarios_per_s = wall_s, self.run / wall_s if wall_s else None
         replay, outcome = f"dca emulate replay {done.item}", done.result
@@ -100,20 +100,18 @@ class Sweep(msgspec.Struct, kw_only=True):
             self.failed.append(Failure(seed=done.item, detail=done.trouble, replay=replay))
         else:
             adversaries = {one["kind"] for one in outcome.options.get("adversaries", ())}
-            _count(self.coverage, {fault.kind for fault in outcome.faults if fault.reached} | adversaries)
-            _count(self.transitions, outcome.transitions)
-            _count(self.rounds, (one.result for one in outcome.ended.rounds))
+            reached = adversaries | {fault.kind for fault in outcome.faults if fault.reached}
+            results = (one.result for one in outcome.ended.rounds)
+            counted = ((self.coverage, reached), (self.transitions, outcome.transitions), (self.rounds, results))
+            for counts, names in counted:
+                for name in names:
+                    counts[name] = counts.get(name, 0) + 1
             for one in outcome.invariants:
                 number = str(one.number)
                 self.checked[number] = self.checked.get(number, 0) + one.checked
                 self.invariants[number] = one.name
             self.failed += failures_of(outcome, replay)
         self.ok = not self.failed
-
-
-def _count(counts: dict[str, int], names: Iterable[str]) -> None:
-    for name in names:
-        counts[name] = counts.get(name, 0) + 1
 
 
 def failures_of(outcome: Outcome, replay: str) -> list[Failure]:
@@ -160,21 +158,15 @@ def sweep(
     found = Sweep.begun(first, last)
     try:
         with engines.open_engine(engine) as chosen:
-            for done in chosen.map(work, _seeds(first, last, until_s), processes=processes):
+            seeds = itertools.takewhile(lambda _: time.monotonic() < until_s, range(first, last + 1))
+            for done in chosen.map(work, seeds, processes=processes):
                 found.note(done, time.monotonic() - began_s)
                 on_done(found)
     except KeyboardInterrupt:
         found.interrupted = True
     except engines.WorkerDiedError:
-        assert found.failed, "the seeds over which processes have died are reported"
+        assert found.failed, "it holds the seeds over which processes have died"
     return found
-
-
-def _seeds(first: int, last: int, until_s: float) -> Iterator[int]:
-    for seed in range(first, last + 1):
-        if time.monotonic() >= until_s:
-            return
-        yield seed
 
 
 def shrink_failures(found: Sweep, seconds: float) -> None:

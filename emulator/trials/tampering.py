@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,9 +14,9 @@ from dca_proto.protocol.effects import Address, Channel
 from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode, sign
 from emulator.fuzz.forger import Forger, Known
-from emulator.sim.packet import Packet
-from emulator.trials.fault import END, Injection, Kinds, Steps
-from emulator.trials.hostile_trainer import words_of_nodes
+from emulator.sim.lane import Packet
+from emulator.trials.fault import END, Injection, Kinds, Make, Steps
+from emulator.trials.hostile_trainer import messages_of_nodes
 from emulator.wire import body_of
 
 BURST = 5
@@ -30,31 +31,34 @@ _SOME: dict[str, Any] = {"amount": "a probability", "amounts": (0, 1)}
 _MANY: dict[str, Any] = {"heals": True, "amount": "how many messages", "amounts": (0, 1_000), "promise": "harmless"}
 
 
-# --- messages changed on their way ------------------------------------------------------------------------------------
-
-
-def _altering(change: Callable[[Injection, bytes], bytes | None]) -> Callable[[Injection], Steps]:
-    """Packets of its actors are changed, each with the probability `amount`; None swallows one."""
+def _tampering(tamper: Callable[[Injection, Packet], Sequence[Packet]]) -> Make:
+    """Every packet passes through `tamper`."""
 
     def steps(it: Injection) -> Steps:
-        senders = {process.id: process for process in it.targets}
-
-        def tamper(packet: Packet) -> Sequence[Packet]:
-            content = packet.payload or packet.wire  # nothing, where another has cut it short
-            if packet.sender not in senders or not content or it.stream.random() >= it.amount:
-                return (packet,)
-            changed = change(it, content)
-            if changed == content:
-                return (packet,)
-            it.reached(senders[packet.sender])
-            field = "wire" if packet.payload is None else "payload"
-            return () if changed is None else (msgspec.structs.replace(packet, **{field: changed}),)
-
-        it.world.router.tampers.append(tamper)
+        own = functools.partial(tamper, it)
+        it.world.router.tampers.append(own)
         yield END
-        it.world.router.tampers.remove(tamper)
+        it.world.router.tampers.remove(own)
 
     return steps
+
+
+def _altering(change: Callable[[Injection, bytes], bytes | None]) -> Make:
+    """Packets of its actors are changed, each with the probability `amount`; None swallows one."""
+
+    def tamper(it: Injection, packet: Packet) -> Sequence[Packet]:
+        content = packet.payload or packet.wire  # nothing, where another has cut it short
+        senders = [process for process in it.targets if process.id == packet.sender]
+        if not senders or not content or it.stream.random() >= it.amount:
+            return (packet,)
+        changed = change(it, content)
+        if changed == content:
+            return (packet,)
+        it.reached(senders[0])
+        field = "wire" if packet.payload is None else "payload"
+        return () if changed is None else (msgspec.structs.replace(packet, **{field: changed}),)
+
+    return _tampering(tamper)
 
 
 def _flipped(it: Injection, content: bytes) -> bytes:
@@ -62,32 +66,23 @@ def _flipped(it: Injection, content: bytes) -> bytes:
     return content[:place] + bytes((content[place] ^ bit,)) + content[place + 1 :]
 
 
-TAMPERING.add(
-    "swallow", "its messages are acknowledged and lost", _ACTORS, _altering(lambda it, content: None), **_SOME
-)
+def _relay(it: Injection, packet: Packet) -> Sequence[Packet]:
+    if packet.payload is None or not isinstance(body_of(packet.payload), m.Invitation):
+        return (packet,)
+    it.reached(it.world.trainer)
+    others = [client.id for client in it.world.clients if client.id != packet.to.id]
+    return packet, *(msgspec.structs.replace(packet, to=Address(Channel.CLIENT, one)) for one in others)
+
+
+TAMPERING.add("swallow", "its messages are acknowledged and lost", _ACTORS, _altering(lambda it, content: None),
+              **_SOME)  # fmt: skip
 TAMPERING.add("flip-bits", "its messages are damaged", _ACTORS, _altering(_flipped), **_SOME)
 TAMPERING.add("truncate", "its messages are cut short", _ACTORS,
               _altering(lambda it, content: content[: it.stream.randrange(len(content))]), **_SOME)  # fmt: skip
-
-
-@TAMPERING.kind("relay", "invitations reach everybody", ("broker",), early=True, promise="harmless")
-def _relay(it: Injection) -> Steps:
-    def relay(packet: Packet) -> Sequence[Packet]:
-        if packet.payload is None or not isinstance(body_of(packet.payload), m.Invitation):
-            return (packet,)
-        it.reached(it.world.trainer)
-        others = [client.id for client in it.world.clients if client.id != packet.to.id]
-        return packet, *(msgspec.structs.replace(packet, to=Address(Channel.CLIENT, one)) for one in others)
-
-    it.world.router.tampers.append(relay)
-    yield END
-    it.world.router.tampers.remove(relay)
-
-
-# --- messages injected ------------------------------------------------------------------------------------------------
+TAMPERING.add("relay", "invitations reach everybody", ("broker",), _tampering(_relay), early=True, promise="harmless")
 
 Draw = Callable[[], Packet | None]
-"""A message to send; None where there is nothing yet that is of use."""
+"""A message to send; None where nothing of use has passed yet."""
 
 
 def _injecting(it: Injection, draw: Draw, later_ms: Sequence[int] = ()) -> Steps:
@@ -133,14 +128,9 @@ def _drawn(it: Injection, change: Callable[[Packet], Packet | None] = lambda pac
     return draw
 
 
-@TAMPERING.kind("replay", "its messages are repeated later", _ALL, **_MANY)
-def _replay(it: Injection) -> Steps:
-    return _injecting(it, _drawn(it))
-
-
-@TAMPERING.kind("replay-elsewhere", "its messages are repeated rounds and epochs later", _ALL, **_MANY)
-def _replay_elsewhere(it: Injection) -> Steps:
-    return _injecting(it, _drawn(it), LATER_MS)
+TAMPERING.add("replay", "its messages are repeated later", _ALL, lambda it: _injecting(it, _drawn(it)), **_MANY)
+TAMPERING.add("replay-elsewhere", "its messages are repeated rounds and epochs later", _ALL,
+              lambda it: _injecting(it, _drawn(it), LATER_MS), **_MANY)  # fmt: skip
 
 
 class _ForgedMessages:
@@ -162,8 +152,15 @@ class _ForgedMessages:
         payload = self._stream.choice(asked).payload or b""
         body = body_of(payload)
         assert isinstance(body, m.Announcement), "it was chosen so"
-        words = self._word if body.terms.is_summed and self._stream.random() < 0.5 else self._sealed
-        return words(announcement_hash(payload), body)
+        hashed = announcement_hash(payload)
+        if not body.terms.is_summed or self._stream.random() >= 0.5:
+            return self._sealed(hashed, body)
+        computes = self._actors.computes  # what one of them would send of the round, or what closes it
+        sent = messages_of_nodes(body.round_id, hashed, computes, self._actors.clients)
+        close = m.Close(body.round_id, hashed)
+        sent += [(body.trainer, Address(Channel.COMPUTE, one), close) for one in computes]
+        sender, to, message = self._stream.choice(sent)
+        return Packet(sender, to, body.round_id, self._signed(message))
 
     def _change(self, passed: Packet) -> Packet | None:
         payload = passed.payload or b""
@@ -175,14 +172,6 @@ class _ForgedMessages:
             return Packet(passed.to.id, Address(Channel.CLIENT, passed.sender), body.round_id, encode(receipt))
         made = self._forger.forge(payload) if self._stream.random() < 0.5 else self._resigned(payload, body)
         return msgspec.structs.replace(passed, payload=made)
-
-    def _word(self, hashed: bytes, body: m.Announcement) -> Packet:
-        """What a Compute node of the round would say, or what closes it."""
-        words = words_of_nodes(body.round_id, hashed, self._actors.computes, self._actors.clients)
-        close = m.Close(body.round_id, hashed)
-        words += [(body.trainer, Address(Channel.COMPUTE, one), close) for one in self._actors.computes]
-        sender, to, word = self._stream.choice(words)
-        return Packet(sender, to, body.round_id, self._signed(word))
 
     def _sealed(self, hashed: bytes, asked: m.Announcement) -> Packet | None:
         """What a client or a Compute node would seal to the trainer; with the certificate of a client."""

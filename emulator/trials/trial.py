@@ -8,19 +8,24 @@ completes. If too few clients have a session in it, it may fail, and the next on
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
+from dca_proto.protocol.actor import ActorRound, Table
+from dca_proto.protocol.client import round as client_round
 from dca_proto.protocol.client.actor import Client
+from dca_proto.protocol.compute import round as compute_round
 from dca_proto.protocol.facts import RoundCompleted
 from dca_proto.protocol.lists import TOO_FEW
 from dca_proto.protocol.params import Timing
+from dca_proto.protocol.trainer import round as trainer_round
 from dca_proto.protocol.trainer.actor import Trainer
 from emulator.trials.checkers import checkers_of
 from emulator.trials.checkers.base import Checker
 from emulator.trials.checkers.view import Transcript, neighbour
 from emulator.trials.outcome import Outcome, outcome_of
 from emulator.trials.scenario import Scenario
-from emulator.trials.transitions import noted
 from emulator.trials.world import TrialWorld
 
 COMPARED = frozenset({5, 9})
@@ -32,6 +37,21 @@ FURTHER_COLLECT_MS, FURTHER_COMMIT_MS = 400_000, 120_000
 
 If a second process ran a copy of a Compute node, the trial waits for that interval first. Until then the last key that
 the copy published counts as the node's, and no process holds its secret."""
+_ROUNDS: dict[str, type[ActorRound[Any]]] = {
+    "client": client_round.Round,
+    "compute": compute_round.Round,
+    "trainer": trainer_round.Round,
+}
+_TABLES: dict[str, Table] = {role: kind.table for role, kind in _ROUNDS.items()}
+TRANSITIONS = tuple(
+    f"{role}: {phase}, {event}"
+    for role, table in _TABLES.items()
+    for phase, event in table
+    if event != compute_round.COMMIT
+)
+"""The entries of the actors' tables: who, in which phase, at which event, such as "client: sent, receipt".
+
+The deadline of Compute nodes is left out: a node that is late then aborts, which is an entry of its own."""
 Checkers = Callable[[TrialWorld], Sequence[Checker]]
 Make = Callable[[type], type]
 
@@ -82,7 +102,7 @@ def run_trial(
         faulty: role -> a function from its production class to a faulty one, to show that a checker notices the fault.
     """
     began_s = time.perf_counter()
-    with noted() as taken:
+    with _noted_transitions() as taken:
         world = TrialWorld(scenario, faulty)
         checks = list(checkers(world))
         world.simulator.observers += checks
@@ -109,7 +129,8 @@ def begin(world: TrialWorld) -> None:
     for injection in world.injections:
         injection.arm()
     for index in range(rounds.count):
-        simulator.at(simulator.start_ms + rounds.asked_ms(index), world.ask_next)
+        at_ms = simulator.start_ms + rounds.asked_ms(index)
+        simulator.at(at_ms, lambda: world.ask(world.actors.batch(len(world.rounds))))
 
 
 def _wait_for_ends(world: TrialWorld) -> list[str]:
@@ -136,7 +157,7 @@ def _further_round(world: TrialWorld) -> str:
         return f"not due: {able} honest clients have budget left, too few for the limits of the scenario"
     if not _has_budget(world, world.trainer.actor, simulator.now_ms):
         return "not due: the trainer's account is used up"
-    if not world.twinned.isdisjoint(world.actors.computes):
+    if not world.duplicated.isdisjoint(world.actors.computes):
         simulator.run(simulator.now_ms + world.actors.timing.epoch_publish_ms)
         up = [process for process in world.clients if process.is_up]
     request = world.actors.request(
@@ -173,3 +194,40 @@ def _are_enough(scenario: Scenario, able: int, tolerated: int) -> bool:
     honest_min = max(limits.honest_min, limits.floor_honest_min)
     fewest, colluders = able - tolerated + limits.colluders_min, limits.colluders_min
     return tolerated >= colluders and fewest - 1 - colluders >= honest_min and fewest >= clients_min
+
+
+class _NotingTable(dict[tuple[str, str], str]):
+    """A table that notes which of its entries are looked up."""
+
+    def __init__(self, role: str, taken: set[str]) -> None:
+        super().__init__(_TABLES[role])
+        self._role = role
+        self._taken = taken
+
+    def get(self, entry: tuple[str, str], default: str | None = None) -> str | None:  # type: ignore[override]
+        if super().__contains__(entry):
+            self._note(entry)
+        return super().get(entry, default)
+
+    def __contains__(self, entry: object) -> bool:
+        """Whether a phase takes an event: of a timer or a question, which leave a phase as it is, that is all."""
+        there = super().__contains__(entry)
+        if there and isinstance(entry, tuple) and self[entry] == entry[0]:
+            self._note(entry)
+        return there
+
+    def _note(self, entry: tuple[str, str]) -> None:
+        self._taken.add(f"{self._role}: {entry[0]}, {entry[1]}")
+
+
+@contextmanager
+def _noted_transitions() -> Iterator[set[str]]:
+    """The entries that all actors of this process take meanwhile."""
+    taken: set[str] = set()
+    for role, kind in _ROUNDS.items():
+        kind.table = _NotingTable(role, taken)
+    try:
+        yield taken
+    finally:
+        for role, kind in _ROUNDS.items():
+            kind.table = _TABLES[role]

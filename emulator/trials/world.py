@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -10,32 +11,61 @@ import msgspec
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.errors import UsageError
 from dca_proto.protocol.actor import NEW
-from dca_proto.protocol.client.actor import Client
 from dca_proto.protocol.compute import round as node_round
-from dca_proto.protocol.compute.actor import ComputeNode
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.facts import Announced, Closed, LedgerReused, RoundCompleted, RoundFailed
 from dca_proto.protocol.records import decoded
 from dca_proto.protocol.trainer import round as trainer_round
 from dca_proto.protocol.trainer.actor import Trainer
 from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.protocol.wire.topics import topic_of
+from dca_proto.runtime.parts import split
+from emulator.sim.broker import Broker, BrokerOptions
 from emulator.sim.events import Observer, Refused
-from emulator.sim.link import LinkOptions
-from emulator.sim.packet import Packet
+from emulator.sim.lane import Packet, Uplink
 from emulator.sim.process import Process
 from emulator.sim.simulator import Simulator
 from emulator.sim.world import World
-from emulator.trials.fault import FaultOutcome, Injection
+from emulator.trials.fault import DOWN, FaultOutcome, Injection, phase_at
 from emulator.trials.faults import FAULTS
 from emulator.trials.federation import TrialFederation
 from emulator.trials.hostile import HOSTILE
-from emulator.trials.router import Router
 from emulator.trials.scenario import Scenario
 
-FACTS_KEPT = 1_000
+FACTS_KEPT, PACKETS_KEPT = 1_000, 400
 OWNER_WAITS_MS = 500
-DOWN = "down"
 _ENDED = (*trainer_round.ENDED, trainer_round.CLOSED)
+Tamper = Callable[[Packet], Sequence[Packet]]
+"""What becomes of a packet: itself, nothing, several, others."""
+
+
+class Router(Broker):
+    """The broker of a trial: honest until a fault or an adversary adds to `tampers`, which every packet passes.
+
+    Attributes:
+        passed: the last whole messages.
+    """
+
+    def __init__(self, simulator: Simulator, options: BrokerOptions) -> None:
+        super().__init__(simulator, options)
+        self.passed: deque[Packet] = deque(maxlen=PACKETS_KEPT)
+        self.tampers: list[Tamper] = []
+
+    def take(self, uplink: Uplink, packet: Packet) -> None:
+        """A packet arrives, and is passed on as the tampers have it."""
+        if packet.payload is not None:
+            self.passed.append(packet)
+        packets: Sequence[Packet] = (packet,)
+        for tamper in self.tampers:
+            packets = [changed for one in packets for changed in tamper(one)]
+        for changed in packets:
+            super().take(uplink, changed)
+
+    def inject_message(self, packet: Packet) -> None:
+        """Send a whole message that no actor has sent, under any name."""
+        topic = topic_of(self._simulator.federation, packet.to, packet.sender)
+        for wire in split(packet.payload or b"", self.options.part_bytes_max):
+            self.inject(topic, wire)
 
 
 class RoundLog(msgspec.Struct, kw_only=True):
@@ -64,7 +94,7 @@ class RoundLog(msgspec.Struct, kw_only=True):
 
 
 class TrialWorld(World, Observer):
-    """A trial's federation, running; and whoever owns the trainer and the clients, who does what an owner does.
+    """A trial's federation, running, and the owner of the trainer and the clients, who asks for rounds.
 
     Args:
         scenario: of what. faulty: as of `TrialFederation`.
@@ -75,10 +105,10 @@ class TrialWorld(World, Observer):
         hostile: ids of clients, Compute nodes and trainers that do not keep to the protocol, ever.
         strangers: ids of clients that were never enrolled. enrolled: ids of those that were.
         altering: ids of Compute nodes that may spoil a result's value, as documented.
-        twinned: ids that a second process with a copy of the disk used, too, and Compute nodes whose store was replaced
-            by an old copy: what that may break is documented.
+        duplicated: ids that a second process with a copy of the disk used, too, and Compute nodes whose store was
+            replaced by an old copy: what that may break is documented.
         restored: ids of clients whose store was replaced by an old copy.
-        warned_old: ids of clients that were warned that their ledger is an old copy.
+        reused: ids of clients that have reported that their ledger is an old copy.
         killed_ms: id -> when it was last killed. injections: the faults, in the scenario's order.
     """
 
@@ -100,23 +130,33 @@ class TrialWorld(World, Observer):
         self.router = simulator.broker = Router(simulator, scenario.broker)
         self.rounds: list[RoundLog] = []
         self.further: RoundLog | None = None
-        self.twinned: set[bytes] = set()
+        self.duplicated: set[bytes] = set()
         self.restored: set[bytes] = set()
-        self.warned_old: set[bytes] = set()
+        self.reused: set[bytes] = set()
         self.killed_ms: dict[bytes, int] = {}
         super().__init__(actors, simulator)
         self._numbers = {client: index for index, client in enumerate(actors.clients)}
         self.enrolled = frozenset(actors.clients)
-        self.hostile = self._hostile()
-        self.altering = self._hostile("value").intersection(actors.computes)
+        known = [(one, HOSTILE[one.kind]) for one in scenario.adversaries if not HOSTILE[one.kind].is_stranger]
+        of_kind = [(process.id, kind) for one, kind in known for process in self.processes_of(one.actor)]
+        self.hostile = frozenset(actor for actor, _ in of_kind)
+        altering = {actor for actor, kind in of_kind if "value" in kind.spoils}
+        self.altering = frozenset(altering.intersection(actors.computes))
         simulator.observers.append(self)
-        self.strangers = frozenset(process.id for process in self._let_in())
+        strangers: list[Process] = []
+        for one in scenario.adversaries:
+            if HOSTILE[one.kind].is_stranger:
+                build = functools.partial(actors.stranger, len(strangers), one.amount)
+                strangers.append(simulator.add(Channel.CLIENT, build))
+            elif one.kind == "copier":
+                self.router.tampers.append(functools.partial(self._copy, self.processes_of(one.actor)[0].id))
+        self.strangers = frozenset(process.id for process in strangers)
         self.injections = [
             Injection(self, FAULTS[fault.kind], fault, number) for number, fault in enumerate(scenario.faults)
         ]
 
     def client_number(self, actor_id: bytes) -> int:
-        """A client's number in the scenario. Raises `KeyError` for anybody else."""
+        """A client's number in the scenario. Raises `KeyError` for any other actor."""
         return self._numbers[actor_id]
 
     @property
@@ -126,30 +166,12 @@ class TrialWorld(World, Observer):
 
     def spoils(self) -> frozenset[str]:
         """What the scenario's adversaries may spoil, as documented: of `value`, `round`, `consent`."""
-        spoiled: frozenset[str] = frozenset()
-        return spoiled.union(*(HOSTILE[one.kind].spoils for one in self.scenario.adversaries))
+        return frozenset[str]().union(*(HOSTILE[one.kind].spoils for one in self.scenario.adversaries))
 
     @property
     def has_batches(self) -> bool:
         """Whether a round asks some clients alone."""
         return bool(self.scenario.rounds.batch)
-
-    def _hostile(self, spoiling: str = "") -> frozenset[bytes]:
-        """Ids of adversaries, all of them or those that may spoil something."""
-        kinds = [(one.actor, HOSTILE[one.kind]) for one in self.scenario.adversaries]
-        names = [actor for actor, kind in kinds if not kind.is_stranger and {spoiling} - {""} <= kind.spoils]
-        return frozenset(process.id for actor in names for process in self.processes_of(actor))
-
-    def _let_in(self) -> list[Process]:
-        """Strangers start beside the population; copiers have the broker's help."""
-        strangers: list[Process] = []
-        for one in self.scenario.adversaries:
-            if HOSTILE[one.kind].is_stranger:
-                build = functools.partial(self.actors.stranger, len(strangers), one.amount)
-                strangers.append(self.simulator.add(Channel.CLIENT, build))
-            elif one.kind == "copier":
-                self.router.tampers.append(functools.partial(self._copy, self.processes_of(one.actor)[0].id))
-        return strangers
 
     def _copy(self, copier: bytes, packet: Packet) -> Sequence[Packet]:
         """Every contribution, release or report of others comes once more, as the copier's own."""
@@ -157,8 +179,6 @@ class TrialWorld(World, Observer):
         if packet.to.channel is not copied or packet.sender not in self._numbers or packet.sender == copier:
             return (packet,)
         return packet, msgspec.structs.replace(packet, sender=copier)
-
-    # --- who and in what state -------------------------------------------------------------------------------------
 
     def processes_of(self, actor: str) -> list[Process]:
         """The processes that a scenario's name means."""
@@ -177,10 +197,6 @@ class TrialWorld(World, Observer):
                 return f"{role} {processes.index(process)}"
         return process.name
 
-    def phase_of(self, process: Process | None) -> str:
-        """The phase at an actor of the newest round that was asked for; empty without one."""
-        return phase_at(process, self.rounds[-1].id) if process is not None and self.rounds else ""
-
     def tardiness_ms(self, process: Process) -> int:
         """By how much a process may be late, for it is slow (over ten batches and their writes) or its clock jumps."""
         own = [one for one in self.injections if process in self.processes_of(one.fault.actor)]
@@ -190,25 +206,17 @@ class TrialWorld(World, Observer):
         """Where a round has not ended, and in which phase it is: at the trainer and at honest Compute nodes."""
         where = []
         phase = phase_at(self.trainer, log.id)
-        if log.ended is None and not log.refused and not (phase in _ENDED and self._has_stored_its_end(log)):
-            where.append(f"the trainer is {phase}")
+        if log.ended is None and not log.refused:
+            # A durable end counts, though it was not reported; one that a slow trainer still writes does not.
+            table, kind = trainer_round.ROUNDS, trainer_round.StoredRound
+            stored = self.trainer.disk.records.get((table, log.id))
+            if phase not in _ENDED or stored is None or decoded(table, stored, kind).phase not in _ENDED:
+                where.append(f"the trainer is {phase}")
         for number, process in enumerate(self.computes):
             phase = phase_at(process, log.id)
             if process.id not in self.hostile and phase in (*node_round.OPEN, DOWN):
                 where.append(f"compute {number} is {phase}")
         return where
-
-    def _has_stored_its_end(self, log: RoundLog) -> bool:
-        """Whether an end that nobody has heard of is durable, and not still being written by a slow trainer."""
-        table, kind = trainer_round.ROUNDS, trainer_round.StoredRound
-        stored = self.trainer.disk.records.get((table, log.id))
-        return stored is not None and decoded(table, stored, kind).phase in _ENDED
-
-    # --- the owner ---------------------------------------------------------------------------------------------------
-
-    def ask_next(self) -> None:
-        """Ask for the next round of the scenario."""
-        self.ask(self.actors.batch(len(self.rounds)))
 
     def ask(self, request: OpenRound) -> RoundLog:
         """Ask the trainer for a round, now or as soon as it runs."""
@@ -237,27 +245,22 @@ class TrialWorld(World, Observer):
         return [log for log in waiting if phase_at(self.trainer, log.id) == NEW]
 
     def on_fact(self, process: Process, fact: object) -> None:
-        match fact:
-            case Refused() if process is self.trainer:
-                for log in self._unknown()[:1]:  # a slow trainer says so later
-                    log.refused = fact.text
-            case LedgerReused():
-                self.warned_old.add(process.id)
-            case Announced() | Closed() | RoundCompleted() | RoundFailed():
-                for log in [log for log in self.rounds if log.id == fact.round_id]:
-                    self._note(log, fact)
-
-    def _note(self, log: RoundLog, fact: Announced | Closed | RoundCompleted | RoundFailed) -> None:
         now_ms = self.simulator.now_ms
         match fact:
-            case Announced():
-                log.announced_ms = now_ms
-            case Closed():
-                log.closed_ms = now_ms
-            case _ if log.ended is None:
-                log.ended_ms, log.ended = now_ms, fact
-                trainer = self.trainer.actor
-                log.contributors = trainer.contributors(log.id) if isinstance(trainer, Trainer) else ()
+            case Refused() if process is self.trainer:
+                for log in self._unknown()[:1]:  # a slow trainer refuses later
+                    log.refused = fact.text
+            case LedgerReused():
+                self.reused.add(process.id)
+            case Announced() | Closed() | RoundCompleted() | RoundFailed():
+                for log in [log for log in self.rounds if log.id == fact.round_id]:
+                    if isinstance(fact, Announced):
+                        log.announced_ms = now_ms
+                    elif isinstance(fact, Closed):
+                        log.closed_ms = now_ms
+                    elif log.ended is None:
+                        log.ended_ms, log.ended, trainer = now_ms, fact, self.trainer.actor
+                        log.contributors = trainer.contributors(log.id) if isinstance(trainer, Trainer) else ()
 
     def on_kill(self, process: Process) -> None:
         self.killed_ms[process.id] = self.simulator.now_ms
@@ -266,47 +269,41 @@ class TrialWorld(World, Observer):
         if process is self.trainer:
             self.simulator.after(OWNER_WAITS_MS, self._ask_again)
 
-    # --- faults ----------------------------------------------------------------------------------------------------
-
-    def add_twin(self, original: Process) -> Process:
-        """A second process with a copy of the original's disk, as of now. It waits for its connection."""
+    def duplicate(self, original: Process) -> Process:
+        """Start a second process with a copy of the original's disk, as of now. It waits for its connection."""
         is_client = original.role is Channel.CLIENT
         index = (self.clients if is_client else self.computes).index(original)
         build = functools.partial(self.actors.client if is_client else self.actors.compute, index)
-        self.twinned.add(original.id)
+        self.duplicated.add(original.id)
         return self.simulator.add(original.role, build, link=self.scenario.network, disk=original.disk.copy())
 
     def mend(self) -> None:
-        """Everything that was broken works again; whoever was warned that its ledger is old starts anew."""
+        """Everything that was broken works again; clients whose ledger is an old copy start anew.
+
+        Links lose nothing any more, and delay by a second at most.
+        """
         for injection in self.injections:
             injection.stop()
         self.router.tampers.clear()
+        options = self.scenario.network
+        slow = {name: min(getattr(options, name), 1_000.0) for name in ("delay_ms", "jitter_ms", "reorder_ms")}
         for process in self.simulator.machines:
             process.kill_points = None
-            process.link.options = _quiet(self.scenario.network)
-        self.actors.is_redeemed = True
+            process.link.options = msgspec.structs.replace(options, bandwidth_bytes_s=0.0, loss=0.0, **slow)
+        self.actors.is_healed = True
         for process in list(self.simulator.processes.values()):
-            self._mend_one(process)
-
-    def _mend_one(self, process: Process) -> None:
-        is_hostile = process.id in self.hostile
-        if process.id in self.strangers or (is_hostile and process.role is Channel.CLIENT):
-            process.kill("removed")
-        elif process.id in self.twinned | self.restored and process.role is Channel.CLIENT:
-            process.kill("to be enrolled anew")
-        elif is_hostile:
-            process.kill("to keep to the protocol")
-            if process.role is Channel.COMPUTE:
-                _forget_open_rounds(process)
-            process.restart()
-        elif not process.is_up or process.id in self.warned_old:
-            process.restart()
-
-
-def _quiet(options: LinkOptions) -> LinkOptions:
-    """The link of a scenario without loss, and with no more than a second on the way: when all is mended."""
-    slow = {name: min(getattr(options, name), 1_000.0) for name in ("delay_ms", "jitter_ms", "reorder_ms")}
-    return msgspec.structs.replace(options, bandwidth_bytes_s=0.0, loss=0.0, **slow)
+            is_hostile, is_client = process.id in self.hostile, process.role is Channel.CLIENT
+            if process.id in self.strangers or (is_hostile and is_client):
+                process.kill("removed")
+            elif is_client and process.id in self.duplicated | self.restored:
+                process.kill("to be enrolled anew")
+            elif is_hostile:
+                process.kill("to keep to the protocol")
+                if process.role is Channel.COMPUTE:
+                    _forget_open_rounds(process)
+                process.restart()
+            elif not process.is_up or process.id in self.reused:
+                process.restart()
 
 
 def _forget_open_rounds(node: Process) -> None:
@@ -318,12 +315,3 @@ def _forget_open_rounds(node: Process) -> None:
     for name, key in list(records):
         if name in of_rounds and key[:ID_BYTES] in lost:
             del records[name, key]
-
-
-def phase_at(process: Process, round_id: bytes) -> str:
-    """The phase of a round at an actor, or `DOWN`."""
-    actor = process.actor
-    if actor is None:
-        return DOWN
-    assert isinstance(actor, Client | ComputeNode | Trainer), "every actor has a role"
-    return actor.phase(round_id)

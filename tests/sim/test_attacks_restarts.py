@@ -84,7 +84,7 @@ def test_attack_28_two_processes_with_one_identity(actor: str, at_ms: int) -> No
     twin = Fault(kind="twin", actor=actor, at_ms=at_ms)
     world, outcome = held(small(twin, clients=5, computes=2, count=2, every_ms=3_000))
     assert world.faults[0].reached
-    assert len(world.twinned) == 1
+    assert len(world.duplicated) == 1
     assert results(outcome) == ["completed", "completed"]
     assert contributors(world) in (4, 5), "without a client's contribution, or with one"
 

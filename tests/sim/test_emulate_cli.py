@@ -20,7 +20,7 @@ from dca_proto import cli
 from emulator.trials import command, trial
 from emulator.trials.faults import FAULTS
 from emulator.trials.hostile import HOSTILE
-from emulator.trials.scenario_file import from_plain, load_scenario
+from emulator.trials.scenario_file import example_toml, from_plain, load_scenario
 from emulator.trials.sweep import sweep
 
 Run = Callable[..., tuple[int, str, str]]
@@ -151,7 +151,12 @@ def test_a_broken_invariant_is_told_shrunk_and_saved(run: Run, broken: None, tmp
     code, _, _ = run("run", "failed-4.toml", "--shrink-seconds", "0", "--json", "again.json")
     again = json.loads((tmp_path / "again.json").read_text(encoding="utf-8"))
     assert code == 4, "what was saved fails as well"
-    assert [one["number"] for one in again["invariants"] if not one["ok"]] == [3], "in the same way"
+    (found,) = [one for one in again["invariants"] if not one["ok"]]
+    assert found["number"] == 3, "in the same way"
+    assert found["detail"] in " ".join(told.split())
+    assert all(fact in told for fact in found["facts"][-12:]), "the facts before the break are those of the shrunk run"
+    (first,) = [one for one in result["invariants"] if not one["ok"]]
+    assert not any(fact in told for fact in first["facts"][-12:])
 
 
 def test_sweep_prints_coverage_and_writes_figures(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -227,9 +232,7 @@ def test_help_ends_with_examples(run: Run, name: str) -> None:
 
 
 def test_the_example_is_valid_toml_by_itself() -> None:
-    from emulator.trials.example import example
-
-    assert from_plain(tomllib.loads(example())).faults
+    assert from_plain(tomllib.loads(example_toml())).faults
 
 
 def test_trials_need_no_scipy() -> None:

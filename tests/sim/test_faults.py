@@ -146,7 +146,7 @@ def test_each_kind_happens_bites_and_is_undone(kind: str) -> None:
     assert BITES[kind][1](world), (results(outcome), outcome.ended.rounds)
     if FAULTS[kind].heals:
         assert record.until_ms is None or record.until_ms < healed_ms(world), "over by itself"
-    gone = world.twinned | world.restored | world.strangers
+    gone = world.duplicated | world.restored | world.strangers
     assert all(one.is_up for one in world.simulator.processes.values() if one.id not in gone)
     assert not any(one.disk.is_full or one.link.is_cut for one in world.simulator.machines)
     assert all(one.options == usual_options(one.role) for one in world.simulator.machines)

@@ -15,8 +15,8 @@ import pytest
 from dca_proto.protocol.effects import Address, Channel
 from emulator.engine import WorkerDiedError
 from emulator.sim.broker import BrokerOptions
+from emulator.sim.lane import Packet
 from emulator.sim.lockstep import PartitionLink
-from emulator.sim.packet import Packet
 from emulator.sim.simulator import Simulator
 from emulator.sim.team import Team, run_together
 

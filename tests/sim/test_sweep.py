@@ -13,8 +13,7 @@ from emulator.trials.outcome import LIVENESS
 from emulator.trials.scenario import EPOCH_MS_MIN, Adversary, Fault, Population, Rounds, Scenario
 from emulator.trials.shrink import shrink
 from emulator.trials.sweep import COMPARE_EVERY, Sweep, sweep, trial_of
-from emulator.trials.transitions import TRANSITIONS
-from emulator.trials.trial import examine
+from emulator.trials.trial import TRANSITIONS, examine
 
 FAULTS = tuple(Fault(kind="crash", actor=f"client {number}", at_ms=number) for number in range(6))
 FULL = Scenario(

@@ -1,57 +1,50 @@
-"""The eleven invariants of the protocol, each as an observer of a running trial.
+"""The eleven invariants of the protocol, each an observer of a running trial.
 
-base        what all checkers are        witness     what all need, decoded once; pairs     keys, worked out again
-releases    1 one partial sum, one release or report of a client; 2 over one set of enough enrolled clients
+base        the log of a run, decoded once for all checkers; what a checker is
+recording   what clients draw, and what its key depends on
+releases    1 one partial sum, one release or report of a client; 2 over one set of enough enrolled clients; 8 kills
 sums        3 the exact ring sum         budget      4 charges
-view        5 independent of the data    inputs      6 hostile input, and secrets in facts
-endings     7 every round ends           kills       8 kills lose and double nothing
-repetition  9 the same seed, the same run
-noise       10 enough noise                completion  11 a round within the promise completes
+view        5 independent of the data; 9 the same seed, the same run
+inputs      6 hostile input, and secrets in facts
+endings     7 every round ends; 11 a round within the promise completes
+noise       10 enough noise
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from emulator.trials.checkers.base import Checker
+from emulator.trials.checkers.base import Checker, RunLog
 from emulator.trials.checkers.budget import Budget
-from emulator.trials.checkers.completion import Completion
-from emulator.trials.checkers.endings import Endings
+from emulator.trials.checkers.endings import Completion, Endings
 from emulator.trials.checkers.inputs import Inputs
-from emulator.trials.checkers.kills import Kills
 from emulator.trials.checkers.noise import Noise
-from emulator.trials.checkers.releases import EnoughContributors, OneRelease
+from emulator.trials.checkers.releases import EnoughContributors, Kills, OneRelease
 from emulator.trials.checkers.sums import ExactSum
 from emulator.trials.checkers.view import Repetition, Transcript, View
-from emulator.trials.checkers.witness import Witness
-
-if TYPE_CHECKING:
-    from emulator.trials.world import TrialWorld
+from emulator.trials.world import TrialWorld
 
 
 def checkers_of(
     world: TrialWorld, *, neighbour: tuple[Transcript, bytes] | None = None, digest: str | None = None
 ) -> list[Checker]:
-    """All eleven for one trial; to be made before anything is asked for. The first looks at draws before they are used.
+    """All eleven for one trial, in the order of their numbers; to be made before any round is requested.
 
     Args:
-        neighbour: of the run of the same seed on neighbouring data, and the id of whose data they are.
+        neighbour: of the run of the same seed on neighbouring data, and the id of the client whose data differ.
         digest: of another run of the same scenario.
     """
-    witness = Witness(world)
-    world.simulator.observers.append(witness)  # before those that ask it
-    exact_sum = ExactSum(world, witness)
-    witness.checkers = [
-        Noise(world, witness, exact_sum.recording),
-        OneRelease(world, witness),
-        EnoughContributors(world, witness),
-        exact_sum,
-        Budget(world, witness),
-        View(world, witness, neighbour),
-        Inputs(world, witness),
-        Endings(world, witness),
-        Kills(world, witness),
-        Repetition(world, witness, digest),
-        Completion(world, witness),
+    log = RunLog(world)
+    world.simulator.observers.append(log)  # before the checkers, which read it
+    log.checkers = [
+        OneRelease(world, log),
+        EnoughContributors(world, log),
+        ExactSum(world, log),
+        Budget(world, log),
+        View(world, log, neighbour),
+        Inputs(world, log),
+        Endings(world, log),
+        Kills(world, log),
+        Repetition(world, log, digest),
+        Noise(world, log),
+        Completion(world, log),
     ]
-    return witness.checkers
+    return log.checkers

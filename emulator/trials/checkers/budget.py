@@ -1,12 +1,12 @@
 """Invariant 4: what is spent is durable before anything leaves, stays within the budget, and comes back only once.
 
 A charge is of the announced price: μ, or ε of a report that is ε-private (δ = 0). It pays for one contribution, which
-never changes and has a number, which no Compute node takes twice or forgets. Only a client that is asked pays. What
-comes back has the signed aborts of all M Compute nodes behind it, each of which is durable at its node. What charges
-come to together, a ledger says as `emulator.reference` does.
+never changes and has a number, which no Compute node takes twice or forgets. Only a client that is asked pays. A charge
+comes back against the signed aborts of all M Compute nodes, each of which is durable at its node. A ledger adds its
+charges up to what `emulator.reference` gives.
 
-A client whose store was replaced by an old copy spends no number twice in released sums. A node that remembers tells
-it, and then it takes part in no further round until it starts anew.
+A client whose store was replaced by an old copy spends no number twice in released sums. A node that remembers the
+number says so, and then the client takes part in no further round until it starts anew.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from math import isclose, sqrt
-from typing import TYPE_CHECKING
 
 from dca_proto.errors import PeerError
 from dca_proto.privacy.mechanism import PURE_MECHANISMS
@@ -38,12 +37,9 @@ from dca_proto.protocol.wire.messages import Abort, Announcement, ChargeReused, 
 from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW
 from emulator import reference
 from emulator.sim.process import Process
-from emulator.trials.checkers.base import Checker, about
-from emulator.trials.checkers.witness import Entry, Of, Release, Witness
+from emulator.trials.checkers.base import Checker, Entry, Key, Release, RunLog, about
+from emulator.trials.world import TrialWorld
 from emulator.wire import Asked, body_of
-
-if TYPE_CHECKING:
-    from emulator.trials.world import TrialWorld
 
 _DAY_MS = 86_400_000
 _ROUNDING = 1e-9
@@ -54,19 +50,17 @@ class Budget(Checker):
 
     number, name = 4, "budget"
 
-    def __init__(self, world: TrialWorld, witness: Witness) -> None:
-        super().__init__(world, witness)
+    def __init__(self, world: TrialWorld, log: RunLog) -> None:
+        super().__init__(world, log)
         self._charges: defaultdict[bytes, dict[bytes, Charge]] = defaultdict(dict)
-        self._made: dict[Of, Outbound] = {}
-        self._numbers: defaultdict[Of, set[int]] = defaultdict(set)  # by node and client
+        self._made: dict[Key, Outbound] = {}
+        self._numbers: defaultdict[Key, set[int]] = defaultdict(set)  # by node and client
         self._aborts: defaultdict[tuple[bytes, bytes], set[bytes]] = defaultdict(set)  # by receiver and announcement
         self._genuine: dict[bytes, bool] = {}  # by payload
-        self._paid: defaultdict[Of, set[int]] = defaultdict(set)  # by client and round, ever
+        self._paid: defaultdict[Key, set[int]] = defaultdict(set)  # by client and round, ever
         self._spent: dict[tuple[bytes, int], bytes] = {}  # round, by client and charge number in a released sum
-        self._to_tell: set[bytes] = set()  # clients that were told of a number used twice, and not yet their owner
-        self._warned: dict[bytes, int] = {}  # in which start a client has told its owner
-
-    # --- charges ---------------------------------------------------------------------------------------------------
+        self._unreported: set[bytes] = set()  # clients that know of a number used twice, but whose owner does not yet
+        self._warned: dict[bytes, int] = {}  # in which start a client has warned its owner
 
     def on_paid(self, client: Process, round_id: bytes, made: Outbound) -> None:
         """A round has one contribution, with the same bytes after any restart."""
@@ -90,23 +84,23 @@ class Budget(Checker):
             self.expect(not charge.returned, f"{who}: a charge is returned before it was made")
             self.expect(charge.number == highest + 1, f"{who}: charge {charge.number} behind {highest}")
             warned = self._warned.get(process.id) == process.starts
-            self.expect(not warned, f"{who}: it pays, though its ledger was said to be an old copy")
+            self.expect(not warned, f"{who}: it pays, though its ledger is reported as an old copy")
             self._check_price(process, who, charge)
             self._check_total(process)
             if process.role is Channel.CLIENT:
                 self._check_consent(process.id, charge.round_id, who)
             return
-        again = before.returned and process.role is Channel.TRAINER and not self.witness.is_summed(charge.round_id)
+        again = before.returned and process.role is Channel.TRAINER and not self.log.is_summed(charge.round_id)
         fits = not charge.returned if again else charge.returned and not before.returned
         self.expect(fits, f"{who}: a charge is returned twice, or made twice")  # again: of more clients than expected
         self.expect(charge.mu == before.mu and charge.number == before.number, f"{who}: a charge is changed")
-        if self.witness.is_summed(charge.round_id):
+        if self.log.is_summed(charge.round_id):
             self._check_aborts(process, charge.round_id, who)
 
     def _check_consent(self, client: bytes, round_id: bytes, who: str) -> None:
         """Who pays was asked, and its policy allows what was asked of it."""
-        policy, body = self.world.actors.policy, self.witness.asked[client, round_id].body
-        invited = self.witness.requests[round_id].invited
+        policy, body = self.world.actors.policy, self.log.asked[client, round_id].body
+        invited = self.log.requests[round_id].invited
         self.expect(not invited or client in invited, f"{who}: it pays for a round to which it is not invited")
         within = body.epsilon <= policy.epsilon_per_round_max and body.delta <= policy.delta_max
         if isinstance(body.terms, SecureSum):
@@ -117,12 +111,12 @@ class Budget(Checker):
 
     def _check_price(self, process: Process, who: str, charge: Charge) -> None:
         """A charge is what was announced, of what it protects."""
-        own = self.witness.asked.get((process.id, charge.round_id))
-        asked = own.body if own is not None else self.witness.announcements[charge.round_id]
+        own = self.log.asked.get((process.id, charge.round_id))
+        asked = own.body if own is not None else self.log.announcements[charge.round_id]
         of_row = isinstance(asked.terms, NodeRelease)
         self.expect(charge.relation == (REPLACE_ONE_ROW if of_row else REPLACE_ONE_CLIENT), f"{who}: {charge.relation}")
         pure = asked.mechanism in PURE_MECHANISMS
-        found, price = _together([charge]), reference.composed([(asked.mu, asked.epsilon, 0.0 if pure else 1.0)])
+        found, price = _spent_by([charge]), reference.composed([(asked.mu, asked.epsilon, 0.0 if pure else 1.0)])
         self.expect(_are_close(found, price), f"{who}: a charge of {found}, where {price} was announced")
         same = (charge.epsilon, charge.delta) == (asked.epsilon, asked.delta)
         self.expect(same, f"{who}: a charge of epsilon {at_least(charge.epsilon)} at delta {at_least(charge.delta)}")
@@ -132,13 +126,13 @@ class Budget(Checker):
 
     def _check_aborts(self, process: Process, round_id: bytes, who: str) -> None:
         """All M nodes of the announcement have signed; and those that are honest hold to it."""
-        own = self.witness.asked.get((process.id, round_id))
-        hashed = own.hash if own is not None else self.witness.announced_hash(round_id)
-        computes = self.witness.requests[round_id].ask.computes
-        told = self._aborts[process.id, hashed]
-        self.expect(told.issuperset(computes), f"{who}: a charge comes back against {len(told)} aborts")
+        own = self.log.asked.get((process.id, round_id))
+        hashed = own.hash if own is not None else self.log.announced_hash(round_id)
+        computes = self.log.requests[round_id].ask.computes
+        signed = self._aborts[process.id, hashed]
+        self.expect(signed.issuperset(computes), f"{who}: a charge comes back against {len(signed)} aborts")
         nodes = [node for node in self.world.computes if node.id in computes and self.is_honest(node)]
-        known, found = self.witness.ended_hash, self.witness.ends
+        known, found = self.log.ended_hash, self.log.ends
         ends = [(node.name, found.get((node.id, round_id)), known.get((node.id, round_id))) for node in nodes]
         others = [name for name, *end in ends if end != [ABORTED, hashed]]
         self.expect(not others, f"{who}: a charge comes back without the abort of {', '.join(others)}")
@@ -151,24 +145,22 @@ class Budget(Checker):
             return  # of mini-batches the account is each client's own, which its ledger holds
         since_ms = process.now_ms - limit.period_days * _DAY_MS
         kept = [one for one in self._charges[process.id].values() if not one.returned and one.at_ms >= since_ms]
-        spent, most = _together(kept), limit.epsilon * (1 + _ROUNDING)
+        spent, most = _spent_by(kept), limit.epsilon * (1 + _ROUNDING)
         within = reference.is_within(spent, most, limit.delta, limit.epsilon_for_reports * (1 + _ROUNDING))
         found = reference.epsilon_of(sqrt(spent[0] + spent[2]), limit.delta)
         self.expect(within, f"{process.name} has spent epsilon {at_least(found)}, where {at_most(limit.epsilon)} is "
                             f"allowed at delta {at_least(limit.delta)}")  # fmt: skip
 
-    # --- charge numbers at Compute nodes -----------------------------------------------------------------------------
-
     def on_kept(self, node: Process, round_id: bytes, client: bytes, kept: Kept) -> None:
         """What a holder keeps of an honest client has the number of the charge that paid for it."""
-        if self.is_honest(node) and client not in self.witness.dishonest:
+        if self.is_honest(node) and client not in self.log.dishonest:
             paid = kept.charge in self._paid[client, round_id]
             who = f"{node.name} keeps a contribution of {client.hex()[:8]}"
             self.expect(paid, f"{who} with another number than it paid")
 
-    def on_release(self, release: Release) -> None:
+    def on_partial_sum(self, release: Release) -> None:
         """No number pays for two sums, whatever a client's ledger has forgotten."""
-        for entry in self.witness.agreed(release) or ():
+        for entry in self.log.agreed(release) or ():
             first = self._spent.setdefault((entry.client, entry.charge), release.round_id)
             what = f"round {release.round_id.hex()[:8]}: charge {entry.charge} of {entry.client.hex()[:8]}"
             self.expect(first == release.round_id, f"{what} pays for a second sum")
@@ -187,15 +179,13 @@ class Budget(Checker):
             lost = {number for number in known if number > max(known) - WINDOW} - _numbers_at(node, entry.client)
             self.expect(not lost, f"{who}: charge numbers {sorted(lost)} are not remembered")
 
-    # --- what leaves, what arrives, and what a start finds -----------------------------------------------------------
-
     def on_deliver(self, process: Process, sender: bytes, payload: bytes) -> None:
         """Aborts that nodes have really signed, and their word that a number was used before."""
         if process.role is Channel.COMPUTE:
             return
         body = body_of(payload)
         if isinstance(body, ChargeReused) and self._concerns(process, body) and self._is_genuine(payload, sender):
-            self._to_tell.add(process.id)
+            self._unreported.add(process.id)
         if isinstance(body, Abort) and self._is_genuine(payload, body.compute):
             self._aborts[process.id, body.announcement_hash].add(body.compute)
 
@@ -217,20 +207,20 @@ class Budget(Checker):
             return False
         phase = decoded(client_round.ROUNDS, stored, client_round.StoredRound).phase
         charge = self._charges[client.id].get(body.round_id)
-        asked = self.witness.asked.get((client.id, body.round_id))
+        asked = self.log.asked.get((client.id, body.round_id))
         is_known = asked is not None and asked.hash == body.announcement_hash
         is_open = phase in (client_round.SENT, client_round.KEPT, client_round.MISSED)
         return is_open and is_known and charge is not None and charge.number == body.charge
 
     def on_fact(self, process: Process, fact: object) -> None:
-        """A client reports to its owner that its ledger is an old copy."""
+        """A client tells its owner that its ledger is an old copy."""
         if isinstance(fact, LedgerReused):
             self._warned[process.id] = process.starts
-            self._to_tell.discard(process.id)
+            self._unreported.discard(process.id)
 
     def on_kill(self, process: Process) -> None:
-        """Whoever got it just now has forgotten it."""
-        self._to_tell.discard(process.id)
+        """It forgets what it has not reported."""
+        self._unreported.discard(process.id)
 
     def on_send(self, process: Process, send: Send) -> None:
         """No contribution, release, report or announcement leaves without a durable charge, and only as stored."""
@@ -245,14 +235,17 @@ class Budget(Checker):
             self.expect(same, f"{who}: {what} leaves that was not stored before")
 
     def _spends(self, process: Process, send: Send) -> str:
-        """What a message is that must have been paid for, if it is. A report is a release, too."""
+        """What a message is that must have been paid for; empty for any other. A report is a release, too."""
         match process.role, send.to.channel:
             case Channel.CLIENT, Channel.COMPUTE:
                 return "a contribution" if isinstance(decode_frame(send.payload), Contribution) else ""
             case Channel.CLIENT, Channel.TRAINER:
-                return "a release" if self.witness.is_release(process.id, send.round_id, send.payload) else ""
+                return "a release" if self.log.is_release(process.id, send.round_id, send.payload) else ""
             case Channel.TRAINER, Channel.CLIENT | Channel.ANNOUNCE:
-                return "an announcement" if isinstance(_signed_in(send.payload), Announcement) else ""
+                frame = decode_frame(send.payload)
+                frame = getattr(frame, "announcement", frame)  # in an invitation or by itself
+                is_announcement = isinstance(frame, Signed) and isinstance(decode_body(frame.body), Announcement)
+                return "an announcement" if is_announcement else ""
             case _:
                 return ""
 
@@ -271,31 +264,24 @@ class Budget(Checker):
             self.expect(same, f"{process.name} starts with another ledger than was durable")
 
     def finish(self) -> None:
-        """What nodes have said of old copies has reached their owners; and ledgers add up as they must."""
-        names = ", ".join(client.hex()[:8] for client in self._to_tell if self._warned.get(client) is None)
+        """What nodes have reported of old copies has reached the owners; and ledgers add up as they must."""
+        names = ", ".join(client.hex()[:8] for client in self._unreported if self._warned.get(client) is None)
         self.expect(not names, f"no word to the owner of {names}, whose charge number was used before")
         for process in self.honest():
             if isinstance(process.actor, Client | Trainer):
                 charges = [one for one in process.actor.ledger.charges if not one.clients]
                 spent = Ledger(charges).spent()
                 found = spent.gaussian, spent.pure, spent.converted
-                expected = _together([one for one in charges if not one.returned])
+                expected = _spent_by([one for one in charges if not one.returned])
                 self.expect(_are_close(found, expected), f"{process.name}: its ledger comes to {found}, not {expected}")
 
 
-def _together(charges: Iterable[Charge]) -> tuple[float, float, float]:
+def _spent_by(charges: Iterable[Charge]) -> tuple[float, float, float]:
     return reference.composed((one.mu, one.epsilon, one.delta) for one in charges)
 
 
 def _are_close(found: tuple[float, ...], expected: tuple[float, ...]) -> bool:
     return all(isclose(one, other, rel_tol=_ROUNDING) for one, other in zip(found, expected, strict=True))
-
-
-def _signed_in(payload: bytes) -> object:
-    """The signed body of a message to clients, in an invitation or by itself."""
-    frame = decode_frame(payload)
-    frame = getattr(frame, "announcement", frame)
-    return decode_body(frame.body) if isinstance(frame, Signed) else None
 
 
 def _numbers_at(node: Process, client: bytes) -> set[int]:

@@ -1,33 +1,40 @@
-"""Invariant 7: a round never hangs. It ends with a result, or with an abort that names its reason; and not too early.
+"""Invariants 7 and 11: every round ends, neither too early nor too late; one within the promise completes.
 
-After its end a Compute node holds no more work of it; after its grace no sum, after its retention nothing but charges.
-Nor is there a secret of an epoch after its grace (DESIGN §2.2, §4.7, §4.8, §8).
+A round ends with a result, or with an abort that names its reason. After its end a Compute node holds no more work of
+it, after its grace no sum, after its retention nothing but charges. No secret of an epoch outlives the epoch's grace
+(DESIGN §2.2, §4.7, §4.8, §8).
+
+emulator/DESIGN.md §3 states the promise. Whether a round is within it follows from the scenario and from what went over
+the network and when: machines that were down, links and brokers that were bad, Hellos that arrived, the first
+announcement, the first Close or list. No actor is asked. The judgement is cautious: other rounds may complete, too.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from collections import defaultdict
 
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.protocol.client.round import DECLINES as DECLINED
 from dca_proto.protocol.compute import round as node_round
-from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.effects import Channel, Send
 from dca_proto.protocol.facts import Declined, NodeAborted, RoundCompleted, RoundFailed
 from dca_proto.protocol.keyring import TABLE as EPOCHS
+from dca_proto.protocol.kinds import SecureSum
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.records import decoded
 from dca_proto.protocol.trainer import round as trainer_round
-from dca_proto.protocol.wire.messages import Abort
+from dca_proto.protocol.wire.messages import Abort, Announcement, Close, Hello, Invitation, InvitedRound, Sealed
+from emulator import reference
 from emulator.sim.process import Process
-from emulator.trials.checkers.base import Checker, about
-from emulator.trials.checkers.witness import Of, Witness
+from emulator.trials.checkers.base import Checker, Key, RunLog, about
+from emulator.trials.world import RoundLog, TrialWorld
 from emulator.wire import Asked, body_of
 
-if TYPE_CHECKING:
-    from emulator.trials.world import TrialWorld
-
 _SLACK_MS, _GRACE_MS = 1_000, 4_000
-_WORK = (node_round.CONTRIBUTIONS, node_round.LISTS)
+_NEVER = 1 << 62
+_RECONNECT_MS, _AGAIN_MS, _RETRY_MS = 1_000, 4_000, 90_000
+_LOSSES = 1e-6
 
 
 class Endings(Checker):
@@ -35,27 +42,27 @@ class Endings(Checker):
 
     number, name = 7, "every round ends"
 
-    def __init__(self, world: TrialWorld, witness: Witness) -> None:
-        super().__init__(world, witness)
+    def __init__(self, world: TrialWorld, log: RunLog) -> None:
+        super().__init__(world, log)
         self._ended_ms: dict[bytes, int] = {}  # by the trainer's own clock
         self._up_ms: dict[bytes, int] = {}  # since when a process runs, by its own clock
         self._crashed: set[bytes] = set()
-        self._heard_ms: dict[Of, int] = {}  # when a node stored an announcement, by its own clock
-        self._collected: set[Of] = set()
-        self._aborted: set[bytes] = set()  # rounds of which the trainer got an abort
+        self._heard_ms: dict[Key, int] = {}  # when a node stored an announcement, by its own clock
+        self._collected: set[Key] = set()
+        self._aborted: set[bytes] = set()  # rounds of which the trainer has received an abort
 
     def on_crash(self, process: Process, error: Exception) -> None:
         """Note who broke invariant 6."""
         self._crashed.add(process.id)
 
     def on_restart(self, process: Process) -> None:
-        """Nobody ends anything while it is down."""
+        """No process ends a round while it is down."""
         self._up_ms[process.id] = process.now_ms
 
     def on_trainer_round(self, trainer: Process, round_id: bytes, stored: trainer_round.StoredRound) -> None:
-        """A failure that is durable has ended the round, also where a kill keeps it from being reported."""
+        """A durable failure has ended the round, also where a kill keeps the trainer from reporting it."""
         if stored.phase in (trainer_round.FAILED, trainer_round.RETURNED):
-            known, announced = round_id in self._ended_ms, self.witness.announcements[round_id]
+            known, announced = round_id in self._ended_ms, self.log.announcements[round_id]
             self._end(trainer, round_id, stored.reason)
             early_ms = announced.commit_by_ms - trainer.now_ms - _SLACK_MS - self.world.tardiness_ms(trainer)
             if not known and self.all_nodes_are_honest and self.is_honest(trainer) and announced.terms.is_summed:
@@ -63,7 +70,7 @@ class Endings(Checker):
                 self.expect(not gave_up, f"round {round_id.hex()[:8]} fails before its end, and nobody has aborted it")
 
     def on_deliver(self, process: Process, sender: bytes, payload: bytes) -> None:
-        """Note aborts, of whomever they are."""
+        """Note aborts, whoever sent them."""
         if process is self.world.trainer and isinstance(body := body_of(payload), Abort):
             self._aborted.add(body.round_id)
 
@@ -76,7 +83,7 @@ class Endings(Checker):
         if stored.phase == node_round.COLLECTING or of not in self._heard_ms or of in self._collected:
             return
         self._collected.add(of)
-        due_ms = max(self.witness.asked[of].body.close_by_ms, self._heard_ms[of], self._up_ms.get(node.id, 0))
+        due_ms = max(self.log.asked[of].body.close_by_ms, self._heard_ms[of], self._up_ms.get(node.id, 0))
         late_ms = node.now_ms - due_ms - _SLACK_MS - self.world.tardiness_ms(node)
         self.expect(late_ms <= 0, f"{node.name} has collected for round {of[1].hex()[:8]} {late_ms} ms too long")
 
@@ -91,16 +98,14 @@ class Endings(Checker):
                 self._end(process, fact.round_id, fact.reason)
             case NodeAborted():
                 self.expect(bool(fact.reason and fact.detail), f"{process.name} aborts without a reason")
-                asked = self.witness.asked.get((process.id, fact.round_id))
-                own = fact.reason == "peer-silent" and fact.detail.startswith("no ")  # and not a peer's word
+                asked = self.log.asked.get((process.id, fact.round_id))
+                own = fact.reason == "peer-silent" and fact.detail.startswith("no ")  # and not a peer's report
                 if own and asked is not None:
                     over_ms = asked.body.commit_by_ms
                     waited = process.now_ms + _SLACK_MS + self.world.tardiness_ms(process) >= over_ms
                     self.expect(waited, f"{about(process, fact.round_id)}: it gives up before commit_by")
             case Declined():
                 self.expect(bool(fact.reason and fact.expected), f"{process.name} declines without a reason")
-            case _:
-                pass
 
     def _end(self, trainer: Process, round_id: bytes, reason: str) -> None:
         self._ended_ms.setdefault(round_id, trainer.now_ms)
@@ -119,23 +124,23 @@ class Endings(Checker):
 
     def _check_trainer(self, round_id: bytes) -> None:
         name, trainer = round_id.hex()[:8], self.world.trainer
-        ended_ms, announced = self._ended_ms.get(round_id), self.witness.announcements.get(round_id)
+        ended_ms, announced = self._ended_ms.get(round_id), self.log.announcements.get(round_id)
         if ended_ms is None or announced is None:  # one that ended before it was announced has said why
             pending = "; ".join(self.world.simulator.pending()[:4] or ["nothing is left to happen"])
             self.expect(ended_ms is not None, f"round {name} has not ended at the trainer ({pending})")
             return
         settle_ms = self.world.actors.timing.settle_ms + _SLACK_MS + self.world.tardiness_ms(trainer)
-        window_ms = self.witness.requests[round_id].commit_window_ms if self.witness.is_summed(round_id) else 0
+        window_ms = self.log.requests[round_id].commit_window_ms if self.log.is_summed(round_id) else 0
         due_ms = max(announced.commit_by_ms + window_ms, self._up_ms.get(trainer.id, 0)) + settle_ms
         self.expect(ended_ms <= due_ms, f"round {name} ended {ended_ms - due_ms} ms after its announced end")
 
     def _check_node(self, node: Process) -> None:
         """After healing everybody runs (whoever crashes is invariant 6's), and has ended what was to end."""
         self.expect(node.is_up or node.id in self._crashed, f"{node.name} is down after all was healed")
-        for (compute, round_id), asked in self.witness.asked.items() if node.is_up else ():
+        for (compute, round_id), asked in self.log.asked.items() if node.is_up else ():
             over_ms = max(asked.body.commit_by_ms, self._up_ms.get(node.id, 0)) + _SLACK_MS
             if compute == node.id and node.now_ms > over_ms + self.world.tardiness_ms(node):
-                phase = self.witness.ends.get((compute, round_id), "open")
+                phase = self.log.ends.get((compute, round_id), "open")
                 self.expect(phase in node_round.ENDS, f"{node.name} has not ended round {round_id.hex()[:8]}")
 
     def _check_forgotten(self, process: Process) -> None:
@@ -147,7 +152,7 @@ class Endings(Checker):
             Channel.COMPUTE: max(timing.retention_ms, 2 * timing.epoch_ms + timing.epoch_grace_ms),
             Channel.TRAINER: timing.retention_ms,
         }[process.role]
-        for round_id, announced in self.witness.announcements.items():
+        for round_id, announced in self.log.announcements.items():
             left = {table for table, key in records if key[:ID_BYTES] == round_id} - {LEDGER, DECLINED}
             who, ago_ms = about(process, round_id), process.now_ms - slack_ms - announced.commit_by_ms
             over = process.now_ms - slack_ms > max(announced.commit_by_ms + kept_ms, self._up_ms.get(process.id, 0))
@@ -159,10 +164,146 @@ class Endings(Checker):
                 )
                 self.expect(not secret, f"{who}: it keeps a sum that nobody may ask for any more")
                 ended = stored.phase in node_round.ENDS
-                self.expect(not (ended and left.intersection(_WORK)), f"{who}: it has ended, and keeps its work")
+                work = left.intersection((node_round.CONTRIBUTIONS, node_round.LISTS))
+                self.expect(not (ended and work), f"{who}: it has ended, and keeps its work")
         late_ms = slack_ms + (timing.hello_spread_ms if process.role is Channel.CLIENT else 0)
         epochs = [int.from_bytes(key, "big") for table, key in records if table == EPOCHS]
         over_epochs = [
             one for one in epochs if (one + 1) * timing.epoch_ms + timing.epoch_grace_ms + late_ms < process.now_ms
         ]
         self.expect(not over_epochs, f"{process.name} keeps the secret of epochs {over_epochs}, which are over")
+
+
+class Completion(Checker):
+    """Each round that is announced, when the trial is over."""
+
+    number, name = 11, "completes within the promise"
+
+    def __init__(self, world: TrialWorld, log: RunLog) -> None:
+        super().__init__(world, log)
+        self._announced_ms: dict[bytes, int] = {}
+        self._closing_ms: dict[bytes, int] = {}  # the first Close or list
+        self._greeted: defaultdict[bytes, set[bytes]] = defaultdict(set)  # by client, the nodes that its Hello reached
+        self._greeted_ms: dict[bytes, int] = {}  # when it reached the last of them
+        self._down: defaultdict[bytes, list[tuple[int, int]]] = defaultdict(list)
+
+    def on_send(self, process: Process, send: Send) -> None:
+        """Note when a round was announced, and when it began to close."""
+        now_ms, channel = self.world.simulator.now_ms, send.to.channel
+        if process.role is Channel.TRAINER and send.round_id not in self._closing_ms:
+            body = body_of(send.payload)
+            if isinstance(body, Announcement | Invitation | InvitedRound):
+                self._announced_ms.setdefault(send.round_id, now_ms)
+            elif isinstance(body, Close):
+                self._closing_ms[send.round_id] = now_ms
+        elif process.role is channel is Channel.COMPUTE and isinstance(body_of(send.payload), Sealed):
+            self._closing_ms.setdefault(send.round_id, now_ms)
+
+    def on_deliver(self, process: Process, sender: bytes, payload: bytes) -> None:
+        """Note whose Hello has reached all Compute nodes."""
+        nodes = self._greeted[sender]
+        if process.role is Channel.COMPUTE and process.id not in nodes and isinstance(body_of(payload), Hello):
+            nodes.add(process.id)
+            if len(nodes) == len(self.world.computes):
+                self._greeted_ms[sender] = self.world.simulator.now_ms
+
+    def on_kill(self, process: Process) -> None:
+        """It is down from now on."""
+        self._down[process.id].append((self.world.simulator.now_ms, _NEVER))
+
+    def on_restart(self, process: Process) -> None:
+        """It is up again."""
+        if self._down[process.id]:
+            begin_ms, _ = self._down[process.id].pop()
+            self._down[process.id].append((begin_ms, self.world.simulator.now_ms))
+
+    def finish(self) -> None:
+        """Each round that was promised has completed."""
+        for place, log in enumerate(self.world.rounds):
+            if self._is_promised(log, place + 1):
+                done = isinstance(log.ended, RoundCompleted)
+                self.expect(done, f"round {log.id.hex()[:8]} was within the promise, and did not complete")
+
+    def _is_promised(self, log: RoundLog, count: int) -> bool:
+        """Whether round number `count` stays within it."""
+        world, announced = self.world, self.log.announcements.get(log.id)
+        begin_ms = self._announced_ms.get(log.id, _NEVER)
+        if announced is None or begin_ms == _NEVER or not world.spoils() <= {"value"}:
+            return False
+        end_ms, epoch_ms = announced.commit_by_ms, world.scenario.epoch_ms
+        overflows = self._messages() > world.scenario.broker.queue_messages_max
+        if overflows or world.simulator.start_ms // epoch_ms != end_ms // epoch_ms:
+            return False
+        servers = [world.trainer, *(world.computes if log.request.ask.computes else ())]
+        if any(self._is_beyond(one, end_ms) for one in servers):
+            return False
+        invited = log.request.invited or world.actors.clients
+        clients = [world.simulator.processes[one] for one in invited]
+        policy, charge = world.actors.policy, (announced.mu, announced.epsilon, announced.delta)
+        limits = policy.epsilon_per_period_max, policy.delta_max, policy.epsilon_for_reports
+        fits = reference.is_within(reference.composed([charge] * count), *limits)
+        if not fits or any(self._is_beyond(one, end_ms) for one in clients):
+            return False
+        return self._has_time(announced, servers, [one for one in clients if one.id not in self.log.dishonest])
+
+    def _has_time(self, announced: Announcement, servers: list[Process], clients: list[Process]) -> bool:
+        """Whether enough clients, and all that serve the round, were there for long enough."""
+        begin_ms, closing_ms = self._announced_ms[announced.round_id], self._closing_ms.get(announced.round_id, _NEVER)
+        terms, limits, frozen_ms = announced.terms, self.world.scenario.limits, min(closing_ms, announced.close_by_ms)
+        served_ms = max(self._steady_ms(one, begin_ms, frozen_ms) for one in servers)
+        able = [
+            one
+            for one in clients
+            if one.id not in self.world.actors.failing
+            and self._due_ms(max(served_ms, self._steady_ms(one, begin_ms, announced.close_by_ms)), begin_ms, 2, 2)
+            <= announced.close_by_ms
+        ]
+        if not isinstance(terms, SecureSum):
+            return bool(able) and not self.world.scenario.rounds.expected
+        greeted = all(self._greeted_ms.get(one.id, _NEVER) < begin_ms for one in clients)
+        floors = max(limits.clients_min, limits.floor_clients_min), max(limits.honest_min, limits.floor_honest_min)
+        meets = terms.fewest >= floors[0] and terms.honest >= floors[1] and terms.colluders >= limits.colluders_min
+        if not (greeted and meets and len(able) >= terms.fewest):
+            return False
+        agreed_ms = max(self._steady_ms(one, frozen_ms, announced.commit_by_ms) for one in servers)
+        return self._due_ms(agreed_ms, frozen_ms, 3, 1) <= announced.commit_by_ms
+
+    def _due_ms(self, steady_ms: int, since_ms: int, hops: int, chained: int) -> int:
+        """When so many hops are made, if nothing is wrong from `steady_ms` on: after so many resends in a chain."""
+        at_ms = steady_ms
+        for _ in range(chained if steady_ms > since_ms else 0):
+            at_ms += min(_RETRY_MS, int(1.5 * (at_ms - since_ms + _AGAIN_MS)))
+        link, window = self.world.scenario.network, self.world.scenario.broker.inflight_max
+        losses = math.ceil(math.log(_LOSSES) / math.log(link.loss)) if link.loss else 0
+        hop_ms = int(2 * (link.delay_ms + link.jitter_ms + link.reorder_ms + losses * link.retry_ms))  # at most
+        trip_ms = 2 * link.delay_ms + link.jitter_ms + link.loss * link.retry_ms
+        narrow_ms = 1e8 / link.bandwidth_bytes_s if link.bandwidth_bytes_s else 0
+        queued_ms = int(self._messages() / window * trip_ms + narrow_ms)  # the last message waits for the others
+        return at_ms + hops * hop_ms + queued_ms
+
+    def _steady_ms(self, process: Process, begin_ms: int, end_ms: int) -> int:
+        """When the last trouble was over that began before `end_ms`.
+
+        Trouble: the machine was down, or it, its link or the broker was worse than the scenario says.
+        """
+        trouble = list(self._down[process.id])
+        for one in self.world.injections:
+            concerns = process in one.targets or one.fault.actor == "broker" or one.fault.kind == "overflow"
+            if one.began_ms is not None and concerns and one.kind.promise not in ("seen", "harmless"):
+                times, more_ms = one.kind.outlasts
+                left_ms = times * int(one.fault.amount) + more_ms
+                trouble.append((one.began_ms, (_NEVER if one.ended_ms is None else one.ended_ms) + left_ms))
+        ends = [end + _RECONNECT_MS for start, end in trouble if start < end_ms and end > begin_ms]
+        return max(ends, default=begin_ms)
+
+    def _is_beyond(self, process: Process, end_ms: int) -> bool:
+        """Whether something happened to it, before the round's end, about which nothing is promised."""
+        began = [
+            one.began_ms for one in self.world.injections if process in one.targets and one.kind.promise == "beyond"
+        ]
+        return any(began_ms is not None and began_ms < end_ms for began_ms in began)
+
+    def _messages(self) -> int:
+        """How many packets one machine may get in a round, and what is left of others."""
+        parts = 1 if self.world.scenario.broker.part_bytes_max >= 1 << 14 else 4
+        return parts * (len(self.world.actors.clients) + 50)

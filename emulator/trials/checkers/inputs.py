@@ -1,7 +1,7 @@
 """Invariant 6: hostile or damaged input never crashes, blocks or grows an actor; it is counted, dropped and named.
 
-No store changes for a message that nobody sent, that comes under another name, or that has changed it before. And no
-fact holds a secret: no key, no tag, no row. Facts are what logs, traces and reports are made of.
+No store changes for a message that nobody sent, that comes under another name, or that has changed it before. No fact
+holds a key, a tag or a row: logs, traces and reports are made of facts.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -29,12 +28,9 @@ from dca_proto.protocol.trainer import round as trainer_round
 from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import decode_frame, encode
 from emulator.sim.process import Process
-from emulator.trials.checkers.base import Checker
-from emulator.trials.checkers.witness import Witness
+from emulator.trials.checkers.base import Checker, RunLog
+from emulator.trials.world import TrialWorld
 from emulator.wire import Asked, body_of
-
-if TYPE_CHECKING:
-    from emulator.trials.world import TrialWorld
 
 CODES = frozenset({
     "announcement", "answer", "ask", "certificate", "ciphertext", "computes", "contribution", "deadline", "epoch",
@@ -58,9 +54,9 @@ class Inputs(Checker):
 
     number, name = 6, "hostile input"
 
-    def __init__(self, world: TrialWorld, witness: Witness) -> None:
-        super().__init__(world, witness)
-        self._told: Counter[tuple[bytes, int]] = Counter()  # drops by process and start
+    def __init__(self, world: TrialWorld, log: RunLog) -> None:
+        super().__init__(world, log)
+        self._reported: Counter[tuple[bytes, int]] = Counter()  # drops by process and start
         self._handled: Counter[bytes] = Counter()
         self._bytes: set[bytes] = set()  # of all facts
         self._texts: set[str] = set()
@@ -74,10 +70,7 @@ class Inputs(Checker):
         self._acting: defaultdict[bytes, list[bytes]] = defaultdict(list)  # payloads whose writes wait, by process
         self._acted: defaultdict[bytes, set[bytes]] = defaultdict(set)  # payloads whose writes are durable
 
-    # --- crashes and drops -------------------------------------------------------------------------------------------
-
     def on_crash(self, process: Process, error: Exception) -> None:
-        """No honest actor ever raises."""
         if self.is_honest(process):
             self.fail(f"{process.name} crashes: {type(error).__name__}: {error}")
 
@@ -90,19 +83,18 @@ class Inputs(Checker):
             self.expect(drop.code in CODES, f"{process.name} drops under the unknown code {drop.code!r}")
             self.expect(bool(drop.detail), f"{process.name} drops a message silently")
         if drops:
-            self._told[process.id, process.starts] += len(drops)
-            counted, told = sum(process.actor.dropped.values()), self._told[process.id, process.starts]
-            self.expect(counted == told, f"{process.name} counts {counted} drops and tells of {told}")
-        if isinstance(event, Received) and any(_acts(one) for one in effects):
-            self._check_origin(process, event, writes=any(isinstance(one, Persist | Forget) for one in effects))
+            self._reported[process.id, process.starts] += len(drops)
+            counted, reported = sum(process.actor.dropped.values()), self._reported[process.id, process.starts]
+            self.expect(counted == reported, f"{process.name} counts {counted} drops and reports {reported}")
+        writes = any(isinstance(one, Persist | Forget) for one in effects)
+        if isinstance(event, Received) and (writes or sum(isinstance(one, Report) for one in effects) > len(drops)):
+            self._check_origin(process, event, writes=writes)
         self._handled[process.id] += 1
         if self._handled[process.id] % _LOOK_EVERY == 0:
             self._check_memory(process)
 
-    # --- forged, moved and repeated messages -------------------------------------------------------------------------
-
     def on_send(self, process: Process, send: Send) -> None:
-        """What really leaves a process is no forgery."""
+        """A message that leaves a process is genuine."""
         self._sent[send.payload].add(process.id)
 
     def on_kill(self, process: Process) -> None:
@@ -132,17 +124,14 @@ class Inputs(Checker):
         frames = (decode_frame(one) for one in self._sent if announcement.signature in one)
         return any(getattr(one, "announcement", one) == announcement for one in frames)
 
-    # --- growth ------------------------------------------------------------------------------------------------------
-
     @property
     def _rounds(self) -> int:
         """How many were asked for, or announced unasked."""
-        return len({*(one.round_id for one in self.world.requests), *self.witness.announcements})
+        return len({*(one.round_id for one in self.world.requests), *self.log.announcements})
 
     def _records_max(self, role: Channel) -> dict[str, int]:
-        """How many records of each table what was asked for and enrolled can account for."""
+        """How many records of each table the requested rounds and the enrolled clients explain."""
         rounds, nodes, enrolled = self._rounds, len(self.world.computes), len(self.world.enrolled)
-        of_clients = {client_round.ROUNDS: rounds, client_round.ANNOUNCEMENTS: rounds, LEDGER: rounds}
         if role is Channel.COMPUTE:
             return {
                 node_round.ROUNDS: rounds,
@@ -156,8 +145,13 @@ class Inputs(Checker):
             }
         if role is Channel.TRAINER:
             return {trainer_round.ROUNDS: rounds, LEDGER: rounds, trainer_round.RELEASES: rounds * enrolled}
-        kept = {client_round.DECLINES: min(rounds, client_round.DECLINES_MAX), sessions.HELLO: 1}
-        return {**of_clients, **kept, keyring.SEEN: nodes, keyring.TABLE: _EPOCHS_MAX}
+        return {
+            **dict.fromkeys((client_round.ROUNDS, client_round.ANNOUNCEMENTS, LEDGER), rounds),
+            client_round.DECLINES: min(rounds, client_round.DECLINES_MAX),
+            sessions.HELLO: 1,
+            keyring.SEEN: nodes,
+            keyring.TABLE: _EPOCHS_MAX,
+        }
 
     def _check_memory(self, process: Process) -> None:
         """Containers hold a fixed number of things, and so many for each round and each actor."""
@@ -166,10 +160,8 @@ class Inputs(Checker):
         limit, found = 1000 + 64 * people * (1 + self._rounds), _items(process.actor)
         self.expect(found <= limit, f"{process.name} holds {found} things in memory, at most {limit} belong")
 
-    # --- secrets -----------------------------------------------------------------------------------------------------
-
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
-        """What was acted upon is durable; epoch keys are no fact that anybody reports."""
+        """What was acted upon is durable; epoch keys are secret."""
         self._acted[process.id].update(self._acting.pop(process.id, ()))
         for write in writes:
             if isinstance(write, Persist) and write.table == keyring.TABLE:
@@ -187,7 +179,7 @@ class Inputs(Checker):
 
     def on_paid(self, client: Process, round_id: bytes, made: object) -> None:
         if self.is_honest(client):
-            self._check_seen(client, self.witness.asked[client.id, round_id])
+            self._check_seen(client, self.log.asked[client.id, round_id])
 
     def on_begun(self, node: Process, asked: Asked) -> None:
         self._check_seen(node, asked)
@@ -199,7 +191,7 @@ class Inputs(Checker):
             self.expect(seen >= key.epoch, f"{process.name} does not remember epoch {key.epoch} of a Compute node")
 
     def on_fact(self, process: Process, fact: object) -> None:
-        """Collect what was reported."""
+        """Collect the texts and bytes of all facts."""
         if self.is_honest(process):
             leaves = list(_leaves(fact))
             self._bytes.update(leaf for leaf in leaves if isinstance(leaf, bytes))
@@ -217,20 +209,14 @@ class Inputs(Checker):
                 self._check_memory(process)
         values = [float(value) for table in self.world.actors.rows for value in np.ravel(table)]
         known = {**self._secrets, **{np.float64(value).tobytes(): "a row" for value in values}}
-        telling = [text for text in map(repr, values) if len(text) > 9]  # short ones are everywhere
+        texts = [text for text in map(repr, values) if len(text) > 9]  # short ones are everywhere
         for text in self._texts:
             self._bytes.update(bytes.fromhex(run[: len(run) // 2 * 2]) for run in _HEX.findall(text))
-            self.expect(not any(value in text for value in telling), "a fact reveals the value of a row")
+            self.expect(not any(value in text for value in texts), "a fact reveals the value of a row")
         for data in self._bytes:
             windows = (data[start : start + _PREFIX] for start in range(len(data) - _PREFIX + 1))
             found = next((known[window] for window in windows if window in known), None)
-            self.expect(found is None, f"a fact tells {found}")
-
-
-def _acts(effect: Effect) -> bool:
-    """Whether something is stored, or reported as a fact, beyond that a message was dropped."""
-    told = isinstance(effect, Report) and not isinstance(effect.fact, facts.Dropped)
-    return told or isinstance(effect, Persist | Forget)
+            self.expect(found is None, f"a fact reveals {found}")
 
 
 def _leaves(fact: object) -> Iterator[object]:

@@ -1,19 +1,16 @@
 """Invariant 10: each release carries the noise that its claim needs, drawn from a secret that nobody can repeat.
 
-How much that is, `emulator.reference` says from the scenario and the announcement alone: no figure of the product's
-own plan is used. What is looked at: the variance of each draw, before the sum; the draws of the whole trial together,
-against a law of less noise; that a key depends on fresh randomness and on the client's secret; and that no two
-contributions have the same noise.
+`emulator.reference` computes the amount from the announcement alone: no figure of the product's own plan is used.
+Checked are the variance of each draw, before the sum; the draws of the whole trial together, against a law of less
+noise; that a key depends on fresh randomness and on the client's secret; that no two contributions have the same noise.
 """
 
 from __future__ import annotations
 
-from bisect import bisect
 from collections import defaultdict
 from math import ldexp, log
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,30 +20,21 @@ from dca_proto.protocol.kinds import LdpReport, NodeRelease, SecureSum
 from dca_proto.protocol.wire.messages import Announcement
 from emulator import reference
 from emulator.sim.process import Process
-from emulator.trials.checkers.base import Checker, about
-from emulator.trials.checkers.recording import Recording
-from emulator.trials.checkers.witness import Witness
+from emulator.trials.checkers.base import Checker, RunLog, about
+from emulator.trials.world import TrialWorld
 from emulator.wire import Asked
-
-if TYPE_CHECKING:
-    from emulator.trials.world import TrialWorld
 
 _ROUNDING = 1 - 1e-9
 _ALIKE = 30.0  # ln of how many values noise must have before two that are the same are no chance
 
 
 class Noise(Checker):
-    """The amount of noise and where it comes from.
-
-    Args:
-        recording: what clients drew.
-    """
+    """The amount of noise and where it comes from."""
 
     number, name = 10, "enough noise from a fresh secret"
 
-    def __init__(self, world: TrialWorld, witness: Witness, recording: Recording) -> None:
-        super().__init__(world, witness)
-        self._recording = recording
+    def __init__(self, world: TrialWorld, log: RunLog) -> None:
+        super().__init__(world, log)
         self._variances: dict[bytes, float] = {}  # the least of one client's noise, by announcement
         self._drawn: set[bytes] = set()
         self._sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0])  # scaled noise, and how much of it
@@ -54,18 +42,18 @@ class Noise(Checker):
 
     def on_drawn(self, client: Process, round_id: bytes, made: Outbound) -> None:
         """What an honest client has just drawn for a contribution."""
-        drawn, body = self._recording.drawn, self.witness.asked[client.id, round_id].body
+        drawn, body = self.log.draws.drawn, self.log.asked[client.id, round_id].body
         if drawn is None:
-            return  # said by invariant 3
-        who, missing = about(client, round_id), " and on ".join(self._recording.without)
+            return  # invariant 3 reports that
+        who, missing = about(client, round_id), " and on ".join(self.log.draws.without)
         self.expect(not missing, f"{who}: its noise does not depend on {missing}")
         if isinstance(body.terms, LdpReport):
             self._add_report(client, body, drawn)
         elif body.mechanism == DistributedDiscreteGaussian.name:
-            self._add_noise(who, self.witness.asked[client.id, round_id], drawn)
+            self._add_noise(who, self.log.asked[client.id, round_id], drawn)
 
     def _add_noise(self, who: str, asked: Asked, noise: NDArray[np.int64]) -> None:
-        least, found = self._least(asked), float(self._recording.variance)
+        least, found = self._least(asked), float(self.log.draws.variance)
         self.expect(found >= least * _ROUNDING, f"{who}: its noise has the variance {found:.6g}, expected {least:.6g}")
         self._add("gaussian", float(np.sum(noise.astype(float) ** 2)) / least, noise.size)
         if noise.size * log(found + 1) / 2 > _ALIKE:
@@ -89,9 +77,8 @@ class Noise(Checker):
         row = self.world.actors.rows[self.world.client_number(process.id)]
         if body.statistic != "histogram" or len(row) != 1 or np.isnan(row).any():
             return
-        edges = msgspec.convert(body.parameters["edges"], list[float])
-        k = len(edges) - 1
-        own = min(max(bisect(edges, row[0, 0]) - 1, 0), k - 1)
+        k = reference.dimension("histogram", body.parameters)
+        own = reference.contribution("histogram", body.parameters, row.tolist(), 1, 0).index(1)
         if body.mechanism in (RANDOMISED_RESPONSE, UNARY_ENCODING):
             right, wrong, _ = reference.odds(body.mechanism, body.epsilon, k)
             if body.mechanism == RANDOMISED_RESPONSE:
@@ -109,8 +96,8 @@ class Noise(Checker):
                 self._add("gaussian", float(noise @ noise) / reference.least_variance(l2, body.epsilon, body.delta), k)
 
     def _add(self, law: str, scaled: float, count: int) -> None:
-        total = self._sums[law]
-        total[0], total[1] = total[0] + scaled, total[1] + count
+        self._sums[law][0] += scaled
+        self._sums[law][1] += count
 
     def _hit(self, what: str, chance: float, above: bool, hits: NDArray[Any]) -> None:
         count = self._hits[what, chance, above]

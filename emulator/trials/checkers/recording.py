@@ -22,7 +22,7 @@ from dca_proto.protocol.client.answer import Composer
 from dca_proto.protocol.contribution import Outbound
 from dca_proto.protocol.validated import ValidatedRound
 from dca_proto.protocol.wire.messages import Body, Signed
-from emulator.trials.replaced import Replaced
+from emulator.trials.adversary import Replaced
 
 
 class Recording(Replaced):
@@ -86,7 +86,7 @@ class Recording(Replaced):
             again, seed = iter(given), composer.identity.seed
             other = Identity(blake2b(seed, digest_size=len(seed)).digest())
             others: dict[str, dict[str, Any]] = {
-                "fresh randomness": {"random": _altered},
+                "fresh randomness": {"random": lambda size: blake2b(b"other").digest()[:size].ljust(size, b"\1")},
                 "the client's secret": {
                     "random": lambda size: next(again),
                     "identity": Replaced(composer.identity, hedged=other.hedged),
@@ -100,8 +100,3 @@ class Recording(Replaced):
             self.without = tuple(found)
             self.key, self.drawn, self.variance = key, drawn, variance
         return made
-
-
-def _altered(size: int) -> bytes:
-    """Other bytes than those that were drawn, the same each time."""
-    return blake2b(b"other").digest()[:size].ljust(size, b"\1")

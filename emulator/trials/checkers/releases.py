@@ -1,23 +1,36 @@
-"""Invariants 1 and 2: what leaves a Compute node as a partial sum, how often, and over whom; what clients release."""
+"""Invariants 1, 2 and 8: what leaves a Compute node or a client, over whom, and that kills lose and double nothing.
+
+A receipt promises that the contribution is kept until the round's end, and stands in its holder's list. An answer that
+it was late promises that it stands in none. A node's list, its answer and its end never change once they are durable,
+and nothing else leaves. (That charges stay is invariant 4.) Without Compute nodes the trainer's receipt for a release
+or a report promises a place in the result.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from dca_proto.protocol.compute.round import ABORTED
-from dca_proto.protocol.contribution import Kept
+from dca_proto.crypto.sealing import ID_BYTES
+from dca_proto.protocol.client import round as client_round
+from dca_proto.protocol.compute.round import ABORTED, CONTRIBUTIONS, ENDS, RELEASED, ROUNDS, StoredRound
+from dca_proto.protocol.contribution import Kept, Outbound
+from dca_proto.protocol.effects import Channel, Effect, Forget, Send, Write
+from dca_proto.protocol.events import Event, Started
+from dca_proto.protocol.facts import Acknowledged, ChargeReturned, RoundCompleted, RoundFailed
+from dca_proto.protocol.ledger import TABLE as LEDGER
+from dca_proto.protocol.ledger import Charge
 from dca_proto.protocol.lists import set_hash
 from dca_proto.protocol.records import decoded
 from dca_proto.protocol.sessions import SESSIONS, StoredSession
+from dca_proto.protocol.trainer.round import RELEASES
+from dca_proto.protocol.wire.codec import decode_body, decode_frame
+from dca_proto.protocol.wire.messages import Abort, Answer, Receipt, Sealed, Signed
 from emulator.sim.process import Process
-from emulator.trials.checkers.base import Checker, about
-from emulator.trials.checkers.witness import Entry, Of, Release, Released, Witness
+from emulator.trials.checkers.base import Checker, Entry, Key, Release, RunLog, about, entries_in, release_in
 from emulator.trials.federation import FOREVER_MS
+from emulator.trials.world import TrialWorld
 from emulator.wire import Asked
-
-if TYPE_CHECKING:
-    from emulator.trials.world import TrialWorld
 
 
 class OneRelease(Checker):
@@ -28,15 +41,15 @@ class OneRelease(Checker):
 
     number, name = 1, "one partial sum"
 
-    def on_alone(self, release: Released) -> None:
-        who, round_id = release.client.hex()[:8], release.round_id.hex()[:8]
-        once = release.number == 0 or release.client in self.world.restored  # which nothing notices (DESIGN §10)
+    def on_release(self, release: Release) -> None:
+        who, round_id = release.sender.hex()[:8], release.round_id.hex()[:8]
+        once = release.number == 0 or release.sender in self.world.restored  # which nothing notices (DESIGN §10)
         self.expect(once, f"client {who} releases or reports twice in round {round_id}")
 
-    def on_release(self, release: Release) -> None:
-        node, round_id = release.node.hex()[:8], release.round_id.hex()[:8]
+    def on_partial_sum(self, release: Release) -> None:
+        node, round_id = release.sender.hex()[:8], release.round_id.hex()[:8]
         self.expect(release.number == 0, f"compute {node} releases a second partial sum of round {round_id}")
-        aborted = self.witness.ends.get((release.node, release.round_id)) == ABORTED
+        aborted = self.log.ends.get((release.sender, release.round_id)) == ABORTED
         self.expect(not aborted, f"compute {node} releases round {round_id}, which it has aborted")
 
 
@@ -48,35 +61,32 @@ class EnoughContributors(Checker):
 
     number, name = 2, "enough, enrolled, one set"
 
-    def __init__(self, world: TrialWorld, witness: Witness) -> None:
-        super().__init__(world, witness)
+    def __init__(self, world: TrialWorld, log: RunLog) -> None:
+        super().__init__(world, log)
         self._sets: dict[bytes, list[Entry]] = {}  # by the announcement's hash
         self._kept: dict[bytes, bytes] = {}  # contribution ids by round and client
-        self._gathered: set[Of] = set()
+        self._gathered: set[Key] = set()
         self._ranks: dict[tuple[bytes, bytes], tuple[int, int, bytes]] = {}  # of sessions, by node and client
 
-    def on_release(self, release: Release) -> None:
-        who = f"compute {release.node.hex()[:8]} releases round {release.round_id.hex()[:8]}"
-        asked = self.witness.asked.get((release.node, release.round_id))
+    def on_partial_sum(self, release: Release) -> None:
+        who = f"compute {release.sender.hex()[:8]} releases round {release.round_id.hex()[:8]}"
+        asked = self.log.asked.get((release.sender, release.round_id))
         if asked is None:
             self.fail(f"{who} of which it has stored no announcement")
             return
-        chosen = self.witness.agreed(release)
+        chosen = self.log.agreed(release)
         if chosen is None:
             self.fail(f"{who} by answers or lists that nobody has given")
             return
-        told = set_hash(asked.hash, b"".join(entry.encoded for entry in chosen))
-        same = (told, len(chosen)) == (release.partial.set_hash, release.partial.count)
-        self.expect(same, f"{who} over another set than lists and answers say")
+        hashed = set_hash(asked.hash, b"".join(entry.encoded for entry in chosen))
+        same = (hashed, len(chosen)) == (release.body.set_hash, release.body.count)
+        self.expect(same, f"{who} over another set than lists and answers give")
         fewest, most, count = asked.terms.fewest, asked.terms.most, len(chosen)
         self.expect(fewest <= count <= most, f"{who} over {count} contributions, where {fewest} to {most} are needed")
         self.expect(len({entry.client for entry in chosen}) == count, f"{who} over a client twice")
         first = self._sets.setdefault(asked.hash, chosen)
         self.expect(chosen == first, f"{who} over another set than its peers")
-        self._check_members(release.node, asked, chosen, who)
-
-    def _check_members(self, node: bytes, asked: Asked, chosen: Sequence[Entry], who: str) -> None:
-        records = self.world.simulator.processes[node].disk.records
+        records = self.world.simulator.processes[release.sender].disk.records
         found = {
             "is not enrolled": [one for one in chosen if one.client not in self.world.enrolled],
             "has no session here": [one for one in chosen if (SESSIONS, one.client) not in records],
@@ -91,26 +101,25 @@ class EnoughContributors(Checker):
         """A node takes part where its floors hold, and knows exactly those whom the trainer has invited."""
         floors, round_id = self.world.actors.floors_of(node.id), asked.body.round_id
         fewest, honest = asked.terms.fewest, asked.terms.fewest - 1 - asked.terms.colluders
-        let = fewest >= floors.clients_min and honest >= max(1, floors.honest_min)
-        self.expect(let, f"{node.name} takes part in round {round_id.hex()[:8]}, which its floors forbid")
-        same = (asked.invited or frozenset()) == frozenset(self.witness.requests[round_id].invited)
+        allowed = fewest >= floors.clients_min and honest >= max(1, floors.honest_min)
+        self.expect(allowed, f"{node.name} takes part in round {round_id.hex()[:8]}, which its floors forbid")
+        same = (asked.invited or frozenset()) == frozenset(self.log.requests[round_id].invited)
         self.expect(same, f"{node.name} takes others for invited to round {round_id.hex()[:8]}")
 
     def on_answer(self, node: Process, asked: Asked, union: list[Entry] | None, objected: list[int]) -> None:
         """A node objects to everybody whose certificate has ended, and to no other honest client's entry in an honest
         holder's list whose tag its own session gives.
         """
-        let_in = [entry for place, entry in enumerate(union or ()) if place not in objected]
-        ended = [one.client.hex()[:8] for one in let_in if self._has_ended(one.client, node)]
-        self.expect(not ended, f"{node.name} lets in {', '.join(ended)}, whose certificate has ended")
-        own, tags = asked.epochs[asked.computes.index(node.id)], self.witness.tags[node.id, asked.body.round_id]
-        repeating = self.world.restored | self.world.twinned  # they may use a charge's number twice
+        accepted = [entry for place, entry in enumerate(union or ()) if place not in objected]
+        ended = [one.client.hex()[:8] for one in accepted if self._has_ended(one.client, node)]
+        self.expect(not ended, f"{node.name} accepts {', '.join(ended)}, whose certificate has ended")
+        own, tags = asked.epochs[asked.computes.index(node.id)], self.log.tags[node.id, asked.body.round_id]
+        excused = self.log.dishonest | self.world.restored | self.world.duplicated  # may use a charge's number twice
         for entry in [union[place] for place in objected] if union else ():
             record = node.disk.records.get((SESSIONS, entry.client))
-            if record is None or not (self.witness.dishonest | repeating).isdisjoint((entry.client, entry.holder)):
+            if record is None or not excused.isdisjoint((entry.client, entry.holder)):
                 continue
-            tag = tags.get(entry.encoded, b"")
-            found = self.witness.pairs.public_of(own, entry.client, tag, asked.hash, entry.encoded)
+            found = self.log.pairs.public_of(own, entry.client, tags.get(entry.encoded, b""), asked.hash, entry.encoded)
             stored, grace_ms = decoded(SESSIONS, record, StoredSession), self.world.actors.timing.epoch_grace_ms
             alive = {
                 one.public
@@ -121,7 +130,7 @@ class EnoughContributors(Checker):
             self.expect(not wrong, f"{node.name} objects to {entry.client.hex()[:8]} without a reason")
 
     def _has_ended(self, client: bytes, judge: Process) -> bool:
-        """Whether a client's certificate has ended, by the clock of whoever has to judge."""
+        """Whether a client's certificate has ended, by the clock of the actor that has to judge."""
         return self.world.actors.ends_ms.get(client, FOREVER_MS) <= judge.now_ms
 
     def on_session(self, node: Process, client: bytes, stored: StoredSession) -> None:
@@ -129,7 +138,7 @@ class EnoughContributors(Checker):
         session, who = stored.current, f"{node.name}, {client.hex()[:8]}"
         assert session is not None, "it is stored with a session"
         self.expect(client in self.world.enrolled, f"{who} has a session, who is not enrolled")
-        own = self.witness.pairs.has(client, session.public)
+        own = self.log.pairs.has(client, session.public)
         self.expect(own, f"{who} has a session under a key that is not the client's")
         before = self._ranks.get((node.id, client), session.rank)
         self._ranks[node.id, client] = session.rank
@@ -142,7 +151,7 @@ class EnoughContributors(Checker):
         who = f"round {round_id.hex()[:8]}: what {client.hex()[:8]} releases"
         self.expect(client in self.world.enrolled, f"{who} is kept, who is not enrolled")
         self.expect(not self._has_ended(client, trainer), f"{who} is kept, whose certificate has ended")
-        invited = self.witness.requests[round_id].invited
+        invited = self.log.requests[round_id].invited
         self.expect(not invited or client in invited, f"{who} is kept, who is not invited")
         self.expect((client, round_id) not in self._gathered, f"{who} is stored twice")
         self._gathered.add((client, round_id))
@@ -152,7 +161,7 @@ class EnoughContributors(Checker):
         if not self.is_honest(node):
             return
         who = f"{about(node, round_id)}: a contribution of {client.hex()[:8]}"
-        asked = self.witness.asked.get((node.id, round_id))
+        asked = self.log.asked.get((node.id, round_id))
         if asked is None:
             self.fail(f"{who} is kept without an announcement")
             return
@@ -160,3 +169,187 @@ class EnoughContributors(Checker):
         self.expect(client in (asked.invited or {client}), f"{who} is kept, who is not invited")
         first = self._kept.setdefault(round_id + client, kept.contribution)
         self.expect(first == kept.contribution, f"{who} takes the place of another one")
+
+
+class Kills(Checker):
+    """Receipts, lists, answers, ends and results, against what is durable."""
+
+    number, name = 8, "kills lose and double nothing"
+
+    def __init__(self, world: TrialWorld, log: RunLog) -> None:
+        super().__init__(world, log)
+        self._acknowledged: defaultdict[bytes, set[bytes]] = defaultdict(set)  # round -> clients with a receipt
+        self._phases: dict[Key, str] = {}
+        self._messages: dict[Key, tuple[bytes, Signed | None, Signed | None]] = {}  # entries, header and answer
+        self._in_result: dict[bytes, set[bytes]] = {}  # round -> clients, without Compute nodes
+        self._receipts: dict[tuple[bytes, ...], str] = {}  # of each node, round, client and contribution
+        self._made: dict[tuple[bytes, bytes], Outbound] = {}  # by client and contribution id
+        self._results: dict[bytes, bytes | None] = {}  # round -> the result's bytes; None where it failed
+
+    def on_paid(self, client: Process, round_id: bytes, made: Outbound) -> None:
+        """The announcement is stored with the charge."""
+        self._made[client.id, made.contribution] = made
+        known = (client_round.ANNOUNCEMENTS, round_id) in client.disk.records
+        self.expect(known, f"{about(client, round_id)}: paid for, and its announcement is lost")
+
+    def on_partial_sum(self, release: Release) -> None:
+        """What a node holds of S was durable."""
+        kept = self.log.kept[release.sender, release.round_id]
+        held = [one for one in self.log.agreed(release) or () if one.holder == release.sender]
+        lost = [one for one in held if (one.client, one.contribution) not in kept]
+        who = f"compute {about(release.sender, release.round_id)}"
+        self.expect(not lost, f"{who}: {len(lost)} of its sum were never durable")
+
+    def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
+        """Contributions are deleted only after an end."""
+        if process.role is not Channel.COMPUTE or not self.is_honest(process):
+            return
+        for write in writes:
+            if isinstance(write, Forget) and write.table == CONTRIBUTIONS:
+                round_id = write.key[:ID_BYTES]
+                ended = (process.id, round_id) in self.log.ends
+                self.expect(ended, f"{about(process, round_id)}: it forgets a contribution before the end")
+
+    def on_kept(self, node: Process, round_id: bytes, client: bytes, kept: Kept) -> None:
+        """Contributions come before the list."""
+        key = node.id, round_id
+        if self.is_honest(node):
+            in_time = key not in self.log.lists or (client, kept.contribution) in self._listed(key)
+            self.expect(in_time, f"{about(node, round_id)}: it keeps a contribution after its list was frozen")
+
+    def on_round(self, node: Process, stored: StoredRound) -> None:
+        """An end, a list and an answer do not change."""
+        key, who = (node.id, stored.round_id), about(node, stored.round_id)
+        first = self._phases.get(key, stored.phase)
+        self._phases[key] = stored.phase
+        self.expect(first not in ENDS or stored.phase == first, f"{who} was {first} and is {stored.phase}")
+        if stored.phase == RELEASED and not stored.word:
+            return  # an hour after the end
+        now = stored.entries, stored.header, stored.answer
+        before = self._messages.get(key, now)
+        same = all(old == new or old in (b"", None) for old, new in zip(before, now, strict=True))
+        self.expect(same, f"{who}: its list or its answer is computed again")
+        self._messages[key] = now
+
+    def on_restart(self, process: Process) -> None:
+        """A start finds the ends that were durable."""
+        if process.role is not Channel.COMPUTE or process.actor is None or not self.is_honest(process):
+            return
+        for (node, round_id), end in self.log.ends.items():
+            if node == process.id and (ROUNDS, round_id) in process.disk.records:
+                stored = decoded(ROUNDS, process.disk.records[ROUNDS, round_id], StoredRound)
+                self.expect(stored.phase == end, f"{process.name} has lost the end of round {round_id.hex()[:8]}")
+
+    def on_handled(self, process: Process, event: Event, effects: Sequence[Effect]) -> None:
+        """A client that starts goes on with what it has paid for and has no receipt of."""
+        if process.role is not Channel.CLIENT or not isinstance(event, Started) or not self.is_honest(process):
+            return
+        sent = {one.payload for one in effects if isinstance(one, Send)}
+        for (table, round_id), value in process.disk.records.items():
+            asked = self.log.asked.get((process.id, round_id))
+            if table == client_round.ROUNDS and asked is not None and process.now_ms < asked.body.commit_by_ms:
+                stored = decoded(table, value, client_round.StoredRound)
+                lost = stored.phase == client_round.SENT and stored.outbound and stored.outbound.payload not in sent
+                self.expect(not lost, f"{about(process, round_id)}: it starts anew, and gives the round up")
+
+    def on_send(self, process: Process, send: Send) -> None:
+        """What a node or the trainer sends is durable."""
+        if process.role is Channel.CLIENT or not self.is_honest(process):
+            return
+        frame, key, who = decode_frame(send.payload), (process.id, send.round_id), about(process, send.round_id)
+        if isinstance(frame, Receipt) and send.to.channel is Channel.CLIENT:
+            check = self._check_trainers_receipt if process.role is Channel.TRAINER else self._check_receipt
+            check(process, send.to.id, frame)
+        elif process.role is Channel.TRAINER:
+            return
+        elif isinstance(frame, Sealed) and send.to.channel is Channel.COMPUTE:
+            self.expect(key in self.log.lists, f"{who}: a list leaves that is not durable")
+        elif isinstance(frame, Signed):
+            body = decode_body(frame.body)
+            if isinstance(body, Answer):
+                self.expect(self.log.answers.get(key) == body, f"{who}: an answer leaves that is not durable")
+            elif isinstance(body, Abort) and body.compute == process.id:
+                ended = self.log.ends.get(key)
+                self.expect(ended == ABORTED, f"{who}: it sends an abort and has stored {ended or 'no end'}")
+
+    def _check_trainers_receipt(self, trainer: Process, client: bytes, receipt: Receipt) -> None:
+        """A receipt is for what is on the disk, "late" for what is not; the client knows the tags of both."""
+        who, made = f"round {receipt.round_id.hex()[:8]}", self._made.get((client, receipt.contribution))
+        if made is None:
+            self.expect(client in self.log.dishonest, f"{who}: an answer to a release that nobody has made")
+            return
+        stored = trainer.disk.records.get((RELEASES, receipt.round_id + client))
+        kept = stored is not None and release_in(decoded(RELEASES, stored, Signed)).contribution == receipt.contribution
+        if receipt.tag == made.receipt:
+            self.expect(kept, f"{who}: a receipt for a release that is not durable")
+        else:
+            self.expect(receipt.tag == made.late and not kept, f"{who}: it says late of a release that it keeps")
+
+    def _check_receipt(self, node: Process, client: bytes, receipt: Receipt) -> None:
+        """A receipt is for what is on the disk, and in the list once there is one; "late" for what is not in the list.
+
+        Which of the two it is, its tag says: both are computed again, under the keys of the client and of the node.
+        """
+        key, who = (node.id, receipt.round_id), about(node, receipt.round_id)
+        asked, pair = self.log.asked[key], (client, receipt.contribution)
+        own = asked.epochs[asked.computes.index(node.id)]
+        meaning = self.log.pairs.receipts(own, client, asked.hash, receipt.contribution).get(receipt.tag)
+        if meaning is None:
+            self.expect(client in self.log.dishonest, f"{who}: a receipt whose tag means nothing")
+            return
+        first = self._receipts.setdefault((*key, *pair), meaning)
+        self.expect(first == meaning, f"{who}: both a receipt and an answer that it was late for one contribution")
+        frozen, listed = key in self.log.lists, pair in self._listed(key)
+        if meaning == "late":
+            self.expect(frozen and not listed, f"{who}: it says late of what its list holds, or before there is one")
+            return
+        there = (CONTRIBUTIONS, receipt.round_id + client) in node.disk.records or key in self.log.ends
+        self.expect(pair in self.log.kept[key] and there, f"{who}: a receipt for a contribution that is not durable")
+        self.expect(not frozen or listed, f"{who}: a receipt for what its list does not hold")
+
+    def _listed(self, key: Key) -> set[tuple[bytes, bytes]]:
+        """Clients and contributions in a node's own list; none before there is one."""
+        return {(one.client, one.contribution) for one in entries_in(self.log.lists.get(key, b""), key[0])}
+
+    def on_fact(self, process: Process, fact: object) -> None:
+        """Note who has a receipt, and compare each result with those reported before."""
+        if not self.is_honest(process):
+            return
+        match fact:
+            case Acknowledged():
+                self._acknowledged[fact.round_id].add(process.id)
+            case ChargeReturned():
+                charge = decoded(LEDGER, process.disk.records[LEDGER, fact.round_id], Charge)
+                self.expect(charge.returned, f"{process.name} reports a charge that has not durably come back")
+            case RoundCompleted():
+                self._check_result(fact.round_id, fact.aggregate.value.tobytes())
+            case RoundFailed():
+                self._check_result(fact.round_id, None)
+
+    def _check_result(self, round_id: bytes, result: bytes | None) -> None:
+        first, name = self._results.setdefault(round_id, result), round_id.hex()[:8]
+        self.expect(first == result, f"round {name} ends in two ways at the trainer")
+        if round_id in self.log.announcements and not self.log.is_summed(round_id):
+            kept = self.log.gathered[round_id]
+            count = sum(bool(release_in(frame).rows) for frame in kept.values())
+            self.expect(result is not None or not count, f"round {name} fails with {count} releases")
+            self._in_result.setdefault(round_id, set(kept))
+        elif result is not None:
+            ends = {self.log.ends.get((node.id, round_id)) for node in self.world.computes if self.is_honest(node)}
+            self.expect(ends <= {RELEASED}, f"round {name} has a result, and its nodes {ends}")
+
+    def finish(self) -> None:
+        """Whoever had a receipt is in the list of its holder, or in the result of a round without Compute nodes."""
+        for round_id, clients in self._acknowledged.items():
+            if not self.log.is_summed(round_id):
+                missing = clients - self._in_result.get(round_id, clients)
+                self.expect(not missing, f"round {round_id.hex()[:8]}: {len(missing)} with a receipt are in no result")
+        for (node, round_id), entries in self.log.lists.items():
+            if node not in self.log.dishonest:
+                asked, listed = self.log.asked[node, round_id], {one.client for one in entries_in(entries, node)}
+                own = {one for one in self._acknowledged[round_id] if asked.holder(one) == node}
+                known = {one: self.log.asked.get((one, round_id)) for one in own}  # the announcement that it has stored
+                missing = {one for one, stored in known.items() if stored is not None and stored.hash == asked.hash}
+                missing -= listed
+                who = f"compute {about(node, round_id)}"
+                self.expect(not missing, f"{who}: {len(missing)} with a receipt are not in its list")

@@ -1,17 +1,16 @@
 """Invariant 3: the combined value is the exact ring sum of what the contributions in S encoded.
 
-What an honest client encoded is worked out anew: its statistic from its rows by `emulator.reference`, and the noise
-that its mechanism drew, which is recorded. What a hostile client encoded is what its holder keeps of it, and all M
-masks, computed a second time. Each honest node's partial sum is compared with the contributions that it has durably
-kept, and its own masks over S. The trainer's result is compared with the one set that all honest nodes have summed
-over,
-also where other nodes are hostile: only one that alters its sum may spoil the value, and nothing but the value.
+What an honest client encoded is computed anew: its statistic from its rows by `emulator.reference`, plus the recorded
+noise that its mechanism drew. What a hostile client encoded is what its holder keeps of it, minus all M masks, which
+are computed a second time. Each honest node's partial sum is compared with the contributions that it has durably kept
+and its own masks over S. The trainer's result is compared with the one set that all honest nodes have summed over, also
+where other nodes are hostile: only a node that alters its sum may spoil the value, and nothing but the value.
 
-Without Compute nodes it is compared with each release: what the data node encoded, and how many rows; and the result
-against all releases that the trainer has durably kept. Each report is the one that its mechanism draws of the client's
-own value from the one key that the client used, whatever rows it has, and says of one row.
+Without Compute nodes each release is compared with what the data node encoded and how many rows it has, and the result
+with all releases that the trainer has durably kept. Each report is the one that its mechanism draws of the client's own
+value from the one key that the client used, and is of one row.
 
-No arithmetic of the product has a part in what is expected of a result: neither its value nor its noise nor its scale.
+The expected value, noise and scale of a result use no arithmetic of the product.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import reduce
 from math import isclose, ldexp, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -30,7 +29,6 @@ from dca_proto.aggregate import NoisyAggregate
 from dca_proto.crypto.masks import RingVector
 from dca_proto.crypto.sealing import digest
 from dca_proto.privacy.mechanism import RANDOMISED_RESPONSE, UNARY_ENCODING
-from dca_proto.protocol.client.actor import Client
 from dca_proto.protocol.contribution import Outbound
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.facts import RoundCompleted
@@ -44,88 +42,69 @@ from dca_proto.protocol.wire.messages import Announcement, Signed
 from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW
 from emulator import reference
 from emulator.sim.process import Process
-from emulator.trials.checkers.base import Checker
-from emulator.trials.checkers.recording import Recording
-from emulator.trials.checkers.witness import Entry, Release, Released, Witness, release_in
+from emulator.trials.checkers.base import Checker, Entry, Release, RunLog, release_in
+from emulator.trials.scenario import CATEGORICAL
+from emulator.trials.world import TrialWorld
 from emulator.wire import Asked
 
-if TYPE_CHECKING:
-    from emulator.trials.world import TrialWorld
-
-_CATEGORICAL = (RANDOMISED_RESPONSE, UNARY_ENCODING)
 _CLOSE, _WIDER = 1e-9, 1.001  # floats of one figure; what the grid may add to noise
 
 
 class ExactSum(Checker):
-    """Bit for bit: each honest node's partial sum, and the trainer's result.
-
-    Attributes:
-        recording: what clients draw.
-    """
+    """Bit for bit: each honest node's partial sum, and the trainer's result."""
 
     number, name = 3, "exact sum"
 
-    def __init__(self, world: TrialWorld, witness: Witness) -> None:
-        super().__init__(world, witness)
-        self.recording = world.actors.mechanism = Recording(world.actors.mechanism)
-        for client in world.clients:
-            self.on_restart(client)
+    def __init__(self, world: TrialWorld, log: RunLog) -> None:
+        super().__init__(world, log)
         self._encoded: dict[tuple[bytes, bytes, bytes], RingVector] = {}  # by round, client and contribution
-        self._alone: dict[tuple[bytes, bytes, bytes], tuple[int, bytes]] = {}  # the same: rows and vector of a release
+        self._released: dict[tuple[bytes, bytes, bytes], tuple[int, bytes]] = {}  # the same: rows, vector of a release
         self._variances: dict[bytes, float] = {}  # of each client's noise, in units of the grid, by round
         self._summed: dict[bytes, dict[bytes, list[Entry]]] = defaultdict(dict)  # by round and honest node
 
-    # --- what was encoded --------------------------------------------------------------------------------------------
-
-    def on_restart(self, process: Process) -> None:
-        """A client that starts again draws by new objects."""
-        if isinstance(process.actor, Client):
-            self.recording.watch(process.actor)
-
     def on_drawn(self, client: Process, round_id: bytes, made: Outbound) -> None:
         """Keep what an honest client has just encoded."""
-        drawn, self.recording.drawn = self.recording.drawn, None
+        draws, drawn = self.log.draws, self.log.draws.drawn
         if drawn is None:
             self.fail(f"{client.name} contributes to round {round_id.hex()[:8]} without any noise")
             return
-        body, of = self.witness.asked[client.id, round_id].body, (round_id, client.id, made.contribution)
-        value, rows = self._value(client.id, body)
-        if isinstance(body.terms, SecureSum | NodeRelease):
-            self._variances[round_id] = self.recording.variance
-            noisy = _words((value + drawn).astype("<i8").tobytes())
-            self._encoded[of], self._alone[of] = noisy, (min(rows, body.rows_max), noisy.tobytes())
-        else:
-            report = validate_announcement(body, self.recording, Limits()).report
-            assert report is not None, "no other kind is left"
-            held = (np.argmax(value) if value.any() else -1) if body.mechanism in _CATEGORICAL else value
-            (own,) = report.randomise(np.array([held]), self.recording.key)
-            self._alone[of] = 1, report.encode(own)
-
-    def _value(self, client: bytes, body: Announcement) -> tuple[NDArray[np.int64], int]:
-        """What a client's rows come to, and how many there are."""
+        body, key = self.log.asked[client.id, round_id].body, (round_id, client.id, made.contribution)
         actors = self.world.actors
         places = [actors.columns.index(column) for column in msgspec.convert(body.parameters["columns"], list[str])]
-        rows = [] if client in actors.failing else actors.rows[self.world.client_number(client)][:, places].tolist()
+        number = self.world.client_number(client.id)
+        rows = [] if client.id in actors.failing else actors.rows[number][:, places].tolist()
         own = reference.contribution(body.statistic, body.parameters, rows, body.rows_max, body.fraction_bits)
-        return np.array(own, dtype=np.int64), len(rows)
+        value = np.array(own, dtype=np.int64)
+        if isinstance(body.terms, SecureSum | NodeRelease):
+            self._variances[round_id] = draws.variance
+            noisy = _words((value + drawn).astype("<i8").tobytes())
+            self._encoded[key], self._released[key] = noisy, (min(len(rows), body.rows_max), noisy.tobytes())
+        else:
+            report = validate_announcement(body, draws, Limits()).report
+            assert report is not None, "no other kind is left"
+            held = (np.argmax(value) if value.any() else -1) if body.mechanism in CATEGORICAL else value
+            (own_report,) = report.randomise(np.array([held]), draws.key)
+            self._released[key] = 1, report.encode(own_report)
 
-    def on_alone(self, release: Released) -> None:
-        """What an honest data node releases is its own rows' sum with the noise that it drew, and their number; what an
-        honest client reports, what its mechanism makes of its value with the key that it drew."""
-        body, who = release.body, f"client {release.client.hex()[:8]} in round {release.round_id.hex()[:8]}"
-        expected = self._alone.get((release.round_id, release.client, body.contribution))
+    def on_release(self, release: Release) -> None:
+        """An honest data node releases its own rows' sum with the noise that it drew, and their number.
+
+        An honest client reports what its mechanism makes of its value with the key that it drew.
+        """
+        body, who = release.body, f"client {release.sender.hex()[:8]} in round {release.round_id.hex()[:8]}"
+        expected = self._released.get((release.round_id, release.sender, body.contribution))
         if expected is None:
             self.fail(f"{who} releases what it has not stored")
             return
         rows, vector = expected
         self.expect(body.vector == vector, f"{who}: it does not release what its rows and its key give")
-        self.expect(body.rows == rows, f"{who}: it tells of {body.rows} rows, expected {rows}")
+        self.expect(body.rows == rows, f"{who}: it names {body.rows} rows, expected {rows}")
 
     def _encoded_by(self, asked: Asked, entry: Entry) -> RingVector | None:
-        """What a contribution encoded; None where nobody honest knows."""
-        if entry.client not in self.witness.dishonest:
+        """What a contribution encoded; None where no honest actor knows."""
+        if entry.client not in self.log.dishonest:
             return self._encoded.get((asked.body.round_id, entry.client, entry.contribution))
-        kept = self.witness.kept[entry.holder, asked.body.round_id].get((entry.client, entry.contribution))
+        kept = self.log.kept[entry.holder, asked.body.round_id].get((entry.client, entry.contribution))
         if kept is None:
             return None
         tags = [kept.tags[8 * place : 8 * place + 8] for place in range(len(asked.epochs))]
@@ -136,84 +115,81 @@ class ExactSum(Checker):
     def _mask(self, asked: Asked, place: int, entry: Entry, tag: bytes) -> RingVector | None:
         """A node's mask of an entry; None where no key of its client gives that tag."""
         dimension = reference.dimension(asked.body.statistic, asked.body.parameters)
-        data = self.witness.pairs.mask(asked.epochs[place], entry.client, tag, asked.hash, entry.encoded, dimension)
+        data = self.log.pairs.mask(asked.epochs[place], entry.client, tag, asked.hash, entry.encoded, dimension)
         return None if data is None else _words(data)
 
-    # --- what was released -------------------------------------------------------------------------------------------
-
-    def on_release(self, release: Release) -> None:
+    def on_partial_sum(self, release: Release) -> None:
         """A node's first partial sum adds up the contributions that the node has kept, and its masks over all of S."""
-        asked, chosen = self.witness.asked.get((release.node, release.round_id)), self.witness.agreed(release)
+        key = release.sender, release.round_id
+        asked, chosen = self.log.asked.get(key), self.log.agreed(release)
         if release.number or asked is None or chosen is None:
-            return  # said by invariants 1 and 2
-        who = f"compute {release.node.hex()[:8]} in round {release.round_id.hex()[:8]}"
-        self._summed[release.round_id][release.node] = chosen
-        told = [entry.client for entry in chosen if entry.holder == release.node]
-        self.expect(release.partial.clients == b"".join(told), f"{who}: it tells of other clients than it holds")
-        kept, place = self.witness.kept[release.node, release.round_id], asked.computes.index(release.node)
-        held = [kept.get((one.client, one.contribution)) for one in chosen if one.holder == release.node]
+            return  # invariants 1 and 2 report that
+        who = f"compute {release.sender.hex()[:8]} in round {release.round_id.hex()[:8]}"
+        self._summed[release.round_id][release.sender] = chosen
+        own = [entry for entry in chosen if entry.holder == release.sender]
+        named = release.body.clients == b"".join(entry.client for entry in own)
+        self.expect(named, f"{who}: it names other clients than it holds")
+        kept, place = self.log.kept[key], asked.computes.index(release.sender)
+        held = [kept.get((one.client, one.contribution)) for one in own]
         if None in held:
-            return  # invariant 8 says that it was never durable
-        tags = self.witness.tags[release.node, release.round_id]
-        masks = [self._mask(asked, place, entry, tags.get(entry.encoded, b"")) for entry in chosen]
+            return  # invariant 8 reports that it was never durable
+        masks = [self._mask(asked, place, one, self.log.tags[key].get(one.encoded, b"")) for one in chosen]
         false = sum(mask is None for mask in masks)
         self.expect(not false, f"{who}: {false} in S have a tag that no key of that client gives")
         if not false:
             parts = [*(_words(one.y) for one in held if one is not None), *(mask for mask in masks if mask is not None)]
-            same = np.array_equal(_words(release.partial.vector), _total(parts))
+            same = np.array_equal(_words(release.body.vector), _total(parts))
             self.expect(same, f"{who}: its sum is not that of what it kept")
 
-    # --- what came out -----------------------------------------------------------------------------------------------
-
     def on_fact(self, process: Process, fact: object) -> None:
-        """Hold the trainer's result against the sum over S, as each honest node has summed it up."""
+        """Compare the trainer's result with the sum over S, as each honest node has summed it up."""
         if not isinstance(fact, RoundCompleted) or process.role is not Channel.TRAINER:
             return
-        if not self.witness.is_summed(fact.round_id):
-            self._check_alone(fact)
+        if not self.log.is_summed(fact.round_id):
+            self._check_without_nodes(fact)
             return
         sets, name = list(self._summed[fact.round_id].items()), fact.round_id.hex()[:8]
         if not sets:
-            return  # no node is honest, or it has stored no announcement, which invariant 2 says
-        chosen, asked = sets[0][1], self.witness.asked[sets[0][0], fact.round_id]
+            return  # no node is honest, or it has stored no announcement, which invariant 2 reports
+        chosen, asked = sets[0][1], self.log.asked[sets[0][0], fact.round_id]
         self.expect(all(one == chosen for _, one in sets), f"round {name}: a result of sums over different sets")
         parts = {entry.client: self._encoded_by(asked, entry) for entry in chosen}
         unknown = {client for client, part in parts.items() if part is None}
-        secretive = set() if self.all_nodes_are_honest else self.witness.dishonest
+        secretive = set() if self.all_nodes_are_honest else self.log.dishonest
         self.expect(unknown <= secretive, f"round {name}: nobody knows what {len(unknown)} in its sum encoded")
         hashes = asked.hash, set_hash(asked.hash, b"".join(entry.encoded for entry in chosen))
-        clients = max(self.witness.requests[fact.round_id].answers_expected, len(chosen))
+        clients = max(self.log.requests[fact.round_id].answers_expected, len(chosen))
         spoiled = self.world.altering or unknown
         total = None if spoiled else _value_of(asked.body, _total([one for one in parts.values() if one is not None]))
         self._compare(fact.aggregate, asked.body, hashes, total, len(chosen), clients)
         if isinstance(process.actor, Trainer):
-            told = process.actor.contributors(fact.round_id)
-            self.expect(told == tuple(sorted(parts)), f"round {name}: the trainer names others than those in S")
+            named = process.actor.contributors(fact.round_id)
+            self.expect(named == tuple(sorted(parts)), f"round {name}: the trainer names others than those in S")
 
-    def _check_alone(self, fact: RoundCompleted) -> None:
+    def _check_without_nodes(self, fact: RoundCompleted) -> None:
         """The result is of each release or report that is kept, by client id, and their sum."""
-        kept = sorted(self.witness.gathered[fact.round_id].items())
+        kept = sorted(self.log.gathered[fact.round_id].items())
         members = [(client, frame) for client, frame in kept if release_in(frame).rows]
         if not members:
             self.fail(f"round {fact.round_id.hex()[:8]}: a result of releases that were never durable")
             return
-        body, found = self.witness.announcements[fact.round_id], fact.aggregate
-        told, count = [release_in(frame) for _, frame in members], len(members)
-        hashes = [self._hashes(fact.round_id, [member]) for member in members]
+        body, found = self.log.announcements[fact.round_id], fact.aggregate
+        releases, count = [release_in(frame) for _, frame in members], len(members)
         if isinstance(body.terms, NodeRelease):
-            values = [_value_of(body, _words(one.vector)) for one in told]
+            values = [_value_of(body, _words(one.vector)) for one in releases]
             for place, node in enumerate(found.nodes[:count]):
+                hashes = self._hashes(fact.round_id, [members[place]])
                 where = f" of node {place + 1}"
-                self._compare(node, body, hashes[place], values[place], told[place].rows, 1, where=where)
+                self._compare(node, body, hashes, values[place], releases[place].rows, 1, where=where)
             self.expect(len(found.nodes) == count, f"round {fact.round_id.hex()[:8]}: not one entry for each node")
-            of_all, value = sum(one.rows for one in told), np.sum(values, axis=0)
+            contributors, value = sum(one.rows for one in releases), np.sum(values, axis=0)
         else:
-            of_all, value = count, self._reported(found, body, tuple(client for client, _ in members),
-                                                  [one.vector for one in told])  # fmt: skip
-        self._compare(found, body, self._hashes(fact.round_id, members), value, of_all, count)
+            clients = tuple(client for client, _ in members)
+            contributors, value = count, self._reported(found, body, clients, [one.vector for one in releases])
+        self._compare(found, body, self._hashes(fact.round_id, members), value, contributors, count)
 
     def _hashes(self, round_id: bytes, members: list[tuple[bytes, Signed]]) -> tuple[bytes, bytes]:
-        announced = self.witness.announced_hash(round_id)
+        announced = self.log.announced_hash(round_id)
         parts = (part for client, frame in members for part in (client, encode(frame)))
         return announced, digest(b"dca4-releases", announced, *parts)
 
@@ -222,7 +198,7 @@ class ExactSum(Checker):
         contributors: int, clients: int, *, where: str = "",
     ) -> None:  # fmt: skip
         """All fields of a result, but its single releases. `value`: None where it may be spoiled."""
-        terms, private = body.terms, self.recording.private
+        terms, private = body.terms, self.log.draws.private
         known: dict[str, Any] = {name: getattr(body, name) for name in ("statistic", "parameters", "mechanism")}
         known |= {name: getattr(body, name) if private else None for name in ("epsilon", "delta", "mu")}
         known |= {"round_id": body.round_id, "announcement_hash": hashes[0], "contributors_hash": hashes[1]}
@@ -253,7 +229,7 @@ class ExactSum(Checker):
         if isinstance(body.terms, SecureSum | NodeRelease):
             drawn = self._variances.get(body.round_id)
             return drawn is None or isclose(variance, drawn * unit**2, rel_tol=_CLOSE, abs_tol=0.0)
-        k, named = reference.dimension(body.statistic, body.parameters), body.mechanism in _CATEGORICAL
+        k, named = reference.dimension(body.statistic, body.parameters), body.mechanism in CATEGORICAL
         unit, wider, more = (1.0, 1 + _CLOSE, 0) if named else (unit, _WIDER, 12)
         low, high = (
             reference.report_variance(body.mechanism, body.epsilon, body.delta, (l1 / unit, l2 / unit), k)
@@ -268,24 +244,24 @@ class ExactSum(Checker):
         k, count, reports = reference.dimension(body.statistic, body.parameters), len(vectors), found.reports
         chances: tuple[float, float] | None = None
         if body.mechanism == RANDOMISED_RESPONSE:
-            told = np.array([int.from_bytes(one, "little") for one in vectors])
-            names = np.bincount(told, minlength=k).astype(float)
+            values = np.array([int.from_bytes(one, "little") for one in vectors])
+            counts = np.bincount(values, minlength=k).astype(float)
         elif body.mechanism == UNARY_ENCODING:
             bits = np.unpackbits(np.array([list(one) for one in vectors], dtype=np.uint8), axis=1, bitorder="little")
-            told = bits[:, :k].astype(bool)
-            names = told.sum(axis=0).astype(float)
+            values = bits[:, :k].astype(bool)
+            counts = values.sum(axis=0).astype(float)
         else:
-            told = np.array([_value_of(body, _words(one)) for one in vectors])
-        if body.mechanism in _CATEGORICAL:
+            values = np.array([_value_of(body, _words(one)) for one in vectors])
+        if body.mechanism in CATEGORICAL:
             chances = reference.odds(body.mechanism, body.epsilon, k)[:2]
-            value = (names - count * chances[1]) / (chances[0] - chances[1])
+            value = (counts - count * chances[1]) / (chances[0] - chances[1])
         else:
-            value = told.sum(axis=0)
+            value = values.sum(axis=0)
         known = {"mechanism": body.mechanism, "epsilon": body.epsilon, "delta": body.delta, "clients": clients,
                  "categories": k if chances else 0}  # fmt: skip
         wrong = [name for name, expected in known.items() if getattr(reports, name, None) != expected]
         if reports is not None:
-            same = reports.values.dtype == told.dtype and np.array_equal(reports.values, told)
+            same = reports.values.dtype == values.dtype and np.array_equal(reports.values, values)
             near = np.allclose(reports.probabilities or (0, 0), chances or (0, 0), rtol=_CLOSE, atol=0)
             laplace = _sensitivity(body)[0] / body.epsilon if body.mechanism == "grid-laplace" else found.sigma_local
             scale = 0.0 if chances else laplace

@@ -10,7 +10,7 @@ Without Compute nodes nothing that the trainer keeps differs but the release of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -26,12 +26,8 @@ from dca_proto.protocol.wire.codec import decode_frame
 from dca_proto.protocol.wire.messages import Contribution, Release, Sealed, Signed
 from emulator.sim.events import Observer
 from emulator.sim.process import Process
-from emulator.trials.checkers.base import Checker, about
-from emulator.trials.checkers.recording import Recording
-from emulator.trials.checkers.witness import Of, Witness, release_in
-
-if TYPE_CHECKING:
-    from emulator.trials.world import TrialWorld
+from emulator.trials.checkers.base import Checker, Key, RunLog, about, release_in
+from emulator.trials.world import TrialWorld
 
 
 class Passed(NamedTuple):
@@ -98,26 +94,24 @@ class View(Checker):
 
     number, name = 5, "view independent of data"
 
-    def __init__(self, world: TrialWorld, witness: Witness, other: tuple[Transcript, bytes] | None = None) -> None:
-        super().__init__(world, witness)
+    def __init__(self, world: TrialWorld, log: RunLog, other: tuple[Transcript, bytes] | None = None) -> None:
+        super().__init__(world, log)
         self._own = Transcript(world)
         self._other = other
+        if other is not None:
+            world.simulator.observers.append(self._own)
         self._nonces: dict[bytes, bytes] = {}  # -> the payload that it encrypts
-        self._once: dict[bytes, Of] = {}  # ids, tags and first words -> the client and the round
+        self._once: dict[bytes, Key] = {}  # ids, tags and first words -> the client and the round
         self._sizes: dict[bytes, int] = {}  # by round
-        self._noise_keys: dict[bytes, Of] = {}  # -> the client and the round whose noise it made
+        self._noise_keys: dict[bytes, Key] = {}  # -> the client and the round whose noise it made
 
     def on_drawn(self, client: Process, round_id: bytes, made: Outbound) -> None:
         """Noise is fresh: an honest client that contributes has drawn it from a key of its own."""
-        mechanism = self.world.actors.mechanism
-        if isinstance(mechanism, Recording):
-            first = self._noise_keys.setdefault(mechanism.key, (client.id, round_id))
-            self.expect(first == (client.id, round_id), f"{about(client, round_id)}: its noise was used before")
+        first = self._noise_keys.setdefault(self.log.draws.key, (client.id, round_id))
+        self.expect(first == (client.id, round_id), f"{about(client, round_id)}: its noise was used before")
 
     def on_send(self, process: Process, send: Send) -> None:
         """What an honest client encrypts: its nonce or id is new unless it is a repetition, its size the others'."""
-        if self._other is not None:
-            self._own.on_send(process, send)
         if process.role is not Channel.CLIENT or not self.is_honest(process):
             return
         frame = decode_frame(send.payload)
@@ -127,28 +121,21 @@ class View(Checker):
         unique = frame.contribution if isinstance(frame, Contribution) else frame.nonce
         first = self._nonces.setdefault(unique, send.payload)
         self.expect(first == send.payload, f"{who}: a nonce or an id is used for two ciphertexts")
-        if isinstance(frame, Contribution) or self._is_report(process, send):
+        # A data node's release is left out, whose number of rows is public, and so is a message that declines.
+        is_report = self.log.is_release(process.id, send.round_id, send.payload) and (
+            self.log.announcements[send.round_id].mechanism in LOCAL_MECHANISMS
+        )
+        if isinstance(frame, Contribution) or is_report:
             size = self._sizes.setdefault(send.round_id, len(send.payload))
             self.expect(size == len(send.payload), f"{who}: it sends {len(send.payload)} bytes, others {size}")
 
-    def _is_report(self, process: Process, send: Send) -> bool:
-        """Whether a message is a report: not one that declines, nor a data node's, whose number of rows is public."""
-        is_release = self.witness.is_release(process.id, send.round_id, send.payload)
-        return is_release and self.witness.announcements[send.round_id].mechanism in LOCAL_MECHANISMS
-
-    def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
-        if self._other is not None:
-            self._own.on_commit(process, writes)
-
     def on_kept(self, node: Process, round_id: bytes, client: bytes, kept: Kept) -> None:
         """Masks are fresh: no two contributions have a tag alike, or begin alike."""
-        if client not in self.witness.dishonest:
+        if client not in self.log.dishonest:
             tags = [kept.tags[at : at + 8] for at in range(0, len(kept.tags), 8)]
             whose = client, round_id
             alike = [one for one in (*tags, kept.y[:8]) if self._once.setdefault(one, whose) != whose]
             self.expect(not alike, f"{node.name} keeps a tag or a masked word that another contribution has, too")
-
-    # --- two runs ----------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
         """Compare with the neighbouring run."""
@@ -166,7 +153,8 @@ class View(Checker):
         self.expect(same, "who holds whose contribution depends on the data of a client")
         for key in own.held.keys() & other.held.keys():
             (node, _, client), held, else_held = key, own.held[key], other.held[key]
-            same = held == else_held if client != changed else _shape(held) == _shape(else_held)
+            shapes = [(kept.charge, len(kept.tags), len(kept.y)) for kept in (held, else_held)]
+            same = held == else_held if client != changed else shapes[0] == shapes[1]
             self.expect(same, f"compute {node.hex()[:8]} sees what client {client.hex()[:8]} holds")
         self.expect(own.released.keys() == other.released.keys(), "who releases depends on the data of a client")
         for of in own.released.keys() & other.released.keys():
@@ -185,18 +173,14 @@ class Repetition(Checker):
 
     number, name = 9, "same seed, same run"
 
-    def __init__(self, world: TrialWorld, witness: Witness, digest: str | None = None) -> None:
-        super().__init__(world, witness)
+    def __init__(self, world: TrialWorld, log: RunLog, digest: str | None = None) -> None:
+        super().__init__(world, log)
         self._before = digest
 
     def finish(self) -> None:
         if self._before is not None:
             found = self.world.simulator.trace.digest()
             self.expect(found == self._before, f"the trace has digest {found}, and had {self._before}")
-
-
-def _shape(kept: Kept) -> tuple[int, int, int]:
-    return kept.charge, len(kept.tags), len(kept.y)
 
 
 def _blank(frame: Signed) -> Release:
