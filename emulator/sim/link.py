@@ -87,7 +87,9 @@ class Link:
     def flights_us(self, wire: Wire, now_us: int, size: int) -> list[tuple[int, int]]:
         """When a packet of `size` bytes leaves for good, and arrives; a second pair where it is repeated."""
         options = self.options
-        sent_us = self._transmitted_us(wire, now_us, size)
+        sent_us = now_us
+        if options.bandwidth_bytes_s:  # the wire takes the packet after those before it
+            sent_us = wire.free_us = max(now_us, wire.free_us) + int(1e6 * size / options.bandwidth_bytes_s)
         left_us, arrival_us = self._flight_us(sent_us)
         if self._happens("reorder", options.reorder):
             arrival_us += self._uniform_us("reorder-by", options.reorder_ms)
@@ -97,13 +99,6 @@ class Link:
             again_us, late_us = self._flight_us(arrival_us)
             return [(left_us, arrival_us), (again_us, late_us)]
         return [(left_us, arrival_us)]
-
-    def _transmitted_us(self, wire: Wire, now_us: int, size: int) -> int:
-        """When the wire has taken the packet, after those before it."""
-        if not self.options.bandwidth_bytes_s:
-            return now_us
-        wire.free_us = max(now_us, wire.free_us) + int(1e6 * size / self.options.bandwidth_bytes_s)
-        return wire.free_us
 
     def _flight_us(self, sent_us: int) -> tuple[int, int]:
         """When the transmission that succeeds begins and ends."""

@@ -25,7 +25,7 @@ from emulator.sim.trace import Trace
 START_MS = 1_700_000_000_000
 US = 1000  # microseconds in a millisecond
 
-Call = Callable[..., None]
+Call = Callable[..., object]
 _Planned = tuple[Call, tuple[Any, ...]]
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 
-from dca_proto.crypto.sealing import Random, digest
-from dca_proto.testing import seeded
+from dca_proto.crypto.sealing import digest
 
 
 class Streams:
@@ -26,7 +25,3 @@ class Streams:
             start = int.from_bytes(digest(b"dca-stream", f"{self.seed}/{name}".encode()), "big")
             stream = self._streams[name] = random.Random(start)  # noqa: S311 - of the emulated world, never of keys
         return stream
-
-    def random_bytes(self, name: str) -> Random:
-        """A source of random bytes as actors want one, begun anew with each call."""
-        return seeded(f"{self.seed}/{name}")

@@ -219,7 +219,7 @@ def _together(stream: random.Random, population: Population, rounds: Rounds) -> 
         "late": (
             {},
             (
-                Fault(kind="clogged", actor="clients", amount=rounds.collect_window_ms // 3),
+                Fault(kind="congested", actor="clients", amount=rounds.collect_window_ms // 3),
                 Fault(kind="clock-behind", actor="trainer", amount=3_000),
                 Fault(kind="lossy", actor="trainer", amount=0.1),
                 Fault(kind="vanish-before-sending", actor=client),

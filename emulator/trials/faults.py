@@ -205,7 +205,7 @@ def _link(worse: Callable[[Injection], dict[str, float]]) -> Make:
 _KINDS.add("partition", "is cut off", ACTORS, _partition(up=True, down=True))
 _KINDS.add("partition-up", "nothing that it sends arrives", ACTORS, _partition(up=True, down=False))
 _KINDS.add("partition-down", "nothing that is sent to it arrives", ACTORS, _partition(up=False, down=True))
-_KINDS.add("clogged", "every packet waits", ACTORS,
+_KINDS.add("congested", "every packet waits", ACTORS,
            _link(lambda it: {"delay_ms": it.world.scenario.network.delay_ms + it.amount}), amount=_MS,
            amounts=(0, 600_000), outlasts=(2, 0))  # fmt: skip
 _KINDS.add("lossy", "its link loses, repeats and reorders", ACTORS,
@@ -283,8 +283,8 @@ def _reconnect_storm(it: Injection) -> Steps:
 # --- owners -----------------------------------------------------------------------------------------------------------
 
 
-@_KINDS.kind("twin", "a copy of it runs, too", _MEMBER, is_of_one=True, once=True, promise="beyond")
-def _twin(it: Injection) -> Steps:
+@_KINDS.kind("duplicate-instance", "a copy of it runs, too", _MEMBER, is_of_one=True, once=True, promise="beyond")
+def _duplicate_instance(it: Injection) -> Steps:
     """A copy of the disk runs as a second process of the same identity; each throws the other out of its session."""
     (original,) = it.targets
     copy = it.world.duplicate(original)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -97,10 +98,8 @@ class TrialFederation(TestFederation):
         self, make: type[Client], identity: Identity, certificate: Certificate, index: int, common: Any
     ) -> Client:
         """A client with the rows of client `index`."""
-        return make(
-            identity, certificate, self.federation, columns=self.columns, rows=self._rows_of(index),
-            policy=self.policy, **common,
-        )  # fmt: skip
+        rows, policy = functools.partial(self._read_rows, index), self.policy
+        return make(identity, certificate, self.federation, columns=self.columns, rows=rows, policy=policy, **common)
 
     def compute(self, index: int, records: Stored = ()) -> ComputeNode:
         """Compute node `index`, hostile where the scenario says so."""
@@ -159,14 +158,10 @@ class TrialFederation(TestFederation):
             request.check(self.federation, self.mechanism, limits, self.timing)
             request.draft(self.mechanism, limits)
 
-    def _rows_of(self, index: int) -> Callable[[tuple[str, ...]], NDArray[np.float64]]:
-        def rows(columns: tuple[str, ...]) -> NDArray[np.float64]:
-            if self.clients[index] in self.failing:
-                raise OSError("no data")
-            places = [self.columns.index(column) for column in columns]
-            return self.rows[index][:, places]
-
-        return rows
+    def _read_rows(self, index: int, columns: tuple[str, ...]) -> NDArray[np.float64]:
+        if self.clients[index] in self.failing:
+            raise OSError("no data")
+        return self.rows[index][:, [self.columns.index(column) for column in columns]]
 
     def _class_of(self, role: str, actor: str, honest: Any) -> Any:
         adversary = self._adversaries.get(actor)
@@ -178,8 +173,7 @@ class TrialFederation(TestFederation):
 def _rows(scenario: Scenario, columns: int) -> list[NDArray[np.float64]]:
     """Every client's data, uniform within [-1, 1], a few values missing."""
     stream = Streams(scenario.seed)("data")
-    generator = np.random.default_rng(stream.getrandbits(64))
-    tables = []
+    generator, tables = np.random.default_rng(stream.getrandbits(64)), []
     for _ in range(scenario.population.clients):
         table = generator.uniform(-1, 1, size=(scenario.population.rows, columns))
         table[generator.random(table.shape) < 0.02] = np.nan

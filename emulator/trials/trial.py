@@ -47,11 +47,11 @@ TRANSITIONS = tuple(
     f"{role}: {phase}, {event}"
     for role, table in _TABLES.items()
     for phase, event in table
-    if event != compute_round.COMMIT
+    if (phase, event) != (compute_round.COLLECTING, compute_round.COMMIT)
 )
 """The entries of the actors' tables: who, in which phase, at which event, such as "client: sent, receipt".
 
-The deadline of Compute nodes is left out: a node that is late then aborts, which is an entry of its own."""
+One is left out: no Compute node still collects at `commit_by`, since it froze its list at `close_by`."""
 Checkers = Callable[[TrialWorld], Sequence[Checker]]
 Make = Callable[[type], type]
 
@@ -210,9 +210,13 @@ class _NotingTable(dict[tuple[str, str], str]):
         return super().get(entry, default)
 
     def __contains__(self, entry: object) -> bool:
-        """Whether a phase takes an event: of a timer or a question, which leave a phase as it is, that is all."""
+        """Whether a phase takes an event.
+
+        No other look-up follows for a timer or a question that leaves the phase as it is, nor for a node's deadline,
+        after which it takes the entry of an abort.
+        """
         there = super().__contains__(entry)
-        if there and isinstance(entry, tuple) and self[entry] == entry[0]:
+        if there and isinstance(entry, tuple) and (self[entry] == entry[0] or entry[1] == compute_round.COMMIT):
             self._note(entry)
         return there
 

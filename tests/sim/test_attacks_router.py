@@ -168,7 +168,7 @@ def test_attack_32_an_oversized_packet_ends_its_connection_and_no_other() -> Non
 
 def test_attack_32_two_connections_fight_over_one_id() -> None:
     """Each throws the other out. The client's round is one contribution or none, and nobody else's business."""
-    world, outcome = held(small(Fault(kind="twin", actor="client 0", at_ms=200), clients=5))
+    world, outcome = held(small(Fault(kind="duplicate-instance", actor="client 0", at_ms=200), clients=5))
     assert world.router.connections > 8 + 2, "again and again"
     assert results(outcome) == ["completed"]
     assert contributors(world) in (4, 5)

@@ -108,7 +108,10 @@ def test_a_seed_draws_one_scenario() -> None:
         ("[[faults]]\nkind = 'crash'\nactor = 'compute 3'", "give compute 0 to compute 2"),
         ("[[faults]]\nkind = 'crash'\nactor = 'Trainer'", "(did you mean 'trainer'?)"),
         ("[[faults]]\nkind = 'crash'\nactor = 'broker'", "crash of 'broker'; give an actor of these: client"),
-        ("[[faults]]\nkind = 'twin'\nactor = 'clients'", "twin of 'clients'; give client and a number"),
+        (
+            "[[faults]]\nkind = 'duplicate-instance'\nactor = 'clients'",
+            "duplicate-instance of 'clients'; give client and a number",
+        ),
         ("[[faults]]\nkind = 'crash'\nactor = 'trainer'\nat_ms = -1", "at_ms is -1"),
         ("[[faults]]\nkind = 'crash'\nactor = 'trainer'\nfor_ms = 1e3", "for_ms is a number, expected a whole number"),
         ("[[faults]]\nkind = 'lossy'\nactor = 'trainer'\namount = 1.0", "amount of lossy is 1; give 0 to 0.95"),

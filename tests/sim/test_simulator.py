@@ -99,7 +99,6 @@ def test_streams_are_apart_and_the_same_again() -> None:
         one("a").random()
     assert one("b").random() == two("b").random() != Streams(2)("b").random()
     assert one("a") is one("a")
-    assert one.random_bytes("x")(8) == two.random_bytes("x")(8) != two.random_bytes("y")(8)
 
 
 def test_a_restart_of_one_actor_changes_no_other_actors_randomness() -> None:

@@ -50,16 +50,14 @@ class Noise(Checker):
         if isinstance(body.terms, LdpReport):
             self._add_report(client, body, drawn)
         elif body.mechanism == DistributedDiscreteGaussian.name:
-            self._add_noise(who, self.log.asked[client.id, round_id], drawn)
-
-    def _add_noise(self, who: str, asked: Asked, noise: NDArray[np.int64]) -> None:
-        least, found = self._least(asked), float(self.log.draws.variance)
-        self.expect(found >= least * _ROUNDING, f"{who}: its noise has the variance {found:.6g}, expected {least:.6g}")
-        self._add("gaussian", float(np.sum(noise.astype(float) ** 2)) / least, noise.size)
-        if noise.size * log(found + 1) / 2 > _ALIKE:
-            again = noise.tobytes() in self._drawn
-            self._drawn.add(noise.tobytes())
-            self.expect(not again, f"{who}: another contribution has the same noise")
+            least, found = self._least(self.log.asked[client.id, round_id]), float(self.log.draws.variance)
+            enough = found >= least * _ROUNDING
+            self.expect(enough, f"{who}: its noise has the variance {found:.6g}, expected {least:.6g}")
+            self._add("gaussian", float(np.sum(drawn.astype(float) ** 2)) / least, drawn.size)
+            if drawn.size * log(found + 1) / 2 > _ALIKE:
+                again = drawn.tobytes() in self._drawn
+                self._drawn.add(drawn.tobytes())
+                self.expect(not again, f"{who}: another contribution has the same noise")
 
     def _least(self, asked: Asked) -> float:
         """The variance that one client's noise has at least, in squared grid units."""
