@@ -104,23 +104,17 @@ def _sweep(fault: Fault, seeds: int) -> Found:
     bindings.crypto_sign_open = functools.lru_cache(1 << 14)(_VERIFY)  # many check the same one
     for name in [name for name in sys.modules if name.split(".")[0] in _OURS]:
         del sys.modules[name]
-    ran, broken = _first_broken(seeds)
-    why, seconds = "" if broken else fault.why, time.monotonic() - began_s
-    return Found(name=fault.name, kind=fault.kind, seeds=ran, seconds=seconds, broken=broken, why=why)
-
-
-def _first_broken(seeds: int) -> tuple[int, dict[int, str]]:
-    """How many scenarios it took, and what broke."""
     from emulator.trials.sweep import trial_of
 
-    for seed in range(seeds):
+    ran, broken = 0, {}
+    while ran < seeds and not broken:
         try:
-            broken = trial_of(seed).broken
+            broken = trial_of(ran).broken
         except Exception as error:
-            return seed + 1, {-1: f"{type(error).__name__}: {error}"}
-        if broken:
-            return seed + 1, broken
-    return seeds, {}
+            broken = {-1: f"{type(error).__name__}: {error}"}
+        ran += 1
+    why, seconds = "" if broken else fault.why, time.monotonic() - began_s
+    return Found(name=fault.name, kind=fault.kind, seeds=ran, seconds=seconds, broken=broken, why=why)
 
 
 def install(fault: Fault) -> None:
@@ -148,10 +142,8 @@ def run(chosen: list[Fault], seeds: int, processes: int, engine: str) -> Iterato
     """Plant all, as many at once as there are processes; each as it is done."""
     with engines.open_engine(engine) as one:
         for done in one.map(functools.partial(_sweep, seeds=seeds), chosen, processes=processes):
-            trouble = Found(
-                name=done.item.name, kind=done.item.kind, seeds=0, seconds=0, broken={ACCIDENT: done.trouble}
-            )
-            yield done.result or trouble
+            failed = {ACCIDENT: done.trouble}
+            yield done.result or Found(name=done.item.name, kind=done.item.kind, seeds=0, seconds=0, broken=failed)
 
 
 def table(found: list[Found]) -> Table:

@@ -160,6 +160,12 @@ class Limits(_Part, frozen=True, kw_only=True):
     floor_clients_min: Floor = 1
     floor_honest_min: Floor = 1
 
+    def allow(self, fewest: int, colluders: int) -> bool:
+        """Whether all policies and floors let a secure sum with that n_min and c through."""
+        clients_min = max(self.clients_min, self.floor_clients_min)
+        honest_min = max(self.honest_min, self.floor_honest_min)
+        return fewest >= clients_min and fewest - 1 - colluders >= honest_min and colluders >= self.colluders_min
+
 
 class Fault(_Part, frozen=True, kw_only=True):
     """Something that goes wrong.

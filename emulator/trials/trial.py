@@ -153,7 +153,9 @@ def _further_round(world: TrialWorld) -> str:
     up = [process for process in world.clients if process.is_up]  # those without budget will decline
     able = sum(_has_budget(world, process.actor, process.now_ms) for process in up)
     tolerated = min(world.scenario.rounds.tolerated, able - 2)
-    if not _are_enough(world.scenario, able, tolerated):
+    fewest, colluders = able - tolerated + limits.colluders_min, limits.colluders_min
+    is_summed = world.scenario.rounds.is_summed  # without Compute nodes, one client is enough
+    if not (tolerated >= colluders and limits.allow(fewest, colluders) if is_summed else able):
         return f"not due: {able} honest clients have budget left, too few for the limits of the scenario"
     if not _has_budget(world, world.trainer.actor, simulator.now_ms):
         return "not due: the trainer's account is used up"
@@ -183,17 +185,6 @@ def _has_budget(world: TrialWorld, actor: object, now_ms: int) -> bool:
     if isinstance(actor, Client):
         return world.actors.policy.check_budget(price, actor.ledger, now_ms) is None
     return not isinstance(actor, Trainer) or account is None or account.check(price, actor.ledger, now_ms) is None
-
-
-def _are_enough(scenario: Scenario, able: int, tolerated: int) -> bool:
-    """Whether the limits of the scenario allow a round of `able` clients; without Compute nodes, one is enough."""
-    if not scenario.rounds.is_summed:
-        return able > 0
-    limits = scenario.limits
-    clients_min = max(limits.clients_min, limits.floor_clients_min)
-    honest_min = max(limits.honest_min, limits.floor_honest_min)
-    fewest, colluders = able - tolerated + limits.colluders_min, limits.colluders_min
-    return tolerated >= colluders and fewest - 1 - colluders >= honest_min and fewest >= clients_min
 
 
 class _NotingTable(dict[tuple[str, str], str]):

@@ -65,7 +65,7 @@ BITES: dict[str, tuple[Fault, Callable[[TrialWorld], bool]]] = {
     "partition": (fault("partition", "client 3"), n_contributed(3)),
     "partition-up": (fault("partition-up", "client 3"), n_contributed(3)),
     "partition-down": (fault("partition-down", "client 3"), n_contributed(3)),
-    "congested": (fault("clogged", "trainer", amount=400), late),
+    "congested": (fault("congested", "trainer", amount=400), late),
     "lossy": (fault("lossy", "trainer", amount=0.9), late),
     "narrow": (fault("narrow", "trainer", amount=1_000), late),
     "broker-restart": (fault("broker-restart", "broker", at_ms=1_010), late),

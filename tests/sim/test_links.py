@@ -104,7 +104,7 @@ def test_clogging_delays_both_ways_until_it_is_mended() -> None:
     assert stage.times(0) == [320]
 
 
-def test_an_ideal_link_takes_no_time_and_can_be_clogged_and_cut() -> None:
+def test_an_ideal_link_takes_no_time_and_can_be_congested_and_cut() -> None:
     stage = Stage(2, link=IDEAL)
     stage.send(0, 1, b"a")
     stage.run(5)

@@ -261,9 +261,8 @@ class Completion(Checker):
         if not isinstance(terms, SecureSum):
             return bool(able) and not self.world.scenario.rounds.expected
         greeted = all(self._greeted_ms.get(one.id, _NEVER) < begin_ms for one in clients)
-        floors = max(limits.clients_min, limits.floor_clients_min), max(limits.honest_min, limits.floor_honest_min)
-        meets = terms.fewest >= floors[0] and terms.honest >= floors[1] and terms.colluders >= limits.colluders_min
-        if not (greeted and meets and len(able) >= terms.fewest):
+        allowed = limits.allow(terms.fewest, terms.colluders)
+        if not (greeted and allowed and len(able) >= terms.fewest):
             return False
         agreed_ms = max(self._steady_ms(one, frozen_ms, announced.commit_by_ms) for one in servers)
         return self._due_ms(agreed_ms, frozen_ms, 3, 1) <= announced.commit_by_ms
