@@ -108,7 +108,7 @@ class TrialWorld(World, Observer):
         duplicated: ids that a second process with a copy of the disk used, too, and Compute nodes whose store was
             replaced by an old copy: what that may break is documented.
         restored: ids of clients whose store was replaced by an old copy.
-        reused: ids of clients that have reported that their ledger is an old copy.
+        warned_old: ids of clients that have reported that their ledger is an old copy.
         killed_ms: id -> when it was last killed. injections: the faults, in the scenario's order.
     """
 
@@ -132,7 +132,7 @@ class TrialWorld(World, Observer):
         self.further: RoundLog | None = None
         self.duplicated: set[bytes] = set()
         self.restored: set[bytes] = set()
-        self.reused: set[bytes] = set()
+        self.warned_old: set[bytes] = set()
         self.killed_ms: dict[bytes, int] = {}
         super().__init__(actors, simulator)
         self._numbers = {client: index for index, client in enumerate(actors.clients)}
@@ -251,7 +251,7 @@ class TrialWorld(World, Observer):
                 for log in self._unknown()[:1]:  # a slow trainer refuses later
                     log.refused = fact.text
             case LedgerReused():
-                self.reused.add(process.id)
+                self.warned_old.add(process.id)
             case Announced() | Closed() | RoundCompleted() | RoundFailed():
                 for log in [log for log in self.rounds if log.id == fact.round_id]:
                     if isinstance(fact, Announced):
@@ -302,7 +302,7 @@ class TrialWorld(World, Observer):
                 if process.role is Channel.COMPUTE:
                     _forget_open_rounds(process)
                 process.restart()
-            elif not process.is_up or process.id in self.reused:
+            elif not process.is_up or process.id in self.warned_old:
                 process.restart()
 
 

@@ -95,11 +95,11 @@ def test_attack_26_an_abort_signed_after_a_release() -> None:
 def test_attack_26_a_node_that_calls_ledgers_old_makes_clients_decline_until_their_next_start() -> None:
     """Documented. The two whom it lies about are out of that sum, and of the next; no budget is lost."""
     world, outcome = held(against("call-old", 6, tolerated=4, count=2, every_ms=25_000))
-    lied_about = len(world.reused)
+    lied_about = len(world.warned_old)
     assert 1 <= lied_about <= 4, "those whom it holds, in the first round or in the second"
     assert results(outcome) == ["completed", "completed"]
     assert contributors(world, 1) == 6 - lied_about
-    declines = [fact for fact in reported(world, Declined) if fact.client in world.reused]
+    declines = [fact for fact in reported(world, Declined) if fact.client in world.warned_old]
     assert {fact.reason for fact in declines} <= {"ledger"}
     assert reported(world, LedgerReused) or declines
     assert outcome.ended.further == "completed"
