@@ -226,7 +226,10 @@ def finish(
     write_json(report, options.json)
     console = Console(stderr=options.json == STDOUT)
     for one in shown:
-        console.print(_foldable(one), crop=False)
+        for column in one.columns:  # where it is narrow they wrap between words, and never within a number
+            texts = (Text.from_markup(str(cell)).plain for cell in (column.header, *column.cells))
+            column.min_width = max((len(word) for text in texts for word in text.split()), default=0)
+        console.print(one, crop=False)
     return 0 if all(check.holds for check in checks) else CHECK_FAILED
 
 
@@ -235,14 +238,6 @@ def table(title: str, *columns: str, justify: Any = "right") -> Table:
     made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for place, column in enumerate(columns):
         made.add_column(column, justify=justify if place else "left")
-    return made
-
-
-def _foldable(made: Table) -> Table:
-    """The table with columns that wrap between words where it is narrow, and never within a number."""
-    for column in made.columns:
-        words = [word for cell in (column.header, *column.cells) for word in Text.from_markup(str(cell)).plain.split()]
-        column.min_width = max(map(len, words), default=0)
     return made
 
 

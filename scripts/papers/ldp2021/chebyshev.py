@@ -15,7 +15,7 @@ modes, and chains may not mix.
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import cache
 from typing import Any, TypeAlias
 
 import jax.numpy as jnp
@@ -64,8 +64,4 @@ def mean(coefficients: NDArray[np.float64], m: Array, v: Array) -> Array:
 @cache
 def clipped(order: int, radius: float = RADIUS) -> Mean:
     """The polynomial's mean as `perturbed` takes it: one object for the same options, compiled once."""
-    return partial(_clipped, order, radius)
-
-
-def _clipped(order: int, radius: float, m: Array, v: Array) -> Array:
-    return jnp.clip(mean(sigmoid(order, radius), m, v), CLIP, 1 - CLIP)
+    return lambda m, v: jnp.clip(mean(sigmoid(order, radius), m, v), CLIP, 1 - CLIP)

@@ -117,20 +117,14 @@ def split(name: str, folder: Path | None, setting: str, repeat: int, seed: int, 
 def _published(whole: Problem, train: Any, test: Any, choices: Choices, rng: np.random.Generator) -> Split:
     mean, sd = whole.X[train].mean(axis=0), whole.X[train].std(axis=0)
     Z = (whole.X - mean) / np.where(sd > 0, sd, 1.0)  # a category may be in no row
-    P = Z @ _components(Z[train], choices.components)
+    chosen = np.linalg.eigh(Z[train].T @ Z[train])[1][:, ::-1][:, : choices.components]  # of the largest variances
+    largest = chosen[np.abs(chosen).argmax(axis=0), np.arange(chosen.shape[1])]
+    P = Z @ (chosen * np.sign(largest))
     P /= np.quantile(np.linalg.norm(P[train], axis=1), choices.quantile)
     y, bound = whole.y, 1.0
     if whole.name == WINE:
         y, bound = y - y[train].mean(), TARGET_BOUND
     return Split(P[train], y[train], P[test], y[test], bound, 1.0, intercept=False, private=False)
-
-
-def _components(Z: Array, count: int) -> Array:
-    """Directions of the largest variances, shape ``(d, count)``, each with the sign of its largest entry positive."""
-    _, vectors = np.linalg.eigh(Z.T @ Z)
-    chosen = vectors[:, ::-1][:, :count]
-    largest = np.abs(chosen).argmax(axis=0)
-    return np.asarray(chosen * np.sign(chosen[largest, np.arange(chosen.shape[1])]))
 
 
 def _public(whole: Problem, train: Any, test: Any, choices: Choices, rng: np.random.Generator) -> Split:

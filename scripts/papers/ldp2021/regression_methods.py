@@ -223,12 +223,6 @@ def inputs(rows: Split, terms: Terms, share: float, rng: np.random.Generator) ->
     return features, response.decode_reports(response.randomise(labels, rng.bytes(KEY_BYTES)), UNIT)
 
 
-def gradient_reporters(rows: Split, terms: Terms, rng: np.random.Generator) -> Reporters:
-    """Clients for LDP-SGD, which clips gradients: as published rows are left as they are, else within the ball."""
-    X = into_ball(rows.X, BALL) if rows.private else rows.X
-    return Reporters(_table(rows, X), names_of(rows), terms, rng)
-
-
 def _table(rows: Split, X: Array) -> Array:
     return np.column_stack([X, rows.y])
 
@@ -304,7 +298,8 @@ def _descended(rows: Split, conditions: Conditions, rng: np.random.Generator) ->
     columns = Standardisation(names, np.zeros(d + 1), np.ones(d + 1), bounds)
     ends = {name: Interval(-end, end, public=rows.private) for name, end in zip(names, bounds.tolist(), strict=True)}
     job = ldp_sgd(Schema(names[:-1], names[-1], ends), plan, settings, columns=columns)
-    found = run(job, gradient_reporters(rows, terms, rng))
+    X = into_ball(rows.X, BALL) if rows.private else rows.X  # the job clips gradients; published rows stay as they are
+    found = run(job, Reporters(_table(rows, X), names, terms, rng))
     report = {"groups": plan.number, "group_size": plan.size, "noise_sd": round(found.noise_sd[0], 4)}
     return found.linear_predictor(rows.seen_test)[0], report
 

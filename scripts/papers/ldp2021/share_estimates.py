@@ -213,8 +213,23 @@ class ShareEstimates(ColumnExperiment[Cell, list[Compared]]):
             for epsilon, (above, below) in zip(epsilons, panels.T, strict=True):
                 own = [one for one in found if one.cell.epsilon == epsilon]
                 clients = [one.cell.clients for one in own]
-                _draw_errors(above, own, clients)
-                _draw_unusable(below, own, clients)
+                for name, style in STYLES.items():
+                    values = [errors(one.estimates[name]) for one in own]
+                    heights, bars = (
+                        [v.mean() for v in values],
+                        [1.96 * v.std(ddof=1) / math.sqrt(len(v)) for v in values],
+                    )
+                    above.errorbar(clients, heights, yerr=bars, label=name, capsize=2, markersize=4, **style)
+                    either = [100 * one.unusable(name).either for one in own]
+                    below.plot(clients, either, markersize=4, label=f"{name}: trivial or unordered", **style)
+                picture.zero_line(above, useless(), "uniform shares, no data")
+                unordered = [
+                    100 * one.unusable(PROJECTED).unordered for one in own
+                ]  # a posterior mean cannot be trivial
+                style = {**STYLES[PROJECTED], "label": f"{PROJECTED}: unordered"}
+                below.plot(clients, unordered, markersize=3, linestyle=":", **style)
+                above.set_yscale("log")
+                below.set_ylim(0, 102)
                 above.set_title(f"ε = {at_least(epsilon)}{' (Figure 3)' if epsilon == FIGURE_3 else ''}")
                 below.set_xlabel("clients")
                 for axes in (above, below):
@@ -227,22 +242,3 @@ class ShareEstimates(ColumnExperiment[Cell, list[Compared]]):
             panels[0, 0].set_ylabel("mean RMSE, 95 % interval")
             panels[1, 0].set_ylabel("unusable, % of repeats")
             picture.legend(panels)
-
-
-def _draw_errors(axes: Any, own: Sequence[Compared], clients: Sequence[int]) -> None:
-    for name, style in STYLES.items():
-        values = [errors(one.estimates[name]) for one in own]
-        bars = [1.96 * one.std(ddof=1) / math.sqrt(len(one)) for one in values]
-        axes.errorbar(clients, [one.mean() for one in values], yerr=bars, label=name, capsize=2, markersize=4, **style)
-    picture.zero_line(axes, useless(), "uniform shares, no data")
-    axes.set_yscale("log")
-
-
-def _draw_unusable(axes: Any, own: Sequence[Compared], clients: Sequence[int]) -> None:
-    """Of the posterior mean the wrong order alone can be."""
-    for name, style in STYLES.items():
-        either = [100 * one.unusable(name).either for one in own]
-        axes.plot(clients, either, markersize=4, label=f"{name}: trivial or unordered", **style)
-    unordered, label = [100 * one.unusable(PROJECTED).unordered for one in own], f"{PROJECTED}: unordered"
-    axes.plot(clients, unordered, markersize=3, linestyle=":", label=label, **STYLES[PROJECTED])
-    axes.set_ylim(0, 102)

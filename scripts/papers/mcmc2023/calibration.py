@@ -147,10 +147,6 @@ class Coverage(NamedTuple):
     clipped: float  # share of rows
     mixed: list[float] | None  # by parameter the share of data sets whose chains have met; None without chains
 
-    @property
-    def is_judged(self) -> bool:
-        return self.cell.method in JUDGED and not self.cell.conflict
-
     def outside(self) -> list[str]:
         """The parameters and levels at which coverage is not in the band."""
         return [
@@ -253,7 +249,8 @@ class Calibration(Experiment[Cell, list[Coverage]]):
 
         And that is no accident of clipping, or of chains that have not met.
         """
-        judged = {method: [one for one in found if one.is_judged and one.cell.method == method] for method in JUDGED}
+        calm = [one for one in found if not one.cell.conflict]
+        judged = {method: [one for one in calm if one.cell.method == method] for method in JUDGED}
         for method, own in judged.items():
             wrong = [f"ε = {at_least(one.cell.epsilon)}: {words}" for one in own for words in one.outside()]
             looked_at = sum(len(LEVELS) * len(one.covered) for one in own)

@@ -155,9 +155,8 @@ def local_round(
         constant: of a feature before the others, in the units of the rows; 0 for none.
     """
     (X, Y), d = bounds, parts[0].shape[1] - 1
-    columns = [*(f"x{place + 1}" for place in range(d)), "y"]
     parameters = {
-        "columns": columns,
+        "columns": [*(f"x{place + 1}" for place in range(d)), "y"],
         "centre": [0.0] * (d + 1),
         "scale": [X] * d + [Y],
         "bound": [1.0] * (d + 1),
@@ -166,24 +165,18 @@ def local_round(
         "intercept": constant > 0,
         "intercept_bound": constant / X if constant else 1.0,
     }
-    found = nodes_of(_held(parts, columns, budget, random, "regression", parameters))
+    found = nodes_of(_held(parts, budget, random, "regression", parameters))
     scales = {"S": X**2, "z": X * Y, "u": Y**2, "constant": X}
     scales |= {"variance_S": X**4, "variance_z": (X * Y) ** 2, "variance_u": Y**4}
     return found._replace(**{name: getattr(found, name) * scale for name, scale in scales.items()})
 
 
 def _held(
-    parts: Sequence[Array],
-    columns: Sequence[str],
-    budget: Budget,
-    random: Random,
-    statistic: str,
-    parameters: dict[str, Any],
-    share: float = 1.0,
+    parts: Sequence[Array], budget: Budget, random: Random, statistic: str, parameters: Any, share: float = 1.0
 ) -> NoisyAggregate:
     terms = JobTerms(budget=budget, clients=len(parts), tolerated=0, computes=())
     request = NodeReleaseRequest(statistic, parameters, share, rows_max=len(parts[-1]))
-    return IdealSwarm(parts, columns, terms, random=random).hold(request)
+    return IdealSwarm(parts, parameters["columns"], terms, random=random).hold(request)
 
 
 @dataclass(frozen=True)
@@ -223,7 +216,7 @@ class Rounds:
 
     def _hold(self, statistic: str, parameters: dict[str, Any], share: float) -> NoisyAggregate:
         parts = [self.rows.rows[part] for part in blocks(len(self.rows.rows), self.nodes)]
-        return _held(parts, self.rows.schema.columns, self.budget, self.random, statistic, parameters, share)
+        return _held(parts, self.budget, self.random, statistic, parameters, share)
 
 
 @lru_cache(maxsize=4096)
