@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 import numpy as np
 
 from dca_proto.aggregate import Job, NoAggregate, NoisyAggregate, RoundRequest
+from dca_proto.privacy.cost import PrivacyCost
 from inference.errors import DataError
 
 __all__ = ["CostedRounds", "Job", "Replayed", "Rounds", "as_text", "run"]
@@ -36,7 +37,7 @@ class CostedRounds(Rounds, Protocol):
     """
 
     @property
-    def spent(self) -> Spent: ...
+    def spent(self) -> PrivacyCost: ...
 
 
 class Replayed:
@@ -65,13 +66,6 @@ class Replayed:
 def as_text(parameters: Mapping[str, object]) -> str:
     """Parameters as something that compares and hashes: equal where they mean the same."""
     return json.dumps(parameters, sort_keys=True, default=lambda array: np.asarray(array).tolist())
-
-
-class Spent(Protocol):
-    """The cost of several rounds, of any kinds."""
-
-    def epsilon(self, delta: float) -> float:
-        """The ε at which they are (ε, δ)-private together, for a δ in (0, 1)."""
 
 
 def run(job: Job[R], rounds: Rounds) -> R:

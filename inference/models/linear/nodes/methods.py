@@ -100,8 +100,23 @@ def fit(
             not mixed; or a package is missing.
     """
     options = Options(**run)
-    nodes, notes = large_enough(aggregates, NORMAL)
-    observed, prior = nodes_of(nodes), prior or prior_of(nodes)
+    nodes, notes = listed_nodes(aggregates), tuple[str, ...]()
+    observed = nodes_of(nodes)
+    least = rows_least(NORMAL, observed.features)
+    if not (is_enough := observed.n >= least).all():
+        k = nodes[0].parameters.get("group", AVERAGED_GROUP)
+        unit = f"averages of {k} rows" if nodes[0].statistic == AVERAGED else "rows"
+        needs = f"method {NORMAL!r} needs {least} of each"
+        if not is_enough.any():
+            who = f"the largest of {len(nodes)} data nodes has" if len(nodes) > 1 else "there are"
+            raise DataError(f"{who} {observed.n.max():g} {unit}, and {needs}; take {FAST!r}, which needs 1")
+        notes = (
+            f"{np.sum(~is_enough)} of {len(nodes)} data nodes are left out: the smallest has {observed.n.min():g} "
+            f"{unit}, and {needs}; {FAST!r} learns from all that have any",
+        )
+        nodes = [node for node, enough in zip(nodes, is_enough, strict=True) if enough]
+        observed = nodes_of(nodes)
+    prior = prior or prior_of(nodes)
     sampled = sample(observed, prior, options)
     constant = float(observed.constant) or None
     warmup = _by_site(sampled.warmup, constant) if sampled.warmup else {}
@@ -156,26 +171,6 @@ def rows_least(method: str, features: int) -> int:
     if method not in NAMES:
         raise unknown("method", method, None, NAMES)
     return features + 1 if method == NORMAL else 1
-
-
-def large_enough(aggregates: Aggregates, method: str) -> tuple[list[NoisyAggregate], tuple[str, ...]]:
-    """The nodes with rows enough, and a text on which are left out. Raises `DataError` if none is left."""
-    nodes = listed_nodes(aggregates)
-    observed = nodes_of(nodes)
-    least = rows_least(method, observed.features)
-    is_enough = observed.n >= least
-    if is_enough.all():
-        return nodes, ()
-    k = nodes[0].parameters.get("group", AVERAGED_GROUP)
-    unit = f"averages of {k} rows" if nodes[0].statistic == AVERAGED else "rows"
-    needs = f"method {method!r} needs {least} of each"
-    if not is_enough.any():
-        who = f"the largest of {len(nodes)} data nodes has" if len(nodes) > 1 else "there are"
-        raise DataError(f"{who} {observed.n.max():g} {unit}, and {needs}; take {FAST!r}, which needs 1")
-    return [node for node, enough in zip(nodes, is_enough, strict=True) if enough], (
-        f"{np.sum(~is_enough)} of {len(nodes)} data nodes are left out: the smallest has {observed.n.min():g} {unit}, "
-        f"and {needs}; {FAST!r} learns from all that have any",
-    )
 
 
 def _by_site(drawn: Mapping[str, Array], constant: float | None) -> dict[str, Array]:
