@@ -11,6 +11,10 @@ from pathlib import Path
 
 import pytest
 
+# JAX compiles the same programs at every run of the suite: it keeps them here, beside pytest's own cache.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+
 from dca_proto.runtime.broker import Broker, BrokerOptions, find_mosquitto, launch_broker
 
 # Tests send Ctrl-C to commands. A shell that starts the suite in the background has it ignored, and so would they.

@@ -1,4 +1,4 @@
-"""Kills at every write: whatever left was stored first, once; the ledger under a thousand power failures.
+"""Kills at every write: whatever left was stored first, once; the ledger under power failures.
 
 Clients are killed before, after and within their transactions (`PowerCuts`), while concurrent rounds race for the
 budget, messages are lost, repeated and reordered, rounds are aborted and charges come back. The Compute nodes and the
@@ -33,7 +33,6 @@ from dca_proto.protocol.policy import Policy
 from dca_proto.protocol.wire.messages import Answer, Contribution, Sealed
 from dca_proto.testing import Network, TestFederation
 
-KILLS = 1000
 ROUNDS_HELD, CLIENTS, COMPUTES = 4, 4, 2
 POLICY = Policy(clients_min=1, honest_min=1, epsilon_per_round_max=1.0, epsilon_per_period_max=1.2)
 WIDE = msgspec.structs.replace(POLICY, epsilon_per_period_max=20.0)
@@ -90,11 +89,12 @@ def check(actors: TestFederation, network: PowerCuts) -> None:
     assert network.reported(LedgerReused) == [], "no honest client is taken for a restored one"
 
 
-def test_a_thousand_power_failures_never_spend_more_than_is_recorded() -> None:
+@pytest.mark.parametrize("failures", [250, pytest.param(1000, marks=pytest.mark.long)])
+def test_power_failures_never_spend_more_than_is_recorded(failures: int) -> None:
     kills: defaultdict[str, int] = defaultdict(int)
     seen: defaultdict[str, int] = defaultdict(int)
     seed = 0
-    while sum(kills[where] for where in ("before", "after", "between")) < KILLS:
+    while sum(kills[where] for where in ("before", "after", "between")) < failures:
         actors, network = played(seed)
         check(actors, network)
         for where, count in network.kills.items():
@@ -102,8 +102,8 @@ def test_a_thousand_power_failures_never_spend_more_than_is_recorded() -> None:
         for kind in (Contributed, ChargeReturned, Declined, Released):
             seen[kind.__name__] += len(network.reported(kind))
         seed += 1
-    assert min(kills.values()) >= 50, dict(kills)
-    assert min(seen.values()) >= 50, "charges, returns, refusals and results all happened"
+    assert min(kills.values()) >= failures / 20, dict(kills)
+    assert min(seen.values()) >= failures / 20, "charges, returns, refusals and results all happened"
 
 
 # Every write of every actor

@@ -337,7 +337,8 @@ def under_power_cuts(seed: int) -> tuple[Lab, TrainersPowerCuts]:
     return actors, network
 
 
-def test_three_hundred_power_failures_never_spend_more_than_the_account_records() -> None:
+@pytest.mark.parametrize("kills_max", [100, pytest.param(300, marks=pytest.mark.long)])
+def test_power_failures_never_spend_more_than_the_account_records(kills_max: int) -> None:
     kills = refusals = returns = held = 0
     for seed in itertools.count():
         actors, network = under_power_cuts(seed)
@@ -357,6 +358,6 @@ def test_three_hundred_power_failures_never_spend_more_than_the_account_records(
         kills += sum(network.kills[where] for where in ("before", "after", "between"))
         refusals += sum(fact.reason.startswith("the federation's account: ") for fact in failures(network))
         returns, held = returns + len(returned), held + len(results(network))
-        if kills >= 300:
+        if kills >= kills_max:
             break
-    assert min(refusals, returns, held) >= 10, (refusals, returns, held)
+    assert min(refusals, returns, held) >= kills_max / 30, (refusals, returns, held)

@@ -13,7 +13,7 @@ import pytest
 import plant_faults
 from plant_faults import KINDS, Fault
 
-QUICK_MAX, QUICK_OF_KIND, LONG_MAX = 6, 5, 20
+QUICK_MAX, QUICK_OF_KIND, LONG_MAX = 6, 3, 20
 FAULTS = plant_faults.faults()
 CAUGHT = sorted((one for one in FAULTS if one.caught is not None), key=lambda one: one.caught.seeds)  # type: ignore[union-attr]
 QUICK = {one.name for kind in KINDS for one in [one for one in CAUGHT if one.kind == kind][:QUICK_OF_KIND]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 from scipy.stats import ks_2samp
 
@@ -96,6 +97,7 @@ def test_with_the_protocols_noise_the_ideal_functionality_gives_the_same_in_ever
     assert ideal.private
 
 
+@pytest.mark.long
 def test_the_regression_has_the_same_law() -> None:
     """Slope, its standard deviation and the intercept of 30 seeded runs of the protocol and 150 of the ideal one,
     by two-sample Kolmogorov and Smirnov at 1e-3 each: false alarms below 3e-3 under other seeds, and none

@@ -12,7 +12,7 @@ RELEASES, N = 60, 5_000
 LEAST, WORST_LEAST = 0.82, 0.75
 
 
-@pytest.mark.parametrize("epsilon", [1.0, 4.0])
+@pytest.mark.parametrize("epsilon", [1.0, pytest.param(4.0, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", long_form.KINDS)
 def test_nine_of_ten_intervals_hold(kind: str, epsilon: float) -> None:
     """240 intervals of 60 releases at a seed, of the intercept and three slopes, whose truths the prior expects.

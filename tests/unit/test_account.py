@@ -383,7 +383,7 @@ def test_figures_that_promise_little_are_taken_with_a_warning(
 
 def test_a_reader_of_the_tables_head_gets_the_whole_json_and_141(tmp_path: Path) -> None:
     """rich and click both turn a broken pipe into an exit of 1."""
-    for options in ([], ["--json", str(tmp_path / "a.json")], ["--json", "-"], ["--help"]):
+    for options in (["--json", str(tmp_path / "a.json")], ["--json", "-"], ["--help"]):
         command = [sys.executable, "-m", "dca_proto.cli", "account", "--clients", "100", *options]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             assert process.stdout is not None

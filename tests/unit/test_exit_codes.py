@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
@@ -51,17 +50,22 @@ def test_what_a_user_does_wrong_ends_with_its_code(tmp_path: Path, capsys: pytes
     assert capsys.readouterr().err.count("\n") == 5  # a line each
 
 
-def completed(line: str) -> list[str]:
-    """What bash is offered for a line whose cursor is at its end."""
-    words = line.split(" ")
-    environment = os.environ | {"_DCA_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
-    done = subprocess.run(DCA, env=environment, capture_output=True, text=True, timeout=60, check=True)
-    return done.stdout.split()
+def test_a_shell_is_offered_commands_their_groups_and_their_options(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def completed(line: str) -> list[str]:
+        """What bash is offered for a line whose cursor is at its end."""
+        monkeypatch.setenv("_DCA_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", line)
+        monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
+        with pytest.raises(SystemExit) as end:
+            main([])
+        assert end.value.code == 0
+        return capsys.readouterr().out.split()
 
-
-def test_a_shell_is_offered_commands_their_groups_and_their_options() -> None:
     assert completed("dca s") == ["scaling", "swarm"]
     assert completed("dca federation add") == ["add-node", "add-trainer"]
     assert "--epsilon" in completed("dca trainer --e")
+    monkeypatch.delenv("_DCA_COMPLETE")
     shown = subprocess.run([*DCA, "--show-completion", "bash"], capture_output=True, text=True, timeout=60, check=True)
     assert "_DCA_COMPLETE=complete_bash" in shown.stdout
