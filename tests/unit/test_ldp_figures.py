@@ -169,7 +169,7 @@ def weighed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_both_estimates_are_of_the_same_reports(weighed: None) -> None:
     """At ε = 5 with 500 clients both are within 0.15 of the truth, six of their deviations (1e-8)."""
-    cell, experiment = shares.Cell(5.0, 500), ShareEstimates(repeats=2)
+    cell, experiment = shares.Cell(5.0, 500, 0, 2), ShareEstimates(repeats=2)
     result = json.loads(json.dumps(experiment.work(cell)))
     (one,) = experiment.gather([cell], [result])
     for found in one.estimates.values():

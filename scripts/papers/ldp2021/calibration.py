@@ -41,7 +41,7 @@ from inference.problem import Array, stream
 from papers import picture
 from papers.experiment import BAND, Result, band, option
 from papers.ldp2021 import column_fits
-from papers.ldp2021.column_fits import QUICK_ITERATIONS, ColumnExperiment, Diagnosis, described, mixed
+from papers.ldp2021.column_fits import QUICK_ITERATIONS, Diagnosis, RepeatedFits, described, mixed
 from papers.runner import Check, table
 
 GAUSSIAN_BOUNDS, EXPONENTIAL_BOUNDS = Interval(-5, 5), Interval(0, 5)
@@ -202,7 +202,7 @@ def minutes(fits: Sequence[Diagnosis], repeats: int) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calibration(ColumnExperiment[Cell, Results]):
+class Calibration(RepeatedFits[Cell, Results]):
     """Figures 1, 10 and 11 of the LDP paper: coverage of central intervals of posteriors from local reports, over ε.
 
     An hour on two cores, of which Figure 1 takes 55 minutes. Exit code 4 where a coverage is outside a simultaneous
@@ -223,33 +223,25 @@ class Calibration(ColumnExperiment[Cell, Results]):
         for game in (game for game in GAMES.values() if game.figure in self.figure):
             repeats = min(game.repeats, self.repeats or game.repeats)
             for epsilon in self.epsilons:
-                found += [Cell(game.name, epsilon, at, min(PART, repeats - at)) for at in range(0, repeats, PART)]
+                found += [Cell(game.name, epsilon, *part) for part in column_fits.parts(repeats, PART)]
         return found
 
     def cost(self, cell: Cell) -> float:
         return cell.number * GAMES[cell.model].cost
 
-    def work(self, cell: Cell) -> Result:
-        game = GAMES[cell.model]
-        found: Result = {"places": [], "clipped": [], "fits": []}
-        for repeat in range(cell.first, cell.first + cell.number):
-            rng = stream(self.seed, f"local/calibration/{cell.model}/{cell.epsilon:g}/{repeat}")
-            drawn = game.draw(game.clients, cell.epsilon, rng)
-            posterior, diagnosis = mixed(drawn.fit, self.iterations, int(rng.integers(2**31)))
-            found["places"].append(places(posterior.draws, drawn.truth))
-            found["clipped"].append(round(drawn.clipped, 6))
-            found["fits"].append(diagnosis)
-        return found
+    def once(self, cell: Cell, repeat: int) -> Result:
+        game, rng = GAMES[cell.model], stream(self.seed, f"local/calibration/{cell.model}/{cell.epsilon:g}/{repeat}")
+        drawn = game.draw(game.clients, cell.epsilon, rng)
+        posterior, diagnosis = mixed(drawn.fit, self.iterations, int(rng.integers(2**31)))
+        found = places(posterior.draws, drawn.truth)
+        return {"places": found, "clipped": round(drawn.clipped, 6), "fits": diagnosis}
 
     def gather(self, cells: Sequence[Cell], results: Sequence[Result]) -> Results:
-        joined: dict[str, dict[tuple[str, float], list[Any]]] = {"places": {}, "clipped": {}, "fits": {}}
-        for cell, result in zip(cells, results, strict=True):
-            for name, by_key in joined.items():
-                by_key.setdefault((cell.model, cell.epsilon), []).extend(result[name])
+        by_key = column_fits.joined(cells, results)
         return Results(
-            coverages({key: np.array(found) for key, found in joined["places"].items()}),
-            {key: np.array(found) for key, found in joined["clipped"].items()},
-            {key: [Diagnosis(*one) for one in found] for key, found in joined["fits"].items()},
+            coverages({key: np.array(one["places"]) for key, one in by_key.items()}),
+            {key: np.array(one["clipped"]) for key, one in by_key.items()},
+            {key: [Diagnosis(*fit) for fit in one["fits"]] for key, one in by_key.items()},
         )
 
     def notes(self, found: Results) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from inference.problem import Array, stream
 from papers import picture
 from papers.experiment import Result, over_epsilon
 from papers.ldp2021 import column_fits
-from papers.ldp2021.column_fits import QUICK_ITERATIONS, ColumnExperiment, Diagnosis, described, mixed
+from papers.ldp2021.column_fits import QUICK_ITERATIONS, Diagnosis, RepeatedFits, described, mixed
 from papers.runner import Check
 
 RECORDS, ITEMS = 11_000, 10
@@ -94,7 +94,7 @@ def empirical(draws: Array, points: Array) -> Array:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClickDistance(ColumnExperiment[Cell, Found]):
+class ClickDistance(RepeatedFits[Cell, Found]):
     """Figure 2 of the LDP paper: how far a histogram's posterior from local reports is from the one without privacy.
 
     Some 7 minutes on two cores. 11,000 SIMULATED records of ten items stand in for the paper's click streams. Exit code
@@ -108,26 +108,20 @@ class ClickDistance(ColumnExperiment[Cell, Found]):
     repeats: int = 50
 
     def cells(self) -> list[Cell]:
-        starts = range(0, self.repeats, PART)
-        return [Cell(e, first, min(PART, self.repeats - first)) for e in (*self.epsilons, LIMIT) for first in starts]
+        each = column_fits.parts(self.repeats, PART)
+        return [Cell(epsilon, *part) for epsilon in (*self.epsilons, LIMIT) for part in each]
 
-    def work(self, cell: Cell) -> Result:
-        records = clicks(self.seed)
-        counts, mechanism = np.bincount(records, minlength=ITEMS), UnaryEncoding(cell.epsilon, ITEMS)
-        found: Result = {name: [] for name in (*DISTANCES, "fits")}
-        for repeat in range(cell.first, cell.first + cell.number):
-            rng = stream(self.seed, f"local/figure 2/{cell.epsilon:g}/{repeat}")
-            fit = partial(fits.histogram, column_fits.bit_reports(records, mechanism, rng))
-            posterior, diagnosis = mixed(fit, self.iterations, int(rng.integers(2**31)))
-            for name, values in distances(posterior.draws["shares"].reshape(-1, ITEMS), counts).items():
-                found[name].append(np.round(values, 7).tolist())
-            found["fits"].append(diagnosis)
-        return found
+    def once(self, cell: Cell, repeat: int) -> Result:
+        records, rng = clicks(self.seed), stream(self.seed, f"local/figure 2/{cell.epsilon:g}/{repeat}")
+        reports = column_fits.bit_reports(records, UnaryEncoding(cell.epsilon, ITEMS), rng)
+        posterior, diagnosis = mixed(partial(fits.histogram, reports), self.iterations, int(rng.integers(2**31)))
+        far = distances(posterior.draws["shares"].reshape(-1, ITEMS), np.bincount(records, minlength=ITEMS))
+        return {**{name: np.round(values, 7).tolist() for name, values in far.items()}, "fits": diagnosis}
 
     def gather(self, cells: Sequence[Cell], results: Sequence[Result]) -> Found:
-        shape = (len(self.epsilons) + 1, self.repeats, ITEMS)
-        joined = {name: np.array([row for one in results for row in one[name]]).reshape(shape) for name in DISTANCES}
-        return Found(joined, [Diagnosis(*fit) for one in results for fit in one["fits"]])
+        by_epsilon = column_fits.joined(cells, results).values()
+        distances = {name: np.array([one[name] for one in by_epsilon]) for name in DISTANCES}  # (ε, repeats, items)
+        return Found(distances, [Diagnosis(*fit) for one in by_epsilon for fit in one["fits"]])
 
     def notes(self, found: Found) -> dict[str, Any]:
         data = f"simulated: {RECORDS} records of {ITEMS} items, probabilities as 1/rank"

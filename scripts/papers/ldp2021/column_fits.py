@@ -28,7 +28,7 @@ from inference.bounds import Interval
 from inference.draws import R_HAT_MAX, R_HAT_REQUIRED
 from inference.mcmc.posterior import LocalPosterior
 from inference.problem import Array
-from papers.experiment import C, Experiment, F
+from papers.experiment import C, Experiment, F, Result
 from papers.runner import Check
 
 EPSILONS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -38,14 +38,40 @@ _R_HAT_MOST = 1000.0  # that of a chain that stands still is infinite, which pla
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnExperiment(Experiment[C, F]):
-    """Repeats of reports at several ε, and a fit of each; `iterations` of each chain."""
+class RepeatedFits(Experiment[C, F]):
+    """Repeats of reports at several ε, and a fit of each; `iterations` of each chain.
+
+    A cell is a named tuple of some repeats. It ends with the `first` of them and their `number` (`parts`).
+    """
 
     DEPENDS: ClassVar[tuple[str, ...]] = ("seed", "iterations")
 
     repeats: int
     epsilons: tuple[float, ...] = EPSILONS
     iterations: int = 2000
+
+    def once(self, cell: C, repeat: int) -> Result:
+        """What one repeat finds."""
+        raise NotImplementedError
+
+    def work(self, cell: Any) -> Result:
+        found = [self.once(cell, repeat) for repeat in range(cell.first, cell.first + cell.number)]
+        return {name: [one[name] for one in found] for name in found[0]}
+
+
+def parts(repeats: int, size: int) -> list[tuple[int, int]]:
+    """The first repeat of each cell, and how many it has: `size` but for the last."""
+    return [(first, min(size, repeats - first)) for first in range(0, repeats, size)]
+
+
+def joined(cells: Sequence[Any], results: Sequence[Result]) -> dict[Any, Result]:
+    """What all repeats found, by name, for each beginning of cells."""
+    found: dict[Any, Result] = {}
+    for cell, result in zip(cells, results, strict=True):
+        own = found.setdefault(cell[:-2], {name: [] for name in result})
+        for name, values in result.items():
+            own[name] += values
+    return found
 
 
 class Diagnosis(NamedTuple):

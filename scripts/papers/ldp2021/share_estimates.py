@@ -37,7 +37,7 @@ from inference.simplex import nearest_on_simplex
 from papers import picture
 from papers.experiment import Estimate, Result, joint_interval
 from papers.ldp2021 import column_fits
-from papers.ldp2021.column_fits import QUICK_ITERATIONS, ColumnExperiment, Diagnosis, described, mixed
+from papers.ldp2021.column_fits import QUICK_ITERATIONS, Diagnosis, RepeatedFits, described, mixed
 from papers.runner import Check, table
 
 TRUE = (0.7, 0.2, 0.1)
@@ -60,6 +60,8 @@ class Cell:
 
     epsilon: float
     clients: int
+    first: int = 0
+    number: int = 0
 
     def __str__(self) -> str:
         return f"epsilon {self.epsilon:g}, {self.clients} clients"
@@ -131,7 +133,7 @@ def useless() -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShareEstimates(ColumnExperiment[Cell, list[Compared]]):
+class ShareEstimates(RepeatedFits[Cell, list[Compared]]):
     """Figures 3 and 9 of the LDP paper: a histogram's posterior mean against the projected point estimate.
 
     Some 15 minutes on two cores. Exit code 4 where at ε = 0.5 and up to 1,000 clients the posterior mean's error is not
@@ -146,20 +148,15 @@ class ShareEstimates(ColumnExperiment[Cell, list[Compared]]):
     clients: tuple[int, ...] = CLIENTS
 
     def cells(self) -> list[Cell]:
-        return [Cell(epsilon, clients) for epsilon in self.epsilons for clients in self.clients]
+        return [Cell(epsilon, clients, 0, self.repeats) for epsilon in self.epsilons for clients in self.clients]
 
-    def work(self, cell: Cell) -> Result:
-        found: Result = {POSTERIOR: [], PROJECTED: [], "fits": []}
-        mechanism = UnaryEncoding(cell.epsilon, len(TRUE))
-        for repeat in range(self.repeats):
-            rng = stream(self.seed, f"local/figure 3/{cell}/{repeat}")
-            reports = column_fits.bit_reports(rng.choice(len(TRUE), cell.clients, p=TRUE), mechanism, rng)
-            posterior, diagnosis = mixed(partial(fits.histogram, reports), self.iterations, int(rng.integers(2**31)))
-            found[POSTERIOR].append(np.round(posterior.mean["shares"], 7).tolist())
-            projected = nearest_on_simplex(mechanism.estimate(reports.values).mean, 1.0)
-            found[PROJECTED].append(np.round(projected, 12).tolist())
-            found["fits"].append(diagnosis)
-        return found
+    def once(self, cell: Cell, repeat: int) -> Result:
+        mechanism, rng = UnaryEncoding(cell.epsilon, len(TRUE)), stream(self.seed, f"local/figure 3/{cell}/{repeat}")
+        reports = column_fits.bit_reports(rng.choice(len(TRUE), cell.clients, p=TRUE), mechanism, rng)
+        posterior, diagnosis = mixed(partial(fits.histogram, reports), self.iterations, int(rng.integers(2**31)))
+        projected = nearest_on_simplex(mechanism.estimate(reports.values).mean, 1.0)
+        shares = {POSTERIOR: np.round(posterior.mean["shares"], 7), PROJECTED: np.round(projected, 12)}
+        return {**{name: one.tolist() for name, one in shares.items()}, "fits": diagnosis}
 
     def gather(self, cells: Sequence[Cell], results: Sequence[Result]) -> list[Compared]:
         return [

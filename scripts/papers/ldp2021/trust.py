@@ -63,8 +63,8 @@ from inference.posterior import COEFFICIENTS, INTERCEPT
 from inference.problem import Array, stream
 from inference.releases.terms import GAUSSIAN
 from papers import picture
-from papers.experiment import Experiment, Result, data_option, joint_interval, option, over_epsilon
-from papers.ldp2021.column_fits import mixed
+from papers.experiment import Result, data_option, joint_interval, option, over_epsilon
+from papers.ldp2021.column_fits import RepeatedFits, joined, mixed, parts
 from papers.ldp2021.regression_data import VALID, WINE, Choices, problem, split
 from papers.ldp2021.regression_methods import TARGET, statistic_of
 from papers.runner import Check, positive, table
@@ -137,7 +137,7 @@ class Results(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trust(Experiment[Cell, Results]):
+class Trust(RepeatedFits[Cell, Results]):
     """Test error and coverage over ε of local reports, DCA sums and a trusted aggregator.
 
     Some three quarters of an hour on two cores; --quick is without wine. Exit code 4 where noise-aware coverage is not
@@ -145,7 +145,7 @@ class Trust(Experiment[Cell, Results]):
     trusted aggregator, or chains have not mixed.
     """
 
-    KIND, LABEL, DEPENDS = "ldp-or-dca", "who adds the noise", ("seed", "iterations")
+    KIND, LABEL = "ldp-or-dca", "who adds the noise"
     QUICK: ClassVar = {"repeats": 4, "epsilons": (0.3, 3.0), "iterations": 400, "kinds": tuple(SIMULATED)}
 
     data: Path | None = data_option()
@@ -161,28 +161,23 @@ class Trust(Experiment[Cell, Results]):
     def cells(self) -> list[Cell]:
         repeats = {kind: -(-self.repeats // WINE_PART) if kind == WINES else self.repeats for kind in self.kinds}
         return [
-            Cell(kind, trust, epsilon, first, min(PART, repeats[kind] - first))
+            Cell(kind, trust, epsilon, *part)
             for kind in self.kinds
             for trust in TRUST
             for epsilon in self.epsilons
-            for first in range(0, repeats[kind], PART)
+            for part in parts(repeats[kind], PART)
         ]
 
-    def work(self, cell: Cell) -> Result:
-        found: Result = {name: [] for name in (*FITS, *WITHOUT)}
-        for repeat in range(cell.first, cell.first + cell.number):
-            rows = self.rows_of(cell.data, repeat)
-            rng = stream(self.seed, f"local/trust/{cell}/{repeat}")
-            released = release(rows, cell.trust, cell.epsilon, rng)
-            for name in FITS:
-                theta, residual_sd, r_hat = (_aware if name == AWARE else _naive)(rows, released, self.iterations, rng)
-                error, covered = _error(rows, theta.mean(axis=0)), _covered(rows, theta, residual_sd, rng)
-                found[name].append({"error": error, "covered": covered, "r_hat": r_hat})
-            design, y = np.insert(rows.table[:, :-1], 0, 1.0, axis=1), rows.table[:, -1]
-            exact, no_model = np.linalg.lstsq(design, y, rcond=None)[0], np.r_[y.mean(), np.zeros(design.shape[1] - 1)]
-            for name, theta in zip(WITHOUT, (exact, no_model), strict=True):
-                found[name].append(_error(rows, theta))
-        return found
+    def once(self, cell: Cell, repeat: int) -> Result:
+        rows, rng = self.rows_of(cell.data, repeat), stream(self.seed, f"local/trust/{cell}/{repeat}")
+        released, found = release(rows, cell.trust, cell.epsilon, rng), {}
+        for name in FITS:
+            theta, residual_sd, r_hat = (_aware if name == AWARE else _naive)(rows, released, self.iterations, rng)
+            error, covered = _error(rows, theta.mean(axis=0)), _covered(rows, theta, residual_sd, rng)
+            found[name] = {"error": error, "covered": covered, "r_hat": r_hat}
+        design, y = np.insert(rows.table[:, :-1], 0, 1.0, axis=1), rows.table[:, -1]
+        exact, no_model = np.linalg.lstsq(design, y, rcond=None)[0], np.r_[y.mean(), np.zeros(design.shape[1] - 1)]
+        return found | {WITHOUT[0]: _error(rows, exact), WITHOUT[1]: _error(rows, no_model)}
 
     def rows_of(self, kind: str, repeat: int) -> Rows:
         """Those of a repeat; of wine, features are within the ball of radius 1, as clients bring them there."""
@@ -194,17 +189,13 @@ class Trust(Experiment[Cell, Results]):
         return Rows(table, statistic, RegressionPrior(), None, tested, made.unit)
 
     def gather(self, cells: Sequence[Cell], results: Sequence[Result]) -> Results:
-        parts: dict[tuple[str, str, float], Result] = {}
-        for cell, result in zip(cells, results, strict=True):
-            own = parts.setdefault(cell[:3], {name: [] for name in result})
-            for name, values in result.items():
-                own[name] += values
+        by_key = joined(cells, results)
         series = {
             (*key, fit): Series(*(np.array([one[name] for one in own[fit]]) for name in Series._fields))
-            for key, own in parts.items()
+            for key, own in by_key.items()
             for fit in FITS
         }
-        first = {kind: parts[kind, LOCAL, self.epsilons[0]] for kind in self.kinds}
+        first = {kind: by_key[kind, LOCAL, self.epsilons[0]] for kind in self.kinds}
         return Results(series, {kind: np.array([own[name] for name in WITHOUT]) for kind, own in first.items()})
 
     def pays_from(self, found: Results, kind: str, trust: str, fit: str) -> float | None:
