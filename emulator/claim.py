@@ -10,9 +10,9 @@ from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.jobs.forecast import EXACT
 from dca_proto.jobs.job import FRACTION_BITS
 from dca_proto.privacy.rounding import claim_words
+from dca_proto.protocol.kinds import ValidatedRound
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.trainer.request import Ask, AskSecureSum, OpenRound
-from dca_proto.protocol.validated import ValidatedRound
 from emulator.counts import check_counts
 
 VICTIM = 0

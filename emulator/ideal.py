@@ -38,13 +38,13 @@ from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, Random
 from dca_proto.errors import RoundAborted, UsageError
 from dca_proto.jobs.forecast import EXACT
 from dca_proto.jobs.job import Batches, JobTerms
-from dca_proto.privacy.mechanism import LocalMechanism, Mechanism
+from dca_proto.privacy.local import LocalMechanism
+from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.privacy.noise import MAX_VARIANCE
-from dca_proto.protocol.kinds import LdpReport, NodeRelease, SecureSum
+from dca_proto.protocol.kinds import LdpReport, NodeRelease, SecureSum, ValidatedRound
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.release import Hashes, aggregate_of, merge_reports, release_of, sum_releases
 from dca_proto.protocol.trainer.request import OpenRound
-from dca_proto.protocol.validated import ValidatedRound
 from dca_proto.protocol.wire.messages import Announcement
 from dca_proto.statistics import Statistic
 from dca_proto.statistics.contribution import contributions, counted_rows, joint_contribution

@@ -22,8 +22,15 @@ import numpy as np
 
 from dca_proto.crypto.masks import ask_tag, contribution_keys, entry_of, holder_index, tag_and_mask
 from dca_proto.crypto.sealing import AgreementKey, Identity, derive, digest, encrypt, seal_to
-from dca_proto.privacy.local import MISSING, AnalyticGaussian, GridLaplace, RandomisedResponse, UnaryEncoding
-from dca_proto.privacy.mechanism import UNARY_ENCODING, DistributedDiscreteGaussian, LocalMechanism
+from dca_proto.privacy.local import (
+    MISSING,
+    AnalyticGaussian,
+    GridLaplace,
+    LocalMechanism,
+    RandomisedResponse,
+    UnaryEncoding,
+)
+from dca_proto.privacy.mechanism import UNARY_ENCODING, DistributedDiscreteGaussian
 from dca_proto.protocol.announcement import announcement_hash, invitation_root, invitations
 from dca_proto.protocol.contribution import hedged_root, make_contribution
 from dca_proto.protocol.kinds import LdpReport, NodeRelease

@@ -20,11 +20,11 @@ from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.mechanism import PURE_MECHANISMS, Mechanism
 from dca_proto.protocol.federation import Federation
+from dca_proto.protocol.kinds import ValidatedRound
 from dca_proto.protocol.ledger import Ledger
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.policy import Policy
 from dca_proto.protocol.trainer.request import tolerated_of
-from dca_proto.protocol.validated import ValidatedRound
 from dca_proto.protocol.wire.messages import Announcement
 from dca_proto.runtime.request import KINDS, check_kind, check_windows, compute_ids, require_without_computes
 from dca_proto.runtime.settings import convert

@@ -28,15 +28,10 @@ _WIRE = np.dtype("<u8")
 
 
 def quantise(values: ArrayLike, fraction_bits: int) -> NDArray[np.int64]:
-    """The nearest grid points of real numbers, k = rint(z·2^f), ties to even.
+    """The nearest grid points of real numbers, k = rint(z·2^f), ties to even, for every |z|·2^f below 2^53.
 
-    Args:
-        values: any shape, every |z|·2^f below 2^53.
-        fraction_bits: f, from 0 to 40.
-
-    Raises:
-        UsageError: a value is NaN, infinite or too large for the grid, or f is out of range. No value is shown: it may
-            be somebody's data.
+    Raises `UsageError` where a value is NaN, infinite or too large for the grid, or f is not from 0 to 40. No value is
+    shown: it may be somebody's data.
     """
     reals = np.asarray(values, dtype=np.float64)
     limit = math.ldexp(INTEGER_LIMIT, -_checked_bits(fraction_bits))
@@ -80,9 +75,7 @@ def ring_from_bytes(data: bytes | bytearray | memoryview, dimension: int) -> NDA
     """Ring elements from the wire; every 8 bytes are an element, so only the length can be wrong.
 
     The result looks into `data` without copying it (on little-endian machines) and is then read-only like `data`.
-
-    Raises:
-        PeerError: the length is not that of `dimension` elements.
+    Raises `PeerError` where the length is not that of `dimension` elements.
     """
     found, expected = memoryview(data).nbytes, dimension * WORD_BYTES
     if found != expected:

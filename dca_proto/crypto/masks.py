@@ -89,11 +89,7 @@ def _pads(absorbed: Sequence[bytes], dimension: int) -> NDArray[np.uint64]:
 def masked(
     value: RingVector, pair_keys: Sequence[bytes], announcement_hash: bytes, entry: bytes
 ) -> tuple[bytes, bytes]:
-    """At a client: all M tags, and its value minus all M masks, as bytes.
-
-    Args:
-        value: its statistic with its own noise, in the ring. pair_keys: in the announcement's order of nodes.
-    """
+    """At a client: all M tags, and its value (the noisy statistic in the ring) minus all M masks, as bytes."""
     dimension, about = value.size, _about(announcement_hash, entry)
     words = _pads([key + about for key in pair_keys], dimension)
     y = value - np.add.reduce(words[:, 1:], axis=0)
@@ -114,7 +110,11 @@ def check_and_sum(
     """
     count = len(pair_keys)
     holds, total = np.zeros(count, dtype=np.bool_), np.zeros(dimension, dtype=np.uint64)
-    rows, claimed = _messages(pair_keys, announcement_hash, entries), np.frombuffer(tags, dtype=_WORDS)
+    table = np.empty((count, _ROW), dtype=np.uint8)  # what the sponge absorbs for each entry
+    table[:, :KEY_BYTES] = pair_keys
+    table[:, KEY_BYTES:-ENTRY_BYTES] = np.frombuffer(_about(announcement_hash, b""), dtype=np.uint8)
+    table[:, -ENTRY_BYTES:] = np.frombuffer(entries, dtype=np.uint8).reshape(-1, ENTRY_BYTES)
+    rows, claimed = table.tobytes(), np.frombuffer(tags, dtype=_WORDS)
     size = TAG_BYTES + WORD_BYTES * dimension
     step = max(1, _CHUNK_BYTES // size)
     for start in range(0, count, step):
@@ -123,15 +123,6 @@ def check_and_sum(
         right = holds[start:end] = words[:, 0] == claimed[start:end]
         total += np.add.reduce(words[:, 1:] if right.all() else words[right, 1:], axis=0)
     return holds, total
-
-
-def _messages(pair_keys: Keys, announcement_hash: bytes, entries: bytes) -> bytes:
-    """What the sponge absorbs for each entry, `_ROW` bytes each."""
-    rows = np.empty((len(pair_keys), _ROW), dtype=np.uint8)
-    rows[:, :KEY_BYTES] = pair_keys
-    rows[:, KEY_BYTES:-ENTRY_BYTES] = np.frombuffer(_about(announcement_hash, b""), dtype=np.uint8)
-    rows[:, -ENTRY_BYTES:] = np.frombuffer(entries, dtype=np.uint8).reshape(-1, ENTRY_BYTES)
-    return rows.tobytes()
 
 
 def sum_words(vectors: Iterable[bytes], dimension: int) -> RingVector:

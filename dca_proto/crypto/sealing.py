@@ -51,11 +51,7 @@ def actor_id(public_key: bytes) -> bytes:
 
 
 class Identity:
-    """A long-term Ed25519 identity.
-
-    Args:
-        seed: 32 secret bytes.
-    """
+    """A long-term Ed25519 identity, from a seed of 32 secret bytes."""
 
     def __init__(self, seed: bytes) -> None:
         if len(seed) != KEY_BYTES:
@@ -103,11 +99,7 @@ def _signed_bytes(federation_id: bytes, body: bytes) -> bytes:
 
 
 class AgreementKey:
-    """An X25519 key pair: an actor's for one epoch, or a trainer's for one round.
-
-    Args:
-        secret: 32 secret bytes.
-    """
+    """An X25519 key pair, from 32 secret bytes: an actor's for one epoch, or a trainer's for one round."""
 
     def __init__(self, secret: bytes) -> None:
         self.secret = secret
@@ -116,11 +108,8 @@ class AgreementKey:
     def agree(self, peer_public: bytes, person: bytes = b"dca4-reply", *binding: bytes) -> bytes:
         """The pair's shared secret: the same on both sides, hashed with both public keys and what it is bound to.
 
-        Args:
-            person: what the secret is for. binding: what both sides must see alike.
-
-        Raises:
-            PeerError: ``key`` where the peer's key is a point of low order.
+        `person` is what the secret is for, `binding` what both sides must see alike. Raises `PeerError("key")` where
+        the peer's key is a point of low order.
         """
         point = _shared_point(self.secret, peer_public)
         return digest(person, point, *sorted((self.public, peer_public)), *binding)

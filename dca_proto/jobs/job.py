@@ -113,20 +113,16 @@ class Batches:
                 f"a batch of {size} clients is asked for and {len(available)} are available; "
                 f"ask for 1 to {len(available)}"
             )
+        groups: dict[tuple[int, int], list[bytes]] = {}
+        for client in available:
+            groups.setdefault((self._uses[client], self._failures[client]), []).append(client)
         chosen: list[bytes] = []
-        for equals in self._ranked(available):
+        for _, equals in sorted(groups.items()):
             missing = size - len(chosen)
             chosen += equals if len(equals) <= missing else _subset(equals, missing, random)
             if len(chosen) == size:
                 break
         return tuple(sorted(chosen))
-
-    def _ranked(self, available: Iterable[bytes]) -> list[list[bytes]]:
-        """The clients in groups of equals, the least used first."""
-        groups: dict[tuple[int, int], list[bytes]] = {}
-        for client in available:
-            groups.setdefault((self._uses[client], self._failures[client]), []).append(client)
-        return [group for _, group in sorted(groups.items())]
 
     def note(self, chosen: Iterable[bytes]) -> None:
         """Count one use of each."""
@@ -140,17 +136,15 @@ class Batches:
 
 
 def _subset(clients: Sequence[bytes], size: int, random: Random) -> list[bytes]:
-    """A uniformly random subset (the first steps of Fisher and Yates' shuffle)."""
+    """A uniformly random subset (the first steps of Fisher and Yates' shuffle).
+
+    Words beyond the last whole multiple of the numbers to choose among are refused.
+    """
     pool = list(clients)
     for place in range(size):
-        other = place + _below(len(pool) - place, random)
+        bound = len(pool) - place
+        while (word := int.from_bytes(random(_WORD_BYTES), "little")) >= _WORD - _WORD % bound:
+            pass
+        other = place + word % bound
         pool[place], pool[other] = pool[other], pool[place]
     return pool[:size]
-
-
-def _below(bound: int, random: Random) -> int:
-    """A uniformly random number of 0, ..., bound - 1; words beyond the last whole multiple of `bound` are refused."""
-    while True:
-        word = int.from_bytes(random(_WORD_BYTES), "little")
-        if word < _WORD - _WORD % bound:
-            return word % bound

@@ -175,7 +175,13 @@ class Journal:
             return
         first, *others = entries
         assert isinstance(first, Begun), "it is the first entry, or the file is refused"
-        self._check_settings(first.settings, settings)
+        named = {*first.settings, *settings} - self._free
+        names = sorted(name for name in named if first.settings.get(name) != settings.get(name))
+        if names:
+            raise StorageError(
+                f"{self.path} is the journal of a job with another {', '.join(names)}; expected the settings that it "
+                "was begun with: use these, or give the new job a journal of its own"
+            )
         for entry in others:
             self._keep(entry)
 
@@ -224,14 +230,6 @@ class Journal:
                     attempts[-1] = (attempts[-1][0], entry)
                     return
         raise self._damaged(f"an entry {type(entry).__name__} is out of place")
-
-    def _check_settings(self, found: dict[str, Any], expected: dict[str, Any]) -> None:
-        names = sorted(name for name in {*found, *expected} - self._free if found.get(name) != expected.get(name))
-        if names:
-            raise StorageError(
-                f"{self.path} is the journal of a job with another {', '.join(names)}; expected the settings that it "
-                "was begun with: use these, or give the new job a journal of its own"
-            )
 
     def _damaged(self, what: str) -> UsageError:
         return StorageError(

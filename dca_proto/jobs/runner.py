@@ -26,7 +26,7 @@ from dca_proto.errors import RoundAborted, UsageError
 from dca_proto.jobs.job import Batches, JobTerms
 from dca_proto.jobs.journal import Entry, Failed, GivenUp, Journal, Opened, Recalled, Summed
 from dca_proto.privacy.cost import PrivacyCost
-from dca_proto.protocol.ledger import Cost, worst
+from dca_proto.protocol.ledger import Cost, max_client_cost
 from dca_proto.protocol.policy import BudgetError
 from dca_proto.protocol.trainer.request import OpenRound
 
@@ -121,10 +121,7 @@ async def learn(
 
 
 class JobRounds:
-    """The rounds of one job, one after the other.
-
-    Args: as for `learn`.
-    """
+    """The rounds of one job, one after the other. Arguments are as for `learn`."""
 
     def __init__(
         self,
@@ -155,7 +152,7 @@ class JobRounds:
 
         A round without a sum counts as long as the account charges it, until all Compute nodes have signed its abort.
         """
-        return worst(self._charged)
+        return max_client_cost(self._charged)
 
     @property
     def _charged(self) -> list[Cost]:
@@ -173,9 +170,9 @@ class JobRounds:
         except RoundAborted as ended:
             if known.given_up is None:
                 self._unheard = GivenUp(self._number, ended.reason, ended.contributors, ended.needed)
-            self._tell(request, None, ended.reason)
+            self._notify(request, None, ended.reason)
             raise
-        self._tell(request, aggregate, "")
+        self._notify(request, aggregate, "")
         return aggregate
 
     def go_on(self) -> None:
@@ -201,7 +198,12 @@ class JobRounds:
             try:
                 end = await self._fresh(request)
             except RoundAborted as aborted:  # there is no room to ask again: the reason is why it was asked in vain
-                raise _after(end, aborted) from None
+                if not isinstance(end, Failed):
+                    raise aborted from None
+                reason = f"{end.reason}; {aborted.reason}"
+                raise RoundAborted(
+                    reason, contributors=end.contributors, needed=end.needed, remedy=aborted.remedy
+                ) from None
             if isinstance(end, Summed):
                 return end.aggregate
             if end.remedy:
@@ -213,7 +215,11 @@ class JobRounds:
         """Hold a round under a fresh id. Raises `RoundAborted` where there cannot be any now."""
         self._is_recalled = False
         opened = self._terms.open(request, secrets.token_bytes(ID_BYTES), self._invited(request))
-        self._require_budget(opened)
+        if not self._terms.budget.covers(max_client_cost([*self._charged, opened.cost], opened.cost.clients)):
+            raise RoundAborted(
+                "the job's budget has no room for the round beside those that failed and have kept their charges",
+                remedy="begin the job anew, at a new price, with another journal",
+            )
         try:
             await self._trainer.check(opened)
         except BudgetError as refusal:
@@ -222,14 +228,6 @@ class JobRounds:
         end = await self._end_of(opened, self._trainer.hold(opened))
         self._note(opened, end)
         return end
-
-    def _require_budget(self, opened: OpenRound) -> None:
-        """Raises `RoundAborted` where the round would cost some client more than the whole job may."""
-        if not self._terms.budget.covers(worst([*self._charged, opened.cost], opened.cost.clients)):
-            raise RoundAborted(
-                "the job's budget has no room for the round beside those that failed and have kept their charges",
-                remedy="begin the job anew, at a new price, with another journal",
-            )
 
     def _invited(self, request: RoundRequest) -> tuple[bytes, ...]:
         if not request.batch:
@@ -274,11 +272,9 @@ class JobRounds:
         elif not end.charged:
             self._batches.give_back(opened.invited)
 
-    def _tell(self, request: RoundRequest, aggregate: NoisyAggregate | None, reason: str) -> None:
-        if self._on_round is None:
-            return
-        self._on_round(
-            HeldRound(
+    def _notify(self, request: RoundRequest, aggregate: NoisyAggregate | None, reason: str) -> None:
+        if self._on_round is not None:
+            ended = HeldRound(
                 number=self._number,
                 request=request,
                 aggregate=aggregate,
@@ -286,7 +282,7 @@ class JobRounds:
                 attempts=self._attempts,
                 recalled=self._is_recalled,
             )
-        )
+            self._on_round(ended)
 
     # --- the journal ----------------------------------------------------------------------------------------------
 
@@ -307,14 +303,6 @@ class JobRounds:
                     "the new job a journal of its own"
                 )
         return known
-
-
-def _after(end: End | None, aborted: RoundAborted) -> RoundAborted:
-    """Why a request cannot be asked again, with why its last round failed."""
-    if not isinstance(end, Failed):
-        return aborted
-    reason = f"{end.reason}; {aborted.reason}"
-    return RoundAborted(reason, contributors=end.contributors, needed=end.needed, remedy=aborted.remedy)
 
 
 def _aborted(end: Failed | GivenUp) -> RoundAborted:

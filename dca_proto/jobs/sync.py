@@ -97,11 +97,7 @@ class TrainerRounds:
         return self._running.spent
 
     def hold(self, request: RoundRequest) -> NoisyAggregate:
-        """Hold one round and wait for it.
-
-        Raises:
-            RoundAborted, UsageError, TransportError: as `learn`.
-        """
+        """Hold one round and wait for it. Raises as `learn`."""
         return self._wait(self._running.hold(request))
 
     @property

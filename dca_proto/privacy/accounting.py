@@ -64,8 +64,7 @@ _FRACTION_TERMS = 40
 def delta_of(epsilon: float, mu: float) -> float:
     """δ(ε; μ) of the Gaussian mechanism, right to 1e-12 (1 + ε) relative (0.0 below the least float).
 
-    Raises:
-        UsageError: ε or μ negative or not finite.
+    Raises `UsageError` for a negative or infinite ε or μ.
     """
     _require("epsilon", epsilon, 0 <= epsilon < math.inf, "a finite number >= 0")
     _require("mu", mu, 0 <= mu < math.inf, "a finite number >= 0")
@@ -76,10 +75,8 @@ def delta_of(epsilon: float, mu: float) -> float:
 def mu_of(epsilon: float, delta: float) -> float:
     """The largest μ that is (ε, δ)-private, rounded down: the true δ(ε; μ) never exceeds δ.
 
-    Within 1e-9 relative of the largest for δ <= 0.9, and less close as δ nears 1.
-
-    Raises:
-        UsageError: ε not positive and finite, or δ outside (0, 1).
+    Within 1e-9 relative of the largest for δ <= 0.9, and less close as δ nears 1. Raises `UsageError` for an ε that is
+    not positive and finite, or a δ outside (0, 1).
     """
     _require("epsilon", epsilon, _EPSILON_MIN <= epsilon < math.inf, "a finite number > 0 (1e-100 at least)")
     _require("delta", delta, 0 < delta < 1, "a number in (0, 1), such as 1e-6")
@@ -91,8 +88,7 @@ def mu_of(epsilon: float, delta: float) -> float:
 def epsilon_of(mu: float, delta: float) -> float:
     """The smallest ε >= 0 for which μ is (ε, δ)-private, rounded up: the true δ(ε; μ) never exceeds δ.
 
-    Raises:
-        UsageError: μ negative or not finite, or δ outside (0, 1).
+    Raises `UsageError` for a negative or infinite μ, or a δ outside (0, 1).
     """
     _require("mu", mu, 0 <= mu < math.inf, "a finite number >= 0")
     _require("delta", delta, 0 < delta < 1, "a number in (0, 1), such as 1e-6")
@@ -108,8 +104,7 @@ def epsilon_of(mu: float, delta: float) -> float:
 def mu_of_pure(epsilon: float) -> float:
     """The smallest μ for which whatever is ε-private is μ-private: 2 Φ⁻¹(e^ε/(1 + e^ε)), rounded up (`privacy.cost`).
 
-    Raises:
-        UsageError: ε not positive, or above 500.
+    Raises `UsageError` for an ε that is not positive, or above 500.
     """
     _require(
         "epsilon", epsilon, _EPSILON_MIN <= epsilon <= PURE_MAX, f"above 0 and at most {at_most(PURE_MAX)} at delta 0"
@@ -128,8 +123,7 @@ def pure_of_mu(mu: float) -> float:
 def compose(mus: Iterable[float]) -> float:
     """√Σμ², rounded up: the μ of releases taken together (Dong, Roth and Su 2022, corollary 3.3).
 
-    Raises:
-        UsageError: a μ negative or not finite.
+    Raises `UsageError` for a negative or infinite μ.
     """
     parts = list(mus)
     for mu in parts:
@@ -162,31 +156,21 @@ def share_variance(sensitivity: float, mu: float, honest: int, dimension: int) -
     variance = math.ceil(total / honest)
     if MIN_VARIANCE <= variance <= MAX_VARIANCE:
         return variance
-    remedy = _finer(sensitivity, mu, total, honest, dimension) if variance < MIN_VARIANCE else _coarser(variance, total)
+    if variance < MIN_VARIANCE:
+        # A bit doubles the row's part of Δ but not what rounding a mean to the grid adds to it, about √d.
+        scaling = max(sensitivity - math.sqrt(dimension) - 2, 1.0)
+        missing = math.log2(math.sqrt((MIN_VARIANCE - 1) * honest) * mu / scaling)
+        enough = math.ceil(total / (MIN_VARIANCE - 1)) - 1
+        remedy = f"use at least {_even(math.ceil(missing))} more fraction bits"
+        remedy += f", or N - T - 1 of at most {enough}" * (enough >= 1)
+    else:
+        enough = math.ceil(total / MAX_VARIANCE)
+        remedy = f"use at least {_even(math.ceil(math.log2(variance / MAX_VARIANCE) / 2))} fewer fraction bits"
+        remedy += f", or N - T - 1 of at least {enough}" * (enough < CLIENTS_MAX)
     raise UsageError(
         f"a noise share's standard deviation is {math.sqrt(variance):.6g} grid units (sensitivity "
         f"{sensitivity:.6g}, mu {at_least(mu)}, {honest} honest shares), expected 8 to 2^40: {remedy}"
     )
-
-
-def _finer(sensitivity: float, mu: float, total: Fraction, honest: int, dimension: int) -> str:
-    """What makes S at least 64: more fraction bits, of an even number, or fewer clients.
-
-    A bit doubles the row's part of Δ but not what rounding a mean to the grid adds to it, about √d.
-    """
-    scaling = max(sensitivity - math.sqrt(dimension) - 2, 1.0)
-    missing = math.log2(math.sqrt((MIN_VARIANCE - 1) * honest) * mu / scaling)
-    enough = math.ceil(total / (MIN_VARIANCE - 1)) - 1
-    remedy = f"use at least {_even(math.ceil(missing))} more fraction bits"
-    return f"{remedy}, or N - T - 1 of at most {enough}" if enough >= 1 else remedy
-
-
-def _coarser(variance: int, total: Fraction) -> str:
-    """What makes S at most 2^80: fewer fraction bits, of an even number, or more clients."""
-    excess = math.log2(variance / MAX_VARIANCE) / 2
-    enough = math.ceil(total / MAX_VARIANCE)
-    remedy = f"use at least {_even(math.ceil(excess))} fewer fraction bits"
-    return f"{remedy}, or N - T - 1 of at least {enough}" if enough < CLIENTS_MAX else remedy
 
 
 def _even(bits: int) -> int:
@@ -199,16 +183,9 @@ def largest_sum(bound: int, clients: int, variance: int, dimension: int) -> int:
     """How far from zero, in grid units, a coordinate of the noisy sum gets but for a probability of β = 2^-40.
 
     All N clients' noise counts, since nobody may have dropped. A discrete Gaussian's tail is at most that of the
-    Gaussian of the same S, so N C_∞ + √(N S 2 ln(2d/β)) bounds all d sums but for β.
-
-    Args:
-        bound: C_∞, the largest magnitude of a contribution's coordinate, in grid units.
-        clients: N.
-        variance: S, in grid units squared.
-        dimension: d.
-
-    Raises:
-        UsageError: an argument out of range.
+    Gaussian of the same S, so N C_∞ + √(N S 2 ln(2d/β)) bounds all d sums but for β. `bound` is C_∞, the largest
+    magnitude of a contribution's coordinate, in grid units; S in grid units squared. Raises `UsageError` for an
+    argument out of range.
     """
     for name, number, least in (("bound", bound, 0), ("N", clients, 1), ("variance", variance, 0), ("d", dimension, 1)):
         _require(name, number, number >= least, f"at least {least}")
@@ -224,8 +201,7 @@ def ring_bits(bound: int, clients: int, variance: int, dimension: int) -> int:
 def check_ring(bound: int, clients: int, variance: int, dimension: int) -> None:
     """Refuse a round whose sum (see `largest_sum`) could leave the signed range of the ring modulo 2^64.
 
-    Raises:
-        UsageError: the sum can reach 2^63; says how many fewer fraction bits, or how many clients, fit.
+    Raises `UsageError`, which says how many fewer fraction bits, or how many clients, fit.
     """
     largest = largest_sum(bound, clients, variance, dimension)
     if largest < 2**63:
@@ -300,8 +276,7 @@ def _require(name: str, found: float, fits: bool, expected: str) -> None:
 def check_mu(mu: float, epsilon: float, delta: float) -> None:
     """Refuse a μ that is not (ε, δ)-private, or that no round can be planned with.
 
-    Raises:
-        UsageError: with the largest μ that may be announced.
+    Raises `UsageError` with the largest μ that may be announced.
     """
     largest, quoted = mu_of(epsilon, delta), f"epsilon {at_least(epsilon)} at delta {at_least(delta)}"
     if not 0 < mu <= largest and not min(mu, largest) > MU_MAX:

@@ -82,8 +82,7 @@ class Budget(msgspec.Struct, frozen=True):
     def pure_share(self, part: float) -> RoundCost:
         """What a round of ε-private reports costs that gets `part` of ε; the budget's own for a part of 1.
 
-        Raises:
-            UsageError: the part is outside (0, 1].
+        Raises `UsageError` for a part outside (0, 1].
         """
         _check_share(part)
         epsilon = self.epsilon if part >= 1 else self.epsilon * part * _ROUNDING

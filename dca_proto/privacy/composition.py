@@ -127,8 +127,7 @@ def epsilon_of(releases: Iterable[Release], delta: float) -> float:
 def delta_of(releases: Iterable[Release], epsilon: float) -> float:
     """A δ for which the releases together are (ε, δ)-private: an upper bound of the least one.
 
-    Raises:
-        UsageError: ε negative or not finite, or dp-accounting is missing.
+    Raises `UsageError` for a negative or infinite ε, or if dp-accounting is missing.
     """
     given = tuple(releases)
     _require("epsilon", epsilon, 0 <= epsilon < math.inf, "a finite number >= 0")
@@ -181,8 +180,14 @@ def _distribution(library: Any, release: Release, interval: float) -> Any:
     match release:
         case Laplace(epsilon, 0):
             return library.from_laplace_mechanism(1 / epsilon, value_discretization_interval=interval)
-        case Laplace(epsilon, steps):
-            return _grid_laplace(library, epsilon, steps, interval)
+        case Laplace(epsilon, steps):  # of very many steps, the coarser one that bounds it, of k grid units to its step
+            k = -(-steps // _STEPS_MAX)
+            return library.from_discrete_laplace_mechanism(
+                epsilon * k / steps,
+                sensitivity=-(-steps // k),
+                value_discretization_interval=interval,
+                use_connect_dots=True,
+            )
         case RandomisedResponse(epsilon, categories):
             odds = math.exp(epsilon)
             return _coin(library, epsilon, (odds + 1) / (odds + categories - 1), interval)
@@ -191,15 +196,6 @@ def _distribution(library: Any, release: Release, interval: float) -> Any:
         case PureDP(epsilon):
             return _coin(library, epsilon, 1.0, interval)
     raise AssertionError(release)
-
-
-def _grid_laplace(library: Any, epsilon: float, steps: int, interval: float) -> Any:
-    """Discrete Laplace; of very many steps, the coarser one that bounds it, of k grid units to its step."""
-    k = -(-steps // _STEPS_MAX)
-    coarse = -(-steps // k)
-    return library.from_discrete_laplace_mechanism(
-        epsilon * k / steps, sensitivity=coarse, value_discretization_interval=interval, use_connect_dots=True
-    )
 
 
 def _coin(library: Any, epsilon: float, weight: float, interval: float) -> Any:

@@ -90,8 +90,7 @@ class PrivacyCost(msgspec.Struct, frozen=True, gc=False):
     def of(cls, epsilon: float, delta: float) -> PrivacyCost:
         """Of one release as it is announced: ε-private where δ = 0, and otherwise Gaussian with the μ of (ε, δ).
 
-        Raises:
-            UsageError: ε or δ out of range.
+        Raises `UsageError` for an ε or a δ out of range.
         """
         return cls.of_pure(epsilon) if delta == 0 else cls.of_mu(accounting.mu_of(epsilon, delta))
 
@@ -113,12 +112,7 @@ class PrivacyCost(msgspec.Struct, frozen=True, gc=False):
         """The least ε that is known for which the releases together are (ε, δ)-private; infinite for a Gaussian at 0.
 
         It is so for releases that were fixed beforehand; of those chosen in view of results a limit says it (`within`).
-
-        Args:
-            apart: for whom a part of ε is kept for the ε-private ones.
-
-        Raises:
-            UsageError: δ outside [0, 1).
+        With `apart` a part of ε is kept for the ε-private ones. Raises `UsageError` for a δ outside [0, 1).
         """
         if apart:
             return self.pure_epsilon + PrivacyCost(self.gaussian).epsilon(delta)
@@ -136,10 +130,7 @@ class PrivacyCost(msgspec.Struct, frozen=True, gc=False):
         """Whether (1) or (2) holds, so that the releases together are (ε, δ)-private; δ in [0, 1).
 
         `epsilon` returns a figure that is rounded up; here exactly one Gaussian release of (ε, δ) fits, or a report of
-        ε.
-
-        Args:
-            for_reports: ε₁ < ε, kept for the ε-private ones: then whether (3) holds; 0 where nothing is kept.
+        ε. With `for_reports`, which is ε₁ < ε kept for the ε-private ones, it is whether (3) holds.
         """
         if for_reports:
             others = PrivacyCost(self.gaussian).within(epsilon - for_reports, delta)

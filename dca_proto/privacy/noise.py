@@ -125,17 +125,9 @@ class DiscreteGaussian:
         return f"DiscreteGaussian(variance={self.variance})"
 
     def sample(self, count: int, key: bytes) -> NDArray[np.int64]:
-        """The first `count` samples of a key.
+        """The first `count` >= 0 samples of a key of 32 secret bytes, used for this purpose and no other.
 
-        Args:
-            count: how many, >= 0.
-            key: 32 secret bytes, used for this purpose and no other.
-
-        Returns:
-            Samples of shape (count,).
-
-        Raises:
-            UsageError: a negative count or a key of another length.
+        Raises `UsageError` for a negative count or a key of another length.
         """
         if count < 0:
             raise UsageError(f"the number of noise samples is {count}, expected 0 or more")
@@ -192,11 +184,7 @@ class DiscreteGaussian:
         return wanted + rejected + 4 * isqrt(rejected) + 2
 
     def _judge(self, stream: bytes, key: bytes, first: int) -> tuple[NDArray[np.int64], list[int]]:
-        """Candidates of a stream, and the indices of those that are rejected.
-
-        Args:
-            first: position of the first candidate in the key's stream.
-        """
+        """Candidates of a stream, from number `first` of the key's stream on, and the indices of those rejected."""
         words = np.frombuffer(stream, dtype="<u8")
         x, doubtful = self._propose(words)
         rejected = []
@@ -269,7 +257,7 @@ def _decide(
     most 10^(1-n)/2 of itself, so p is off by a factor within 1 ± (argument + 9) 10^(1-n). (U = p has probability zero.)
     """
     for digits in naturals(start=50, step=20):
-        with localcontext(_context(digits)):
+        with localcontext(decimal_context(digits)):
             exponent = Decimal(square) / (2 * variance)
             p = (-exponent).exp() * numerator / weight
             error = p * (exponent + 9).scaleb(1 - digits)
@@ -286,7 +274,7 @@ def _tabulate(variance: int, table_bits: int) -> _Table:
     """Blocks and weights: exp(-y²/2S) is carried from block to block by two products, exact to 1e-50 relative."""
     m = max(0, ((variance >> 12).bit_length() - 1) // 2)
     width, half = 1 << m, 1 << m >> 1
-    with localcontext(_context(60)):
+    with localcontext(decimal_context(60)):
         lows, heights = _outline(variance, width, half, Decimal(1) / (1 << table_bits))
         step = lows[-1] * width  # the tail's blocks fall at least by exp(-step/S) <= 1 - step/(S + step)
         tail_bits = (-(-(variance + step) // step) - 1).bit_length()
@@ -354,8 +342,8 @@ def _alias_table(masses: Sequence[int]) -> tuple[NDArray[np.uint64], NDArray[np.
     return np.array(starts, dtype=np.uint64), np.array(alias, dtype=np.int64)
 
 
-def _context(digits: int) -> Context:
-    """Arithmetic of our own, whatever the caller's thread has set."""
+def decimal_context(digits: int) -> Context:
+    """Decimal arithmetic of our own, whatever the caller's thread has set."""
     return Context(prec=digits, rounding=ROUND_HALF_EVEN, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[InvalidOperation])
 
 

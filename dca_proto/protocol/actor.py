@@ -43,11 +43,9 @@ S = TypeVar("S", bound=Stored)
 
 
 class ActorRound(Generic[S]):
-    """A round in an actor's memory.
+    """A round in an actor's memory, by the `table` of its phases. The store's table `records` holds what is `stored`.
 
-    Attributes:
-        table: of its phases. records: the table of the store that holds it. stored: as it is there.
-        attempt: how often its messages were sent again.
+    `attempt` counts how often its messages were sent again.
     """
 
     __slots__ = ("attempt", "id", "stored")
@@ -92,11 +90,7 @@ class ActorRound(Generic[S]):
 
 
 class Pace:
-    """Lets an actor repeat itself to each peer once in a while, whatever that peer, or who poses as it, sends.
-
-    Args:
-        every_ms: how long each key waits.
-    """
+    """Lets an actor repeat itself to each peer once in `every_ms`, whatever that peer, or who poses as it, sends."""
 
     def __init__(self, every_ms: int) -> None:
         self._every_ms = every_ms
@@ -126,8 +120,7 @@ class Actor(ABC):
         records: of its store; a newer federation file among them takes the given one's place.
 
     Attributes:
-        id: 16 bytes, the hash of its identity's public key.
-        dropped: how many messages were dropped, by code.
+        id: 16 bytes, the hash of its identity's public key. dropped: how many messages were dropped, by code.
         messages: the method for each kind of message; any other is a peer's error.
         timers: the method for each timer of a round, which is also an event in the round's table.
     """
@@ -250,13 +243,12 @@ class Actor(ABC):
         self.dropped[error.code] += 1
         return Report(Dropped(error.code, sender, str(error)))
 
-    def _check_word(
+    def _check_node_message(
         self, frame: Signed, compute: bytes, computes: Collection[bytes], about: bytes, known: bytes
     ) -> None:
         """Check that one of a round's Compute nodes signed a message about its announcement. Raises `PeerError`.
 
-        Args:
-            about: hash of the announcement that the message names. known: hash of the round's announcement.
+        `about` is the hash of the announcement that the message names, `known` that of the round's.
         """
         if compute not in computes:
             raise PeerError("unknown-compute", found=compute.hex(), expected="another Compute node of the round")

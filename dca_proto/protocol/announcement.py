@@ -20,9 +20,8 @@ from dca_proto.errors import PeerError
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.protocol.effects import Address, Channel
 from dca_proto.protocol.federation import Federation
-from dca_proto.protocol.kinds import SecureSum
+from dca_proto.protocol.kinds import SecureSum, ValidatedRound, validate_announcement
 from dca_proto.protocol.params import EPOCH_KEYS_KNOWN_MAX, Limits, Timing
-from dca_proto.protocol.validated import ValidatedRound, validate_announcement
 from dca_proto.protocol.wire.codec import body_of, decode_frame, encode, verify_signed
 from dca_proto.protocol.wire.messages import Announcement, EpochKey, Invitation, Sealed, Signed
 
@@ -64,13 +63,13 @@ class OpenedAnnouncement(msgspec.Struct, weakref=True, eq=False):
         return self.holders[holder_index(self.hash, client, len(self.holders))]
 
 
-_held: WeakValueDictionary[tuple[bytes, bytes], OpenedAnnouncement] = WeakValueDictionary()
+_verified: WeakValueDictionary[tuple[bytes, bytes], OpenedAnnouncement] = WeakValueDictionary()
 """What this process's actors hold, by the encoded frame and the federation file's hash."""
 
 
 def recall(payload: bytes, federation: Federation) -> OpenedAnnouncement | None:
     """The announcement of a payload, if this process holds it verified."""
-    return _held.get((payload, federation.hash))
+    return _verified.get((payload, federation.hash))
 
 
 def announcement_hash(payload: bytes) -> bytes:
@@ -79,14 +78,13 @@ def announcement_hash(payload: bytes) -> bytes:
 
 
 def open_announcement(frame: Signed, federation: Federation, limits: Limits) -> OpenedAnnouncement:
-    """Check an announcement's signatures against the federation file, and its reply key. Raises `PeerError`."""
+    """Check an announcement's signatures by the federation file's keys, and its reply key. Raises `PeerError`."""
     if len(frame.body) > limits.announcement_bytes_max:
         raise PeerError("size", found=f"{len(frame.body)} bytes", expected=f"<= {limits.announcement_bytes_max}")
     payload = encode(frame)
-    return recall(payload, federation) or _open(frame, payload, federation)
-
-
-def _open(frame: Signed, payload: bytes, federation: Federation) -> OpenedAnnouncement:
+    known = recall(payload, federation)
+    if known is not None:
+        return known
     body = body_of(frame, Announcement)
     trainer = federation.trainer(body.trainer)
     federation.check_number(body.federation_number, body.federation_hash)  # before a signature fails over it
@@ -107,7 +105,7 @@ def _open(frame: Signed, payload: bytes, federation: Federation) -> OpenedAnnoun
         min((key.expires_ms for key in epochs), default=None),
         holders or (Address(Channel.TRAINER, body.trainer),),
     )
-    return _held.setdefault((payload, federation.hash), opened)
+    return _verified.setdefault((payload, federation.hash), opened)
 
 
 @lru_cache(maxsize=EPOCH_KEYS_KNOWN_MAX)  # they stay the same for an epoch, round after round; what fails is not kept
@@ -123,7 +121,7 @@ def open_epoch_keys(
 
 
 def open_epoch_key(frame: Signed, federation: Federation) -> EpochKey:
-    """Check a Compute node's signed epoch key against the federation file. Raises `PeerError`."""
+    """Check a Compute node's signed epoch key by the federation file's keys. Raises `PeerError`."""
     claimed = body_of(frame, EpochKey)
     compute = federation.compute(claimed.compute)
     federation.check_stamp(claimed.file)
@@ -135,11 +133,8 @@ def open_epoch_key(frame: Signed, federation: Federation) -> EpochKey:
 def check_time(opened: OpenedAnnouncement, timing: Timing, now_ms: int, *, until_ms: int) -> None:
     """No round is begun too late, far ahead, or with keys that do not outlast it.
 
-    Args:
-        until_ms: `close_by` at a client, `commit_by` at a Compute node.
-
-    Raises:
-        PeerError: ``late``, ``deadline`` or ``epoch``.
+    `until_ms` is `close_by` at a client, `commit_by` at a Compute node. Raises `PeerError`: ``late``, ``deadline`` or
+    ``epoch``.
     """
     body = opened.body
     if now_ms >= until_ms:
@@ -179,11 +174,7 @@ def invitations(frame: Signed, invited: Sequence[bytes]) -> dict[bytes, Invitati
 
 
 def check_invitation(invitation: Invitation | None, client: bytes, body: Announcement) -> None:
-    """Whether a client is asked at all: everybody is, or its path leads to the announced root.
-
-    Raises:
-        PeerError: ``invited``.
-    """
+    """Whether a client is asked at all: everybody is, or its path leads to the root. Raises `PeerError("invited")`."""
     if not body.invited:
         return
     if invitation is None or not 0 <= invitation.position < invitation.leaves:

@@ -33,27 +33,23 @@ _HIGHEST_BYTES, _SEEN_BYTES = 4, 8
 Slots = NDArray[np.int64]
 
 
-def check_reused(word: ChargeReused, number: int, next_number: int) -> None:
+def check_reused(claim: ChargeReused, number: int, next_number: int) -> None:
     """Check, at a client, a Compute node's claim that a charge number was used before.
 
-    Args:
-        number: of the charge. next_number: of the next one in its ledger.
-
-    Raises:
-        PeerError: the word is about another number, or the contribution was merely late.
+    `number` is that of the charge, `next_number` the next one in its ledger. Raises `PeerError` where the claim is
+    about another number, or the contribution was merely late.
     """
-    if word.charge != number:
-        raise PeerError("ledger", found=f"charge {word.charge}", expected=f"charge {number}, which was sent")
-    if word.highest < next_number and word.highest - number >= WINDOW:
-        late = f"a contribution {word.highest - number} charges late"  # all of these this ledger has made itself
+    if claim.charge != number:
+        raise PeerError("ledger", found=f"charge {claim.charge}", expected=f"charge {number}, which was sent")
+    if claim.highest < next_number and claim.highest - number >= WINDOW:
+        late = f"a contribution {claim.highest - number} charges late"  # all of these this ledger has made itself
         raise PeerError("ledger", found=late, expected="a number that was used twice")
 
 
 class SeenCharges:
     """Per slot: the highest charge number seen, and which of the last `WINDOW`: bit i says that of i below the highest.
 
-    Args:
-        records: (table, key, value) of the store.
+    `records` are those of the store.
     """
 
     def __init__(self, records: Iterable[tuple[str, bytes, bytes]]) -> None:
@@ -61,13 +57,11 @@ class SeenCharges:
         self._seen = np.zeros(PAGE, dtype="<u8")
         for table, key, value in records:
             if table == TABLE:
-                self._restore(int.from_bytes(key, "big"), sized(TABLE, value, PAGE * (_HIGHEST_BYTES + _SEEN_BYTES)))
-
-    def _restore(self, page: int, value: bytes) -> None:
-        self._grow((page + 1) * PAGE)
-        part = slice(page * PAGE, (page + 1) * PAGE)
-        self._highest[part] = np.frombuffer(value[: PAGE * _HIGHEST_BYTES], dtype="<u4")
-        self._seen[part] = np.frombuffer(value[PAGE * _HIGHEST_BYTES :], dtype="<u8")
+                page = sized(TABLE, value, PAGE * (_HIGHEST_BYTES + _SEEN_BYTES))
+                start = PAGE * int.from_bytes(key, "big")
+                self._grow(start + PAGE)
+                self._highest[start : start + PAGE] = np.frombuffer(page[: PAGE * _HIGHEST_BYTES], dtype="<u4")
+                self._seen[start : start + PAGE] = np.frombuffer(page[PAGE * _HIGHEST_BYTES :], dtype="<u8")
 
     def _grow(self, slots: int) -> None:
         if slots > self._highest.size:
@@ -104,9 +98,8 @@ class SeenCharges:
         shifted = np.where(ahead < WINDOW, seen << up, np.uint64(0)) | one
         self._seen[slots] = np.where(ahead > 0, shifted, seen | one << back)
         self._highest[slots] = np.where(ahead > 0, numbers, self._highest[slots]).astype("<u4")
-        return [self._page(int(page)) for page in np.unique(slots // PAGE)]
-
-    def _page(self, page: int) -> Persist:
-        part = slice(page * PAGE, (page + 1) * PAGE)
-        value = self._highest[part].tobytes() + self._seen[part].tobytes()
-        return Persist(TABLE, page.to_bytes(4, "big"), value)
+        pages = ((page, slice(page * PAGE, (page + 1) * PAGE)) for page in np.unique(slots // PAGE).tolist())
+        return [
+            Persist(TABLE, page.to_bytes(4, "big"), self._highest[part].tobytes() + self._seen[part].tobytes())
+            for page, part in pages
+        ]

@@ -28,8 +28,8 @@ from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, SINGLE_USE_NONCE, Iden
 from dca_proto.crypto.sealing import TAG_BYTES as SEAL_BYTES
 from dca_proto.errors import PeerError
 from dca_proto.privacy.mechanism import Mechanism
+from dca_proto.protocol.kinds import ValidatedRound
 from dca_proto.protocol.records import unreadable
-from dca_proto.protocol.validated import ValidatedRound
 from dca_proto.protocol.wire.codec import encode
 from dca_proto.protocol.wire.messages import Contribution
 

@@ -77,10 +77,9 @@ class Arrived(_Fact, frozen=True):
 
 
 class Closed(_Fact, frozen=True):
-    """The trainer waits for no further contribution.
+    """The trainer waits for no further contribution; `count` are kept.
 
-    Attributes:
-        count: how many are kept. why: ``all`` that were expected have come, ``full``, ``quiet``, or ``deadline``.
+    `why` is ``all`` that were expected have come, ``full``, ``quiet``, or ``deadline``.
     """
 
     round_id: bytes
@@ -89,10 +88,9 @@ class Closed(_Fact, frozen=True):
 
 
 class Contributed(_Fact, frozen=True):
-    """The client charged its budget and sent its contribution, its release or its report.
+    """The client charged its budget with `mu` and sent its contribution, its release or its report.
 
-    Attributes:
-        mu: what it was charged. pure: of a report with δ = 0 the ε that it was charged; its mu is what ε is within.
+    `pure` is the ε that was charged for a report with δ = 0; its mu is what that ε is within.
     """
 
     round_id: bytes

@@ -178,8 +178,7 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
     def newer(self, other: Federation) -> Federation | None:
         """The other file of this federation if it is the newer one.
 
-        Raises:
-            PeerError: it has this file's number but not its content, or takes a revocation back.
+        Raises `PeerError` where it has this file's number but not its content, or takes a revocation back.
         """
         if other.number < self.number or other.hash == self.hash:
             return None
@@ -260,8 +259,7 @@ def sign_federation(authority: Identity, federation: Federation) -> Federation:
 def newest_file(given: Federation, records: Iterable[tuple[str, bytes, bytes]]) -> Federation:
     """The file that an actor was given, or the newer one that its store has.
 
-    Raises:
-        UsageError: the enrolment key has signed two files of that number, or one that takes a revocation back.
+    Raises `UsageError` where the enrolment key has signed two files of that number, or takes a revocation back.
     """
     for frame in (signed(FILES, value) for table, key, value in records if (table, key) == (FILES, given.id)):
         try:
@@ -288,11 +286,7 @@ def _opened(name: str, enrolment_key: bytes, frame: Signed) -> Federation:
 
 
 def enrol(authority: Identity, federation: Federation, client_key: bytes, expires_ms: int) -> Certificate:
-    """Sign a client's certificate with the federation's enrolment identity.
-
-    Raises:
-        UsageError: it is another key, or the client's is revoked.
-    """
+    """Sign a client's certificate. Raises `UsageError` if it is not the enrolment key, or the client's is revoked."""
     _require_authority(authority, federation)
     if federation.is_revoked(actor_id(client_key)):
         raise InputError(f"the key of {actor_id(client_key).hex()} is revoked for good; have the client make a new one")

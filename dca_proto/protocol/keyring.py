@@ -21,12 +21,7 @@ _EPOCH_BYTES = 4
 
 
 class Keyring:
-    """An actor's own epoch keys, restored from its store.
-
-    Args:
-        records: (table, key, value) of the store. timing: how long an epoch lasts.
-        identity: whose secret hedges new keys. random: for new keys.
-    """
+    """An actor's own epoch keys, restored from its store. The identity's secret hedges new keys."""
 
     def __init__(
         self, records: Iterable[tuple[str, bytes, bytes]], timing: Timing, identity: Identity, random: Random
@@ -93,9 +88,6 @@ class SeenEpochs:
     """The highest epoch seen of each Compute node: a lower one is of a copy that was restored, or of a replay.
 
     One more than an epoch ahead of the clock is not believed, nor is one that a clock ahead has left behind.
-
-    Args:
-        records: (table, key, value) of the store. timing: how long a key outlives its epoch.
     """
 
     def __init__(self, records: Iterable[tuple[str, bytes, bytes]], timing: Timing) -> None:

@@ -1,4 +1,4 @@
-"""The three kinds of rounds, one type each: its terms on the wire, its consent and its noise (DESIGN §4, §5).
+"""The three kinds of rounds, one type each, and all numbers of a round that follow from its announcement.
 
 | kind | who adds which noise | who holds what is sent | what is protected |
 | --- | --- | --- | --- |
@@ -6,7 +6,12 @@
 | `NodeRelease` | each data node all of it | the trainer | one row |
 | `LdpReport` | each client all of it | the trainer | all data of one client |
 
-Actors ask the kind, and nobody compares flags.
+A kind has its terms on the wire, its consent rule and its noise (DESIGN §4, §5). Actors ask the kind; nobody compares
+flags. Every participant computes all numbers for itself (`validate_announcement`).
+
+Theorem 1 of the DCA paper: each client adds noise of variance σ_std² / (N - T - 1). A sum is released only if it holds
+at least n_min = N - T + c contributions: n_min - 1 - c noises stay unknown to a curious client with c colluders.
+Where each data node or client releases by itself, its own noise is the only one, and has to suffice.
 """
 
 from __future__ import annotations
@@ -15,18 +20,21 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
+import msgspec
 from msgspec import Meta
 
 from dca_proto.errors import UsageError
 from dca_proto.privacy import accounting
 from dca_proto.privacy.cost import PrivacyCost
-from dca_proto.privacy.mechanism import LOCAL_MECHANISMS, PURE_MECHANISMS, LocalMechanism, Mechanism
+from dca_proto.privacy.mechanism import LOCAL_MECHANISMS, PURE_MECHANISMS, Mechanism
 from dca_proto.privacy.rounding import at_least
+from dca_proto.protocol.params import Limits
 from dca_proto.protocol.wire.fields import COMPUTES_MAX, Count, Signed, Wire
-from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW, Sensitivity, Statistic
+from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW, Sensitivity, Statistic, resolve
 from dca_proto.statistics.contribution import client_sensitivity, row_sensitivity
 
 if TYPE_CHECKING:  # the announcement holds a kind, and the policy asks it
+    from dca_proto.privacy.local import LocalMechanism
     from dca_proto.protocol.policy import Policy, Refusal
     from dca_proto.protocol.wire.messages import Announcement
 
@@ -60,26 +68,21 @@ class _Kind(Wire, frozen=True, array_like=True):
     ) -> tuple[int, LocalMechanism | None]:
         """S, the variance of one client's noise, in squared grid units; and how it reports, if it does.
 
-        Raises:
-            UsageError: there is none, or the ring does not hold the largest sum.
+        Raises `UsageError` where there is none, or the ring does not hold the largest sum.
         """
-        _require_mechanism(asked, mechanism)
-        return self._share(1, asked, statistic, sensitivity, mechanism), None
-
-    def _share(
-        self, most: int, asked: Announcement, statistic: Statistic, sensitivity: Sensitivity, mechanism: Mechanism
-    ) -> int:
-        """S of noise of which `honest` shares suffice, if the ring holds `most` contributions. Raises `UsageError`."""
+        if asked.mechanism != mechanism.name:
+            raise UsageError(f"mechanism {asked.mechanism!r} is not offered here; use {mechanism.name!r}")
+        most = self.contributions_max()
         variance = mechanism.share_variance(sensitivity.l2, asked.mu, self.honest, statistic.dimension)
         accounting.check_ring(sensitivity.bound, most, variance, statistic.dimension)
-        return variance
+        return variance, None
+
+    def contributions_max(self) -> int:
+        """How many contributions are added up at most. Raises `UsageError` for terms that cannot be."""
+        return 1
 
     def refusals(self, policy: Policy, missing: frozenset[str]) -> Iterator[Refusal]:
-        """What a client's policy has against this kind's own terms.
-
-        Args:
-            missing: names of trusted Compute nodes that the round leaves out.
-        """
+        """What a client's policy has against this kind's own terms; `missing` names trusted Compute nodes left out."""
         yield from ()
 
 
@@ -100,10 +103,7 @@ class SecureSum(_Kind, frozen=True, array_like=True, tag=1):
         """n_min - 1 - c: how many noises nobody knows, at least."""
         return self.fewest - 1 - self.colluders
 
-    def noise(
-        self, asked: Announcement, statistic: Statistic, sensitivity: Sensitivity, mechanism: Mechanism
-    ) -> tuple[int, LocalMechanism | None]:
-        _require_mechanism(asked, mechanism)
+    def contributions_max(self) -> int:
         if not 2 <= len(self.computes) <= COMPUTES_MAX:
             raise UsageError(f"M = {len(self.computes)} Compute nodes; use 2 to {COMPUTES_MAX}")
         if self.honest < 1:
@@ -113,7 +113,7 @@ class SecureSum(_Kind, frozen=True, array_like=True, tag=1):
             )
         if self.most < self.fewest:
             raise UsageError(f"n_max = {self.most} is below n_min = {self.fewest}; raise n_max")
-        return self._share(self.most, asked, statistic, sensitivity, mechanism), None
+        return self.most
 
     def refusals(self, policy: Policy, missing: frozenset[str]) -> Iterator[Refusal]:
         yield from policy.refusals_of_sum(self, missing)
@@ -162,6 +162,66 @@ class LdpReport(_Kind, frozen=True, array_like=True, tag=3):
 Terms = SecureSum | NodeRelease | LdpReport
 
 
-def _require_mechanism(asked: Announcement, mechanism: Mechanism) -> None:
-    if asked.mechanism != mechanism.name:
-        raise UsageError(f"mechanism {asked.mechanism!r} is not offered here; use {mechanism.name!r}")
+class ValidatedRound(msgspec.Struct, frozen=True):
+    """What a valid announcement asks.
+
+    Attributes:
+        terms: the kind of the round, with its own terms.
+        statistic: the named statistic.
+        sensitivity: of what is protected, in grid units.
+        price: what the round costs whoever takes part.
+        noise_variance: S, of one client's noise, in squared grid units; of a report that of its noise in the sum.
+        unit: 2^-f, the size of a grid unit in the statistic's units.
+        report: of an LDP report, the mechanism by which each client reports; None of any other.
+    """
+
+    terms: Terms
+    statistic: Statistic
+    sensitivity: Sensitivity
+    price: PrivacyCost
+    noise_variance: int
+    unit: float
+    report: LocalMechanism | None = None
+
+    @property
+    def dimension(self) -> int:
+        """d."""
+        return self.statistic.dimension
+
+    @property
+    def honest(self) -> int:
+        """How many clients' noises must suffice, at least: n_min - 1 - c of a secure sum, otherwise 1."""
+        return self.terms.honest
+
+    @property
+    def mu(self) -> float:
+        """The Gaussian DP parameter that is charged; of a report at delta 0 the one that it is within."""
+        return self.price.mu
+
+    @property
+    def sensitivity_l2(self) -> float:
+        """Δ, L2, in the statistic's units."""
+        return self.sensitivity.l2 * self.unit
+
+    @property
+    def noise_std(self) -> float:
+        """Standard deviation of one client's noise, in the statistic's units."""
+        return math.sqrt(self.noise_variance) * self.unit
+
+
+def validate_announcement(announcement: Announcement, mechanism: Mechanism, limits: Limits) -> ValidatedRound:
+    """Check an announcement's own numbers, and work out what follows from them.
+
+    `mechanism` is the one that the actor offers for sums and for data nodes' releases. Raises `UsageError` that names
+    the number that is wrong.
+    """
+    statistic = resolve(announcement.statistic, announcement.parameters)
+    if statistic.dimension > limits.dimension_max:
+        raise UsageError(f"dimension {statistic.dimension} exceeds {limits.dimension_max}; ask for fewer columns")
+    terms = announcement.terms
+    sensitivity = terms.sensitivity(statistic, announcement.rows_max, announcement.fraction_bits)
+    unit = math.ldexp(1.0, -announcement.fraction_bits)
+    sensitivity.require(terms.relation)
+    price = terms.price(announcement)
+    variance, report = terms.noise(announcement, statistic, sensitivity, mechanism)
+    return ValidatedRound(terms, statistic, sensitivity, price, variance, unit, report)

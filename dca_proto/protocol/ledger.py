@@ -63,15 +63,15 @@ class Cost(msgspec.Struct, frozen=True, gc=False):
     clients: frozenset[bytes] = frozenset()
 
 
-def worst(costs: Iterable[Cost], of: Collection[bytes] = ()) -> PrivacyCost:
+def max_client_cost(costs: Iterable[Cost], of: Collection[bytes] = ()) -> PrivacyCost:
     """The largest total cost of any one client; for costs of two kinds, the largest total of each kind.
 
-    Args:
-        of: the clients to consider; empty: all.
+    Only the clients `of` are considered; if it is empty, all.
     """
     borne = tuple(costs)
     if not any(cost.clients for cost in borne):
         return total(cost.price for cost in borne)
+    among = frozenset(of)
     among = frozenset(of)
     return PrivacyCost(
         _largest([(cost.price.gaussian, cost.clients) for cost in borne], among),
@@ -92,11 +92,7 @@ def _largest(amounts: list[tuple[float, frozenset[bytes]]], among: frozenset[byt
 
 
 class Ledger:
-    """The charges of one client or one trainer, restored from its store.
-
-    Args:
-        charges: all stored entries.
-    """
+    """The charges of one client or one trainer, restored from the entries of its store."""
 
     def __init__(self, charges: Iterable[Charge] = ()) -> None:
         self._charges = {charge.round_id: charge for charge in charges}
@@ -127,19 +123,18 @@ class Ledger:
         return round_id in self._counting
 
     def spent(self, since_ms: int = 0, *, of: Collection[bytes] = (), beside: Iterable[Cost] = ()) -> PrivacyCost:
-        """All charges made at or after `since_ms` and not returned, as `worst` has it.
+        """What is charged since `since_ms` and not returned, as `max_client_cost` adds it up.
 
-        Args:
-            of: the clients to consider; empty: all. beside: what counts as well, and is not charged.
+        Only the clients `of` are considered; if it is empty, all. `beside` counts as well, and is not charged.
         """
         reserved = tuple(beside)
         if self._total is None:
-            self._total = worst(cost for _, cost in self._counting.values())
+            self._total = max_client_cost(cost for _, cost in self._counting.values())
             self._oldest_ms = min((at_ms for at_ms, _ in self._counting.values()), default=0)
         if since_ms <= self._oldest_ms and not of and not reserved:
             return self._total  # as a client asks at each announcement, for a year
         charged = [cost for at_ms, cost in self._counting.values() if at_ms >= since_ms]
-        return worst([*charged, *reserved], of)
+        return max_client_cost([*charged, *reserved], of)
 
     def charge(self, charge: Charge) -> Persist:
         """Record a charge; the effect must be durable before anything of the round leaves.

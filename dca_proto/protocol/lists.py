@@ -42,11 +42,7 @@ def answer_hash(announcement_hash: bytes, compute: bytes, lists: Iterable[bytes]
 def check_list(announcement_hash: bytes, entries: bytes, tags: bytes, owner: int, nodes: int, most: int) -> None:
     """Whether a peer's list can be one: whole entries, ascending, each held by that peer, a tag for each.
 
-    Args:
-        owner: the peer's place among the M nodes. most: n_max.
-
-    Raises:
-        PeerError: ``list``.
+    `owner` is the peer's place among the M nodes, `most` is n_max. Raises `PeerError("list")`.
     """
     count, rest = divmod(len(entries), ENTRY_BYTES)
     if count > most:

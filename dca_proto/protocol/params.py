@@ -28,7 +28,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 CERTIFICATES_KNOWN_MAX = 1 << 20
 """How many certificates a process remembers to be signed, the latest used: as many as have a session, 500 MB."""
 PACED_MAX = 1 << 16
-"""To how many peers an actor remembers to have repeated itself; beyond, it forgets all of them."""
+"""How many peers an actor remembers to have answered again; beyond, it forgets all of them."""
 EPOCH_KEYS_KNOWN_MAX = 256
 """How many announcements' lists of signed epoch keys a process remembers to be signed, the latest used."""
 

@@ -30,9 +30,7 @@ def play(  # noqa: C901 - one function on purpose
 ) -> NoisyAggregate:
     """Play one secure sum in which nobody fails and every client agrees.
 
-    Args:
-        request: what the trainer asks; its `clients_expected` is the number of clients.
-        now_ms: the time at which everything happens, Unix milliseconds.
+    Everything happens at `now_ms`. The request's `clients_expected` is the number of clients.
     """
     node = {compute.id: compute for compute in computes}
 
@@ -89,9 +87,7 @@ def play(  # noqa: C901 - one function on purpose
 def play_releases(trainer: Trainer, clients: Sequence[Client], request: OpenRound, now_ms: int) -> NoisyAggregate:
     """Play one round without Compute nodes in which nobody fails and every client agrees (DESIGN §5).
 
-    Args:
-        request: asks for node releases or for LDP reports; its `clients_expected` is the number of clients.
-        now_ms: the time at which everything happens, Unix milliseconds.
+    The request asks for node releases or for LDP reports; its `clients_expected` is the number of clients.
     """
     # §4.1  The trainer charges its account, and announces what it asks for, signed.
     (announcement,) = _sends(trainer.handle(Command(request), now_ms))

@@ -11,7 +11,22 @@ Rounds of ε-private reports (δ = 0) are checked against the same pair: one of 
 their ε add up, or come to less where they are many. In a period with a Gaussian round each counts as a Gaussian one
 that reveals more than it does (ε = 1 as one of 5.6 at δ = 1e-5), since a trainer may choose in view of results
 (`price`). Who wants both kinds keeps a part of ε for the reports beforehand (`epsilon_for_reports`): then each counts
-as it is."""
+as it is.
+
+**A trainer's account.** A trainer keeps a ledger of its federation: the largest cost of its rounds to any one client.
+A round that is announced to everybody is charged as if everybody took part. A round with invitations is charged to the
+invited clients, and compared with what they have spent: a job of mini-batches costs each client its own rounds.
+For Gaussian rounds and for ε-private reports, the account takes the most that any of these clients has spent in
+each kind (`ledger.max_client_cost`). These may be two clients. So the account is an upper bound for all of them, and
+mixes both kinds (`cost`) even if no client took part in both.
+
+The trainer stores the charge of a round before its announcement leaves; from then on clients charge, too. It reserves
+the cost of requested rounds that it has not announced. A charge comes back as it does at a client: once, against the
+signed aborts of all M Compute nodes. In a round without Compute nodes it comes back if all clients that it asked have
+signed that they decline (DESIGN §4.3, §4.7, §4.8; `trainer.failures`). The account binds this trainer only. What
+protects a client is the client's own ledger, which also records the rounds of other trainers, and keeps a charge whose
+aborts it has not seen.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +41,12 @@ from dca_proto.privacy import accounting
 from dca_proto.privacy.cost import PrivacyCost, total
 from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.protocol.federation import Federation
-from dca_proto.protocol.kinds import SecureSum
-from dca_proto.protocol.ledger import Charge, Cost, Ledger
+from dca_proto.protocol.kinds import SecureSum, ValidatedRound
+from dca_proto.protocol.ledger import Cost, Ledger
 from dca_proto.protocol.params import Limits
-from dca_proto.protocol.validated import ValidatedRound
 from dca_proto.protocol.wire.messages import Announcement
 from dca_proto.statistics import Statistic
+from dca_proto.wording import counted
 
 DAY_MS = 24 * 3600 * 1000
 _PERIOD_DAYS_MIN, _PERIOD_DAYS_MAX = 0.01, 100 * 366
@@ -87,10 +102,8 @@ class BudgetLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ) -> Refusal | None:
         """Whether further rounds of that price fit the limit, given what the ledger records as spent.
 
-        Args:
-            of: in a trainer's account, the only clients whom the rounds cost; empty: everybody.
-            reserved: costs that are promised but not yet charged.
-            remedy: what else a refusal is to advise where rounds of two kinds do not fit together.
+        In a trainer's account they cost only the clients `of`; if it is empty, everybody. Costs that are `reserved` are
+        promised but not yet charged. `remedy` is further advice where rounds of two kinds do not fit together.
         """
         spent = ledger.spent(self.since_ms(now_ms), of=of, beside=reserved)
         together, kept = spent + price, self.epsilon_for_reports
@@ -109,6 +122,37 @@ class BudgetLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             )
         return Refusal("budget", found, allowed)
 
+    def require(
+        self,
+        prices: Iterable[PrivacyCost],
+        ledger: Ledger,
+        now_ms: int,
+        *,
+        invited: Collection[bytes] = (),
+        reserved: Collection[Cost] = (),
+        failed: int = 0,
+    ) -> None:
+        """Refuse rounds of a trainer that do not fit its account beside those that are under way.
+
+        Args:
+            invited: the clients of these rounds; empty: everybody. reserved: of each round under way that is not
+                charged yet. failed: how many charges may still come back.
+
+        Raises:
+            BudgetError: what they come to, what is allowed, what is left and what to do.
+        """
+        refusal = self.check(total(prices), ledger, now_ms, of=invited, reserved=reserved)
+        if refusal is None:
+            return
+        under_way = f", {counted(len(reserved), 'round')} under way included" if reserved else ""
+        open_ends = [f"finishes {counted(len(reserved), 'round')}"] * bool(reserved)
+        open_ends += [f"may bring back the charge of {counted(failed, 'round')} that failed"] * bool(failed)
+        resume = f"`dca trainer FILE --resume` {' and '.join(open_ends)}; " if open_ends else ""
+        raise BudgetError(
+            f"the federation's account: found {refusal.found}{under_way}; expected {refusal.expected}; "
+            f"{resume}ask for less, wait, or raise epsilon of [account]"
+        )
+
     def epsilon_of(self, spent: PrivacyCost) -> float:
         """What rounds come to at `delta`, as this budget counts them."""
         return spent.epsilon(self.delta, apart=bool(self.epsilon_for_reports))
@@ -119,8 +163,7 @@ class BudgetLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def left(self, ledger: Ledger, now_ms: int, reserved: Collection[Cost] = (), *, pure: bool = False) -> float:
         """The ε of the largest single round of everybody that would still be let through, or 0.0.
 
-        Args:
-            reserved: as for `check`. pure: of ε-private reports; otherwise of a Gaussian round at `delta`.
+        `pure` asks for ε-private reports; otherwise it is of a Gaussian round at `delta`. `reserved` is as for `check`.
         """
         return self._left(ledger.spent(self.since_ms(now_ms), beside=reserved), pure)
 
@@ -194,10 +237,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def check_announcement(
         self, announcement: Announcement, validated: ValidatedRound, missing: frozenset[str]
     ) -> Refusal | None:
-        """Check an announcement against the policy, except the remaining budget (`check_budget`).
+        """Check an announcement by the policy, except the remaining budget (`check_budget`).
 
-        Args:
-            missing: the trusted Compute nodes that the announcement leaves out.
+        `missing` are the trusted Compute nodes that the announcement leaves out.
         """
         refusal = next(self.refusals(announcement, validated, missing), None)
         return refusal or self.check_bounds(validated.statistic)
@@ -246,7 +288,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return frozenset(self.trusted_computes or everyone) - announced
 
     def check_bounds(self, statistic: Statistic) -> Refusal | None:
-        """Hold the intervals to which a statistic clamps its columns against `bounds`."""
+        """Check the intervals to which a statistic clamps its columns by the policy's `bounds`."""
         limited = [column for column in statistic.columns if column in self.bounds] if self.bounds else []
         ranges = statistic.ranges() if limited else {}
         for column in limited:
@@ -281,7 +323,7 @@ class Floors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _check_least("floors", self, {"clients_min": 1, "honest_min": 1})
 
     def check(self, announcement: Announcement, terms: SecureSum) -> Refusal | None:
-        """Hold an announcement of a secure sum against the floors."""
+        """Check an announcement of a secure sum by the floors."""
         if self.trainers and announcement.trainer.hex() not in self.trainers:
             return Refusal("trainer", announcement.trainer.hex(), "one of this node's trainers")
         return _check_size(terms, self.clients_min, self.honest_min)
@@ -327,66 +369,3 @@ def _check_least(where: str, limits: msgspec.Struct, least: dict[str, int]) -> N
 
 class BudgetError(UsageError):
     """Rounds that do not fit into the account now; later they may."""
-
-
-class FederationBudget:
-    """A trainer's account of its federation: the largest cost of its rounds to any one client, and the limit.
-
-    A round that is announced to everybody is charged as if everybody took part. A round with invitations is charged to
-    the invited clients, and compared with what they have spent: a job of mini-batches costs each client its own rounds.
-    For Gaussian rounds and for ε-private reports, the account takes the most that any of these clients has spent in
-    each kind (`ledger.worst`). These may be two clients. So the account is an upper bound for all of them, and mixes
-    both kinds (`cost`) even if no client took part in both.
-
-    The trainer stores the charge of a round before its announcement leaves; from then on clients charge, too. It
-    reserves the cost of requested rounds that it has not announced. A charge comes back as it does at a client: once,
-    against the signed aborts of all M Compute nodes. In a round without Compute nodes it comes back if all clients that
-    it asked have signed that they decline (DESIGN §4.3, §4.7, §4.8; `trainer.failures`).
-
-    The account binds this trainer only. What protects a client is the client's own ledger, which also records the
-    rounds of other trainers, and keeps a charge whose aborts it has not seen.
-
-    Args:
-        budget_limit: what all rounds of a period together may cost; None sets no limit, but everything is recorded.
-        charges: all stored entries.
-    """
-
-    def __init__(self, budget_limit: BudgetLimit | None, charges: Iterable[Charge]) -> None:
-        self.ledger = Ledger(charges)
-        self._limit = budget_limit
-
-    def require(
-        self,
-        prices: Iterable[PrivacyCost],
-        now_ms: int,
-        *,
-        invited: Collection[bytes] = (),
-        reserved: Collection[Cost] = (),
-        failed: int = 0,
-    ) -> None:
-        """Refuse rounds that do not fit beside those that are under way.
-
-        Args:
-            invited: the clients of these rounds; empty: everybody. reserved: of each round under way that is not
-                charged yet. failed: how many charges may still come back.
-
-        Raises:
-            BudgetError: what they come to, what is allowed, what is left and what to do.
-        """
-        if self._limit is None:
-            return
-        refusal = self._limit.check(total(prices), self.ledger, now_ms, of=invited, reserved=reserved)
-        if refusal is None:
-            return
-        under_way = f", {_rounds(len(reserved))} under way included" if reserved else ""
-        open_ends = [f"finishes {_rounds(len(reserved))}"] * bool(reserved)
-        open_ends += [f"may bring back the charge of {_rounds(failed)} that failed"] * bool(failed)
-        resume = f"`dca trainer FILE --resume` {' and '.join(open_ends)}; " if open_ends else ""
-        raise BudgetError(
-            f"the federation's account: found {refusal.found}{under_way}; expected {refusal.expected}; "
-            f"{resume}ask for less, wait, or raise epsilon of [account]"
-        )
-
-
-def _rounds(count: int) -> str:
-    return "1 round" if count == 1 else f"{count} rounds"

@@ -12,7 +12,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -23,14 +24,16 @@ from dca_proto.crypto.fixedpoint import dequantise, from_ring, ring_from_bytes, 
 from dca_proto.crypto.masks import WORD_BYTES, RingVector, sum_words
 from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, Identity, Random, derive, digest
 from dca_proto.errors import PeerError, RoundAborted
-from dca_proto.privacy.mechanism import LocalMechanism, Mechanism
+from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.protocol.announcement import OpenedAnnouncement, seal_answer
 from dca_proto.protocol.contribution import Outbound, hedged_root
 from dca_proto.protocol.federation import Federation
-from dca_proto.protocol.kinds import SecureSum
-from dca_proto.protocol.validated import ValidatedRound
+from dca_proto.protocol.kinds import SecureSum, ValidatedRound
 from dca_proto.protocol.wire.codec import body_of, encode, verify_signed
 from dca_proto.protocol.wire.messages import Announcement, Body, Certificate, PartialSum, Receipt, Release, Signed
+
+if TYPE_CHECKING:  # who only ever sums starts faster without it
+    from dca_proto.privacy.local import LocalMechanism
 
 Members = Sequence[tuple[bytes, Signed]]
 """Signed releases, each with its client's id, sorted by these."""
@@ -50,9 +53,8 @@ class WholeNoise(msgspec.Struct, frozen=True):
     def release(self, value: NDArray[np.int64], rows: int, key: bytes) -> tuple[int, bytes]:
         """At the client: the `rows` and the `vector` of its `Release`.
 
-        Args:
-            value: its contribution, in grid units, shape ``(dimension,)``. rows: how many of its rows count.
-            key: 32 fresh secret bytes, for this call alone.
+        `value` is its contribution, in grid units, shape ``(dimension,)``; `rows` how many of its rows count; `key`
+        32 fresh secret bytes, for this call alone.
         """
         noise = self.mechanism.sample(self.validated.noise_variance, self.validated.dimension, key)
         return rows, ring_to_bytes(to_ring(value + noise))
@@ -74,11 +76,7 @@ class WholeNoise(msgspec.Struct, frozen=True):
 
 
 class Reporting(msgspec.Struct, frozen=True):
-    """A client's report, encoded by its mechanism. Its `rows` is 1: how many it has is its data.
-
-    Attributes:
-        validated: the round. mechanism: by which all report.
-    """
+    """A client's report, encoded by its mechanism. Its `rows` is 1: how many it has is its data."""
 
     validated: ValidatedRound
     mechanism: LocalMechanism
@@ -105,11 +103,7 @@ Randomiser = WholeNoise | Reporting
 
 
 def randomiser_of(validated: ValidatedRound, mechanism: Mechanism) -> Randomiser:
-    """How the clients of a round without Compute nodes release.
-
-    Args:
-        mechanism: that the actor offers for data nodes.
-    """
+    """How the clients of a round without Compute nodes release; `mechanism` is the actor's, for data nodes."""
     report = validated.report
     return WholeNoise(validated, mechanism) if report is None else Reporting(validated, report)
 
@@ -126,11 +120,9 @@ def make_release(
     sign: Callable[[Body], Signed],
     random: Random,
 ) -> Outbound:
-    """Randomise, sign and seal a client's value.
+    """Randomise, sign and seal a client's clipped, encoded contribution, shape ``(dimension,)``, in grid units.
 
-    Args:
-        value: its clipped, encoded contribution, shape ``(dimension,)``, in grid units. rows: how many rows that is of.
-        charge: the number in the ledger of the charge that pays. sign: with the client's identity.
+    `rows` is how many rows that is of, `charge` the number in the ledger of the charge that pays.
     """
     key, contribution = hedged_root(identity, random(KEY_BYTES), b"", opened.hash, charge, value)
     rows_stated, vector = randomiser.release(value, rows, derive(key, b"dca4-noise"))
@@ -144,7 +136,7 @@ def make_release(
         receipt_key=receipt_key,
         vector=vector,
     )
-    return Outbound(contribution, seal_answer(sign(body), opened, random), *_words(receipt_key))
+    return Outbound(contribution, seal_answer(sign(body), opened, random), *_receipt_tags(receipt_key))
 
 
 def check_release(
@@ -155,11 +147,7 @@ def check_release(
     randomiser: Randomiser,
     now_ms: int,
 ) -> bytes:
-    """The client's id, if certificate and signature hold and it is a release of this round. Raises `PeerError`.
-
-    Args:
-        body: the decoded body of `frame`.
-    """
+    """The client's id, if certificate and signature hold and it is a release of this round. Raises `PeerError`."""
     client = federation.check_certificate(body.certificate, now_ms)
     verify_signed(frame, body.certificate.client_key, federation.id)
     if body.announcement_hash != opened.hash or body.round_id != opened.body.round_id:
@@ -169,17 +157,12 @@ def check_release(
     return client
 
 
-def receipt_of(body: Release) -> Receipt:
-    """The trainer's proof to the client that it keeps the release."""
-    return Receipt(body.round_id, body.contribution, _words(body.receipt_key)[0])
+def receipt_of(body: Release, *, late: bool = False) -> Receipt:
+    """The trainer's proof to the client that it keeps the release; or that this came after the round had ended."""
+    return Receipt(body.round_id, body.contribution, _receipt_tags(body.receipt_key)[late])
 
 
-def late_word_of(body: Release) -> Receipt:
-    """The trainer's word to the client that its release came after the round had ended."""
-    return Receipt(body.round_id, body.contribution, _words(body.receipt_key)[1])
-
-
-def _words(key: bytes) -> tuple[bytes, bytes]:
+def _receipt_tags(key: bytes) -> tuple[bytes, bytes]:
     """The tags by which a trainer says that it keeps a release, and that it came too late."""
     return derive(key, b"dca4-receipt", size=ID_BYTES), derive(key, b"dca4-late", size=ID_BYTES)
 
@@ -205,7 +188,7 @@ def combine(
     expected: int,
     private: bool,
 ) -> tuple[NoisyAggregate, tuple[bytes, ...]]:
-    """Add the partial sums, centre them in the ring, and scale; with the ids of the clients that are in the sum.
+    """Add the partial sums, centre them in the ring, and scale; with the ids of the clients in the sum, sorted.
 
     Args:
         partials: one of each Compute node, by its id. expected: how many clients were expected.
@@ -214,27 +197,14 @@ def combine(
     Raises:
         RoundAborted: where the nodes released over different sets or a set below n_min: nothing is learned.
     """
-    ordered = [partials[compute] for compute in opened.computes]
-    clients = _agreed_clients(ordered, validated)
-    if any(len(partial.vector) != WORD_BYTES * validated.dimension for partial in ordered):
-        raise RoundAborted("a Compute node released a sum of the wrong length")
-    total = sum_words((partial.vector for partial in ordered), validated.dimension)
-    hashes = Hashes(opened.hash, ordered[0].set_hash)
-    aggregate = aggregate_of(
-        opened.body, validated, total, len(clients), hashes, clients=max(expected, len(clients)), private=private
-    )
-    return aggregate, clients
-
-
-def _agreed_clients(partials: Sequence[PartialSum], validated: ValidatedRound) -> tuple[bytes, ...]:
-    """The clients of the one set that all nodes name, sorted."""
-    first, terms = partials[0], validated.terms
+    ordered, terms = [partials[compute] for compute in opened.computes], validated.terms
     assert isinstance(terms, SecureSum), "only such a round has partial sums"
-    if any(partial.answers != first.answers for partial in partials):
+    first = ordered[0]
+    if any(partial.answers != first.answers for partial in ordered):
         raise RoundAborted("the Compute nodes name different answers; the released sums do not fit together")
-    if any((partial.set_hash, partial.count) != (first.set_hash, first.count) for partial in partials):
+    if any((partial.set_hash, partial.count) != (first.set_hash, first.count) for partial in ordered):
         raise RoundAborted("the Compute nodes released sums over different sets of clients")
-    joined = b"".join([partial.clients for partial in partials])
+    joined = b"".join([partial.clients for partial in ordered])
     ids = [joined[at : at + ID_BYTES] for at in range(0, len(joined), ID_BYTES)]
     if len(ids) != first.count or len(set(ids)) != first.count:
         raise RoundAborted(f"the Compute nodes name {len(set(ids))} clients, and a set of {first.count}")
@@ -244,7 +214,12 @@ def _agreed_clients(partials: Sequence[PartialSum], validated: ValidatedRound) -
             contributors=first.count,
             needed=terms.fewest,
         )
-    return tuple(sorted(ids))
+    if any(len(partial.vector) != WORD_BYTES * validated.dimension for partial in ordered):
+        raise RoundAborted("a Compute node released a sum of the wrong length")
+    total = sum_words((partial.vector for partial in ordered), validated.dimension)
+    hashes, clients = Hashes(opened.hash, first.set_hash), max(expected, len(ids))
+    aggregate = aggregate_of(opened.body, validated, total, len(ids), hashes, clients=clients, private=private)
+    return aggregate, tuple(sorted(ids))
 
 
 def aggregate_of(
@@ -262,10 +237,7 @@ def aggregate_of(
     Args:
         contributors: how many clients' noises are in it. clients: how many were expected.
     """
-    return _described(
-        body,
-        validated,
-        hashes,
+    return _described(body, validated, hashes)(
         value=dequantise(from_ring(total), body.fraction_bits),
         noise_variance=contributors * validated.noise_variance * validated.unit**2,
         contributors=contributors,
@@ -275,11 +247,12 @@ def aggregate_of(
     )
 
 
-def _described(body: Announcement, validated: ValidatedRound, hashes: Hashes, **found: Any) -> NoisyAggregate:
-    """What was found, with all that is known of the round."""
+def _described(body: Announcement, validated: ValidatedRound, hashes: Hashes) -> partial[NoisyAggregate]:
+    """All that is known of the round; what was found in it is missing."""
     terms = body.terms
     fewest, colluders = (terms.fewest, terms.colluders) if isinstance(terms, SecureSum) else (0, 0)
-    return NoisyAggregate(
+    return partial(
+        NoisyAggregate,
         statistic=body.statistic,
         parameters=body.parameters,
         fewest=fewest,
@@ -293,28 +266,19 @@ def _described(body: Announcement, validated: ValidatedRound, hashes: Hashes, **
         round_id=body.round_id,
         announcement_hash=hashes.announcement,
         contributors_hash=hashes.contributors,
-        **found,
     )
 
 
 def release_of(
     body: Announcement, validated: ValidatedRound, noisy: RingVector, rows: int, hashes: Hashes, *, private: bool
 ) -> NoisyAggregate:
-    """What one data node released.
-
-    Args:
-        noisy: its sum with its whole noise. rows: how many of its rows count.
-    """
+    """What one data node released: `noisy` is its sum with its whole noise, over so many `rows`."""
     one = aggregate_of(body, validated, noisy, 1, hashes, clients=1, private=private)
     return dataclasses.replace(one, contributors=rows)
 
 
 def sum_releases(nodes: Sequence[NoisyAggregate], hashes: Hashes) -> NoisyAggregate:
-    """The sum of what data nodes released in one round: its value, noise and rows are theirs, added up.
-
-    Args:
-        nodes: one or more, sorted by client id. hashes: of the sum.
-    """
+    """The sum of what data nodes released in one round, sorted by client id; values, noise and rows are added up."""
     return dataclasses.replace(
         nodes[0],
         value=np.sum([node.value for node in nodes], axis=0),
@@ -341,10 +305,7 @@ def merge_reports(
             reported, sorted.
     """
     count, variance = len(reports), mechanism.variance_in_sum(validated.unit)
-    return _described(
-        body,
-        validated,
-        hashes,
+    return _described(body, validated, hashes)(
         value=mechanism.summed(reports, validated.unit),
         noise_variance=count * variance,
         contributors=count,

@@ -6,7 +6,8 @@ Compute node's: it verifies a Hello before it displaces another, and keeps the d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator
 
 import msgspec
 import numpy as np
@@ -42,11 +43,7 @@ def hello_hash(payload: bytes) -> bytes:
 
 
 class OwnSession:
-    """A client's session of the newest epoch.
-
-    Args:
-        records: (table, key, value) of the store. random: for new keys.
-    """
+    """A client's session of the newest epoch."""
 
     def __init__(
         self,
@@ -73,7 +70,10 @@ class OwnSession:
     def renew(self, now_ms: int) -> list[Write]:
         """Make the current epoch's key and its Hello, unless they are there; delete what is over."""
         writes = self._keys.renew(now_ms)
-        last = self._last()
+        last: Hello | None = None  # also of a federation file that was replaced
+        if self._signed is not None:
+            with contextlib.suppress(PeerError):
+                last = open_signed(self._signed, self._identity.public_key, self._federation.id, Hello)
         if last is None or (last.public, last.certificate) != (self._keys.public, self._certificate):
             body = Hello(
                 self._certificate,
@@ -95,33 +95,18 @@ class OwnSession:
         """Name this file in the next Hello."""
         self._federation = federation
 
-    def _last(self) -> Hello | None:
-        """The signed Hello as it was stored; None without one, and of a federation file that was replaced."""
-        if self._signed is None:
-            return None
-        try:
-            return open_signed(self._signed, self._identity.public_key, self._federation.id, Hello)
-        except PeerError:
-            return None
-
     def covers(self, until_ms: int) -> bool:
         """Whether the newest key is kept that long by all who know it."""
         return bool(self.hello) and until_ms <= self._keys.expires_ms + self._timing.epoch_grace_ms
 
     def turn_ms(self, now_ms: int, spread: float) -> int:
-        """When to `renew` next: after the epoch's end, spread so that not all clients turn at once.
-
-        Args:
-            spread: between 0 and 1.
-        """
-        at_ms = self._keys.next_turn_ms(now_ms)
-        return at_ms + int(spread * self._timing.hello_spread_ms)
+        """When to `renew` next: after the epoch's end, and spread by 0 to 1, so that not all clients turn at once."""
+        return self._keys.next_turn_ms(now_ms) + int(spread * self._timing.hello_spread_ms)
 
     def pair_keys(self, epochs: tuple[EpochKey, ...]) -> list[bytes]:
         """The keys shared with each Compute node of a round, in its order. Raises `PeerError`.
 
-        Args:
-            epochs: the nodes' keys. A process holds them once for all rounds that name the same.
+        A process holds the nodes' `epochs` once for all rounds that name the same.
         """
         if epochs is not self._epochs:
             self._epochs, self._pair_keys = epochs, [self._agree(key) for key in epochs]
@@ -165,7 +150,7 @@ class Sessions:
     """All clients' sessions at one Compute node.
 
     Args:
-        records: (table, key, value) of the store. own: id of the node. keys: its own.
+        own: id of the node. keys: its own.
 
     Attributes:
         slots: each known client's place, dealt out once.
@@ -191,7 +176,8 @@ class Sessions:
         self._clients: list[bytes] = []
         self._ends: list[int] = []  # when each client's current session ends
         self._agreed: dict[int, _AgreedKeys] = {}  # by the node's epoch: for current sessions
-        self._index: _Index | None = None  # of the clients that were known when it was made
+        self._order = np.zeros(0, dtype=np.int64)  # slots of the clients that were known when `slots_of` sorted them
+        self._sorted = np.zeros(0, dtype=_ID)
         for client, stored in sorted(loaded(records, SESSIONS, StoredSession).items(), key=lambda one: one[1].slot):
             self._place(client, stored)
 
@@ -270,19 +256,21 @@ class Sessions:
             agreed.forget(slot)
 
     def expire(self, epochs: Iterable[int]) -> None:
-        """Forget what was agreed in epochs of the node that are over.
-
-        Args:
-            epochs: those whose key is kept.
-        """
+        """Forget what was agreed in epochs of the node whose key is no longer kept, as it is for `epochs`."""
         kept = set(epochs)
         self._agreed = {epoch: agreed for epoch, agreed in self._agreed.items() if epoch in kept}
 
     def slots_of(self, ids: NDArray[np.uint8]) -> NDArray[np.int64]:
         """The slots of clients whose ids are the rows of ``ids``, shape ``(n, 16)``; -1 where one is not known."""
-        if self._index is None or len(self._index) < len(self._stored):
-            self._index = _Index(self._clients)
-        return self._index.find(ids)
+        if not self._stored:
+            return np.full(len(ids), -1, dtype=np.int64)
+        if len(self._order) < len(self._stored):  # arrays of bytes compare without the zeros at an end: all are as long
+            known = np.array(self._clients, dtype=_ID)
+            self._order = np.argsort(known)
+            self._sorted = known[self._order]
+        wanted = np.ascontiguousarray(ids).view(_ID)[:, 0]
+        place = np.minimum(np.searchsorted(self._sorted, wanted), len(self._order) - 1)
+        return np.where(self._sorted[place] == wanted, self._order[place], -1)
 
     def _ends_ms(self, session: Session | None) -> int:
         """When a session ends: with its epoch's grace, or with the client's certificate."""
@@ -298,11 +286,9 @@ class Sessions:
         valid = (slots >= 0) & (ends_ms[slots] > now_ms) if len(ends_ms) else np.zeros(slots.size, dtype=np.bool_)
         if not valid.any():
             return np.zeros((slots.size, KEY_BYTES), dtype=np.uint8), valid
-        missing = valid & ~agreed.known[slots]
-        if missing.any():
-            for slot in slots[missing].tolist():
-                self._current_key(epoch, slot, now_ms)
-            valid &= agreed.known[slots]
+        for slot in slots[valid & ~agreed.known[slots]].tolist():
+            self._current_key(epoch, slot, now_ms)
+        valid &= agreed.known[slots]
         return agreed.keys[slots], valid
 
     def _current_key(self, epoch: int, slot: int, now_ms: int) -> bytes | None:
@@ -359,29 +345,3 @@ class _AgreedKeys:
     def forget(self, slot: int) -> None:
         if slot < len(self.known):
             self.keys[slot], self.known[slot] = 0, False
-
-    def __repr__(self) -> str:
-        return f"_AgreedKeys({int(self.known.sum())} keys)"
-
-
-class _Index:
-    """Finds many clients' slots at once, by their ids in order.
-
-    Args:
-        clients: ids, by slot. (Arrays of bytes compare without the zeros at an end: all ids are of one length.)
-    """
-
-    def __init__(self, clients: Sequence[bytes]) -> None:
-        ids = np.array(clients, dtype=_ID)
-        self._slots = np.argsort(ids)
-        self._ids = ids[self._slots]
-
-    def __len__(self) -> int:
-        return len(self._slots)
-
-    def find(self, ids: NDArray[np.uint8]) -> NDArray[np.int64]:
-        if not len(self._slots):
-            return np.full(len(ids), -1, dtype=np.int64)
-        wanted = np.ascontiguousarray(ids).view(_ID)[:, 0]
-        place = np.minimum(np.searchsorted(self._ids, wanted), len(self._slots) - 1)
-        return np.where(self._ids[place] == wanted, self._slots[place], -1)

@@ -141,8 +141,11 @@ async def _launched(
             _stop(process)
             raise
         _stop(process)
-        if options.port or not tries_left or _is_free(options.host, port):
+        if options.port or not tries_left:
             break
+        with contextlib.suppress(OSError):  # whoever was faster has the port: try another one
+            if _probed(options.host, port) == port:
+                break
     raise UsageError(f"the broker did not start on port {port}: {_last_line(log_path)}; see {log_path}")
 
 
@@ -170,31 +173,11 @@ def _checked_port(options: BrokerOptions) -> int:
         ) from None
 
 
-def _is_free(host: str, port: int) -> bool:
-    with contextlib.suppress(OSError):
-        return _probed(host, port) == port
-    return False
-
-
 def _probed(host: str, port: int) -> int:
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind((host, port))
         return int(probe.getsockname()[1])
-
-
-def _embedded_command(options: BrokerOptions) -> list[str]:
-    return [
-        *(sys.executable, "-m", "dca_proto.runtime.embedded", "--host", options.host, "--port", str(options.port)),
-        *("--session-expiry-s", str(options.session_expiry_s)),
-    ]
-
-
-def _mosquitto_command(directory: Path, options: BrokerOptions) -> list[str]:
-    path = directory / "mosquitto.conf"
-    path.write_text("\n".join(mosquitto_configuration(directory, options)) + "\n", encoding="utf-8")
-    guarded = [sys.executable, "-IS", parent_death.__file__, str(os.getpid())]
-    return [*guarded, str(find_mosquitto()), "-c", str(path)]
 
 
 def mosquitto_configuration(directory: Path, options: BrokerOptions) -> list[str]:
@@ -220,28 +203,19 @@ def mosquitto_configuration(directory: Path, options: BrokerOptions) -> list[str
         lines += limit_lines(options.access)
     elif options.limits == "large":
         lines += ["max_queued_messages 0", "max_inflight_messages 0"]
-    return lines + _tls_lines(options.tls) + _access_lines(directory, options.access)
-
-
-def _tls_lines(tls: TlsFiles | None) -> list[str]:
-    if tls is None:
-        return []
-    files = (("cafile", tls.ca), ("certfile", tls.certificate), ("keyfile", tls.key))
-    for _, path in files:
-        if not path.is_file():
-            raise UsageError(f"TLS file {path} does not exist")
+    if options.tls is not None:
+        files = (("cafile", options.tls.ca), ("certfile", options.tls.certificate), ("keyfile", options.tls.key))
+        for _, path in files:
+            if not path.is_file():
+                raise UsageError(f"TLS file {path} does not exist")
+        lines += [f"{name} {path.resolve()}" for name, path in files]
+        lines.append(f"require_certificate {str(options.tls.require_certificate).lower()}")
+        lines.append("tls_version tlsv1.2")  # the least
+    if options.access is None:
+        return [*lines, "allow_anonymous true"]
+    passwords, lists = write_access(options.access, directory)
     return [
-        *(f"{name} {path.resolve()}" for name, path in files),
-        f"require_certificate {str(tls.require_certificate).lower()}",
-        "tls_version tlsv1.2",  # the least
-    ]
-
-
-def _access_lines(directory: Path, access: Access | None) -> list[str]:
-    if access is None:
-        return ["allow_anonymous true"]
-    passwords, lists = write_access(access, directory)
-    return [
+        *lines,
         "allow_anonymous false",
         "use_username_as_clientid true",  # else a member could take over another's session
         f"password_file {passwords}",
@@ -251,7 +225,14 @@ def _access_lines(directory: Path, access: Access | None) -> list[str]:
 
 def _start(kind: str, directory: Path, options: BrokerOptions, log_path: Path) -> subprocess.Popen[bytes]:
     directory.mkdir(parents=True, exist_ok=True)
-    command = _mosquitto_command(directory, options) if kind == "mosquitto" else _embedded_command(options)
+    if kind == "mosquitto":
+        path = directory / "mosquitto.conf"
+        path.write_text("\n".join(mosquitto_configuration(directory, options)) + "\n", encoding="utf-8")
+        guarded = [sys.executable, "-IS", parent_death.__file__, str(os.getpid())]
+        command = [*guarded, str(find_mosquitto()), "-c", str(path)]
+    else:
+        command = [sys.executable, "-m", "dca_proto.runtime.embedded", "--host", options.host]
+        command += ["--port", str(options.port), "--session-expiry-s", str(options.session_expiry_s)]
     with log_path.open("ab") as log:
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True)
 
@@ -303,14 +284,16 @@ def _version(kind: str) -> str:
     return found.group(1) if found else "unknown"
 
 
-_LISTENING = "0A"  # the state in /proc/net/tcp
-
-
 def is_anothers(pid: int, port: int) -> bool:
     """Whether sockets listen on the port, and none of them is the process's (Linux). False where nobody can know."""
+    own: set[str] = set()
     try:
         listening = {line for table in ("tcp", "tcp6") for line in _listening(pid, table, port)}
-        own = _sockets(pid)
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                kind, _, inode = str(descriptor.readlink()).partition(":")
+                if kind == "socket":
+                    own.add(inode.strip("[]"))
     except OSError:
         return False
     return bool(listening) and not listening & own
@@ -322,14 +305,5 @@ def _listening(pid: int, table: str, port: int) -> set[str]:
     if not path.exists():
         return set()  # a system without IPv6
     rows = [line.split() for line in path.read_text(encoding="ascii").splitlines()[1:]]
-    return {row[9] for row in rows if row[3] == _LISTENING and int(row[1].rpartition(":")[2], 16) == port}
-
-
-def _sockets(pid: int) -> set[str]:
-    found = set()
-    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            kind, _, inode = str(descriptor.readlink()).partition(":")
-            if kind == "socket":
-                found.add(inode.strip("[]"))
-    return found
+    is_listening = "0A"  # the state in /proc/net/tcp
+    return {row[9] for row in rows if row[3] == is_listening and int(row[1].rpartition(":")[2], 16) == port}

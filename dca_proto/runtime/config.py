@@ -101,14 +101,9 @@ ROLES = tuple(_SECTIONS)
 
 
 def read_config(path: Path, roles: Iterable[str] = ROLES) -> Config:
-    """Read and check an actor's file.
+    """Read and check an actor's TOML file, of one of the `roles`.
 
-    Args:
-        path: the TOML file.
-        roles: which actors are expected.
-
-    Raises:
-        UsageError: in one line, naming the file, the section and the key.
+    Raises `UsageError` in one line, naming the file, the section and the key.
     """
     tables = _read_tables(path)
     role = _role(tables, tuple(roles), path)
@@ -164,15 +159,11 @@ def _files(role: str, table: Mapping[str, Any], directory: Path) -> ClientFiles 
     kind: type[ClientFiles | NodeFiles] = ClientFiles if role == "client" else NodeFiles
     files = convert(f"[{role}]", table, kind)
     for module in files.modules:
-        _import(module)
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            raise InputError(f"modules: {module!r} cannot be imported: {error}; is it installed here?") from None
     return anchored(files, directory)
-
-
-def _import(module: str) -> None:
-    try:
-        importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise InputError(f"modules: {module!r} cannot be imported: {error}; is it installed here?") from None
 
 
 def _own_policy(files: ClientFiles | NodeFiles, tables: Mapping[str, Any], federation: Federation) -> Policy:

@@ -28,15 +28,9 @@ _FILTERS_MAX = 256  # in one SUBSCRIBE; a gateway has thousands
 class Connection(asyncio.Protocol):
     """A connection to a broker.
 
-    What is sent within one turn of the event loop leaves as one piece. What comes is acknowledged once `deliver` has
-    returned.
-
-    Args:
-        deliver: is given each message that comes.
-        acknowledged: is called with the number of each publish that the broker has taken over.
-
-    Attributes:
-        lost: done, with the reason as text, once the connection has ended.
+    What is sent within one turn of the event loop leaves as one piece. Each message that comes goes to `deliver`, and
+    is acknowledged once that has returned. `acknowledged` is called with the number of each publish that the broker has
+    taken over. `lost` is done, with the reason in words, once the connection has ended.
     """
 
     def __init__(self, deliver: Callable[[Published], None], acknowledged: Callable[[int], None]) -> None:
@@ -52,13 +46,9 @@ class Connection(asyncio.Protocol):
         self._look: asyncio.TimerHandle | None = None
 
     async def open(self, host: str, port: int, tls: ssl.SSLContext | None, hello: bytes, keepalive_s: int) -> int:
-        """Connect; the broker's return code, 0 for yes.
+        """Connect by the CONNECT packet `hello`; the broker's return code, 0 for yes.
 
-        Args:
-            hello: the CONNECT packet. keepalive_s: as it says.
-
-        Raises:
-            OSError: no connection. TransportError: it was lost.
+        Raises `OSError` for no connection, `TransportError` if it was lost.
         """
         await self._loop.create_connection(lambda: self, host, port, ssl=tls)
         self.send(hello)

@@ -36,7 +36,7 @@ from dca_proto.protocol.facts import RoundCompleted, RoundFailed
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.wire.topics import subscriptions
-from dca_proto.runtime.config import ROLES, ClientFiles, Config, NodeFiles, check_known, read_config
+from dca_proto.runtime.config import ROLES, ClientFiles, Config, check_known, read_config
 from dca_proto.runtime.inbox import CLIENT_LIMITS
 from dca_proto.runtime.keyfile import certificate_path, read_certificate, read_federation, read_identity, replace_file
 from dca_proto.runtime.logs import FactLog, configure_logs
@@ -194,20 +194,21 @@ def load(path: Path, data: Table | None = None, *, roles: Iterable[str] = ROLES)
     config = read_config(path, roles)
     identity = read_identity(config.files.identity, config.role)
     if config.role == "client":
-        return Device(config, identity, _client(config, identity, _data(config, data, path)))
+        if data is None:
+            assert isinstance(config.files, ClientFiles), "the role's own section"
+            if config.files.data is None:
+                raise InputError(f'{path}: found no data, expected [client] data = "FILE.csv" or data from the program')
+            data = read_csv(config.files.data, config.files.categories)
+        return Device(config, identity, _client(config, identity, data))
     if data is not None:
         raise InputError(f"{path}: a {config.role} has no data of its own; only a client does")
-    _check_member(config, identity)
+    members = config.federation.computes if config.role == "compute" else config.federation.trainers
+    if identity.public_key not in [member.key for member in members]:  # it would only ever be ignored
+        raise InputError(
+            f"{config.files.federation} names no {config.role} with the key of {config.files.identity}; "
+            "use the federation file that it was given to"
+        )
     return Device(config, identity, (_compute if config.role == "compute" else _trainer)(config, identity))
-
-
-def _data(config: Config, data: Table | None, path: Path) -> Table:
-    assert isinstance(config.files, ClientFiles), "the role's own section"
-    if data is not None:
-        return data
-    if config.files.data is None:
-        raise InputError(f'{path}: found no data, expected [client] data = "FILE.csv" or data from the program')
-    return read_csv(config.files.data, config.files.categories)
 
 
 def _client(config: Config, identity: Identity, table: Table) -> Callable[[Records], Actor]:
@@ -249,18 +250,6 @@ def _trainer(config: Config, identity: Identity) -> Callable[[Records], Actor]:
     )
 
 
-def _check_member(config: Config, identity: Identity) -> None:
-    """A server that the federation file does not name would only ever be ignored."""
-    files = config.files
-    assert isinstance(files, NodeFiles), "the role's own section"
-    members = config.federation.computes if config.role == "compute" else config.federation.trainers
-    if identity.public_key not in [member.key for member in members]:
-        raise InputError(
-            f"{files.federation} names no {config.role} with the key of {files.identity}; "
-            "use the federation file that it was given to"
-        )
-
-
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
@@ -297,10 +286,6 @@ def run(path: Path, *, json_logs: bool = False, verbose: bool = False) -> int:
     if device.role != "trainer":
         complete(device.run(FactLog()))
         return 0
-    return _hold(device, path)
-
-
-def _hold(device: Device, path: Path) -> int:
     from dca_proto.runtime.outcome import abort_line, outcome
     from dca_proto.runtime.request import open_round
 

@@ -39,17 +39,13 @@ CLIENT_LIMITS = InboxLimits(
 
 
 class Pending:
-    """Whole messages that wait for an actor, first in, first out, within bounds.
+    """Whole messages that wait for an actor, first in, first out, within bounds on memory.
 
-    Args:
-        limits: bounds on memory.
-
-    Attributes:
-        dropped: how many messages were dropped, by reason. on_arrival: called when there is something to take.
+    `dropped` counts messages by the reason why they were dropped. `on_arrival` is called when there is one to take.
     """
 
     def __init__(self, limits: InboxLimits | None = None) -> None:
-        self.on_arrival: Callable[[], None] = _nobody
+        self.on_arrival: Callable[[], None] = lambda: None
         self._limits = limits or InboxLimits()
         self._waiting: deque[Message] = deque()
         self._bytes = 0
@@ -113,12 +109,7 @@ class Pending:
 
 
 class Inbox(Pending):
-    """What a broker delivers, put together: whole messages that match the subscriptions.
-
-    Args:
-        subscriptions: topic filters; what a broker delivers outside them is dropped.
-        limits: bounds on memory.
-    """
+    """What a broker delivers, put together: whole messages that match the subscriptions; others are dropped."""
 
     def __init__(self, subscriptions: tuple[str, ...], limits: InboxLimits | None = None) -> None:
         super().__init__(limits)
@@ -129,11 +120,7 @@ class Inbox(Pending):
         self.dropped = self._assembler.dropped
 
     def offer(self, topic: str, wire: bytes, *, retained: bool = False) -> None:
-        """Take a wire payload from the broker. Nothing of it is believed, the topic neither.
-
-        Args:
-            retained: the broker had kept it, and gives it to whoever subscribes.
-        """
+        """Take a wire payload from the broker, which may have `retained` it. Nothing of it is believed."""
         if len(topic) > TOPIC_CHARS_MAX:
             self.dropped["topic"] += 1
             return
@@ -150,10 +137,6 @@ class Inbox(Pending):
 
 def _sender_and_size(message: Message) -> tuple[str, int]:
     return message.topic.rpartition("/")[2], len(message.payload) + _MESSAGE_BYTES
-
-
-def _nobody() -> None:
-    """Ignore facts: nobody listens."""
 
 
 def closed() -> TransportError:

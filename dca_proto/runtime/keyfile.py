@@ -16,7 +16,6 @@ import os
 import secrets
 import stat
 import tomllib
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -65,19 +64,14 @@ def write_identity(path: Path, role: str, identity: Identity) -> None:
     Raises:
         UsageError: the role is unknown, the file exists already, or it cannot be written.
     """
-    check_role(role)
+    if role not in ROLES:
+        raise UsageError(f"role {role!r} is unknown; use one of {', '.join(ROLES)}")
     text = (
         f"# Identity of a dca {role}. Secret: only its owner may read this file.\n"
         f'role = "{role}"\nid = "{identity.id.hex()}"\n'
         f'public_key = "{identity.public_key.hex()}"\nsecret = "{identity.seed.hex()}"\n'
     )
     write_private(path, text)
-
-
-def check_role(role: str) -> None:
-    """Raises `UsageError` for a role that there is not."""
-    if role not in ROLES:
-        raise UsageError(f"role {role!r} is unknown; use one of {', '.join(ROLES)}")
 
 
 def read_identity(path: Path, role: str) -> Identity:
@@ -188,19 +182,12 @@ def read_federation(path: Path) -> Federation:
 def _read_public(path: Path, advice: str) -> str:
     if not path.exists():
         raise InputError(f"{path} does not exist; {advice}")
-    with _explained(path):
-        try:
-            return path.read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            raise InputError(f"{path} is not a text file; {advice}") from None
-
-
-@contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
     try:
-        yield
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not a text file; {advice}") from None
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}; check the path and its rights") from None
+        raise _unreadable(path, error) from None
 
 
 _OWNER_ONLY = 0o600

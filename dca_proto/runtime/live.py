@@ -74,10 +74,20 @@ class LiveTrainer:
     async def check(self, request: OpenRound) -> None:
         """Raise what is wrong with a round that is to be held, once it is settled what earlier ones cost.
 
+        In the runner the caller's mistake would end all rounds.
+
         Raises:
             UsageError: the request cannot be held. BudgetError: it exceeds the trainer's account now.
         """
-        await self._check(request)
+        while True:
+            try:
+                self._actor.check_request(request, self._clock.now_ms(), self._asked.values())
+                return
+            except BudgetError:
+                if not self._actor.is_settling(self._clock.now_ms()):
+                    raise
+            self._failed.clear()
+            await self._unless_it_ends(asyncio.ensure_future(self._failed.wait()))
 
     async def hold(self, request: OpenRound) -> NoisyAggregate:
         """Hold one round and wait for its result.
@@ -143,7 +153,7 @@ class LiveTrainer:
         raise RoundAborted(ended.reason, contributors=ended.contributors, needed=ended.needed, remedy=remedy)
 
     async def _ask(self, request: OpenRound) -> None:
-        await self._check(request)
+        await self.check(request)
         self._asked[request.round_id] = request
         self.runner.command(request)
 
@@ -152,18 +162,6 @@ class LiveTrainer:
         ended = self._actor.ended(round_id)
         if ended is not None:
             self._settle(ended)
-
-    async def _check(self, request: OpenRound) -> None:
-        """Raise here what is the caller's mistake; in the runner it would end all rounds."""
-        while True:
-            try:
-                self._actor.check_request(request, self._clock.now_ms(), self._asked.values())
-                return
-            except BudgetError:
-                if not self._actor.is_settling(self._clock.now_ms()):
-                    raise
-            self._failed.clear()
-            await self._unless_it_ends(asyncio.ensure_future(self._failed.wait()))
 
     async def _unless_it_ends(self, awaited: asyncio.Future[Any]) -> None:
         """Wait, and raise what ended the runner if that comes first."""

@@ -21,11 +21,14 @@ from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.protocol import facts
 from dca_proto.runtime.transport import Disconnected
 
-# one per client or message at a server: only with `verbose`
-_QUIET = (facts.SessionKept, facts.ContributionKept, facts.ReleaseKept, facts.Arrived)
-_WARNINGS = (Disconnected,)
-_ALARMS = (facts.LedgerReused,)  # somebody has to look at the device
-_UNTOLD = (facts.RoundCompleted,)  # the result is the trainer's to print, not a log's
+_LEVELS = {
+    Disconnected: "warning",
+    facts.Dropped: "warning",
+    facts.LedgerReused: "error",  # somebody has to look at the device
+    # one per client or message at a server: only with `verbose`
+    **dict.fromkeys((facts.SessionKept, facts.ContributionKept, facts.ReleaseKept, facts.Arrived), "debug"),
+}
+"""Of facts that are not logged at `info`."""
 
 CHARS_MAX = 1000
 """Of a text that may come from a peer: two of its longest fields."""
@@ -69,18 +72,12 @@ class FactLog:
         if isinstance(fact, facts.Dropped):
             self._dropped[fact.code] += 1
             count = self._dropped[fact.code]
-            if count & (count - 1) == 0:  # 1, 2, 4, 8, ...
-                log.warning("Dropped", count=count, **fields)
-        elif isinstance(fact, _WARNINGS):
-            log.warning(type(fact).__name__, **fields)
-        elif isinstance(fact, _ALARMS):
-            log.error(type(fact).__name__, **fields)
-        elif isinstance(fact, _QUIET):
-            log.debug(type(fact).__name__, **fields)
-        elif isinstance(fact, _UNTOLD):
-            log.info(type(fact).__name__, round_id=fields["round_id"])
-        else:
-            log.info(type(fact).__name__, **fields)
+            if count & (count - 1):  # logged are 1, 2, 4, 8, ...
+                return
+            fields = {"count": count, **fields}
+        elif isinstance(fact, facts.RoundCompleted):  # the result is the trainer's to print, not a log's
+            fields = {"round_id": fields["round_id"]}
+        getattr(log, _LEVELS.get(type(fact), "info"))(type(fact).__name__, **fields)
 
 
 def _plain(value: object) -> object:

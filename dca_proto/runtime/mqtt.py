@@ -180,11 +180,15 @@ class MqttTransport:
     async def _connect_again(self, reason: DcaError, *, final: type[DcaError] | tuple[()] = ()) -> Connection:
         """Report the loss, try until there is a connection, and report that. Raises what is `final`."""
         now = asyncio.get_running_loop().time
-        since, told = now(), ""
+        since, reported = now(), ""
         while True:
-            if str(reason) != told:
-                told = str(reason)
-                self._report(Disconnected(self._settings.url, told + self._suspicion()))
+            if str(reason) != reported:
+                reported = str(reason)
+                suspicion = ""  # connections that all end soon
+                if self._retries.short >= _SUSPICIOUS:
+                    soon = f"{self._retries.short} connections have ended soon"
+                    suspicion = f"; {soon}: does another process use this identity?"
+                self._report(Disconnected(self._settings.url, reported + suspicion))
             await asyncio.sleep(self._retries.wait_s())
             try:
                 connection = await self._connect()
@@ -195,12 +199,6 @@ class MqttTransport:
             else:
                 self._report(Connected(self._settings.url, now() - since))
                 return connection
-
-    def _suspicion(self) -> str:
-        """What connections that all end soon may mean."""
-        if self._retries.short < _SUSPICIOUS:
-            return ""
-        return f"; {self._retries.short} connections have ended soon: does another process use this identity?"
 
     async def _connect(self) -> Connection:
         settings, connection = self._settings, Connection(self._deliver, self._acknowledged)

@@ -91,13 +91,9 @@ class _Partial:
 
 
 class Assembler:
-    """Puts messages together again.
+    """Puts messages together again, within limits.
 
-    Args:
-        limits: what is held at most.
-
-    Attributes:
-        dropped: how many wire payloads or partial messages were dropped, by reason.
+    `dropped` counts wire payloads and partial messages by the reason why they were dropped.
     """
 
     def __init__(self, limits: PartLimits | None = None) -> None:

@@ -102,18 +102,13 @@ def open_round(settings: RoundSettings, federation: Federation) -> OpenRound:
         collect_window_ms=round(1000 * settings.collect_s),
         commit_window_ms=round(1000 * settings.commit_s),
     )
-    _check_numbers(request)
-    return request
-
-
-def _check_numbers(request: OpenRound) -> None:
-    """Plan the round as its participants will, or what can be planned of a sum before the clients are counted."""
     if request.clients_expected or not isinstance(request.ask, AskSecureSum):
         request.draft(DistributedDiscreteGaussian(), Limits())
-        return
-    statistic = resolve(request.statistic, request.parameters)
+        return request
+    statistic = resolve(request.statistic, request.parameters)  # what can be planned before the clients are counted
     client_sensitivity(statistic, request.rows_max, request.fraction_bits)
     check_mu(request.price.mu, request.epsilon, request.delta)
+    return request
 
 
 def _ask(settings: RoundSettings, federation: Federation) -> Ask:
@@ -175,16 +170,11 @@ def parameters_of(
         UsageError: bounds are missing, or are not intervals.
     """
     plain: dict[str, object] = {"columns": list(columns), **further}
-    if bounds:
-        return {**plain, **_scaling(columns, bounds)}
-    if "centre" in parameter_names(statistic) and "centre" not in further:
-        raise UsageError(f"public bounds are missing for: {', '.join(columns)}; give column=LO:HI for each")
-    resolve(statistic, plain)
-    return plain
-
-
-def _scaling(columns: Sequence[str], bounds: Mapping[str, tuple[float, float]]) -> dict[str, object]:
-    """Columns mapped from their bounds to [-1, 1], so that each gets noise in proportion to its own range."""
+    if not bounds:
+        if "centre" in parameter_names(statistic) and "centre" not in further:
+            raise UsageError(f"public bounds are missing for: {', '.join(columns)}; give column=LO:HI for each")
+        resolve(statistic, plain)
+        return plain
     missing = [column for column in columns if column not in bounds]
     if missing:
         raise UsageError(f"public bounds are missing for: {', '.join(missing)}; give column=LO:HI for each")
@@ -197,6 +187,7 @@ def _scaling(columns: Sequence[str], bounds: Mapping[str, tuple[float, float]]) 
             expected = f"finite LO < HI, {2 * MAGNITUDE_MIN:g} or more apart, within ±{MAGNITUDE_MAX:g}"
             raise UsageError(f"bounds of {column!r}: found {low:g}:{high:g}, expected {expected}")
     return {
+        **plain,  # columns mapped from their bounds to [-1, 1], so that each gets noise in proportion to its own range
         "centre": [(low + high) / 2 for low, high in ends],
         "scale": [(high - low) / 2 for low, high in ends],
         "bound": [1.0] * len(ends),

@@ -18,7 +18,7 @@ import asyncio
 import heapq
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -97,7 +97,7 @@ class Runner:
         self._store = store
         self._federation = federation
         self._clock = clock or SystemClock()
-        self._on_report = on_report or _ignore
+        self._on_report = on_report or (lambda fact: None)
         self._limits = limits or RunnerLimits()
         self._timers = Timers()
         self._ahead_ms: int | None = None  # wall clock minus steady clock, when last read
@@ -137,7 +137,10 @@ class Runner:
             if self._alarm is not None:
                 self._alarm.cancel()
             try:
-                await _cancel(self._publishing)
+                for publishing in self._publishing:
+                    publishing.cancel()
+                if self._publishing:
+                    await asyncio.wait(self._publishing)
             finally:  # even if cancelled again: an open connection would receive messages meant for the next run
                 await self._transport.close()
             log.info("actor stopped", actor=self._actor.id.hex(), **msgspec.structs.asdict(self.traffic))
@@ -275,17 +278,6 @@ class Runner:
             raise self._failure
 
 
-def _ignore(fact: object) -> None:
-    """Discard a fact: the owner asked for no reports."""
-
-
-async def _cancel(waiting: Collection[asyncio.Future[None]]) -> None:
-    for one in waiting:
-        one.cancel()
-    if waiting:
-        await asyncio.wait(waiting)
-
-
 _LOOK_AGAIN_S = 60.0  # the wall clock may be set while we wait
 
 
@@ -343,7 +335,7 @@ class Timers:
 
     def next_at_ms(self) -> int | None:
         """When the earliest timer is due."""
-        while self._heap and self._is_stale(self._heap[0]):
+        while self._heap and self._set.get(self._heap[0][2]) != self._heap[0][:2]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
@@ -355,7 +347,3 @@ class Timers:
         _, _, timer = heapq.heappop(self._heap)
         del self._set[timer]
         return timer
-
-    def _is_stale(self, entry: tuple[int, int, Timer]) -> bool:
-        at_ms, setting, timer = entry
-        return self._set.get(timer) != (at_ms, setting)

@@ -24,11 +24,7 @@ from dca_proto.runtime.transport import Message, Transport
 
 
 class SharedConnection:
-    """A connection that many members share.
-
-    Args:
-        connect: makes the connection, not yet open, from all topic filters.
-    """
+    """A connection that many members share; `connect` makes it, not yet open, from all topic filters."""
 
     def __init__(self, connect: Callable[[tuple[str, ...]], Transport]) -> None:
         self._connect = connect
@@ -41,13 +37,9 @@ class SharedConnection:
         self._reader: asyncio.Task[None] | None = None
 
     def member(self, subscriptions: tuple[str, ...], limits: InboxLimits | None = None) -> Transport:
-        """A transport of one member. All are to be made before the first is opened.
+        """A transport of one member, with its topic filters. All are to be made before the first is opened.
 
-        Args:
-            subscriptions: its topic filters. limits: bounds on what waits for it.
-
-        Raises:
-            UsageError: the connection is open: its subscriptions are settled.
+        Raises `UsageError` if the connection is open: its subscriptions are settled.
         """
         if self._connection is not None:
             raise UsageError("a shared connection takes no new member once it is open; make all members first")

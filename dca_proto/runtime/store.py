@@ -33,7 +33,7 @@ import msgspec
 
 from dca_proto.errors import StorageError
 from dca_proto.protocol.effects import Persist, Write
-from dca_proto.runtime.store_check import ANEW, SCHEMA, Held, Tags, check_log, damaged, read_rows
+from dca_proto.runtime.store_check import ANEW, SCHEMA, Contents, Tags, check_log, damaged, read_rows
 
 _APPLICATION_ID = 0x44434102  # "DCA", format 2
 _MAGIC, _ID_AT, _HEAD_BYTES = b"SQLite format 3\0", 68, 72  # of SQLite's file format, section 1.3
@@ -97,28 +97,20 @@ class SqliteStore:
         self._waiting: list[_Commit] = []
         self._writer: asyncio.Task[None] | None = None
         self._tags = Tags(key)
-        self._connection, self._held = _open(path, self._tags)
+        self._connection, self._contents = _open(path, self._tags)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="dca-store")
 
     def view(self, namespace: bytes) -> Store:
         """The records of one of many actors."""
         return _View(self, namespace)
 
-    def load(self) -> list[Record]:
-        """See `Store`."""
-        return self.load_from(b"")
-
-    async def commit(self, writes: Sequence[Write]) -> None:
-        """See `Store`."""
-        await self.commit_to(b"", writes)
-
-    def load_from(self, namespace: bytes) -> list[Record]:
+    def load(self, namespace: bytes = b"") -> list[Record]:
         """The records of one view. For the start, before commits."""
         query = "SELECT kind, key, value FROM records WHERE namespace = ? ORDER BY kind, key"
         with _explained(self.path):
             return [Record(*row) for row in self._connection.execute(query, (namespace,))]
 
-    async def commit_to(self, namespace: bytes, writes: Sequence[Write]) -> None:
+    async def commit(self, writes: Sequence[Write], namespace: bytes = b"") -> None:
         """Join the next transaction."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Commit(namespace, writes, done))
@@ -142,7 +134,12 @@ class SqliteStore:
             except Exception as error:  # whatever it was, those who wait must hear it
                 failure = error
             for commit in group:
-                _settle(commit.done, failure)
+                if commit.done.cancelled():
+                    continue
+                if failure is None:
+                    commit.done.set_result(None)
+                else:
+                    commit.done.set_exception(failure)
         self._writer = None
 
     def _transact(self, group: list[_Commit]) -> None:
@@ -155,19 +152,21 @@ class SqliteStore:
         with _explained(self.path):
             with self._connection:
                 self._connection.execute("BEGIN IMMEDIATE")
-                held = self._write(values)
-                self._connection.execute("UPDATE seal SET records = ?, tag = ?", (held.records, self._tags.seal(held)))
-            self._held = held
+                contents = self._write(values)
+                self._connection.execute(
+                    "UPDATE seal SET records = ?, tag = ?", (contents.records, self._tags.seal(contents))
+                )
+            self._contents = contents
             if None in values.values():
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
-    def _write(self, values: dict[Place, bytes | None]) -> Held:
-        """Write values, delete where they are None, and say what is held then."""
+    def _write(self, values: dict[Place, bytes | None]) -> Contents:
+        """Write values, delete where they are None, and say what there is then."""
         old = self._many(_OLD, list(values))
         self._many(_DELETE, [(row,) for *place, _, row in old if values[tuple(place)] is None])
         new = [(*place, value, self._tags.tag(*place, value)) for place, value in values.items() if value is not None]
         self._many(_PUT, new)
-        return self._tags.replaced(self._held, (row[3] for row in old), (row[-1] for row in new))
+        return self._tags.replaced(self._contents, (row[3] for row in old), (row[-1] for row in new))
 
     def _many(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """Execute a statement with some rows at a time; all that it gives."""
@@ -188,10 +187,10 @@ class _View:
         self._namespace = namespace
 
     def load(self) -> list[Record]:
-        return self._database.load_from(self._namespace)
+        return self._database.load(self._namespace)
 
     async def commit(self, writes: Sequence[Write]) -> None:
-        await self._database.commit_to(self._namespace, writes)
+        await self._database.commit(writes, self._namespace)
 
 
 class MemoryStore:
@@ -221,16 +220,7 @@ class MemoryStore:
         """Nothing to free."""
 
 
-def _settle(done: asyncio.Future[None], failure: Exception | None) -> None:
-    if done.cancelled():
-        return
-    if failure is None:
-        done.set_result(None)
-    else:
-        done.set_exception(failure)
-
-
-def _open(path: Path, tags: Tags) -> tuple[sqlite3.Connection, Held]:
+def _open(path: Path, tags: Tags) -> tuple[sqlite3.Connection, Contents]:
     """The database, ready and locked, and what it holds."""
     with _explained(path):
         _create_private(path)
@@ -249,21 +239,19 @@ def _create_private(path: Path) -> None:
     """Make the file, or see that the one that is there is new or a store, before it is changed in any way."""
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     try:
-        _check_ours(path, stat.S_ISREG(os.fstat(descriptor).st_mode), os.pread(descriptor, _HEAD_BYTES, 0))
+        head = os.pread(descriptor, _HEAD_BYTES, 0)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode) or (head and not head.startswith(_MAGIC)):
+            raise StorageError(f"store {path} is damaged or something else: name another file, or {ANEW}")
+        ours, found = _APPLICATION_ID.to_bytes(4, "big"), head[_ID_AT:]
+        if head and found[:-1] == ours[:-1] and found[-1:] != ours[-1:]:
+            version = f"found format {found[-1]}, expected {ours[-1]}"
+            remedy = f"run the version that wrote it, or {ANEW}"
+            raise StorageError(f"store {path} is of another version ({version}): {remedy}")
+        if head and found != ours:
+            raise StorageError(f"{path} is a database of something else: name another file as store")
         os.fchmod(descriptor, 0o600)
     finally:
         os.close(descriptor)
-
-
-def _check_ours(path: Path, is_file: bool, head: bytes) -> None:
-    if not is_file or (head and not head.startswith(_MAGIC)):
-        raise StorageError(f"store {path} is damaged or something else: name another file, or {ANEW}")
-    ours = _APPLICATION_ID.to_bytes(4, "big")
-    if head and head[_ID_AT:-1] == ours[:-1] and head[-1:] != ours[-1:]:
-        found = f"found format {head[-1]}, expected {ours[-1]}"
-        raise StorageError(f"store {path} is of another version ({found}): run the version that wrote it, or {ANEW}")
-    if head and head[_ID_AT:] != ours:
-        raise StorageError(f"{path} is a database of something else: name another file as store")
 
 
 def _prepare(connection: sqlite3.Connection, tags: Tags) -> None:
@@ -275,7 +263,7 @@ def _prepare(connection: sqlite3.Connection, tags: Tags) -> None:
         connection.execute(table)
     (filled,) = connection.execute("SELECT EXISTS (SELECT * FROM records) OR EXISTS (SELECT * FROM seal)").fetchone()
     if not filled:
-        connection.execute("INSERT INTO seal VALUES (?, 0, ?)", (tags.owner, tags.seal(Held())))
+        connection.execute("INSERT INTO seal VALUES (?, 0, ?)", (tags.owner, tags.seal(Contents())))
     connection.execute("COMMIT")
     connection.execute("PRAGMA journal_mode=WAL")
     (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()

@@ -36,7 +36,7 @@ Row = tuple[bytes, str, bytes, bytes]
 """Owner (empty but in shared stores), table, key and value of a record."""
 
 
-class Held(msgspec.Struct, frozen=True):
+class Contents(msgspec.Struct, frozen=True):
     """How many records there are, and the sum (exclusive or) of their hashed tags."""
 
     records: int = 0
@@ -44,13 +44,9 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class Tags:
-    """Tags and seals under one key.
+    """Tags and seals under one key of 32 secret bytes (`Identity.store_key`).
 
-    Args:
-        key: 32 secret bytes (`Identity.store_key`).
-
-    Attributes:
-        owner: identifies the key, and reveals nothing about it.
+    `owner` differs from one key to another, and reveals nothing of it.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -65,22 +61,22 @@ class Tags:
         mac.update(value)
         return mac.digest()
 
-    def replaced(self, held: Held, old: Iterable[bytes], new: Iterable[bytes]) -> Held:
-        """What is held once records with the tags `new` stand in the place of those with the tags `old`."""
-        records, total = held.records, held.total
+    def replaced(self, contents: Contents, old: Iterable[bytes], new: Iterable[bytes]) -> Contents:
+        """What there is once records with the tags `new` stand in the place of those with the tags `old`."""
+        records, total = contents.records, contents.total
         for tags, change in ((old, -1), (new, 1)):
             for tag in tags:
                 records += change
                 total ^= int.from_bytes(derive(self._keys[b"sum"], b"", tag, _TAG_BYTES), "little")
-        return Held(records, total)
+        return Contents(records, total)
 
-    def seal(self, held: Held) -> bytes:
+    def seal(self, contents: Contents) -> bytes:
         """The seal's tag: 16 bytes."""
-        message = struct.pack("<Q", held.records) + held.total.to_bytes(_TAG_BYTES, "little")
+        message = struct.pack("<Q", contents.records) + contents.total.to_bytes(_TAG_BYTES, "little")
         return derive(self._keys[b"seal"], b"", message, _TAG_BYTES)
 
 
-def read_rows(connection: sqlite3.Connection, path: Path, tags: Tags | None) -> tuple[list[Row], Held]:
+def read_rows(connection: sqlite3.Connection, path: Path, tags: Tags | None) -> tuple[list[Row], Contents]:
     """All records, ordered by owner, table and key, and what they come to.
 
     Args:
@@ -90,11 +86,14 @@ def read_rows(connection: sqlite3.Connection, path: Path, tags: Tags | None) -> 
         UsageError: which record is damaged, or that some are missing, doubled or old.
         sqlite3.Error: the file cannot be read.
     """
-    if tags is not None:
-        _check_owner(connection, path, tags)
+    if tags is not None and [one for (one,) in connection.execute("SELECT owner FROM seal")] != [tags.owner]:
+        raise StorageError(
+            f"store {path} was written under another identity, or its seal is damaged: "
+            f"name this actor's own store and key file, or {ANEW}"
+        )
     query = "SELECT namespace, kind, key, value, tag FROM records ORDER BY namespace, kind, key"
     rows: list[Row] = []
-    held = Held()
+    contents = Contents()
     for *row, tag in connection.execute(query):
         if tuple(map(type, row)) != (bytes, str, bytes, bytes):
             raise damaged(path, "a record's columns are not of the types that a store has")
@@ -103,28 +102,15 @@ def read_rows(connection: sqlite3.Connection, path: Path, tags: Tags | None) -> 
         if tags is not None:
             if not _matches(tags.tag(*rows[-1]), tag):
                 raise damaged(path, f"record {key.hex()} of table {kind!r} is not as this actor wrote it")
-            held = tags.replaced(held, (), (tag,))
+            contents = tags.replaced(contents, (), (tag,))
     if tags is not None:
-        _check_seal(connection.execute("SELECT owner, records, tag FROM seal").fetchall(), tags, held, path)
-    return rows, held
-
-
-def _check_owner(connection: sqlite3.Connection, path: Path, tags: Tags) -> None:
-    """Refuse another actor's store. Raises `UsageError`."""
-    owners = [owner for (owner,) in connection.execute("SELECT owner FROM seal")]
-    if owners != [tags.owner]:
-        raise StorageError(
-            f"store {path} was written under another identity, or its seal is damaged: "
-            f"name this actor's own store and key file, or {ANEW}"
-        )
-
-
-def _check_seal(seals: list[tuple[object, ...]], tags: Tags, held: Held, path: Path) -> None:
-    (_, records, tag), *more = seals or [(None, None, None)]
-    if more or records != held.records or not _matches(tags.seal(held), tag):
-        sealed = seals[0][1] if seals else "no"
-        found = f"{held.records} records and a seal over {sealed}"
-        raise damaged(path, f"{found}: a record is missing, doubled or from an earlier time")
+        seals = connection.execute("SELECT owner, records, tag FROM seal").fetchall()
+        (_, records, tag), *more = seals or [(None, None, None)]
+        if more or records != contents.records or not _matches(tags.seal(contents), tag):
+            sealed = seals[0][1] if seals else "no"
+            found = f"{contents.records} records and a seal over {sealed}"
+            raise damaged(path, f"{found}: a record is missing, doubled or from an earlier time")
+    return rows, contents
 
 
 def _matches(tag: bytes, found: object) -> bool:

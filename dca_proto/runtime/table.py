@@ -61,11 +61,8 @@ class Table:
 def read_csv(path: Path, categories: Categories | None = None) -> Table:
     """Read a client's data. What is missing or odd in its lines is counted in one warning, without its values.
 
-    Args:
-        categories: of the text columns.
-
-    Raises:
-        UsageError: the file cannot be read, its first line does not name columns, or categories are of none of them.
+    Raises `UsageError`: the file cannot be read, its first line does not name columns, or categories are of none of
+    them.
     """
     listed = checked(categories or {})
     odd: Counter[str | None] = Counter()
@@ -135,12 +132,9 @@ def _readable(lines: Iterator[list[str]]) -> Iterator[list[str] | None]:
                 yield fields
 
 
-def _number(field: str) -> float:
-    return float(field) if _is_number(field) else math.nan
-
-
-def _is_number(text: str) -> bool:
-    return _is_float(text) and math.isfinite(float(text)) and "_" not in text
+def _number(text: str) -> float:
+    is_finite = _is_float(text) and math.isfinite(float(text)) and "_" not in text
+    return float(text) if is_finite else math.nan
 
 
 def _is_float(text: str) -> bool:

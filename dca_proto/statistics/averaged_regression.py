@@ -107,7 +107,21 @@ class AveragedRegression(ScaledColumns, frozen=True, kw_only=True):
         return (*term_labels(features), *(f"{feature}·{target}" for feature in features))
 
     def row_sensitivity(self, fraction_bits: int) -> Sensitivity:
-        return row_in_group_sensitivity(self._limits(fraction_bits), self.group)
+        """Of one row of a group replaced, or of a row and a missing one; exact for k >= 2 but for what a ball cuts off
+        a box that it does not reach the axes of."""
+        limits, k = self._limits(fraction_bits), self.group
+        group = group_sensitivity(limits, k)
+        if k == 1:
+            return group
+        c, s = limits.within_radius().features, limits.target
+        squares = sum(limit**2 for limit in c)
+        length_squared = (squares**2 + sum(limit**4 for limit in c)) // 2 + s**2 * squares
+        if limits.radius is not None:
+            length_squared = min(length_squared, limits.radius**4 + limits.radius**2 * s**2)
+        l1 = (sum(c) ** 2 + squares) // 2 + s * sum(c)
+        l2_squared = min((4 * (k - 1)) ** 2 * length_squared, group.l2_squared)
+        l1 = min(4 * (k - 1) * l1, group.l1, math.isqrt(self.dimension * l2_squared) + 1)
+        return Sensitivity(l1=l1, l2_squared=l2_squared, bound=group.bound)
 
     def value_sensitivity(self, fraction_bits: int) -> Sensitivity:
         return group_sensitivity(self._limits(fraction_bits), self.group)
@@ -141,29 +155,7 @@ class AveragedRegression(ScaledColumns, frozen=True, kw_only=True):
 
 
 def group_sensitivity(limits: Limits, k: int) -> Sensitivity:
-    """Of all k rows of a group replaced, or of a group and none.
-
-    Args:
-        limits: of one row, in grid units; without a constant and without y². k: rows of a group, at least 1.
-    """
+    """Of all k >= 1 rows of a group replaced, or of a group and none; `limits` of one row, without constant and y²."""
     radius = None if limits.radius is None else k * limits.radius
     features = tuple(k * limit for limit in limits.features)
     return regression_sensitivity(Limits(0, features, radius, k * limits.target, False), (1, 1, 1))
-
-
-def row_in_group_sensitivity(limits: Limits, k: int) -> Sensitivity:
-    """Of one row of a group replaced, or of a row and a missing one; exact for k >= 2 but for what a ball cuts off a
-    box that it does not reach the axes of. `Args` as for `group_sensitivity`."""
-    group = group_sensitivity(limits, k)
-    if k == 1:
-        return group
-    c, s = limits.within_radius().features, limits.target
-    squares = sum(limit**2 for limit in c)
-    length_squared = (squares**2 + sum(limit**4 for limit in c)) // 2 + s**2 * squares
-    if limits.radius is not None:
-        length_squared = min(length_squared, limits.radius**4 + limits.radius**2 * s**2)
-    l1 = (sum(c) ** 2 + squares) // 2 + s * sum(c)
-    l2_squared = min((4 * (k - 1)) ** 2 * length_squared, group.l2_squared)
-    terms = len(c) * (len(c) + 3) // 2
-    l1 = min(4 * (k - 1) * l1, group.l1, math.isqrt(terms * l2_squared) + 1)
-    return Sensitivity(l1=l1, l2_squared=l2_squared, bound=group.bound)

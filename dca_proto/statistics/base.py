@@ -62,7 +62,19 @@ class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     columns: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        _check_columns(self.columns)
+        columns = self.columns
+        if not 1 <= len(columns) <= COLUMNS_MAX:
+            raise UsageError(f"{len(columns)} columns; name 1 to {COLUMNS_MAX}")
+        if not (all(columns) and max(map(len, columns)) <= COLUMN_NAME_CHARS_MAX and "".join(columns).isprintable()):
+            wrong = next(
+                name for name in columns if not (0 < len(name) <= COLUMN_NAME_CHARS_MAX and name.isprintable())
+            )
+            raise UsageError(
+                f"column name {wrong[:COLUMN_NAME_CHARS_MAX]!r} is empty, longer than {COLUMN_NAME_CHARS_MAX} "
+                "characters or not printable"
+            )
+        if len(set(columns)) < len(columns):
+            raise UsageError("a column is named twice; name each once")
         if not 1 <= self.dimension <= DIMENSION_MAX:
             raise UsageError(f"dimension {self.dimension} is not in 1 to {DIMENSION_MAX}; use fewer columns or bins")
 
@@ -161,19 +173,6 @@ class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             contributors: how many clients the sum is over, at least 1.
         """
         return value
-
-
-def _check_columns(columns: tuple[str, ...]) -> None:
-    if not 1 <= len(columns) <= COLUMNS_MAX:
-        raise UsageError(f"{len(columns)} columns; name 1 to {COLUMNS_MAX}")
-    if not (all(columns) and max(map(len, columns)) <= COLUMN_NAME_CHARS_MAX and "".join(columns).isprintable()):
-        wrong = next(name for name in columns if not (0 < len(name) <= COLUMN_NAME_CHARS_MAX and name.isprintable()))
-        raise UsageError(
-            f"column name {wrong[:COLUMN_NAME_CHARS_MAX]!r} is empty, longer than {COLUMN_NAME_CHARS_MAX} "
-            "characters or not printable"
-        )
-    if len(set(columns)) < len(columns):
-        raise UsageError("a column is named twice; name each once")
 
 
 S = TypeVar("S", bound=type[Statistic])

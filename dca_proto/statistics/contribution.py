@@ -43,7 +43,6 @@ def client_sensitivity(statistic: Statistic, rows_max: int, fraction_bits: int) 
     """How far replacing one client's rows, all of them, can move the sum; in grid units.
 
     Args:
-        statistic: what is computed of each row.
         rows_max: 0 for the mean of a client's rows, R >= 1 for the sum of at most R.
         fraction_bits: f, even, from 0 to 40.
 
@@ -61,13 +60,8 @@ def client_sensitivity(statistic: Statistic, rows_max: int, fraction_bits: int) 
 def row_sensitivity(statistic: Statistic, rows_max: int, fraction_bits: int) -> Sensitivity:
     """How far replacing one row of a data node can move the sum over its first R rows; in grid units.
 
-    Its relation is `REPLACE_ONE_ROW`. The bound is that of the whole sum, R rows.
-
-    Args:
-        statistic, fraction_bits: as of `client_sensitivity`. rows_max: R >= 1.
-
-    Raises:
-        UsageError: an argument is out of range, or the sum does not fit the grid.
+    Its relation is `REPLACE_ONE_ROW`. The bound is that of the whole sum, R rows. Arguments and errors are as of
+    `client_sensitivity`, with R = `rows_max` >= 1.
     """
     if rows_max < 1:
         raise UsageError(f"rows_max is {rows_max}; a node release sums rows: give how many count at most, from 1")
@@ -78,11 +72,7 @@ def row_sensitivity(statistic: Statistic, rows_max: int, fraction_bits: int) -> 
 
 
 def counted_rows(statistic: Statistic, rows: int, rows_max: int) -> int:
-    """How many of a client's rows count, whatever is in them: the first `rows_max`, in whole groups.
-
-    Args:
-        rows: how many it has. rows_max: as of `contribution`.
-    """
+    """How many of a client's rows count, whatever is in them: the first `rows_max`, in whole groups."""
     return min(rows, rows_max or ROWS_MAX) // statistic.rows_per_value * statistic.rows_per_value
 
 
@@ -97,10 +87,8 @@ def contribution(
     """One client's contribution before noise, in grid units, shape ``(dimension,)``.
 
     Args:
-        statistic: what is computed of each row.
         rows: shape ``(m, len(statistic.columns))``, in units of the data, m >= 0; any values.
-        rows_max: 0 for the mean of the rows, R >= 1 for the sum of the first R.
-        fraction_bits: f, even, from 0 to 40.
+        rows_max, fraction_bits: as of `client_sensitivity`.
         failures: gets what a user's own statistic raised on single rows; None raises it here.
 
     Raises:
@@ -138,9 +126,8 @@ def joint_contribution(
 ) -> NDArray[np.int64]:
     """The sum of what many clients contribute, before noise: the same integers as of `contribution`, added up.
 
-    Args:
-        tables: of clients with as many rows each, shape ``(n, m, len(statistic.columns))``.
-        statistic, rows_max, fraction_bits: as in `contribution`, and so are the result and what is raised.
+    `tables` are of clients with as many rows each, shape ``(n, m, len(statistic.columns))``. The other arguments, the
+    result and the errors are as of `contribution`.
     """
     return _sum(_of_some(statistic, tables, rows_max, fraction_bits), statistic.dimension)
 
@@ -272,7 +259,7 @@ def _table(statistic: Statistic, rows: NDArray[np.float64]) -> NDArray[np.float6
 
 
 def _evaluated(statistic: Statistic, rows: NDArray[np.float64], bound: int, fraction_bits: int) -> NDArray[np.int64]:
-    """The statistic of each row or group; a user's own statistic may err, and is held to its shape and its bound."""
+    """The statistic of each row or group; a user's own statistic may err, so its shape and its bound are enforced."""
     values = statistic.evaluate(rows, fraction_bits)
     expected = (len(rows) // statistic.rows_per_value, statistic.dimension)
     if values.shape != expected or values.dtype != np.int64:

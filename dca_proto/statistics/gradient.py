@@ -129,18 +129,15 @@ class Gradient(ModelGradient, frozen=True, kw_only=True):
             mean = np.exp(predictor)
             parts.append((self.dispersion * (y - mean) ** 2 / ((y - mean) ** 2 + mean))[:, None])
         if self.by_features:
-            reach = self._residual_max(predictor) * np.linalg.norm(x, axis=1)
+            residual_max: NDArray[np.float64] | float = (self.degrees + 1) / (2 * math.sqrt(self.degrees))
+            if self.family == BERNOULLI:
+                residual_max = _sigmoid(np.abs(predictor))
+            reach = residual_max * np.linalg.norm(x, axis=1)
             others = [max(1.0, self.degrees)] if self.family == STUDENT else []
             lengths = [np.linalg.norm(part, axis=1) for part in parts[1:2]]
             norm = np.sqrt(sum((one**2 for one in (*lengths, *others)), reach**2))
             parts = [part * np.minimum(1.0, self.clip / norm)[:, None] for part in parts]
         return np.concatenate(parts, axis=1)
-
-    def _residual_max(self, predictor: NDArray[np.float64]) -> NDArray[np.float64] | float:
-        """a of each row."""
-        if self.family == BERNOULLI:
-            return _sigmoid(np.abs(predictor))
-        return (self.degrees + 1) / (2 * math.sqrt(self.degrees))
 
     def _curvature(self, predictor: NDArray[np.float64]) -> NDArray[np.float64]:
         """q of each row."""

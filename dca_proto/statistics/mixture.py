@@ -138,7 +138,11 @@ class Mixture(ScaledColumns, frozen=True, kw_only=True):
         limits, unit = self.limits(half_bits(fraction_bits)), 1 << half_bits(fraction_bits)
         widest = self._widest(fraction_bits)
         apart = sum(widest_squared(limit, unit, self.weights[1:]) for limit in limits)
-        exact, d = max(2 * self._longest_squared(fraction_bits), apart), self.dimension
+        bits, (w1, w2, w3) = half_bits(fraction_bits), self.weights
+        columns = zip(limits, self._offsets(fraction_bits), strict=True)
+        parts = (max((w3 * h) ** 2, ((w2 * c) << bits) ** 2 + (w3 * (c**2 - h)) ** 2) for c, h in columns)
+        longest = int((w1 << fraction_bits) ** 2 + sum(parts))  # the largest |V|²
+        exact, d = max(2 * longest, apart), self.dimension
         return Sensitivity(
             l1=2 * sum(widest) + d, l2_squared=exact + d + math.isqrt(4 * exact * d) + 1, bound=max(widest)
         )
@@ -202,13 +206,6 @@ class Mixture(ScaledColumns, frozen=True, kw_only=True):
         limits, (w1, w2, w3) = self.limits(bits), self.weights
         squares = (w3 * max(h, c**2 - h) for c, h in zip(limits, offsets, strict=True))
         return (w1 << fraction_bits, *((w2 * c) << bits for c in limits), *squares)
-
-    def _longest_squared(self, fraction_bits: int) -> int:
-        """The largest |V|²."""
-        bits, (w1, w2, w3) = half_bits(fraction_bits), self.weights
-        columns = zip(self.limits(bits), self._offsets(fraction_bits), strict=True)
-        parts = (max((w3 * h) ** 2, ((w2 * c) << bits) ** 2 + (w3 * (c**2 - h)) ** 2) for c, h in columns)
-        return int((w1 << fraction_bits) ** 2 + sum(parts))
 
     def _largest(self) -> float:
         """An upper bound of the magnitude of any row's log weight, and of all that is computed on the way."""

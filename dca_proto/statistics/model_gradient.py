@@ -94,11 +94,8 @@ class ModelGradient(ScaledColumns, frozen=True, kw_only=True):
     def gradient(self, theta: NDArray[np.float64], rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """The gradient of each row's log density with respect to θ, shape ``(m, d)``; by itself, as JAX derives it.
 
-        Args:
-            theta: shape ``(d,)``. rows: shape ``(m, len(columns))``, scaled and clamped.
-
-        Raises:
-            UsageError: JAX is needed and not installed, or the log density is of another shape.
+        ``theta`` has shape ``(d,)``, ``rows`` has shape ``(m, len(columns))``, scaled and clamped. Raises `UsageError`
+        if JAX is needed and not installed, or the log density is of another shape.
         """
         own = [getattr(self, name) for name in self.__struct_fields__ if name not in ("theta", "clip")]
         return _derived(_Model(type(self), msgspec.msgpack.encode(own), self))(theta, rows)

@@ -79,10 +79,9 @@ class Moments(ScaledColumns, frozen=True, kw_only=True):
 
 
 def widest_squared(limit: int, unit: int, weights: tuple[int, int] = (1, 1)) -> int:
-    """An upper bound of (w₁·unit·(X - X'))² + (w₂(X² - X'²))² over all |X|, |X'| <= limit, tight to 1e-9.
+    """An upper bound of (w₁·unit·(X - X'))² + (w₂(X² - X'²))² over all |X|, |X'| <= C, tight to 1e-9.
 
-    Args:
-        limit: C. unit: 2^b, what X is multiplied by. weights: w₁ and w₂.
+    `limit` is C, `unit` 2^b, what X is multiplied by.
     """
     first, second = weights
     linear, square = 4 * (first * limit * unit) ** 2, 16 * (second * limit**2) ** 2

@@ -145,8 +145,7 @@ class Regression(ScaledColumns, frozen=True, kw_only=True):
     def noise_std(self, sigma: float) -> NDArray[np.float64]:
         """Standard deviation of the noise in each coordinate of `estimate` and `unpack`, shape ``(dimension,)``.
 
-        Args:
-            sigma: that of the released (weighted) value, the same in all coordinates.
+        `sigma` is that of the released (weighted) value, the same in all coordinates.
         """
         return sigma / self._coordinate_weights()
 

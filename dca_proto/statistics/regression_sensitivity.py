@@ -103,17 +103,12 @@ class Limits(NamedTuple):
 def regression_sensitivity(limits: Limits, weights: Weights) -> Sensitivity:
     """Of two rows, or a row and a missing one; the smallest of the bounds above."""
     limits = limits.within_radius()
-    A, B, C = _squares(limits, weights)
+    A, B, C = weights[0] ** 2, weights[1] ** 2, weights[2] ** 2 * limits.target_square
     l2_squared = min(_box(limits, A, B, C), _ball(limits, A, B, C))
     d = len(limits.features) + (limits.constant > 0)
     dimension = d * (d + 1) // 2 + d + limits.target_square
     l1 = min(_l1(limits, weights), math.isqrt(dimension * l2_squared))
     return Sensitivity(l1=l1, l2_squared=l2_squared, bound=_bound(limits, weights))
-
-
-def _squares(limits: Limits, weights: Weights) -> Weights:
-    A, B, C = (weight**2 for weight in weights)
-    return A, B, C if limits.target_square else 0
 
 
 def _box(limits: Limits, A: int, B: int, C: int) -> int:

@@ -126,8 +126,7 @@ class ScaledColumns(Statistic, frozen=True, kw_only=True):
 def grid_limits(columns: tuple[str, ...], bounds: tuple[float, ...], bits: int) -> tuple[int, ...]:
     """floor(bound·2^bits) of each column.
 
-    Raises:
-        UsageError: one is 0 (the column would always be 0) or not below 2^53 (not exact).
+    Raises `UsageError` where one is 0 (the column would always be 0) or not below 2^53 (not exact).
     """
     limit, unit = math.ldexp(INTEGER_LIMIT, -bits), math.ldexp(1, -bits)
     if not unit <= min(bounds) <= max(bounds) < limit:
@@ -178,8 +177,7 @@ def check_radius(name: str, radius: float | None) -> None:
 def ball_limit(name: str, radius: float, bits: int) -> int:
     """C = floor(radius·2^bits), at least 1.
 
-    Raises:
-        UsageError: the ball holds no grid point but zero, or its radius is not below 2^53 grid units.
+    Raises `UsageError` where the ball holds no grid point but zero, or its radius is not below 2^53 grid units.
     """
     if radius >= (largest := math.ldexp(INTEGER_LIMIT, -bits)):
         raise UsageError(f"{name} {radius:g} is not below {largest:g}; lower it or use fewer fraction bits")
@@ -191,14 +189,10 @@ def ball_limit(name: str, radius: float, bits: int) -> int:
 
 
 def into_ball(values: NDArray[np.float64], limit: int) -> NDArray[np.int64]:
-    """Each row scaled into the ball where it lies outside, and truncated towards zero.
+    """Each row scaled into the ball where it lies outside, and truncated towards zero; squares sum to at most C².
 
-    Args:
-        values: shape ``(m, d)``, in grid units, each below 2^500 in absolute value.
-        limit: C, the ball's radius in grid units, from 1 to below 2^53.
-
-    Returns:
-        Integers of shape ``(m, d)``, the sum of squares of each row at most C², exactly.
+    ``values`` have shape ``(m, d)``, in grid units, each below 2^500 in absolute value. `limit` is C, the ball's radius
+    in grid units, from 1 to below 2^53.
     """
     margin, square = (values.shape[1] + 8) * 2.0**-52, float(limit) ** 2
     squares = np.square(values).sum(axis=1)

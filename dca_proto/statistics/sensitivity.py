@@ -49,8 +49,8 @@ class Sensitivity(msgspec.Struct, frozen=True):
 
     @property
     def l2(self) -> float:
-        """The L2 distance in grid units, rounded up."""
-        return root_up(self.l2_squared)
+        """The L2 distance in grid units, rounded up: above the root by at most a relative 2^-49."""
+        return math.sqrt(self.l2_squared) * (1 + 2.0**-50)
 
     def require(self, relation: str) -> None:
         """Raises `UsageError` where the relation is another one."""
@@ -88,8 +88,3 @@ class Sensitivity(msgspec.Struct, frozen=True):
             return self
         self.require(ADD_OR_REMOVE_ONE_CLIENT)
         return Sensitivity(l1=2 * self.l1, l2_squared=4 * self.l2_squared, bound=self.bound)
-
-
-def root_up(square: int) -> float:
-    """A float not below the square root of an integer, and above it by at most a relative 2^-49."""
-    return math.sqrt(square) * (1 + 2.0**-50)

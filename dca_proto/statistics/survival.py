@@ -65,7 +65,10 @@ class Survival(Statistic, frozen=True, kw_only=True):
     codes: Codes = ()
 
     def __post_init__(self) -> None:
-        _check_times(self.times)
+        grid = np.array((0.0, *self.times))
+        if len(grid) < 2 or not np.isfinite(grid).all() or (grid[:-1] >= grid[1:]).any():
+            found = ", ".join(f"{time:g}" for time in self.times[:8]) or "none"
+            raise UsageError(f"times are {found}; give at least one, finite, above 0 and increasing")
         if not 1 <= self.groups * (2 * len(self.times) + 1) <= CELLS_MAX:
             raise UsageError(
                 f"{self.groups} groups and {len(self.times)} intervals; give 1 or more of each, and at most "
@@ -251,13 +254,6 @@ class SurvivalRegression(Survival, frozen=True, kw_only=True):
 def _of_groups(groups: int, codes: Codes) -> NDArray[np.int64]:
     """The words of all groups' cells: each group has a block of coordinates, and zero in the others'."""
     return np.asarray(np.kron(np.eye(groups), np.array(codes)), dtype=np.int64)
-
-
-def _check_times(times: tuple[float, ...]) -> None:
-    grid = np.array((0.0, *times))
-    if len(grid) < 2 or not np.isfinite(grid).all() or (grid[:-1] >= grid[1:]).any():
-        found = ", ".join(f"{time:g}" for time in times[:8]) or "none"
-        raise UsageError(f"times are {found}; give at least one, finite, above 0 and increasing")
 
 
 def _check_codes(name: str, codes: Codes, cells: int) -> None:

@@ -5,7 +5,7 @@ have each coordinate at a bound or at zero, x and x' are the two whose statistic
 it are the coalition's, the last ones drop out, those between are honest.
 
 Encodings, noise variance, thresholds and the ring are those that every participant of the protocol works out from the
-announcement (`dca_proto.protocol.validated`): what is audited is what runs.
+announcement (`dca_proto.protocol.kinds`): what is audited is what runs.
 
 Of node releases, one data node's is audited (`of_release`): the victim is a row of that node, whoever attacks sees the
 release and knows all the other rows, and the node's own noise is the only one.

@@ -22,9 +22,8 @@ from dca_proto.protocol.contribution import Kept, Outbound
 from dca_proto.protocol.effects import Address, Channel, Effect, Report, Send, SetTimer
 from dca_proto.protocol.events import Event, Timer
 from dca_proto.protocol.facts import Released
-from dca_proto.protocol.kinds import LdpReport
+from dca_proto.protocol.kinds import LdpReport, ValidatedRound
 from dca_proto.protocol.lists import list_hash
-from dca_proto.protocol.validated import ValidatedRound
 from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import encode
 from emulator.trials.adversary import Adversaries, Replaced

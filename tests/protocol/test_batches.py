@@ -41,7 +41,7 @@ from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.protocol.effects import Channel, Persist
 from dca_proto.protocol.events import Received
 from dca_proto.protocol.facts import Contributed, Declined
-from dca_proto.protocol.ledger import Cost, worst
+from dca_proto.protocol.ledger import Cost, max_client_cost
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.policy import BudgetError
 from dca_proto.protocol.trainer.round import ROUNDS, StoredRound
@@ -263,7 +263,7 @@ def test_the_worst_is_over_the_clients_that_are_looked_at(borne: list[Cost], amo
         total(cost.price for cost in borne if not cost.clients or client in cost.clients)
         for client in (among or everybody)
     ]
-    found = worst(borne, among)
+    found = max_client_cost(borne, among)
     for part in ("gaussian", "pure", "converted"):
         assert getattr(found, part) == pytest.approx(max(getattr(one, part) for one in each), rel=1e-12)
 
@@ -295,7 +295,7 @@ def test_epochs_cost_each_client_its_own_rounds_and_no_more_are_let_through() ->
     ledger = trainer_of(actors, network).ledger
     assert ledger.spent().mu == pytest.approx(MU * 2**0.5)
     assert ledger.spent(of=[actors.clients[5]]).mu == pytest.approx(MU)
-    left = trainer_of(actors, network)._account._limit.left(ledger, network.now_ms)
+    left = trainer_of(actors, network)._account.left(ledger, network.now_ms)
     assert refusal(actors, network, (0, 5), tolerated=0) == (
         "the federation's account: found a total of epsilon "
         f"{at_least(accounting.epsilon_of(MU * 3**0.5, 1e-6))} with this round; "

@@ -230,7 +230,7 @@ def test_word_that_it_was_late_ends_the_sending_and_frees_room_and_number_but_no
     scene = Scene("missed")
     assert scene.network.reported(Missed, scene.client) == [Missed(scene.round_id)]
     assert scene.network.reported(Acknowledged, scene.client) == []
-    assert (scene.actor._waiting, scene.actor._held_bytes, scene.actor._unsent) == (set(), 0, {})
+    assert (scene.actor._waiting, scene.actor._waiting_bytes, scene.actor._unsent) == (set(), 0, {})
     assert stored_round(scene).outbound is None
     before = len(sent(scene.network, Contribution, sender=scene.client))
     scene.network.advance(scene.opened.body.commit_by_ms)

@@ -8,7 +8,7 @@ import pytest
 from scene import begin, exact_actors, exact_sum, kind_of, losing, passing, recompose, refused, sent, the_sum
 
 from dca_proto.protocol import facts
-from dca_proto.protocol.announcement import _held
+from dca_proto.protocol.announcement import _verified
 from dca_proto.protocol.compute.round import ROUNDS, StoredRound
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.events import Received
@@ -57,7 +57,7 @@ def missing(request: pytest.FixtureRequest) -> Iterator[Callable[[TestFederation
 
 def forget_validated() -> None:
     """What another process would not remember, either."""
-    for opened in list(_held.values()):
+    for opened in list(_verified.values()):
         opened._validated.clear()
 
 
@@ -176,20 +176,20 @@ def test_a_released_round_lets_go_of_its_sum_an_hour_after_its_end(start: str) -
     def kept() -> StoredRound:
         return decoded(ROUNDS, net.stores[node][key], StoredRound)
 
-    assert kept().word
+    assert kept().final_message
     if start == "before the end":
         net.restart(node)
     if start == "after the end":
         net.crash(node)
     end_ms = kept().commit_by_ms + actors.timing.abort_grace_ms
     net.advance(end_ms - 1)
-    assert kept().word, "the trainer may ask for it"
+    assert kept().final_message, "the trainer may ask for it"
     net.advance(end_ms)
     if start == "after the end":
         net.restart(node)
         net.advance(net.now_ms)
     assert not net.actors[node]._rounds[request.round_id].is_loaded, "nobody can ask for it any more"
-    assert (kept().phase, kept().entries, kept().word, kept().answer) == ("released", b"", b"", None)
+    assert (kept().phase, kept().entries, kept().final_message, kept().answer) == ("released", b"", b"", None)
     refused(net, node, one.sender, one.payload, "phase")
 
 

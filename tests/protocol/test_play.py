@@ -109,7 +109,7 @@ def test_the_core_has_the_one_private_mechanism_only() -> None:
     offered = [
         kind for kind in vars(mechanisms).values() if isinstance(kind, type) and kind.__module__ == mechanisms.__name__
     ]
-    described = {mechanisms.Mechanism, mechanisms.LocalMechanism}
+    described = {mechanisms.Mechanism}
     assert {kind.name for kind in offered if kind not in described} == {"distributed-discrete-gaussian"}
     assert DistributedDiscreteGaussian().private
     assert not NoNoise().private

@@ -11,7 +11,7 @@ from scene import announced, begin, exact_actors, forged, losing, passing, refus
 
 from dca_proto.errors import PeerError
 from dca_proto.protocol import facts
-from dca_proto.protocol.announcement import _held, check_time, open_announcement, open_epoch_keys
+from dca_proto.protocol.announcement import _verified, check_time, open_announcement, open_epoch_keys
 from dca_proto.protocol.events import Received
 from dca_proto.protocol.federation import certified_client
 from dca_proto.protocol.params import CERTIFICATES_KNOWN_MAX, EPOCH_KEYS_KNOWN_MAX, Limits, Timing
@@ -26,7 +26,7 @@ LIMITS = Limits()
 def _nothing_is_remembered() -> None:
     for remembered in (certified_client, open_epoch_keys):
         remembered.cache_clear()
-    _held.clear()  # an earlier test's announcements may still wait for the collector
+    _verified.clear()  # an earlier test's announcements may still wait for the collector
 
 
 def misses() -> tuple[int, int]:
@@ -174,7 +174,7 @@ def test_the_clients_of_a_process_hold_one_copy_of_what_each_has_checked() -> No
     until_the_end(network, hours=8 * 24)
     network.actors.clear()
     gc.collect()
-    assert opened_hash not in _held, "nobody holds it any more"
+    assert opened_hash not in _verified, "nobody holds it any more"
 
 
 def test_a_copy_that_others_hold_lets_no_unsigned_one_through() -> None:
@@ -198,16 +198,16 @@ def test_a_clients_room_for_announcements_is_free_again_when_rounds_are_over() -
     _, request = begin(actors, network)
     client = network.actors[actors.clients[0]]
     size = len(announced(network, actors).payload)
-    assert client._held_bytes == size
+    assert client._waiting_bytes == size
     client._limits = msgspec.structs.replace(LIMITS, announcements_bytes_max=2 * size - 1)
     opened = announced(network, actors)
     second = resigned(actors, actors.trainer_identity, encode(opened.frame), round_id=bytes(16))
     refused(network, client.id, actors.trainer_identity.id, second, "rounds")
     network.restart(client.id)
     client = network.actors[client.id]
-    assert client._held_bytes == size, "counted again from the store"
+    assert client._waiting_bytes == size, "counted again from the store"
     until_the_end(network)
-    assert (client._held_bytes, client.phase(request.round_id)) == (0, "new")
+    assert (client._waiting_bytes, client.phase(request.round_id)) == (0, "new")
 
 
 def test_only_declined_rounds_and_those_without_a_receipt_take_up_a_clients_room() -> None:
@@ -218,7 +218,7 @@ def test_only_declined_rounds_and_those_without_a_receipt_take_up_a_clients_room
     client._limits = msgspec.structs.replace(LIMITS, rounds_open_max=2)
     for _ in range(3):
         begin(actors, network)
-    assert (len(client._rounds), client._waiting, client._held_bytes) == (4, set(), 0)
+    assert (len(client._rounds), client._waiting, client._waiting_bytes) == (4, set(), 0)
     begin(actors, network, epsilon=100.0)  # beyond every policy
     network.tamper = losing(Receipt)
     _, third = begin(actors, network)
@@ -270,11 +270,11 @@ def test_a_repeated_refusal_or_announcement_is_counted_once() -> None:
     actors = exact_actors(3, 2)
     network, _ = begin(actors, epsilon=100.0)  # beyond every policy
     client = network.actors[actors.clients[0]]
-    size = client._held_bytes
+    size = client._waiting_bytes
     assert size > 0
     for envelope in sent(network, Announcement):
         network.handle(client.id, Received(envelope.sender, envelope.payload))
-    assert client._held_bytes == size
+    assert client._waiting_bytes == size
 
 
 def test_rounds_that_have_ended_leave_room_at_a_compute_node() -> None:

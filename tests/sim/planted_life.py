@@ -80,8 +80,8 @@ class SilentOnReuse(Client):
 class ReleasesOnce(ComputeNode):
     """A partial sum is sent once, and not when it is asked for."""
 
-    def _words_for_trainer(self, current: Any) -> list[Effect]:
-        return [] if current.phase == RELEASED else super()._words_for_trainer(current)
+    def _messages_for_trainer(self, current: Any) -> list[Effect]:
+        return [] if current.phase == RELEASED else super()._messages_for_trainer(current)
 
 
 class ListsOnce(ComputeNode):

@@ -19,11 +19,11 @@ from dca_proto.protocol.client.actor import Client
 from dca_proto.protocol.client.round import Round as ClientRound
 from dca_proto.protocol.effects import Effect, Report, Send
 from dca_proto.protocol.facts import DataFailed, RoundCompleted
+from dca_proto.protocol.kinds import ValidatedRound
 from dca_proto.protocol.ledger import Charge
 from dca_proto.protocol.policy import Refusal
 from dca_proto.protocol.trainer.actor import Trainer
 from dca_proto.protocol.trainer.round import Round as TrainerRound
-from dca_proto.protocol.validated import ValidatedRound
 from dca_proto.protocol.wire.messages import Release
 from dca_proto.statistics.sensitivity import REPLACE_ONE_ROW
 from emulator.trials.scenario import Adversary

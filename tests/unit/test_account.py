@@ -24,9 +24,9 @@ from dca_proto.privacy.accounting import compose, epsilon_of, mu_of, mu_of_pure
 from dca_proto.privacy.composition import Gaussian, Laplace, PureDP, RandomisedResponse, UnaryEncoding
 from dca_proto.privacy.composition import epsilon_of as epsilon_of_all
 from dca_proto.privacy.rounding import at_least
+from dca_proto.protocol.kinds import validate_announcement
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.trainer.request import AskSecureSum, OpenRound
-from dca_proto.protocol.validated import validate_announcement
 from dca_proto.statistics import ADD_OR_REMOVE_ONE_CLIENT, REPLACE_ONE_CLIENT, Regression, Sensitivity, registered
 from dca_proto.statistics.contribution import client_sensitivity
 

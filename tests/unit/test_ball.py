@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from dca_proto.statistics import Gradient, Histogram, Mean, Regression, SecondMoments, Statistic, Sum
-from dca_proto.statistics.regression_sensitivity import Limits, _ball, _squares, regression_sensitivity
+from dca_proto.statistics.regression_sensitivity import Limits, _ball, regression_sensitivity
 from dca_proto.statistics.scaled import ball_limit, into_ball
 
 F = 24
@@ -294,7 +294,7 @@ def test_the_search_over_y_is_exact(
     weights: tuple[int, int, int], radius: int, target: int, constant: int, target_square: bool
 ) -> None:
     limits = Limits(constant, (10**6, 10**6), radius, target, target_square)
-    A, B, C = _squares(limits, weights)
+    A, B, C = weights[0] ** 2, weights[1] ** 2, weights[2] ** 2 * target_square
     assert _ball(limits, A, B, C) == math.ceil(_slow_square(A, B, C, radius**2, target, constant**2))
 
 

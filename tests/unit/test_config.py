@@ -18,8 +18,8 @@ from dca_proto.crypto.sealing import Identity
 from dca_proto.errors import UsageError
 from dca_proto.protocol.federation import Federation, Member, enrol, sign_federation
 from dca_proto.protocol.policy import BudgetLimit, Policy
-from dca_proto.runtime.config import read_config
-from dca_proto.runtime.device import _data, load
+from dca_proto.runtime.config import ClientFiles, read_config
+from dca_proto.runtime.device import load
 from dca_proto.runtime.inbox import CLIENT_LIMITS, InboxLimits
 from dca_proto.runtime.keyfile import write_certificate, write_identity
 from dca_proto.runtime.request import RoundSettings, open_round
@@ -431,7 +431,10 @@ def test_a_clients_file_lists_the_categories_of_its_text_columns(folder: Path) -
     listed = CLIENT_TEXT.replace("[client]", '[client]\ncategories = { smoker = ["no", "yes"] }', 1)
     (folder / "client.toml").write_text(listed)
     (folder / "readings.csv").write_text("x,smoker\n1,yes\n")
-    table = _data(read_config(folder / "client.toml"), None, folder)
+    files = read_config(folder / "client.toml").files
+    assert isinstance(files, ClientFiles)
+    assert files.data is not None
+    table = read_csv(files.data, files.categories)
     assert table.rows(("smoker=yes", "smoker", "x")).tolist() == [[1, 1, 1]]
     for wrong in ("5", '{ smoker = "no" }', "{ smoker = [1, 2] }", '{ smoker = ["no"] }', '{ y = ["a", "b"] }'):
         line = refusal(folder, listed.replace('{ smoker = ["no", "yes"] }', wrong))

@@ -26,10 +26,10 @@ from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian, Mechanism
 from dca_proto.protocol import facts
 from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.kinds import validate_announcement
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.play import play
 from dca_proto.protocol.policy import Policy
-from dca_proto.protocol.validated import validate_announcement
 from dca_proto.runtime import config
 from dca_proto.runtime.outcome import outcome
 from dca_proto.runtime.request import RoundSettings, open_round

@@ -13,12 +13,11 @@ from dca_proto.errors import UsageError
 from dca_proto.privacy import accounting
 from dca_proto.privacy.accounting import check_mu
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
-from dca_proto.protocol.kinds import LdpReport, NodeRelease, SecureSum
+from dca_proto.protocol.kinds import LdpReport, NodeRelease, SecureSum, ValidatedRound, validate_announcement
 from dca_proto.protocol.ledger import Ledger
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.policy import Policy
 from dca_proto.protocol.trainer.request import AskLdpReport, AskNodeRelease, AskSecureSum, OpenRound
-from dca_proto.protocol.validated import ValidatedRound, validate_announcement
 from dca_proto.protocol.wire.messages import Announcement, Signed
 from dca_proto.testing import NoNoise
 

@@ -196,7 +196,8 @@ def test_no_float_takes_part_in_a_decision() -> None:
         *vars(Stream).values(),
         *(additive._events.__wrapped__, additive.sample, additive._assemble),
         *(additive.GridLaplace.randomise, additive.GridLaplace.rate.fget),
-        *(categorical._weights, categorical.RandomisedResponse.randomise),
+        *(categorical.RandomisedResponse._weights.fget, categorical.RandomisedResponse._with_drawn),
+        categorical.RandomisedResponse.randomise,
         *(categorical._stray.__wrapped__, categorical.UnaryEncoding.randomise),
     ]
     codes = [one.__code__ for one in deciding if isinstance(one, FunctionType)]

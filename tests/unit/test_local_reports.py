@@ -21,12 +21,12 @@ from dca_proto.privacy.local import (
     MISSING,
     AnalyticGaussian,
     GridLaplace,
+    LocalMechanism,
     RandomisedResponse,
     UnaryEncoding,
     categorical,
     mechanism_of,
 )
-from dca_proto.privacy.mechanism import LocalMechanism
 from dca_proto.statistics import Sensitivity, resolve
 from dca_proto.statistics.contribution import client_sensitivity, contribution
 

@@ -12,11 +12,10 @@ from dca_proto.privacy import accounting
 from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 from dca_proto.privacy.rounding import at_least, at_most
-from dca_proto.protocol.kinds import LdpReport, SecureSum
+from dca_proto.protocol.kinds import LdpReport, SecureSum, validate_announcement
 from dca_proto.protocol.ledger import Charge, Cost, Ledger
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.policy import DAY_MS, BudgetLimit, Floors, Policy, Refusal
-from dca_proto.protocol.validated import validate_announcement
 from dca_proto.protocol.wire.messages import Announcement, Signed
 from dca_proto.statistics import Statistic
 

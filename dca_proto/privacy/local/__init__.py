@@ -33,7 +33,6 @@ from dca_proto.errors import UsageError
 from dca_proto.privacy.local.additive import AnalyticGaussian, GridLaplace
 from dca_proto.privacy.local.categorical import MISSING, RandomisedResponse, UnaryEncoding
 from dca_proto.privacy.local.values import LocalEstimate
-from dca_proto.privacy.mechanism import LocalMechanism
 from dca_proto.privacy.rounding import at_least
 from dca_proto.statistics import Sensitivity, Statistic
 
@@ -49,7 +48,9 @@ __all__ = [
     "registered",
     "resolve",
 ]
-_KINDS: dict[str, type[AnalyticGaussian | GridLaplace | RandomisedResponse | UnaryEncoding]] = {
+LocalMechanism = AnalyticGaussian | GridLaplace | RandomisedResponse | UnaryEncoding
+"""A local randomiser: each client's report is private by itself. Its fields are its parameters."""
+_KINDS: dict[str, type[LocalMechanism]] = {
     kind.name: kind for kind in (AnalyticGaussian, GridLaplace, RandomisedResponse, UnaryEncoding)
 }
 

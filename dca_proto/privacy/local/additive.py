@@ -26,7 +26,7 @@ from abc import abstractmethod
 from fractions import Fraction
 from functools import lru_cache
 from math import sinh
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
@@ -84,24 +84,17 @@ class Additive:
         """The contributions themselves, shape ``(n, dimension)``."""
         return contributions
 
-    def randomise(self, values: ArrayLike, key: bytes) -> NDArray[np.int64]:
-        """One report for each client.
+    def randomise(self, values: ArrayLike, key: bytes) -> NDArray[Any]:
+        """One report for each client: vectors in grid units, shape ``(n, dimension)``, as the values are.
 
-        Args:
-            values: vectors in grid units, shape ``(n, dimension)``, clipped so that the sensitivity is true of them.
-            key: 32 fresh secret bytes, for this call alone.
-
-        Returns:
-            Vectors in grid units, shape ``(n, dimension)``.
-
-        Raises:
-            UsageError: values of another kind or outside the box (it does not say which), or a wrong key.
+        The values are clipped so that the sensitivity is true of them. `key` is 32 fresh secret bytes, for this call
+        alone. Raises `UsageError` for values of another kind or outside the box (without the value), or a wrong key.
         """
         bound = self.sensitivity.bound
         held = within("values", integers("values", values, self.dimension), -bound, bound, "clip them first")
         return held + self.noise(held.size, key).reshape(held.shape)
 
-    def encode(self, report: NDArray[np.int64]) -> bytes:
+    def encode(self, report: NDArray[Any]) -> bytes:
         """8 bytes a coordinate, little-endian, modulo 2^64."""
         return ring_to_bytes(to_ring(np.ascontiguousarray(report)))
 
@@ -119,12 +112,12 @@ class Additive:
         """Exactly that of one report's noise, in squared units of the statistic, `unit` of which are a grid unit."""
         return self.noise_variance * unit**2
 
-    def summed(self, reports: NDArray[np.int64], unit: float) -> NDArray[np.float64]:
+    def summed(self, reports: NDArray[Any], unit: float) -> NDArray[np.float64]:
         """The sum of the reports, in the statistic's units, shape ``(dimension,)``."""
         total: NDArray[np.float64] = (reports.astype(np.float64) * unit).sum(axis=0)
         return total
 
-    def decode_reports(self, reports: NDArray[np.int64], unit: float) -> LocalReports:
+    def decode_reports(self, reports: NDArray[Any], unit: float) -> LocalReports:
         """The reports in the statistic's units."""
         return LocalReports(
             values=reports.astype(np.float64) * unit,
@@ -254,8 +247,7 @@ def _events(rate: Fraction) -> _Events:
 def sample(rate: Fraction, count: int, key: bytes) -> NDArray[np.int64]:
     """So many independent samples of P(x) ∝ e^(-rate |x|), from 32 secret bytes; the first ones do not depend on count.
 
-    Raises:
-        UsageError: a key of another length.
+    Raises `UsageError` for a key of another length.
     """
     chances, heads = _events(rate)
     stream = Stream(key)

@@ -21,7 +21,6 @@ category.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -34,15 +33,7 @@ from dca_proto.aggregate import LocalReports
 from dca_proto.errors import PeerError, UsageError
 from dca_proto.privacy.local.chance import Chance
 from dca_proto.privacy.local.stream import Stream
-from dca_proto.privacy.local.values import (
-    LocalEstimate,
-    counted,
-    integers,
-    require_epsilon,
-    shares,
-    variance_of_shares,
-    within,
-)
+from dca_proto.privacy.local.values import LocalEstimate, counted, integers, require_epsilon, within
 from dca_proto.privacy.mechanism import RANDOMISED_RESPONSE, UNARY_ENCODING
 from dca_proto.privacy.rounding import at_least, at_most
 
@@ -87,11 +78,7 @@ class Categorical:
     def _check(self, least: float) -> None:
         """Refuse an ε or k out of range, and an ε at which p and q, as floats, are the same, or p is 1.
 
-        Args:
-            least: the smallest ε that is promised.
-
-        Raises:
-            UsageError: of reports no estimate could be made.
+        No estimate could be made of such reports. `least` is the smallest ε that is promised. Raises `UsageError`.
         """
         require_epsilon(self.epsilon)
         if not 2 <= self.categories <= _CATEGORIES_MAX:
@@ -119,12 +106,23 @@ class Categorical:
         return np.where(contributions.max(axis=1) > 0, contributions.argmax(axis=1), MISSING)
 
     def estimate(self, reports: ArrayLike) -> LocalEstimate:
-        """The share of clients in each category, shape ``(k,)``. Raises `UsageError` where a report cannot be one."""
-        return shares(*self._counts(reports), *self._weights, _ONE)
+        """The share of clients in each category, shape ``(k,)``: the unbiased (mean - q)/(p - q).
+
+        Raises `UsageError` where a report cannot be one.
+        """
+        (counts, count), (own, stray) = self._counts(reports), self._weights
+        mean = (counts / count - stray / _ONE) / ((own - stray) / _ONE)
+        return LocalEstimate(mean, self.variance(mean, count), count)
 
     def variance(self, held: ArrayLike, reports: int) -> NDArray[np.float64]:
-        """Exact variance of an estimated share where a share `held` of the reporting clients is in the category."""
-        return variance_of_shares(held, reports, *self._weights, _ONE)
+        """(f p(1-p) + (1-f) q(1-q)) / (n (p-q)²), of an estimated share where a share f of the n clients is `held`.
+
+        This is exact. As it is linear in f, the unbiased estimate of f put in for it gives an unbiased estimate.
+        """
+        f, (own, stray) = np.asarray(held, dtype=np.float64), self._weights
+        p_var, q_var = (number / _ONE * ((_ONE - number) / _ONE) for number in (own, stray))
+        variance: NDArray[np.float64] = (f * p_var + (1 - f) * q_var) / (reports * ((own - stray) / _ONE) ** 2)
+        return variance
 
     def variance_in_sum(self, unit: float) -> float:
         """The largest of one report's noise in the estimated count of a category, whatever its client holds."""
@@ -180,24 +178,19 @@ class RandomisedResponse(Categorical, msgspec.Struct, frozen=True, forbid_unknow
 
     @property
     def _weights(self) -> tuple[int, int]:
-        return _weights(self.epsilon, self.categories)
+        stray = _stray(self.epsilon, self.categories)
+        return _ONE - (self.categories - 1) * stray, stray
 
     @property
     def stray_of_missing(self) -> float:
         """1/k."""
         return 1 / self.categories
 
-    def randomise(self, values: ArrayLike, key: bytes) -> NDArray[np.int64]:
-        """One report for each client.
+    def randomise(self, values: ArrayLike, key: bytes) -> NDArray[Any]:
+        """One report for each client: categories, shape ``(n,)``.
 
-        Args:
-            values: categories 0 to k - 1 or `MISSING`, shape ``(n,)``. key: 32 fresh secret bytes, for this call alone.
-
-        Returns:
-            Categories, shape ``(n,)``.
-
-        Raises:
-            UsageError: values of another kind or out of range (it does not say which), or a wrong key.
+        The values are categories 0 to k - 1 or `MISSING`, shape ``(n,)``; `key` is 32 fresh secret bytes, for this call
+        alone. Raises `UsageError` for values of another kind or out of range (without the value), or a wrong key.
         """
         stream, (own, stray) = Stream(key), self._weights
         held = self._with_drawn(self._checked(values), stream)
@@ -209,10 +202,13 @@ class RandomisedResponse(Categorical, msgspec.Struct, frozen=True, forbid_unknow
         return reports
 
     def _with_drawn(self, held: NDArray[np.int64], stream: Stream) -> NDArray[np.int64]:
-        """The categories, with one drawn evenly for each `MISSING`, by words of the stream that nothing else uses."""
-        filled = held.copy()
+        """The categories, with one drawn evenly for each `MISSING`, by words of the stream that nothing else uses.
+
+        Words of 64 bits beyond the last whole multiple of k are skipped, so that each category is as probable.
+        """
+        filled, fitting = held.copy(), _ONE - _ONE % self.categories
         for row in np.flatnonzero(held == MISSING).tolist():
-            filled[row] = _evenly(stream.further(row, 0), self.categories)
+            filled[row] = next(word for word in stream.further(row, 0) if word < fitting) % self.categories
         return filled
 
     def encode(self, report: NDArray[Any]) -> bytes:
@@ -262,7 +258,7 @@ class UnaryEncoding(Categorical, msgspec.Struct, frozen=True, forbid_unknown_fie
         """q."""
         return self._weights[1] / _ONE
 
-    def randomise(self, values: ArrayLike, key: bytes) -> NDArray[np.bool_]:
+    def randomise(self, values: ArrayLike, key: bytes) -> NDArray[Any]:
         """One report for each client: bits, shape ``(n, k)``. Arguments and errors as of `RandomisedResponse`."""
         held, stray = self._checked(values), np.uint64(self._weights[1])
         reports = np.empty((len(held), self.categories), dtype=np.bool_)
@@ -273,7 +269,7 @@ class UnaryEncoding(Categorical, msgspec.Struct, frozen=True, forbid_unknown_fie
             reports[part][own] = words[own] < np.uint64(_HALF)
         return reports
 
-    def encode(self, report: NDArray[np.bool_]) -> bytes:
+    def encode(self, report: NDArray[Any]) -> bytes:
         """Category j's bit is bit j mod 8 of byte ⌊j/8⌋, from the lowest on; what is left of the last byte is 0."""
         return np.packbits(report, bitorder="little").tobytes()
 
@@ -292,22 +288,10 @@ class UnaryEncoding(Categorical, msgspec.Struct, frozen=True, forbid_unknown_fie
         return table.sum(axis=0), counted(table)
 
 
-def _weights(epsilon: float, categories: int) -> tuple[int, int]:
-    """p and q of randomised response in units of 2^-64."""
-    stray = _stray(epsilon, categories)
-    return _ONE - (categories - 1) * stray, stray
-
-
 @lru_cache(maxsize=64)
 def _stray(epsilon: float, categories: int) -> int:
     """⌈2^64/(e^ε + k - 1)⌉. (What it is the ceiling of is irrational.)"""
     return Chance(Fraction(epsilon), categories - 1).first_bits(64) + 1
-
-
-def _evenly(words: Iterator[int], categories: int) -> int:
-    """A category, each as probable as the others: words of 64 bits beyond the last whole multiple of k are skipped."""
-    fitting = _ONE - _ONE % categories
-    return next(word for word in words if word < fitting) % categories
 
 
 def _require_length(data: bytes, expected: int) -> None:

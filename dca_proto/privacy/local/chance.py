@@ -11,11 +11,13 @@ bits decide. No binary floating-point number takes part.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from decimal import MAX_EMAX, MIN_EMIN, ROUND_HALF_EVEN, Context, Decimal, InvalidOperation, localcontext
+from decimal import Decimal, localcontext
 from fractions import Fraction
 from itertools import count as naturals
 
 import msgspec
+
+from dca_proto.privacy.noise import decimal_context
 
 HEAD_BITS = 32
 _WORD_BITS = 64
@@ -40,7 +42,7 @@ class Chance(msgspec.Struct, frozen=True):
         as soon as both ends of the interval are.)
         """
         for digits in naturals(start=count // 3 + 30, step=20):
-            with localcontext(_context(digits)):
+            with localcontext(decimal_context(digits)):
                 s = Decimal(self.exponent.numerator) / self.exponent.denominator
                 scaled = (1 / (s.exp() + self.rest)) * (1 << count)
                 error = scaled * (s + _ERROR).scaleb(1 - digits)
@@ -61,8 +63,3 @@ class Chance(msgspec.Struct, frozen=True):
         while self.decides(further):
             length += 1
         return length
-
-
-def _context(digits: int) -> Context:
-    """Arithmetic of our own, whatever the caller's thread has set."""
-    return Context(prec=digits, rounding=ROUND_HALF_EVEN, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[InvalidOperation])

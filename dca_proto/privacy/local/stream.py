@@ -22,13 +22,9 @@ _CHUNK_BYTES = 2**18  # stays in the cache
 
 
 class Stream:
-    """Uniform words of one key, for one call of one mechanism.
+    """Uniform words of one key of 32 fresh secret bytes, for one call of one mechanism.
 
-    Args:
-        key: 32 fresh secret bytes.
-
-    Raises:
-        UsageError: a key of another length or type.
+    Raises `UsageError` for a key of another length or type.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -36,9 +32,6 @@ class Stream:
             found = f"{type(key).__name__} of length {len(key)}" if hasattr(key, "__len__") else type(key).__name__
             raise UsageError(f"the key of a local report is a {found}, expected {KEY_BYTES} secret bytes")
         self._key = key
-
-    def __repr__(self) -> str:
-        return "Stream(...)"
 
     def rows(self, rows: int, words: int, dtype: DTypeLike) -> Iterator[tuple[slice, NDArray[np.unsignedinteger]]]:
         """The words of so many rows, chunk by chunk: which rows, and their words, shape ``(some rows, words)``."""

@@ -1,4 +1,4 @@
-"""Checks of what goes into a local mechanism and comes out of it, and estimates from many reports.
+"""Checks of what goes into a local mechanism and comes out of it.
 
 No error holds a value: it is somebody's. Estimates are of floating point: reports are private already.
 """
@@ -30,11 +30,7 @@ def integers(what: str, values: ArrayLike, columns: int | None = None) -> NDArra
 
 
 def within(what: str, table: NDArray[np.int64], low: int, high: int, advice: str) -> NDArray[np.int64]:
-    """The same table. Raises `UsageError` where anything is outside low..high, without saying what.
-
-    Args:
-        advice: what to do about it.
-    """
+    """The same table. Raises `UsageError` with `advice` where anything is outside low..high, without saying what."""
     if table.size and (table.min() < low or table.max() > high):
         raise UsageError(f"{what} are outside {low} to {high}: {advice}")
     return table
@@ -68,21 +64,3 @@ class LocalEstimate:
     mean: NDArray[np.float64]
     variance: NDArray[np.float64]
     reports: int
-
-
-def shares(counts: NDArray[np.int64], reports: int, own: int, stray: int, one: int) -> LocalEstimate:
-    """Of counts of reports that name each category, named with probability p = own/one by those who hold it and
-    q = stray/one by others: (mean - q)/(p - q), the unbiased one (`variance_of_shares` says how far off)."""
-    mean = (counts / reports - stray / one) / ((own - stray) / one)
-    return LocalEstimate(mean, variance_of_shares(mean, reports, own, stray, one), reports)
-
-
-def variance_of_shares(held: ArrayLike, reports: int, own: int, stray: int, one: int) -> NDArray[np.float64]:
-    """(f p(1-p) + (1-f) q(1-q)) / (n (p-q)²), exact where a share f of the n reporting clients holds the category.
-
-    As this is linear in f, the unbiased estimate of f put in for it gives an unbiased estimate.
-    """
-    f = np.asarray(held, dtype=np.float64)
-    p_var, q_var = (number / one * ((one - number) / one) for number in (own, stray))
-    variance: NDArray[np.float64] = (f * p_var + (1 - f) * q_var) / (reports * ((own - stray) / one) ** 2)
-    return variance

@@ -32,13 +32,13 @@ from dca_proto.protocol.effects import Address, CancelTimer, Channel, Effect, Fo
 from dca_proto.protocol.events import Timer
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.keyring import SeenEpochs
+from dca_proto.protocol.kinds import ValidatedRound
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.ledger import Charge, Ledger
 from dca_proto.protocol.params import Limits, Timing
 from dca_proto.protocol.policy import Policy, Refusal
 from dca_proto.protocol.records import Records, loaded, signed
 from dca_proto.protocol.sessions import OwnSession
-from dca_proto.protocol.validated import ValidatedRound
 from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import encode, verify_signed
 from dca_proto.protocol.wire.fields import TEXT_CHARS_MAX
@@ -108,7 +108,7 @@ class Client(Actor):
         self._rounds: dict[bytes, Round] = {}
         self._unsent: dict[bytes, int] = {}  # charge numbers of contributions without a receipt, by round
         self._waiting: set[bytes] = set()  # rounds that it declined, or that have no receipt
-        self._held_bytes = 0  # total size of their announcements
+        self._waiting_bytes = 0  # total size of their announcements
         self._foreign: list[bytes] = []  # rounds of a federation file that was replaced
         self._outdated: Refusal | None = None  # set once a Compute node has shown that the ledger lost charges
         announcements = {key: value for table, key, value in records if table == ANNOUNCEMENTS}
@@ -194,7 +194,7 @@ class Client(Actor):
 
     def _check_room(self, opened: OpenedAnnouncement) -> None:
         """Limit declined rounds and those without a receipt, in number and in bytes; the budget limits all others."""
-        limits, count, size = self._limits, len(self._waiting), self._held_bytes
+        limits, count, size = self._limits, len(self._waiting), self._waiting_bytes
         if count >= limits.rounds_open_max or size + len(opened.payload) > limits.announcements_bytes_max:
             found = f"{count} rounds, {size} bytes of announcements"
             raise PeerError("rounds", found=found, expected="fewer at the same time")
@@ -203,7 +203,7 @@ class Client(Actor):
         self._rounds[current.id] = current
         if current.answers():
             self._waiting.add(current.id)
-            self._held_bytes += len(current.opened.payload)
+            self._waiting_bytes += len(current.opened.payload)
         if current.stored.outbound is not None and current.id in self.ledger:
             self._unsent[current.id] = self.ledger[current.id].number
 
@@ -293,7 +293,7 @@ class Client(Actor):
         current = self._rounds.get(body.round_id)
         if current is None or body.client != self.id:
             raise PeerError("phase", found="a reused charge of an unknown round", expected="a round of this client")
-        self._check_word(frame, sender, current.opened.computes, body.announcement_hash, current.opened.hash)
+        self._check_node_message(frame, sender, current.opened.computes, body.announcement_hash, current.opened.hash)
         current.step("charge reused")
         number = self.ledger[current.id].number
         check_reused(body, number, self.ledger.next_number)
@@ -309,7 +309,7 @@ class Client(Actor):
         if current is None or current.stored.decline:
             return []  # aborts are broadcast: most concern rounds that this client did not pay for
         author, opened = body.compute, current.opened  # a node passes on its peers' aborts
-        self._check_word(frame, author, opened.computes, body.announcement_hash, opened.hash)
+        self._check_node_message(frame, author, opened.computes, body.announcement_hash, opened.hash)
         if author in current.stored.aborted_by:
             current.step("repeated abort")
             return []
@@ -345,7 +345,7 @@ class Client(Actor):
         self._unsent.pop(current.id, None)
         if current.id in self._waiting:
             self._waiting.discard(current.id)
-            self._held_bytes -= len(current.opened.payload)
+            self._waiting_bytes -= len(current.opened.payload)
 
     def _resend(self, current: Round, now_ms: int) -> list[Effect]:
         """Until the round's end, resend what has no receipt; then ask the nodes for aborts."""

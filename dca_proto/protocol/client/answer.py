@@ -1,8 +1,8 @@
 """What a client answers to an announcement: consent or not, and the message for it (DESIGN §4.3, §4.4, §5).
 
-Consent is the policy, the certificate, the open rounds and the budget against an announcement. It looks at no row. What
-depends on the announcement and the policy alone is worked out once in a process: each of many clients with one policy
-says the same. What is sent is the statistic with noise, for the holder or for the trainer.
+Consent compares an announcement with the policy, the certificate, the open rounds and the budget. It looks at no row.
+What depends on the announcement and the policy alone is worked out once in a process: each of many clients with one
+policy says the same. What is sent is the statistic with noise, for the holder or for the trainer.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from dca_proto.protocol.announcement import OpenedAnnouncement
 from dca_proto.protocol.charges import NUMBER_MAX, WINDOW
 from dca_proto.protocol.contribution import Outbound, make_contribution
 from dca_proto.protocol.federation import Federation
+from dca_proto.protocol.kinds import ValidatedRound
 from dca_proto.protocol.ledger import Ledger
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.policy import Policy, Refusal
 from dca_proto.protocol.release import make_release, randomiser_of
 from dca_proto.protocol.sessions import OwnSession
-from dca_proto.protocol.validated import ValidatedRound
 from dca_proto.protocol.wire.messages import Announcement, Body, Certificate, Signed
 from dca_proto.statistics.contribution import contribution, counted_rows
 
@@ -34,12 +34,7 @@ Rows = Callable[[tuple[str, ...]], NDArray[np.float64]]
 
 
 class Composer(msgspec.Struct, frozen=True, eq=False):
-    """Makes one client's messages of statistic and noise.
-
-    Attributes:
-        rows: reads its data. session: the keys that it shares with Compute nodes.
-        mechanism: of its noise. sign: with its identity. random: the operating system's generator.
-    """
+    """Makes one client's messages of statistic and noise. It signs with the client's identity."""
 
     rows: Rows
     session: OwnSession
@@ -52,8 +47,7 @@ class Composer(msgspec.Struct, frozen=True, eq=False):
     def compose(self, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int) -> tuple[Outbound, list[str]]:
         """The message for the round's holder, and the type of the first error of the data, if there was one.
 
-        Args:
-            charge: the number in the ledger of the charge that pays.
+        `charge` is the number in the ledger of the charge that pays.
         """
         value, rows, trouble = self._value(validated, opened.body)
         if not validated.terms.is_summed:
@@ -109,9 +103,7 @@ class Composer(msgspec.Struct, frozen=True, eq=False):
 class Consent(msgspec.Struct, frozen=True, eq=False):
     """Decides whether one client takes part in a round.
 
-    Attributes:
-        policy: the client's limits. mechanism: the one that it offers for sums. columns: names of its data's columns.
-        certificate: the client's.
+    `mechanism` is the one that it offers for sums, `columns` are the names of its data's columns.
     """
 
     policy: Policy
@@ -123,8 +115,7 @@ class Consent(msgspec.Struct, frozen=True, eq=False):
     def to_terms(self, opened: OpenedAnnouncement, federation: Federation) -> ValidatedRound | Refusal:
         """The round's numbers, or why every client with this policy and these columns refuses it.
 
-        Args:
-            federation: by which it was opened; its Compute nodes are to be trusted.
+        The announcement was opened by `federation`, whose Compute nodes are to be trusted.
         """
         if federation.is_revoked(actor_id(self.certificate.client_key)):
             return Refusal("revoked", f"{federation.title} revokes this client", "a client that is enrolled")
@@ -151,8 +142,7 @@ class Consent(msgspec.Struct, frozen=True, eq=False):
     ) -> Refusal | None:
         """Why this client's certificate, open rounds or ledger forbid the round; None if they allow it.
 
-        Args:
-            unsent: charge numbers of what has no receipt yet.
+        `unsent` are the charge numbers of what has no receipt yet.
         """
         if self.certificate.expires_ms <= body.commit_by_ms:
             found = f"a certificate that ends at {self.certificate.expires_ms}"

@@ -53,14 +53,7 @@ class StoredRound(Stored, frozen=True):
 
 
 class Round(ActorRound[StoredRound]):
-    """One round in memory.
-
-    Args:
-        stored: as stored. opened: its announcement, whose signatures hold. client: whose it is.
-
-    Attributes:
-        holder: to whom the contribution goes.
-    """
+    """One round in memory, of a client's; its contribution goes to `holder`."""
 
     __slots__ = ("asked", "body", "holder", "opened")
     table, records = TABLE, ROUNDS
@@ -108,11 +101,7 @@ class DeclinedRound(msgspec.Struct, frozen=True):
 
 
 class Declines:
-    """A client's record for its owner of the newest rounds that it declined, restored from its store (DESIGN §4.3).
-
-    Args:
-        records: (table, key, value) of the store.
-    """
+    """A client's record for its owner of the newest rounds that it declined, restored from its store (DESIGN §4.3)."""
 
     def __init__(self, records: Iterable[tuple[str, bytes, bytes]] = ()) -> None:
         stored = loaded(records, DECLINES, DeclinedRound)

@@ -76,7 +76,7 @@ class ComputeNode(Committing):
     }
     timers: ClassVar = {
         FREEZE: "_freeze",
-        PROGRESS: "_tell_progress",
+        PROGRESS: "_send_progress",
         RESEND: "_resend",
         COMMIT: "_give_up",
         FORGET: "_forget",
@@ -135,15 +135,15 @@ class ComputeNode(Committing):
         if not current.is_open:
             again: list[Effect] = []
             if now_ms < current.stored.commit_by_ms + self._timing.abort_grace_ms:
-                aborted = Send(Address(Channel.ABORT), current.id, current.stored.word)
-                again = [aborted] if current.takes("abort wanted") else self._words_for_trainer(current)
+                aborted = Send(Address(Channel.ABORT), current.id, current.stored.final_message)
+                again = [aborted] if current.takes("abort wanted") else self._messages_for_trainer(current)
             return [*again, self._close_timer(current, now_ms)]
         body = current.opened.body
         if now_ms >= body.commit_by_ms:
             return self._give_up(current, now_ms)
         if current.takes(FREEZE):
             late = self._freeze(current, now_ms) if now_ms >= body.close_by_ms else []
-            return [*self._timers(current), *self._words_for_trainer(current), *late]
+            return [*self._timers(current), *self._messages_for_trainer(current), *late]
         return [*self._timers(current), *self._resend(current, now_ms), *self._answer_when_complete(current, now_ms)]
 
     # --- sessions (§2.3) ------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ class ComputeNode(Committing):
     def _take_part(
         self, sender: bytes, frame: m.Signed, message: m.Signed | m.InvitedRound, now_ms: int
     ) -> list[Effect]:
-        """Begin the round that a message announces; answer for a known round as `_words_for_trainer`."""
+        """Begin the round that a message announces; answer for a known round as `_messages_for_trainer`."""
         opened = open_announcement(frame, self._federation, self._limits)
         body = opened.body
         if sender != body.trainer:
@@ -180,7 +180,7 @@ class ComputeNode(Committing):
         if known is not None:
             if known.hash != opened.hash:
                 raise PeerError("known-round", found="another announcement", expected="the one that is known")
-            return self._words_for_trainer(known) if self._pace.is_due(known.id, now_ms) else []
+            return self._messages_for_trainer(known) if self._pace.is_due(known.id, now_ms) else []
         terms = self._check_held(opened)
         if len(self._open) >= self._limits.rounds_open_max:
             raise PeerError("rounds", found=f"{len(self._open)} open rounds", expected="fewer at the same time")
@@ -197,7 +197,7 @@ class ComputeNode(Committing):
         if refusal is not None:
             return [*seen, *self._abort(current, refusal.reason, f"{refusal.found}; needs {refusal.expected}")]
         kept = current.advance("announcement")
-        begun = [*seen, stored, kept, *self._timers(current), *self._words_for_trainer(current)]
+        begun = [*seen, stored, kept, *self._timers(current), *self._messages_for_trainer(current)]
         if now_ms >= body.close_by_ms:
             return [*begun, *self._freeze(current, now_ms)]
         return [*begun, *self._open_early(current, now_ms)]
@@ -324,13 +324,13 @@ class ComputeNode(Committing):
         current.step("query")
         if not self._pace.is_due(current.id + sender, now_ms):
             return []
-        return self._words_for_trainer(current) if is_trainer else list(self._words_for_peer(current, sender))
+        return self._messages_for_trainer(current) if is_trainer else list(self._messages_for_peer(current, sender))
 
-    def _words_for_trainer(self, current: Round) -> list[Effect]:
+    def _messages_for_trainer(self, current: Round) -> list[Effect]:
         """The final message of a round, or the number of its contributions so far."""
         to = Address(Channel.TRAINER, current.stored.trainer)
         if not current.is_open:
-            return [Send(to, current.id, current.stored.word)] if current.stored.word else []
+            return [Send(to, current.id, current.stored.final_message)] if current.stored.final_message else []
         current.reported = count = len((current.stored.entries and current.listed) or current.kept)
         return [self._signed_to(to, current.id, m.Progress(current.id, current.hash, count))]
 
@@ -359,8 +359,8 @@ class ComputeNode(Committing):
         if not current.takes("abort wanted") or not self._pace.is_due(current.id + client, now_ms):
             return []
         to = Address(Channel.CLIENT, client)
-        words = (current.stored.word, *dict(current.stored.peer_aborts).values())
-        return [Send(to, current.id, word) for word in words]
+        messages = (current.stored.final_message, *dict(current.stored.peer_aborts).values())
+        return [Send(to, current.id, message) for message in messages]
 
     def _trainer_round(self, sender: bytes, frame: m.Signed, body: m.Close | m.Query) -> Round:
         """The round of its trainer's message, about the announcement that is known. Raises `PeerError`."""
@@ -375,8 +375,8 @@ class ComputeNode(Committing):
     def _on_timer(self, timer: Timer, now_ms: int) -> list[Effect]:
         return self._turn_epoch(now_ms) if timer.purpose == EPOCH else super()._on_timer(timer, now_ms)
 
-    def _tell_progress(self, current: Round, now_ms: int) -> list[Effect]:
-        return self._words_for_trainer(current) if current.reported != len(current.kept) else []
+    def _send_progress(self, current: Round, now_ms: int) -> list[Effect]:
+        return self._messages_for_trainer(current) if current.reported != len(current.kept) else []
 
     def _forget(self, current: Round, now_ms: int) -> list[Effect]:
         """At its end, drop a round from memory except its final message; after the retention, forget it.
@@ -385,8 +385,8 @@ class ComputeNode(Committing):
         """
         if now_ms < self._forget_ms(current):
             current.unload()
-            released = current.takes("delete sum") and current.stored.word
-            gone = [current.store(word=b"", entries=b"", answer=None)] if released else []
+            released = current.takes("delete sum") and current.stored.final_message
+            gone = [current.store(final_message=b"", entries=b"", answer=None)] if released else []
             return [*gone, self._close_timer(current, now_ms)]
         current.step(FORGET)
         del self._rounds[current.id]
@@ -398,7 +398,7 @@ class ComputeNode(Committing):
 
     def _close_timer(self, current: Round, now_ms: int) -> SetTimer:
         """Set when a released sum is deleted, an hour after the end, and then when the round is forgotten."""
-        holds_sum = current.takes("delete sum") and current.stored.word
+        holds_sum = current.takes("delete sum") and current.stored.final_message
         at_ms = current.stored.commit_by_ms + self._timing.abort_grace_ms if holds_sum else self._forget_ms(current)
         return SetTimer(Timer(FORGET, current.id), max(now_ms, at_ms))
 

@@ -80,10 +80,8 @@ class AgreedSet(msgspec.Struct, frozen=True):
 class Agreement:
     """A Compute node's arithmetic of one round, from all lists to the release.
 
-    The keys whose tags hold are found once: a client's new session in between changes nothing.
-
-    Args:
-        own: id of the node. now_ms: for sessions and certificates, which may have ended.
+    The keys whose tags hold are found once, by the sessions and certificates at `now_ms`: a client's new session in
+    between changes nothing.
     """
 
     def __init__(self, round_: Round, own: bytes, sessions: Sessions, now_ms: int) -> None:
@@ -92,18 +90,15 @@ class Agreement:
         self._union = Union.of(round_, sessions)
         self._epoch, self._dimension = round_.own_key(own).epoch, round_.validated.dimension
         self._keys, self._valid = sessions.pair_keys(self._epoch, self._union.slots, now_ms)
-        self._failed, self._held_sum = self._check_tags(sessions, now_ms)
-
-    def _check_tags(self, sessions: Sessions, now_ms: int) -> tuple[Places, RingVector]:
-        """The places whose tag fails under both sessions of the client, and the sum of all other masks."""
+        # The places whose tag fails under both sessions of the client, and the sum of all other masks.
         wrong, total = self._sum_at(np.arange(self._union.count))
         for place in wrong.tolist():
             key = sessions.previous_key(self._epoch, int(self._union.slots[place]), now_ms)
             self._valid[place] = key is not None
             if key is not None:
                 self._keys[place] = np.frombuffer(key, dtype=np.uint8)
-        wrong, rest = self._sum_at(wrong)
-        return wrong, total + rest
+        self._failed, rest = self._sum_at(wrong)
+        self._masks = total + rest
 
     def _sum_at(self, places: Places) -> tuple[Places, RingVector]:
         """Those of some places whose tag fails, or that have no key, and the sum of the masks at the others."""
@@ -147,15 +142,11 @@ class Agreement:
         start = sum(round_.lists[compute].count for compute in computes[:place])
         end = start + round_.lists[self._own].count
         inside = chosen.places[(chosen.places >= start) & (chosen.places < end)]
-        held = [self._union.client(at) for at in inside.tolist()]
-        total = sum_words((round_.kept[client].y for client in held), self._dimension)
-        return b"".join(held), total + self._masks_over(chosen)
-
-    def _masks_over(self, chosen: AgreedSet) -> RingVector:
-        """The sum of the masks over S: that of all entries whose tag holds, less those that somebody objects to."""
+        own = [self._union.client(at) for at in inside.tolist()]
         gone = np.intersect1d(chosen.places, self._failed)
         if gone.size:
             raise PeerError("session", found=f"{gone.size} sessions that are gone", expected="those of the answer")
-        removed = agreed(self._union.count, [self._failed])
+        removed = agreed(self._union.count, [self._failed])  # to which somebody objects, although the tag holds
         removed[chosen.places] = False
-        return self._held_sum - self._sum_at(np.flatnonzero(removed))[1]
+        masks = self._masks - self._sum_at(np.flatnonzero(removed))[1]
+        return b"".join(own), sum_words((round_.kept[client].y for client in own), self._dimension) + masks

@@ -147,10 +147,10 @@ class Committing(Actor):
 
     def _reused(self, current: Round, client: bytes, charge: int) -> Effect:
         """Tell a client that its charge number was used before."""
-        slot = self._sessions.slots.get(client, -1)
-        highest = self._charges.highest(slot) if slot >= 0 else 0
+        slot = self._sessions.slots.get(client)
+        highest = 0 if slot is None else self._charges.highest(slot)
         body = m.ChargeReused(current.id, current.hash, client, charge, highest)
-        return Send(Address(Channel.CLIENT, client), current.id, encode(self._sign(body)))
+        return self._signed_to(Address(Channel.CLIENT, client), current.id, body)
 
     def _on_answer(self, sender: bytes, frame: m.Signed, body: m.Answer, now_ms: int) -> list[Effect]:
         current = self._peer_round(sender, frame, body.round_id, body.announcement_hash)
@@ -201,10 +201,10 @@ class Committing(Actor):
         partial = m.PartialSum(
             current.id, current.hash, chosen.hash, chosen.count, hashes, clients, ring_to_bytes(vector)
         )
-        word = seal_answer(self._sign(partial), current.opened, self._random)
+        message = seal_answer(self._sign(partial), current.opened, self._random)
         return [
-            *self._finish(current, "all answers", word),
-            Send(Address(Channel.TRAINER, current.stored.trainer), current.id, word),
+            *self._finish(current, "all answers", message),
+            Send(Address(Channel.TRAINER, current.stored.trainer), current.id, message),
             Report(facts.Released(current.id, chosen.count, chosen.hash)),
         ]
 
@@ -224,20 +224,20 @@ class Committing(Actor):
             current.stored.fewest,
             tuple(evidence),
         )
-        word = encode(self._sign(body))
+        message = encode(self._sign(body))
         return [
-            *self._finish(current, "abort", word),
-            Send(Address(Channel.ABORT), current.id, word),
+            *self._finish(current, "abort", message),
+            Send(Address(Channel.ABORT), current.id, message),
             Report(facts.NodeAborted(current.id, self.id, reason, detail)),
         ]
 
-    def _finish(self, current: Round, event: str, word: bytes) -> list[Effect]:
+    def _finish(self, current: Round, event: str, message: bytes) -> list[Effect]:
         """Store the final message and forget the contributions, in one transaction."""
         forgotten = [Forget(CONTRIBUTIONS, current.id + client) for client in current.kept]
         if current.takes("all answers"):
             forgotten += [Forget(LISTS, current.id + peer) for peer in current.peers(self.id)]
         timers = [CancelTimer(Timer(purpose, current.id)) for purpose in (FREEZE, COMMIT, RESEND, PROGRESS)]
-        stored = current.advance(event, word=word)
+        stored = current.advance(event, final_message=message)
         current.forget_work()
         self._open.discard(current.id)
         asked_ms = self._timing.abort_grace_ms if current.takes("delete sum") else 0  # the trainer may have lost it
@@ -279,14 +279,14 @@ class Committing(Actor):
             again.append(self._to_peer(current, peer, query))
         return [*again, current.resend_timer(self._timing, self._random(1), now_ms)]
 
-    def _words_for_peer(self, current: Round, peer: bytes) -> Iterable[Effect]:
+    def _messages_for_peer(self, current: Round, peer: bytes) -> Iterable[Effect]:
         """This node's messages of the round, once more."""
         if current.takes("abort wanted"):
-            return [self._to_peer(current, peer, current.stored.word)]
-        words = [self._list_to(current, peer)] if current.takes("peer answer") else []
+            return [self._to_peer(current, peer, current.stored.final_message)]
+        messages = [self._list_to(current, peer)] if current.takes("peer answer") else []
         if current.stored.answer is not None:
-            words.append(self._to_peer(current, peer, encode(current.stored.answer)))
-        return words
+            messages.append(self._to_peer(current, peer, encode(current.stored.answer)))
+        return messages
 
     # --- bookkeeping ----------------------------------------------------------------------------------------------
 
@@ -299,14 +299,12 @@ class Committing(Actor):
     def _peer_round(self, sender: bytes, frame: m.Signed, round_id: bytes, announcement_hash: bytes) -> Round:
         """The round of a peer's message, whose signature and announcement hold. Raises `PeerError`."""
         current = self._open_round(round_id)
-        self._check_word(frame, sender, current.peers(self.id), announcement_hash, current.hash)
+        self._check_node_message(frame, sender, current.peers(self.id), announcement_hash, current.hash)
         return current
 
     def _want_hello(self, client: bytes, now_ms: int) -> list[Effect]:
         """Ask a client for its session, at most once in a while, and never one that is revoked."""
-        if self._federation.is_revoked(client):
-            return []
-        if not self._pace.is_due(client, now_ms):
+        if self._federation.is_revoked(client) or not self._pace.is_due(client, now_ms):
             return []
         return [self._signed_to(Address(Channel.CLIENT, client), b"", m.HelloWanted(client))]
 

@@ -3,8 +3,9 @@
     new ── announcement ──> collecting ── freeze ──> frozen ── M lists ──> answered ── M answers ──> released
                                 └──────────── abort: too few, equivocation, a silent peer ────┴──> aborted
 
-Both ends are final. What is kept of an ended round (its last word, and enough to know it again) can be read without its
-announcement, its federation file or its statistic: nothing that a later start lacks may ever open a round again.
+Both ends are final. What is kept of an ended round (its final message, and enough to know it again) can be read without
+its announcement, its federation file or its statistic: nothing that a later start lacks
+may ever open a round again.
 """
 
 from __future__ import annotations
@@ -26,11 +27,10 @@ from dca_proto.protocol.actor import NEW, RESEND, ActorRound, Stored, Table, sta
 from dca_proto.protocol.announcement import OpenedAnnouncement, open_announcement
 from dca_proto.protocol.contribution import Kept, restored_kept
 from dca_proto.protocol.federation import Federation
-from dca_proto.protocol.kinds import SecureSum
+from dca_proto.protocol.kinds import SecureSum, ValidatedRound
 from dca_proto.protocol.lists import clients_of, list_hash
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.records import Records, decoded, framed, loaded, unreadable
-from dca_proto.protocol.validated import ValidatedRound
 from dca_proto.protocol.wire.codec import body_of, decode_frame
 from dca_proto.protocol.wire.messages import Answer, Contribution, EpochKey, Frame, InvitedRound, Signed
 
@@ -69,7 +69,7 @@ class StoredRound(Stored, frozen=True):
         round_id, announcement_hash, trainer, computes: what a message must fit to be about this round.
         fewest: n_min. commit_by_ms: the announced end.
         entries: its own list, once frozen. header, answer: what was signed of it and of all lists.
-        word: the final, encoded message: a partial sum or an abort.
+        final_message: encoded, a partial sum or an abort; under the name "word" in the store.
         peer_aborts: other nodes' encoded aborts, one each, for clients that ask.
     """
 
@@ -82,7 +82,7 @@ class StoredRound(Stored, frozen=True):
     entries: bytes = b""
     header: Signed | None = None
     answer: Signed | None = None
-    word: bytes = b""
+    final_message: bytes = msgspec.field(default=b"", name="word")
     peer_aborts: tuple[tuple[bytes, bytes], ...] = ()
 
 
@@ -102,10 +102,8 @@ class StoredList(msgspec.Struct, frozen=True):
 class Round(ActorRound[StoredRound]):
     """One round in memory.
 
-    Args:
-        stored: as stored. opened: its announcement; None where it cannot be read any more.
-        validated: what it asks; None where it cannot be asked here.
-        invited: the clients that alone may contribute; None admits everybody.
+    `opened` is None where the announcement cannot be read any more, `validated` where it cannot be asked here. If there
+    are `invited` clients, they alone may contribute.
     """
 
     table, records = TABLE, ROUNDS
@@ -207,7 +205,7 @@ class Round(ActorRound[StoredRound]):
         hashed = list_hash(self.hash, own, self.stored.entries)
         return StoredList(self.stored.header, hashed, self.stored.entries, tags)
 
-    def restore_words(self, own: bytes) -> None:
+    def restore_messages(self, own: bytes) -> None:
         """Restore what follows from the stored messages of an open round."""
         if self.takes("peer answer"):
             self.sorted_entries()
@@ -243,13 +241,10 @@ def announced(frame: Frame) -> tuple[Signed, tuple[bytes, ...]]:
 def restored_rounds(
     records: Records, own: bytes, load: Callable[[StoredRound, bytes | None], Round]
 ) -> dict[bytes, Round]:
-    """All rounds of a store, by id, with what follows from the stored words of the open ones.
+    """All rounds of a store, by id, with what follows from the stored messages of the open ones.
 
-    Args:
-        own: id of the node. load: finds the announcement of a round, given its record.
-
-    Raises:
-        UsageError: a record is damaged, or belongs to no round.
+    `own` is the node's id; `load` finds the announcement of a round, given its record. Raises `UsageError` where a
+    record is damaged, or belongs to no round.
     """
     announcements = {key: value for table, key, value in records if table == ANNOUNCEMENTS}
     for payload in announcements.values():
@@ -266,7 +261,7 @@ def restored_rounds(
             else:
                 current.lists[key[ID_BYTES:]] = decoded(table, value, StoredList)
     for current in rounds.values():
-        current.restore_words(own)
+        current.restore_messages(own)
     return rounds
 
 

@@ -24,13 +24,13 @@ from dca_proto.protocol.events import Timer
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.kinds import SecureSum
 from dca_proto.protocol.ledger import TABLE as LEDGER
-from dca_proto.protocol.ledger import Charge
+from dca_proto.protocol.ledger import Charge, Ledger
 from dca_proto.protocol.params import Limits, Timing
-from dca_proto.protocol.policy import BudgetError, BudgetLimit, FederationBudget
+from dca_proto.protocol.policy import BudgetError, BudgetLimit
 from dca_proto.protocol.records import loaded
 from dca_proto.protocol.release import combine
 from dca_proto.protocol.trainer.answers import Answering, forgotten_releases
-from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.protocol.trainer.request import OpenRound, Waiting
 from dca_proto.protocol.trainer.round import (
     CLOSE_BY,
     DEADLINE,
@@ -43,7 +43,6 @@ from dca_proto.protocol.trainer.round import (
     StoredRound,
     restored_rounds,
 )
-from dca_proto.protocol.trainer.waiting import Waiting
 from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import decode_body, encode, verify_signed
 
@@ -101,8 +100,8 @@ class Trainer(Answering):
         self._last_dropped: dict[bytes, str] = {}  # by Compute node or trainer
         self._rounds: dict[bytes, Round]
         self._rounds, self._unreadable = restored_rounds(records, self._federation, self._mechanism, self._limits)
-        self._account = FederationBudget(account, loaded(records, LEDGER, Charge).values())
-        self.ledger = self._account.ledger
+        self._account = account
+        self.ledger = Ledger(loaded(records, LEDGER, Charge).values())
 
     def contributors(self, round_id: bytes) -> tuple[bytes, ...]:
         """The ids of the clients in a round's result, sorted, in the order of its `nodes` or `reports`.
@@ -117,7 +116,7 @@ class Trainer(Answering):
         known = self._rounds.get(round_id)
         if known is None:
             return None
-        return self._combined(known) if known.takes("result") else known.told
+        return self._combined(known) if known.takes("result") else known.reported
 
     def unfinished(self, now_ms: int) -> set[bytes]:
         """The rounds whose end will be reported: open ones, results (again), and failures whose charge may come back.
@@ -125,11 +124,11 @@ class Trainer(Answering):
         A start reports settled failures again by itself.
         """
         open_or_done = {one.id for one in self._rounds.values() if one.is_open or one.takes("result")}
-        return open_or_done | {one.id for one in self._awaiting(now_ms) if one.told is None}
+        return open_or_done | {one.id for one in self._awaiting(now_ms) if one.reported is None}
 
     def is_settling(self, now_ms: int) -> bool:
         """Whether aborts that decide if a failed round's charge comes back are still expected."""
-        return any(one.told is None for one in self._awaiting(now_ms))
+        return any(one.reported is None for one in self._awaiting(now_ms))
 
     def _awaiting(self, now_ms: int) -> list[Round]:
         return [one for one in self._rounds.values() if self._awaits_aborts(one, now_ms)]
@@ -151,7 +150,9 @@ class Trainer(Answering):
 
     def _on_epoch_key(self, sender: bytes, frame: m.Signed, body: m.EpochKey, now_ms: int) -> list[Effect]:
         self._waiting.note(sender, frame, now_ms)
-        return [*self._announce_waiting(now_ms), *self._ask(self._waiting.uncounted_at(sender))]
+        announced = self._announce_waiting(now_ms)
+        is_awaited = any(sender in self._waiting.uncounted(one) for one in self._waiting.requests.values())
+        return [*announced, *self._ask([sender] if is_awaited else [])]
 
     def _on_sessions(self, sender: bytes, frame: m.Signed, body: m.Sessions, now_ms: int) -> list[Effect]:
         verify_signed(frame, self._federation.compute(sender).key, self._federation_id)
@@ -180,12 +181,8 @@ class Trainer(Answering):
     def check_request(self, request: OpenRound, now_ms: int, beside: Iterable[OpenRound] = ()) -> None:
         """What every participant will check, while it is the caller's mistake and not yet a peer's; and the account.
 
-        Args:
-            beside: requests that are on their way to this actor, for which the account is to be kept free, too.
-
-        Raises:
-            UsageError: the round cannot be held.
-            BudgetError: it cannot be held now.
+        The account is kept free, too, for the requests `beside`, which are on their way to this actor. Raises
+        `UsageError` for a round that cannot be held, `BudgetError` for one that cannot be held now.
         """
         self._check_terms(request)
         self.check_job([request.price], now_ms, beside, invited=request.invited)
@@ -202,15 +199,14 @@ class Trainer(Answering):
     ) -> None:
         """Refuse a job of several rounds that would exceed the account, before its first.
 
-        Args:
-            costs: of the rounds. beside: as for `check_request`. invited: to each of the rounds; empty: everybody.
-
-        Raises:
-            BudgetError: with what it would come to, what is allowed and what is left.
+        `costs` are those of the rounds, to each of which `invited` clients are asked; if it is empty, everybody.
+        Raises `BudgetError` with what it would come to, what is allowed and what is left.
         """
+        if self._account is None:
+            return
         unannounced = [request for request in beside if request.round_id not in self._rounds]
         reserved, failed = self._waiting.reserved(unannounced), len(self._awaiting(now_ms))
-        self._account.require(costs, now_ms, invited=invited, reserved=reserved, failed=failed)
+        self._account.require(costs, self.ledger, now_ms, invited=invited, reserved=reserved, failed=failed)
 
     def _on_open(self, request: OpenRound, now_ms: int) -> list[Effect]:
         self._check_terms(request)
@@ -231,10 +227,9 @@ class Trainer(Answering):
 
     def _ask(self, computes: Iterable[bytes], keyless: Ids = ()) -> list[Effect]:
         """Ask Compute nodes how many clients have a session, and those without a key for theirs."""
-        return [
-            Send(Address(Channel.COMPUTE, one), b"", encode(self._sign(self._waiting.question(one in keyless))))
-            for one in computes
-        ]
+        stamp = self._federation.stamp
+        wanted = [(Address(Channel.COMPUTE, one), m.SessionsWanted(stamp, one in keyless)) for one in computes]
+        return [Send(to, b"", encode(self._sign(body))) for to, body in wanted]
 
     def _drop(self, error: PeerError, sender: bytes) -> Report:
         if self._federation.is_server(sender):
@@ -371,9 +366,9 @@ class Trainer(Answering):
 
     def _forget(self, current: Round, now_ms: int) -> list[Effect]:
         current.step(FORGET)
-        told = self._tell(current, finally_=True) if current.takes("abort") else []
+        ended = self._report_failure(current, finally_=True) if current.takes("abort") else []
         del self._rounds[current.id]
-        return [*told, Forget(ROUNDS, current.id), *forgotten_releases(current)]
+        return [*ended, Forget(ROUNDS, current.id), *forgotten_releases(current)]
 
     def _end(self, current: Round, now_ms: int) -> list[Effect]:
         """At the deadline, a round without Compute nodes ends with what it has; any other has failed."""
@@ -425,5 +420,5 @@ class Trainer(Answering):
     def _node_round(self, sender: bytes, frame: m.Signed, body: m.Progress | m.PartialSum | m.Abort) -> Round:
         """The round of a Compute node's message, whose signature and announcement hold."""
         current = self._round(body.round_id)
-        self._check_word(frame, sender, current.opened.computes, body.announcement_hash, current.opened.hash)
+        self._check_node_message(frame, sender, current.opened.computes, body.announcement_hash, current.opened.hash)
         return current

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dca_proto.errors import PeerError, RoundAborted
 from dca_proto.protocol import facts
 from dca_proto.protocol.effects import Address, Channel, Effect, Forget, Persist, Report, Send
-from dca_proto.protocol.release import Randomiser, check_release, late_word_of, randomiser_of, receipt_of
+from dca_proto.protocol.release import Randomiser, check_release, randomiser_of, receipt_of
 from dca_proto.protocol.trainer.failures import Failing
 from dca_proto.protocol.trainer.round import RELEASES, Round
 from dca_proto.protocol.wire.codec import body_of, encode, verify_signed
@@ -57,8 +57,8 @@ class Answering(Failing):
         if sender != client:
             raise PeerError("sender", found=sender.hex(), expected=client.hex())
         if is_late:  # else it would send it again until the end, and count it among its open rounds
-            told = Send(Address(Channel.CLIENT, sender), current.id, encode(late_word_of(body)))
-            return [*(() if current.takes("result") else self._on_late_release(current)), told]
+            late = Send(Address(Channel.CLIENT, sender), current.id, encode(receipt_of(body, late=True)))
+            return [*(() if current.takes("result") else self._on_late_release(current)), late]
         if len(current.releases) >= self._limits.clients_max:
             raise PeerError("releases", found=f"{len(current.releases)} releases", expected="fewer")
         current.releases[client] = frame

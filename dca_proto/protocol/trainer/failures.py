@@ -97,21 +97,22 @@ class Failing(Actor):
         kept = current.advance("late release", released=True)
         if not had_returned:
             return [kept]
-        current.told = None
-        return [self.ledger.count_again(current.id), kept, *self._tell(current)]
+        current.reported = None
+        return [self.ledger.count_again(current.id), kept, *self._report_failure(current)]
 
     def _settle(self, current: Round, now_ms: int) -> list[Effect]:
         """If aborts can bring a failed round's charge back, wait for them; otherwise report the failure."""
         if not self._awaits_aborts(current, now_ms):
-            return self._tell(current)
+            return self._report_failure(current)
         current.attempt = 0
         settled = SetTimer(Timer(SETTLE, current.id), now_ms + self._timing.settle_ms)
         return [settled, current.resend_timer(self._patient, self._random(1), now_ms)]
 
     def _resume_failed(self, current: Round, now_ms: int) -> list[Effect]:
         """Ask again after a start. Report a settled failure again, like a result: the last run may have ended first."""
-        waits = self._awaits_aborts(current, now_ms)
-        return [*self._query(current), *self._settle(current, now_ms)] if waits else self._tell(current, finally_=True)
+        if not self._awaits_aborts(current, now_ms):
+            return self._report_failure(current, finally_=True)
+        return [*self._query(current), *self._settle(current, now_ms)]
 
     def _ask_again(self, current: Round, now_ms: int) -> list[Effect]:
         """Ask once more, if it is still of use."""
@@ -137,31 +138,31 @@ class Failing(Actor):
         """Return the charge of a failed round from which nothing was or will be released, and report that."""
         kept = current.advance(event, **changes)
         returned = self.ledger.give_back(current.id)
-        return [returned, kept, Report(facts.ChargeReturned(current.id)), *self._tell(current)]
+        return [returned, kept, Report(facts.ChargeReturned(current.id)), *self._report_failure(current)]
 
     def _take_late_partial(self, current: Round) -> list[Effect]:
         """A node has released: the charge stays, whatever is signed afterwards."""
         current.step("late partial")
-        return [] if current.stored.released else [current.store(released=True), *self._tell(current)]
+        return [] if current.stored.released else [current.store(released=True), *self._report_failure(current)]
 
     def _on_settled(self, current: Round, now_ms: int) -> list[Effect]:
-        return self._tell(current)
+        return self._report_failure(current)
 
-    def _tell(self, current: Round, *, finally_: bool = False) -> list[Effect]:
+    def _report_failure(self, current: Round, *, finally_: bool = False) -> list[Effect]:
         """Say once that a round has failed, and what became of its charge.
 
         Args:
             finally_: nobody is asked any more; at the latest, when the nodes have forgotten the round.
         """
-        if current.told is not None:
+        if current.reported is not None:
             return []
         stored = current.stored
         figures = (None, None) if stored.released else (stored.contributors, stored.needed)
         advice = "" if finally_ else ": `dca trainer FILE --resume` asks again"
         declined = self._is_returned(current) and not current.opened.computes
         reason = stored.reason + self._charge(current, advice)
-        current.told = facts.RoundFailed(current.id, reason, *figures, declined=declined)
-        return [CancelTimer(Timer(SETTLE, current.id)), Report(current.told)]
+        current.reported = facts.RoundFailed(current.id, reason, *figures, declined=declined)
+        return [CancelTimer(Timer(SETTLE, current.id)), Report(current.reported)]
 
     def _charge(self, current: Round, advice: str) -> str:
         if current.id not in self.ledger:

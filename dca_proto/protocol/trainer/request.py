@@ -1,8 +1,9 @@
-"""What a trainer is asked for: one round, of one of the three kinds (DESIGN §4.1, §5)."""
+"""What a trainer is asked for: rounds of one of the three kinds (DESIGN §4.1, §5); and those that wait for keys."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import msgspec
@@ -11,25 +12,21 @@ from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES
 from dca_proto.errors import PeerError, UsageError
 from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.mechanism import LOCAL_MECHANISMS, Mechanism
-from dca_proto.protocol.announcement import invitation_root
+from dca_proto.protocol.announcement import invitation_root, last_commit_ms, open_epoch_key
+from dca_proto.protocol.facts import RoundFailed
 from dca_proto.protocol.federation import Federation
-from dca_proto.protocol.kinds import LdpReport, NodeRelease, SecureSum
+from dca_proto.protocol.kinds import LdpReport, NodeRelease, SecureSum, ValidatedRound, validate_announcement
 from dca_proto.protocol.ledger import Charge, Cost
 from dca_proto.protocol.params import Limits, Timing
-from dca_proto.protocol.validated import ValidatedRound, validate_announcement
 from dca_proto.protocol.wire.codec import decode_body, encode
-from dca_proto.protocol.wire.messages import Announcement, Signed
+from dca_proto.protocol.wire.messages import Announcement, EpochKey, Signed
 from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW
 
 _EPOCH_KEY_BYTES_MAX = 128
 
 
 class _Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """The base of the three kinds of requests.
-
-    Attributes:
-        relation: which replacement of data the noise hides.
-    """
+    """The base of the three kinds of requests; `relation` is which replacement of data the noise hides."""
 
     relation: ClassVar[str] = REPLACE_ONE_CLIENT
 
@@ -40,10 +37,9 @@ class _Ask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AskSecureSum(_Ask, frozen=True, kw_only=True, tag="secure-sum"):
-    """A secure sum.
+    """A secure sum by the M Compute nodes with the ids `computes`.
 
     Attributes:
-        computes: ids of the M Compute nodes.
         tolerated: T, how many of the expected clients may drop out or collude. colluders: c of them may collude.
         most: n_max, how many contributions a sum may hold; 0 for twice as many as are expected.
     """
@@ -154,9 +150,8 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
     ) -> Announcement:
         """What the trainer signs for this round when it is announced at `now_ms`. Raises `UsageError`.
 
-        Args:
-            file: number and hash of the newest federation file that it knows.
-            mechanism: the trainer's own, for a round that names none.
+        `file` is the number and the hash of the newest federation file that it knows, `mechanism` the trainer's own,
+        for a round that names none.
         """
         close_by_ms = now_ms + self.collect_window_ms
         return Announcement(
@@ -205,11 +200,8 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
         self._check_invited(limits)
         self._check_windows(timing)
         if isinstance(self.ask, AskSecureSum) and not self.answers_expected:
-            return  # checked again when the Compute nodes have said how many clients have a session
+            return  # checked again when the Compute nodes have reported how many clients have a session
         draft, _ = self.draft(mechanism, limits)
-        self._check_size(draft, limits)
-
-    def _check_size(self, draft: Announcement, limits: Limits) -> None:
         try:
             encoded = encode(draft)
             decode_body(encoded)
@@ -246,9 +238,107 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tolerated_of(batch: int, clients: int, tolerated: int, colluders: int) -> int:
-    """T of a mini-batch's round: as large a part of it may drop as of everybody; colluders may all be in it.
+    """T of a mini-batch's round of B clients: as large a part may drop as of everybody; colluders may all be in it.
 
-    Args:
-        batch: B. clients, tolerated, colluders: N, T and c of a round of everybody.
+    `clients`, `tolerated` and `colluders` are N, T and c of a round of everybody.
     """
     return colluders + math.ceil((tolerated - colluders) * batch / clients)
+
+
+class Waiting:
+    """Rounds that a trainer is asked for and cannot announce yet, for it needs every node's epoch key (DESIGN §2.2).
+
+    It keeps the newest key of each Compute node of the federation, as it was published.
+
+    Attributes:
+        requests: those that wait, by round id.
+        sessions: how many clients have a session, by each Compute node's latest answer.
+    """
+
+    def __init__(self, federation: Federation, timing: Timing) -> None:
+        self.requests: dict[bytes, OpenRound] = {}
+        self._federation = federation
+        self._timing = timing
+        self._keys: dict[bytes, tuple[EpochKey, Signed]] = {}
+        self.sessions: dict[bytes, int] = {}
+
+    def note(self, sender: bytes, frame: Signed, now_ms: int) -> None:
+        """Keep a published key. Raises `PeerError` for a forged one, an older one, and one far ahead of the clock."""
+        key = open_epoch_key(frame, self._federation)
+        if sender != key.compute:
+            raise PeerError("sender", found=sender.hex(), expected=key.compute.hex())
+        known, latest = self._keys.get(sender), now_ms // self._timing.epoch_ms + 1
+        if key.epoch > latest:
+            expected = f"at most {latest} by this clock; one of the two clocks is wrong"
+            raise PeerError("epoch", found=f"epoch {key.epoch}", expected=expected)
+        if known is not None and key.epoch < known[0].epoch <= latest:
+            raise PeerError("epoch", found=f"epoch {key.epoch}", expected=f">= {known[0].epoch}")
+        self._keys[sender] = (key, frame)
+
+    def adopt(self, federation: Federation) -> list[RoundFailed]:
+        """Believe this file's Compute nodes from now on; requests for others' fail, and have cost nothing."""
+        others, self._federation = federation.computes != self._federation.computes, federation
+        failed = [one.round_id for one in self.requests.values() if one.ask.computes and others]
+        for round_id in failed:
+            del self.requests[round_id]
+        reason = f"{federation.title} has come, which names other Compute nodes: hold the round again"
+        return [RoundFailed(round_id, reason, None, None) for round_id in failed]
+
+    def reserved(self, beside: Iterable[OpenRound]) -> list[Cost]:
+        """What the requests that wait cost, and others beside them."""
+        requests = {one.round_id: one for one in (*self.requests.values(), *beside)}
+        return [request.cost for request in requests.values()]
+
+    def take_ready(self, now_ms: int) -> list[OpenRound]:
+        """Remove and return the requests for which all keys and the number of clients are known."""
+        ready = [one for one in self.requests.values() if not self.missing(one, now_ms) and not self.uncounted(one)]
+        for request in ready:
+            del self.requests[request.round_id]
+        return [self._counted(request) for request in ready]
+
+    def missing(self, request: OpenRound, now_ms: int) -> tuple[bytes, ...]:
+        """The Compute nodes without a key that outlasts the round."""
+        commit_ms = now_ms + request.collect_window_ms + request.commit_window_ms
+        lasting = {
+            compute
+            for compute, (key, _) in self._keys.items()
+            if commit_ms <= last_commit_ms(key.expires_ms, self._timing)
+        }
+        return tuple(compute for compute in request.ask.computes if compute not in lasting)
+
+    def uncounted(self, request: OpenRound) -> tuple[bytes, ...]:
+        """The Compute nodes that have not yet reported how many clients have a session."""
+        if request.answers_expected:
+            return ()
+        return tuple(compute for compute in request.ask.computes if compute not in self.sessions)
+
+    def _counted(self, request: OpenRound) -> OpenRound:
+        """The request with its number of clients: of a secure sum without one, the least that a node said."""
+        if request.answers_expected or not request.ask.computes:
+            return request
+        clients = min(self.sessions[compute] for compute in request.ask.computes)
+        return msgspec.structs.replace(request, clients_expected=clients)
+
+    def keys_of(self, request: OpenRound) -> tuple[Signed, ...]:
+        """The signed keys of a request's Compute nodes, none of which is missing."""
+        return tuple(self._keys[compute][1] for compute in request.ask.computes)
+
+    def give_up(self, round_id: bytes, now_ms: int, dropped: Mapping[bytes, str]) -> RoundFailed | None:
+        """Drop a request that has waited long enough, if it still waits.
+
+        `dropped` is why the last message in a Compute node's name was dropped.
+        """
+        request = self.requests.pop(round_id, None)
+        if request is None:
+            return None
+        reasons: list[tuple[bytes, str]] = []
+        for compute in self.missing(request, now_ms):
+            why = "has published no epoch key; is it up?"
+            if compute in self._keys:
+                why = "has an epoch key that ends before the round does; is its clock right?"
+            elif compute in dropped:
+                why = f"has no epoch key here; what came in its name was dropped: {dropped[compute]}"
+            reasons.append((compute, why))
+        reasons = reasons or [(one, "has not said how many clients have a session") for one in self.uncounted(request)]
+        text = "; ".join(f"Compute node {self._federation.name_of(one)} {why}" for one, why in reasons)
+        return RoundFailed(round_id, text, None, None)

@@ -98,7 +98,7 @@ class Round(ActorRound[StoredRound]):
         self.partials: dict[bytes, PartialSum] = {}
         self.releases: dict[bytes, Signed] = {}  # of a round without Compute nodes, by client
         self.contributors: tuple[bytes, ...] = ()  # ids of the clients in the result
-        self.told: RoundFailed | None = None  # of a failed round: to the owner, by this process
+        self.reported: RoundFailed | None = None  # how it failed, once this process has told its owner
 
     @property
     def is_open(self) -> bool:
@@ -160,10 +160,7 @@ def restored_rounds(
     """The rounds of a store, by id; and the ids of those that cannot be read now.
 
     Those are of a replaced federation file, or of a statistic that is not known here. Their records stay, should that
-    come back.
-
-    Raises:
-        UsageError: a record is damaged.
+    come back. Raises `UsageError` where a record is damaged.
     """
     releases: defaultdict[bytes, dict[bytes, Signed]] = defaultdict(dict)
     for key, frame in loaded(records, RELEASES, Signed).items():
@@ -194,11 +191,8 @@ class Arrivals:
     from the announcement to the last arrival: a swarm that answers over an hour is given half an hour more. The rest is
     up to `close_by`. To close early costs stragglers their charge and nobody's privacy.
 
-    Args:
-        announced_ms: when the round was announced.
-
     Attributes:
-        counts: what each Compute node keeps, as it last said.
+        counts: what each Compute node keeps, by its latest report.
     """
 
     def __init__(self, announced_ms: int) -> None:
@@ -220,11 +214,9 @@ class Arrivals:
         return True
 
     def reason(self, expected: int | None, fewest: int, most: int, timing: Timing, now_ms: int) -> str | None:
-        """Why to close now, or None.
+        """Why to close now, or None; between n_min and n_max contributions.
 
-        Args:
-            expected: how many contributions may still be hoped for in all; None where nobody knows.
-            fewest, most: n_min and n_max.
+        `expected` is how many contributions may still be hoped for in all; None where nobody knows.
         """
         quiet = now_ms >= self.quiet_ms(timing)
         if self.has_all(expected) and (self.total >= fewest or quiet or not expected):

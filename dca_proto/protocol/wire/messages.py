@@ -61,11 +61,10 @@ class Contribution(Wire, frozen=True, array_like=True, tag=3):
 
 
 class Receipt(Wire, frozen=True, array_like=True, tag=4):
-    """§4.5: the holder keeps the contribution durably; `tag` is a MAC under the pair key.
+    """§4.5, §5.3: the holder keeps the contribution durably, or the trainer the release.
 
-    §5.3: the trainer keeps the release durably; `tag` is a MAC under the key that came inside it.
-
-    Or `tag` is another MAC under the same key, which proves that the message came too late and was not kept.
+    `tag` is a MAC under the pair key, or under the key that came in the release. Another MAC under the same key proves
+    that the message came too late and was not kept.
     """
 
     round_id: Id
@@ -99,7 +98,7 @@ class AbortWanted(Wire, frozen=True, array_like=True, tag=7):
 Frame = Signed | Sealed | Contribution | Receipt | Invitation | InvitedRound | AbortWanted
 
 
-class _Word(Wire, frozen=True, array_like=True):
+class _RoundMessage(Wire, frozen=True, array_like=True):
     """The base of messages about one announcement."""
 
     round_id: Id
@@ -190,7 +189,7 @@ class Announcement(Wire, frozen=True, array_like=True, tag=13):
     commit_by_ms: TimeMs
 
 
-class Decline(_Word, frozen=True, array_like=True, tag=14):
+class Decline(_RoundMessage, frozen=True, array_like=True, tag=14):
     """§4.3: a client declines a round, with the reason, what it found and what it expects."""
 
     certificate: Certificate
@@ -199,17 +198,17 @@ class Decline(_Word, frozen=True, array_like=True, tag=14):
     expected: Text
 
 
-class Progress(_Word, frozen=True, array_like=True, tag=15):
+class Progress(_RoundMessage, frozen=True, array_like=True, tag=15):
     """§4.5: a Compute node keeps the round, and is the holder of `count` contributions."""
 
     count: Count
 
 
-class Close(_Word, frozen=True, array_like=True, tag=16):
+class Close(_RoundMessage, frozen=True, array_like=True, tag=16):
     """§4.8: the trainer waits for no further contribution."""
 
 
-class ListHeader(_Word, frozen=True, array_like=True, tag=17):
+class ListHeader(_RoundMessage, frozen=True, array_like=True, tag=17):
     """§4.7: a Compute node signs once, of its frozen list, the hash (`lists.list_hash`) and the length."""
 
     list_hash: Hash
@@ -226,7 +225,7 @@ class FrozenList(Wire, frozen=True, array_like=True, tag=18):
     tags: bytes
 
 
-class Answer(_Word, frozen=True, array_like=True, tag=19):
+class Answer(_RoundMessage, frozen=True, array_like=True, tag=19):
     """§4.7: the hashes of all M lists, in the announcement's order, and a node's objections.
 
     `objections` are positions in the union of the lists, ascending, 4 bytes each, little-endian.
@@ -236,7 +235,7 @@ class Answer(_Word, frozen=True, array_like=True, tag=19):
     objections: bytes
 
 
-class PartialSum(_Word, frozen=True, array_like=True, tag=20):
+class PartialSum(_RoundMessage, frozen=True, array_like=True, tag=20):
     """§4.7: what a Compute node releases, once, sealed to the trainer.
 
     `set_hash` and `count` are of S, `answers` the hashes of all answers in the announcement's order, `clients` the ids
@@ -250,7 +249,7 @@ class PartialSum(_Word, frozen=True, array_like=True, tag=20):
     vector: bytes
 
 
-class Abort(_Word, frozen=True, array_like=True, tag=21):
+class Abort(_RoundMessage, frozen=True, array_like=True, tag=21):
     """§4.8: a Compute node's final statement that it has released nothing of this announcement and never will.
 
     `evidence` holds the signed list headers and answers that contradict each other, where that is the reason.
@@ -277,11 +276,11 @@ class Sessions(Wire, frozen=True, array_like=True, tag=26):
     count: Count
 
 
-class Query(_Word, frozen=True, array_like=True, tag=22):
+class Query(_RoundMessage, frozen=True, array_like=True, tag=22):
     """§4.7: a peer or the trainer asks a Compute node to repeat its stored messages of a round."""
 
 
-class ChargeReused(_Word, frozen=True, array_like=True, tag=23):
+class ChargeReused(_RoundMessage, frozen=True, array_like=True, tag=23):
     """§4.5, §4.6: a Compute node has recorded the number of this charge before. `highest` is the highest it has."""
 
     client: Id
@@ -289,7 +288,7 @@ class ChargeReused(_Word, frozen=True, array_like=True, tag=23):
     highest: Count
 
 
-class Release(_Word, frozen=True, array_like=True, tag=24):
+class Release(_RoundMessage, frozen=True, array_like=True, tag=24):
     """§5: a data node's release or a client's report, private by itself, sealed to the trainer.
 
     `vector` is a data node's statistic with the whole noise, or a client's report. `rows` is how many rows count, and 1

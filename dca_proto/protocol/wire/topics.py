@@ -21,6 +21,7 @@ RETAINED = (Channel.EPOCH, Channel.HELLO, Channel.FEDERATION)
 """The only channels on which actors have the broker retain a message."""
 
 _ID = re.compile("[0-9a-f]{32}")
+_CHANNELS = frozenset(channel.value for channel in Channel)
 
 
 def topic_of(federation: str, to: Address, sender: bytes) -> str:
@@ -38,15 +39,10 @@ def _hexadecimal(identity: bytes) -> str:
 def sender_of(topic: str) -> bytes:
     """The id that the topic claims as sender. Raises `PeerError` where the topic has another shape."""
     parts = topic.split("/")
-    try:
-        if len(parts) != 5 or parts[0] != "dca":
-            raise ValueError
-        Channel(parts[2])
-        if not _ID.fullmatch(parts[4]):
-            raise ValueError
-        return bytes.fromhex(parts[4])
-    except ValueError:
-        raise PeerError("topic", found=topic[:200], expected="dca/federation/channel/receiver/sender") from None
+    known = len(parts) == 5 and parts[0] == "dca" and parts[2] in _CHANNELS
+    if not known or not _ID.fullmatch(parts[4]):
+        raise PeerError("topic", found=topic[:200], expected="dca/federation/channel/receiver/sender")
+    return bytes.fromhex(parts[4])
 
 
 def may_be_retained(topic: str) -> bool:
@@ -105,10 +101,5 @@ class FilterTree(Generic[T]):
         """Whether a topic that something is filed under matches `topic_filter`."""
         nodes = [self._root]
         for level in topic_filter.split("/"):
-            found = [node.children.values() if level == "+" else _only(node.children.get(level)) for node in nodes]
-            nodes = [child for children in found for child in children]
+            nodes = [child for node in nodes for name, child in node.children.items() if level in ("+", name)]
         return any(node.values for node in nodes)
-
-
-def _only(child: _Node[T] | None) -> tuple[_Node[T], ...]:
-    return () if child is None else (child,)

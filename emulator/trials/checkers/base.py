@@ -257,8 +257,8 @@ class RunLog(Observer):
         if stored.phase in node_round.ENDS:
             self.ends.setdefault(key, stored.phase)
             self.ended_hash.setdefault(key, stored.announcement_hash)
-        if stored.phase == node_round.RELEASED and stored.word:
-            self._read_sealed(process, stored.round_id, stored.word)
+        if stored.phase == node_round.RELEASED and stored.final_message:
+            self._read_sealed(process, stored.round_id, stored.final_message)
         return events
 
     def _note_list(self, key: Key, owner: bytes, entries: bytes) -> None:

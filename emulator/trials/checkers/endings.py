@@ -160,7 +160,9 @@ class Endings(Checker):
             if process.role is Channel.COMPUTE and (node_round.ROUNDS, round_id) in records:
                 stored = decoded(node_round.ROUNDS, records[node_round.ROUNDS, round_id], node_round.StoredRound)
                 secret = (
-                    stored.phase == node_round.RELEASED and stored.word and ago_ms > timing.abort_grace_ms + _GRACE_MS
+                    stored.phase == node_round.RELEASED
+                    and stored.final_message
+                    and ago_ms > timing.abort_grace_ms + _GRACE_MS
                 )
                 self.expect(not secret, f"{who}: it keeps a sum that nobody may ask for any more")
                 ended = stored.phase in node_round.ENDS

@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dca_proto.crypto.sealing import Identity
-from dca_proto.privacy.mechanism import LocalMechanism, Mechanism
+from dca_proto.privacy.local import LocalMechanism
+from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.protocol.announcement import OpenedAnnouncement
 from dca_proto.protocol.client.actor import Client
 from dca_proto.protocol.client.answer import Composer
 from dca_proto.protocol.contribution import Outbound
-from dca_proto.protocol.validated import ValidatedRound
+from dca_proto.protocol.kinds import ValidatedRound
 from dca_proto.protocol.wire.messages import Body, Signed
 from emulator.trials.adversary import Replaced
 

@@ -223,7 +223,7 @@ class Kills(Checker):
         first = self._phases.get(key, stored.phase)
         self._phases[key] = stored.phase
         self.expect(first not in ENDS or stored.phase == first, f"{who} was {first} and is {stored.phase}")
-        if stored.phase == RELEASED and not stored.word:
+        if stored.phase == RELEASED and not stored.final_message:
             return  # an hour after the end
         now = stored.entries, stored.header, stored.answer
         before = self._messages.get(key, now)

@@ -32,11 +32,10 @@ from dca_proto.privacy.mechanism import RANDOMISED_RESPONSE, UNARY_ENCODING
 from dca_proto.protocol.contribution import Outbound
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.facts import RoundCompleted
-from dca_proto.protocol.kinds import NodeRelease, SecureSum
+from dca_proto.protocol.kinds import NodeRelease, SecureSum, validate_announcement
 from dca_proto.protocol.lists import set_hash
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.trainer.actor import Trainer
-from dca_proto.protocol.validated import validate_announcement
 from dca_proto.protocol.wire.codec import encode
 from dca_proto.protocol.wire.messages import Announcement, Signed
 from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW

@@ -34,8 +34,8 @@ from dca_proto.jobs.forecast import EXACT
 from dca_proto.jobs.job import FRACTION_BITS, JobTerms
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least
+from dca_proto.protocol.kinds import ValidatedRound
 from dca_proto.protocol.params import Limits
-from dca_proto.protocol.validated import ValidatedRound
 from dca_proto.statistics.contribution import joint_contribution
 from inference.models.linear.closed_form import SufficientStatistics, posterior, summarise, unpack
 from inference.problem import Array, stream
