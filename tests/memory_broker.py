@@ -6,9 +6,8 @@ import asyncio
 
 from dca_proto.errors import TransportError
 from dca_proto.protocol.wire.topics import FilterTree
-from dca_proto.runtime.inbox import Inbox, InboxLimits, closed
 from dca_proto.runtime.parts import PART_BYTES_DEFAULT, split
-from dca_proto.runtime.transport import Message
+from dca_proto.runtime.transport import Inbox, InboxLimits, Message, closed
 
 
 class _Session:

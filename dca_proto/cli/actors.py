@@ -177,7 +177,8 @@ def trainer(
     configure_logs(level=logging.WARNING)
     if resume:
         if given:
-            raise UsageError(f"--resume holds no new round: leave out --{next(iter(given))}")
+            option = next(one.opts[0] for one in context.command.params if one.name == next(iter(given)))
+            raise UsageError(f"--resume holds no new round: leave out {option}")
         _resume(actor, console, json_to)
         return
     own = actor.config.round  # the file's [round], which the options override

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.errors import UsageError
@@ -20,8 +19,6 @@ from dca_proto.jobs.journal import Journal
 from dca_proto.jobs.runner import RETRIES, JobRounds
 from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.runtime import device
-
-T = TypeVar("T")
 
 
 class TrainerRounds:
@@ -98,19 +95,17 @@ class TrainerRounds:
 
     def hold(self, request: RoundRequest) -> NoisyAggregate:
         """Hold one round and wait for it. Raises as `learn`."""
-        return self._wait(self._running.hold(request))
+        rounds = self._running
+        assert self._loop is not None, "it runs"
+        waiting = asyncio.run_coroutine_threadsafe(rounds.hold(request), self._loop)
+        try:
+            return waiting.result()
+        except KeyboardInterrupt:
+            waiting.cancel()
+            raise
 
     @property
     def _running(self) -> JobRounds:
         if self._loop is None or self._rounds is None:
             raise UsageError("hold rounds inside `with TrainerRounds(...)`")
         return self._rounds
-
-    def _wait(self, work: Coroutine[None, None, T]) -> T:
-        assert self._loop is not None
-        waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return waiting.result()
-        except KeyboardInterrupt:
-            waiting.cancel()
-            raise

@@ -60,11 +60,8 @@ class Budget(msgspec.Struct, frozen=True):
     def share(self, part: float) -> RoundCost:
         """What a Gaussian round costs that gets `part` of μ²; the budget's own (ε, δ) for a part of 1.
 
-        Its μ is what is announced and charged. ε is only how that is quoted at the budget's δ.
-
-        Raises:
-            UsageError: the part is outside (0, 1], or so small that δ alone would pay for it (an announcement states an
-                ε above 0).
+        Its μ is what is announced and charged. ε is only how that is quoted at the budget's δ. Raises `UsageError`: the
+        part is outside (0, 1], or so small that δ alone would pay for it (an announcement states an ε above 0).
         """
         _check_share(part)
         if part >= 1:
@@ -98,8 +95,7 @@ class Budget(msgspec.Struct, frozen=True):
     def split(self, shares: Sequence[float]) -> tuple[RoundCost, ...]:
         """What each round costs, given their shares of μ²; together they cost no more than this budget.
 
-        Raises:
-            UsageError: no shares, one out of range (1 beside others, too), or a sum above 1.
+        Raises `UsageError`: no shares, one out of range (1 beside others, too), or a sum above 1.
         """
         total = math.fsum(shares)
         if not shares or not total <= 1 + _SUM_ERROR:

@@ -158,10 +158,8 @@ class Actor(ABC):
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         """React to one event at the time `now_ms` (Unix milliseconds).
 
-        A peer's error changes nothing but a counter: it becomes a `Dropped` fact.
-
-        Raises:
-            UsageError: a command that this actor does not take, or that cannot be.
+        A peer's error changes nothing but a counter: it becomes a `Dropped` fact. Raises `UsageError`: a command that
+        this actor does not take, or that cannot be.
         """
         try:
             match event:

@@ -165,8 +165,7 @@ def open_contribution(
 ) -> tuple[Kept, ContributionKeys]:
     """What reached a holder, and the keys for its answer.
 
-    Raises:
-        PeerError: ``contribution`` for a wrong length or charge number, ``ciphertext`` where it is not authentic.
+    Raises `PeerError("contribution")` for a wrong length or charge number, ``ciphertext`` where it is not authentic.
     """
     expected = CHARGE_BYTES + TAG_BYTES * nodes + WORD_BYTES * dimension + SEAL_BYTES
     if len(message.ciphertext) != expected:

@@ -139,8 +139,7 @@ class Ledger:
     def charge(self, charge: Charge) -> Persist:
         """Record a charge; the effect must be durable before anything of the round leaves.
 
-        Raises:
-            RuntimeError: the round is charged already, or the number is not the next: a bug, which must not spend.
+        Raises `RuntimeError`: the round is charged already, or the number is not the next: a bug, which must not spend.
         """
         if charge.round_id in self._charges:
             raise RuntimeError("a round is charged once")

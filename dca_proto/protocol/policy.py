@@ -23,7 +23,7 @@ mixes both kinds (`cost`) even if no client took part in both.
 The trainer stores the charge of a round before its announcement leaves; from then on clients charge, too. It reserves
 the cost of requested rounds that it has not announced. A charge comes back as it does at a client: once, against the
 signed aborts of all M Compute nodes. In a round without Compute nodes it comes back if all clients that it asked have
-signed that they decline (DESIGN §4.3, §4.7, §4.8; `trainer.failures`). The account binds this trainer only. What
+signed that they decline (DESIGN §4.3, §4.7, §4.8; `trainer.answers`). The account binds this trainer only. What
 protects a client is the client's own ledger, which also records the rounds of other trainers, and keeps a charge whose
 aborts it has not seen.
 """

@@ -3,7 +3,7 @@
 Both run as processes of their own, with configuration, data and log in a given directory. They are started outside the
 terminal's process group, so that Ctrl-C reaches them only through us, after the actors have closed. They end with the
 process that started them even if that is killed: amqtt at the end of its standard input; mosquitto, on Linux only, as
-`parent_death` tells it, and with the very thread that started it.
+`parent_death` arranges it, and with the very thread that started it.
 """
 
 from __future__ import annotations
@@ -279,8 +279,8 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 def _version(kind: str) -> str:
     if kind == "embedded":
         return importlib.metadata.version("amqtt")
-    told = subprocess.run([str(find_mosquitto()), "-h"], capture_output=True, text=True, check=False).stdout
-    found = re.search(r"version (\S+)", told)
+    usage = subprocess.run([str(find_mosquitto()), "-h"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"version (\S+)", usage)
     return found.group(1) if found else "unknown"
 
 

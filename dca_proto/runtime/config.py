@@ -41,8 +41,8 @@ from dca_proto.statistics import registered
 from dca_proto.wording import nearest
 
 
-class _Files(msgspec.Struct, frozen=True, kw_only=True):
-    """What every actor's section names.
+class NodeFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """`[compute]` and `[trainer]`, and what a client's section has in common with them.
 
     Attributes:
         identity: its key file. federation: the federation file. store: its database, made where it is missing.
@@ -55,7 +55,7 @@ class _Files(msgspec.Struct, frozen=True, kw_only=True):
     modules: tuple[str, ...] = ()
 
 
-class ClientFiles(_Files, frozen=True, kw_only=True):
+class ClientFiles(NodeFiles, frozen=True, kw_only=True):
     """`[client]`.
 
     Attributes:
@@ -70,10 +70,6 @@ class ClientFiles(_Files, frozen=True, kw_only=True):
     policy: Path | None = None
 
 
-class NodeFiles(_Files, frozen=True, kw_only=True):
-    """`[compute]` and `[trainer]`."""
-
-
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """A checked configuration file.
 
@@ -85,7 +81,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     role: str
-    files: ClientFiles | NodeFiles
+    files: NodeFiles
     federation: Federation
     broker: BrokerSettings
     policy: Policy = Policy()
@@ -155,9 +151,8 @@ def _config(role: str, tables: Mapping[str, Any], directory: Path) -> Config:
     )
 
 
-def _files(role: str, table: Mapping[str, Any], directory: Path) -> ClientFiles | NodeFiles:
-    kind: type[ClientFiles | NodeFiles] = ClientFiles if role == "client" else NodeFiles
-    files = convert(f"[{role}]", table, kind)
+def _files(role: str, table: Mapping[str, Any], directory: Path) -> NodeFiles:
+    files = convert(f"[{role}]", table, ClientFiles if role == "client" else NodeFiles)
     for module in files.modules:
         try:
             importlib.import_module(module)
@@ -166,7 +161,7 @@ def _files(role: str, table: Mapping[str, Any], directory: Path) -> ClientFiles 
     return anchored(files, directory)
 
 
-def _own_policy(files: ClientFiles | NodeFiles, tables: Mapping[str, Any], federation: Federation) -> Policy:
+def _own_policy(files: NodeFiles, tables: Mapping[str, Any], federation: Federation) -> Policy:
     """From the section, or from the file that takes its place."""
     path = files.policy if isinstance(files, ClientFiles) else None
     if path is None:

@@ -59,8 +59,7 @@ class Connection(asyncio.Protocol):
     async def subscribe(self, topic_filters: Sequence[str]) -> bytes:
         """Subscribe to any number of filters, in packets of limited size; the return code of each.
 
-        Raises:
-            TransportError: the connection was lost.
+        Raises `TransportError`: the connection was lost.
         """
         starts = range(0, len(topic_filters), _FILTERS_MAX)
         for number, start in enumerate(starts, 1):
@@ -232,11 +231,7 @@ class PacketReader:
         self._wanted = 0  # bytes that complete the packet that `_rest` begins
 
     def feed(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
-        """The kind, the flags and the body of each packet that is now complete.
-
-        Raises:
-            TransportError: no MQTT.
-        """
+        """The kind, the flags and the body of each packet that is now complete. Raises `TransportError`: no MQTT."""
         if self._rest:
             self._rest += data
             if len(self._rest) < self._wanted:

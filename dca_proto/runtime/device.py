@@ -37,14 +37,13 @@ from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.wire.topics import subscriptions
 from dca_proto.runtime.config import ROLES, ClientFiles, Config, check_known, read_config
-from dca_proto.runtime.inbox import CLIENT_LIMITS
 from dca_proto.runtime.keyfile import certificate_path, read_certificate, read_federation, read_identity, replace_file
 from dca_proto.runtime.logs import FactLog, configure_logs
 from dca_proto.runtime.mqtt import MqttTransport
 from dca_proto.runtime.runner import Runner
 from dca_proto.runtime.store import SqliteStore
 from dca_proto.runtime.table import Table, read_csv
-from dca_proto.runtime.transport import Transport
+from dca_proto.runtime.transport import CLIENT_LIMITS, Transport
 
 if TYPE_CHECKING:  # what only a trainer needs
     from dca_proto.runtime.live import LiveTrainer

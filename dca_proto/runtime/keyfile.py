@@ -61,8 +61,7 @@ def new_identity() -> Identity:
 def write_identity(path: Path, role: str, identity: Identity) -> None:
     """Write a new file that only its owner can read, from its first moment on.
 
-    Raises:
-        UsageError: the role is unknown, the file exists already, or it cannot be written.
+    Raises `UsageError`: the role is unknown, the file exists already, or it cannot be written.
     """
     if role not in ROLES:
         raise UsageError(f"role {role!r} is unknown; use one of {', '.join(ROLES)}")
@@ -77,8 +76,7 @@ def write_identity(path: Path, role: str, identity: Identity) -> None:
 def read_identity(path: Path, role: str) -> Identity:
     """The identity in a key file of that role.
 
-    Raises:
-        UsageError: the file is missing, open to others, no key file, or of another role.
+    Raises `UsageError`: the file is missing, open to others, no key file, or of another role.
     """
     expected = f"expected a key file as `dca keygen {path} --role {role}` writes it"
     try:
@@ -137,9 +135,8 @@ def replace_file(path: Path, text: str) -> None:
 def read_certificate(path: Path, federation: Federation, now_ms: int) -> Certificate:
     """A certificate that holds in this federation now.
 
-    Raises:
-        UsageError: the file is missing or no certificate, or the federation's enrolment key does not vouch for it (any
-            more).
+    Raises `UsageError`: the file is missing or no certificate, or the federation's enrolment key does not vouch for it
+    (any more).
     """
     certificate = _parse_certificate(path)
     try:

@@ -21,10 +21,9 @@ import structlog
 
 from dca_proto.errors import DcaError, LoginError, TransportError, UsageError
 from dca_proto.runtime.connection import NUMBERS, Connection, Published, connect, in_words, publish, topic_name
-from dca_proto.runtime.inbox import Inbox, InboxLimits, closed
 from dca_proto.runtime.parts import split
 from dca_proto.runtime.settings import BrokerSettings
-from dca_proto.runtime.transport import Connected, Disconnected, Message
+from dca_proto.runtime.transport import Connected, Disconnected, Inbox, InboxLimits, Message, closed
 
 _ANSWER_TIMEOUT_S = 10.0  # for TCP, TLS, CONNACK and SUBACK
 _SUSPICIOUS = 3  # connections in a row that ended soon
@@ -90,7 +89,7 @@ class MqttTransport:
         self._connection: Connection | None = None
         self._number = 0  # of the last packet
         self._unsent: deque[tuple[_Outgoing, bytes]] = deque()  # packets, in order
-        self._sent: dict[int, tuple[_Outgoing, bytes]] = {}  # that wait for the broker's word, in order
+        self._sent: dict[int, tuple[_Outgoing, bytes]] = {}  # that the broker has not acknowledged, in order
         self._keeper: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -266,8 +265,8 @@ async def require_broker(url: str) -> None:
 
 def _log(fact: Connected | Disconnected) -> None:
     """A loss is a warning."""
-    tell = log.warning if isinstance(fact, Disconnected) else log.info
-    tell(type(fact).__name__, **msgspec.structs.asdict(fact))
+    method = log.warning if isinstance(fact, Disconnected) else log.info
+    method(type(fact).__name__, **msgspec.structs.asdict(fact))
 
 
 class Backoff(msgspec.Struct, frozen=True, kw_only=True):

@@ -48,9 +48,8 @@ class PartLimits(msgspec.Struct, frozen=True, kw_only=True):
 def split(payload: bytes, part_bytes_max: int = PART_BYTES_DEFAULT, *, retain: bool = False) -> list[bytes]:
     """The wire payloads that carry `payload`, each at most `part_bytes_max` bytes.
 
-    Raises:
-        UsageError: it has more bytes or parts than receivers take, or it is to be retained and needs more than one part
-            (a broker keeps one payload per topic).
+    Raises `UsageError`: it has more bytes or parts than receivers take, or it is to be retained and needs more than one
+    part (a broker keeps one payload per topic).
     """
     if len(payload) + len(_WHOLE) <= part_bytes_max:
         return [_WHOLE + payload]

@@ -85,8 +85,7 @@ class RoundSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 def open_round(settings: RoundSettings, federation: Federation) -> OpenRound:
     """The command for a trainer of the federation, under a fresh round id; everything checked that can be beforehand.
 
-    Raises:
-        UsageError: naming the setting that cannot be.
+    Raises `UsageError`: naming the setting that cannot be.
     """
     check_windows(settings.collect_s, settings.commit_s)
     request = OpenRound(
@@ -166,8 +165,7 @@ def parameters_of(
 ) -> dict[str, object]:
     """A statistic's parameters: the columns, what their public bounds say, and the further ones.
 
-    Raises:
-        UsageError: bounds are missing, or are not intervals.
+    Raises `UsageError`: bounds are missing, or are not intervals.
     """
     plain: dict[str, object] = {"columns": list(columns), **further}
     if not bounds:

@@ -125,8 +125,7 @@ class Runner:
     async def run(self) -> None:
         """Open the transport and run.
 
-        Raises:
-            UsageError: the broker refuses the actor, the store cannot be written, or a command was wrong.
+        Raises `UsageError`: the broker refuses the actor, the store cannot be written, or a command was wrong.
         """
         log.info("actor started", actor=self._actor.id.hex())
         try:

@@ -95,8 +95,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def tls_context(self) -> ssl.SSLContext | None:
         """Verifies the broker's certificate and host name; None without TLS.
 
-        Raises:
-            UsageError: a file is missing or damaged, or the private key is open to others.
+        Raises `UsageError`: a file is missing or damaged, or the private key is open to others.
         """
         if not self.tls:
             return None
@@ -140,8 +139,7 @@ def parse_broker(table: Mapping[str, object], directory: Path | None = None) -> 
 def convert(where: str, table: Mapping[str, object], kind: type[T]) -> T:
     """A table of a file as a `kind`, whose fields are the only keys it may have.
 
-    Raises:
-        UsageError: an unknown key (naming the nearest), a missing one, or a wrong value.
+    Raises `UsageError`: an unknown key (naming the nearest), a missing one, or a wrong value.
     """
     check_keys(f"{where} keys", table, [field.name for field in msgspec.structs.fields(kind)])
     try:

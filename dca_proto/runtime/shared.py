@@ -19,8 +19,7 @@ from collections.abc import Awaitable, Callable
 
 from dca_proto.errors import DcaError, TransportError, UsageError
 from dca_proto.protocol.wire.topics import FilterTree
-from dca_proto.runtime.inbox import InboxLimits, Pending, closed
-from dca_proto.runtime.transport import Message, Transport
+from dca_proto.runtime.transport import InboxLimits, Message, Pending, Transport, closed
 
 
 class SharedConnection:

@@ -66,8 +66,7 @@ class Store(Protocol):
     async def commit(self, writes: Sequence[Write]) -> None:
         """Make all of `writes` durable, in their order, together or not at all.
 
-        Raises:
-            UsageError: it could not be done (disk full, damaged file), and nothing was.
+        Raises `UsageError`: it could not be done (disk full, damaged file), and nothing was.
         """
 
 

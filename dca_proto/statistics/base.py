@@ -5,26 +5,8 @@ on a grid of f/2 bits, and products are formed exactly in integers: the statisti
 its sensitivity is exact. Everything public about it (dimension, bounds, sensitivity) follows from its parameters alone.
 
 A library user adds one of their own in a few lines: subclass `Statistic`, decorate it with `@register`, and import the
-module on every participant. A round carries the name and the parameters, never code. All that it must say is below:
-
-    @register
-    class Above(Statistic, frozen=True, kw_only=True):  # how many rows lie above a threshold, in each column
-        name = "above"
-        threshold: float
-
-        @property
-        def dimension(self) -> int:
-            return len(self.columns)
-
-        def labels(self) -> tuple[str, ...]:
-            return tuple(f"{column} > {self.threshold:g}" for column in self.columns)
-
-        def row_sensitivity(self, fraction_bits: int) -> Sensitivity:
-            unit, d = 2**fraction_bits, self.dimension  # each coordinate is 0 or 1
-            return Sensitivity(l1=d * unit, l2_squared=d * unit**2, bound=unit)
-
-        def evaluate(self, rows: NDArray[np.float64], fraction_bits: int) -> NDArray[np.int64]:
-            return (rows > self.threshold).astype(np.int64) << fraction_bits
+module on every participant. A round carries the name and the parameters, never code. `docs/tutorials/statistic.md`
+makes one.
 
 Parameters come from the network: `resolve` is the door through which they come, and what it lets in is within the
 limits below. A subclass that checks its own parameters does so in `__post_init__`, raises `UsageError` with one line,
@@ -165,8 +147,7 @@ class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     def estimate(self, value: NDArray[np.float64], contributors: int) -> NDArray[np.float64]:
         """What a (noisy) sum says in the units of the data; by itself, the sum as it is.
 
-        Each number may be a scaling and a shift of its own coordinate alone: what is stated about its noise relies on
-        it.
+        Each number may be a scaling and a shift of its own coordinate alone: the stated noise relies on it.
 
         Args:
             value: the sum over clients in the statistic's own units, shape ``(dimension,)``.

@@ -7,7 +7,8 @@ apart (Cauchy and Schwarz). A gradient that is NaN or infinite somewhere counts 
 an exception counts as zero, too, and its client reports it (`contribution`, `protocol.client.actor`): it takes part all
 the same. A client that lacks JAX where the gradient is to be derived declines instead, which depends on no row.
 
-Like every statistic, a model is a class that all participants have imported; a round carries its name and parameters:
+Like every statistic, a model is a class that all participants have imported; a round carries its name and parameters
+(`docs/tutorials/model.md` makes one):
 
     @register
     class PoissonGradient(ModelGradient, frozen=True, kw_only=True):  # counts y with mean exp(xᵀθ)
@@ -17,17 +18,7 @@ Like every statistic, a model is a class that all participants have imported; a 
             x, y = rows[:, :-1], rows[:, -1]
             return (y - np.exp(x @ theta))[:, None] * x
 
-With JAX (the extra ``samplers``) `gradient` may be left out; it is derived then from the log density, here that of a
-regression whose errors have Student's t distribution, with a parameter of the model's own:
-
-    @register
-    class StudentGradient(ModelGradient, frozen=True, kw_only=True):
-        name = "student-gradient"
-        degrees: float
-
-        def log_density(self, theta, rows):
-            residual = rows[:, -1] - rows[:, :-1] @ theta
-            return -(self.degrees + 1) / 2 * jax.numpy.log1p(residual**2 / self.degrees)
+With JAX (the extra ``samplers``) `gradient` may be left out; it is derived then from the class's `log_density`.
 """
 
 from __future__ import annotations

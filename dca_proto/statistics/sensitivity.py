@@ -65,8 +65,7 @@ class Sensitivity(msgspec.Struct, frozen=True):
     def beside(self, *others: Sensitivity) -> Sensitivity:
         """That of releasing several statistics of the same client jointly: vectors end to end.
 
-        Raises:
-            UsageError: the relations differ.
+        Raises `UsageError`: the relations differ.
         """
         for other in others:
             other.require(self.relation)
@@ -81,8 +80,7 @@ class Sensitivity(msgspec.Struct, frozen=True):
     def as_replacement(self) -> Sensitivity:
         """Under `REPLACE_ONE_CLIENT`: to replace a client is to remove one and add one, so distances double at most.
 
-        Raises:
-            UsageError: it is of one row, of which a client may have many.
+        Raises `UsageError`: it is of one row, of which a client may have many.
         """
         if self.relation == REPLACE_ONE_CLIENT:
             return self

@@ -33,14 +33,13 @@ from dca_proto.protocol.compute.actor import ComputeNode
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.federation import Federation, enrol
 from dca_proto.protocol.wire.topics import subscriptions
-from dca_proto.runtime.inbox import CLIENT_LIMITS, InboxLimits
 from dca_proto.runtime.logs import configure_logs
 from dca_proto.runtime.mqtt import MqttTransport
 from dca_proto.runtime.runner import Runner
 from dca_proto.runtime.settings import BrokerSettings
 from dca_proto.runtime.shared import SharedConnection
 from dca_proto.runtime.store import SqliteStore
-from dca_proto.runtime.transport import Transport
+from dca_proto.runtime.transport import CLIENT_LIMITS, InboxLimits, Transport
 from emulator.swarm import usage
 from emulator.swarm.dropout import SwarmTransport, Vanished
 from emulator.swarm.options import CONNECTIONS, SwarmOptions, certificate_expiry_ms

@@ -16,10 +16,10 @@ from test_mqtt import QUICK, free_port
 from dca_proto.protocol.effects import Channel
 from dca_proto.runtime import mqtt
 from dca_proto.runtime.broker import BrokerOptions, find_mosquitto, mosquitto_configuration
-from dca_proto.runtime.inbox import CLIENT_LIMITS, InboxLimits
 from dca_proto.runtime.mqtt import MqttTransport
 from dca_proto.runtime.runner import RunnerLimits
 from dca_proto.runtime.settings import BrokerSettings
+from dca_proto.runtime.transport import CLIENT_LIMITS, InboxLimits
 from emulator.sim.broker import BrokerOptions as Model
 from emulator.sim.process import usual_options
 

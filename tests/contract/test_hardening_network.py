@@ -17,12 +17,11 @@ from dca_proto.protocol.effects import Address, Channel, Effect, Send
 from dca_proto.protocol.events import Event, Received
 from dca_proto.protocol.wire.topics import topic_of
 from dca_proto.runtime.broker import BrokerOptions, launch_broker
-from dca_proto.runtime.inbox import CLIENT_LIMITS, TOPIC_CHARS_MAX, Inbox, InboxLimits
 from dca_proto.runtime.logs import CHARS_MAX, printable
 from dca_proto.runtime.mqtt import Backoff, MqttTransport, Retries
 from dca_proto.runtime.parts import Assembler, PartLimits, split
 from dca_proto.runtime.settings import BrokerSettings
-from dca_proto.runtime.transport import Disconnected
+from dca_proto.runtime.transport import CLIENT_LIMITS, TOPIC_CHARS_MAX, Disconnected, Inbox, InboxLimits
 from emulator.fuzz.forger import Forger, Known, packet
 
 MIB = 1 << 20

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from dca_proto.errors import TransportError
 from dca_proto.protocol.wire.topics import FilterTree
-from dca_proto.runtime.inbox import CLIENT_LIMITS, Inbox, InboxLimits
 from dca_proto.runtime.parts import split
-from dca_proto.runtime.transport import Message
+from dca_proto.runtime.transport import CLIENT_LIMITS, Inbox, InboxLimits, Message
 
 LEVELS = st.lists(st.sampled_from(["a", "b", "c", ""]), min_size=1, max_size=4)
 FILTERS = st.lists(st.sampled_from(["a", "b", "c", "", "+"]), min_size=1, max_size=4)

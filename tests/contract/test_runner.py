@@ -26,10 +26,9 @@ from dca_proto.protocol.effects import (
 )
 from dca_proto.protocol.events import Command, Event, Received, Started, Timer, TimerFired
 from dca_proto.protocol.wire.topics import subscriptions, topic_of
-from dca_proto.runtime.inbox import Pending
 from dca_proto.runtime.runner import Runner, RunnerLimits, SystemClock, Timers
 from dca_proto.runtime.store import MemoryStore, Record, SqliteStore, Store
-from dca_proto.runtime.transport import Message
+from dca_proto.runtime.transport import Message, Pending
 
 ECHO, PEER = bytes([1]) * 16, bytes([2]) * 16
 FEDERATION = "test"

@@ -12,11 +12,10 @@ from memory_broker import MemoryBroker, MemoryTransport
 
 from dca_proto.errors import TransportError, UsageError
 from dca_proto.runtime.broker import Broker
-from dca_proto.runtime.inbox import InboxLimits
 from dca_proto.runtime.mqtt import MqttTransport
 from dca_proto.runtime.settings import BrokerSettings
 from dca_proto.runtime.shared import SharedConnection
-from dca_proto.runtime.transport import Message, Transport
+from dca_proto.runtime.transport import InboxLimits, Message, Transport
 
 
 class Counting(MemoryTransport):

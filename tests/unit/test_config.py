@@ -20,11 +20,11 @@ from dca_proto.protocol.federation import Federation, Member, enrol, sign_federa
 from dca_proto.protocol.policy import BudgetLimit, Policy
 from dca_proto.runtime.config import ClientFiles, read_config
 from dca_proto.runtime.device import load
-from dca_proto.runtime.inbox import CLIENT_LIMITS, InboxLimits
 from dca_proto.runtime.keyfile import write_certificate, write_identity
 from dca_proto.runtime.request import RoundSettings, open_round
 from dca_proto.runtime.settings import convert
 from dca_proto.runtime.table import Table, read_csv
+from dca_proto.runtime.transport import CLIENT_LIMITS, InboxLimits
 
 AUTHORITY, CLIENT, FIRST, SECOND, TRAINER, STRANGER = (Identity(bytes([index]) * 32) for index in range(6))
 FEDERATION = sign_federation(

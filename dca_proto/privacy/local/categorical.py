@@ -224,8 +224,8 @@ class RandomisedResponse(Categorical, msgspec.Struct, frozen=True, forbid_unknow
         return np.array(category, dtype=np.int64)
 
     def _counts(self, reports: ArrayLike) -> tuple[NDArray[np.int64], int]:
-        told = within("reports", integers("reports", reports), 0, self.categories - 1, "number the categories from 0")
-        return np.bincount(told, minlength=self.categories), counted(told)
+        table = within("reports", integers("reports", reports), 0, self.categories - 1, "number the categories from 0")
+        return np.bincount(table, minlength=self.categories), counted(table)
 
 
 class UnaryEncoding(Categorical, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -282,8 +282,9 @@ class UnaryEncoding(Categorical, msgspec.Struct, frozen=True, forbid_unknown_fie
         return bits[: self.categories]
 
     def _counts(self, reports: ArrayLike) -> tuple[NDArray[np.int64], int]:
-        told = np.asarray(reports)  # bits, or counts of 0 and 1
-        table = integers("reports", told.astype(np.int64) if told.dtype == np.bool_ else told, columns=self.categories)
+        given = np.asarray(reports)  # bits, or counts of 0 and 1
+        bits = given.astype(np.int64) if given.dtype == np.bool_ else given
+        table = integers("reports", bits, columns=self.categories)
         within("reports", table, 0, 1, "give each category's bit")
         return table.sum(axis=0), counted(table)
 

@@ -1,6 +1,6 @@
 """A round at the client: what is stored, what follows from it, and the literal table of its phases (DESIGN §4, §9).
 
-    new ── announcement ──> sent ── receipt, or word that it was late ──> kept, missed
+    new ── announcement ──> sent ── receipt, or notice that it was late ──> kept, missed
      └── refusal ──> declined  └────────── M signed aborts ─────────────────┴──> returned
 
 Data nodes' releases and LDP reports go the same way, with the trainer as their holder; nobody can abort such a round.

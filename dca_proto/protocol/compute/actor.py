@@ -218,8 +218,8 @@ class ComputeNode(Committing):
         if not isinstance(terms, SecureSum) or self.id not in opened.computes:
             raise PeerError("computes", found="a round without this Compute node", expected="one that names it")
         named = opened.epochs[opened.computes.index(self.id)]
-        held = self._keys.key(named.epoch)
-        if held is None or held.public != named.public:
+        own = self._keys.key(named.epoch)
+        if own is None or own.public != named.public:
             raise PeerError("epoch", found="an epoch key that is not kept here", expected="the current one")
         return terms
 

@@ -134,8 +134,7 @@ class Agreement:
     def partial_sum(self, chosen: AgreedSet) -> tuple[bytes, RingVector]:
         """The clients of S that this node holds, and their masked vectors plus its masks over all of S.
 
-        Raises:
-            PeerError: ``session``: one has gone with a restart, so that no right sum can be made.
+        Raises `PeerError("session")`: one has gone with a restart, so that no right sum can be made.
         """
         round_, computes = self._round, self._round.stored.computes
         place = computes.index(self._own)

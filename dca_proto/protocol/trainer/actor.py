@@ -4,7 +4,7 @@ Its rounds and their phases, and the rule of closing, stand in `round`.
 It never sees a contribution: partial sums add up to the one private sum, or to nothing. In rounds without Compute nodes
 it gets what each client releases, which is private by itself (DESIGN §5, `answers`).
 
-What its rounds may cost in all, it keeps in the federation's account; what becomes of failed rounds is in `failures`.
+What its rounds may cost in all, it keeps in the federation's account. What becomes of failed rounds is in `answers`.
 """
 
 from __future__ import annotations

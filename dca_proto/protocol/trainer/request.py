@@ -177,8 +177,7 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
     def draft(self, mechanism: Mechanism, limits: Limits) -> tuple[Announcement, ValidatedRound]:
         """The announcement with keys of nobody, and its numbers, as every participant checks them.
 
-        Raises:
-            UsageError: the round cannot be held.
+        Raises `UsageError`: the round cannot be held.
         """
         epochs = tuple(Signed(bytes(_EPOCH_KEY_BYTES_MAX), bytes(64)) for _ in self.ask.computes)
         nobody = (bytes(ID_BYTES), (1, bytes(KEY_BYTES)), mechanism.name, epochs, bytes(KEY_BYTES))
@@ -188,8 +187,7 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
     def check(self, federation: Federation, mechanism: Mechanism, limits: Limits, timing: Timing) -> None:
         """What every participant will check, while it is the caller's mistake and not yet a peer's.
 
-        Raises:
-            UsageError: the round cannot be held.
+        Raises `UsageError`: the round cannot be held.
         """
         known = {member.id for member in federation.computes}
         unknown = [compute.hex() for compute in self.ask.computes if compute not in known]

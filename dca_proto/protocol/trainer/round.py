@@ -130,7 +130,7 @@ class Round(ActorRound[StoredRound]):
 
     @property
     def end_ms(self) -> int:
-        """When nothing more is waited for: lost words are asked for, one commit window beyond `commit_by`."""
+        """When nothing more is waited for: lost messages are asked for, one commit window beyond `commit_by`."""
         window_ms = self.stored.request.commit_window_ms if self.opened.computes else 0
         return self.opened.body.commit_by_ms + window_ms
 
