@@ -99,14 +99,10 @@ def masked(
 def check_and_sum(
     pair_keys: Keys, entries: bytes, tags: bytes, announcement_hash: bytes, dimension: int
 ) -> tuple[NDArray[np.bool_], RingVector]:
-    """At a Compute node: which entries' tags hold, and the sum of their masks.
+    """At a Compute node: which entries' tags hold, shape ``(n,)``, and the sum of their masks, shape ``(dimension,)``.
 
-    Args:
-        pair_keys: one for each entry, shape ``(n, 32)``. entries: `ENTRY_BYTES` each.
-        tags: those that the client's message had for this node, `TAG_BYTES` each.
-
-    Returns:
-        Whether each tag holds, shape ``(n,)``, and the sum, shape ``(dimension,)``.
+    The keys have shape ``(n, 32)``. Entries are `ENTRY_BYTES` each. Tags, `TAG_BYTES` each, are those that the client's
+    message had for this node.
     """
     count = len(pair_keys)
     holds, total = np.zeros(count, dtype=np.bool_), np.zeros(dimension, dtype=np.uint64)

@@ -45,13 +45,9 @@ class JobTerms(msgspec.Struct, frozen=True, kw_only=True):
     commit_window_ms: int = 60_000
 
     def open(self, request: RoundRequest, round_id: bytes, invited: tuple[bytes, ...] = ()) -> OpenRound:
-        """The command for one round of the job.
+        """The command for one round of the job, to the `invited` clients of a mini-batch; without any, to everybody.
 
-        Args:
-            invited: ids of the clients of a mini-batch; empty for a round of everybody.
-
-        Raises:
-            UsageError: the request's share of the budget cannot be.
+        Raises `UsageError` if the request's share of the budget cannot be.
         """
         expected = len(invited) or self.clients
         cost = self._cost(request)
@@ -100,13 +96,8 @@ class Batches:
     def pick(self, available: Sequence[bytes], size: int, random: Random) -> tuple[bytes, ...]:
         """A batch, sorted by id; uniformly random among those that were used least. Changes nothing but `random`.
 
-        Among equals, those come first who were in fewer rounds that were given back (`give_back`).
-
-        Args:
-            available: ids of distinct clients. random: returns random bytes.
-
-        Raises:
-            UsageError: the size is below 1, or above the number of clients.
+        Among equals, those come first who were in fewer rounds that were given back (`give_back`). `available` are ids
+        of distinct clients. Raises `UsageError` if the size is below 1, or above their number.
         """
         if not 1 <= size <= len(available):
             raise UsageError(

@@ -119,11 +119,7 @@ def best_shares(errors: Iterable[float]) -> tuple[float, ...]:
     Proof: by Cauchy and Schwarz, (Σ √e_r)² = (Σ √(e_r/s_r) √s_r)² <= (Σ e_r/s_r) (Σ s_r) = Σ e_r/s_r, with equality
     just where √(e_r/s_r) is proportional to √s_r, that is where s_r is proportional to √e_r.
 
-    Args:
-        errors: e_r of each round, above 0.
-
-    Raises:
-        UsageError: no rounds, or an error that is not above 0 and finite.
+    Raises `UsageError` for no rounds, or an error e_r that is not above 0 and finite.
     """
     roots = []
     for error in errors:

@@ -106,14 +106,9 @@ Release = Gaussian | _NotGaussian
 def epsilon_of(releases: Iterable[Release], delta: float) -> float:
     """An ε for which the releases together are (ε, δ)-private: an upper bound of the least one.
 
-    It is too high by 0.1 % or less where there are some dozens of releases, and by 2 % at 2,000 of ε = 0.02: what
-    rounding each loss to the grid costs adds up.
-
-    Args:
-        releases: all that is spent on the same client. delta: at least 1e-12, or any down to 0 where none is Gaussian.
-
-    Raises:
-        UsageError: δ out of range, or dp-accounting is missing.
+    The releases are all that is spent on the same client. It is too high by 0.1 % or less where there are some dozens
+    of them, and by 2 % at 2,000 of ε = 0.02: what rounding each loss to the grid costs adds up. δ is at least 1e-12, or
+    any down to 0 where no release is Gaussian. Raises `UsageError` if it is out of range, or dp-accounting is missing.
     """
     given = tuple(releases)
     pure = _pure_epsilon(given)

@@ -88,14 +88,10 @@ class _Table(NamedTuple):
 
 
 class DiscreteGaussian:
-    """Sampler of N_Z(0, S), independent of each other, from secret keys.
+    """Sampler of N_Z(0, S), independent of each other, from secret keys; S in squared grid units, 64 <= S <= 2^80.
 
-    Args:
-        variance: S, in units of the grid squared, 64 <= S <= 2^80. (The true variance falls short of S by less than
-            1e-500 relative, Canonne, Kamath and Steinke 2020.)
-
-    Raises:
-        UsageError: S outside these limits.
+    The true variance falls short of S by less than 1e-500 relative (Canonne, Kamath and Steinke 2020). Raises
+    `UsageError` for an S outside these limits.
     """
 
     def __init__(self, variance: int, *, _table_bits: int = _TABLE_BITS, _fast: bool = True) -> None:
@@ -234,11 +230,8 @@ def discrete_gaussian(variance: int) -> DiscreteGaussian:
 def _accepts(excess: int, variance: int, uniform: int, unknown: int) -> bool | None:
     """Whether U < p(x), or None where this is undecided.
 
-    Args:
-        excess: x² - y² >= 0 (see the block's y above). With z = excess/2S, (1 - 2^-20) exp(-z) <= p(x) <= exp(-z).
-        variance: S.
-        uniform: U is in [uniform, uniform + unknown) / 2^64.
-        unknown: see there.
+    `excess` is x² - y² >= 0 (see the block's y above). With z = excess/2S, (1 - 2^-20) exp(-z) <= p(x) <= exp(-z). U is
+    in [uniform, uniform + unknown) / 2^64.
     """
     z = (excess << 63) // variance  # rounded down, in units of 2^-64
     if uniform + unknown <= _ONE - z - 1 - _SLACK:
@@ -319,8 +312,7 @@ def _sure_bounds(table: _Table) -> list[int]:
 def _alias_table(masses: Sequence[int]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """Columns that share out masses of sum 2^64 exactly (Walker 1977, Vose 1991, in integers).
 
-    Returns:
-        For each column the least word that goes to its alias instead of its own label, and the alias.
+    They are, for each column, the least word that goes to its alias instead of its own label, and the alias.
     """
     columns, room = 1 << _COLUMN_BITS, 1 << _FRACTION_BITS
     assert sum(masses) == _ONE

@@ -57,10 +57,9 @@ class Outbound(msgspec.Struct, frozen=True):
 def hedged_root(
     identity: Identity, fresh: bytes, hello: bytes, announcement_hash: bytes, charge: int, value: NDArray[np.int64]
 ) -> tuple[bytes, bytes]:
-    """The noise key and the contribution id, from fresh randomness and everything that they are for.
+    """The noise key and the contribution id, from 32 `fresh` random bytes and everything that they are for.
 
-    Args:
-        fresh: 32 random bytes, for this call alone. hello: hash of the session. value: the quantised statistic.
+    `hello` is the session's hash, `value` the quantised statistic.
     """
     message = b"".join((fresh, hello, announcement_hash, charge.to_bytes(CHARGE_BYTES, "little"), value.tobytes()))
     if len(message) > 1 << 16:

@@ -190,12 +190,9 @@ def combine(
 ) -> tuple[NoisyAggregate, tuple[bytes, ...]]:
     """Add the partial sums, centre them in the ring, and scale; with the ids of the clients in the sum, sorted.
 
-    Args:
-        partials: one of each Compute node, by its id. expected: how many clients were expected.
-        private: whether an epsilon may be claimed for the mechanism.
-
-    Raises:
-        RoundAborted: where the nodes released over different sets or a set below n_min: nothing is learned.
+    There is one partial sum of each Compute node, by its id. `expected` is how many clients were expected, `private`
+    whether an epsilon may be claimed for the mechanism. Raises `RoundAborted` where the nodes released over different
+    sets or a set below n_min: nothing is learned.
     """
     ordered, terms = [partials[compute] for compute in opened.computes], validated.terms
     assert isinstance(terms, SecureSum), "only such a round has partial sums"
@@ -234,8 +231,7 @@ def aggregate_of(
 ) -> NoisyAggregate:
     """A noisy sum in the ring, centred, scaled, and with all that is known of it.
 
-    Args:
-        contributors: how many clients' noises are in it. clients: how many were expected.
+    It holds the noises of so many `contributors`; `clients` is how many were expected.
     """
     return _described(body, validated, hashes)(
         value=dequantise(from_ring(total), body.fraction_bits),
@@ -300,9 +296,7 @@ def merge_reports(
 ) -> NoisyAggregate:
     """What clients reported in one round, and the sum over them that it stands for.
 
-    Args:
-        mechanism: by which they report. reports: one or more, as it decodes them. clients: the ids of those who
-            reported, sorted.
+    There are one or more reports, as the mechanism decodes them, of the `clients` with these ids, sorted.
     """
     count, variance = len(reports), mechanism.variance_in_sum(validated.unit)
     return _described(body, validated, hashes)(

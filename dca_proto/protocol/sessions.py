@@ -147,13 +147,9 @@ class StoredSession(msgspec.Struct, frozen=True):
 
 
 class Sessions:
-    """All clients' sessions at one Compute node.
+    """All clients' sessions at one Compute node, with its id and its keys.
 
-    Args:
-        own: id of the node. keys: its own.
-
-    Attributes:
-        slots: each known client's place, dealt out once.
+    `slots` are each known client's place, dealt out once.
     """
 
     def __init__(

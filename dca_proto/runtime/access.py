@@ -34,12 +34,9 @@ _SALT_BYTES = 12
 
 
 class Member(msgspec.Struct, frozen=True):
-    """An actor that the broker lets in.
+    """An actor that the broker lets in; its id in hexadecimal is its user name and client id.
 
-    Args:
-        role: `Channel.CLIENT`, `COMPUTE` or `TRAINER`.
-        id: the actor's 16-byte id; in hexadecimal its user name and client id.
-        password: printable, at least 8 characters.
+    The role is `Channel.CLIENT`, `COMPUTE` or `TRAINER`. The password is printable and has at least 8 characters.
     """
 
     role: Channel

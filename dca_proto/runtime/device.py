@@ -82,13 +82,9 @@ class Device:
         return self.config.role
 
     async def run(self, on_report: Report | None = None) -> None:
-        """Run a client or a Compute node until cancelled.
+        """Run a client or a Compute node until cancelled; `on_report` is called with every fact.
 
-        Args:
-            on_report: called with every fact.
-
-        Raises:
-            UsageError: the broker refuses the actor, or its store cannot be used.
+        Raises `UsageError` if the broker refuses the actor, or its store cannot be used.
         """
         async with self.open(on_report) as parts:
             runner = Runner(
@@ -101,12 +97,7 @@ class Device:
             await runner.run()
 
     async def hold(self, request: OpenRound, on_report: Report | None = None) -> NoisyAggregate:
-        """Hold one round as a trainer, and wait for its result.
-
-        Raises:
-            RoundAborted: the round ended without one.
-            TransportError, UsageError: as `run`.
-        """
+        """Hold one round as a trainer, and wait for its result. Raises `RoundAborted`, and as `run`."""
         async with self.live(on_report) as trainer:
             return await trainer.hold(request)
 

@@ -212,9 +212,8 @@ def write_private(path: Path, text: str) -> None:
 def read_private(path: Path) -> str:
     """The text of a secret file, whose mode is checked on the open file.
 
-    Raises:
-        UsageError: the file cannot be read, or others can read or change it.
-        UnicodeDecodeError: it is not a text.
+    Raises `UsageError` if the file cannot be read, or others can read or change it, `UnicodeDecodeError` if it is no
+    text.
     """
     try:
         with path.open("rb") as file:

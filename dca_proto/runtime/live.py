@@ -74,10 +74,8 @@ class LiveTrainer:
     async def check(self, request: OpenRound) -> None:
         """Raise what is wrong with a round that is to be held, once it is settled what earlier ones cost.
 
-        In the runner the caller's mistake would end all rounds.
-
-        Raises:
-            UsageError: the request cannot be held. BudgetError: it exceeds the trainer's account now.
+        In the runner the caller's mistake would end all rounds. Raises `UsageError` if the request cannot be held,
+        `BudgetError` if it exceeds the trainer's account now.
         """
         while True:
             try:
@@ -102,9 +100,7 @@ class LiveTrainer:
     async def rejoin(self, request: OpenRound) -> NoisyAggregate:
         """Finish a round that an earlier process was to hold: from wherever that left it, or from its beginning.
 
-        Raises:
-            RoundAborted: as `hold`; also where the round is over, and so long ago that its result is forgotten.
-            UsageError, TransportError: as `hold`.
+        Raises as `hold`, and `RoundAborted` where the round is over, and so long ago that its result is forgotten.
         """
         round_id = request.round_id
         if self._actor.phase(round_id) != NEW:
@@ -114,11 +110,7 @@ class LiveTrainer:
         return await self.hold(request)
 
     async def finish(self) -> list[RoundCompleted | RoundFailed]:
-        """Run until all rounds have ended that the trainer's store knows, and say how each did, by their ids.
-
-        Raises:
-            UsageError, TransportError: as `hold`.
-        """
+        """Run until all rounds of the trainer's store have ended; how each did, by their ids. Raises as `hold`."""
         ends = {one: asyncio.get_running_loop().create_future() for one in self._actor.unfinished(self._clock.now_ms())}
         self._results |= ends
         if ends:

@@ -37,11 +37,9 @@ log = structlog.get_logger("dca.actor")
 
 
 def configure_logs(*, json: bool = False, level: int = logging.INFO) -> None:
-    """Send structlog's events to standard error.
+    """Send structlog's events to standard error: of `level` and above, as text or as one JSON object per line.
 
-    Args:
-        json: one JSON object per line instead of text.
-        level: the least that is logged; at `logging.DEBUG` also what happens for every single client.
+    At `logging.DEBUG` there is also what happens for every single client.
     """
     renderer: Any = structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=False)
     structlog.configure(

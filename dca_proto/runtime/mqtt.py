@@ -254,8 +254,7 @@ class MqttTransport:
 async def require_broker(url: str) -> None:
     """See that a broker for a trial answers, before anything is started that would wait for it.
 
-    Raises:
-        TransportError: it cannot be reached. UsageError: it refuses us.
+    Raises `TransportError` if it cannot be reached, `UsageError` if it refuses us.
     """
     name = os.urandom(16).hex()
     settings = BrokerSettings(url=url, session_expiry_s=0)

@@ -135,11 +135,7 @@ def outcome(aggregate: NoisyAggregate) -> Outcome:
 
 
 def report_values(reports: LocalReports, *, most: float = math.inf) -> ReportValues:
-    """What each client reported.
-
-    Args:
-        most: how many numbers are written; with more of them there are none.
-    """
+    """What each client reported; no values if they are more than `most` numbers."""
     values = None
     if reports.values.size <= most:
         values = (reports.values.astype(int) if reports.categories else reports.values).tolist()

@@ -120,14 +120,9 @@ def check_url(option: str, url: str) -> None:
 
 
 def parse_broker(table: Mapping[str, object], directory: Path | None = None) -> BrokerSettings:
-    """Check and convert a TOML table.
+    """Check and convert a `[broker]` table; relative file names are in `directory`, or in the working directory.
 
-    Args:
-        table: the `[broker]` table as read.
-        directory: what relative file names are relative to, by default the working directory.
-
-    Raises:
-        UsageError: an unknown key (naming the nearest), a wrong type or a value out of range.
+    Raises `UsageError` for an unknown key (naming the nearest), a wrong type or a value out of range.
     """
     settings = convert("[broker]", table, BrokerSettings)
     return anchored(settings, directory) if directory is not None else settings

@@ -77,14 +77,10 @@ class Tags:
 
 
 def read_rows(connection: sqlite3.Connection, path: Path, tags: Tags | None) -> tuple[list[Row], Contents]:
-    """All records, ordered by owner, table and key, and what they come to.
+    """All records, ordered by owner, table and key, and what they come to; unchecked without `tags`.
 
-    Args:
-        tags: to check them by; None leaves them unchecked.
-
-    Raises:
-        UsageError: which record is damaged, or that some are missing, doubled or old.
-        sqlite3.Error: the file cannot be read.
+    Raises `UsageError`, naming the record that is damaged, or saying that some are missing, doubled or old;
+    `sqlite3.Error` if the file cannot be read.
     """
     if tags is not None and [one for (one,) in connection.execute("SELECT owner FROM seal")] != [tags.owner]:
         raise StorageError(
@@ -127,18 +123,13 @@ def damaged(path: Path, what: str) -> UsageError:
 
 
 def check_log(path: Path) -> None:
-    """Refuse a log with a damaged frame that a later transaction follows, before SQLite reads it.
+    """Refuse a log, beside a store, with a damaged frame that a later transaction follows, before SQLite reads it.
 
     SQLite takes the first frame with a wrong checksum for the end of the log, and forgets what stands behind. That is
     right for the last transaction, which a power failure may have torn. Each is flushed before the next one begins: a
     wrong frame of an earlier one is damage, and would silently undo all transactions from there on.
 
-    Args:
-        path: of the store; its log stands beside it.
-
-    Raises:
-        UsageError: the log is damaged.
-        sqlite3.Error: the store is in use.
+    Raises `UsageError` for a damaged log, `sqlite3.Error` if the store is in use.
     """
     file = Path(f"{path}-wal")
     if not file.exists():

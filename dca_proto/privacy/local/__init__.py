@@ -79,16 +79,12 @@ def mechanism_of(
     delta: float,
     mu: float = 0.0,
 ) -> LocalMechanism:
-    """The mechanism of a round's reports; which of these figures are its parameters, its fields say by their names.
+    """The mechanism of a round's reports; the names of its fields say which of these figures are its parameters.
 
-    Args:
-        name: a registered one.
-        sensitivity: of one client's contribution to the statistic. rows_max: as of `contribution`.
-        epsilon, delta: of each report. mu: the same as a Gaussian DP parameter, which is what is charged and
-            calibrated; 0 for all that ε and δ allow.
-
-    Raises:
-        UsageError: a figure that the mechanism does not take, or a statistic without categories for one of categories.
+    `sensitivity` is that of one client's contribution to the statistic, `rows_max` as of `contribution`, and (ε, δ)
+    that of each report. `mu` is the same as a Gaussian DP parameter, which is charged and calibrated; 0 for all that ε
+    and δ allow. Raises `UsageError` for a figure that the mechanism does not take, or a statistic without categories
+    for one of categories.
     """
     kind = _KINDS[name]
     fields = kind.__struct_fields__

@@ -243,8 +243,8 @@ def restored_rounds(
 ) -> dict[bytes, Round]:
     """All rounds of a store, by id, with what follows from the stored messages of the open ones.
 
-    `own` is the node's id; `load` finds the announcement of a round, given its record. Raises `UsageError` where a
-    record is damaged, or belongs to no round.
+    `load` finds the announcement of a round, given its record. Raises `UsageError` for a record that is damaged, or
+    belongs to no round.
     """
     announcements = {key: value for table, key, value in records if table == ANNOUNCEMENTS}
     for payload in announcements.values():

@@ -220,11 +220,7 @@ class Answering(Actor):
         return self._report_failure(current)
 
     def _report_failure(self, current: Round, *, finally_: bool = False) -> list[Effect]:
-        """Say once that a round has failed, and what became of its charge.
-
-        Args:
-            finally_: nobody is asked any more; at the latest, when the nodes have forgotten the round.
-        """
+        """Report once that a round has failed, and what became of its charge; `finally_` if nobody is asked again."""
         if current.reported is not None:
             return []
         stored = current.stored
