@@ -38,8 +38,8 @@ _JUMP_MS = 5_000  # a clock set back by that has its actor start up anew, as `ru
 class ProcessOptions(msgspec.Struct, frozen=True, kw_only=True):
     """A machine. `skew_ms`: its clock is that much ahead. `work_ms`, `commit_ms`: of each batch, each transaction.
 
-    At most `inbox_events_max` messages wait for a slow one; more are dropped, as `runtime.transport` does. While the broker
-    has not taken over `publishing_max` packets, it handles nothing more, as `runtime.runner` does. At most
+    At most `inbox_events_max` messages wait for a slow one; more are dropped, as `runtime.transport` does. While the
+    broker has not taken over `publishing_max` packets, it handles nothing more, as `runtime.runner` does. At most
     `unacknowledged_max` of them are under way at once, as in `runtime.mqtt`.
     """
 
