@@ -341,7 +341,6 @@ def test_an_actor_of_another_role_is_refused(run: Run, demo: Path) -> None:
         (("--json", "fed"), "cannot write fed: it is a folder", 8),
         (("--bounds", "x=1:2,x=1:2"), "each column once", 5),
         (("--parameter", "edges=x"), "expected NAME=JSON", 2),
-        (("--resume", "--clients", "3"), "--resume holds no new round: leave out --clients", 2),
         (("--resume", "--nodes", "a,b"), "--resume holds no new round: leave out --nodes", 2),
         (("--resume",), "there is nothing to resume", 2),
         (
