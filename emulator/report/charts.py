@@ -24,10 +24,10 @@ ROWS_MAX, POINTS_MAX, TICKS_MAX, _NAME_MAX = 60, 1_000, 6, 60
 _ROW_PX, _AXIS_PX, _LEGEND_PX, _PLOT_PX, _TEXT_PX, _LETTER_PX = 31, 42, 22, 300, 12.5, 7.5
 _ACROSS_MAX, _PICTURE_PX = 3, 560  # charts of a picture, and how wide each is
 _RATIO_MIN = 3.0  # of a logarithmic axis's ends: then two of its ticks lie between them
-_INK, _GRID, _TRACK = "#1b1f24", "#d9dde2", "#eceff2"
+INK, GRID, _TRACK = "#1b1f24", "#d9dde2", "#eceff2"
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#b5568f", "#e69f00", "#56b4e9")
 """Okabe and Ito's (2008), which colour-blind people can distinguish; lines differ in their dashes too."""
-_VARIABLES = {_INK: "ink", "#000000": "ink", _GRID: "rule", _TRACK: "track"} | {
+_VARIABLES = {INK: "ink", "#000000": "ink", GRID: "rule", _TRACK: "track"} | {
     colour: f"c{place}" for place, colour in enumerate(PALETTE)
 }
 _NAMESPACE = "{http://www.w3.org/2000/svg}"
@@ -74,14 +74,6 @@ class Series(NamedTuple):
     filled: bool = False
 
 
-class Estimate(NamedTuple):
-    """A mean and the ends of its interval."""
-
-    mean: float
-    low: float
-    high: float
-
-
 class Lane(NamedTuple):
     """A line of a timeline: what lasted (from, to, tone), and moments (at, tone)."""
 
@@ -102,7 +94,7 @@ def lines(series: Sequence[Series], x: Axis, y: Axis, *, caption: str, square: b
             _curve(axes, one, x.log, y.log)
         for axis, found, along in ((axes.xaxis, x, "x"), (axes.yaxis, y, "y")):
             _scaled(axes, axis, found, along, width)
-        axes.grid(color=_GRID, linewidth=0.8)
+        axes.grid(color=GRID, linewidth=0.8)
         axes.set_axisbelow(True)
         if square:
             axes.set_box_aspect(1)
@@ -131,32 +123,26 @@ def bars(rows: Sequence[tuple[str, float, str]], *, caption: str, tone: int = 0)
     return Chart(caption, lambda width: len(rows) * _ROW_PX + 12, draw)
 
 
-def intervals(
-    groups: Sequence[tuple[str, Sequence[tuple[str, Sequence[Estimate | None]]]]], names: Sequence[str], *, caption: str
-) -> Chart:
-    """Means with intervals: a panel with an axis for each group.
+def panels(parts: Sequence[tuple[str, int, Callable[[Any], None]]], names: Sequence[str], *, caption: str) -> Chart:
+    """Panels above each other, each with an axis of numbers: its label, how many rows it has, and what draws it.
 
     Args:
-        groups: the axis's label, and rows, each with a label and an estimate of each of `names`.
+        names: of what stands in each row, for the legend.
     """
-    each = 10 + 13 * len(names)
-    shown = [(unit, *_first(rows, "", "estimates")) for unit, rows in groups]
-    groups, caption = [(unit, rows) for unit, rows, _ in shown], caption + "".join(more for _, _, more in shown)
+    sizes = [(unit, rows * (10.0 + 13 * len(names))) for unit, rows, _ in parts]
 
     def draw(figure: Any, width: float) -> None:
-        sizes = [_panel_px(unit, len(rows) * each, width) for unit, rows in groups]
-        panels = figure.subplots(len(groups), 1, squeeze=False, height_ratios=sizes)[:, 0]
-        for axes, (unit, rows) in zip(panels, groups, strict=True):
-            _forest(axes, rows, names)
+        ratios = [_panel_px(*size, width) for size in sizes]
+        for axes, (unit, _, drawn) in zip(
+            figure.subplots(len(parts), 1, squeeze=False, height_ratios=ratios)[:, 0], parts, strict=True
+        ):
+            drawn(axes)
             axes.set_xlabel(_wrapped(unit, width), loc="right")
             axes.xaxis.set_major_locator(_linear(width))
             axes.xaxis.set_major_formatter(lambda value, _: short(value))
-        _legend(figure, panels[0].get_legend_handles_labels(), width)
+        _legend(figure, axes.get_legend_handles_labels(), width)
 
-    def height(width: float) -> float:
-        return sum(_panel_px(unit, len(rows) * each, width) for unit, rows in groups) + _legend_px(names, width)
-
-    return Chart(caption, height, draw)
+    return Chart(caption, lambda width: sum(_panel_px(*size, width) for size in sizes) + _legend_px(names, width), draw)
 
 
 def timeline(lanes: Sequence[Lane], low_s: float, high_s: float, legend: Mapping[str, int], *, caption: str) -> Chart:
@@ -235,8 +221,8 @@ def _styled(salt: str) -> Iterator[None]:
 
     style: Any = {
         "svg.fonttype": "none", "svg.hashsalt": salt, "font.size": _TEXT_PX, "axes.spines.top": False,
-        "axes.spines.right": False, "axes.labelsize": _TEXT_PX, "axes.edgecolor": _GRID, "text.color": _INK,
-        "axes.labelcolor": _INK, "xtick.color": _INK, "ytick.color": _INK, "legend.frameon": False,
+        "axes.spines.right": False, "axes.labelsize": _TEXT_PX, "axes.edgecolor": GRID, "text.color": INK,
+        "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK, "legend.frameon": False,
         "legend.fontsize": _TEXT_PX, "figure.dpi": 72, "text.parse_math": False, "xtick.minor.size": 0,
         "axes.linewidth": 1, "lines.linewidth": 2, "lines.markersize": 6, "xtick.major.pad": 7,
     }  # fmt: skip
@@ -336,7 +322,7 @@ def _null() -> Any:
 
 
 def _colour(tone: int) -> str:
-    return _INK if tone < 0 else PALETTE[tone % len(PALETTE)]
+    return INK if tone < 0 else PALETTE[tone % len(PALETTE)]
 
 
 def _rows(figure: Any, labels: Sequence[str], width: float) -> Any:
@@ -349,26 +335,6 @@ def _rows(figure: Any, labels: Sequence[str], width: float) -> Any:
     axes.tick_params(axis="y", length=0)
     axes.spines[["left", "bottom"]].set_visible(False)
     return axes
-
-
-def _forest(axes: Any, rows: Sequence[tuple[str, Sequence[Estimate | None]]], names: Sequence[str]) -> None:
-    """Estimates above each other, the first on top."""
-    apart = 1 / (len(names) + 0.8)
-    for nth, name in enumerate(names):
-        found = [(place, each[nth]) for place, (_, each) in enumerate(rows)]
-        known = [(place + apart * (nth - (len(names) - 1) / 2), one) for place, one in found if one is not None]
-        marker = {"marker": "s", "markerfacecolor": "none"} if nth else {"marker": "o"}
-        tone = {"color": PALETTE[nth], "label": name}
-        axes.plot([one.mean for _, one in known], [at for at, _ in known], linestyle="none", **marker, **tone)
-        for at, one in known:
-            axes.plot([one.low, one.high], [at, at], color=PALETTE[nth], linewidth=2)
-    axes.axvline(0, color=_INK, linewidth=1, linestyle=":", zorder=0)
-    axes.set_yticks(range(len(rows)), [plain(label, _NAME_MAX) for label, _ in rows])
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0)
-    axes.spines[["left"]].set_visible(False)
-    axes.grid(axis="x", color=_GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
 
 
 def _wrapped(unit: str, width: float) -> str:

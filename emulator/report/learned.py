@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, TypedDict
 
 import msgspec
 
 from dca_proto.wording import counted
 from emulator.report.blocks import Block, Line, Note, Section, Table, settings, table
-from emulator.report.charts import Axis, Chart, Estimate, Series, bars, intervals, lines
-from emulator.report.figures import UNKNOWN, count, number, seconds
+from emulator.report.charts import GRID, INK, ROWS_MAX, Axis, Chart, Series, bars, lines, panels
+from emulator.report.figures import UNKNOWN, count, number, plain, seconds
 from emulator.results import Node, Reports
 from inference.contraction import percent
 from inference.jobs.estimates import (
@@ -25,10 +26,11 @@ from inference.jobs.estimates import (
     sampling_words,
     table_of,
 )
+from inference.jobs.picture import Kind, forest, kinds_of
 from inference.jobs.summary import INTERVAL_NOTE, HeldOut, Row, Score, Summary, estimate_of
 
 BY_ITSELF = "each report is private by itself; nobody had to be trusted"
-_PANELS_MAX = 8
+_PANELS_MAX, _NAME_MAX = 8, 60
 _NONPRIVATE = ("nonprivate", "nonprivate_sd", "nonprivate_interval_95")
 _RMSE = "RMSE"
 _BY_CONSTANT = {_RMSE: "predicting the mean"}
@@ -89,17 +91,6 @@ def estimates(summary: Summary, most: int | None = None) -> Table:
 
 def _strength(row: Row) -> float:
     return abs(row["estimate"] or 0.0) / row["estimate_sd"] if row["estimate_sd"] else math.inf
-
-
-def _kinds(summary: Summary) -> dict[str, str]:
-    """The estimates that there are, by what they are called."""
-    named = {"estimate": _label(summary), "naive": summary.get("naive_title"), "nonprivate": _apart(WITHOUT_PRIVACY)}
-    rows = rows_of(summary)
-    return {
-        kind: name
-        for kind, name in named.items()
-        if name and any(estimate_of(one, kind).mean is not None for one in rows)
-    }
 
 
 def _label(summary: Summary) -> str:
@@ -235,21 +226,25 @@ def sections_of(summary: Summary) -> list[Section]:
 
 
 def _estimates(summary: Summary) -> list[Block]:
-    every, kinds = rows_of(summary), _kinds(summary)
+    every, kinds = rows_of(summary), kinds_of(summary, summary.get("private", True))
     if not kinds:
         return []
     curved = [one for one in every if "at" in one]
-    flat = [one for one in every if "at" not in one and one["name"] != INTERCEPT and one["estimate"] is not None]
-    panels: dict[str, list[Row]] = {}
-    for one in flat:
-        panels.setdefault(one["standard"]["unit"] if "standard" in one else one["unit"], []).append(one)
+    groups: dict[str, list[Row]] = {}
+    for one in every:
+        if "at" not in one and one["name"] != INTERCEPT and one["estimate"] is not None:
+            unit = one["standard"]["unit"] if "standard" in one else one["unit"]
+            groups.setdefault(unit, []).append({**one, "name": plain(one["name"], _NAME_MAX)})
     drawn: list[Block] = [_curves(curved, kinds)] if curved else []
-    if 0 < len(panels) <= _PANELS_MAX:
-        groups = [(unit, [(one["name"], [_on_axis(one, kind) for kind in kinds]) for one in rows])
-                  for unit, rows in panels.items()]  # fmt: skip
-        drawn.append(
-            intervals(groups, [*kinds.values()], caption="Lines reach over 95 % intervals; the dotted line is zero.")
+    if 0 < len(groups) <= _PANELS_MAX:
+        draw = partial(forest, kinds=kinds, faint=GRID, ink=INK)
+        shown_rows = {unit: rows[:ROWS_MAX] for unit, rows in groups.items()}
+        caption = "Lines reach over 95 % intervals; a dotted line is zero."
+        caption += "".join(
+            f" The first {ROWS_MAX} of {len(rows):,} estimates." for rows in groups.values() if len(rows) > ROWS_MAX
         )
+        drawn_by = [(unit, len(rows), partial(draw, rows=rows)) for unit, rows in shown_rows.items()]
+        drawn.append(panels(drawn_by, [kind.label for kind in kinds], caption=caption))
     shown = estimates(summary)
     parts = [one.get("contraction") for one in every]
     if any(one is not None for one in parts):
@@ -262,21 +257,12 @@ def _estimates(summary: Summary) -> list[Block]:
     return [*drawn, shown]
 
 
-def _on_axis(row: Row, kind: str) -> Estimate | None:
-    """Where an estimate lies on its panel's axis; a point, where no interval is known."""
-    mean, interval = estimate_of(row, kind)
-    if mean is None:
-        return None
-    scale, centre = (row["standard"]["scale"], row["standard"]["centre"]) if "standard" in row else (1.0, 0.0)
-    return Estimate(*((end - centre) * scale for end in (mean, *(interval or (mean, mean)))))
-
-
-def _curves(rows: Sequence[Row], kinds: dict[str, str]) -> Chart:
+def _curves(rows: Sequence[Row], kinds: Sequence[Kind]) -> Chart:
     """Points of curves, each curve from 1 at 0, with their intervals."""
     series = []
     for tone, label in enumerate(dict.fromkeys(one["at"]["series"] for one in rows)):
         own = [(one["at"]["x"], one) for one in rows if one["at"]["series"] == label]
-        for kind, name in kinds.items():
+        for kind, name, *_ in kinds:
             points = [(0.0, 1.0), *((x, mean) for x, one in own if (mean := estimate_of(one, kind).mean) is not None)]
             spread = (
                 [(x, ends[0], ends[1]) for x, one in own if (ends := one["interval_95"])] if kind == "estimate" else []

@@ -4,7 +4,6 @@
     settings                reading a job's settings from a table or from words
     summary, estimates      the typed table of a summary; its rows, private beside non-private
     picture                 these, drawn
-    variational             what the jobs of many rounds share
     reports                 what those share that learn from LDP reports
 
 The jobs stand beside their models. `find` gives one by name and imports no other.

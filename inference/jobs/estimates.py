@@ -148,13 +148,14 @@ def score(name: str, private: float, nonprivate: float | None, constant: float, 
     }
 
 
-def separated(summary: Mapping[str, Any]) -> dict[str, Any]:
+def separated(summary: Summary) -> Summary:
     """A summary as it is written: what comes from rows as they are stands under `NOT_COVERED`, None if there is none.
 
     Args:
         summary: of a job, with iterations if it has any.
     """
-    kept, apart = dict(summary), dict[str, Any]()
+    kept: dict[str, Any] = {**summary}
+    apart: dict[str, Any] = {}
     for key in ("coefficients", "estimates"):
         if key in kept:
             pairs = [_parted(row) for row in kept[key]]
@@ -168,10 +169,10 @@ def separated(summary: Mapping[str, Any]) -> dict[str, Any]:
     if any(one["name"].startswith(HELD_OUT) for one in iterations):
         apart["iterations"] = kept.pop("iterations")
     why = "computed from rows as they are, without noise"
-    return {**kept, NOT_COVERED: {"why": why, **apart} if apart else None}
+    return cast(Summary, {**kept, NOT_COVERED: {"why": why, **apart} if apart else None})
 
 
-def _parted(row: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _parted(row: Mapping[str, object]) -> tuple[Mapping[str, object], Mapping[str, object]]:
     """A row without its estimate without privacy, and that with the row's name; empty where it is not known."""
     own = {key: value for key, value in row.items() if not key.startswith("nonprivate")}
     other = {key: value for key, value in row.items() if key == "name" or key not in own}

@@ -23,13 +23,16 @@ TICKS_MAX = 7
 _OWN: Standard = {"unit": "", "scale": 1.0, "centre": 0.0}
 
 
-class _Kind(NamedTuple):
+class Kind(NamedTuple):
     """One of the estimates that a row has: its key, and how it is drawn."""
 
     key: str
     label: str
     colour: str
     marker: str
+
+
+_PRIVATE = Kind("estimate", "private", "#0072B2", "o")
 
 
 def plot_estimates(summary: Summary, path: Path, *, title: str, private: bool, caption: str = "") -> Path:
@@ -47,9 +50,7 @@ def plot_estimates(summary: Summary, path: Path, *, title: str, private: bool, c
     every = rows_of({**summary, "intercept": None})
     curved = [row for row in every if "at" in row]
     every = [row for row in every if "at" not in row]
-    groups, kinds = _groups(every[:ROWS_MAX]), _kinds(summary, private)
-    shown = [*every, *curved]
-    kinds = [kind for kind in kinds if any(estimate_of(row, kind.key).mean is not None for row in shown)] or kinds[:1]
+    groups, kinds = _groups(every[:ROWS_MAX]), kinds_of(summary, private)
     heights = [PANEL_HEIGHT + ROW_HEIGHT * (len(kinds) + 0.5) * len(rows) for rows in groups]
     heights = [CURVES_HEIGHT, *heights] if curved else heights
     figure = Figure(figsize=(WIDTH, HEAD + sum(heights)), layout="constrained")
@@ -58,7 +59,8 @@ def plot_estimates(summary: Summary, path: Path, *, title: str, private: bool, c
     if curved:
         _curves(panels.pop(0), curved, kinds)
     for axes, rows in zip(panels, groups, strict=True):
-        _forest(axes, rows, kinds)
+        forest(axes, rows, kinds)
+        _beside(axes, rows, kinds)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
     of = f" ({ROWS_MAX} of {len(every)})" if len(every) > ROWS_MAX else ""
@@ -67,12 +69,14 @@ def plot_estimates(summary: Summary, path: Path, *, title: str, private: bool, c
     return path
 
 
-def _kinds(summary: Summary, private: bool) -> list[_Kind]:
-    """What is drawn of each row, from top to bottom."""
-    known = [_Kind("estimate", "private" if private else "not private", "#0072B2", "o")]
+def kinds_of(summary: Summary, private: bool) -> list[Kind]:
+    """The estimates that its rows have, from top to bottom."""
+    known = [_PRIVATE if private else _PRIVATE._replace(label="not private")]
     if naive := summary.get("naive_title"):
-        known.append(_Kind("naive", naive, "#009E73", "D"))
-    return [*known, _Kind("nonprivate", f"{WITHOUT_PRIVACY} ({UNCOVERED})", "#D55E00", "s")]
+        known.append(Kind("naive", naive, "#009E73", "D"))
+    known.append(Kind("nonprivate", f"{WITHOUT_PRIVACY} ({UNCOVERED})", "#D55E00", "s"))
+    rows = rows_of(summary)
+    return [one for one in known if any(estimate_of(row, one.key).mean is not None for row in rows)]
 
 
 def _groups(rows: list[Row]) -> list[list[Row]]:
@@ -83,7 +87,7 @@ def _groups(rows: list[Row]) -> list[list[Row]]:
     return list(groups.values()) or [[]]
 
 
-def _curves(axes: Any, rows: list[Row], kinds: list[_Kind]) -> None:
+def _curves(axes: Any, rows: list[Row], kinds: list[Kind]) -> None:
     """Each series of points as a curve from 1 at 0, its first estimate with a band, the others dashed."""
     for nth, name in enumerate(dict.fromkeys(row["at"]["series"] for row in rows)):
         colour = CURVE_COLOURS[nth % len(CURVE_COLOURS)]
@@ -102,56 +106,58 @@ def _curves(axes: Any, rows: list[Row], kinds: list[_Kind]) -> None:
     axes.legend(fontsize=TEXT_SIZE, frameon=False)
 
 
-def _forest(axes: Any, rows: list[Row], kinds: list[_Kind]) -> None:
-    """Estimates above each other on one axis, the first on top, each with its numbers at the right."""
-    apart = 1 / (len(kinds) + 0.5)
+def forest(axes: Any, rows: list[Row], kinds: list[Kind], *, faint: str = "0.9", ink: str = "0.4") -> None:
+    """Estimates above each other on one axis, the first on top.
+
+    Args:
+        rows: of one unit. kinds: from top to bottom of each row. faint, ink: colours of the grid, of the line at zero.
+    """
     for nth, kind in enumerate(kinds):
         style = {"fmt": kind.marker, "color": kind.colour, "capsize": 2, "markersize": 4.5, "linewidth": 1.5}
-        known = [(place, row) for place, row in enumerate(rows) if estimate_of(row, kind.key).mean is not None]
-        points = [_on_axis(row, kind.key) for _, row in known]
-        heights = [-place + apart * ((len(kinds) - 1) / 2 - nth) for place, _ in known]
-        spans = [(mean, mean) if interval is None else interval for mean, interval in points]
-        means = [mean for mean, _ in points]
+        points = _points(rows, kinds, nth)
+        spans = [interval or (mean, mean) for _, mean, interval in points]
+        means = [mean for _, mean, _ in points]
         ends = [[max(mean - low, 0.0) for mean, (low, _) in zip(means, spans, strict=True)],
                 [max(high - mean, 0.0) for mean, (_, high) in zip(means, spans, strict=True)]]  # fmt: skip
-        axes.errorbar(means, heights, xerr=ends, label=kind.label, **style)
-        for height, (mean, interval) in zip(heights, points, strict=True):
-            words = interval_words(mean, interval, 3).replace("-", "−")
-            beside = {"transform": axes.get_yaxis_transform(), "va": "center"}
-            axes.text(1.02, height, words, color=kind.colour, fontsize=TEXT_SIZE, **beside)
-    _keep_to_the_models(axes, rows, kinds)
+        axes.errorbar(means, [height for height, _, _ in points], xerr=ends, label=kind.label, **style)
     for between in range(1, len(rows)):
-        axes.axhline(0.5 - between, color="0.85", linewidth=0.8, zorder=0)
-    axes.grid(axis="x", color="0.93", linewidth=0.8)
+        axes.axhline(0.5 - between, color=faint, linewidth=0.8, zorder=0)
+    axes.grid(axis="x", color=faint, linewidth=0.8)
     axes.set_axisbelow(True)
     if rows and "standard" in rows[0]:  # where zero is no effect, or nobody
-        axes.axvline(0, color="0.4", linewidth=1, linestyle=":", zorder=1)
-    axes.locator_params(axis="x", nbins=TICKS_MAX)
+        axes.axvline(0, color=ink, linewidth=1, linestyle=":", zorder=1)
     axes.set(yticks=[-place for place in range(len(rows))], yticklabels=[row["name"] for row in rows])
-    axes.set(ylim=(0.5 - max(len(rows), 1), 0.5), xlabel=_unit(rows))
+    axes.set(ylim=(0.5 - max(len(rows), 1), 0.5))
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "left", "right"]].set_visible(False)
 
 
-def _keep_to_the_models(axes: Any, rows: list[Row], kinds: list[_Kind]) -> None:
-    """The axis ends where the estimates of models do: one without a model may lie anywhere, and hides them else."""
-    modelled = [_on_axis(row, kind.key) for row in rows for kind in kinds
-                if kind.key != "naive" and estimate_of(row, kind.key).mean is not None]  # fmt: skip
+def _points(rows: list[Row], kinds: list[Kind], nth: int) -> list[tuple[float, float, list[float] | None]]:
+    """Height, mean and interval of the rows' nth estimate, as far as they are known, in units of their axis."""
+    height, found = ((len(kinds) - 1) / 2 - nth) / (len(kinds) + 0.5), []
+    for place, row in enumerate(rows):
+        standard, (value, interval) = row.get("standard", _OWN), estimate_of(row, kinds[nth].key)
+        if value is not None:
+            mean, *ends = ((one - standard["centre"]) * standard["scale"] for one in (value, *(interval or ())))
+            found.append((height - place, mean, ends or None))
+    return found
+
+
+def _beside(axes: Any, rows: list[Row], kinds: list[Kind]) -> None:
+    """The numbers at the right, the unit, and the axis ends where the estimates of models do.
+
+    An estimate without a model may lie anywhere, and would hide the others.
+    """
+    modelled: list[float] = []
+    for nth, kind in enumerate(kinds):
+        for height, mean, interval in _points(rows, kinds, nth):
+            words = interval_words(mean, interval, 3).replace("-", "−")
+            place = {"transform": axes.get_yaxis_transform(), "va": "center"}
+            axes.text(1.02, height, words, color=kind.colour, fontsize=TEXT_SIZE, **place)
+            modelled += [] if kind.key == "naive" else [mean, *(interval or ())]
     if modelled and any(kind.key == "naive" for kind in kinds):
-        ends = [end for mean, interval in modelled for end in (mean, *(interval or ()))]
-        space = 0.5 * (max(ends) - min(ends)) or 1.0
+        space = 0.5 * (max(modelled) - min(modelled)) or 1.0
         low, high = axes.get_xlim()
-        axes.set_xlim(max(low, min(ends) - space), min(high, max(ends) + space))
-
-
-def _unit(rows: list[Row]) -> str:
-    """Of a panel's axis."""
-    return str(rows[0]["standard"]["unit"] if "standard" in rows[0] else rows[0]["unit"]) if rows else ""
-
-
-def _on_axis(row: Row, kind: str) -> tuple[float, list[float] | None]:
-    """An estimate and its interval in the units of its axis."""
-    standard, (value, interval) = row.get("standard", _OWN), estimate_of(row, kind)
-    assert value is not None, "it is drawn"
-    mean, *ends = ((one - standard["centre"]) * standard["scale"] for one in (value, *(interval or ())))
-    return mean, ends or None
+        axes.set_xlim(max(low, min(modelled) - space), min(high, max(modelled) + space))
+    axes.locator_params(axis="x", nbins=TICKS_MAX)
+    axes.set_xlabel((rows[0]["standard"]["unit"] if "standard" in rows[0] else rows[0]["unit"]) if rows else "")

@@ -6,7 +6,7 @@ model (`inference.models.fit`). Once the clients have reported, other draws and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -15,12 +15,16 @@ from dca_proto.wording import to_install
 from inference.draws import CHAINS, DRAWS
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob
-from inference.jobs.settings import JobSettings, require_count, setting
+from inference.jobs.settings import JobSettings, given, require_count, require_positive, setting
 from inference.mcmc.run import WARMUP, Run
-from inference.problem import Schema
+from inference.models.priors import RegressionPrior
+from inference.problem import Array, Schema
 
 SAMPLED = ("chains", "warmup", "draws", "require_mixed", "seed")
 """Settings of how draws are made."""
+REGRESSION_PRIOR = ("coefficient_sd", "intercept_sd", "feature_sd", "residual_sd")
+"""Settings of a regression's prior."""
+OF_BOUNDS = "bounds being ±1; by default of these"
 _NEEDED = {"numpyro": "NumPyro", "jax": "JAX", "arviz": "ArviZ"}
 
 
@@ -49,6 +53,21 @@ class SamplerSettings(JobSettings):
     def words(self) -> str:
         """In words."""
         return f"{self.chains} chains of {self.warmup + self.draws} iterations"
+
+
+@dataclass(frozen=True)
+class RegressionSettings(SamplerSettings):
+    """Of a regression on columns that clients map from their bounds to ±1: those of its prior beside."""
+
+    coefficient_sd: float | None = setting(None, f"Of each coefficient's normal prior, {OF_BOUNDS}.", require_positive)
+    intercept_sd: float | None = setting(None, "The same of the target at the middle of all bounds.", require_positive)
+    feature_sd: float | None = setting(None, f"What the features' sds are about, {OF_BOUNDS}.", require_positive)
+    residual_sd: float | None = setting(None, f"What the residuals' sd is about, {OF_BOUNDS}.", require_positive)
+
+    def prior(self, bounds: Array, *, logistic: bool) -> RegressionPrior:
+        """That of features and a target within these bounds, in units of the public ones, with what is set."""
+        numbers = given(self, [one.name for one in fields(RegressionPrior) if hasattr(self, one.name)])
+        return replace(RegressionPrior.within(bounds, logistic=logistic), **numbers)
 
 
 class ReportJob(LearningJob):

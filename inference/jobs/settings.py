@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
-from math import isfinite
+from math import inf, isfinite
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
 
@@ -114,6 +114,22 @@ def described(kind: Any) -> list[tuple[str, Any, str]]:
 def one_of(known: Iterable[str]) -> Callable[[str, str], None]:
     """A check that refuses a text that is none of the known ones."""
     return partial(require_choice, known=tuple(known))
+
+
+def within(least: float, most: float = inf) -> Callable[[str, float | None], None]:
+    """What refuses a number that is not in this range; None passes."""
+
+    def check(key: str, value: float | None) -> None:
+        if value is not None and not least <= value <= most:
+            wanted = f"{least:g} or more" if most == inf else f"{least:g} to {most:g}"
+            raise DataError(f"setting {key!r} is {value:g}, expected {wanted}")
+
+    return check
+
+
+def given(settings: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Those of these settings that are set, by name."""
+    return {name: value for name in names if (value := getattr(settings, name)) is not None}
 
 
 def require_choice(key: str, value: str, known: Iterable[str]) -> None:

@@ -9,7 +9,7 @@ What is not known is None: a real federation's trainer has no rows to compute th
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple, NotRequired, TypedDict
+from typing import Final, NamedTuple, NotRequired, TypedDict
 
 NAIVE: Final = "naive_title"
 INTERVAL_NOTE: Final = "interval_note"
@@ -113,6 +113,41 @@ class Iterated(TypedDict):
     value: float | None
 
 
+class LogRank(TypedDict):
+    """The log-rank test: chi-squared with so many degrees of freedom where all groups have one hazard."""
+
+    statistic: float
+    degrees: int
+    p_value: float
+
+
+class Groups(TypedDict):
+    """Of clients that are asked in turn: how many, and of how many clients each."""
+
+    number: int
+    size: int
+
+
+class Nonprivate(TypedDict):
+    """An estimate without privacy."""
+
+    name: NotRequired[str]
+    nonprivate: float | None
+    nonprivate_sd: float | None
+    nonprivate_interval_95: Ends | None
+
+
+class NotCovered(TypedDict):
+    """What comes from rows as they are, without noise."""
+
+    why: str
+    coefficients: NotRequired[list[Nonprivate]]
+    estimates: NotRequired[list[Nonprivate]]
+    intercept: NotRequired[Nonprivate]
+    test: NotRequired[HeldOut]
+    iterations: NotRequired[list[Iterated]]
+
+
 class Summary(TypedDict, total=False):
     """What a job says of its result, and what a run adds to it.
 
@@ -136,8 +171,8 @@ class Summary(TypedDict, total=False):
     interval_note: str
     naive_title: str
     remarks: dict[str, str]
-    log_rank: dict[str, Any] | None
-    groups: dict[str, Any]
+    log_rank: LogRank | None
+    groups: Groups
     method: str
     outside_bounds: float | None
     ok: bool
@@ -146,7 +181,7 @@ class Summary(TypedDict, total=False):
     delta: float | None
     reports: str | None
     iterations: list[Iterated]
-    not_covered_by_epsilon: dict[str, Any] | None
+    not_covered_by_epsilon: NotCovered | None
 
 
 class Point(NamedTuple):

@@ -171,21 +171,17 @@ def _finite(state: Any) -> Any:
     return jnp.all(jnp.array([jnp.all(jnp.isfinite(part)) for part in parts]))
 
 
-@lru_cache(maxsize=PROGRAMS)
-def _program(
-    model: Model,
-    warmup: int = 0,
-    dense: bool = True,
-    target: float = TARGET_ACCEPTANCE,
-    keep: tuple[str, ...] | None = None,
-) -> _Program:
-    return _Program(model, warmup, dense, target, keep)
-
-
 class _Program:
     """Compiled functions of one model and length of warm-up; JAX remembers them by the shapes of their arguments."""
 
-    def __init__(self, model: Model, warmup: int, dense: bool, target: float, keep: tuple[str, ...] | None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        warmup: int = 0,
+        dense: bool = True,
+        target: float = TARGET_ACCEPTANCE,
+        keep: tuple[str, ...] | None = None,
+    ) -> None:
         self._model, self._warmup, self._dense, self._target, self._keep = model, warmup, dense, target, keep
         self._init, self._step = hmc(potential_fn_gen=lambda data: partial(potential_energy, model, (data,), {}))
         self.start = jax.jit(jax.vmap(self._start, in_axes=(0, None, None)))
@@ -201,7 +197,8 @@ class _Program:
         """A chain's state before its first iteration."""
         place, walk = jax.random.split(key)
         z = {}
-        for number, (name, site) in enumerate(self._sites(data).items()):
+        sites = trace(seeded(self._model, jax.random.key(0))).get_trace(data)
+        for number, (name, site) in enumerate((name, site) for name, site in sites.items() if _is_drawn(site)):
             link = biject_to(site["fn"].support)
             shape = jnp.shape(link.inv(site["value"]))
             point = link.inv(start[name]) if name in start else 0.0
@@ -239,11 +236,9 @@ class _Program:
             drawn = {name: drawn[name] for name in self._keep if name in drawn}
         return {**drawn, ACCEPTED: state.accept_prob, DIVERGING: state.diverging, STEPS: state.num_steps}
 
-    def _sites(self, data: Any) -> dict[str, Any]:
-        """What is sampled, by name, with a value from the prior."""
-        found = trace(seeded(self._model, jax.random.key(0))).get_trace(data)
-        return {name: site for name, site in found.items() if _is_drawn(site)}
-
 
 def _is_drawn(site: Mapping[str, Any]) -> bool:
     return site["type"] == "sample" and not site["is_observed"]
+
+
+_program = lru_cache(maxsize=PROGRAMS)(_Program)

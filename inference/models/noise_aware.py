@@ -3,8 +3,7 @@
     ClippedColumn     mean and sd, a rate or a probability, of one clipped column             `rectified`
     Histogram         shares on the simplex, of categories reported at random                     `categories`
     SummedRegression  θ, Σ and σ from noisy sums of xxᵀ, xy and y²                            `moments`
-    LinearRows        the same from perturbed rows, through their scatter                     `perturbed`
-    LogisticRows      θ and Σ from perturbed features and labels                              `perturbed`
+    RowRegression     the same from perturbed rows, or from perturbed features and labels     `perturbed`
 
 A model's fields state what is chosen once: which family, how many features. All numbers, also those of the prior, are
 arguments of the call. So `nuts` compiles a model once for all data sets of one shape. Sites are in the units of the
@@ -28,25 +27,17 @@ from numpy.typing import NDArray
 from inference.mcmc.model import observe
 from inference.mcmc.sums import NoisySums
 from inference.models.column import categories, rectified
-from inference.models.column.few_points import few_points
+from inference.models.column.families import EXPONENTIAL, FAMILIES, GAUSSIAN
 from inference.models.glm import moments, perturbed
 from inference.models.linear.rows import MISSING, log_prior
-from inference.models.predictive import (
-    ALPHA,
-    EXPONENTIAL,
-    FEATURE_MEAN,
-    FEATURE_SD,
-    GAUSSIAN,
-    GEOMETRIC,
-    RESIDUAL_SD,
-    ROOT,
-    THETA,
-)
+from inference.models.predictive import ALPHA, FEATURE_MEAN, FEATURE_SD, RESIDUAL_SD, ROOT, THETA
+from inference.models.priors import BETA, GAMMA, NORMAL
 from inference.releases.reports import Categories, Scalars
 
 Array: TypeAlias = Any
 Data: TypeAlias = Mapping[str, Any]
 """By name; "prior" holds the numbers of the prior, by the names of its fields."""
+LAWS: Mapping[str, Any] = {NORMAL: dist.Normal, GAMMA: dist.Gamma, BETA: dist.Beta}
 FACTOR = "reports"
 TINY = 1e-6  # of a mean square, against 0
 
@@ -67,23 +58,17 @@ class ClippedColumn:
     high: int = 0
 
     def __call__(self, data: Data) -> None:
-        prior = data["prior"]
-        parameters: tuple[Array, ...]
-        ends: tuple[Array, ...] = (self.high,)
-        if self.family == GAUSSIAN:
-            mean = numpyro.sample("mean", dist.Normal(prior["mean"], prior["mean_sd"]))
-            sd = numpyro.sample("sd", dist.Gamma(prior["shape"], prior["rate"]))
-            if self.laplace:
-                numpyro.factor(FACTOR, rectified.gaussian_laplace_sum(data["summary"], mean, sd))
-                return
-            parameters, ends = (mean, sd), (data["low"], data["high"])
-        elif self.family == GEOMETRIC:
-            parameters = (numpyro.sample("probability", dist.Beta(prior["successes"], prior["failures"])),)
-        else:
-            parameters = (numpyro.sample("rate", dist.Gamma(prior["shape"], prior["rate"])),)
-            ends = (data["high"],) if self.family == EXPONENTIAL else ends
+        drawn = [
+            numpyro.sample(name, LAWS[law](*(data["prior"][number] for number in numbers)))
+            for name, (law, *numbers) in FAMILIES[self.family].prior.sites.items()
+        ]
+        if "summary" in data:
+            numpyro.factor(FACTOR, rectified.gaussian_laplace_sum(data["summary"], *drawn))
+            return
+        ends = {GAUSSIAN: ("low", "high"), EXPONENTIAL: ("high",)}.get(self.family)
+        bounds = [self.high] if ends is None else [data[end] for end in ends]
         likelihood = getattr(rectified, f"{self.family}_{'laplace' if self.laplace else 'gaussian'}")
-        numpyro.factor(FACTOR, jnp.sum(data["weight"] * likelihood(data["z"], *parameters, *ends, data["scale"])))
+        numpyro.factor(FACTOR, jnp.sum(data["weight"] * likelihood(data["z"], *drawn, *bounds, data["scale"])))
 
 
 @dataclass(frozen=True)
@@ -161,53 +146,40 @@ class SummedRegression:
 
 
 @dataclass(frozen=True)
-class LinearRows:
-    """Linear regression from perturbed rows w = (z_x, z_y), centred or with an intercept.
+class RowRegression:
+    """Linear regression from perturbed rows, or logistic regression from perturbed features and reported labels.
 
-    Data: ``scatter`` Σ wwᵀ (d + 1, d + 1), ``total`` Σ w (d + 1,), ``n``, and variances ``var_x`` and ``var_y``.
+    Data, with w a row, or its features alone where there are labels: ``scatter`` Σ wwᵀ and ``total`` Σ w; the variance
+    ``var_x``. Of rows also ``n`` and the variance ``var_y``; with labels ``x`` (n, d), ``y`` (n,), 0 or 1, and the
+    probability ``p`` of a true one.
 
     Attributes:
-        features: d. intercept: whether there is one, and features have means.
+        features: d. intercept: whether there is one, and features have means. logistic: whether there are labels.
+        mean: as of `perturbed.logistic_scatter`.
     """
 
     features: int
     intercept: bool
-
-    def __call__(self, data: Data) -> None:
-        theta, alpha = _coefficients(data["prior"], self.features, self.intercept)
-        Sigma, mean = _features(data["prior"], self.features, self.intercept)
-        residual_sd = numpyro.sample(RESIDUAL_SD, dist.HalfNormal(data["prior"]["residual_sd"]))
-        n, scatter = data["n"], data["scatter"]
-        if self.intercept:
-            scatter = _scatter_about(jnp.append(mean, alpha + mean @ theta), scatter, data["total"], n)
-        noise = data["var_x"], data["var_y"]
-        numpyro.factor(FACTOR, perturbed.linear_scatter(scatter, n, theta, residual_sd**2, Sigma, *noise))
-
-
-@dataclass(frozen=True)
-class LogisticRows:
-    """Logistic regression from perturbed features and labels reported by randomised response, 0 or 1.
-
-    Data: ``x`` (n, d), its ``scatter`` Σ xxᵀ (d, d) and ``total`` Σ x (d,), ``y`` (n,), the variance ``var_x``, and the
-    probability ``p`` of a true label.
-
-    Attributes:
-        features: d. intercept: as above. mean: as of `perturbed.logistic`.
-    """
-
-    features: int
-    intercept: bool
+    logistic: bool = False
     mean: perturbed.Mean | None = None
 
     def __call__(self, data: Data) -> None:
         theta, alpha = _coefficients(data["prior"], self.features, self.intercept)
         Sigma, mean = _features(data["prior"], self.features, self.intercept)
-        x, scatter, offset = data["x"], data["scatter"], 0.0
+        scatter, offset = data["scatter"], 0.0
+        if self.logistic:
+            x = data["x"]
+            if self.intercept:
+                scatter = _scatter_about(mean, scatter, data["total"], x.shape[0])
+                x, offset = x - mean, alpha + mean @ theta
+            given = scatter, x, data["y"], theta, Sigma, data["var_x"], data["p"], self.mean
+            numpyro.factor(FACTOR, perturbed.logistic_scatter(*given, offset=offset))
+            return
+        residual_sd = numpyro.sample(RESIDUAL_SD, dist.HalfNormal(data["prior"]["residual_sd"]))
         if self.intercept:
-            scatter = _scatter_about(mean, scatter, data["total"], x.shape[0])
-            x, offset = x - mean, alpha + mean @ theta
-        given = scatter, x, data["y"], theta, Sigma, data["var_x"], data["p"], self.mean
-        numpyro.factor(FACTOR, perturbed.logistic_scatter(*given, offset=offset))
+            scatter = _scatter_about(jnp.append(mean, alpha + mean @ theta), scatter, data["total"], data["n"])
+        noise = data["var_x"], data["var_y"]
+        numpyro.factor(FACTOR, perturbed.linear_scatter(scatter, data["n"], theta, residual_sd**2, Sigma, *noise))
 
 
 def _coefficients(prior: Data, features: int, intercept: bool) -> tuple[Array, Array]:
@@ -248,5 +220,5 @@ def reduced(family: str, reports: Scalars) -> dict[str, Any]:
         return {"summary": rectified.summarise(reports.z, bounds.lower, bounds.upper, scale)}
     z, weight = reports.z, np.ones(reports.z.size)
     if not reports.laplace:
-        z, weight = few_points(z, 2 * bounds.half_width, scale)
+        z, weight = rectified.few_points(z, 2 * bounds.half_width, scale)
     return {"z": z, "weight": weight, "low": bounds.lower, "high": bounds.upper, "scale": scale}

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from scipy.special import expit
 
 from inference.columns import Array, into_ball
+from inference.models.column.families import FAMILIES
 from inference.posterior import COEFFICIENTS, INTERCEPT
 from inference.releases.reports import Categories, Rows, Scalars
 
@@ -23,7 +25,8 @@ CORRELATION = "feature_correlation"  # in the place of the root, as `COEFFICIENT
 FEATURE_SD, FEATURE_MEAN, RESIDUAL_SD = "feature_sd", "feature_mean", "residual_sd"
 """The same in both units."""
 VALUE, REPORT = "value", "report"
-EXPONENTIAL, GAUSSIAN, GEOMETRIC, POISSON = "exponential", "gaussian", "geometric", "poisson"
+Axes = Mapping[str, tuple[str, ...]]
+"""By what is drawn, names of its axes after chains and draws."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,29 +35,16 @@ class ScalarClient:
 
     family: str
     reports: Scalars
-
-    @property
-    def axes(self) -> Mapping[str, tuple[str, ...]]:
-        """Of what is drawn."""
-        return {VALUE: ("client",), REPORT: ("client",)}
+    axes: ClassVar[Axes] = {VALUE: ("client",), REPORT: ("client",)}
 
     def draws(self, parameters: Mapping[str, Array], clients: int, rng: np.random.Generator) -> dict[str, Array]:
         """``value`` and ``report``, shape ``(chains, draws, clients)``, in the column's own units."""
         given = {name: array[..., None] for name, array in parameters.items()}
         shape = (*next(iter(parameters.values())).shape, clients)
-        value = self._values(given, shape, rng)
+        value = FAMILIES[self.family].values(rng, given, shape)
         clipped = np.clip(value, self.reports.bounds.lower, self.reports.bounds.upper)
         noise = rng.laplace if self.reports.laplace else rng.normal
         return {VALUE: value, REPORT: clipped + noise(0.0, self.reports.scale, shape)}
-
-    def _values(self, given: Mapping[str, Array], shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-        if self.family == GAUSSIAN:
-            return np.asarray(rng.normal(given["mean"], given["sd"], shape), float)
-        if self.family == EXPONENTIAL:
-            return rng.exponential(1 / given["rate"], shape)
-        if self.family == POISSON:
-            return rng.poisson(given["rate"], shape).astype(float)
-        return np.asarray(rng.geometric(given["probability"], shape) - 1, float)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,10 +54,9 @@ class CategoryClient:
     reports: Categories
 
     @property
-    def axes(self) -> Mapping[str, tuple[str, ...]]:
+    def axes(self) -> Axes:
         """Of what is drawn."""
-        report = ("client", "category") if self.reports.unary else ("client",)
-        return {VALUE: ("client",), REPORT: report}
+        return {VALUE: ("client",), REPORT: ("client", "category") if self.reports.unary else ("client",)}
 
     def draws(self, parameters: Mapping[str, Array], clients: int, rng: np.random.Generator) -> dict[str, Array]:
         """``value`` and ``report``: categories ``(chains, draws, clients)``; bits have an axis of categories more."""
@@ -94,11 +83,7 @@ class RowClient:
     centre: Array
     logistic: bool
     rows: Rows | None = None
-
-    @property
-    def axes(self) -> Mapping[str, tuple[str, ...]]:
-        """Of what is drawn."""
-        return {VALUE: ("client", "column"), REPORT: ("client", "column")}
+    axes: ClassVar[Axes] = {VALUE: ("client", "column"), REPORT: ("client", "column")}
 
     def draws(self, parameters: Mapping[str, Array], clients: int, rng: np.random.Generator) -> dict[str, Array]:
         """``value`` and, of rows, ``report``, shape ``(chains, draws, clients, d + 1)``.
@@ -109,18 +94,20 @@ class RowClient:
         mean = parameters.get(FEATURE_MEAN, self.centre[:-1] + np.zeros_like(sd))
         white = rng.standard_normal((*sd.shape[:2], clients, sd.shape[2]))
         if CORRELATION in parameters:
-            white = white @ _root(parameters[CORRELATION])
+            # RᵀR = Ω; unlike Cholesky's, R is there for all that are singular but for rounding
+            values, vectors = np.linalg.eigh(parameters[CORRELATION])
+            white = white @ (np.sqrt(np.maximum(values, 0.0))[..., None] * np.swapaxes(vectors, -1, -2))
         x = mean[..., None, :] + sd[..., None, :] * white
         score = (x @ parameters[COEFFICIENTS][..., None])[..., 0] + parameters[INTERCEPT][..., None]
         value = np.concatenate([x, targets_of(score, parameters, rng)[..., None]], axis=-1)
-        return {VALUE: value} if self.rows is None else {VALUE: value, REPORT: self._told(value, self.rows, rng)}
+        return {VALUE: value} if self.rows is None else {VALUE: value, REPORT: self._report(value, self.rows, rng)}
 
-    def _told(self, value: Array, rows: Rows, rng: np.random.Generator) -> Array:
+    def _report(self, value: Array, rows: Rows, rng: np.random.Generator) -> Array:
         """Clipped, brought into the ball and with noise; a label as it is with probability p."""
-        seen = np.clip((value - rows.centre) / rows.scale, -rows.bound, rows.bound)
-        seen[..., :-1] = into_ball(seen[..., :-1], rows.radius)
-        noise = np.sqrt(np.r_[np.full(len(rows.scale) - 1, rows.variance_x), rows.variance_y])
-        report: Array = rows.centre + rows.scale * (seen + noise * rng.standard_normal(seen.shape))
+        columns, noise = rows.columns, np.sqrt(np.r_[np.full(rows.x.shape[1], rows.variance_x), rows.variance_y])
+        seen = np.clip((value - columns.centre) / columns.scale, -columns.bound, columns.bound)
+        seen[..., :-1] = into_ball(seen[..., :-1], columns.radius)
+        report: Array = columns.centre + columns.scale * (seen + noise * rng.standard_normal(seen.shape))
         if self.logistic:
             report[..., -1] = np.where(rng.random(report.shape[:-1]) < rows.p, report[..., -1], 1 - report[..., -1])
         return report
@@ -135,9 +122,3 @@ def targets_of(score: Array, parameters: Mapping[str, Array], rng: np.random.Gen
     if RESIDUAL_SD not in parameters:
         return np.asarray(rng.random(score.shape) < expit(score), float)
     return score + parameters[RESIDUAL_SD][..., None] * rng.standard_normal(score.shape)
-
-
-def _root(correlation: Array) -> Array:
-    """R with RᵀR = Ω of each matrix; unlike Cholesky's it is there for all that are singular but for rounding."""
-    values, vectors = np.linalg.eigh(correlation)
-    return np.asarray(np.sqrt(np.maximum(values, 0.0))[..., None] * np.swapaxes(vectors, -1, -2))

@@ -28,8 +28,10 @@ says nothing, is half-normal too.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from math import inf, sqrt
+from typing import ClassVar
 
 import numpy as np
 
@@ -39,15 +41,20 @@ from inference.errors import DataError
 
 Draws = dict[str, Array]
 SHAPE = 2.0  # of a Gamma by default: zero has no density, and the 90 % between 0.18 and 2.4 means
+NORMAL, GAMMA, BETA = "normal", "gamma", "beta"
+"""Laws of a parameter: N(first, second²), Gamma(first, rate second), Beta(first, second)."""
+Sites = Mapping[str, tuple[str, str, str]]
+"""By parameter its law, and the two fields of the prior that are that law's numbers."""
 
 
+@dataclass(frozen=True)
 class _AboveZero:
-    """A frozen dataclass whose fields are finite and above 0, but for `anywhere`, which are finite."""
+    """Fields are finite and above 0, but for `anywhere`, which are finite."""
 
-    anywhere: tuple[str, ...] = ()
+    anywhere: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        for field in fields(self):  # type: ignore[arg-type]
+        for field in fields(self):
             number = getattr(self, field.name)
             if field.name in self.anywhere and not abs(number) < inf:
                 raise DataError(f"{type(self).__name__}: {field.name} is {number:g}; give a finite number")
@@ -56,14 +63,33 @@ class _AboveZero:
 
 
 @dataclass(frozen=True)
-class GaussianPrior(_AboveZero):
-    """mean ~ N(``mean``, ``mean_sd``²), sd ~ Gamma(``shape``, rate ``rate``); in the column's own units."""
+class ColumnPrior(_AboveZero):
+    """Of the parameters of a column's law, in its own units."""
+
+    sites: ClassVar[Sites]
+
+    def draws(self, rng: np.random.Generator, count: int) -> Draws:
+        """Of each parameter, shape ``(count,)``."""
+        found = {}
+        for name, (law, *numbers) in self.sites.items():
+            first, second = (getattr(self, number) for number in numbers)
+            if law == NORMAL:
+                found[name] = first + second * rng.standard_normal(count)
+            else:
+                found[name] = rng.gamma(first, 1 / second, count) if law == GAMMA else rng.beta(first, second, count)
+        return found
+
+
+@dataclass(frozen=True)
+class GaussianPrior(ColumnPrior):
+    """mean ~ N(``mean``, ``mean_sd``²), sd ~ Gamma(``shape``, rate ``rate``)."""
 
     mean: float
     mean_sd: float
     shape: float
     rate: float
-    anywhere = ("mean",)
+    anywhere: ClassVar[tuple[str, ...]] = ("mean",)
+    sites: ClassVar[Sites] = {"mean": (NORMAL, "mean", "mean_sd"), "sd": (GAMMA, "shape", "rate")}
 
     @classmethod
     def within(cls, bounds: Interval) -> GaussianPrior:
@@ -75,18 +101,14 @@ class GaussianPrior(_AboveZero):
         """The same of a column measured from ``origin`` on in ``unit``."""
         return GaussianPrior((self.mean - origin) / unit, self.mean_sd / unit, self.shape, self.rate * unit)
 
-    def draws(self, rng: np.random.Generator, count: int) -> Draws:
-        """``mean`` and ``sd``, each ``(count,)``."""
-        mean = self.mean + self.mean_sd * rng.standard_normal(count)
-        return {"mean": mean, "sd": rng.gamma(self.shape, 1 / self.rate, count)}
-
 
 @dataclass(frozen=True)
-class RatePrior(_AboveZero):
-    """rate ~ Gamma(``shape``, rate ``rate``), of exponential or Poisson data; in the column's own units."""
+class RatePrior(ColumnPrior):
+    """rate ~ Gamma(``shape``, rate ``rate``), of exponential or Poisson data."""
 
     shape: float
     rate: float
+    sites: ClassVar[Sites] = {"rate": (GAMMA, "shape", "rate")}
 
     @classmethod
     def of_exponential(cls, high: float) -> RatePrior:
@@ -98,21 +120,14 @@ class RatePrior(_AboveZero):
         """That of counts clipped to 0..high: their mean, the rate, is about a third of it."""
         return cls(SHAPE, SHAPE * PRIOR_BOUND_SDS / high)
 
-    def draws(self, rng: np.random.Generator, count: int) -> Draws:
-        """``rate``, shape ``(count,)``."""
-        return {"rate": rng.gamma(self.shape, 1 / self.rate, count)}
-
 
 @dataclass(frozen=True)
-class ProbabilityPrior(_AboveZero):
+class ProbabilityPrior(ColumnPrior):
     """probability ~ Beta(``successes``, ``failures``), of geometric data."""
 
     successes: float = 1.0
     failures: float = 1.0
-
-    def draws(self, rng: np.random.Generator, count: int) -> Draws:
-        """``probability``, shape ``(count,)``."""
-        return {"probability": rng.beta(self.successes, self.failures, count)}
+    sites: ClassVar[Sites] = {"probability": (BETA, "successes", "failures")}
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from dca_proto.aggregate import LocalReports, NoisyAggregate
 from dca_proto.privacy.cost import PrivacyCost
 from inference.bounds import Interval
+from inference.columns import Standardisation
 from inference.draws import attributes
 from inference.errors import DataError
 from inference.problem import Array
@@ -36,7 +37,6 @@ from inference.releases.terms import (
     RESPONSE,
     UNARY,
     Given,
-    about_left_out,
     check_gaussian,
     check_noise,
     check_odds,
@@ -108,9 +108,7 @@ class Rows:
         by
             randomised response, shape ``(n,)``.
         variance_x, variance_y: of the noise in each feature and in the target. p: of a true label; 1 for a target.
-        columns: names of the features, then the target. centre, scale: of them, shape ``(d + 1,)``, to their own units.
-        bound: where clients clipped them, in units of the scale; infinite of labels, and where nobody knows.
-        radius: of the ball that they brought the features into after that; infinite without one.
+        columns: the features, then the target. Bounds are infinite of labels, and where nobody knows.
         attrs: what the draws rest on. notes: what is to be said of them.
     """
 
@@ -119,18 +117,14 @@ class Rows:
     variance_x: float
     variance_y: float
     p: float
-    columns: tuple[str, ...]
-    centre: Array
-    scale: Array
-    bound: Array
-    radius: float = inf
+    columns: Standardisation
     attrs: Mapping[str, object] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def taken_at_their_word(self) -> Rows:
         """As if there were no noise in them, and nobody had clipped anything."""
-        endless = np.full_like(self.bound, inf)
-        return replace(self, variance_x=0.0, variance_y=0.0, p=1.0, bound=endless, radius=inf)
+        endless = replace(self.columns, bound=np.full_like(self.columns.bound, inf), radius=inf)
+        return replace(self, variance_x=0.0, variance_y=0.0, p=1.0, columns=endless)
 
 
 def scalars_of(given: Given, bounds: Interval | None = None, *, parameters: int) -> Scalars:
@@ -145,20 +139,22 @@ def scalars_of(given: Given, bounds: Interval | None = None, *, parameters: int)
         DataError: as at the head of this file.
     """
     reports, rounds = together(given, (LAPLACE, GAUSSIAN))
-    columns = _columns(rounds[0]) if rounds else None
+    columns = Standardisation.of(_expected(rounds[0], COLUMNS)) if rounds else None
     interval = _bounds(columns, bounds)
     values = reports.values[:, 0] if reports.values.ndim == 2 and reports.values.shape[1] == 1 else reports.values
     if values.ndim != 1:
         raise DataError(f"reports have the shape {reports.values.shape}; expected (n,) or (n, 1), one column's")
-    name, centre, unit = ("value", 0.0, 1.0) if columns is None else (columns.names[0], *columns.unit)
+    name, centre, unit = "value", 0.0, 1.0
+    if columns is not None:
+        name, centre, unit = columns.columns[0], float(columns.centre[0]), float(columns.scale[0])
     laplace, scale = reports.mechanism == LAPLACE, unit * reports.noise_scale
     z = centre + unit * values.astype(float)
     _check_enough(len(z), parameters)
     check_noise(reports, scale, 2 * interval.half_width)
     ends = np.array([interval.lower]), np.array([interval.upper])
-    kept = within_noise(z[:, None], *ends, laplace=laplace, scale=scale)
+    kept, notes = within_noise(z[:, None], *ends, laplace=laplace, scale=scale)
     attrs = _attributes(reports, rounds) | {"n": int(kept.sum())}
-    return Scalars(z[kept], interval, laplace, scale, name, attrs, about_left_out(kept))
+    return Scalars(z[kept], interval, laplace, scale, name, attrs, notes)
 
 
 def categories_of(given: Given) -> Categories:
@@ -197,7 +193,7 @@ def rows_of(given: Given) -> Rows:
     reports, rounds, columns, notes = _perturbed(given, 2, "(n, d + 1) of d features and the target")
     d, variance = reports.values.shape[1] - 1, reports.noise_scale**2
     if not rounds:
-        columns = columns._replace(names=(*columns.names[:-1], TARGET))
+        columns = replace(columns, columns=(*columns.columns[:-1], TARGET))
     if columns.radius < inf:
         raise DataError(
             f"clients scaled their rows, features and target, into a ball of radius {columns.radius:g}, "
@@ -205,7 +201,7 @@ def rows_of(given: Given) -> Rows:
         )
     _check_enough(len(reports.values), d + d * (d + 1) // 2 + 1)
     x, y, attrs = reports.values[:, :-1], reports.values[:, -1], _attributes(reports, rounds)
-    return Rows(x, y, variance, variance, 1.0, *columns, attrs, notes)
+    return Rows(x, y, variance, variance, 1.0, columns, attrs, notes)
 
 
 def labelled_rows_of(given: Given, labels: Given) -> Rows:
@@ -226,8 +222,8 @@ def labelled_rows_of(given: Given, labels: Given) -> Rows:
     d = reports.values.shape[1]
     _check_enough(len(first), d + d * (d + 1) // 2, "clients that reported both features and label")
     attrs = _both(_attributes(reports, rounds), answers.attrs) | {"n": len(first)}
-    with_label = _Columns(
-        (*columns.names, answers.column or LABEL),
+    with_label = Standardisation(
+        (*columns.columns, answers.column or LABEL),
         np.r_[columns.centre, 0.0],
         np.r_[columns.scale, 1.0],
         np.r_[columns.bound, inf],
@@ -239,7 +235,7 @@ def labelled_rows_of(given: Given, labels: Given) -> Rows:
         reports.noise_scale**2,
         0.0,
         answers.p,
-        *with_label,
+        with_label,
         attrs,
         notes,
     )
@@ -276,34 +272,7 @@ def _pairs(
     return np.arange(features), np.arange(labels)
 
 
-class _Columns(NamedTuple):
-    """Public parameters of a statistic of scaled columns."""
-
-    names: tuple[str, ...]
-    centre: Array
-    scale: Array
-    bound: Array
-    radius: float = inf
-
-    @property
-    def limits(self) -> Array:
-        """The largest absolute value of each."""
-        return np.minimum(self.bound, self.radius)
-
-    @property
-    def unit(self) -> tuple[float, float]:
-        """Centre and scale of the first column."""
-        return float(self.centre[0]), float(self.scale[0])
-
-    @property
-    def interval(self) -> Interval:
-        """Bounds of the first column, in its own units."""
-        centre, scale = self.unit
-        half = scale * float(self.limits[0])
-        return Interval(centre - half, centre + half)
-
-
-def _bounds(columns: _Columns | None, given: Interval | None) -> Interval:
+def _bounds(columns: Standardisation | None, given: Interval | None) -> Interval:
     """The one column's, in its own units: of the round, with which given ones have to agree."""
     if columns is None:
         if given is None:
@@ -311,9 +280,11 @@ def _bounds(columns: _Columns | None, given: Interval | None) -> Interval:
                 "bounds are missing: bare reports do not say what clients clipped to; give bounds=Interval(low, high)"
             )
         return given
-    if len(columns.names) != 1:
-        raise DataError(f"reports are of {len(columns.names)} columns; this model is of one, so ask for a round of one")
-    own = columns.interval
+    if len(columns.columns) != 1:
+        found = f"reports are of {len(columns.columns)} columns"
+        raise DataError(f"{found}; this model is of one, so ask for a round of one")
+    centre, half = float(columns.centre[0]), float(columns.scale[0]) * float(_limits(columns)[0])
+    own = Interval(centre - half, centre + half)
     if given is not None and not close((own.lower, own.upper), (given.lower, given.upper), own.half_width):
         raise DataError(
             f"bounds {given.lower:g}:{given.upper:g} were given, and the clients clipped to "
@@ -322,33 +293,28 @@ def _bounds(columns: _Columns | None, given: Interval | None) -> Interval:
     return own
 
 
-def _columns(aggregate: NoisyAggregate) -> _Columns:
-    parameters = _expected(aggregate, COLUMNS)
-    centre, scale, bound = (np.asarray(parameters[name], float) for name in ("centre", "scale", "bound"))
-    radius = parameters.get("radius")
-    return _Columns(tuple(parameters["columns"]), centre, scale, bound, inf if radius is None else radius)
+def _limits(columns: Standardisation) -> Array:
+    """The largest absolute value of each column, in units of its scale."""
+    return np.minimum(columns.bound, columns.radius)
 
 
 def _perturbed(
     given: Given, least: int, wanted: str
-) -> tuple[LocalReports, list[NoisyAggregate], _Columns, tuple[str, ...]]:
+) -> tuple[LocalReports, list[NoisyAggregate], Standardisation, tuple[str, ...]]:
     """Gaussian reports of at least so many columns, without those that cannot be, and what is to be said of that."""
     reports, rounds = together(given, (GAUSSIAN,))
     if reports.values.ndim != 2 or reports.values.shape[1] < least:
         raise DataError(f"reports have the shape {reports.values.shape}; expected {wanted}")
-    if rounds:
-        columns = _columns(rounds[0])
-        check_gaussian(reports, reports.noise_scale, rounds[0].sensitivity)
-        kept = within_noise(reports.values, -columns.limits, columns.limits, laplace=False, scale=reports.noise_scale)
-        ids = (
-            tuple(one for one, there in zip(reports.clients, kept.tolist(), strict=True) if there)
-            if reports.clients
-            else ()
-        )
-        return replace(reports, values=reports.values[kept], clients=ids), rounds, columns, about_left_out(kept)
     width = reports.values.shape[1]
-    names = tuple(f"x{j}" for j in range(width))
-    return reports, rounds, _Columns(names, np.zeros(width), np.ones(width), np.full(width, inf)), ()
+    if not rounds:
+        names = tuple(f"x{j}" for j in range(width))
+        return reports, rounds, Standardisation(names, np.zeros(width), np.ones(width), np.full(width, inf)), ()
+    columns = Standardisation.of(_expected(rounds[0], COLUMNS))
+    check_gaussian(reports, reports.noise_scale, rounds[0].sensitivity)
+    limits = _limits(columns)
+    kept, notes = within_noise(reports.values, -limits, limits, laplace=False, scale=reports.noise_scale)
+    ids = tuple(one for one, there in zip(reports.clients, kept.tolist(), strict=False) if there)
+    return replace(reports, values=reports.values[kept], clients=ids), rounds, columns, notes
 
 
 def _expected(aggregate: NoisyAggregate, statistics: Sequence[str]) -> Mapping[str, Any]:

@@ -17,9 +17,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import log_ndtr
 
 from dca_proto.aggregate import LocalReports, NoisyAggregate
+from dca_proto.privacy.accounting import delta_of
 from dca_proto.privacy.rounding import at_least
 from inference.errors import DataError
 from inference.problem import Array
@@ -36,45 +36,39 @@ FAR = 40.0  # in Laplace scales or, squared and halved, in standard deviations: 
 
 
 def together(given: Given, mechanisms: Sequence[str]) -> tuple[LocalReports, list[NoisyAggregate]]:
-    """All reports as one, and the rounds that they are of; none where the reports are bare."""
+    """All reports as one, and the rounds that they are of; none where the reports are bare.
+
+    Client ids are kept where those of all reports are known.
+    """
     listed = [given] if isinstance(given, LocalReports | NoisyAggregate) else list(given)
     if not listed:
         raise DataError("no reports; give those of at least one round")
     rounds = [one for one in listed if isinstance(one, NoisyAggregate)]
     if rounds and len(rounds) < len(listed):
         raise DataError("some reports are bare and some have a round's parameters; give either sort alone")
-    parts = [one if isinstance(one, LocalReports) else _reports(one) for one in listed]
-    for part in parts:
+    parts = [one if isinstance(one, LocalReports) else one.reports for one in listed]
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        one = rounds[parts.index(None)]
+        raise DataError(
+            f"a sum of the statistic {one.statistic!r} by {one.mechanism!r} holds no reports; ask for a round with a "
+            "local mechanism"
+        )
+    for part in known:
         _check_terms(part, mechanisms)
-    _check_together(parts, rounds)
-    values = np.concatenate([np.asarray(part.values) for part in parts])
+    _check_together(known, rounds)
+    values = np.concatenate([np.asarray(part.values) for part in known])
     if not np.all(np.isfinite(values)):
         raise DataError(
             f"{np.sum(~np.isfinite(values))} numbers in the reports are not finite; expected finite numbers"
         )
-    return replace(parts[0], values=values, clients=_clients_of(parts)), rounds
-
-
-def _clients_of(parts: Sequence[LocalReports]) -> tuple[bytes, ...]:
-    """The ids behind all reports, or none where some are not known. Raises `DataError` where one is there twice."""
-    if not all(part.clients for part in parts):
-        return ()
-    ids = tuple(one for part in parts for one in part.clients)
+    ids = tuple(one for part in known for one in part.clients) if all(part.clients for part in known) else ()
     if len(set(ids)) < len(ids):
         raise DataError(
             f"{len(ids) - len(set(ids))} clients reported in several of the rounds; a model counts them as different "
             "clients; fit rounds of different clients together"
         )
-    return ids
-
-
-def _reports(aggregate: NoisyAggregate) -> LocalReports:
-    if aggregate.reports is None:
-        raise DataError(
-            f"a sum of the statistic {aggregate.statistic!r} by {aggregate.mechanism!r} holds no reports; ask for a "
-            "round with a local mechanism"
-        )
-    return aggregate.reports
+    return replace(known[0], values=values, clients=ids), rounds
 
 
 def _check_terms(reports: LocalReports, mechanisms: Sequence[str]) -> None:
@@ -125,8 +119,8 @@ def check_noise(reports: LocalReports, scale: float, width: float) -> None:
 
 def check_gaussian(reports: LocalReports, sd: float, sensitivity: float) -> None:
     """Raise `DataError` unless the least noise that is (ε, δ)-private at this sensitivity has about that deviation."""
-    most, least = (_log_delta(reports.epsilon, sensitivity / (sd * slack)) for slack in (1 - GRID, 1 + GRID))
-    if not least <= log(reports.delta) <= most:
+    most, least = (delta_of(reports.epsilon, sensitivity / (sd * slack)) for slack in (1 - GRID, 1 + GRID))
+    if not least <= reports.delta <= most:
         raise DataError(
             f"Gaussian noise of standard deviation {sd:.4g} is not that of epsilon {at_least(reports.epsilon)} and "
             f"delta {at_least(reports.delta)} at the sensitivity {sensitivity:.4g}; give the bounds and terms that the "
@@ -134,14 +128,10 @@ def check_gaussian(reports: LocalReports, sd: float, sensitivity: float) -> None
         )
 
 
-def _log_delta(epsilon: float, mu: float) -> float:
-    """log δ(ε) of μ-Gaussian privacy, Balle and Wang (2018), theorem 8."""
-    first, second = log_ndtr(mu / 2 - epsilon / mu), epsilon + log_ndtr(-mu / 2 - epsilon / mu)
-    return float(first + np.log(-np.expm1(min(second - first, -1e-300))))
-
-
-def within_noise(z: Array, low: Array, high: Array, *, laplace: bool, scale: float) -> NDArray[np.bool_]:
-    """Which reports, shape ``(n, k)`` to ``(n,)``, are no further out than noise ever carries one.
+def within_noise(
+    z: Array, low: Array, high: Array, *, laplace: bool, scale: float
+) -> tuple[NDArray[np.bool_], tuple[str, ...]]:
+    """Which reports, shape ``(n, k)`` to ``(n,)``, are no further out than noise carries one; a note of the others.
 
     A few that are were made up by somebody, who must not be able to spoil what the others have paid for.
 
@@ -156,16 +146,10 @@ def within_noise(z: Array, low: Array, high: Array, *, laplace: bool, scale: flo
             f"{outside.sum()} of {len(z)} reports are more than {margin:.4g} outside the bounds, where the noise does "
             "not reach; check that they are of this column, scale and mechanism"
         )
-    return np.asarray(~outside)
-
-
-def about_left_out(kept: NDArray[np.bool_]) -> tuple[str, ...]:
-    """What a posterior says of reports that it was not made of."""
-    if kept.all():
-        return ()
-    return (
-        f"{(~kept).sum()} of {len(kept)} reports are where the mechanism's noise does not reach, and were left out",
-    )
+    if not outside.any():
+        return ~outside, ()
+    found = f"{outside.sum()} of {len(z)} reports are where the mechanism's noise does not reach"
+    return ~outside, (f"{found}, and were left out",)
 
 
 def number_of_categories(reports: LocalReports, values: NDArray[Any]) -> int:

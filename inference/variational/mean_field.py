@@ -69,6 +69,7 @@ class State(NamedTuple):
         mean: m. log_sd: ρ. momentum: u. Each of shape ``(d,)``.
         square: v. iteration: how many were made. xi: the last draw; zeros before the first.
         earlier: the running mean of the gradients before the last pair of draws, shape ``(d,)``.
+        rate: a/((1 - β₁ᵗ)√v̂), by which u was multiplied last.
     """
 
     mean: Array
@@ -78,19 +79,7 @@ class State(NamedTuple):
     iteration: int
     xi: Array
     earlier: Array
-
-
-class Info(NamedTuple):
-    """What an iteration did.
-
-    Attributes:
-        rate: a/((1 - β₁ᵗ)√v̂), by which u was multiplied.
-        gain: an estimate of what the step before this one was worth in m, ∇_m L(m_t)·(m_t - m_{t-1}). The noise of g is
-            independent of that step, and where L is concave this is in the mean no more than the bound really gained.
-    """
-
-    rate: float
-    gain: float
+    rate: float = 0.0
 
 
 def init(sd: Array, mean: Array | None = None) -> State:
@@ -113,14 +102,11 @@ def propose(state: State, rng: np.random.Generator) -> tuple[Array, State]:
     return state.mean + np.exp(state.log_sd) * state.xi, state
 
 
-def step(
-    state: State, gradient: Array, step_before: Array, *, noise: float, rate: float, left: float
-) -> tuple[State, Info]:
+def step(state: State, gradient: Array, *, noise: float, rate: float, left: float) -> State:
     """One iteration, given the gradient at the proposed θ.
 
     Args:
         state: from `propose`. gradient: g, shape ``(d,)``.
-        step_before: m_t - m_{t-1}, shape ``(d,)``; only for `Info.gain`.
         noise: σ, standard deviation of the privacy noise in each coordinate of g.
         rate: a, the length of the first step of m. left: the part of it that is left, in [0, 1].
     """
@@ -129,19 +115,11 @@ def step(
     v = SQUARES * state.square + (1 - SQUARES) * float(gradient @ gradient)
     root = np.sqrt(v / (1 - SQUARES**t))
     a = left * rate / ((1 - MOMENTUM**t) * root) if root > 0 else 0.0
-    mean = state.mean + a * u
-    moved = left * SPREAD_RATE * spread_step(state, gradient, noise)
-    log_sd = state.log_sd + np.clip(moved, -SPREAD_STEP_MAX, SPREAD_STEP_MAX)
-    after = State(mean, log_sd, u, v, t, state.xi, state.earlier)
-    return after, Info(float(a), float(gradient @ step_before))
-
-
-def spread_step(state: State, gradient: Array, noise: float) -> Array:
-    """The direction of ρ: half of (2), each part divided by 1 plus its noise's variance, shape ``(d,)``."""
     rise = spread_gradient(state, gradient)
-    variance = (np.exp(state.log_sd) * noise) ** 2  # τ²
-    common = rise.mean()
-    return np.asarray(common / (1 + variance.mean() / rise.size) + (rise - common) / (1 + variance)) / 2
+    common, variance = rise.mean(), (np.exp(state.log_sd) * noise) ** 2  # τ²
+    shrunk = (common / (1 + variance.mean() / rise.size) + (rise - common) / (1 + variance)) / 2
+    moved = np.clip(left * SPREAD_RATE * shrunk, -SPREAD_STEP_MAX, SPREAD_STEP_MAX)
+    return State(state.mean + a * u, state.log_sd + moved, u, v, t, state.xi, state.earlier, float(a))
 
 
 def spread_gradient(state: State, gradient: Array) -> Array:
@@ -153,7 +131,7 @@ def noise_sd(rates: Sequence[float], noise_sds: Sequence[float], averaged: int, 
     """Standard deviation that the privacy noise has in each coordinate of the average of the last iterates.
 
     Args:
-        rates: a_t of each iteration (`mean_field.Info.rate`). averaged: how many last iterates.
+        rates: a_t of each iteration (`State.rate`). averaged: how many last iterates.
         curvature: H, at least 0. noise_sds: σ_t, of each coordinate of each iteration's gradient.
     """
     variance = of_mean = of_momentum = 0.0  # what the average owes to an error of δ_t, of u_t

@@ -24,18 +24,16 @@ at a rate of 0.2, and 0.366, 0.349 and 0.333 at a rate of 1 (C = 0.7√d; no pri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from math import inf, sqrt
+from math import sqrt
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from dca_proto.aggregate import NoAggregate, NoisyAggregate, SecureSumRequest
 from inference.columns import Standardisation
-from inference.errors import DataError
-from inference.jobs.settings import setting
+from inference.jobs.settings import JobSettings, require_count, setting, within
 from inference.locate import locate, located_by
 from inference.models.coefficients import NormalPosterior
 from inference.problem import Array, Schema
@@ -44,7 +42,7 @@ from inference.variational import clipping, mean_field
 from inference.variational.mean_field import noise_sd
 from inference.variational.models import PRIOR_SD, STANDARDISED, Model, gaussian_prior
 from inference.variational.progress import GAINED, Iteration, OnProgress
-from inference.variational.schedule import ITERATIONS_MAX, PILOTED_MAX, Schedule, schedule_after
+from inference.variational.schedule import BATCH, ITERATIONS_MAX, PILOTED_MAX, Schedule, schedule_after
 
 
 class Score(NamedTuple):
@@ -54,31 +52,28 @@ class Score(NamedTuple):
     of: Callable[[Array, Array, Standardisation], float]
 
 
+POSITIVE = within(1e-9, 1e9)
+
+
 @dataclass(frozen=True)
-class VariationalSettings:
+class VariationalSettings(JobSettings):
     """Of the job; all public. Raises `DataError` where a number is out of range."""
 
-    epochs: int | None = setting(None, "In how many rounds of gradients each client takes part; by default planned.")
-    batch: int = setting(0, "Clients of a mini-batch, those first that were asked least often; 0 asks all.")
-    clip: float | None = setting(None, "Largest norm of a client's gradient; by default from the noise.")
-    bound: float = setting(4.0, "Clients project their columns to so many standard deviations.")
-    rate: float = setting(0.2, "Length of the first step, in standardised units: as of a typical row's log odds.")
-    std_share: float = setting(0.1, "The first round's share of the budget, between 0 and 1/2; a pilot has as much.")
-    averaged: float = setting(0.3, "Part of the iterations, at the end, whose mean is the result.")
-
-    def __post_init__(self) -> None:
-        _require("epochs", self.epochs if self.epochs is not None else 1, 1, inf)
-        _require("batch", self.batch, 0, inf)
-        for name in ("clip", "bound", "rate"):
-            value = getattr(self, name)
-            _require(name, 1.0 if value is None else value, 1e-9, 1e9)
-        _require("std_share", self.std_share, 1e-6, 0.5 - 1e-6)
-        _require("averaged", self.averaged, 1e-6, 1)
-
-
-def _require(name: str, found: float, least: float, most: float) -> None:
-    if not least <= found <= most:
-        raise DataError(f"setting {name} is {found:g}; expected {least:g} to {most:g}")
+    epochs: int | None = setting(
+        None, "In how many rounds of gradients each client takes part; by default planned.", require_count
+    )
+    batch: int = setting(0, BATCH, within(0))
+    clip: float | None = setting(None, "Largest norm of a client's gradient; by default from the noise.", POSITIVE)
+    bound: float = setting(4.0, "Clients project their columns to so many standard deviations.", POSITIVE)
+    rate: float = setting(
+        0.2, "Length of the first step, in standardised units: as of a typical row's log odds.", POSITIVE
+    )
+    std_share: float = setting(
+        0.1,
+        "The first round's share of the budget, between 0 and 1/2; a pilot has as much.",
+        within(1e-6, 0.5 - 1e-6),
+    )
+    averaged: float = setting(0.3, "Part of the iterations, at the end, whose mean is the result.", within(1e-6, 1))
 
 
 DEFAULT = VariationalSettings()
@@ -152,12 +147,11 @@ def variational_after(
     columns, n = model.columns(schema, locate(phases), settings.bound), phases.contributors
     per_sensitivity = sqrt(phases.noise_variance) / phases.sensitivity
     asked = None if pilot is None else pilot.request(columns, per_sensitivity, n)
-    spent, rows = settings.std_share, None
+    left, rows = 1 - settings.std_share, None
     if pilot is not None and asked is not None:
         aggregate = yield asked
         rows = pilot.rows(aggregate, rng)
-        spent += settings.std_share
-    left = 1 - spent
+        left = 1 - (settings.std_share + settings.std_share)
     schedule = schedule_after(
         phases,
         settings.std_share,
@@ -168,138 +162,154 @@ def variational_after(
         left=left,
     )
     per_sensitivity *= sqrt(settings.std_share / left * n / (schedule.batch or n))
-    wander = 1.0 if rows else WANDER
     clip = settings.clip or clipping.planned_clip(
         rows or clipping.unknown_rows(model.dimension),
         n,
-        wander * per_sensitivity,
+        (1.0 if rows else WANDER) * per_sensitivity,
         model.prior_precision,
         corrected=rows is not None,
     )
-    ascent = _Ascent(model, columns, schedule, settings, n, clip, rows)
-    course = yield from _ascend(ascent, rng, score, on_progress)
-    return _result(schema, ascent, course, phases, model.prior_sd)
+    ascent = _Ascent(schema, model, columns, schedule, settings, phases, clip, rows)
+    yield from ascent.climb(rng, score, on_progress)
+    return ascent.posterior(model.prior_sd)
 
 
-@dataclass(frozen=True)
+class _Step(NamedTuple):
+    """An iteration: θ and ∇ℓ there, the noise in each coordinate of that; then the state."""
+
+    theta: Array
+    gradient: Array
+    noise_sd: float
+    state: mean_field.State
+
+
+@dataclass
 class _Ascent:
-    """What all iterations share."""
+    """All iterations: what they share, what each found, whether they were private, and why they ended early."""
 
+    schema: Schema
     model: Model
     columns: Standardisation
     schedule: Schedule
     settings: VariationalSettings
-    clients: int
+    phases: NoisyAggregate
     clip: float
     rows: clipping.Rows | None
+    steps: list[_Step] = field(default_factory=list)
+    private: bool = True
+    stopped: str = ""
+
+    @property
+    def clients(self) -> int:
+        return self.phases.contributors
 
     @property
     def curvature(self) -> float:
         """The guess, of all clients."""
         return self.clients * self.model.weight * self.model.curvature
 
+    def climb(
+        self, rng: np.random.Generator, score: Score | None, on_progress: OnProgress | None
+    ) -> Generator[SecureSumRequest, NoisyAggregate, None]:
+        """All iterations, or as many as succeed; m starts at 0 or the pilot's, s as the curvature says."""
+        model, schedule, total, gained = self.model, self.schedule, self.schedule.iterations, 0.0
+        sd, moved = np.full(model.dimension, 1 / sqrt(self.curvature)), np.zeros(model.dimension)
+        state = mean_field.init(sd, None if self.rows is None else self.rows.theta)
+        for t in range(total):
+            theta, state = mean_field.propose(state, rng)
+            try:
+                sums = yield model.request(theta, self.columns, self.clip, schedule.share, schedule.batch)
+            except NoAggregate as ended:
+                if t == 0:
+                    raise
+                self.stopped = ended.reason
+                break
+            scale = model.weight * self.clients / sums.contributors  # a batch stands for all clients, by their numbers
+            gradient, before, noise = scale * sums.value, state.mean, scale * sqrt(sums.noise_variance)
+            whole = gradient + np.asarray(model.prior_gradient(theta), float)  # JAX's have half the digits
+            state = mean_field.step(state, whole, noise=noise, rate=self.settings.rate, left=1 - t / total)
+            gained += float(whole @ moved)  # of the step before: the noise of this gradient is independent of it
+            moved = state.mean - before
+            self.steps.append(_Step(theta, gradient, noise, state))
+            self.private &= sums.private
+            if on_progress is not None:
+                name, value = GAINED, gained
+                if score is not None:
+                    name, value = score.name, score.of(state.mean, np.exp(state.log_sd), self.columns)
+                on_progress(Iteration(state.iteration, total, name, value))
 
-class _Step(NamedTuple):
-    """An iteration: θ and ∇ℓ there, the noise in each coordinate of that; then m, ρ and its rate."""
+    def posterior(self, prior_sd: float | None) -> NormalPosterior:
+        """Under a normal prior, or under the model's own, if it is none."""
+        warnings = list(locate(self.phases).warnings)
+        if self.rows is not None:
+            mean, cov = self._newton(self.rows, _precision(prior_sd))
+            warnings.append(ASSUMED)
+            if self.settings.clip and (share := clipping.clipped_share(self.rows, self.clip)) > CLIPPED_MAX:
+                warnings.append(
+                    f"the clip of {self.clip:.2g} shortens some {100 * share:.0f} % of the clients' gradients, so that "
+                    "coefficients may be far too large or too small; leave clip out, or take a larger one"
+                )
+        else:
+            mean, cov, off = self._averaged()
+            if prior_sd is not None and self.model.prior_sd is not None:
+                mean, cov = under_prior(mean, cov, self.model.prior_precision, _precision(prior_sd))
+            warnings.append(UNCORRELATED)
+            if off > STRETCH_MAX:
+                warnings.append(
+                    f"gradients were clipped at {self.clip:.2g}, which stretches coefficients by some {100 * off:.0f} "
+                    "%; with a larger epsilon or more clients the clip is wider"
+                )
+        return NormalPosterior(
+            names=self.model.names,
+            columns=self.columns,
+            mean=mean,
+            cov=cov,
+            method=METHOD,
+            prior_sd=prior_sd,
+            epochs=self.schedule.epochs,
+            iterations=len(self.steps),
+            stopped=self.stopped,
+            contributors=self.clients,
+            private=self.schema.private and self.phases.private and self.private,
+            warnings=tuple(warnings),
+            again=None if self.model.prior_sd is None else self.posterior,
+        )
 
-    theta: Array
-    gradient: Array
-    noise_sd: float
-    mean: Array
-    log_sd: Array
-    rate: float
+    def _last(self, part: float) -> list[_Step]:
+        """That part of the iterations, at least one."""
+        return self.steps[-max(1, round(part * len(self.steps))) :]
+
+    def _averaged(self) -> tuple[Array, Array, float]:
+        """Mean and covariance without a pilot, and how much the clip stretches coefficients."""
+        last, noise_sds = self._last(self.settings.averaged), [one.noise_sd for one in self.steps]
+        mean = np.mean([one.state.mean for one in last], axis=0)
+        posterior_sd = np.exp(np.mean([one.state.log_sd for one in last], axis=0))
+        noise = noise_sd([one.state.rate for one in self.steps], noise_sds, len(last), self.curvature)
+        off = clipping.stretch(clipping.unknown_rows(mean.size), self.clip)
+        least = least_variance(self.clients * self.model.curvature, noise_sds, self.model.prior_precision)
+        variance = np.maximum(posterior_sd**2 + noise**2, least)
+        return mean, np.diag(variance) + off**2 * np.outer(mean, mean), off
+
+    def _newton(self, rows: clipping.Rows, prior_precision: float) -> tuple[Array, Array]:
+        """The posterior from the mean gradient of the last iterations: (2) of `clipping`."""
+        n, used = self.clients, self._last(USED)
+        gradient, at = np.mean([one.gradient for one in used], axis=0) / n, np.mean([one.theta for one in used], axis=0)
+        noise = float(np.mean(np.array([one.noise_sd for one in used]) ** 2)) / len(used) / n**2
+        for _ in range(NEWTON_STEPS):
+            mean, cov = clipping.posterior(rows, self.clip, gradient, at, n, noise, prior_precision)
+            rows = rows._replace(theta=mean)
+        return mean, cov
 
 
-@dataclass
-class _Course:
-    """All iterations; whether they were private, and why they ended early."""
+def least_variance(curvature: float, noise_sds: Sequence[float], prior_precision: float) -> float:
+    """What the privacy noise leaves of the prior's variance, however the gradients are used.
 
-    steps: list[_Step] = field(default_factory=list)
-    private: bool = True
-    stopped: str = ""
-
-    @property
-    def noise_sds(self) -> list[float]:
-        """Of each iteration's gradient."""
-        return [one.noise_sd for one in self.steps]
-
-
-def _ascend(
-    ascent: _Ascent, rng: np.random.Generator, score: Score | None, on_progress: OnProgress | None
-) -> Generator[SecureSumRequest, NoisyAggregate, _Course]:
-    """All iterations, or as many as come to something; m starts at 0 or the pilot's, s as the curvature says."""
-    model, columns, schedule, course, gained = ascent.model, ascent.columns, ascent.schedule, _Course(), 0.0
-    sd = np.full(model.dimension, 1 / sqrt(ascent.curvature))
-    state = mean_field.init(sd, None if ascent.rows is None else ascent.rows.theta)
-    moved, total = np.zeros(model.dimension), schedule.iterations
-    for t in range(total):
-        theta, state = mean_field.propose(state, rng)
-        try:
-            sums = yield model.request(theta, columns, ascent.clip, schedule.share, schedule.batch)
-        except NoAggregate as ended:
-            if t == 0:
-                raise
-            course.stopped = ended.reason
-            break
-        scale = model.weight * ascent.clients / sums.contributors  # a batch stands for all clients, by their numbers
-        gradient, before, noise = scale * sums.value, state.mean, scale * sqrt(sums.noise_variance)
-        whole = gradient + np.asarray(model.prior_gradient(theta), float)  # JAX's have half the digits
-        state, info = mean_field.step(state, whole, moved, noise=noise, rate=ascent.settings.rate, left=1 - t / total)
-        moved, gained = state.mean - before, gained + info.gain
-        course.steps.append(_Step(theta, gradient, noise, state.mean, state.log_sd, info.rate))
-        course.private &= sums.private
-        if on_progress is not None:
-            told = (GAINED, gained)
-            if score is not None:
-                told = score.name, score.of(state.mean, np.exp(state.log_sd), columns)
-            on_progress(Iteration(state.iteration, total, *told))
-    return course
-
-
-def _result(
-    schema: Schema, ascent: _Ascent, course: _Course, phases: NoisyAggregate, prior_sd: float | None
-) -> NormalPosterior:
-    """The posterior under a normal prior, or under the model's own, if it is none."""
-    done, warnings = len(course.steps), list(locate(phases).warnings)
-    if ascent.rows is not None:
-        mean, cov = _newton(ascent, course, ascent.rows, _precision(prior_sd))
-        warnings.append(ASSUMED)
-        if ascent.settings.clip and (share := clipping.clipped_share(ascent.rows, ascent.clip)) > CLIPPED_MAX:
-            warnings.append(
-                f"the clip of {ascent.clip:.2g} shortens some {100 * share:.0f} % of the clients' gradients, so that "
-                "coefficients may be far too large or too small; leave clip out, or take a larger one"
-            )
-    else:
-        last = course.steps[-max(1, round(ascent.settings.averaged * done)) :]
-        mean = np.mean([one.mean for one in last], axis=0)
-        posterior_sd = np.exp(np.mean([one.log_sd for one in last], axis=0))
-        noise = noise_sd([one.rate for one in course.steps], course.noise_sds, len(last), ascent.curvature)
-        off = clipping.stretch(clipping.unknown_rows(mean.size), ascent.clip)
-        variance = np.maximum(posterior_sd**2 + noise**2, _least_variance(ascent, course))
-        cov = np.diag(variance) + off**2 * np.outer(mean, mean)
-        if prior_sd is not None and ascent.model.prior_sd is not None:
-            mean, cov = under_prior(mean, cov, ascent.model.prior_precision, _precision(prior_sd))
-        warnings.append(UNCORRELATED)
-        if off > STRETCH_MAX:
-            warnings.append(
-                f"gradients were clipped at {ascent.clip:.2g}, which stretches coefficients by some {100 * off:.0f} %; "
-                "with a larger epsilon or more clients the clip is wider"
-            )
-    return NormalPosterior(
-        names=ascent.model.names,
-        columns=ascent.columns,
-        mean=mean,
-        cov=cov,
-        method=METHOD,
-        prior_sd=prior_sd,
-        epochs=ascent.schedule.epochs,
-        iterations=done,
-        stopped=course.stopped,
-        contributors=phases.contributors,
-        private=schema.private and phases.private and course.private,
-        warnings=tuple(warnings),
-        again=None if ascent.model.prior_sd is None else partial(_result, schema, ascent, course, phases),
-    )
+    A sum at θ is about h (θ* - θ), h the curvature of all clients' rows, with noise of a known variance: so many
+    observations of θ*. Without this, iterates that noise keeps near their start would look certain.
+    """
+    with np.errstate(divide="ignore"):  # without noise, nothing
+        information = np.sum((curvature / np.array(noise_sds)) ** 2)
+    return float(1 / (prior_precision + information))
 
 
 def _precision(prior_sd: float | None) -> float:
@@ -311,7 +321,7 @@ def _precision(prior_sd: float | None) -> float:
 def under_prior(mean: Array, cov: Array, before: float, after: float) -> tuple[Array, Array]:
     """A normal posterior under a prior N(0, I/before) as it is under N(0, I/after): natural parameters add up.
 
-    What the data say has the precision Λ - before, whose eigenvalues are taken to be at least 0.
+    The information in the data has the precision Λ - before, whose eigenvalues are taken to be at least 0.
     """
     if before == after:
         return mean, cov
@@ -319,25 +329,3 @@ def under_prior(mean: Array, cov: Array, before: float, after: float) -> tuple[A
     information = np.maximum(values - before, 0.0)
     root = vectors.T @ mean * np.where(information > 0, values, 0.0)
     return vectors @ (root / (information + after)), (vectors / (information + after)) @ vectors.T
-
-
-def _least_variance(ascent: _Ascent, course: _Course) -> float:
-    """What the privacy noise leaves of the prior's variance, however the gradients are used.
-
-    A sum at θ is about n h (θ* - θ), h the curvature of a row, with noise of a known variance: so many observations of
-    θ*. Without this, iterates that noise keeps near their start would look certain.
-    """
-    with np.errstate(divide="ignore"):  # without noise, nothing
-        information = np.sum((ascent.clients * ascent.model.curvature / np.array(course.noise_sds)) ** 2)
-    return float(1 / (ascent.model.prior_precision + information))
-
-
-def _newton(ascent: _Ascent, course: _Course, rows: clipping.Rows, prior_precision: float) -> tuple[Array, Array]:
-    """The posterior from the mean gradient of the last iterations: (2) of `clipping`."""
-    n, used = ascent.clients, course.steps[-max(1, round(USED * len(course.steps))) :]
-    gradient, at = np.mean([one.gradient for one in used], axis=0) / n, np.mean([one.theta for one in used], axis=0)
-    noise = float(np.mean(np.array([one.noise_sd for one in used]) ** 2)) / len(used) / n**2
-    for _ in range(NEWTON_STEPS):
-        mean, cov = clipping.posterior(rows, ascent.clip, gradient, at, n, noise, prior_precision)
-        rows = rows._replace(theta=mean)
-    return mean, cov

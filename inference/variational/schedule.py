@@ -33,13 +33,16 @@ messages.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, floor, sqrt
 
 from dca_proto.aggregate import NoisyAggregate
 from inference.errors import DataError
+from inference.jobs.base import Conditions, Stage
 
 ITERATIONS_MIN, ITERATIONS_MAX = 10, 60
+BATCH = "Clients of a mini-batch, those first that were asked least often; 0 asks all."
 PILOTED_MAX = 20  # where a pilot round leads near the solution: 40 and 60 gave intervals of the same coverage
 
 
@@ -115,6 +118,30 @@ def schedule_after(
     size = batch if batch < phases.contributors else 0
     n = phases.contributors
     return schedule(n, noise, dimension, left, epochs=epochs, batch=size, iterations_max=iterations_max)
+
+
+def stages(
+    dimension: int,
+    first: float,
+    epochs: int | None,
+    batch: int,
+    conditions: Conditions,
+    iterations_max: int = ITERATIONS_MAX,
+    pilot: Sequence[Stage] = (),
+) -> list[Stage]:
+    """A job's plan: a round for scales, those of a pilot, and about as many iterations as it will plan after the first.
+
+    Args:
+        dimension: d. first: the first round's share of the budget. epochs, batch, iterations_max: as of `schedule`.
+        pilot: rounds between the first and the iterations.
+    """
+    n, left = conditions.clients, 1 - first - sum(one.total for one in pilot)
+    honest = max(1, n - conditions.tolerated - 1)
+    noise = sqrt(n / honest / left) / conditions.mu
+    found = schedule(n, noise, dimension, left, epochs=epochs, batch=batch, iterations_max=iterations_max)
+    words = f"on {'' if epochs else 'about '}{found.iterations} iterations"
+    iterations = Stage(found.iterations, found.share, words, found.batch, uses=found.epochs)
+    return [Stage(1, first, "on scales"), *pilot, iterations]
 
 
 def _too_large(batch: int, clients: int) -> DataError:

@@ -69,13 +69,13 @@ from dca_proto.privacy.budget import Budget
 from dca_proto.jobs.job import JobTerms
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
-from inference.models.fit import gaussian
+from inference.models.fit import column
 ages = np.random.default_rng(1).normal(50, 10, size=(2000, 1))
 terms = JobTerms(budget=Budget(4.0, 1e-5), clients=2000, tolerated=0, computes=())
 parameters = {"columns": ["age"], "centre": [50.0], "scale": [50.0], "bound": [1.0]}
 asked = LdpReportRequest("sum", parameters, rows_max=1, mechanism="grid-laplace")
 released = IdealSwarm(ages, ("age",), terms).hold(asked)
-found = gaussian(released, warmup=300, draws=300, seed=1)
+found = column(released, warmup=300, draws=300, seed=1)
 found.inference_data().to_netcdf("draws.nc")
 mean = arviz.from_netcdf("draws.nc").posterior["mean"].values
 assert mean.shape == (4, 300) and abs(mean.mean() - 50) < 6

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -13,7 +11,7 @@ from inference.jobs.estimates import contraction_words
 from inference.models.conjugate import Release, family
 from inference.models.conjugate.family import posterior_of
 from inference.models.linear.baselines import exact_fit
-from inference.variational.mean_field_job import _least_variance
+from inference.variational.mean_field_job import least_variance
 
 BOUNDS = {"gaussian": (0, 10), "bernoulli": (0, 1), "categorical": (0, 3), "poisson": (0, 9), "exponential": (0, 9)}
 
@@ -87,11 +85,8 @@ def test_terminals_name_each_contraction_and_of_many_the_extremes() -> None:
 
 def test_iterates_that_noise_keeps_near_their_start_do_not_look_certain() -> None:
     """With noise far above the gradients the prior is left, whatever the iterates' own spread says."""
-    ascent = SimpleNamespace(clients=500, model=SimpleNamespace(curvature=0.25, prior_precision=0.2))
-    course = SimpleNamespace(noise_sds=[1e6] * 50)
-    assert _least_variance(ascent, course) == pytest.approx(5.0, rel=1e-4)  # type: ignore[arg-type]
-    course.noise_sds = [125.0] * 10  # each sum an observation of variance 1
-    assert _least_variance(ascent, course) == pytest.approx(1 / 10.2)  # type: ignore[arg-type]
+    assert least_variance(500 * 0.25, [1e6] * 50, 0.2) == pytest.approx(5.0, rel=1e-4)
+    assert least_variance(500 * 0.25, [125.0] * 10, 0.2) == pytest.approx(1 / 10.2)  # each sum of variance 1
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ from inference.models.conjugate.family import CONJUGATE, Release, posterior_of
 from inference.models.glm.families import Bernoulli
 from inference.models.glm.scored_fit import exact_fit
 from inference.models.linear.baselines import nonprivate_regression
-from inference.models.mixture.fit import MixtureFit
+from inference.models.mixture.job import MixtureFit
 from inference.models.mixture.model import NO_NOISE, Posterior
 from inference.problem import Problem, Schema
 

@@ -400,7 +400,7 @@ WRONG = [
     ("regression", {"std_share": math.nan}, "expected a finite number"),
     ("regression", {"prior_precision": -1.0}, "above 0"),
     ("logistic", {"epochs": 1.5}, "expected a whole number"),
-    ("logistic", {"epochs": 0}, "epochs is 0"),
+    ("logistic", {"epochs": 0}, "'epochs' is 0"),
     ("logistic", {"prior_sd": -1}, "above 0"),
     ("gaussian", {"method": "gibs"}, "known: noise-aware, conjugate"),
     ("regression-mcmc", {"method": "normalx"}, "did you mean 'normal'"),

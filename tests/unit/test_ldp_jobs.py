@@ -103,7 +103,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Drawn:
         kept.model, kept.data, kept.options = model, data, options
         rng, shape = np.random.default_rng(options.seed), (options.chains, options.draws)
         kind, d = type(model).__name__, getattr(model, "features", 0)
-        labelled = kind == "LogisticRows" or getattr(model, "logistic", False)
+        labelled = getattr(model, "logistic", False)
         sites = {
             "Histogram": lambda: {"shares": rng.dirichlet(np.ones(len(data["prior"]["concentration"])), shape)},
             "ClippedColumn": lambda: {
@@ -273,7 +273,7 @@ def test_features_and_labels_of_a_client_cost_it_its_budget_together(epsilon: fl
     ("ldp-histogram", {"concentration": 0}, "setting 'concentration' is 0, expected a number above 0"),
     ("ldp-histogram", {"draws": 0}, "setting 'draws' is 0, expected at least 1"),
     ("ldp-mean", {"family": "gauss"}, "did you mean 'gaussian'"),
-    ("ldp-mean", {"family": "exponential"}, "describes numbers from 0 on, and y is clipped to -6:6; set lower=0"),
+    ("ldp-mean", {"family": "exponential"}, "describes numbers from 0 on, and y is clipped to -6:6; clip it to 0:HIGH"),
     ("ldp-mean", {"family": "poisson", "lower": 0, "upper": 2.5}, "describes counts, and y is clipped at 2.5"),
     ("ldp-mean", {"lower": 7}, "bounds 7:6 are not an interval"),
     ("ldp-mean", {"prior_mean": 3, "family": "poisson"}, "'prior_mean' is not of the prior of family 'poisson', which"),

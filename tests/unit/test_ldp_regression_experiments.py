@@ -327,7 +327,7 @@ def test_each_method_has_its_own_model_and_noise(method: str, label: bool, priva
     model, given = asked.value.args
     n, mu = len(split.y), mu_of(*TERMS)
     if method in methods.ORDERS:
-        assert type(model).__name__ == "LogisticRows"
+        assert (type(model).__name__, model.logistic) == ("RowRegression", True)
         from papers.ldp2021 import chebyshev  # needs JAX
 
         order = {INPUTS_2: 2, INPUTS_4: 4}.get(method)

@@ -152,10 +152,10 @@ def test_bounds_have_to_be_known_and_to_agree() -> None:
 
 
 def test_families_that_start_at_zero_want_bounds_that_do() -> None:
-    with pytest.raises(DataError, match="exponential data start at 0, and the clients clipped theirs to -5:5"):
-        fits.exponential(laplace(), bounds=BOUNDS)
-    with pytest.raises(DataError, match=r"poisson data are counts, and the clients clipped theirs at 2\.5"):
-        fits.poisson(replace(laplace(), epsilon=0.25), bounds=Interval(0, 2.5))
+    with pytest.raises(DataError, match="'exponential' describes numbers from 0 on, and value is clipped to -5:5"):
+        fits.column(laplace(), "exponential", bounds=BOUNDS)
+    with pytest.raises(DataError, match=r"'poisson' describes counts, and value is clipped at 2\.5"):
+        fits.column(replace(laplace(), epsilon=0.25), "poisson", bounds=Interval(0, 2.5))
 
 
 BAD_CATEGORIES: list[tuple[Callable[[], Any], str]] = [
@@ -190,7 +190,7 @@ def test_labels_and_concentrations_are_one_for_each_category() -> None:
 
 
 def test_perturbed_rows_are_refused_where_they_cannot_be() -> None:
-    assert rows_of(vectors()).columns == ("x0", "x1", "y")
+    assert rows_of(vectors()).columns.columns == ("x0", "x1", "y")
     with pytest.raises(DataError, match=r"shape \(50, 1\); expected \(n, d \+ 1\)"):
         rows_of(vectors(width=1))
     with pytest.raises(DataError, match="5 reports are too few: this model needs at least 6"):
@@ -208,11 +208,12 @@ def test_labels_have_to_be_the_same_clients() -> None:
     found = labelled_rows_of(vectors(), answers(k=2))
     assert (found.variance_y, set(found.y)) == (0.0, {0.0, 1.0})
     assert found.p == pytest.approx(np.e / (1 + np.e))
-    assert (found.columns, found.bound.tolist(), found.radius) == (("x0", "x1", "x2", "label"), [np.inf] * 4, np.inf)
+    seen = found.columns
+    assert (seen.columns, seen.bound.tolist(), seen.radius) == (("x0", "x1", "x2", "label"), [np.inf] * 4, np.inf)
     histogram = {"columns": ["rich"], "edges": [0.0, 0.5, 1.0]}
-    assert labelled_rows_of(vectors(), held(answers(k=2), "histogram", **histogram)).columns[-1] == "rich"
+    assert labelled_rows_of(vectors(), held(answers(k=2), "histogram", **histogram)).columns.columns[-1] == "rich"
     ball = {"columns": ["a", "b", "c"], "centre": [9.0] * 3, "scale": [2.0] * 3, "bound": [5.0] * 3, "radius": 4.0}
-    known = labelled_rows_of(replace(held(vectors(), "sum", **ball), sensitivity=10.0), answers(k=2))
+    known = labelled_rows_of(replace(held(vectors(), "sum", **ball), sensitivity=10.0), answers(k=2)).columns
     assert (known.columns, known.bound.tolist(), known.radius) == (("a", "b", "c", "label"), [5, 5, 5, np.inf], 4.0)
     assert (known.centre.tolist(), known.scale.tolist()) == ([9, 9, 9, 0], [2, 2, 2, 1])
     with pytest.raises(DataError, match="40 labels for 50 clients' features"):
@@ -340,4 +341,4 @@ def test_without_the_samplers_packages_the_error_says_what_to_install(
     with pytest.raises(
         DataError, match=r"fits of local reports need NumPyro and JAX, .*; pip install -e '\.\[samplers\]'"
     ):
-        fits.gaussian(laplace(), bounds=BOUNDS)
+        fits.column(laplace(), bounds=BOUNDS)

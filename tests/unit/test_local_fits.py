@@ -23,8 +23,9 @@ from inference.errors import DataError
 from inference.mcmc.posterior import LocalPosterior, Sampling
 from inference.mcmc.run import Options, Sampled
 from inference.models import fit as fits
+from inference.models.column.families import EXPONENTIAL, GAUSSIAN, GEOMETRIC, POISSON
 from inference.models.glm.regression import LocalRegression
-from inference.models.predictive import EXPONENTIAL, GAUSSIAN, GEOMETRIC, POISSON, CategoryClient, ScalarClient
+from inference.models.predictive import CategoryClient, ScalarClient
 from inference.models.priors import GaussianPrior, RatePrior
 from inference.releases.reports import Categories, Scalars
 
@@ -55,7 +56,9 @@ def reports(x: np.ndarray, epsilon: float, seed: int = 2) -> LocalReports:
 @cache
 def rate(epsilon: float = 1.0, seed: int = 0, **run: Any) -> LocalPosterior:
     prior = RatePrior(2.0, 2.0)
-    return fits.exponential(reports(values(), epsilon), prior, bounds=Interval(0, HIGH), seed=seed, **QUICK, **run)
+    return fits.column(
+        reports(values(), epsilon), EXPONENTIAL, prior, bounds=Interval(0, HIGH), seed=seed, **QUICK, **run
+    )
 
 
 @pytest.mark.long
@@ -81,8 +84,9 @@ def test_seeds_say_all_and_data_of_one_shape_compile_once() -> None:
     heard: list[tuple[int, int]] = []
     first = rate(seed=7, on_progress=None)
     programs = nuts._program.cache_info().currsize
-    kept = fits.exponential(
+    kept = fits.column(
         reports(values(), 1.0),
+        EXPONENTIAL,
         RatePrior(2.0, 2.0),
         bounds=Interval(0, HIGH),
         seed=7,
@@ -137,7 +141,7 @@ def test_a_normal_columns_fit_does_not_depend_on_its_units(monkeypatch: pytest.M
         middle, half = (low + high) / 2, (high - low) / 2
         told = LocalReports(middle + half * z, "grid-laplace", 2.0, 0.0, half)
         prior = GaussianPrior(middle + 0.1 * half, 0.5 * half, 2.0, 3.0 / half)
-        found = fits.gaussian(told, prior, bounds=Interval(low, high), require_mixed=False, keep_warmup=True)
+        found = fits.column(told, GAUSSIAN, prior, bounds=Interval(low, high), require_mixed=False, keep_warmup=True)
         np.testing.assert_allclose(found.mean["mean"], middle + 0.25 * half)
         np.testing.assert_allclose(found.draws["sd"], half * np.linspace(0.2, 0.4, 36).reshape(4, 9))
         np.testing.assert_allclose(found.warmup["mean"], middle + 0.25 * half)
@@ -180,7 +184,7 @@ def line(noise_sds: tuple[float, ...] = (), sd: float = 0.0, noise_aware: bool =
     expected = ROWS * np.array([xx, xx * SLOPE, xx * SLOPE**2 + SD_Y**2])
     value = expected + sd * np.array(noise_sds or (0.0, 0.0, 0.0))
     given = aggregate(value, sd**2, SecureSumRequest("regression", PARAMETERS), ROWS)
-    return fits.linear(given, noise_aware=noise_aware, **QUICK)
+    return fits.regression(given, noise_aware=noise_aware, **QUICK)
 
 
 @pytest.mark.long

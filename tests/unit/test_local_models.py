@@ -110,7 +110,7 @@ def test_a_columns_model_is_its_prior_and_its_likelihood(
     summed = laplace and family == "gaussian"
     name = "gaussian_laplace_sum" if summed else f"{family}_{'laplace' if laplace else 'gaussian'}"
     stand_in = StandIn(monkeypatch, f"column.rectified.{name}", here)
-    found = getattr(fits, family)(reports, prior, bounds=Interval(low, high), draws=50)
+    found = fits.column(reports, family, prior, bounds=Interval(low, high), draws=50)
     assert (found.model, set(found.draws), set(found.prior)) == (family, set(here), set(here))
     if summed:
         stand_in.check(there, log_prior, None, *here.values())
@@ -125,7 +125,7 @@ def test_a_columns_model_is_its_prior_and_its_likelihood(
 @pytest.mark.parametrize("width", [0.5, 2.0, 4.0])
 def test_many_reports_with_gaussian_noise_cost_a_few_points(width: float) -> None:
     """Clients at both ends of the bounds, in any proportion, are what few points describe worst."""
-    from inference.models.column.few_points import few_points
+    from inference.models.column.rectified import few_points
 
     held = RNG.choice([0.0, width], 3000)
     z = held + RNG.standard_normal(3000)
@@ -214,11 +214,10 @@ def test_a_model_of_sums_is_its_prior_and_their_law(
     from inference.models.glm import moments
 
     stand_in = StandIn(monkeypatch, "noise_aware.observe", here)
-    fit = fits.logistic if logistic else fits.linear
-    assert fit(given, PRIOR, noise_aware=False, draws=50).logistic == logistic
+    assert fits.regression(given, PRIOR, logistic=logistic, noise_aware=False, draws=50).logistic == logistic
     assert not stand_in.model.counted
     assert not np.any(stand_in.data["noise"])
-    fit(given, PRIOR, draws=50)
+    fits.regression(given, PRIOR, logistic=logistic, draws=50)
 
     def log_prior(at: Point) -> Any:
         if "missing" not in at:
@@ -250,9 +249,9 @@ def test_models_of_rows_are_their_priors_and_the_rows_laws(intercept: bool, monk
     offset = float(here.get("alpha", 0.0) + mean @ here["theta"])
     stand_in = StandIn(monkeypatch, "glm.perturbed.linear_scatter", here)
     told = LocalReports(rows, "analytic-gaussian", 1.0, 1e-5, 3.0)
-    fits.linear_inputs(told, PRIOR, intercept=intercept, noise_aware=False, draws=50)
+    fits.row_regression(told, PRIOR, intercept=intercept, noise_aware=False, draws=50)
     assert (stand_in.data["var_x"], stand_in.data["var_y"]) == (0.0, 0.0)
-    found = fits.linear_inputs(told, PRIOR, intercept=intercept, draws=50)
+    found = fits.row_regression(told, PRIOR, intercept=intercept, draws=50)
     assert found.coords["feature"] == ("x0", "x1")
     w = rows - np.r_[mean, offset]
     stand_in.check(there, believed, w.T @ w, 12, here["theta"], 0.25, covariance(here), 9.0, 9.0)
@@ -262,9 +261,9 @@ def test_models_of_rows_are_their_priors_and_the_rows_laws(intercept: bool, monk
     p = np.e / (1 + np.e)
     labels = LocalReports((rows[:, 2] > 0).astype(int), "randomised-response", 1.0, 0.0, 0.0, (p, 1 - p), 2)
     x = LocalReports(rows[:, :2], "analytic-gaussian", 1.0, 1e-5, 3.0)
-    fits.logistic_inputs(x, labels, PRIOR, intercept=intercept, noise_aware=False, draws=50)
+    fits.row_regression(x, PRIOR, labels=labels, intercept=intercept, noise_aware=False, draws=50)
     assert (stand_in.data["var_x"], stand_in.data["p"]) == (0.0, 1.0)
-    fits.logistic_inputs(x, labels, PRIOR, intercept=intercept, mean=np.add, draws=50)
+    fits.row_regression(x, PRIOR, labels=labels, intercept=intercept, mean=np.add, draws=50)
     theta, Sigma = here["theta"], covariance(here)
     x = rows[:, :2] - mean
     stand_in.check(there, believed, x.T @ x, x, labels.values, theta, Sigma, 9.0, p, None)

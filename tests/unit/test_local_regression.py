@@ -15,6 +15,7 @@ from exact_rounds import aggregate
 
 from dca_proto.aggregate import SecureSumRequest
 from inference.bounds import Interval
+from inference.columns import Standardisation
 from inference.errors import DataError
 from inference.mcmc.posterior import Sampling
 from inference.mcmc.run import Options, Sampled
@@ -133,11 +134,13 @@ ROWS = Rows(
     0.01,
     0.04,
     1.0,
-    SCHEMA.columns,
-    SCHEMA.centres,
-    SCHEMA.half_widths,
-    np.full(3, np.inf),
+    Standardisation(SCHEMA.columns, SCHEMA.centres, SCHEMA.half_widths, np.full(3, np.inf)),
 )
+
+
+def seen(**changes: Any) -> Standardisation:
+    """The columns of `ROWS`, seen otherwise."""
+    return replace(ROWS.columns, **changes)
 
 
 def of_rows(rows: Rows, *, intercept: bool = True, logistic: bool = False) -> LocalRegression:
@@ -148,14 +151,14 @@ def of_rows(rows: Rows, *, intercept: bool = True, logistic: bool = False) -> Lo
 def test_rows_are_clipped_where_clients_clip_theirs_and_only_there() -> None:
     """Age 50 + 30 z: 200 is z = 5. The ball, and bounds that much lies beyond, are told of."""
     far = np.array([[200.0, 25.0]])
-    bounded = of_rows(replace(ROWS, bound=np.ones(3)))
+    bounded = of_rows(replace(ROWS, columns=seen(bound=np.ones(3))))
     np.testing.assert_allclose(bounded.predict(far), of_sums().predict(far))
     assert of_rows(ROWS).predict(far)[0] > bounded.predict(far)[0] + 10
     assert bounded.notes == of_rows(ROWS).notes == ()
-    (clipped,) = of_rows(replace(ROWS, bound=np.array([0.5, 1.0, 1.0]))).notes
+    (clipped,) = of_rows(replace(ROWS, columns=seen(bound=np.array([0.5, 1.0, 1.0])))).notes
     assert clipped.startswith("the fitted model expects 10 % of the values of age or more outside its bounds")
-    assert of_rows(replace(ROWS, bound=np.array([1.0, 1.0, 0.1])), logistic=True).notes == ()
-    (outside,) = of_rows(replace(ROWS, radius=0.6), logistic=True).notes
+    assert of_rows(replace(ROWS, columns=seen(bound=np.array([1.0, 1.0, 0.1]))), logistic=True).notes == ()
+    (outside,) = of_rows(replace(ROWS, columns=seen(radius=0.6)), logistic=True).notes
     assert "outside the ball of radius 0.6" in outside
 
 
@@ -185,7 +188,7 @@ def test_new_clients_of_a_regression_are_rows_and_tell_them_with_the_mechanisms_
     mean = np.r_[0.05, 0.05, 0.1 + 0.05 * theta.sum()] * intercept
     found = of_rows(ROWS, intercept=intercept)
     drawn = found.new_clients(50, seed=1)
-    standardised = {name: (array - ROWS.centre) / ROWS.scale for name, array in drawn.items()}
+    standardised = {name: (array - ROWS.columns.centre) / ROWS.columns.scale for name, array in drawn.items()}
     assert drawn["value"].shape == drawn["report"].shape == (4, 50, 50, 3)
     checked_law(standardised["value"].reshape(-1, 3), mean, cov)
     noise = (standardised["report"] - standardised["value"]).reshape(-1, 3)
@@ -194,26 +197,28 @@ def test_new_clients_of_a_regression_are_rows_and_tell_them_with_the_mechanisms_
     assert stored["report"].sel(column="bp").shape == (4, 50, 50)
     sums = of_sums(intercept)
     assert set(sums.new_clients()) == {"value"}
-    checked_law((sums.new_clients(50, seed=2)["value"].reshape(-1, 3) - ROWS.centre) / ROWS.scale, mean, cov)
+    checked_law(
+        (sums.new_clients(50, seed=2)["value"].reshape(-1, 3) - ROWS.columns.centre) / ROWS.columns.scale, mean, cov
+    )
 
 
 def test_new_clients_of_one_feature() -> None:
     sites = drawn_by_sites().draws
     one = {name: array[..., :1] for name, array in sites.items() if array.ndim == 3}
     draws = {**{name: array for name, array in sites.items() if array.ndim == 2}, **one}
-    rows = replace(ROWS, x=ROWS.x[:, :1], columns=("age", "bp"), centre=ROWS.centre[::2], scale=ROWS.scale[::2])
-    rows = replace(rows, bound=np.ones(2))
+    two = Standardisation(("age", "bp"), SCHEMA.centres[::2], SCHEMA.half_widths[::2], np.ones(2))
+    rows = replace(ROWS, x=ROWS.x[:, :1], columns=two)
     found = regression_of_rows(Sampled(draws, {}, SAMPLING), rows, RegressionPrior(), Options(), {}, intercept=True)
-    x, y = np.moveaxis((found.new_clients(50)["value"] - rows.centre) / rows.scale, -1, 0)
+    x, y = np.moveaxis((found.new_clients(50)["value"] - two.centre) / two.scale, -1, 0)
     slope, sd = sites["theta"][..., 0].mean(), sites["feature_sd"][..., 0].mean()
     assert np.cov(x.ravel(), y.ravel())[0, 1] == pytest.approx(slope * sd**2, rel=0.1)  # 4 standard errors
 
 
 def test_new_clients_clip_their_rows_and_bring_features_into_the_ball() -> None:
-    quiet = replace(ROWS, variance_x=0.0, variance_y=0.0, bound=np.array([0.3, 1.0, 0.4]), radius=0.4)
+    quiet = replace(ROWS, variance_x=0.0, variance_y=0.0, columns=seen(bound=np.array([0.3, 1.0, 0.4]), radius=0.4))
     drawn = of_rows(quiet).new_clients(50)
-    value, report = ((array - ROWS.centre) / ROWS.scale for array in (drawn["value"], drawn["report"]))
-    expected = np.clip(value, -quiet.bound, quiet.bound)
+    value, report = ((array - ROWS.columns.centre) / ROWS.columns.scale for array in (drawn["value"], drawn["report"]))
+    expected = np.clip(value, -quiet.columns.bound, quiet.columns.bound)
     norm = np.linalg.norm(expected[..., :2], axis=-1, keepdims=True)
     assert 0.05 < (norm > 0.4).mean() < 0.95
     expected[..., :2] *= np.minimum(1, 0.4 / norm)
@@ -222,25 +227,26 @@ def test_new_clients_clip_their_rows_and_bring_features_into_the_ball() -> None:
 
 def test_reports_that_are_taken_for_the_rows_are_new_clients_values() -> None:
     """As a noise-naive model has it: no noise and no bounds, and so nothing beyond them."""
-    naive = replace(ROWS, bound=np.full(3, 0.1), radius=0.1, p=0.8).taken_at_their_word()
+    naive = replace(ROWS, columns=seen(bound=np.full(3, 0.1), radius=0.1), p=0.8).taken_at_their_word()
     found = of_rows(naive)
     drawn = found.new_clients(5)
     np.testing.assert_allclose(drawn["report"], drawn["value"], rtol=1e-12)
     assert found.notes == ()
-    labelled = of_rows(replace(naive, centre=np.r_[50.0, 25, 0], scale=np.r_[30.0, 10, 1]), logistic=True)
-    drawn = labelled.new_clients(5)
+    labelled = replace(naive.columns, centre=np.r_[50.0, 25, 0], scale=np.r_[30.0, 10, 1])
+    drawn = of_rows(replace(naive, columns=labelled), logistic=True).new_clients(5)
     np.testing.assert_allclose(drawn["report"], drawn["value"], rtol=1e-12)
 
 
 def test_new_clients_tell_their_labels_by_randomised_response() -> None:
     """10,000 labels: four figures within 5 standard errors (false alarm 2e-6); the ball is of the features alone."""
-    rows = replace(ROWS, centre=np.r_[50.0, 25, 0], scale=np.r_[30.0, 10, 1], variance_y=0.0, p=0.8, radius=0.1)
+    labelled = seen(centre=np.r_[50.0, 25, 0], scale=np.r_[30.0, 10, 1], radius=0.1)
+    rows = replace(ROWS, columns=labelled, variance_y=0.0, p=0.8)
     drawn = of_rows(rows, logistic=True).new_clients(50, seed=3)
     value, report = drawn["value"], drawn["report"]
     assert set(np.unique(value[..., -1])) == set(np.unique(report[..., -1])) == {0.0, 1.0}
     kept = (value[..., -1] == report[..., -1]).mean()
     assert kept == pytest.approx(0.8, abs=5 * (0.8 * 0.2 / 10_000) ** 0.5)
-    x = (value[..., :-1] - rows.centre[:-1]) / rows.scale[:-1]
+    x = (value[..., :-1] - labelled.centre[:-1]) / labelled.scale[:-1]
     p = 1 / (1 + np.exp(-(0.1 + x @ np.array([0.5, -0.2]))))
     along = (value[..., -1:] - p[..., None]) * np.insert(x, 0, 1.0, axis=-1)  # the score's terms, of mean 0
     np.testing.assert_array_less(abs(along.mean(axis=(0, 1, 2))), 5 * along.std(axis=(0, 1, 2)) / 100)

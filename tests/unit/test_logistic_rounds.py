@@ -247,7 +247,7 @@ def test_one_sum_agrees_with_the_sampler_of_the_same_model() -> None:
     request = sum_request(columns, 1.0)
     released = swarm(normal_rows(5000, 3), 4.0, 3).hold(type(request)(request.statistic, wide))
     ours = one_sum_posterior(released, np.sqrt(5.0))
-    theirs = sampled.logistic(released, seed=1)
+    theirs = sampled.regression(released, logistic=True, seed=1)
     sd = np.sqrt(np.diag(ours.cov))[1:]
     assert np.all(np.abs(theirs.mean["coefficients"] - ours.mean[1:]) < 0.3 * sd)
     np.testing.assert_allclose(theirs.sd["coefficients"], sd, rtol=0.15)

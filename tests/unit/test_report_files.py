@@ -8,6 +8,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -23,17 +24,18 @@ from emulator.report import command as commands
 from emulator.report import reading
 from emulator.report.charts import (
     Axis,
-    Estimate,
     Lane,
     Series,
     bars,
-    intervals,
     lines,
+    panels,
     svg,
     timeline,
 )
 from emulator.report.command import report
 from emulator.report.reading import KINDS, read_page
+from inference.jobs.estimates import Figure, row
+from inference.jobs.picture import Kind, forest
 
 ACTIVE = {"script", "img", "iframe", "object", "embed", "link", "form", "input", "a", "base", "foreignObject", "image"}
 Write = Callable[..., Path]
@@ -158,8 +160,9 @@ def test_charts_of_figures_at_their_limits_are_drawn(figure: float) -> None:
         assert svg(told, 350, "t").startswith("<svg")
     assert svg(bars([("a", figure, "w"), ("b", 0.0, "w")], caption="c"), 350, "t").startswith("<svg")
     assert svg(timeline([Lane("a", [(0.0, figure, 0)])], 0.0, figure, {"p": 0}, caption="c"), 350, "t")
-    rows = [("a", [Estimate(0.0, -figure, figure)])]
-    assert svg(intervals([("unit", rows)], ["private"], caption="c"), 350, "t").startswith("<svg")
+    one = row("a", "unit", Figure(0.0, 1.0, (-figure, figure)), None)
+    draw = partial(forest, rows=[one], kinds=[Kind("estimate", "private", "#0072b2", "o")])
+    assert svg(panels([("unit", 1, draw)], ["private"], caption="c"), 350, "t").startswith("<svg")
 
 
 # Files that are no run

@@ -13,7 +13,7 @@ import pytest
 from compiling import quick_and_double
 from likelihood_check import planted, script
 
-from inference.models.column.truncated_moments import Quadratic, log_integral
+from inference.models.column.log_space import Quadratic, log_integral
 from papers.ldp2021 import lemma
 from papers.ldp2021.lemma import log_polynomial_gaussian
 

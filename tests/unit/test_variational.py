@@ -126,7 +126,7 @@ def test_the_gradient_of_the_spread_is_unbiased_at_both_draws_of_a_pair(before: 
             theta, state = mean_field.propose(state, rng)
             g = -H @ (theta - mode)
             if t < before:
-                state = mean_field.step(state, g, np.zeros(3), noise=0.0, rate=1.0, left=0.0)[0]
+                state = mean_field.step(state, g, noise=0.0, rate=1.0, left=0.0)
         found.append(mean_field.spread_gradient(state, g))
     error = np.std(found, axis=0) / np.sqrt(len(found))
     assert np.all(np.abs(np.mean(found, axis=0) - (1 - sd**2 * np.diag(H))) < 5 * error)
@@ -153,16 +153,15 @@ def climb(
     """
     H, mode = quadratic()
     H = H if curvature is None else curvature * np.eye(3)
-    rng, state, before = np.random.default_rng(seed), mean_field.init(np.full(3, 0.3)), np.zeros(3)
+    rng, state = np.random.default_rng(seed), mean_field.init(np.full(3, 0.3))
     means, spreads, rates = [], [], []
     for t in range(L):
         theta, state = mean_field.propose(state, rng)
         g = -H @ (theta - mode) + noise * rng.standard_normal(3)
-        after, info = mean_field.step(state, g, before, noise=noise, rate=0.5, left=1 - t / L)
-        before, state = after.mean - state.mean, after
+        state = mean_field.step(state, g, noise=noise, rate=0.5, left=1 - t / L)
         means.append(state.mean)
         spreads.append(state.log_sd)
-        rates.append(info.rate)
+        rates.append(state.rate)
     last = round(0.3 * L)
     spread = np.exp(np.mean(spreads[-last:], axis=0))
     return np.mean(means[-last:], axis=0), spread, noise_sd(rates, [noise] * L, last, curvature or 0.0)

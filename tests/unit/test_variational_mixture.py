@@ -20,8 +20,7 @@ from inference.errors import DataError
 from inference.jobs.base import Conditions
 from inference.jobs.settings import settings_from
 from inference.models.mixture import model as mixture
-from inference.models.mixture.fit import MixtureFit
-from inference.models.mixture.job import ITERATIONS_MAX, Mixture, Settings, gaussian_mixture
+from inference.models.mixture.job import ITERATIONS_MAX, Mixture, MixtureFit, Settings, gaussian_mixture
 from inference.models.mixture.model import NO_NOISE, PRIOR, Noise, Posterior, Statistics
 from inference.problem import Problem, Schema
 from inference.rounds import run

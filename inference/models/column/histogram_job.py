@@ -20,7 +20,7 @@ from inference.errors import DataError
 from inference.jobs.base import Conditions, Stage, one_round
 from inference.jobs.estimates import SHARE, TAILS, Figure, normal
 from inference.jobs.reports import SAMPLED, ReportJob, SamplerSettings, check_clients
-from inference.jobs.settings import Numbers, require_choice, require_positive, setting
+from inference.jobs.settings import Numbers, given, one_of, require_positive, setting, within
 from inference.jobs.summary import NAIVE, Standard, Summary
 from inference.mcmc.posterior import LocalPosterior
 from inference.models.fit import histogram
@@ -40,27 +40,26 @@ class Settings(SamplerSettings):
     """Of the job."""
 
     column: str | None = setting(None, "Which column; by default the target.")
-    categories: int | None = setting(None, "The column's values are 0, 1, ..., categories - 1.")
+    categories: int | None = setting(
+        None, "The column's values are 0, 1, ..., categories - 1.", within(2, CATEGORIES_MAX)
+    )
     edges: tuple[float, ...] | None = setting(
         None, "Ends of the bins, in the column's units; values outside count in the outer."
     )
     bins: int | None = setting(
         None,
         "Bins of equal width between the column's bounds; by default 6, or one for each whole number in 16 or less.",
+        within(2, CATEGORIES_MAX),
     )
-    mechanism: str = setting(UNARY, f"How clients report: {', '.join(MECHANISMS)}.")
-    concentration: float = setting(1.0, "Of the Dirichlet prior of the shares, the same for each; 1 is uniform.")
+    mechanism: str = setting(UNARY, f"How clients report: {', '.join(MECHANISMS)}.", one_of(MECHANISMS))
+    concentration: float = setting(
+        1.0, "Of the Dirichlet prior of the shares, the same for each; 1 is uniform.", require_positive
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_choice("mechanism", self.mechanism, MECHANISMS)
-        require_positive("concentration", self.concentration)
-        given = [name for name in ("categories", "edges", "bins") if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise DataError(f"settings {' and '.join(map(repr, given))} say the same thing; give one of them")
-        for name in ("categories", "bins"):
-            if (value := getattr(self, name)) is not None and not 2 <= value <= CATEGORIES_MAX:
-                raise DataError(f"setting {name!r} is {value}, expected 2 to {CATEGORIES_MAX}")
+        if len(known := given(self, ("categories", "edges", "bins"))) > 1:
+            raise DataError(f"settings {' and '.join(map(repr, known))} say the same thing; give one of them")
         if self.edges is None:
             return
         if not 3 <= len(self.edges) <= CATEGORIES_MAX + 1 or not all(map(isfinite, self.edges)):

@@ -4,13 +4,24 @@ With φ the standard normal density and Φ its distribution function, all follow
 wherever a formula has a tiny Φ beside a huge exponential, their product is a moderate R. For u >= 0,
 R(u) = T((u - 3)/(u + 3))/(u + 3) with a smooth function T on [-1, 1] (Shepherd and Laframboise 1981, for erfc), here
 its Chebyshev interpolant of degree 24: the relative error is below 5e-15 for all u, and as there are neither branches
-nor exponentials, it is fast.
+nor exponentials, it nor exponentials, it is fast.
+
+**Lemma 3.2** (`log_integral`, for a constant g): a polynomial times the exponential of a quadratic, seen through
+Gaussian noise, over a bounded interval.
+
+    p(z) = ∫ g(x) exp(h(x)) N(z; x, s²) dx over [low, high],    h(x) = h₀ + h₁x + h₂x²                   eqs. (7), (8)
+
+The exponent q(x) = h(x) - (z - x)²/2s² has the curvature -κ, κ = 1/s² - 2h₂, and its vertex at m = (z/s² + h₁)/κ.
+(The paper's proof writes, from eq. (18) on, h for what is 2s² times the lemma's; here it is the lemma's throughout. In
+its letters 1 - h₂ = s²κ.) Where κ > 0 the integrand is g times a normal density, so that p(z) is made of moments of a
+truncated normal distribution, eq. (21): e^q at the point of the interval that is nearest to m, times `log_interval`.
+Nothing large cancels, however far z or m lie outside. (`scripts/papers/ldp2021` has the lemma for any g.)
 """
 
 from __future__ import annotations
 
 from math import log, pi, sqrt
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -87,3 +98,31 @@ def log_sinhc(y: Array) -> Array:
     series = square * (1 / 6 - square * (1 / 180 - square / 2835))
     size = jnp.where(small, 1, jnp.abs(y))
     return jnp.where(small, series, size + jnp.log(-jnp.expm1(-2 * size) / (2 * size)))
+
+
+class Quadratic(NamedTuple):
+    """h(x) = h₀ + h₁x + h₂x², with coefficients of any shapes that broadcast."""
+
+    h0: Array
+    h1: Array
+    h2: Array
+
+    def __call__(self, x: Array) -> Array:
+        return self.h0 + x * (self.h1 + x * self.h2)
+
+
+def log_integral(z: Array, h: Quadratic, low: Array, high: Array, sd: Array) -> Array:
+    """ln ∫ exp(h(x)) N(z; x, sd²) dx over [low, high], in closed form; all arguments broadcast.
+
+    The error is that of rounding q at its largest, and of 1e-15, or 1e-16/((high - low)√κ) if that is more.
+
+    Args:
+        z: what was reported. h: of the latent value, with 2 h₂ sd² < 1, or the result is nan. low < high, finite.
+        sd: standard deviation of the noise.
+    """
+    curvature = 1 / jnp.square(sd) - 2 * jnp.asarray(h.h2, dtype=float)
+    width = jax.lax.rsqrt(curvature)
+    vertex = (z / jnp.square(sd) + h.h1) / curvature
+    nearest = jnp.clip(vertex, low, high)
+    largest = h(nearest) - ((z - nearest) / sd) ** 2 / 2
+    return largest + jnp.log(width / sd) - LOG_ROOT_2PI + log_interval((low - vertex) / width, (high - vertex) / width)

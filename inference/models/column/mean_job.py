@@ -7,10 +7,9 @@ deviation of the reports as they came stand beside it: they take noise for sprea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, replace
-from math import nan, sqrt
-from typing import Any, NamedTuple
+from collections.abc import Generator
+from dataclasses import dataclass, fields, replace
+from math import sqrt
 
 import numpy as np
 
@@ -20,85 +19,19 @@ from inference.errors import DataError
 from inference.jobs.base import Conditions, Stage, one_round
 from inference.jobs.estimates import Figure, normal, of_draws
 from inference.jobs.reports import SAMPLED, ReportJob, SamplerSettings, check_clients
-from inference.jobs.settings import require_choice, setting
+from inference.jobs.settings import given, one_of, setting
 from inference.jobs.summary import NAIVE, Summary
 from inference.mcmc.posterior import LocalPosterior
 from inference.models import fit
-from inference.models.predictive import EXPONENTIAL, GAUSSIAN, GEOMETRIC, POISSON
-from inference.models.priors import GaussianPrior, ProbabilityPrior, RatePrior
+from inference.models.column.families import FAMILIES, GAUSSIAN, Family, bounds_for
+from inference.models.priors import ColumnPrior
 from inference.posterior import Estimate
 from inference.problem import Array, Problem, Schema
 from inference.releases.terms import GAUSSIAN as GAUSSIAN_NOISE
 from inference.releases.terms import LAPLACE
 
-Draws = Mapping[str, Array]
 MECHANISMS = (LAPLACE, GAUSSIAN_NOISE)
 PRIORS = ("prior_mean", "prior_mean_sd", "prior_shape", "prior_rate", "prior_successes", "prior_failures")
-
-
-class _Family(NamedTuple):
-    """A law of the column's values.
-
-    Attributes:
-        fit: of `inference.models.fit`. prior: that of the public bounds. fields: of the prior, by setting.
-        parameter: its name, where it is neither mean nor standard deviation. of_mean: what it is at that mean.
-        mean, sd: of the column, from draws of the parameters.
-        counts: whether values are 0, 1, 2, ...; starts: whether they start at 0.
-    """
-
-    fit: Callable[..., LocalPosterior]
-    prior: Callable[[Interval], Any]
-    fields: Mapping[str, str]
-    parameter: str
-    of_mean: Callable[[float], float]
-    mean: Callable[[Draws], Array]
-    sd: Callable[[Draws], Array]
-    starts: bool = True
-    counts: bool = False
-
-
-_RATE = {"prior_shape": "shape", "prior_rate": "rate"}
-FAMILIES = {
-    GAUSSIAN: _Family(
-        fit.gaussian,
-        GaussianPrior.within,
-        {"prior_mean": "mean", "prior_mean_sd": "mean_sd", **_RATE},
-        "",
-        lambda mean: mean,
-        lambda drawn: drawn["mean"],
-        lambda drawn: drawn["sd"],
-        starts=False,
-    ),
-    EXPONENTIAL: _Family(
-        fit.exponential,
-        lambda bounds: RatePrior.of_exponential(bounds.upper),
-        _RATE,
-        "rate",
-        lambda mean: 1 / mean if mean > 0 else nan,
-        lambda drawn: 1 / drawn["rate"],
-        lambda drawn: 1 / drawn["rate"],
-    ),
-    POISSON: _Family(
-        fit.poisson,
-        lambda bounds: RatePrior.of_poisson(bounds.upper),
-        _RATE,
-        "",
-        lambda mean: mean,
-        lambda drawn: drawn["rate"],
-        lambda drawn: np.sqrt(drawn["rate"]),
-        counts=True,
-    ),
-    GEOMETRIC: _Family(
-        fit.geometric,
-        lambda bounds: ProbabilityPrior(),
-        {"prior_successes": "successes", "prior_failures": "failures"},
-        "probability",
-        lambda mean: 1 / (1 + mean) if mean >= 0 else nan,
-        lambda drawn: 1 / drawn["probability"] - 1,
-        lambda drawn: np.sqrt(1 - drawn["probability"]) / drawn["probability"],
-        counts=True,
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -106,8 +39,8 @@ class Settings(SamplerSettings):
     """Of the job."""
 
     column: str | None = setting(None, "Which column; by default the target.")
-    family: str = setting(GAUSSIAN, f"The law of its values: {', '.join(FAMILIES)}.")
-    mechanism: str = setting(LAPLACE, f"How clients report: {', '.join(MECHANISMS)}.")
+    family: str = setting(GAUSSIAN, f"The law of its values: {', '.join(FAMILIES)}.", one_of(FAMILIES))
+    mechanism: str = setting(LAPLACE, f"How clients report: {', '.join(MECHANISMS)}.", one_of(MECHANISMS))
     lower: float | None = setting(None, "Where clients clip their value; by default at the column's public bounds.")
     upper: float | None = setting(None, "The same above. Narrower bounds mean less noise.")
     prior_mean: float | None = setting(None, "Of a normal mean's normal prior; by default the bounds' middle.")
@@ -119,19 +52,16 @@ class Settings(SamplerSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_choice("family", self.family, FAMILIES)
-        require_choice("mechanism", self.mechanism, MECHANISMS)
-        fields = FAMILIES[self.family].fields
-        for name in PRIORS:
-            if getattr(self, name) is not None and name not in fields:
-                known = ", ".join(fields)
-                raise DataError(f"setting {name!r} is not of the prior of family {self.family!r}, which has {known}")
+        known = [f"prior_{one.name}" for one in fields(FAMILIES[self.family].prior)]
+        for name in given(self, PRIORS):
+            if name not in known:
+                said = f"setting {name!r} is not of the prior of family {self.family!r}"
+                raise DataError(f"{said}, which has {', '.join(known)}")
 
-    def prior(self, bounds: Interval) -> Any:
+    def prior(self, bounds: Interval) -> ColumnPrior:
         """The family's, with what is set. Raises `DataError` for a number out of range."""
-        family = FAMILIES[self.family]
-        given = {field: getattr(self, name) for name, field in family.fields.items()}
-        return replace(family.prior(bounds), **{field: value for field, value in given.items() if value is not None})
+        numbers = {name.removeprefix("prior_"): value for name, value in given(self, PRIORS).items()}
+        return replace(FAMILIES[self.family].within(bounds), **numbers)
 
 
 def bounds_of(schema: Schema, settings: Settings) -> Interval:
@@ -140,17 +70,7 @@ def bounds_of(schema: Schema, settings: Settings) -> Interval:
     public = schema.bounds[column]
     low = public.lower if settings.lower is None else settings.lower
     high = public.upper if settings.upper is None else settings.upper
-    family, name = FAMILIES[settings.family], settings.family
-    if family.starts and low != 0:
-        raise DataError(
-            f"family {name!r} describes numbers from 0 on, and {column} is clipped to {low:g}:{high:g}; "
-            "set lower=0, or take family 'gaussian'"
-        )
-    if family.counts and not (high == round(high) >= 1):
-        raise DataError(f"family {name!r} describes counts, and {column} is clipped at {high:g}; set upper=COUNT")
-    if family.counts:
-        fit.check_counts(high)
-    return Interval(low, high)
+    return bounds_for(settings.family, column, Interval(low, high))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -170,7 +90,7 @@ class MeanFit(LocalPosterior):
         if family.parameter:
             names.append((family.parameter, f"1/{unit}" if unit and not family.counts else ""))
         naive = _moments(family, parameters["centre"][0] + parameters["scale"][0] * reports.values[:, 0])
-        drawn = zip(_numbers(family, self.draws), _numbers(family, self.prior), strict=True)
+        drawn = zip(family.numbers(self.draws), family.numbers(self.prior), strict=True)
         return [
             Estimate(f"{name} of {column}", one, of_draws(*pair), naive=plain)
             for (name, one), pair, plain in zip(names, drawn, naive, strict=True)
@@ -180,12 +100,7 @@ class MeanFit(LocalPosterior):
         return {**super().more(), NAIVE: "as reported"}
 
 
-def _numbers(family: _Family, drawn: Draws) -> list[Array]:
-    """Draws of mean and standard deviation, and of the parameter where it is neither."""
-    return [family.mean(drawn), family.sd(drawn), *([drawn[family.parameter]] if family.parameter else [])]
-
-
-def _moments(family: _Family, values: Array) -> list[Figure]:
+def _moments(family: Family, values: Array) -> list[Figure]:
     """Mean, standard deviation and the parameter that follows from the mean, with their standard errors.
 
     Intervals are those of large samples, whatever the law: normal of mean and standard deviation. The parameter's are
@@ -226,7 +141,7 @@ class Mean(ReportJob):
 
     def learned(self, gave: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions) -> MeanFit:
         prior, family = settings.prior(bounds_of(schema, settings)), settings.family
-        found = FAMILIES[family].fit(gave, prior, **settings.run(conditions))
+        found = fit.column(gave, family, prior, **settings.run(conditions))
         return found.into(MeanFit, aggregate=gave, family=family)
 
     def model(self, schema: Schema, settings: Settings) -> str:

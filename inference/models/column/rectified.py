@@ -36,6 +36,18 @@ few roundings). It falls like a Gaussian in σN, as the spectrum of ln p does, a
 singularities at a distance of πb/2 from the real line, where the noise about one end cancels that about the other.
 For smaller σ the sum is over all reports, and for larger ε the nodes are the reports.
 
+**Many reports with Gaussian noise** (`few_points`). What a client clips stays in [low, high], w apart, so that with
+noise of standard deviation s
+
+    p(z) = N(z; 0, s²) ∫ exp(xz/s² - x²/2s²) dF(x),   F on [low, high],
+
+whatever F is: the model's parameters matter to F alone. The integral is an entire function of z, whose zeros are off
+the real line by πs²/w where F is two atoms at the ends, which is the worst. So the points serve for all parameters and
+families at once. With `POINTS` points and w <= `WIDEST` s the mean error of a report's ln p is 1e-12 at most, the worst
+F included (measured with 5,000 reports; at w <= 2s it is that of rounding), unless a report is so far out as honest
+noise never is: with two of them at 9.8 s the sum is off by 2e-3. That is up to about ε = 20 at δ = 1e-5; with less
+noise than that, all reports are kept.
+
 The noise that devices draw is the discrete Laplace or Gaussian one of a grid, whose density is the continuous one's to
 within (grid step/scale)². All functions are to be called in float64. Parameters may have any shapes that broadcast with
 z; that of a count is one number.
@@ -49,15 +61,16 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from inference.errors import DataError
-from inference.models.column.few_points import lagrange_sums
-from inference.models.column.log_space import LOG_ROOT_2PI, Array, log_ndtr, log_sinhc, mills
-from inference.models.column.truncated_moments import Quadratic, log_integral
+from inference.models.column.log_space import LOG_ROOT_2PI, Array, Quadratic, log_integral, log_ndtr, log_sinhc, mills
 
 NODES = 256
+POINTS, WIDEST = 128, 4.0
+ROWS = 4096  # of a matrix at once
 _NODES_PER_SIGMA, _NODES_PER_EPSILON = 5, 10
 
 
@@ -212,6 +225,31 @@ def _log_poisson(rate: Array, counts: NDArray[np.int64]) -> Array:
 
 
 # Many reports at the cost of a few.
+
+
+def few_points(z: NDArray[np.float64], width: float, sd: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Points and weights such that Σ weight · ln p(point) is the sum of ln p(z) over the reports.
+
+    Args:
+        z: reports, shape ``(n,)``. width: of what clients clip to. sd: of the noise.
+
+    Returns:
+        Each of one shape for all reports of a number n; the reports themselves where they are few or hardly noisy.
+    """
+    if z.size <= POINTS or width > WIDEST * sd:
+        return z, np.ones(z.size)
+    middle, half = (z.max() + z.min()) / 2, (z.max() - z.min()) / 2
+    degree = POINTS - 1
+    return middle + half * np.cos(np.pi * np.arange(POINTS) / degree), lagrange_sums((z - middle) / half, degree)
+
+
+def lagrange_sums(x: NDArray[np.float64], degree: int) -> NDArray[np.float64]:
+    """Σ ℓ_j(x_i) over i for each Chebyshev point cos(πj/degree): through Σ T_k(x_i), and T_k's values in the points."""
+    parts = (x[start : start + ROWS] for start in range(0, x.size, ROWS))
+    sums = np.sum([chebyshev.chebvander(part, degree).sum(axis=0) for part in parts], axis=0)
+    halves = np.where(np.arange(degree + 1) % degree == 0, 0.5, 1.0)
+    values = np.cos(np.pi * np.outer(np.arange(degree + 1), np.arange(degree + 1)) / degree)
+    return np.asarray(2 / degree * halves * (values @ (halves * sums)))
 
 
 class LaplaceSummary(NamedTuple):

@@ -33,9 +33,8 @@ of its sum.
 
 from inference.models.conjugate.categorical import Categorical
 from inference.models.conjugate.family import METHODS, Family, FamilyResult, Release, posterior_of
-from inference.models.conjugate.gaussian import Gaussian
 from inference.models.conjugate.job import FAMILIES, family, family_job
-from inference.models.conjugate.scalar import Bernoulli, Exponential, Poisson
+from inference.models.conjugate.scalar import Bernoulli, Exponential, Gaussian, Poisson
 
 __all__ = ["FAMILIES", "METHODS", "Bernoulli", "Categorical", "Exponential", "Family", "FamilyResult", "Gaussian",
            "Poisson", "Release", "family", "family_job", "posterior_of"]  # fmt: skip

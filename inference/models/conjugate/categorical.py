@@ -61,9 +61,9 @@ class Categorical(Family):
     def labels(self) -> dict[str, tuple[str, ...]]:
         return {"theta": tuple(str(int(self.interval.lower) + k) for k in range(self.categories))}
 
-    def request(self, budget_share: float = 1.0) -> SecureSumRequest:
+    def request(self) -> SecureSumRequest:
         edges = [self.interval.lower - 0.5 + k for k in range(self.categories + 1)]
-        return SecureSumRequest("histogram", {"columns": [self.column], "edges": edges}, budget_share, rows_max=1)
+        return SecureSumRequest("histogram", {"columns": [self.column], "edges": edges}, rows_max=1)
 
     def release(self, aggregate: NoisyAggregate) -> Release:
         variance = np.full(self.categories, aggregate.noise_variance)
@@ -100,7 +100,10 @@ class Categorical(Family):
 
     def latent(self, release: Release, chains: int, draws: int, rng: np.random.Generator) -> Latent:
         """Half of the chains start at the nearest possible counts, the others at counts from the prior."""
-        near = rng.multinomial(release.n, _shares(self.possible(release.value, release.n)), chains - chains // 2)
+        nearest = self.possible(release.value, release.n)
+        shares = nearest / nearest.sum()
+        shares /= max(shares.sum(), 1.0)  # `multinomial` minds a last digit
+        near = rng.multinomial(release.n, shares, chains - chains // 2)
         far = rng.multinomial(release.n, np.full(self.categories, 1 / self.categories), chains // 2)
         start = np.concatenate([near, far])
         sums = gibbs(start, release.value, float(release.noise_variance[0]), self.alpha, WARMUP + draws, rng)
@@ -151,10 +154,3 @@ def _pair(
     cumulative = np.cumsum(np.exp(log_p - log_p.max(axis=-1, keepdims=True)), axis=-1)
     chosen = (cumulative < rng.random(m.shape)[..., None] * cumulative[..., -1:]).sum(axis=-1)
     return np.asarray(np.take_along_axis(t, chosen[..., None], axis=-1)[..., 0])
-
-
-def _shares(counts: Array) -> Array:
-    """That add up to 1 for `multinomial`, which minds a last digit."""
-    shares: Array = counts / counts.sum()
-    shares /= max(shares.sum(), 1.0)
-    return shares

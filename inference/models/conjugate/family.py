@@ -62,7 +62,7 @@ class Family(ABC):
     interval: Interval
 
     @abstractmethod
-    def request(self, budget_share: float = 1.0) -> SecureSumRequest:
+    def request(self) -> SecureSumRequest:
         """The round that releases s̃; of each client's rows the first, since a mean of several is no value of x."""
 
     @abstractmethod

@@ -12,11 +12,10 @@ from dca_proto.aggregate import NoisyAggregate
 from inference.bounds import Interval
 from inference.errors import DataError, unknown
 from inference.jobs.base import Conditions, LearningJob, Stage, one_round
-from inference.jobs.settings import require_choice, setting
+from inference.jobs.settings import JobSettings, given, one_of, setting
 from inference.models.conjugate.categorical import Categorical
 from inference.models.conjugate.family import METHODS, Family, FamilyResult, posterior_of
-from inference.models.conjugate.gaussian import Gaussian
-from inference.models.conjugate.scalar import Bernoulli, Exponential, Poisson
+from inference.models.conjugate.scalar import Bernoulli, Exponential, Gaussian, Poisson
 from inference.problem import Problem, Schema, stream
 from inference.rounds import Job
 
@@ -54,14 +53,11 @@ def family_job(model: Family, *, rng: np.random.Generator, **how: Any) -> Job[Fa
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(JobSettings):
     """Of these jobs; each has a ``prior_a`` beside for each parameter a of its conjugate prior."""
 
     column: str | None = setting(None, "Which column; by default the target.")
-    method: str = setting(METHODS[0], f"How the posterior is made: {', '.join(METHODS)}.")
-
-    def __post_init__(self) -> None:
-        require_choice("method", self.method, METHODS)
+    method: str = setting(METHODS[0], f"How the posterior is made: {', '.join(METHODS)}.", one_of(METHODS))
 
 
 class FamilyJob(LearningJob):
@@ -80,9 +76,8 @@ class FamilyJob(LearningJob):
         self.changeable = ("method", *(one for one, _, _ in own))
 
     def _family(self, schema: Schema, settings: Settings) -> Family:
-        given = {name: value for name in self.changeable[1:] if (value := getattr(settings, name)) is not None}
-        column = schema.column(settings.column)
-        prior = {name.removeprefix(PRIOR): value for name, value in given.items()}
+        column, numbers = schema.column(settings.column), given(settings, self.changeable[1:])
+        prior = {name.removeprefix(PRIOR): value for name, value in numbers.items()}
         return family(self.name, column, schema.bounds[column], **prior)
 
     def check(self, schema: Schema, settings: Settings) -> None:

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from inference.problem import Array
 
@@ -50,7 +49,11 @@ def draw_on_grid(
         log_p = log_p + np.log(widths)
     cumulative = np.cumsum(np.exp(log_p - log_p.max()).ravel())
     cells = np.unravel_index(np.searchsorted(cumulative, rng.random(size) * cumulative[-1], side="right"), log_p.shape)
-    draws = [_inside(axis.points[i], axis.widths[i], integers, rng) for axis, i in zip(axes, cells, strict=True)]
+    draws = []
+    for axis, i in zip(axes, cells, strict=True):  # all of a cell is equally likely
+        points, widths = axis.points[i], axis.widths[i]
+        place = widths * rng.random(size)
+        draws.append(points + (np.floor(place) - (widths - 1) / 2 if integers else place - widths / 2))
     return np.stack(draws, axis=-1)
 
 
@@ -59,7 +62,12 @@ def _closed_in(log_density: LogDensity, box: Box, integers: bool) -> Box:
     for _ in range(PASSES_MAX):
         axes, log_p = _grid(log_density, box, integers)
         kept = log_p > log_p.max() - NEGLIGIBLE
-        narrower = [_narrowed(axis, kept, k, integers) for k, axis in enumerate(axes)]
+        narrower = []
+        for k, axis in enumerate(axes):  # where anything was kept, and a cell on either side of it
+            where = np.flatnonzero(kept.any(axis=tuple(other for other in range(kept.ndim) if other != k)))
+            first, last = max(where[0] - 1, 0), min(where[-1] + 1, len(axis.points) - 1)
+            half = (axis.widths - integers) / 2
+            narrower.append((float(axis.points[first] - half[first]), float(axis.points[last] + half[last])))
         if all(new[1] - new[0] >= 0.5 * (old[1] - old[0]) for new, old in zip(narrower, box, strict=True)):
             break
         box = narrower
@@ -79,18 +87,3 @@ def _axis(low: float, high: float, points: int, ends: int, integers: bool) -> Ax
     edges = np.concatenate([np.linspace(low, high, points + 1), low + finer, high - finer])
     edges = np.unique(np.floor(edges) + 0.5 if integers else edges)
     return Axis((edges[1:] + edges[:-1]) / 2, np.diff(edges))
-
-
-def _narrowed(axis: Axis, kept: NDArray[np.bool_], k: int, integers: bool) -> tuple[float, float]:
-    """The part of an axis where anything was kept, and a cell on either side of it."""
-    others = tuple(other for other in range(kept.ndim) if other != k)
-    where = np.flatnonzero(kept.any(axis=others))
-    first, last = max(where[0] - 1, 0), min(where[-1] + 1, len(axis.points) - 1)
-    half = (axis.widths - integers) / 2
-    return float(axis.points[first] - half[first]), float(axis.points[last] + half[last])
-
-
-def _inside(points: Array, widths: Array, integers: bool, rng: np.random.Generator) -> Array:
-    """One value in each cell, all of it equally likely."""
-    place = widths * rng.random(points.shape)
-    return points + (np.floor(place) - (widths - 1) / 2 if integers else place - widths / 2)

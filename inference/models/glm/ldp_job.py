@@ -25,67 +25,58 @@ from dca_proto.aggregate import LdpReportRequest, NoisyAggregate
 from inference.columns import Standardisation
 from inference.errors import DataError
 from inference.jobs.base import Conditions, Stage, one_round, target_on_features
-from inference.jobs.reports import SAMPLED, ReportJob, SamplerSettings, check_clients
-from inference.jobs.settings import require_choice, require_positive, require_share, setting
+from inference.jobs.reports import OF_BOUNDS, REGRESSION_PRIOR, SAMPLED, RegressionSettings, ReportJob, check_clients
+from inference.jobs.settings import one_of, require_positive, require_share, setting
 from inference.models import fit
 from inference.models.glm.regression import LocalRegression
 from inference.models.linear.aggregate_stats import STATISTIC
 from inference.models.linear.baselines import nonprivate_regression
 from inference.models.linear.job import INTERCEPT_BOUND
 from inference.models.logistic import job as logistic
-from inference.models.priors import RegressionPrior
 from inference.problem import Problem, Schema
 from inference.releases.terms import GAUSSIAN, RESPONSE
 
 LINEAR, LOGISTIC = FAMILIES = ("linear", "logistic")
-OF_BOUNDS = "bounds being ±1; by default of these"
-PRIORS = ("coefficient_sd", "intercept_sd", "lkj", "feature_sd", "feature_mean_sd", "residual_sd")
+PRIORS = (*REGRESSION_PRIOR, "lkj", "feature_mean_sd")
 Released: TypeAlias = NoisyAggregate | tuple[NoisyAggregate, NoisyAggregate]
 """A round of reports, or those of the features and of the labels."""
 ROUNDING = 1 - 1e-9  # so that the account, which rounds up, lets both reports through
 
 
 @dataclass(frozen=True)
-class Settings(SamplerSettings):
+class Settings(RegressionSettings):
     """Of the job."""
 
-    family: str = setting(LINEAR, f"{LINEAR}, or {LOGISTIC} of a target whose bounds are its two classes.")
+    family: str = setting(
+        LINEAR, f"{LINEAR}, or {LOGISTIC} of a target whose bounds are its two classes.", one_of(FAMILIES)
+    )
     inputs: bool = setting(False, "Clients report their rows with noise, in place of the products.")
-    label_share: float = setting(0.5, "Of the budget, for labels; where rows of a logistic regression are reported.")
-    radius: float | None = setting(None, "Clients bring their scaled features into a ball; by default the bounds' box.")
+    label_share: float = setting(
+        0.5, "Of the budget, for labels; where rows of a logistic regression are reported.", require_share
+    )
+    radius: float | None = setting(
+        None, "Clients bring their scaled features into a ball; by default the bounds' box.", require_positive
+    )
     noise_aware: bool = setting(True, "false leaves the noise out of the model, to compare.")
-    coefficient_sd: float | None = setting(None, f"Of each coefficient's normal prior, {OF_BOUNDS}.")
-    intercept_sd: float | None = setting(None, "The same of the target at the middle of all bounds.")
-    lkj: float | None = setting(None, "Of the prior of the features' correlations, by default 2; 1 is uniform.")
-    feature_sd: float | None = setting(None, f"Of the half-normal prior of the features' sds, {OF_BOUNDS}.")
-    feature_mean_sd: float | None = setting(None, f"Of the normal prior of the features' means, {OF_BOUNDS}.")
-    residual_sd: float | None = setting(None, f"Of the half-normal prior of the residuals' sd, {OF_BOUNDS}.")
+    lkj: float | None = setting(
+        None, "Of the prior of the features' correlations, by default 2; 1 is uniform.", require_positive
+    )
+    feature_mean_sd: float | None = setting(
+        None, f"Of the normal prior of the features' means, {OF_BOUNDS}.", require_positive
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_choice("family", self.family, FAMILIES)
-        require_positive("radius", self.radius)
-        for name in PRIORS:
-            require_positive(name, getattr(self, name))
         if self.inputs and self.family == LINEAR and self.radius is not None:
             raise DataError(
                 "setting 'radius' is of the features, and a linear regression's rows would be brought into a ball with "
                 "their target; leave out inputs or radius"
             )
-        require_share("label_share", self.label_share)
 
     @property
     def labelled(self) -> bool:
         """Whether a client reports features and label apart."""
         return self.inputs and self.family == LOGISTIC
-
-    def prior(self, schema: Schema) -> RegressionPrior:
-        """As the fits take it: that of columns within ±1, with what is set."""
-        given = {name: getattr(self, name) for name in PRIORS}
-        bounds = np.ones(len(schema.columns))
-        bounds[:-1] = min(1.0, self.radius or 1.0)
-        default = RegressionPrior.within(bounds, logistic=self.family == LOGISTIC)
-        return replace(default, **{name: value for name, value in given.items() if value is not None})
 
 
 def _of_features(schema: Schema, settings: Settings) -> LdpReportRequest:
@@ -151,13 +142,13 @@ class LdpRegression(ReportJob):
         return (yield LdpReportRequest(statistic, parameters, rows_max=1, mechanism=GAUSSIAN))
 
     def learned(self, gave: Released, schema: Schema, settings: Settings, conditions: Conditions) -> LocalRegression:
-        run, prior, aware = settings.run(conditions), settings.prior(schema), settings.noise_aware
-        if isinstance(gave, tuple):
-            return fit.logistic_inputs(*gave, prior, noise_aware=aware, **run)
+        logistic, bounds = settings.family == LOGISTIC, np.ones(len(schema.columns))
+        bounds[:-1] = min(1.0, settings.radius or 1.0)
+        prior, run = settings.prior(bounds, logistic=logistic), settings.run(conditions)
+        first, labels = gave if isinstance(gave, tuple) else (gave, None)
         if settings.inputs:
-            return fit.linear_inputs(gave, prior, noise_aware=aware, **run)
-        chosen = fit.linear if settings.family == LINEAR else fit.logistic
-        return chosen(gave, prior, schema=schema, noise_aware=aware, **run)
+            return fit.row_regression(first, prior, labels=labels, noise_aware=settings.noise_aware, **run)
+        return fit.regression(first, prior, logistic=logistic, schema=schema, noise_aware=settings.noise_aware, **run)
 
     def model(self, schema: Schema, settings: Settings) -> str:
         what = "rows" if settings.inputs else "products"

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from scipy.special import expit, ndtr
 
-from inference.columns import Array, Standardisation
+from inference.columns import Array
 from inference.errors import DataError
 from inference.jobs.estimates import BY_SD
 from inference.jobs.summary import HeldOut
@@ -166,7 +166,7 @@ def regression_of_rows(
     moments = moments_of(sampled.draws, 1.0 if intercept else None)
     mean, cov = moments.mean, moments.cov
     linear = Coefficients(
-        columns=Standardisation(rows.columns, rows.centre, rows.scale, rows.bound, rows.radius),
+        columns=rows.columns,
         mean=mean if intercept else np.r_[0.0, mean],
         cov=cov if intercept else np.pad(cov, ((1, 0), (1, 0))),
         residual_variance=float(moments.residual_variance),

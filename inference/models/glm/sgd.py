@@ -168,7 +168,7 @@ class SgdFit(Coefficients):
         return [Figure(float(value)) for value in (self.intercept, *self.coefficients)]
 
     def more(self) -> Summary:
-        return {**super().more(), "groups": self.groups._asdict()}
+        return {**super().more(), "groups": {"number": self.groups.number, "size": self.groups.size}}
 
 
 def about_weight(least: float, contributors: int) -> tuple[str, ...]:

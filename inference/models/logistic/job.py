@@ -27,8 +27,7 @@ from dca_proto.wording import listed
 from inference.columns import Array, Standardisation
 from inference.errors import DataError, unknown
 from inference.jobs.base import Conditions, RefitJob, Stage
-from inference.jobs.settings import require_choice, require_positive, setting
-from inference.jobs.variational import stages
+from inference.jobs.settings import one_of, require_positive, setting
 from inference.locate import locate, located_by
 from inference.models.coefficients import LOGIT, Coefficients, NormalPosterior, area_under_curve, is_positive
 from inference.models.glm.families import Bernoulli
@@ -42,7 +41,7 @@ from inference.variational.clipping import ROWS, Rows
 from inference.variational.mean_field_job import ASSUMED, DEFAULT, Score, VariationalSettings, variational_after
 from inference.variational.models import BERNOULLI, PRIOR_SD, gaussian_prior, generalised_linear
 from inference.variational.progress import OnProgress
-from inference.variational.schedule import ITERATIONS_MAX, PILOTED_MAX
+from inference.variational.schedule import ITERATIONS_MAX, PILOTED_MAX, stages
 
 AUTO, ONE_SUM, SCORES, VARIATIONAL = METHODS = ("auto", "one-sum", "scores", "variational")
 
@@ -171,14 +170,15 @@ class Settings(VariationalSettings):
     method: str = setting(
         AUTO,
         "scores, variational, one-sum (of normal features), or auto: scores if noise and the number of features allow.",
+        one_of(METHODS),
     )
-    prior_sd: float = setting(PRIOR_SD, "Standard deviation of the prior of each standardised coefficient.")
+    prior_sd: float = setting(
+        PRIOR_SD, "Standard deviation of the prior of each standardised coefficient.", require_positive
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_choice("method", self.method, METHODS)
         method_of(self.method, self)  # refuses what the method does not read
-        require_positive("prior_sd", self.prior_sd)
 
 
 def reference(train: Problem, settings: Settings) -> Coefficients:

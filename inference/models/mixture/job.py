@@ -16,58 +16,63 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from math import sqrt
+from typing import Any
 
 import numpy as np
+from scipy.special import betaincinv
 
 from dca_proto.aggregate import NoAggregate, NoisyAggregate, SecureSumRequest
 from dca_proto.wording import listed
 from inference.columns import Standardisation, standardisation
+from inference.draws import CHAINS, DRAWS, InferenceData, inference_data
 from inference.errors import DataError, unknown
 from inference.jobs.base import Conditions, LearningJob, Stage
-from inference.jobs.settings import require_count, require_positive, require_share, setting
-from inference.jobs.variational import stages
+from inference.jobs.estimates import BY_SD, SHARE, TAILS, Figure, of_draws, score, student
+from inference.jobs.settings import JobSettings, given, require_count, require_positive, require_share, setting, within
+from inference.jobs.summary import INTERVAL_NOTE, HeldOut, Standard, Summary
 from inference.locate import locate, located_by
 from inference.models.mixture import model as mixture
-from inference.models.mixture.fit import MixtureFit, MixtureReference
 from inference.models.mixture.model import PRIOR, SPAN, Noise, Prior, State, Statistics
-from inference.problem import Array, Problem, Schema
+from inference.posterior import Estimate, Posterior
+from inference.problem import Array, Problem, Schema, stream
 from inference.rounds import Job
 from inference.variational.progress import GAINED, Iteration, OnProgress
-from inference.variational.schedule import Schedule, schedule_after
+from inference.variational.schedule import BATCH, Schedule, schedule_after, stages
 
 ITERATIONS_MAX = 25
 PRIORS = ("prior_alpha", "prior_beta", "prior_shape", "prior_rate")
 _STARTS = 5  # without privacy
+INTERVAL_DRAWS = 10_000  # whose quantiles are the intervals: an end is then off by 0.03 posterior standard deviations
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(JobSettings):
     """Of the job; all public. Raises `DataError` where a number is out of range."""
 
-    components: int = setting(3, "How many components, 2 or more.")
-    epochs: int | None = setting(None, "In how many iterations each client takes part; by default planned.")
-    batch: int = setting(0, "Clients of a mini-batch, those first that were asked least often; 0 asks all.")
-    std_share: float = setting(0.1, "The first round's share of the budget, between 0 and 1.")
+    components: int = setting(3, "How many components, 2 or more.", within(2))
+    epochs: int | None = setting(
+        None, "In how many iterations each client takes part; by default planned.", require_count
+    )
+    batch: int = setting(0, BATCH, within(0))
+    std_share: float = setting(0.1, "The first round's share of the budget, between 0 and 1.", require_share)
     start: str = setting(
         "", "Guesses of the means in the columns' units, as in -2,0;2,0;0,3: components by semicolons."
     )
 
-    prior_alpha: float = setting(PRIOR.alpha, "Of the Dirichlet prior of the weights, the same for each component.")
-    prior_beta: float = setting(PRIOR.beta, "How many rows the prior of a component's mean is worth.")
-    prior_shape: float = setting(PRIOR.shape, "Of the Gamma prior of a component's precision.")
-    prior_rate: float = setting(PRIOR.rate, f"The same; columns in units of {SPAN:g} standard deviations.")
+    prior_alpha: float = setting(
+        PRIOR.alpha, "Of the Dirichlet prior of the weights, the same for each component.", require_positive
+    )
+    prior_beta: float = setting(PRIOR.beta, "How many rows the prior of a component's mean is worth.", require_positive)
+    prior_shape: float = setting(PRIOR.shape, "Of the Gamma prior of a component's precision.", require_positive)
+    prior_rate: float = setting(
+        PRIOR.rate, f"The same; columns in units of {SPAN:g} standard deviations.", require_positive
+    )
 
     def __post_init__(self) -> None:
-        for name in PRIORS:
-            require_positive(name, getattr(self, name))
+        super().__post_init__()
         if self.start and len(self.means) != self.components:
             raise DataError(f"setting start has {len(self.means)} means for {self.components} components; give all")
-        if self.components < 2:
-            raise DataError(f"setting components is {self.components}; expected 2 or more")
-        require_count("epochs", self.epochs)
-        if self.batch < 0:
-            raise DataError(f"setting 'batch' is {self.batch}, expected 0 or more")
-        require_share("std_share", self.std_share)
 
     @property
     def means(self) -> list[list[float]]:
@@ -80,10 +85,161 @@ class Settings:
                 "components"
             ) from None
 
+
+@dataclass(frozen=True, eq=False)
+class MixtureFit(Posterior):
+    """A fitted mixture of the schema's features, in the columns' own units.
+
+    The spread contains the privacy noise of the last statistics: a weight is a noisy count over n, a mean a noisy sum
+    over a count. **It does not contain the noise in the responsibilities**, nor correlations. Where components overlap,
+    that part is larger. Measured with three components in a plane and 5,000 clients, at ε = 10, 1 and 0.3: the distance
+    of means from those of coordinate ascent without privacy was 1.2, 3.7 and 3.0 times (root mean square) the reported
+    spread of the noise. Take spreads as lower bounds.
+
+    Attributes:
+        schema, columns: what was learnt, and how columns were standardised. posterior: in units of `mixture.SPAN`.
+        noise: of the privacy in the averaged statistics.
+        schedule, iterations, stopped, contributors, private, warnings: as of `NormalPosterior`. prior: in those units.
+    """
+
+    schema: Schema
+    columns: Standardisation
+    posterior: mixture.Posterior
+    noise: mixture.Noise
+    schedule: Schedule
+    iterations: int
+    stopped: str
+    contributors: int
+    private: bool
+    warnings: tuple[str, ...] = ()
+    prior: mixture.Prior = mixture.PRIOR
+    again: Any = None
+
+    def estimates(self, schema: Schema | None = None) -> list[Estimate]:
+        """Weight, means and standard deviations of each component, the heaviest first.
+
+        Priors are the marginal ones: a component's weight is of a Beta law, and its mean of Student's t. Standard
+        deviations have no interval, for the noise in them is not known. Each of the three has an axis of its own.
+        """
+        drawn = self.draws(stream(0, "intervals"), 1, INTERVAL_DRAWS)
+        prior, units = self.prior, (schema or self.schema).units
+        ends = betaincinv(prior.alpha, (len(self.weights) - 1) * prior.alpha, TAILS)
+        spread, by = sqrt(prior.rate / (prior.shape * prior.beta)), f"in {BY_SD}s of the column"
+        found = []
+        for place, k in enumerate(np.argsort(-self.weights), 1):
+            weight, *moments = _points(self.weights, self.means, self.sds, k)
+            own = of_draws(drawn["weights"][..., k]).interval
+            weight = weight._replace(sd=float(self.weight_sd[k]), interval=own, prior=(float(ends[0]), float(ends[1])))
+            found.append(Estimate(f"{place}: weight", "", weight, axis=Standard(unit=SHARE, scale=1.0, centre=0.0)))
+            for j, name in enumerate(self.columns.columns):
+                centre, scale, unit = float(self.columns.centre[j]), float(self.columns.scale[j]), units.get(name, "")
+                own = of_draws(drawn["means"][..., k, j]).interval
+                before = student(centre + scale * prior.mean, scale * spread, 2 * prior.shape).interval
+                mean = moments[2 * j]._replace(sd=float(self.mean_sd[k, j]), interval=own, prior=before)
+                size = 1 / (scale / mixture.SPAN)
+                axis = Standard(unit=f"mean, {by} from its centre", scale=size, centre=centre)
+                found.append(Estimate(f"{place}: mean of {name}", unit, mean, axis=axis))
+                axis = Standard(unit=f"sd, {by}", scale=size, centre=0.0)
+                found.append(Estimate(f"{place}: sd of {name}", unit, moments[2 * j + 1], axis=axis))
+        return found
+
+    def beside(self, reference: Any, schema: Schema | None) -> list[Figure | None]:
+        """The component without privacy that each private one is nearest to, each once."""
+        from scipy.optimize import linear_sum_assignment
+
+        apart = (self.means[:, None] - reference.means_[None]) / self.columns.scale
+        partners = linear_sum_assignment((apart**2).sum(axis=-1))[1]
+        others = reference.weights_, reference.means_, np.sqrt(reference.covariances_)
+        return [one for k in np.argsort(-self.weights) for one in _points(*others, partners[k])]
+
+    def more(self) -> Summary:
+        """Why it ended early, and what intervals leave out."""
+        note = "private ones leave out what the noise did to which row counts for which component"
+        return {INTERVAL_NOTE: note, "stopped": self.stopped or None}
+
+    def scored(self, reference: Any, train: Problem | None, test: Problem) -> HeldOut:
+        """The mean log density of a row; a single Gaussian of each column is the constant."""
+        rows = (train or test).X
+        mean, sd = rows.mean(axis=0), np.maximum(rows.std(axis=0), 1e-9)
+        single = (-0.5 * ((test.X - mean) / sd) ** 2 - np.log(sd) - 0.5 * np.log(2 * np.pi)).sum(axis=1).mean()
+        other = None if reference is None else float(reference.score_samples(test.X).mean())
+        private = float(self.log_density(test.X).mean())
+        found = score("log predictive density", private, other, float(single), higher_is_better=True)
+        return {"rows": len(test.y), "scores": [found]}
+
     @property
-    def priors(self) -> dict[str, float]:
-        """The prior's numbers, by the names of their settings."""
-        return {name: getattr(self, name) for name in PRIORS}
+    def weights(self) -> Array:
+        """E[π], shape ``(K,)``."""
+        return np.asarray(self.posterior.alpha / self.posterior.alpha.sum())
+
+    @property
+    def weight_sd(self) -> Array:
+        """Standard deviations of π, the privacy noise included, shape ``(K,)``."""
+        total = self.posterior.alpha.sum()
+        return np.asarray(np.sqrt(self.weights * (1 - self.weights) / (total + 1) + self.noise.counts / total**2))
+
+    @property
+    def means(self) -> Array:
+        """E[μ] in the columns' own units, shape ``(K, d)``."""
+        return np.asarray(self.columns.centre + self.columns.scale * self.posterior.mean)
+
+    @property
+    def mean_sd(self) -> Array:
+        """Standard deviations of μ in own units, the privacy noise included, shape ``(K, d)``."""
+        own = self._variances / self.posterior.beta[:, None]
+        return np.asarray(self.columns.scale * np.sqrt(own + self._mean_noise**2))
+
+    @property
+    def sds(self) -> Array:
+        """The components' own standard deviations, √(b/(a - 1)), in own units, shape ``(K, d)``."""
+        return np.asarray(self.columns.scale * np.sqrt(self._variances))
+
+    @property
+    def _variances(self) -> Array:
+        return np.asarray(self.posterior.rate / (self.posterior.shape[:, None] - 1))
+
+    @property
+    def _mean_noise(self) -> Array:
+        """Of m, in units of `mixture.SPAN`, shape ``(K, 1)``: that of S over β, but no more than components differ."""
+        noise = np.sqrt(self.noise.sums) / self.posterior.beta
+        return np.asarray(np.minimum(noise, mixture.MEAN_SD)[:, None])
+
+    def log_density(self, X: Array) -> Array:
+        """Log density of rows in own units, at the posterior's mean: shape ``(k, d)`` to ``(k,)``; not projected."""
+        density = mixture.log_density(self.posterior, self.columns.scaled(np.asarray(X, float)))
+        return np.asarray(density - np.log(self.columns.scale).sum())
+
+    def draws(self, rng: np.random.Generator, chains: int = CHAINS, draws: int = DRAWS) -> dict[str, Array]:
+        """Weights ``(chains, draws, K)``, means and standard deviations ``(chains, draws, K, d)``, in own units."""
+        q, shape = self.posterior, (chains, draws)
+        sd = float(np.sqrt(self.noise.counts) / q.alpha.sum())
+        weights = np.maximum(rng.dirichlet(q.alpha, shape) + sd * rng.standard_normal((*shape, q.alpha.size)), 0.0)
+        precisions = rng.gamma(q.shape[:, None], 1 / q.rate, (*shape, *q.mean.shape))
+        spread = np.sqrt(1 / (q.beta[:, None] * precisions) + self._mean_noise**2)
+        means = q.mean + spread * rng.standard_normal(precisions.shape)
+        return {
+            "weights": weights / weights.sum(axis=-1, keepdims=True),
+            "means": self.columns.centre + self.columns.scale * means,
+            "sds": self.columns.scale / np.sqrt(precisions),
+        }
+
+    def inference_data(self, rng: np.random.Generator, chains: int = CHAINS, draws: int = DRAWS) -> InferenceData:
+        """The draws as ArviZ's common type. Raises `DataError` without ArviZ."""
+        attrs = {name: getattr(self, name) for name in ("contributors", "iterations", "private")}
+        attrs |= {"method": "variational Bayes of a Gaussian mixture", "stopped": self.stopped or None}
+        both = ["component", "column"]
+        return inference_data(
+            self.draws(rng, chains, draws),
+            dims={"weights": ["component"], "means": both, "sds": both},
+            coords={"component": range(1, len(self.weights) + 1), "column": self.columns.columns},
+            attrs=attrs,
+        )
+
+
+def _points(weights: Array, means: Array, sds: Array, k: int) -> list[Figure]:
+    """Of component k: weight; mean and standard deviation of each column; without intervals."""
+    pairs = zip(means[k], sds[k], strict=True)
+    return [Figure(float(weights[k])), *(Figure(float(one)) for pair in pairs for one in pair)]
 
 
 def gaussian_mixture(
@@ -145,7 +301,7 @@ def gaussian_mixture(
         private=schema.private and phases.private and private,
         warnings=located.warnings,
     )
-    return _under(fit, state.statistics, **settings.priors)
+    return _under(fit, state.statistics, **given(settings, PRIORS))
 
 
 def _dimension(schema: Schema, settings: Settings) -> int:
@@ -165,10 +321,10 @@ def _under(found: MixtureFit, statistics: Statistics, **prior: float) -> Mixture
         if name not in (known := [f"prior_{one}" for one in Prior._fields]):
             raise unknown("prior parameter", name, None, known)
         require_positive(name, number if name in PRIORS else None)
-    given = found.prior._replace(**{name.removeprefix("prior_"): number for name, number in prior.items()})
-    repaired = mixture.repair(statistics, found.noise, found.contributors, given)
+    own = found.prior._replace(**{name.removeprefix("prior_"): number for name, number in prior.items()})
+    repaired = mixture.repair(statistics, found.noise, found.contributors, own)
     again = partial(_under, found, statistics)
-    return replace(found, posterior=mixture.posterior(repaired, given), prior=given, again=again)
+    return replace(found, posterior=mixture.posterior(repaired, own), prior=own, again=again)
 
 
 def _start(settings: Settings, columns: Standardisation, rng: np.random.Generator) -> Array:
@@ -243,18 +399,17 @@ class Mixture(LearningJob):
     def model(self, schema: Schema, settings: Settings) -> str:
         return f"{settings.components} Gaussian components of {listed(schema.features)}"
 
-    def reference(self, train: Problem, settings: Settings) -> MixtureReference:
-        """The best of some starts."""
+    def reference(self, train: Problem, settings: Settings) -> Any:
+        """Maximum likelihood by scikit-learn, the best of some starts."""
         from sklearn.mixture import GaussianMixture  # a large import that most users of this module do not need
 
         if len(train.X) < settings.components:
             raise DataError(f"{len(train.X)} rows are fewer than {settings.components} components; take more rows")
         _, scale = standardisation(train.X)
         least = 1e-6 * float(np.min(scale) ** 2)
-        model = GaussianMixture(
+        return GaussianMixture(
             settings.components, covariance_type="diag", n_init=_STARTS, reg_covar=least, random_state=0
         ).fit(train.X)
-        return MixtureReference(model.weights_, model.means_, np.sqrt(model.covariances_), model)
 
 
 JOBS = {"mixture": Mixture()}

@@ -174,7 +174,10 @@ class SurvivalFit(LocalPosterior):
             f"chi-squared {test.statistic:.2f} with {test.degrees} degree{'s' * (test.degrees > 1)} of freedom, "
             f"p = {test.p_value:.2g}; its variance includes the privacy noise"
         )
-        return {"log_rank": test._asdict(), "remarks": remarks}
+        return {
+            "log_rank": {"statistic": test.statistic, "degrees": test.degrees, "p_value": test.p_value},
+            "remarks": remarks,
+        }
 
     @property
     def warnings(self) -> list[str]:

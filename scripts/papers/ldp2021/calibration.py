@@ -36,6 +36,7 @@ from dca_proto.privacy.rounding import at_least
 from inference.bounds import Interval
 from inference.mcmc.posterior import LocalPosterior
 from inference.models import fit as fits
+from inference.models.column.families import EXPONENTIAL, GAUSSIAN
 from inference.models.priors import DirichletPrior, GaussianPrior, RatePrior
 from inference.problem import Array, stream
 from papers import picture
@@ -64,14 +65,14 @@ class Drawn(NamedTuple):
 
 
 def _numbers(
-    fit: Any, prior: Any, bounds: Interval, values: Any, clients: int, epsilon: float, rng: np.random.Generator
+    family: str, prior: Any, bounds: Interval, values: Any, clients: int, epsilon: float, rng: np.random.Generator
 ) -> Drawn:
     """Reports of numbers, which `values` draws given the truth."""
     truth = prior.draws(rng, 1)
     x = values(rng, truth, clients)
     reports = column_fits.number_reports(x, bounds, epsilon, rng)
     clipped = float(np.mean((x < bounds.lower) | (x > bounds.upper)))
-    return Drawn(truth, partial(fit, reports, prior, bounds=bounds), clipped)
+    return Drawn(truth, partial(fits.column, reports, family, prior, bounds=bounds), clipped)
 
 
 def _categories(clients: int, epsilon: float, rng: np.random.Generator) -> Drawn:
@@ -83,11 +84,11 @@ def _categories(clients: int, epsilon: float, rng: np.random.Generator) -> Drawn
 
 
 _gaussian = partial(
-    _numbers, fits.gaussian, GaussianPrior.within(GAUSSIAN_BOUNDS), GAUSSIAN_BOUNDS,
+    _numbers, GAUSSIAN, GaussianPrior.within(GAUSSIAN_BOUNDS), GAUSSIAN_BOUNDS,
     lambda rng, truth, clients: rng.normal(truth["mean"], truth["sd"], clients),
 )  # fmt: skip
 _exponential = partial(
-    _numbers, fits.exponential, RatePrior.of_exponential(EXPONENTIAL_BOUNDS.upper), EXPONENTIAL_BOUNDS,
+    _numbers, EXPONENTIAL, RatePrior.of_exponential(EXPONENTIAL_BOUNDS.upper), EXPONENTIAL_BOUNDS,
     lambda rng, truth, clients: rng.exponential(1 / truth["rate"], clients),
 )  # fmt: skip
 

@@ -1,6 +1,6 @@
 """Lemma 3.2 in full: a polynomial times the exponential of a quadratic, seen through Gaussian noise (eqs. 7, 8 and 21).
 
-`inference.models.column.truncated_moments` has the notation, and the closed form of a constant g.
+`inference.models.column.log_space` has the notation, and the closed form of a constant g.
 
 The recursion of the moments (integration by parts; Flecher, Allard and Naveau 2010) subtracts nearly equal numbers
 where the interval lies in the tail. So the integral is calculated by Gauss-Legendre: the interval is cut at m, so that
@@ -17,8 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from inference.models.column.log_space import LOG_ROOT_2PI, Array
-from inference.models.column.truncated_moments import Quadratic
+from inference.models.column.log_space import LOG_ROOT_2PI, Array, Quadratic
 
 _REACH, _REACH_OF_A_POWER = 40, 4
 _NODES, _NODES_OF_A_POWER = 32, 2

@@ -38,6 +38,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import ceil, log, sqrt
 from typing import Any, NamedTuple
 
@@ -269,13 +270,12 @@ def _fit(method: str, rows: Split, conditions: Conditions, rng: np.random.Genera
 
         features, labels = inputs(rows, terms, conditions.share, rng)
         mean = None if ORDERS[method] is None else chebyshev.clipped(ORDERS[method])
-        return lambda **how: fit.logistic_inputs(features, labels, prior, intercept=rows.intercept, mean=mean, **how)
+        return partial(fit.row_regression, features, prior, labels=labels, intercept=rows.intercept, mean=mean)
     if method == BAYES:
         released = unnoised(rows, label=label)
     else:
         released = sufficient(rows, terms, rng, label=label, tight=method == TIGHT)
-    of_sums = fit.logistic if label else fit.linear
-    return lambda **how: of_sums(released, prior, **how)
+    return partial(fit.regression, released, prior, logistic=label)
 
 
 def _predicted(found: LocalPosterior, X: Array, label: bool) -> Array:

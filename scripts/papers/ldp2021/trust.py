@@ -7,7 +7,7 @@
 
 Statistic, weights, rows and the coefficients' prior are the same, and so are the fits of a release:
 
-    noise-aware            the noise is in the model (`inference.models.fit.linear`)
+    noise-aware            the noise is in the model (`inference.models.fit.regression`)
     noise-naive            the sums are taken for exact: the conjugate posterior, with the nearest sums that can be sums
                            of squares (`inference.models.linear.closed_form`, spread as published). The model of the
                            former with its noise left out has no such sums, and a density that no chain can walk.
@@ -349,7 +349,7 @@ residuals' standard deviation, ``(draws,)``; and R-hat."""
 
 def _aware(rows: Rows, released: NoisyAggregate, iterations: int, rng: np.random.Generator) -> Drawn:
     """With the noise in the model."""
-    found, diagnosis = mixed(partial(fits.linear, released, rows.prior), iterations, int(rng.integers(2**31)))
+    found, diagnosis = mixed(partial(fits.regression, released, rows.prior), iterations, int(rng.integers(2**31)))
     theta = np.concatenate([found.draws[INTERCEPT][..., None], found.draws[COEFFICIENTS]], axis=-1)
     return theta.reshape(-1, theta.shape[-1]), found.draws[RESIDUAL].ravel(), diagnosis.r_hat
 

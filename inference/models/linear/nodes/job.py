@@ -1,7 +1,7 @@
 """Job `regression-mcmc`: distributed Bayesian regression with the privacy noise in the model, one round, then draws.
 
 Of what J data nodes release by themselves (`methods`), or of one secure sum over all clients. One sum also has Σ y²,
-which nodes' model does not know, so its posterior is that of all noisy sums (`models.fit.linear`).
+which nodes' model does not know, so its posterior is that of all noisy sums (`models.fit.regression`).
 
 Columns are measured in half-widths of their public bounds, about the bounds' centres, as in `regression-bounded`; a
 constant feature is a third of a half-width.
@@ -14,7 +14,7 @@ times at k = 2 and 2.4 at 10 (in a unit ball; `dca_proto.statistics.averaged_reg
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,27 +22,24 @@ from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, RoundRequest
 from inference.columns import Standardisation
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, one_round, target_on_features
-from inference.jobs.reports import SAMPLED, SamplerSettings, check_clients, check_installed
-from inference.jobs.settings import one_of, require_count, require_positive, setting
+from inference.jobs.reports import REGRESSION_PRIOR, SAMPLED, RegressionSettings, check_clients, check_installed
+from inference.jobs.settings import given, one_of, require_count, setting
 from inference.models.coefficients import Coefficients
-from inference.models.fit import linear
+from inference.models.fit import regression
 from inference.models.glm.regression import LocalRegression
 from inference.models.linear.aggregate_stats import STATISTIC
 from inference.models.linear.baselines import nonprivate_regression
 from inference.models.linear.job import INTERCEPT_BOUND
 from inference.models.linear.nodes.methods import ABOUT, FAST, NAMES, NORMAL, fit, fit_fast, rows_least
 from inference.models.linear.nodes.observed import AVERAGED, prior_of
-from inference.models.priors import RegressionPrior
 from inference.problem import Problem, Schema
 
-PRIORS = ("coefficient_sd", "intercept_sd", "feature_sd", "residual_sd")
-OF_BOUNDS = "bounds being ±1; by default of these"
 ROWS_MAX = 100_000  # of one node, unless asked for more
 Fit = LocalRegression | Coefficients
 
 
 @dataclass(frozen=True)
-class Settings(SamplerSettings):
+class Settings(RegressionSettings):
     """The settings of `regression-mcmc`."""
 
     method: str = setting(NORMAL, f"How the posterior is found: {', '.join(NAMES)}.", one_of(NAMES))
@@ -50,15 +47,6 @@ class Settings(SamplerSettings):
     group: int | None = setting(
         None, "Rows that a data node averages before it adds up; by default none are.", require_count
     )
-    coefficient_sd: float | None = setting(None, f"Of each coefficient's normal prior, {OF_BOUNDS}.", require_positive)
-    intercept_sd: float | None = setting(None, "The same of the target at the middle of all bounds.", require_positive)
-    feature_sd: float | None = setting(None, f"What the features' sds are about, {OF_BOUNDS}.", require_positive)
-    residual_sd: float | None = setting(None, f"What the residuals' sd is about, {OF_BOUNDS}.", require_positive)
-
-    @property
-    def given(self) -> dict[str, float]:
-        """The prior's numbers that are set, in half-widths of the bounds."""
-        return {name: value for name in PRIORS if (value := getattr(self, name)) is not None}
 
 
 class NodesRegression(LearningJob):
@@ -66,7 +54,7 @@ class NodesRegression(LearningJob):
 
     name, settings = "regression-mcmc", Settings
     kinds = (SecureSumRequest, NodeReleaseRequest)
-    changeable = ("method", *PRIORS, *SAMPLED)
+    changeable = ("method", *REGRESSION_PRIOR, *SAMPLED)
 
     def check(self, schema: Schema, settings: Settings) -> None:
         if settings.method != FAST:
@@ -106,9 +94,9 @@ class NodesRegression(LearningJob):
 
     def learned(self, gave: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions) -> Fit:
         if settings.method != FAST and not issubclass(conditions.kind, NodeReleaseRequest):
-            prior = RegressionPrior.within(np.ones(len(schema.columns)), logistic=False)
-            return linear(gave, replace(prior, **settings.given), schema=schema, **settings.run(conditions))
-        of_nodes = prior_of(gave).about(**settings.given)
+            prior = settings.prior(np.ones(len(schema.columns)), logistic=False)
+            return regression(gave, prior, schema=schema, **settings.run(conditions))
+        of_nodes = prior_of(gave).about(**given(settings, REGRESSION_PRIOR))
         if settings.method == FAST:
             return fit_fast(gave, schema, of_nodes)
         return fit(gave, of_nodes, schema=schema, **settings.run(conditions))
