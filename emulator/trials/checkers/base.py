@@ -164,7 +164,8 @@ class RunLog(Observer):
             if isinstance(effect, Persist) and effect.table == CLIENT_ANNOUNCEMENTS:
                 self.asked.setdefault((process.id, effect.key), self._asked_in(effect.value))
         for round_id, made in contributions_in(effects):
-            self.asked.setdefault((process.id, round_id), self._announced[round_id])  # invariant 8 checks that
+            if (process.id, round_id) not in self.asked:
+                self.asked[process.id, round_id] = self._announced[round_id]  # invariant 8 checks that
             self._notify("on_drawn", process, round_id, made)
             self.draws.drawn = None
 
@@ -274,8 +275,8 @@ class RunLog(Observer):
         Aborts are not sealed. A client may also decline.
         """
         frame, known = decode_frame(payload), self._sent[sender.id, round_id]
-        if payload in known or not isinstance(frame, Sealed):
-            return
+        if payload in known or not isinstance(frame, Sealed) or round_id not in self._reply_keys:
+            return  # invariant 4 reports a round that was never announced
         asked, is_node = self.asked[sender.id, round_id], sender.role is Channel.COMPUTE
         body = decode_body(open_answer(frame, self._reply_keys[round_id], asked.hash).body)
         if isinstance(body, PartialSum if is_node else ReleaseBody):

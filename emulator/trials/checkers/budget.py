@@ -100,8 +100,11 @@ class Budget(Checker):
     def _check_consent(self, client: bytes, round_id: bytes, who: str) -> None:
         """Who pays was asked, and its policy allows what was asked of it."""
         policy, body = self.world.actors.policy, self.log.asked[client, round_id].body
-        invited = self.log.requests[round_id].invited
-        self.expect(not invited or client in invited, f"{who}: it pays for a round to which it is not invited")
+        request = self.log.requests.get(round_id)
+        is_invited = request is not None and (not request.invited or client in request.invited)
+        self.expect(
+            is_invited, f"{who}: it pays for a round to which it is not invited, or which is none of the trainer's"
+        )
         within = body.epsilon <= policy.epsilon_per_round_max and body.delta <= policy.delta_max
         if isinstance(body.terms, SecureSum):
             fewest, colluders = body.terms.fewest, body.terms.colluders

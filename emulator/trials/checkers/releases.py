@@ -103,8 +103,11 @@ class EnoughContributors(Checker):
         fewest, honest = asked.terms.fewest, asked.terms.fewest - 1 - asked.terms.colluders
         allowed = fewest >= floors.clients_min and honest >= max(1, floors.honest_min)
         self.expect(allowed, f"{node.name} takes part in round {round_id.hex()[:8]}, which its floors forbid")
-        same = (asked.invited or frozenset()) == frozenset(self.log.requests[round_id].invited)
-        self.expect(same, f"{node.name} takes others for invited to round {round_id.hex()[:8]}")
+        request = self.log.requests.get(round_id)
+        same = request is not None and (asked.invited or frozenset()) == frozenset(request.invited)
+        self.expect(
+            same, f"{node.name} takes others for invited to round {round_id.hex()[:8]} than the trainer invited"
+        )
 
     def on_answer(self, node: Process, asked: Asked, union: list[Entry] | None, objected: list[int]) -> None:
         """A node objects to everybody whose certificate has ended, and to no other honest client's entry in an honest
