@@ -95,9 +95,6 @@ def unlikely(hits: int, count: int, chance: float, *, above: bool) -> bool:
     return exp(-count * sum(p * log(p / q) for p, q in parts if p)) < ALARM
 
 
-# --- budgets ----------------------------------------------------------------------------------------------------------
-
-
 def composed(charges: Iterable[tuple[float, float, float]]) -> tuple[float, float, float]:
     """Σμ² of Gaussian releases, Σε and Σμ(ε)² of ε-private ones; each is (μ, ε, δ), and ε-private where δ = 0."""
     known = list(charges)
@@ -112,9 +109,6 @@ def is_within(spent: tuple[float, float, float], epsilon: float, delta: float, f
     if for_reports:
         return pure <= for_reports and (not gaussian or sqrt(gaussian) <= mu_of(epsilon - for_reports, delta))
     return (not gaussian and pure <= epsilon) or sqrt(gaussian + converted) <= mu_of(epsilon, delta)
-
-
-# --- contributions and results ----------------------------------------------------------------------------------------
 
 
 def dimension(statistic: str, parameters: Mapping[str, Any]) -> int:

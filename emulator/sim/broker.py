@@ -6,7 +6,7 @@ receiver's session if that is persistent, within bounds; beyond them it is lost:
 is killed comes back with what it held at its last snapshot, as mosquitto does: what was published since is lost,
 retained messages too, and what was delivered since comes again. Receipts and resends are the protocol's answer to that.
 
-Whoever loses its connection tries again after a moment of its own: after a restart, after a partition, after a packet
+A machine that loses its connection tries again after a moment: after a restart, after a partition, after a packet
 that was too large, and where another machine has connected under the same id.
 """
 
@@ -37,7 +37,7 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         queue_messages_max: what waits for one session at most, beside `inflight_max` that are under way to it.
-        packet_bytes_max: whoever sends a larger packet is disconnected.
+        packet_bytes_max: the sender of a larger packet is disconnected.
         part_bytes_max: the largest packet that machines send.
         persistent_sessions: whether messages wait for machines that are away.
         session_expiry_ms: how long they do; 0 is for ever.

@@ -46,7 +46,7 @@ class Happened(msgspec.Struct, frozen=True):
 
 
 class Observer:
-    """Looks on while actors run; the methods are called in the order in which things happen. Override what you need."""
+    """Is notified of what actors do, in the order in which it happens. Override what you need."""
 
     def on_handled(self, process: Process, event: Event, effects: Sequence[Effect]) -> None:
         """An actor has answered an event; nothing of it is carried out yet."""

@@ -42,7 +42,7 @@ class Simulator:
 
     Attributes:
         processes: by actor id; of several with one id, the first. machines: all of them, in the order of their start.
-        broker: through which all messages go. streams: of the seed. trace: of facts. observers: look on.
+        broker: through which all messages go. streams: of the seed. trace: of facts. observers: see all.
         now_us: virtual time in microseconds.
     """
 

@@ -82,7 +82,7 @@ class TrialFederation(TestFederation):
         }
 
     def client(self, index: int, records: Stored = ()) -> Client:
-        """Client `index`, hostile where the scenario says so."""
+        """Client `index`, hostile in a scenario with that adversary."""
         certificate = self.certificate(index, self.ends_ms.get(self.clients[index], FOREVER_MS))
         common = self._common(records, f"client{index}")
         made = self._class_of("client", f"client {index}", Client)
@@ -102,7 +102,7 @@ class TrialFederation(TestFederation):
         return make(identity, certificate, self.federation, columns=self.columns, rows=rows, policy=policy, **common)
 
     def compute(self, index: int, records: Stored = ()) -> ComputeNode:
-        """Compute node `index`, hostile where the scenario says so."""
+        """Compute node `index`, hostile in a scenario with that adversary."""
         floors, common = self.floors_of(self.computes[index]), self._common(records, f"compute{index}")
         made = self._class_of("compute", f"compute {index}", ComputeNode)
         return made(self.compute_identities[index], self.federation, floors=floors, **common)  # type: ignore[no-any-return]
@@ -113,7 +113,7 @@ class TrialFederation(TestFederation):
         return Floors(clients_min=most, honest_min=most) if compute in self.refusing else self.floors
 
     def trainer(self, records: Stored = ()) -> Trainer:
-        """The trainer with its account, hostile where the scenario says so."""
+        """The trainer with its account, hostile in a scenario with that adversary."""
         common, made = self._common(records, "trainer"), self._class_of("trainer", "trainer", Trainer)
         return made(self.trainer_identity, self.federation, account=self.account, **common)  # type: ignore[no-any-return]
 

@@ -37,9 +37,6 @@ _CLIENTS, _MESSAGES = (1, 10_000), (10, 1_000)
 _OWN = Adversaries()
 
 
-# --- clients ----------------------------------------------------------------------------------------------------------
-
-
 class HostileClient(Client):
     """A client that does not keep to the protocol. `amount`: its size. `_honest`: its composer."""
 
@@ -155,9 +152,6 @@ class _Flooding(HostileClient):
 @_OWN.kind("copier", "sends others' ciphertexts as its own")
 class _Copier(HostileClient):
     """The broker helps it (`TrialWorld`)."""
-
-
-# --- Compute nodes ----------------------------------------------------------------------------------------------------
 
 
 class HostileCompute(ComputeNode):
@@ -290,7 +284,7 @@ class _WithholdingSums(_Withholding):
     )
 
 
-@_OWN.kind("silent", "says nothing after its first word", "round")
+@_OWN.kind("silent", "sends nothing after its first message", "round")
 class _Silent(HostileCompute):
     """That it has the round."""
 

@@ -159,7 +159,7 @@ class ClosingEarly(Meddling):
         return [Send(Address(Channel.COMPUTE, node), current.id, payload) for node in nodes[: self._times]]
 
 
-@TRAINERS.kind("usurp", "says what Compute nodes alone may", "round", _AFTER_MS)
+@TRAINERS.kind("usurp", "sends what only Compute nodes may", "round", _AFTER_MS)
 class Usurping(Meddling):
     """Aborts, lists, answers, and that ledgers are old."""
 

@@ -308,7 +308,7 @@ class Checker(Observer):
 
     Attributes:
         number, name: of the invariant. checked: how many single facts were checked so far.
-        broken: what contradicted it, the first few, in words. before: the facts in the trace until the first of them.
+        broken: the first few breaks, as text. before: the facts in the trace until the first of them.
     """
 
     number: int

@@ -6,7 +6,7 @@ comes back against the signed aborts of all M Compute nodes, each of which is du
 charges up to what `emulator.reference` gives.
 
 A client whose store was replaced by an old copy spends no number twice in released sums. A node that remembers the
-number says so, and then the client takes part in no further round until it starts anew.
+number reports it, and then the client takes part in no further round until it starts anew.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class Budget(Checker):
             self.expect(not lost, f"{who}: charge numbers {sorted(lost)} are not remembered")
 
     def on_deliver(self, process: Process, sender: bytes, payload: bytes) -> None:
-        """Aborts that nodes have really signed, and their word that a number was used before."""
+        """Note aborts that nodes have really signed, and their reports that a number was used before."""
         if process.role is Channel.COMPUTE:
             return
         body = body_of(payload)
@@ -216,7 +216,7 @@ class Budget(Checker):
         return is_open and is_known and charge is not None and charge.number == body.charge
 
     def on_fact(self, process: Process, fact: object) -> None:
-        """A client tells its owner that its ledger is an old copy."""
+        """A client warns its owner that its ledger is an old copy."""
         if isinstance(fact, LedgerReused):
             self._warned[process.id] = process.starts
             self._unreported.discard(process.id)
@@ -269,7 +269,7 @@ class Budget(Checker):
     def finish(self) -> None:
         """What nodes have reported of old copies has reached the owners; and ledgers add up as they must."""
         names = ", ".join(client.hex()[:8] for client in self._unreported if self._warned.get(client) is None)
-        self.expect(not names, f"no word to the owner of {names}, whose charge number was used before")
+        self.expect(not names, f"the owner of {names} was not warned that a charge number was used before")
         for process in self.honest():
             if isinstance(process.actor, Client | Trainer):
                 charges = [one for one in process.actor.ledger.charges if not one.clients]

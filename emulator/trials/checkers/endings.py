@@ -135,7 +135,7 @@ class Endings(Checker):
         self.expect(ended_ms <= due_ms, f"round {name} ended {ended_ms - due_ms} ms after its announced end")
 
     def _check_node(self, node: Process) -> None:
-        """After healing everybody runs (whoever crashes is invariant 6's), and has ended what was to end."""
+        """After healing every node runs (invariant 6 reports crashes), and has ended what was to end."""
         self.expect(node.is_up or node.id in self._crashed, f"{node.name} is down after all was healed")
         for (compute, round_id), asked in self.log.asked.items() if node.is_up else ():
             over_ms = max(asked.body.commit_by_ms, self._up_ms.get(node.id, 0)) + _SLACK_MS

@@ -45,7 +45,7 @@ _PREFIX = 8  # bytes of a secret that give it away
 _EPOCHS_MAX = 4
 _HEX = re.compile(r"[0-9a-f]{16,}")
 _LOOK_EVERY = 512  # handled events between two looks at an actor's memory
-_SAME_EACH_TIME = (m.EpochKey, m.HelloWanted, m.Sessions)  # words about no round, which may be true again
+_SAME_EACH_TIME = (m.EpochKey, m.HelloWanted, m.Sessions)  # messages about no round, which may come again
 _OPAQUE = (bytes, str, int, float, bool, type(None), np.ndarray)
 
 
@@ -185,7 +185,7 @@ class Inputs(Checker):
         self._check_seen(node, asked)
 
     def _check_seen(self, process: Process, asked: Asked) -> None:
-        """Whoever takes part in a round has stored which epochs its Compute nodes have shown."""
+        """An actor that takes part in a round has stored which epochs its Compute nodes have shown."""
         for key in asked.epochs:
             seen = keyring.epoch_of(process.disk.records.get((keyring.SEEN, key.compute), b""))
             self.expect(seen >= key.epoch, f"{process.name} does not remember epoch {key.epoch} of a Compute node")

@@ -286,12 +286,12 @@ class Kills(Checker):
         if receipt.tag == made.receipt:
             self.expect(kept, f"{who}: a receipt for a release that is not durable")
         else:
-            self.expect(receipt.tag == made.late and not kept, f"{who}: it says late of a release that it keeps")
+            self.expect(receipt.tag == made.late and not kept, f"{who}: it answers late for a release that it keeps")
 
     def _check_receipt(self, node: Process, client: bytes, receipt: Receipt) -> None:
         """A receipt is for what is on the disk, and in the list once there is one; "late" for what is not in the list.
 
-        Which of the two it is, its tag says: both are computed again, under the keys of the client and of the node.
+        Its tag tells them apart: both tags are computed again, under the keys of the client and of the node.
         """
         key, who = (node.id, receipt.round_id), about(node, receipt.round_id)
         asked, pair = self.log.asked[key], (client, receipt.contribution)
@@ -304,7 +304,7 @@ class Kills(Checker):
         self.expect(first == meaning, f"{who}: both a receipt and an answer that it was late for one contribution")
         frozen, listed = key in self.log.lists, pair in self._listed(key)
         if meaning == "late":
-            self.expect(frozen and not listed, f"{who}: it says late of what its list holds, or before there is one")
+            self.expect(frozen and not listed, f"{who}: it answers late for what its list holds, or without a list")
             return
         there = (CONTRIBUTIONS, receipt.round_id + client) in node.disk.records or key in self.log.ends
         self.expect(pair in self.log.kept[key] and there, f"{who}: a receipt for a contribution that is not durable")
@@ -342,7 +342,7 @@ class Kills(Checker):
             self.expect(ends <= {RELEASED}, f"round {name} has a result, and its nodes {ends}")
 
     def finish(self) -> None:
-        """Whoever had a receipt is in the list of its holder, or in the result of a round without Compute nodes."""
+        """Each client with a receipt is in its holder's list, or in the result of a round without Compute nodes."""
         for round_id, clients in self._acknowledged.items():
             if not self.log.is_summed(round_id):
                 missing = clients - self._in_result.get(round_id, clients)

@@ -160,7 +160,7 @@ class View(Checker):
         for of in own.released.keys() & other.released.keys():
             said, else_said, client = own.released[of], other.released[of], of[1]
             same = said == else_said or (client == changed and _blank(said) == _blank(else_said))
-            what = f"what client {client.hex()[:8]} says beside its release depends on the data of a client"
+            what = f"what client {client.hex()[:8]} sends beside its release depends on the data of a client"
             self.expect(same, what)
 
 
