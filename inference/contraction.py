@@ -41,14 +41,7 @@ def contraction(spread: ArrayLike, prior_spread: ArrayLike) -> Array:
 
 
 def of_draws(draws: Array, prior: Array) -> Array:
-    """The contraction of each number in draws.
-
-    Args:
-        draws: of the posterior, shape ``(chains, draws, ...)``. prior: of the prior, shape ``(draws, ...)``.
-
-    Returns:
-        Shape ``(...)``.
-    """
+    """The contraction, shape ``(...)``, of draws ``(chains, draws, ...)``. Args: prior: its draws, ``(draws, ...)``."""
     low, high = np.quantile(draws, TAILS, axis=(0, 1))
     before_low, before_high = np.quantile(prior, TAILS, axis=0)
     return contraction(high - low, before_high - before_low)

@@ -131,12 +131,9 @@ def mixing(draws: Mapping[str, Array], labels: Mapping[str, Sequence[str]]) -> l
 
 
 def check_mixing(found: Sequence[Mixing], advice: str = f"{ADVICE}, or {ACCEPT}") -> None:
-    """Raise `DataError`, which names the settings to change, where R̂ is 1.1 or more: chains have found no one law.
+    """Raise `DataError` with advice on what to change where R̂ is 1.1 or more: chains disagree on the law.
 
     This and `about_mixing` are the rule of every fit that samples.
-
-    Args:
-        advice: what to change.
     """
     if any(math.isnan(one.r_hat) for one in found):
         raise DataError("too few draws to say whether the chains have mixed; set draws to at least 4, better 1000")

@@ -15,10 +15,7 @@ def nearest_on_simplex(counts: Array, n: float) -> Array:
     optimization", section 4).
 
     Args:
-        counts: shape ``(..., K)``, each row for itself. n: above 0.
-
-    Returns:
-        Of the same shape.
+        counts: shape ``(..., K)``, as the result's; each row by itself. n: above 0.
     """
     falling = np.sort(counts, axis=-1)[..., ::-1]
     excess = (np.cumsum(falling, axis=-1) - n) / np.arange(1, counts.shape[-1] + 1)
