@@ -16,38 +16,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from inference.errors import DataError, unknown
-from inference.jobs.estimates import Figure, figures, row
-from inference.jobs.summary import HeldOut, Place, Row, Standard, Summary
+from inference.jobs.estimates import COEFFICIENTS, INTERCEPT, Estimate, Figure, figures
+from inference.jobs.summary import HeldOut, Summary
 from inference.problem import Problem, Schema
 
-COEFFICIENTS, ESTIMATES, INTERCEPT = "coefficients", "estimates", "intercept"
-"""The tables of a summary."""
 REPAIR, PRIOR = "repair", "prior_"  # names of what a refit may change, or how they begin
-
-
-class Estimate(NamedTuple):
-    """One number of a posterior.
-
-    Attributes:
-        name, unit: for people. figure: its mean, sd and intervals. table: of the summary, where it stands.
-        axis: how a picture shows it. place: where it lies on a curve.
-        naive: the estimate without a model of the reports' noise.
-    """
-
-    name: str
-    unit: str
-    figure: Figure
-    table: str = ESTIMATES
-    axis: Standard | None = None
-    place: Place | None = None
-    naive: Figure | None = None
-
-    def row(self, other: Figure | None) -> Row:
-        """A row of the summary, beside the estimate without privacy."""
-        return row(self.name, self.unit, self.figure, other, axis=self.axis, place=self.place, naive=self.naive)
 
 
 class Posterior(ABC):

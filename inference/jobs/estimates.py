@@ -31,7 +31,8 @@ TAILS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 BY_SD = "private standard deviation"
 BY_BOUNDS = "half-width of the public bounds"
 SHARE = "share"
-INTERCEPT = "intercept"
+COEFFICIENTS, ESTIMATES, INTERCEPT = "coefficients", "estimates", "intercept"
+"""The tables of a summary."""
 _PLACES_MAX = 6  # after the decimal point; smaller numbers are written with an exponent
 _DIGITS_MAX = 9  # before it
 
@@ -86,31 +87,34 @@ def _quantiles(array: NDArray[np.float64]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def row(
-    name: str,
-    unit: str,
-    private: Figure,
-    nonprivate: Figure | None,
-    *,
-    axis: Standard | None = None,
-    place: Place | None = None,
-    naive: Figure | None = None,
-) -> Row:
-    """One estimate.
+class Estimate(NamedTuple):
+    """One number of a posterior.
 
-    Args:
+    Attributes:
+        name, unit: for people. figure: its mean, sd and intervals. table: of the summary, where it stands.
         axis: how a picture shows it, by a scale and a centre that are public or private; nothing of the raw rows.
         place: where it lies on a curve. naive: the estimate that leaves the reports' noise out of the model.
     """
-    found = cast(Row, {"name": name, "unit": unit, **figures(private, nonprivate)})
-    if axis is not None:
-        found["standard"] = axis
-    if place is not None:
-        found["at"] = place
-    if naive is not None:
-        found["naive"], found["naive_sd"] = _plain(naive.mean), _plain(naive.sd)
-        found["naive_interval_95"] = _ends(naive.interval)
-    return found
+
+    name: str
+    unit: str
+    figure: Figure
+    table: str = ESTIMATES
+    axis: Standard | None = None
+    place: Place | None = None
+    naive: Figure | None = None
+
+    def row(self, other: Figure | None) -> Row:
+        """Of the summary, beside the estimate without privacy."""
+        found = cast(Row, {"name": self.name, "unit": self.unit, **figures(self.figure, other)})
+        if self.axis is not None:
+            found["standard"] = self.axis
+        if self.place is not None:
+            found["at"] = self.place
+        if self.naive is not None:
+            found["naive"], found["naive_sd"] = _plain(self.naive.mean), _plain(self.naive.sd)
+            found["naive_interval_95"] = _ends(self.naive.interval)
+        return found
 
 
 def figures(private: Figure, nonprivate: Figure | None) -> Figures:

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from inference.contraction import of_draws as contraction_of
 from inference.draws import ACCEPT, ADVICE, InferenceData, Mixing, about_mixing, check_mixing, inference_data, mixing
 from inference.errors import DataError
-from inference.jobs.estimates import Figure, of_draws
+from inference.jobs.estimates import Estimate, Figure, of_draws
 from inference.jobs.summary import Summary
-from inference.posterior import Estimate, Posterior
+from inference.posterior import Posterior
 from inference.problem import Array, Schema
 
 Draws = Mapping[str, Array]

@@ -31,10 +31,20 @@ from inference.columns import Array, Standardisation
 from inference.contraction import contraction
 from inference.draws import CHAINS, DRAWS, InferenceData, inference_data
 from inference.errors import DataError
-from inference.jobs.estimates import BY_SD, Figure, normal, score, standard_unit, student
+from inference.jobs.estimates import (
+    BY_SD,
+    COEFFICIENTS,
+    INTERCEPT,
+    Estimate,
+    Figure,
+    normal,
+    score,
+    standard_unit,
+    student,
+)
 from inference.jobs.summary import HeldOut, Summary
 from inference.models.linear import closed_form
-from inference.posterior import COEFFICIENTS, INTERCEPT, Estimate, Posterior
+from inference.posterior import Posterior
 from inference.problem import Problem, Schema
 
 IDENTITY, LOGIT, LOG = LINKS = ("identity", "logit", "log")

@@ -15,8 +15,8 @@ import numpy as np
 from scipy.special import expit
 
 from inference.columns import Array, into_ball
+from inference.jobs.estimates import COEFFICIENTS, INTERCEPT
 from inference.models.column.families import FAMILIES
-from inference.posterior import COEFFICIENTS, INTERCEPT
 from inference.releases.reports import Categories, Rows, Scalars
 
 THETA, ALPHA, ROOT = "theta", "alpha", "correlation_root"

@@ -21,12 +21,12 @@ from inference.bounds import Interval
 from inference.columns import Standardisation
 from inference.jobs import find
 from inference.jobs.estimates import (
+    Estimate,
     Figure,
     figures,
     interval_words,
     normal,
     of_draws,
-    row,
     separated,
     student,
     table_of,
@@ -181,9 +181,8 @@ def coefficients(count: int) -> dict[str, Any]:
     rows = []
     for place in range(count):
         axis = Standard(unit="log odds per half-width", scale=10.0 - place / 10, centre=0.0)
-        found = row(f"worst fractal dimension {place}", "log odds", normal(-0.00508 * place, 0.0017),
-                    normal(-0.0012, 0.005), axis=axis)  # fmt: skip
-        rows.append(found)
+        found = Estimate(f"worst fractal dimension {place}", "log odds", normal(-0.00508 * place, 0.0017), axis=axis)
+        rows.append(found.row(normal(-0.0012, 0.005)))
     return {"private": True, "coefficients": rows, "intercept": figures(normal(46.0, 11.0), normal(38.1, 13.0))}
 
 
@@ -198,12 +197,12 @@ def test_a_table_of_many_coefficients_fits_80_columns_with_each_interval_whole()
 
 
 def test_points_beside_intervals_and_units_that_differ_are_said() -> None:
-    point = row("a", "kg per cm", Figure(1.0), normal(1.0, 0.1))
+    point = Estimate("a", "kg per cm", Figure(1.0)).row(normal(1.0, 0.1))
     title, names, cells = table_of({"private": False}, [point], compared=True)
     assert title == "estimates; without privacy: mean [95 % interval], kg per cm"
     assert names == ["", "not private", "not covered by ε:\nwithout privacy"]
     assert cells == [["a", "1", "1.000 [0.80, 1.20]"]]
-    other = row("b", "kg per s", Figure(1.0), None)
+    other = Estimate("b", "kg per s", Figure(1.0)).row(None)
     title, names, cells = table_of({"private": True}, [point, other], compared=False)
     assert (title, names[-1], [one[-1] for one in cells]) == ("estimates", "unit", ["kg per cm", "kg per s"])
 
@@ -246,10 +245,10 @@ def test_many_coefficients_are_one_forest_with_two_marks_each(monkeypatch: pytes
 
 def test_what_has_a_unit_of_its_own_has_a_panel_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     mean, variance = (
-        row(f"{name} of a", unit, normal(5, 1), None) for name, unit in (("mean", "cm"), ("variance", ""))
+        Estimate(f"{name} of a", unit, normal(5, 1)).row(None) for name, unit in (("mean", "cm"), ("variance", ""))
     )
     axis = Standard(unit="share", scale=1.0, centre=0.0)
-    shares = [row(name, "", normal(0.2, 0.1), None, axis=axis) for name in "xy"]
+    shares = [Estimate(name, "", normal(0.2, 0.1), axis=axis).row(None) for name in "xy"]
     figure = drawn({"estimates": [mean, variance, *shares]}, monkeypatch)
     assert [axes.get_xlabel() for axes in figure.axes] == ["cm", "", "share"]
     assert [len(points) for axes in figure.axes for points in marks(axes)] == [1, 1, 2]

@@ -30,7 +30,7 @@ from inference.datasets import from_csv
 from inference.errors import DataError
 from inference.jobs import FAMILIES, NAMES, find
 from inference.jobs.base import Conditions, LearningJob, Stage, plan_words
-from inference.jobs.estimates import normal, row, rows_of, sampling_words
+from inference.jobs.estimates import Estimate, normal, rows_of, sampling_words
 from inference.jobs.picture import plot_estimates
 from inference.jobs.settings import described, parse_words, settings_from
 from inference.mcmc.posterior import Sampling
@@ -463,10 +463,10 @@ def test_a_picture_marks_what_was_not_private_and_what_is_not_known(
 ) -> None:
     monkeypatch.setitem(matplotlib.rcParams, "svg.fonttype", "none")  # text stays text
     draw = partial(plot_estimates, path=tmp_path / "c.svg", title="Effect on y", caption="ε = 2")
-    both = {"coefficients": [row("a", "kg per cm", normal(1.0, 0.1), normal(1.1, 0.05))]}
+    both = {"coefficients": [Estimate("a", "kg per cm", normal(1.0, 0.1)).row(normal(1.1, 0.05))]}
     text = draw(both, private=True).read_text()
     assert "not private" not in text
     assert all(word in text for word in ("without privacy", "kg per cm", "ε = 2", "Effect on y"))
     assert "not private" in draw(both, private=False).read_text()
-    alone = {"estimates": [row("mean of a", "", normal(1.0, 0.1), None)]}
+    alone = {"estimates": [Estimate("mean of a", "", normal(1.0, 0.1)).row(None)]}
     assert "without privacy" not in draw(alone, private=True).read_text()

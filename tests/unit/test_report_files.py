@@ -34,7 +34,7 @@ from emulator.report.charts import (
 )
 from emulator.report.command import report
 from emulator.report.reading import KINDS, read_page
-from inference.jobs.estimates import Figure, row
+from inference.jobs.estimates import Estimate, Figure
 from inference.jobs.picture import Kind, forest
 
 ACTIVE = {"script", "img", "iframe", "object", "embed", "link", "form", "input", "a", "base", "foreignObject", "image"}
@@ -160,7 +160,7 @@ def test_charts_of_figures_at_their_limits_are_drawn(figure: float) -> None:
         assert svg(told, 350, "t").startswith("<svg")
     assert svg(bars([("a", figure, "w"), ("b", 0.0, "w")], caption="c"), 350, "t").startswith("<svg")
     assert svg(timeline([Lane("a", [(0.0, figure, 0)])], 0.0, figure, {"p": 0}, caption="c"), 350, "t")
-    one = row("a", "unit", Figure(0.0, 1.0, (-figure, figure)), None)
+    one = Estimate("a", "unit", Figure(0.0, 1.0, (-figure, figure))).row(None)
     draw = partial(forest, rows=[one], kinds=[Kind("estimate", "private", "#0072b2", "o")])
     assert svg(panels([("unit", 1, draw)], ["private"], caption="c"), 350, "t").startswith("<svg")
 

@@ -18,14 +18,13 @@ from scipy.special import betaincinv
 from dca_proto.aggregate import LdpReportRequest, NoisyAggregate
 from inference.errors import DataError
 from inference.jobs.base import Conditions, Stage, one_round
-from inference.jobs.estimates import SHARE, TAILS, Figure, normal
+from inference.jobs.estimates import SHARE, TAILS, Estimate, Figure, normal
 from inference.jobs.reports import SAMPLED, ReportJob, SamplerSettings, check_clients
 from inference.jobs.settings import Numbers, given, one_of, require_positive, setting, within
 from inference.jobs.summary import NAIVE, Standard, Summary
 from inference.mcmc.posterior import LocalPosterior
 from inference.models.fit import histogram
 from inference.models.priors import DirichletPrior
-from inference.posterior import Estimate
 from inference.problem import Problem, Schema
 from inference.releases.terms import RESPONSE, UNARY
 

@@ -17,7 +17,7 @@ from dca_proto.aggregate import LdpReportRequest, NoisyAggregate
 from inference.bounds import Interval
 from inference.errors import DataError
 from inference.jobs.base import Conditions, Stage, one_round
-from inference.jobs.estimates import Figure, normal, of_draws
+from inference.jobs.estimates import Estimate, Figure, normal, of_draws
 from inference.jobs.reports import SAMPLED, ReportJob, SamplerSettings, check_clients
 from inference.jobs.settings import given, one_of, setting
 from inference.jobs.summary import NAIVE, Summary
@@ -25,7 +25,6 @@ from inference.mcmc.posterior import LocalPosterior
 from inference.models import fit
 from inference.models.column.families import FAMILIES, GAUSSIAN, Family, bounds_for
 from inference.models.priors import ColumnPrior
-from inference.posterior import Estimate
 from inference.problem import Array, Problem, Schema
 from inference.releases.terms import GAUSSIAN as GAUSSIAN_NOISE
 from inference.releases.terms import LAPLACE

@@ -21,10 +21,9 @@ from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference.bounds import Interval
 from inference.draws import CHAINS, DRAWS, attributes
 from inference.errors import DataError, unknown
-from inference.jobs.estimates import SHARE, TAILS, Figure
+from inference.jobs.estimates import SHARE, TAILS, Estimate, Figure
 from inference.jobs.summary import Standard, Summary
 from inference.mcmc.posterior import LocalPosterior
-from inference.posterior import Estimate
 from inference.problem import Array, Schema
 
 BIAS = 1 / 3  # in sampling errors, from which on clipping is said to matter

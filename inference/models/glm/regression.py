@@ -15,7 +15,7 @@ from scipy.special import expit, ndtr
 
 from inference.columns import Array
 from inference.errors import DataError
-from inference.jobs.estimates import BY_SD
+from inference.jobs.estimates import BY_SD, COEFFICIENTS, INTERCEPT, Estimate
 from inference.jobs.summary import HeldOut
 from inference.mcmc.posterior import Draws, LocalPosterior
 from inference.mcmc.run import PRIOR_DRAWS, Options, Sampled
@@ -33,7 +33,6 @@ from inference.models.predictive import (
     RowClient,
     targets_of,
 )
-from inference.posterior import COEFFICIENTS, INTERCEPT, Estimate
 from inference.problem import Problem, Schema
 from inference.releases.reports import Rows
 

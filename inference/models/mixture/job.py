@@ -28,13 +28,13 @@ from inference.columns import Standardisation, standardisation
 from inference.draws import CHAINS, DRAWS, InferenceData, inference_data
 from inference.errors import DataError, unknown
 from inference.jobs.base import Conditions, LearningJob, Stage
-from inference.jobs.estimates import BY_SD, SHARE, TAILS, Figure, of_draws, score, student
+from inference.jobs.estimates import BY_SD, SHARE, TAILS, Estimate, Figure, of_draws, score, student
 from inference.jobs.settings import JobSettings, given, require_count, require_positive, require_share, setting, within
 from inference.jobs.summary import INTERVAL_NOTE, HeldOut, Standard, Summary
 from inference.locate import locate, located_by
 from inference.models.mixture import model as mixture
 from inference.models.mixture.model import PRIOR, SPAN, Noise, Prior, State, Statistics
-from inference.posterior import Estimate, Posterior
+from inference.posterior import Posterior
 from inference.problem import Array, Problem, Schema, stream
 from inference.rounds import Job
 from inference.variational.progress import GAINED, Iteration, OnProgress

@@ -16,7 +16,7 @@ from dca_proto.statistics import Survival, SurvivalRegression, resolve
 from inference.columns import standardisation
 from inference.draws import CHAINS, DRAWS, InferenceData, attributes, inference_data
 from inference.errors import DataError, unknown
-from inference.jobs.estimates import BY_SD, score, standard_unit
+from inference.jobs.estimates import BY_SD, Estimate, score, standard_unit
 from inference.jobs.summary import HeldOut, Place, Standard, Summary
 from inference.laplace import Mode
 from inference.locate import locate, located_by, repeated
@@ -27,7 +27,7 @@ from inference.models.survival import curve
 from inference.models.survival.codes import codes
 from inference.models.survival.curve import PRIOR_ROWS, Counts, LogRank
 from inference.models.survival.hazards import EFFECT_SD, Model, statistic_of
-from inference.posterior import Estimate, Posterior
+from inference.posterior import Posterior
 from inference.problem import Array, Problem, Schema
 from inference.rounds import Job
 

@@ -54,12 +54,12 @@ from dca_proto.statistics.weights import best_regression_weights
 from emulator.ideal import IdealSwarm
 from inference.bounds import PUBLISHED_WITH_ROWS
 from inference.draws import R_HAT_REQUIRED
+from inference.jobs.estimates import COEFFICIENTS, INTERCEPT
 from inference.models import fit as fits
 from inference.models.linear.aggregate_stats import statistics_of
 from inference.models.linear.closed_form import NEAREST_PSD, posterior
 from inference.models.predictive import RESIDUAL_SD as RESIDUAL
 from inference.models.priors import RegressionPrior
-from inference.posterior import COEFFICIENTS, INTERCEPT
 from inference.problem import Array, stream
 from inference.releases.terms import GAUSSIAN
 from papers import picture
