@@ -31,7 +31,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite, log, nan
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -161,33 +160,25 @@ def read_expression(path: Path, genes: Sequence[str] = GENES) -> dict[str, list[
     return {line: [found[gene][place] for gene in genes] for place, line in enumerate(columns) if line.isdigit()}
 
 
-class Responses(NamedTuple):
-    """LN_IC50 by (line, drug), the largest concentration of each drug, and whether the file is simulated."""
+def read_response(path: Path) -> tuple[dict[tuple[str, str], float], dict[str, float], bool]:
+    """Of a workbook, or of its export as CSV.
 
-    value: dict[tuple[str, str], float]
-    concentration: dict[str, float]
-    simulated: bool
-
-
-def read_response(path: Path) -> Responses:
-    """The table of responses, of a workbook or of its export as CSV."""
-    table = _table(path)
+    Returns:
+        LN_IC50 by (line, drug), the largest concentration of each drug, and whether the file is simulated.
+    """
+    table, needed = _table(path), (LINE, DRUG, CONCENTRATION, RESPONSE)
     header = next(table, [])
-    missing = [name for name in (LINE, DRUG, CONCENTRATION, RESPONSE) if name not in header]
-    if missing:
+    if missing := [name for name in needed if name not in header]:
         raise DataError(f"{path.name} has no column {', '.join(missing)}; expected the table of fitted dose responses")
-    line, drug, top, response = (header.index(name) for name in (LINE, DRUG, CONCENTRATION, RESPONSE))
-    version = header.index(VERSION) if VERSION in header else None
-    found = Responses({}, {}, False)
+    value, top, simulated = dict[tuple[str, str], float](), dict[str, float](), False
     for row in table:
-        if len(row) <= max(line, drug, top, response) or not row[response]:
-            continue
-        found.value[row[line], row[drug]] = _number(row[response], path, RESPONSE)
-        most = max(_number(row[top], path, CONCENTRATION), found.concentration.get(row[drug], 0.0))
-        found.concentration[row[drug]] = most
-        if version is not None and row[version] == SIMULATED:
-            found = found._replace(simulated=True)
-    return found
+        cells = dict(zip(header, row, strict=False))
+        if cells.get(RESPONSE) and cells.keys() >= set(needed):
+            drug = cells[DRUG]
+            value[cells[LINE], drug] = _number(cells[RESPONSE], path, RESPONSE)
+            top[drug] = max(_number(cells[CONCENTRATION], path, CONCENTRATION), top.get(drug, 0.0))
+            simulated |= cells.get(VERSION) == SIMULATED
+    return value, top, simulated
 
 
 def _table(path: Path) -> Iterator[list[str]]:

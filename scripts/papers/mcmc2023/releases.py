@@ -105,8 +105,7 @@ def adassp_estimate(
 ) -> Array:
     """adaSSP's θ of one release of all nodes, as its code has it, or with valid noise (NumPy's, not the protocol's)."""
     if is_published:
-        options: dict[str, Any] = {"budgets": adassp.SEPARATE, "eigenvalue": adassp.PUBLISHED}
-        options |= {"mu_of": lambda e, d: 1 / coded_sigma(e, d)}
+        options: dict[str, Any] = {"published": True, "mu_of": lambda e, d: 1 / coded_sigma(e, d)}
         of = adassp.Sensitivities.add_or_remove(bound_x, bound_y)
     else:
         options, of = {"mu_of": mu_of}, adassp.Sensitivities.replacement(bound_x, bound_y)

@@ -7,15 +7,15 @@ ridge follows that makes S + λI positive definite with a probability of 1 - p. 
     λ = max(0, √(d ln(2d²/p)) s' - λ̃)              s' the standard deviation of the noise in S
     θ̂ = (Σ_j S̃_j + I Σ_j λ_j)⁻¹ Σ_j z̃_j             (15)
 
-Two things differ between the paper, its code and what is valid, each an option with a name:
+Two things differ between the published code and what is valid:
 
-**budgets.** "joint", as the paper says: S and z together cost two thirds of (ε, δ), λ̃ one third. "separate", as the
-code has it: S, z and λ̃ a third each, with noise by their own sensitivities. Thirds add up by basic composition.
+**Budgets.** As the paper says, S and z together cost two thirds of (ε, δ), λ̃ one third. In the code S, z and λ̃ cost a
+third each, with noise by their own sensitivities. Thirds add up by basic composition.
 
-**eigenvalue.** "published": s = s' = √ln(6/δ)/(ε/3)·X². That overspends: the classical rule it comes from is √2 larger,
-and holds below ε = 1 only. From ε = 1 at δ = 1e-5, and from 5 at 1e-4, λ̃ costs more than its third of δ: at ε = 10,
-δ = 1e-5 it is 1.4e-4 where 3.3e-6 is allowed. "exact": s = Δ_λ/μ, with the μ of the exact Gaussian mechanism at (ε/3,
-δ/3), and s' is what the noise in S really has.
+**The eigenvalue.** Valid is s = Δ_λ/μ, with the μ of the exact Gaussian mechanism at (ε/3, δ/3), and s' is what the
+noise in S really has. The code has s = s' = √ln(6/δ)/(ε/3)·X². That overspends: the classical rule it comes from is √2
+larger, and holds below ε = 1 only. From ε = 1 at δ = 1e-5, and from 5 at 1e-4, λ̃ costs more than its third of δ: at
+ε = 10, δ = 1e-5 it is 1.4e-4 where 3.3e-6 is allowed.
 
 **Sensitivities** of rows with |x| <= X and |y| <= Y, those of S over its unique terms:
 
@@ -44,8 +44,6 @@ from inference.problem import Array
 
 MuOf = Callable[[float, float], float]
 """μ of the exact Gaussian mechanism at (ε, δ): noise of Δ/μ is what it needs (`dca_proto.privacy.accounting.mu_of`)."""
-JOINT, SEPARATE = BUDGETS = ("joint", "separate")
-EXACT, PUBLISHED = EIGENVALUES = ("exact", "published")
 FAILURE = 0.05  # p: of S + λI being no larger than S, in the paper's experiments
 
 
@@ -89,28 +87,23 @@ def release(
     *,
     sensitivities: Sensitivities,
     mu_of: MuOf,
-    budgets: str = JOINT,
-    eigenvalue: str = EXACT,
-    p: float = FAILURE,
+    published: bool = False,
 ) -> Ridge:
-    """The data node's side: (ε, δ)-DP with the exact eigenvalue, for the relation of its sensitivities.
+    """The data node's side: (ε, δ)-DP for the relation of its sensitivities, unless as published.
 
     Args:
         S: exact XᵀX, shape ``(d, d)``. z: exact Xᵀy, shape ``(d,)``.
-        budgets, eigenvalue: as at the head of this file. p: how often S + λI may be no upper bound of the exact S.
     """
-    if budgets == JOINT:
-        sigma_S = sigma_z = sensitivities.both / mu_of(2 * epsilon / 3, 2 * delta / 3)
-    else:
-        sigma_S, sigma_z = (one / mu_of(epsilon / 3, delta / 3) for one in (sensitivities.S, sensitivities.z))
-    log_6, d = math.log(6 / delta), len(z)
-    if eigenvalue == PUBLISHED:
+    log_6, d, third = math.log(6 / delta), len(z), mu_of(epsilon / 3, delta / 3)
+    if published:
+        sigma_S, sigma_z = sensitivities.S / third, sensitivities.z / third
         sigma = assumed = math.sqrt(log_6) / (epsilon / 3) * sensitivities.eigenvalue
     else:
-        sigma, assumed = sensitivities.eigenvalue / mu_of(epsilon / 3, delta / 3), sigma_S
+        sigma_S = sigma_z = assumed = sensitivities.both / mu_of(2 * epsilon / 3, 2 * delta / 3)
+        sigma = sensitivities.eigenvalue / third
     smallest = float(np.linalg.eigvalsh(S)[0]) + sigma * float(rng.standard_normal())
     bound = max(smallest - math.sqrt(log_6) * sigma, 0.0)  # λ̃
-    ridge = max(0.0, math.sqrt(d * math.log(2 * d**2 / p)) * assumed - bound)
+    ridge = max(0.0, math.sqrt(d * math.log(2 * d**2 / FAILURE)) * assumed - bound)
     upper = np.triu(rng.standard_normal((d, d)))
     noise = upper + np.triu(upper, 1).T
     return Ridge(S + sigma_S * noise, z + sigma_z * rng.standard_normal(d), ridge, sigma_S, sigma_z, sigma)
