@@ -140,7 +140,10 @@ def _pure_epsilon(releases: tuple[Release, ...]) -> float:
 @functools.lru_cache(maxsize=16)
 def _composed(releases: tuple[Release, ...]) -> Any:
     """The composed privacy-loss distribution, all Gaussians taken as the one that they are together."""
-    library = _library()
+    try:
+        from dp_accounting.pld import privacy_loss_distribution as library
+    except ModuleNotFoundError as error:
+        raise UsageError(f"this needs dp-accounting ({error.name} is missing): {to_install('accounting')}") from None
     mu = accounting.compose(release.mu for release in releases if isinstance(release, Gaussian))
     others = Counter(release for release in releases if not isinstance(release, Gaussian))
     interval = _interval(mu, others)
@@ -201,14 +204,6 @@ def _coin(library: Any, epsilon: float, weight: float, interval: float) -> Any:
     if weight < 1:
         one["neither"] = other["neither"] = math.log1p(-weight)
     return library.from_two_probability_mass_functions(other, one, value_discretization_interval=interval)
-
-
-def _library() -> Any:
-    try:
-        from dp_accounting.pld import privacy_loss_distribution
-    except ModuleNotFoundError as error:
-        raise UsageError(f"this needs dp-accounting ({error.name} is missing): {to_install('accounting')}") from None
-    return privacy_loss_distribution
 
 
 def _require(name: str, found: float, fits: bool, expected: str) -> None:

@@ -7,7 +7,9 @@
 | `LdpReport` | each client all of it | the trainer | all data of one client |
 
 A kind has its terms on the wire, its consent rule and its noise (DESIGN §4, §5). Actors ask the kind; nobody compares
-flags. Every participant computes all numbers for itself (`validate_announcement`).
+flags. A job asks for a kind by a type of `RoundRequest` (`aggregate`), which does not know who holds its rounds. The
+trainer's command adds who takes part (`trainer.request`: `AskSecureSum` and its like). Every participant computes all
+numbers for itself (`validate_announcement`).
 
 Theorem 1 of the DCA paper: each client adds noise of variance σ_std² / (N - T - 1). A sum is released only if it holds
 at least n_min = N - T + c contributions: n_min - 1 - c noises stay unknown to a curious client with c colluders.

@@ -18,7 +18,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import msgspec
 import numpy as np
@@ -173,7 +173,7 @@ def registered() -> tuple[str, ...]:
     return tuple(sorted(_REGISTRY))
 
 
-def resolve(name: str, parameters: dict[str, Any]) -> Statistic:
+def resolve(name: str, parameters: Mapping[str, object]) -> Statistic:
     """The statistic that a round names. Raises `UsageError` for an unknown name or wrong parameters."""
     kind = _registered(name)
     _check_keys(name, parameters, kind)
@@ -183,7 +183,7 @@ def resolve(name: str, parameters: dict[str, Any]) -> Statistic:
         raise UsageError(f"parameters of statistic {name!r}: {in_words(error)}") from None
 
 
-def _check_keys(name: str, parameters: Mapping[str, Any], kind: type[Statistic]) -> None:
+def _check_keys(name: str, parameters: Mapping[str, object], kind: type[Statistic]) -> None:
     """Refuse a parameter that it does not take, and one that it needs and is not there."""
     fields = _fields(kind)
     known = [field.name for field in fields]

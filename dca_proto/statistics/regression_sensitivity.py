@@ -107,8 +107,15 @@ def regression_sensitivity(limits: Limits, weights: Weights) -> Sensitivity:
     l2_squared = min(_box(limits, A, B, C), _ball(limits, A, B, C))
     d = len(limits.features) + (limits.constant > 0)
     dimension = d * (d + 1) // 2 + d + limits.target_square
-    l1 = min(_l1(limits, weights), math.isqrt(dimension * l2_squared))
-    return Sensitivity(l1=l1, l2_squared=l2_squared, bound=_bound(limits, weights))
+    w1, w2, w3 = weights[0], weights[1], weights[2] * limits.target_square
+    features, target = limits.constant + sum(limits.features), limits.target
+    squares = limits.constant**2 + sum(limit**2 for limit in limits.features)
+    apart = w1 * min(features**2 - squares, features**2 // 2) + 2 * w2 * features * target
+    together = max(w1, w2) * ((features + target) ** 2 // 2)
+    l1 = min(apart, together) + w1 * squares + w3 * target**2
+    largest = max(limits.constant, *limits.features, 0)
+    bound = max(w1 * largest**2, w2 * largest * target, w3 * target**2)
+    return Sensitivity(l1=min(l1, math.isqrt(dimension * l2_squared)), l2_squared=l2_squared, bound=bound)
 
 
 def _box(limits: Limits, A: int, B: int, C: int) -> int:
@@ -165,21 +172,6 @@ def _largest(function: Callable[[int], int], first: int, last: int, inflection: 
             low, high = (middle + 1, high) if function(middle) < function(middle + 1) else (low, middle)
         points.add(low)
     return max(map(function, points))
-
-
-def _l1(limits: Limits, weights: Weights) -> int:
-    w1, w2, w3 = weights
-    features, target = limits.constant + sum(limits.features), limits.target
-    squares = limits.constant**2 + sum(limit**2 for limit in limits.features)
-    apart = w1 * min(features**2 - squares, features**2 // 2) + 2 * w2 * features * target
-    together = max(w1, w2) * ((features + target) ** 2 // 2)
-    return min(apart, together) + w1 * squares + (w3 * target**2 if limits.target_square else 0)
-
-
-def _bound(limits: Limits, weights: Weights) -> int:
-    feature, target = max(limits.constant, *limits.features, 0), limits.target
-    w1, w2, w3 = weights
-    return max(w1 * feature**2, w2 * feature * target, w3 * target**2 if limits.target_square else 0)
 
 
 def _ceil(numerator: int, denominator: int) -> int:

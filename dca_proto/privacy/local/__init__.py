@@ -25,6 +25,7 @@ two away. Decisions are exact, in integers. A client that reports twice spends t
 here is charged to a ledger; in a report round the client's is.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -60,7 +61,7 @@ def registered() -> tuple[str, ...]:
     return tuple(sorted(_KINDS))
 
 
-def resolve(name: str, parameters: dict[str, Any]) -> LocalMechanism:
+def resolve(name: str, parameters: Mapping[str, object]) -> LocalMechanism:
     """The mechanism of that name. Raises `UsageError` for an unknown name or wrong parameters."""
     if name not in _KINDS:
         raise UsageError(f"local mechanism {name[:64]!r} is unknown here; known: {', '.join(registered())}")
