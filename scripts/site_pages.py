@@ -70,9 +70,12 @@ def commands_page() -> str:
             continue
         group: Any = typer.main.get_command(found)
         parts.append(f"## dca {entry.name}\n\n{inspect.cleandoc(group.help or '')}\n")
-        own = {name: one for name, one in group.commands.items() if name != "collude"}
-        parts += [_command(f"dca {entry.name} {name}", one, "", "###") for name, one in own.items()]
-    parts.append(_function("dca emulate collude", collusion.collude, collusion.EXAMPLES, "##"))  # imported by itself
+        for name, one in group.commands.items():
+            title = f"dca {entry.name} {name}"
+            if name == "collude":  # the group imports it when it is called
+                parts.append(_function(title, collusion.collude, collusion.EXAMPLES, "###"))
+            else:
+                parts.append(_command(title, one, "", "###"))
     return "\n".join(parts)
 
 
@@ -84,10 +87,12 @@ def _function(name: str, function: Any, examples: str, heading: str) -> str:
 
 def _command(name: str, command: Any, examples: str, heading: str) -> str:
     lines = [f"{heading} {name}\n", _escaped(inspect.cleandoc(command.help or "")), ""]
-    lines += ["| argument or option | default | |", "| --- | --- | --- |"]
+    lines += ["| option | default | meaning |", "| --- | --- | --- |"]
     for one in command.params:
         names = ", ".join(f"`{text}`" for text in one.opts) if one.param_type_name == "option" else f"`{one.name}`"
-        default = "" if one.default is None or callable(one.default) else f"`{one.default}`"
+        stated = getattr(one, "show_default", None)
+        default = stated if isinstance(stated, str) else one.default
+        default = "" if default is None or callable(default) else f"`{default}`"
         lines.append(f"| {names} | {default} | {_escaped(getattr(one, 'help', None) or '')} |")
     if examples:
         body = re.sub(r"\AExamples:\n+", "", inspect.cleandoc(examples))
