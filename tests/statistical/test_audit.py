@@ -346,6 +346,7 @@ def test_real_rounds_have_the_law_of_the_ideal_functionality(real_rounds: Real) 
         assert 5e-5 < tail < 1 - 5e-5
 
 
+@pytest.mark.long
 def test_the_command_lets_real_actors_hold_rounds_in_which_clients_drop(real_rounds: Real) -> None:
     code, found, shown, *_ = real_rounds
     assert (code, found["verdict"], found["audited"]) == (0, STANDS, "protocol")

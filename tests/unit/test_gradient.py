@@ -1,4 +1,4 @@
-"""Clipped gradients: what they are, that they never leave their ball, and what is refused. Searches: test_ball.py."""
+"""Clipped gradients: what they are, that they never leave their ball, and refusals. Searches: test_l2_ball.py."""
 
 from __future__ import annotations
 

@@ -317,7 +317,7 @@ def test_replacing_one_client_never_moves_the_sum_further(
     assert max(float(np.abs(vectors - vector).sum(axis=1).max()) for vector in vectors) <= limit.l1
     assert np.abs(vectors).max() <= limit.bound
     # Neither is it idle: some pair of these clients comes near (what few rows cannot show of an intercept or a ball is
-    # searched for in test_ball.py and test_gradient.py; of a mixture, in test_mixture_statistic.py).
+    # searched for in test_l2_ball.py and test_gradient.py; of a mixture, in test_mixture_statistic.py).
     if rows_max and not getattr(statistic, "intercept", False) and not {"radius", "clip", "means"} & _given(statistic):
         assert found >= 0.85 * limit.l2
 
