@@ -24,16 +24,14 @@ class Disk:
         records: (table, key) -> value, as of the last whole transaction.
         is_full: whether the next transaction fails.
         transactions: how many were committed, over all starts.
-        torn: how many writes of a transaction stand in the log without its end mark, until the next start.
     """
 
-    __slots__ = ("is_full", "records", "torn", "transactions")
+    __slots__ = ("is_full", "records", "transactions")
 
     def __init__(self) -> None:
         self.records: Records = {}
         self.is_full = False
         self.transactions = 0
-        self.torn = 0
 
     def commit(self, writes: Sequence[Write]) -> None:
         """Make all of `writes` durable. Raises `DiskFullError`."""
@@ -46,13 +44,8 @@ class Disk:
                 self.records.pop((write.table, write.key), None)
         self.transactions += 1
 
-    def tear(self, writes: Sequence[Write]) -> None:
-        """The power fails in the middle of a transaction: half of it stands in the log, without its end mark."""
-        self.torn = (len(writes) + 1) // 2
-
     def load(self) -> list[tuple[str, bytes, bytes]]:
         """What a start finds: whole transactions only. Ordered by table and key, as the real store gives them."""
-        self.torn = 0
         return [(table, key, value) for (table, key), value in sorted(self.records.items())]
 
     def copy(self) -> Disk:

@@ -350,8 +350,6 @@ class Process:
                 self.kill_points = [point for point in self.kill_points or () if point is not due[0]]
                 where = due[0].where
             if where in ("before", "torn"):
-                if where == "torn":
-                    self.disk.tear(writes)
                 self.kill(f"{where} transaction {self.disk.transactions}")
                 return
             try:

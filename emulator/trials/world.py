@@ -79,7 +79,6 @@ class RoundLog(msgspec.Struct, kw_only=True):
     """
 
     request: OpenRound
-    asked_ms: int
     asked_of: int | None = None
     refused: str = ""
     contributors: tuple[bytes, ...] = ()
@@ -220,7 +219,7 @@ class TrialWorld(World, Observer):
 
     def ask(self, request: OpenRound) -> RoundLog:
         """Ask the trainer for a round, now or as soon as it runs."""
-        log = RoundLog(request=request, asked_ms=self.simulator.now_ms)
+        log = RoundLog(request=request)
         self.rounds.append(log)
         self.requests.append(request)
         self._command(log)

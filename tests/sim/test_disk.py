@@ -1,4 +1,4 @@
-"""The model of a disk: whole transactions, tears, fullness, old copies; and a process whose disk is slow or full."""
+"""The model of a disk: whole transactions, fullness, old copies; and a process whose disk is slow or full."""
 
 from __future__ import annotations
 
@@ -31,14 +31,6 @@ def test_a_full_disk_takes_nothing_and_keeps_what_it_has() -> None:
     disk.is_full = False
     assert disk.load() == [("a", b"1", b"x")]
     assert disk.transactions == 1
-
-
-def test_a_torn_transaction_is_gone_at_the_next_start() -> None:
-    disk = Disk()
-    disk.tear([Persist("a", b"1", b"x"), Persist("a", b"2", b"y"), Persist("a", b"3", b"z")])
-    assert disk.torn == 2
-    assert disk.load() == []
-    assert disk.torn == 0
 
 
 def test_an_old_copy_has_forgotten_what_came_since() -> None:
