@@ -39,7 +39,6 @@ from inference.releases.terms import (
     Given,
     check_gaussian,
     check_noise,
-    check_odds,
     close,
     number_of_categories,
     together,
@@ -180,7 +179,6 @@ def categories_of(given: Given) -> Categories:
         what = "a bit is neither 0 nor 1" if unary else f"a category is outside 0 to {largest}"
         raise DataError(f"reports cannot be by {reports.mechanism!r}: {what}; check how they were read")
     _check_enough(len(values), categories - 1)
-    check_odds(reports, p, q)
     return Categories(values, categories, p, q, _attributes(reports, rounds), reports.clients, column)
 
 

@@ -153,7 +153,10 @@ def within_noise(
 
 
 def number_of_categories(reports: LocalReports, values: NDArray[Any]) -> int:
-    """k, which bits and, of randomised response, p + (k - 1) q = 1 have to agree with."""
+    """k, which bits and, of randomised response, p + (k - 1) q = 1 have to agree with; p and q are those of ε.
+
+    That is, odds of e^ε at most, and not less than need be.
+    """
     k, (p, q) = reports.categories, reports.probabilities or (0.0, 0.0)
     if not 0 < q < p < 1:
         raise DataError(f"reports claim the probabilities p = {p:g} and q = {q:g}; expected 0 < q < p < 1")
@@ -166,17 +169,13 @@ def number_of_categories(reports: LocalReports, values: NDArray[Any]) -> int:
         raise DataError(
             f"reports claim to be of {k} categories, which is not what {'their bits' if wanted == 2 else 'p and q'} say"
         )
-    return k
-
-
-def check_odds(reports: LocalReports, p: float, q: float) -> None:
-    """Raise `DataError` where p and q are not those of ε: odds of e^ε at most, and not less than need be."""
-    odds = (1 - q) / q * p / (1 - p) if reports.mechanism == UNARY else p / q
+    odds = (1 - q) / q * p / (1 - p) if wanted == 2 else p / q
     if not abs(log(odds) - reports.epsilon) <= SAME * max(reports.epsilon, SAME):
         raise DataError(
             f"p = {p:.6g} and q = {q:.6g} of {reports.mechanism!r} are those of epsilon {at_least(log(odds))}, and the "
             f"reports claim {at_least(reports.epsilon)}; give the terms that the clients used"
         )
+    return k
 
 
 def close(left: ArrayLike, right: ArrayLike, scale: float) -> bool:
