@@ -176,7 +176,8 @@ class Trust(RepeatedFits[Cell, Results]):
             error, covered = _error(rows, theta.mean(axis=0)), _covered(rows, theta, residual_sd, rng)
             found[name] = {"error": error, "covered": covered, "r_hat": r_hat}
         design, y = np.insert(rows.table[:, :-1], 0, 1.0, axis=1), rows.table[:, -1]
-        exact, no_model = np.linalg.lstsq(design, y, rcond=None)[0], np.r_[y.mean(), np.zeros(design.shape[1] - 1)]
+        exact = np.asarray(np.linalg.lstsq(design, y, rcond=None)[0], float)
+        no_model = np.r_[y.mean(), np.zeros(design.shape[1] - 1)]
         return found | {WITHOUT[0]: _error(rows, exact), WITHOUT[1]: _error(rows, no_model)}
 
     def rows_of(self, kind: str, repeat: int) -> Rows:
