@@ -66,13 +66,13 @@ class Reports(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         values, noise_scale, probabilities: as of `dca_proto.aggregate.LocalReports`; no values where they are many.
-        told: how many reports name each category. histogram: of reports of one number.
+        counts: how many reports name each category. histogram: of reports of one number.
     """
 
     values: list[Any] | None = None
     noise_scale: Amount = 0.0
     probabilities: tuple[Amount, Amount] | None = None
-    told: list[Count] | None = None
+    counts: list[Count] | None = None
     histogram: Histogram | None = None
 
 

@@ -49,7 +49,7 @@ def reports_of(reports: LocalReports) -> Reports:
     elif values.shape[1] == 1:
         bins, edges = np.histogram(values[:, 0], _BINS)
         histogram = Histogram(float(edges[0]), float(edges[-1]), bins.tolist())
-    return Reports(**msgspec.structs.asdict(plain), told=counts, histogram=histogram)
+    return Reports(**msgspec.structs.asdict(plain), counts=counts, histogram=histogram)
 
 
 def node_of(node: NoisyAggregate, **known: Any) -> Node:

@@ -365,11 +365,11 @@ def reports_of(
 
 def _spread(n: int, one: Reports, names: Sequence[str]) -> list[Block]:
     """How the reports of a round are spread over categories, or over numbers."""
-    if one.told is not None and one.probabilities is not None:
-        labels = names if len(names) == len(one.told) else [f"category {place}" for place in range(len(one.told))]
+    if one.counts is not None and one.probabilities is not None:
+        labels = names if len(names) == len(one.counts) else [f"category {place}" for place in range(len(one.counts))]
         caption = "How many reports name each category. One that nobody is in would be named by about "
         caption += f"{count(round(n * one.probabilities[1]))}, by chance."
-        return [bars([(label, float(many), count(many)) for label, many in zip(labels, one.told, strict=True)],
+        return [bars([(label, float(many), count(many)) for label, many in zip(labels, one.counts, strict=True)],
                      caption=caption)]  # fmt: skip
     found = one.histogram
     if found is None or len(found.counts) < 2:

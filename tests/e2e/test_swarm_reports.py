@@ -103,11 +103,11 @@ def test_a_histogram_of_reports(
     (one,) = result["rounds"]
     assert (one["arrived"], one["contributors"], one["dropped"], one["absent"]) == (ROWS, ROWS, 0, [])
     assert (one["relation"], set(one["phases"])) == ("replace-one-client", {"release"})
-    assert one["reports"]["told"] == np.sum(one["reports"]["values"], axis=0).tolist()
+    assert one["reports"]["counts"] == np.sum(one["reports"]["values"], axis=0).tolist()
     shares = result["estimates"]
     assert [share["name"] for share in shares] == [f"calls = {k}" for k in range(6)]
     assert sum(share["estimate"] for share in shares) == pytest.approx(1)
-    told = np.array(one["reports"]["told"])
+    told = np.array(one["reports"]["counts"])
     assert [share["naive"] for share in shares] == pytest.approx((told / ROWS - OTHER) / (0.5 - OTHER))
     held = [round(ROWS * share["nonprivate"]) for share in result["not_covered_by_epsilon"]["estimates"]]
     assert min(map(chance, told, held)) > 1e-9, "false alarm 12 times as much at most: two tails of six categories"

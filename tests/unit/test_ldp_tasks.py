@@ -174,8 +174,8 @@ def test_reports_are_counted_for_people_and_very_many_numbers_are_left_out(monke
         told = clients_of(data, 2.0).hold(next(generator)).reports
         assert told is not None
         row = msgspec.to_builtins(reports_of(told))
-        assert len(row["told"]) == 13
-        assert row["told"] == (np.sum(row["values"], axis=0).tolist() if mechanism == "unary-encoding" else
+        assert len(row["counts"]) == 13
+        assert row["counts"] == (np.sum(row["values"], axis=0).tolist() if mechanism == "unary-encoding" else
                                [row["values"].count(k) for k in range(13)])  # fmt: skip
     number = clients_of(data, 2.0).hold(asked("ldp-mean", data)).reports
     assert number is not None
