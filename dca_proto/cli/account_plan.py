@@ -428,7 +428,7 @@ def _with_also(mu: float, also: tuple[privacy_loss.Release, ...], delta: float) 
 
 def _charged(mu: float, also: tuple[privacy_loss.Release, ...]) -> PrivacyCost:
     """What a ledger counts that is charged for all of it. Of releases that are not Gaussian it knows only ε. In a
-    mixture it takes them for Gaussian ones that tell more, as they may be chosen in view of results (`cost`)."""
+    mixture it takes them for Gaussian ones that reveal more, as they may be chosen in view of results (`cost`)."""
     others = [
         PrivacyCost.of_mu(one.mu) if isinstance(one, privacy_loss.Gaussian) else PrivacyCost.of_pure(one.epsilon)
         for one in also
