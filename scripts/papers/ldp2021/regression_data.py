@@ -117,7 +117,8 @@ def split(name: str, folder: Path | None, setting: str, repeat: int, seed: int, 
 def _published(whole: Problem, train: Any, test: Any, choices: Choices, rng: np.random.Generator) -> Split:
     mean, sd = whole.X[train].mean(axis=0), whole.X[train].std(axis=0)
     Z = (whole.X - mean) / np.where(sd > 0, sd, 1.0)  # a category may be in no row
-    chosen = np.linalg.eigh(Z[train].T @ Z[train])[1][:, ::-1][:, : choices.components]  # of the largest variances
+    learnt = Z[train]
+    chosen = np.linalg.eigh(learnt.T @ learnt)[1][:, ::-1][:, : choices.components]  # of the largest variances
     largest = chosen[np.abs(chosen).argmax(axis=0), np.arange(chosen.shape[1])]
     P = Z @ (chosen * np.sign(largest))
     P /= np.quantile(np.linalg.norm(P[train], axis=1), choices.quantile)
