@@ -4,7 +4,7 @@ General layout:
     files                        where a file is found: a folder, or downloaded once; always checked by its SHA-256
     csv_file                     problems from a CSV file of the user's own
     shipped                      diabetes and breast cancer, with scikit-learn
-    uci, adult                   wine, abalone and adult, from the UCI archive
+    uci                          wine, abalone and adult, from the UCI archive
     simulated_trial              a simulated clinical trial, for survival analysis
 
 Bounds are constants from what is known of a measurement, each with its reason; they are never read from the rows, and
@@ -18,11 +18,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from inference.datasets.adult import adult
 from inference.datasets.csv_file import from_csv
 from inference.datasets.shipped import breast_cancer, diabetes
 from inference.datasets.simulated_trial import simulated_trial
-from inference.datasets.uci import abalone, wine
+from inference.datasets.uci import abalone, adult, wine
 from inference.errors import unknown
 from inference.problem import Problem, Schema, split, stream
 

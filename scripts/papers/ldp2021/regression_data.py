@@ -36,7 +36,7 @@ import numpy as np
 from inference.bounds import Interval
 from inference.columns import PRIOR_BOUND_SDS, into_ball
 from inference.datasets import adult, wine
-from inference.datasets.adult import LOGARITHMIC, NUMBERS
+from inference.datasets.uci import LOGARITHMIC, NUMBERS
 from inference.problem import Array, Problem, Schema, stream
 from papers.dca2017.data import BOUNDS, RANGES
 
