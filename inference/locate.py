@@ -147,8 +147,9 @@ def _rare_sd(phi: Array, error: float) -> tuple[float, bool]:
     """That of rare values far from a column's bulk, and whether noise hides it; 0 where a level shows the bulk's.
 
     1 - |φ|² is at most ω²σ², and near it up to the lowest level where it shows. Two standard errors are taken for a
-    sign of it, as too small a scale makes rows with a rare value huge; it takes three to be sure. Where
-    none shows, the largest σ is taken that noise hides at the lowest level: 1 - |φ|² is at least `NEARLY` ω²σ² there.
+    sign of it, as too small a scale makes rows with a rare value huge. One of ten levels often has them by chance, and
+    then the scale may be far too small. So below `SIGNIFICANT` standard errors the result warns. Where none shows, the
+    largest σ is taken that noise hides at the lowest level: 1 - |φ|² is at least `NEARLY` ω²σ² there.
     """
     sizes, doubt = np.abs(phi), 2 * np.sqrt(error)
     if sizes.min() < max(SHRUNK - doubt, SIGNIFICANT * np.sqrt(error)):
@@ -158,7 +159,7 @@ def _rare_sd(phi: Array, error: float) -> tuple[float, bool]:
     if not signs.any():
         return float(np.sqrt((max(0.0, shown[0]) + doubt) / NEARLY) / BASE), True
     lowest = int(np.argmax(signs))
-    return float(np.sqrt(shown[lowest]) / FREQUENCIES[lowest]), bool(shown[lowest] < 3 * doubt)
+    return float(np.sqrt(shown[lowest]) / FREQUENCIES[lowest]), bool(shown[lowest] < SIGNIFICANT * doubt)
 
 
 def repeated(columns: Sequence[str], squares: Array, noise: float) -> tuple[str, ...]:
@@ -195,7 +196,11 @@ def _warnings(
     vague = vague & ~hidden & ~constant
     troubles = (
         (hidden, HIDDEN + " {} {lie}; the middle of the bounds stands for the mean, and intervals may be too narrow"),
-        (constant & ~at_end, "{} {are} constant as far as the noise shows: no effect can be learned"),
+        (
+            constant & ~at_end,
+            "{} {are} constant as far as the noise shows: no effect can be learned, and intervals may fail if rare "
+            "values differ",
+        ),
         (
             constant & at_end,
             "nearly all of {} {lie} at one of the bounds or beyond; check them, unless others are rare",

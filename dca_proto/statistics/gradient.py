@@ -4,9 +4,12 @@ For one row with features x, the constant 1 among them where an intercept is ask
 
     normal      ∇ = (y - xᵀθ) x                    of -½(y - xᵀθ)²
     bernoulli   ∇ = (y - 1/(1 + exp(-xᵀθ))) x      of y·xᵀθ - ln(1 + exp(xᵀθ)),  y in {0, 1}
-    poisson     ∇ = (y - exp(xᵀθ)) x               of y·xᵀθ - exp(xᵀθ),  y in {0, 1, 2, ...}
+    poisson     ∇ = (y - λ)/(1 + κλ) x             of y·ln λ - (y + 1/κ) ln(1 + κλ),  λ = exp(xᵀθ),  y in {0, 1, 2, ...}
     student     ∇ = (w r x, w r² - 1)              of -½(ν + 1) ln(1 + r²/ν) - ln σ,  r = (y - xᵀθ)/σ,
                 w = (ν + 1)/(ν + r²)               with respect to (θ/σ, ln σ); ν degrees of freedom
+
+κ is the ``overdispersion``: 0 of Poisson's law, whose density is y·xᵀθ - λ; above 0 of negative binomial counts, of
+variance λ + κλ². The gradient's mean is zero at the true θ whatever κ is.
 
 Student's is bounded where x is, without a clip: |w r| <= (ν + 1)/(2√ν) and -1 <= w r² - 1 <= ν.
 
@@ -21,9 +24,9 @@ a = max(p, 1 - p) of ``bernoulli``, and a = (ν + 1)/(2√ν), b = max(1, ν) of
 
 **Information.** Where a weight v is given, each row's gradient is followed by v times what Newton's method needs: the
 unique terms of q x xᵀ, upper triangle row by row, with q the expected curvature -∂²/∂(xᵀθ)² of its log density (1 of
-``normal``, p(1 - p), exp(xᵀθ), and 1 of ``student``, whose curvature (ν + 1)/((ν + 3)σ²) is the same for all rows). Of
-``poisson``, where a weight is given for it, r²/(r² + exp(xᵀθ)) comes last, r the residual: how much counts vary beyond
-Poisson's law. All of it is one vector, which is clipped as one.
+``normal``, p(1 - p), λ/(1 + κλ), and 1 of ``student``, whose curvature (ν + 1)/((ν + 3)σ²) is the same for all rows).
+Of ``poisson``, where a weight is given for it, r²/(r² + λ) comes last, r = y - λ: how much counts vary beyond Poisson's
+law. All of it is one vector, which is clipped as one.
 
 How it is clipped, and the proof of its sensitivity, are in `model_gradient`. Nothing overflows: values are clamped to
 public bounds first, and parameters for which a gradient could exceed 1e100 are refused. Each coordinate of a row is
@@ -61,7 +64,8 @@ class Gradient(ModelGradient, frozen=True, kw_only=True):
             of 0 and a scale of 1 leave counts as they are.
         intercept: put a constant feature of 1 first. degrees: ν of ``student``, above 0.
         information: v, above 0, or 0 for gradients alone. dispersion: the weight of the term that informs about the
-            dispersion, above 0, or 0 without it. by_features: shorten rows by their features alone.
+            dispersion, above 0, or 0 without it. overdispersion: κ of ``poisson``, at least 0.
+            by_features: shorten rows by their features alone.
     """
 
     name = "gradient"
@@ -71,6 +75,7 @@ class Gradient(ModelGradient, frozen=True, kw_only=True):
     degrees: float = 4.0
     information: float = 0.0
     dispersion: float = 0.0
+    overdispersion: float = 0.0
     by_features: bool = False
 
     def __post_init__(self) -> None:
@@ -78,11 +83,11 @@ class Gradient(ModelGradient, frozen=True, kw_only=True):
             raise UsageError(f"family {self.family[:64]!r} is unknown; use one of {', '.join(FAMILIES)}")
         if not 0 < self.degrees < math.inf:
             raise UsageError(f"degrees is {self.degrees:g}; give a finite number above 0")
-        for weight in ("information", "dispersion"):
+        for weight in ("information", "dispersion", "overdispersion"):
             if not 0 <= (value := getattr(self, weight)) <= GRADIENT_MAX:
                 raise UsageError(f"{weight} is {value:g}; give a number from 0 to {GRADIENT_MAX:g}")
-        if self.dispersion and self.family != POISSON:
-            raise UsageError(f"dispersion is {self.dispersion:g}; only {POISSON!r} has one, so leave it out")
+            if value and weight != "information" and self.family != POISSON:
+                raise UsageError(f"{weight} is {value:g}; only {POISSON!r} has one, so leave it out")
         if self.by_features and self.family not in BOUNDED:
             raise UsageError(f"residuals of {self.family!r} have no bound; use by_features with {' or '.join(BOUNDED)}")
         features = len(self.columns) - 1 + self.intercept
@@ -121,6 +126,8 @@ class Gradient(ModelGradient, frozen=True, kw_only=True):
             gradient = np.concatenate([weighted[:, None] * x, (weighted * r - 1)[:, None]], axis=1)
         else:
             gradient = self._residual(y, predictor)[:, None] * x
+            if self.overdispersion:
+                gradient /= (1 + self.overdispersion * np.exp(predictor))[:, None]
         parts = [gradient]
         if self.information:
             curved = self.information * self._curvature(predictor)[:, None] * x
@@ -143,8 +150,10 @@ class Gradient(ModelGradient, frozen=True, kw_only=True):
         """q of each row."""
         if self.family == BERNOULLI:
             return _sigmoid(predictor) * _sigmoid(-predictor)
-        curvature: NDArray[np.float64] = np.exp(predictor) if self.family == POISSON else np.ones_like(predictor)
-        return curvature
+        if self.family == POISSON:
+            mean = np.exp(predictor)
+            return np.asarray(mean / (1 + self.overdispersion * mean))
+        return np.ones_like(predictor)
 
     def _residual(self, y: NDArray[np.float64], predictor: NDArray[np.float64]) -> NDArray[np.float64]:
         """The target less its mean under the model."""

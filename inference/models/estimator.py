@@ -64,7 +64,18 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         Raises:
             DataError: the source does not fit the estimator, or a target was given beside aggregates or rounds.
             NoAggregate: a round ended without a sum.
+
+        A fit that fails leaves the estimator as it was.
         """
+        before = dict(vars(self))
+        try:
+            return self._learn(X, y)
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+
+    def _learn(self, X: Any, y: Any) -> Self:
         aggregates, holds = aggregates_in(X), callable(getattr(X, "hold", None))
         self._named_by_rows = not (aggregates or holds)
         if not self._named_by_rows and y is not None:

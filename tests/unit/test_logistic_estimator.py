@@ -11,7 +11,7 @@ from exact_rounds import ExactRounds
 from sklearn.linear_model import LogisticRegression
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from dca_proto.aggregate import SecureSumRequest
+from dca_proto.aggregate import NoAggregate, NoisyAggregate, SecureSumRequest
 from inference.bounds import Interval
 from inference.errors import DataError
 from inference.models.logistic.estimator import PrivateLogisticRegression
@@ -40,6 +40,23 @@ def test_without_privacy_it_is_the_mode() -> None:
     np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=0.02)
     assert not ours.private_
     assert ours.epsilon_ is None
+
+
+class Aborting:
+    def hold(self, request: SecureSumRequest) -> NoisyAggregate:
+        raise NoAggregate("nobody came")
+
+
+def test_a_fit_that_fails_leaves_the_estimator_as_it_was() -> None:
+    X, y = rows(300)
+    fresh, fitted = PrivateLogisticRegression(schema=SCHEMA), PrivateLogisticRegression(schema=SCHEMA).fit(X, y + 7)
+    for one in (fresh, fitted):
+        before = dict(vars(one))
+        for source in ((Aborting(),), (X[:, :1], y - y), (X[:, :1], np.arange(300) % 3)):
+            with pytest.raises((NoAggregate, DataError, ValueError)):
+                one.fit(*source)
+            assert vars(one) == before
+    assert list(fitted.classes_) == [7, 8]
 
 
 def test_over_rounds_it_learns_and_says_what_it_cost() -> None:

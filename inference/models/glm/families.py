@@ -6,14 +6,16 @@ x is a row's features with the constant 1 first, u = xᵀθ; θ has the intercep
 statistic "gradient", a *score* s(φ), and with it terms of the *information* E[s lᵀ | x], l the likelihood's own score.
 
 **Poisson.** Counts y of mean λ = exp(u) and variance λ + κλ². κ, the *dispersion*, is 0 of Poisson counts, and above 0
-where counts vary more than that (negative binomial: λ times a Gamma variable of mean 1 and variance κ).
+where counts vary more than that (negative binomial: λ times a Gamma variable of mean 1 and variance κ). A round asks at
+a public κ_k, its best estimate so far:
 
-    s(θ) = (y - λ) x                      mean zero at the true θ whatever κ is
+    s(θ) = (y - λ)/(1 + κ_k λ) x          mean zero at the true θ whatever κ and κ_k are
     l(θ) = (y - λ)/(1 + κλ) x
-    E[s lᵀ | x] = λ x xᵀ
+    E[s lᵀ | x] = λ/(1 + κ_k λ) x xᵀ
 
-φ = (θ, κ). The term r²/(r² + λ), r = y - λ, informs about κ: bounded, and the larger the more κ is. It comes with the
-score.
+φ = (θ, κ). The divisor keeps rows of large means short. Residuals grow with λ there, and a clip would cut most of them,
+mostly on the upper side. The term r²/(r² + λ), r = y - λ, informs about κ: bounded, and the larger the more κ is. It
+comes with the score.
 
 **Student-t.** y = u + σ r, r of Student's t with ν degrees of freedom; φ = (θ, ln σ); w = (ν + 1)/(ν + r²).
 
@@ -79,7 +81,7 @@ class Family(ABC):
 
     @abstractmethod
     def score(self, phi: Array, x: Array, y: Array) -> Array:
-        """s(φ) of each row, shape ``(m, p)``, 0 in the place of a parameter without a score of mean zero, as κ.
+        """s(φ_k) of each row, shape ``(m, p)``, 0 in the place of a parameter without a score of mean zero, as κ.
 
         Args:
             x: shape ``(m, d + 1)``. y: ``(m,)``.
@@ -123,7 +125,7 @@ class Poisson(Family):
         return False
 
     def score(self, phi: Array, x: Array, y: Array) -> Array:
-        return np.column_stack([(y - rate(phi, x))[:, None] * x, np.zeros(len(x))])
+        return np.column_stack([self.likelihood_score(phi, x, y), np.zeros(len(x))])
 
     def sent(self, phi: Array, x: Array, y: Array, dispersion: float) -> Array:
         found, mean = self.score(phi, x, y), rate(phi, x)
@@ -135,7 +137,8 @@ class Poisson(Family):
         return np.asarray(((y - mean) / (1 + max(phi[-1], 0.0) * mean))[:, None] * x)
 
     def curvature(self, phi: Array, x: Array) -> Array:
-        return rate(phi, x)
+        mean = rate(phi, x)
+        return np.asarray(mean / (1 + max(phi[-1], 0.0) * mean))
 
     def targets(self, phi: Array, x: Array, uniform: Array) -> Array:
         mean = rate(phi, x)

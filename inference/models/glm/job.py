@@ -163,6 +163,8 @@ def _request(columns: Standardisation, family: Family, terms: Terms, share: floa
     theta = terms.phi[:-1] if family.disperses else terms.phi
     parameters = columns.parameters() | family.parameters
     parameters |= {"theta": [float(value) for value in theta], "clip": terms.clip, "information": terms.information}
+    if family.sends_dispersion and terms.phi[-1] > 0:
+        parameters["overdispersion"] = float(terms.phi[-1])
     if terms.dispersion:
         parameters["dispersion"] = terms.dispersion
     return SecureSumRequest(STATISTIC, parameters, budget_share=share)

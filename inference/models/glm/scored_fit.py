@@ -174,7 +174,7 @@ def _score(aggregate: NoisyAggregate, family: Family) -> Score:
     score = value[:size]
     if family.disperses:
         observed[-1] = dispersion > 0
-        theta, score = np.r_[theta, 0.0], np.r_[score, value[-1] if dispersion else 0.0]
+        theta, score = np.r_[theta, given.get("overdispersion", 0.0)], np.r_[score, value[-1] if dispersion else 0.0]
     asked = Terms(theta, given["clip"], given["information"], dispersion)
     return Score(asked, score, value[size : size + terms], aggregate.noise_variance, observed)
 
