@@ -40,8 +40,8 @@ of a third of m_k, its largest coordinate. Every coordinate gets the same margin
 of one coordinate also moves the scores of the others. The step of the last parameter (κ or ln σ) enters only its own
 margin, because θ's scores are orthogonal to it. In e_k, φ* is an estimate: first the last round's own target, then the
 posterior mean until it stays. A round's own step would not do: far from strong effects it falls short itself. What
-Newton's method neglects grows with the distance squared, and so does the margin of a step. Below a distance of √0.02 it
-is a twentieth of the step, for what the clip changes in D_k.
+Newton's method neglects grows with the distance squared, and so does the margin of a step. Below a distance of √0.1 it
+is a tenth of the step, for what the clip changes in D_k.
 
 **The clip** minimises V + (3h)², summed over φ. V is the posterior's variance at that clip, and h the bias that it
 would cause if it were not in the model. Real features may have longer tails than simulated ones, so that the clip takes
@@ -68,7 +68,7 @@ from inference.models.linear.closed_form import symmetric
 SIMULATED_LOG2 = 12  # of the rows
 WRONG = 1 / 3  # of M, as at the head
 PLANNED = 3.0  # times b that a clip is planned for: features may have longer tails than simulated ones
-NEAR = 0.02  # square of the distance below which the margin of a step is a part of it
+NEAR = 0.1  # square of the distance below which the margin of a step is a part of it
 PASSES, CONVERGED = 8, 0.01  # over what depends on φ*: margins, and the simulation by κ; the last change of φ
 DIFFERENCE = 0.1  # of κ
 QUANTILES = (0.3, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1.0)  # of norms, to choose a clip from
