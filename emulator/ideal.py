@@ -286,8 +286,7 @@ class _Noise(msgspec.Struct, frozen=True):
         variance, dimension = validated.noise_variance, validated.dimension
         if self.keys is None:
             return self._drawn(variance, present, dimension)
-        self._check_keys(self.keys, present)
-        return _added([self.mechanism.sample(variance, dimension, key) for key in self.keys])
+        return np.asarray(self._by_keys(variance, dimension, present).sum(axis=0))
 
     def of_nodes(self, validated: ValidatedRound, present: int) -> NDArray[np.int64]:
         """The whole noise of each data node that is present, shape ``(present, dimension)``."""
@@ -295,16 +294,14 @@ class _Noise(msgspec.Struct, frozen=True):
         if self.keys is None:
             drawn = self.mechanism.sample(variance, present * dimension, self.random(KEY_BYTES))
             return drawn.reshape(present, dimension)
-        self._check_keys(self.keys, present)
-        return np.stack([self.mechanism.sample(variance, dimension, key) for key in self.keys])
+        return self._by_keys(variance, dimension, present)
 
     def of_reports(self, mechanism: LocalMechanism, contributions: NDArray[np.int64]) -> NDArray[Any]:
         """The report of each client that is present, one for each row."""
         values = mechanism.to_inputs(contributions)
         if self.keys is None:
             return mechanism.randomise(values, self.random(KEY_BYTES))
-        self._check_keys(self.keys, len(values))
-        pairs = zip(values, self.keys, strict=True)
+        pairs = zip(values, self._given(len(values)), strict=True)
         return np.concatenate([mechanism.randomise(value[np.newaxis], key) for value, key in pairs])
 
     def of_trusted(self, validated: ValidatedRound) -> tuple[NDArray[np.int64], int]:
@@ -313,22 +310,21 @@ class _Noise(msgspec.Struct, frozen=True):
         variance = self.mechanism.share_variance(validated.sensitivity.l2, validated.mu, 1, dimension)
         return self._drawn(variance, 1, dimension), variance
 
-    @staticmethod
-    def _check_keys(keys: Sequence[bytes], present: int) -> None:
+    def _given(self, present: int) -> Sequence[bytes]:
+        keys = self.keys or ()
         if len(keys) != present:
             raise UsageError(f"{len(keys)} noise keys for {present} clients that are present; give one for each")
+        return keys
+
+    def _by_keys(self, variance: int, dimension: int, present: int) -> NDArray[np.int64]:
+        return np.stack([self.mechanism.sample(variance, dimension, key) for key in self._given(present)])
 
     def _drawn(self, variance: int, shares: int, dimension: int) -> NDArray[np.int64]:
         """The sum of so many shares at once; in several draws where it is wider than the sampler's widest."""
         at_once = max(1, MAX_VARIANCE // max(variance, 1))
         parts = [min(at_once, shares - first) for first in range(0, shares, at_once)]
         draws = [self.mechanism.sample(part * variance, dimension, self.random(KEY_BYTES)) for part in parts]
-        return _added(draws)
-
-
-def _added(draws: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    total: NDArray[np.int64] = np.sum(draws, axis=0, dtype=np.int64)
-    return total
+        return np.asarray(np.sum(draws, axis=0, dtype=np.int64))
 
 
 def _release(request: OpenRound, clients: Clients, absent: frozenset[int], noise: _Noise) -> NoisyAggregate:

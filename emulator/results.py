@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
@@ -26,13 +26,21 @@ Whole = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e100)]
 Real = Annotated[float, msgspec.Meta(ge=-1e100, le=1e100)]
 """Numbers that a page can show: a file from elsewhere may hold others, and is refused."""
+Setting = bool | int | float | str | list[float] | None
+"""Of a job."""
 
 
 class Traffic(msgspec.Struct, frozen=True):
     """What the actors of a role sent."""
 
-    messages: Count
-    bytes: Amount
+    messages: Count = 0
+    bytes: Amount = 0
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(self.messages + other.messages, self.bytes + other.bytes)
+
+    def __sub__(self, other: Traffic) -> Traffic:
+        return Traffic(self.messages - other.messages, self.bytes - other.bytes)
 
 
 class Slow(msgspec.Struct, frozen=True):
@@ -69,7 +77,7 @@ class Reports(msgspec.Struct, frozen=True, kw_only=True):
         counts: how many reports name each category. histogram: of reports of one number.
     """
 
-    values: list[Any] | None = None
+    values: list[float | list[float]] | None = None
     noise_scale: Amount = 0.0
     probabilities: tuple[Amount, Amount] | None = None
     counts: list[Count] | None = None
@@ -185,7 +193,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str | None = None
     federation: str | None = None
     job: str | None = None
-    settings: dict[str, Any] = {}
+    settings: dict[str, Setting] = {}
     dimension: Count | None = None
     batch: Count | None = None
     colluders: Count = 0

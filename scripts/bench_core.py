@@ -15,9 +15,9 @@ A process that holds many clients verifies an announcement, and holds it against
 client's share only once in a round. Key agreement, once per pair and epoch, is printed apart.
 
 The floor is what one contribution cannot do without, by direct calls of hashlib and libsodium in the same process
-(`emulator/scaling/floor.py` lists them): M tags and masks at the client and one at each node, one seal and one opening,
-and the receipt's MAC at both ends. Exact noise stands apart: it is taken off both sides of `ratio`, and stands on both
-sides of `ratio_with_noise`.
+(`emulator/scaling/measure.py` lists them): M tags and masks at the client and one at each node, one seal and one
+opening, and the receipt's MAC at both ends. Exact noise stands apart: it is taken off both sides of `ratio`, and stands
+on both sides of `ratio_with_noise`.
 
     scripts/bench_core.py                          M in {3, 10}, d in {10, 1000}
     scripts/bench_core.py --json bench.json
@@ -54,7 +54,7 @@ from dca_proto.protocol.facts import RoundCompleted
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.policy import Policy
 from dca_proto.testing import TestFederation
-from emulator.scaling.floor import floor_us, timed_us
+from emulator.scaling.measure import floor_us, timed_us
 
 ROLES = ("client", "holder", "nodes", "trainer")
 NOW_MS = 1_700_000_000_000

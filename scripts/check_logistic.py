@@ -53,7 +53,7 @@ from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least
 from dca_proto.runtime.logs import configure_logs
 from emulator.ideal import IdealSwarm
-from emulator.swarm.data import assign
+from emulator.swarm.learn import assign
 from emulator.swarm.live import Watcher, play
 from emulator.swarm.options import SwarmOptions
 from inference.bounds import Interval

@@ -19,8 +19,8 @@ from rich.table import Table
 from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from emulator.ideal import IdealSwarm
-from emulator.swarm.data import TEST_FRACTION, assign
-from emulator.swarm.dropout import Dropouts
+from emulator.swarm.learn import TEST_FRACTION, assign
+from emulator.swarm.live import Dropouts
 from inference.datasets import diabetes, split
 from inference.models.coefficients import rmse
 from inference.models.linear.baselines import nonprivate_regression

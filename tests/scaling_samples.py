@@ -20,8 +20,9 @@ def scaling() -> dict[str, Any]:
     return {
         "kind": "scaling",
         "versions": {"dca-proto": "0.1.0", "python": "3.11.7", "numpy": "2.1.0"},
-        "machine": {"cpu": "two cores of 2.6 GHz", "cores": 2, "memory_mb": 8_000},
-        "options": {"repeats": 5, "backend": "emulated"},
+        "machine": {"system": "Linux x86_64", "processor": "two cores of 2.6 GHz", "cores": 2},
+        "options": {"clients": [100, 1_000, 10_000, 100_000], "dimension": [*PAPER], "computes": [10],
+                    "tolerated": [0.0], "drop_rates": [0.0], "backend": "emulated", "repeats": 5},
         "cells": [*cells, *swept],
         "fits": {"wall_s": {"exponents": {"N": exponent(0.97), "d": exponent(0.31)}, "cells": 14, "spread": 0.2}},
         "calibration": {"core_s": {"all": {"client": 3.1e-4, "pair": 4.4e-5}}},

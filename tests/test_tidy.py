@@ -88,12 +88,10 @@ LAYERS["emulator.sim"] = {
 AUDIT = {"numpy", "msgspec", "scipy", "emulator", *JOBS, *PROTOCOL, "dca_proto.statistics", "dca_proto.testing"}
 LAYERS |= {
     "emulator.audit": AUDIT,
-    "emulator.audit.report": AUDIT | {"rich"},
     "emulator.audit.command": AUDIT | {"typer", "rich", "dca_proto.cli"},
 }
 LAYERS |= {
     "emulator.collusion": AUDIT,
-    "emulator.collusion.report": AUDIT | {"rich"},
     "emulator.collusion.command": AUDIT | {"typer", "rich", "dca_proto.cli"},
 }
 TRIALS = {"numpy", "msgspec", "emulator", *JOBS, "dca_proto.aggregate", *PROTOCOL, "dca_proto.statistics",
@@ -115,15 +113,14 @@ LAYERS |= {
     "emulator.report.audit": PAGE | {"numpy"},
     "emulator.report.learned": PAGE | {"inference"},
     "emulator.report.run": PAGE | {"inference"},
-    "emulator.report.screen": PAGE | {"rich", "dca_proto.cli.output"},
+    "emulator.report.blocks": PAGE | {"rich", "dca_proto.cli.output"},
     "emulator.report.command": PAGE | {"typer", "rich", "dca_proto.cli"},
 }
 
 SCALING = AUDIT | {"dca_proto.aggregate", "dca_proto.cli.output"}
 LAYERS |= {
     "emulator.scaling": SCALING,
-    "emulator.scaling.floor": SCALING | {"nacl"},
-    "emulator.scaling.view": SCALING | {"rich"},
+    "emulator.scaling.measure": SCALING | {"nacl"},
     "emulator.scaling.command": SCALING | {"typer", "rich", "dca_proto.cli", "dca_proto.runtime.broker"},
 }
 

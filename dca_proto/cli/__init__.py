@@ -15,7 +15,7 @@ that its --help (or -h) ends with. It returns nothing or an exit code, and raise
 | 6 | the broker cannot be reached: `TransportError` |
 | 7 | the broker refuses us: `LoginError` |
 | 8 | a store or an output cannot be read or written: `StorageError` |
-| 9 | too many worker processes have died |
+| 9 | a worker process has died, of `dca swarm`, `dca scaling` or `dca audit`: `WorkerDiedError` |
 | 130 | Ctrl-C |
 | 141 | nobody reads the output any more, as when it is piped into `head` |
 | 143 | `dca trainer` or `dca learn` was ended by SIGTERM |

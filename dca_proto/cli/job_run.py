@@ -23,9 +23,8 @@ from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.privacy.rounding import claim_words
 from dca_proto.runtime.outcome import report_values
 from emulator.report import learned as view
-from emulator.report.blocks import Block
+from emulator.report.blocks import Block, show
 from emulator.report.run import aborted_lines, closing_lines, missing_lines, tables
-from emulator.report.screen import show
 from emulator.results import Histogram, Node, Reports, Round, Run
 from inference.jobs.base import Conditions, LearningJob, Stage
 from inference.jobs.estimates import separated

@@ -7,7 +7,7 @@ Read in this order:
 - `faults`: programmes with one planted fault each, to show that the audit sees it.
 - `protocol`: the same rounds held by the production actors.
 - `adversary`: what the coalition subtracts, the one number per round that it guesses from, and how long that takes.
-- `bounds`: what the guesses prove, with confidence. `variance`: how much noise there is, on every line.
+- `bounds`: what the guesses prove, and how much noise there is on every line, with confidence.
   `uniformity`: whether masked contributions look random.
-- `finding`: the verdict. `report`, `command`: what a person sees.
+- `finding`: the verdict, also as a sentence, and the record; `command`. `emulator.report.audit` has the table.
 """

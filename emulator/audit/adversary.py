@@ -21,13 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.errors import UsageError
+from emulator.audit.bounds import Samples, Scatter
 from emulator.audit.programme import Programme, Rounds, Seen
-from emulator.audit.variance import Scatter
 from emulator.audit.worlds import World
 from emulator.claim import VICTIM
 
-Samples = tuple[NDArray[np.float64], NDArray[np.float64]]
-"""One number per run, in world 0 and in world 1."""
 Progress = Callable[[int], None]
 
 RUNS, RUNS_PROTOCOL = (1000, 20_000_000), (100, 100_000)

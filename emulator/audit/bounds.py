@@ -11,6 +11,11 @@ bounded from above by Clopper and Pearson (1934), each at half of the allowed er
 
 A threshold must not be chosen on the runs that it is judged by: `best_thresholds` takes pilot runs of their own.
 What the adversary saw is kept in few numbers: a histogram of each world, and the error rates of many thresholds.
+
+The noise's variance is bounded, too. Nothing says that a program's noise is independent or equal from coordinate to
+coordinate: it may be strong along one line and absent along another. So second moments are kept of all coordinates
+together, added up block by block, and the variance along a line u is u'Σu. It is bounded by the χ² distribution of the
+sample variance of Gaussian noise, for a line that was not chosen on the same runs.
 """
 
 from __future__ import annotations
@@ -21,16 +26,17 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import beta, norm
+from scipy.stats import beta, chi2, norm
 
 from dca_proto.privacy import accounting
-from emulator.audit.adversary import Samples
 
 BINS = 80
 _CUTS = 100
 _CANDIDATES = 400
 _NEAR_CERTAINTY = 1 - 1e-6
 Rates = NDArray[np.float64]
+Samples = tuple[NDArray[np.float64], NDArray[np.float64]]
+"""One number per run, in world 0 and in world 1."""
 
 
 class Errors(NamedTuple):
@@ -159,3 +165,67 @@ def approximate_trade_off(positives: Rates, epsilon: float, delta: float) -> Rat
     steep, flat = 1 - delta - np.exp(epsilon) * positives, np.exp(-epsilon) * (1 - delta - positives)
     least: Rates = np.maximum(0.0, np.maximum(steep, flat))
     return least
+
+
+_ROUNDING = 1e-12
+
+
+class Spread(NamedTuple):
+    """The variance of the noise along a line, within the worlds, pooled over both. `degrees` of freedom."""
+
+    variance: float
+    degrees: int
+
+    def interval(self, confidence: float) -> tuple[float, float]:
+        """Two-sided, for Gaussian noise."""
+        half = (1 - confidence) / 2
+        return self._at(chi2.isf(half, self.degrees)), self._at(chi2.ppf(half, self.degrees))
+
+    def upper(self, risk: float) -> float:
+        """One-sided: the true variance is above it with probability `risk` at most."""
+        return self._at(chi2.ppf(risk, self.degrees))
+
+    def _at(self, quantile: float) -> float:
+        return float(self.variance * self.degrees / quantile)
+
+
+class Scatter:
+    """Second moments of the noise within the worlds.
+
+    Args:
+        size: d, how many coordinates.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._counts = np.zeros(2, dtype=np.int64)
+        self._sums = np.zeros((2, size))
+        self._squares = np.zeros((size, size))
+
+    def add(self, side: int, noise: Rates) -> None:
+        """Count in the noise of some runs in world `side`, shape ``(runs, d)``."""
+        self._counts[side] += len(noise)
+        self._sums[side] += noise.sum(axis=0)
+        self._squares += noise.T @ noise
+
+    @property
+    def degrees(self) -> int:
+        """Of freedom: the runs of each world but one."""
+        return int(np.maximum(self._counts - 1, 0).sum())
+
+    @property
+    def covariance(self) -> Rates:
+        """Σ, pooled over both worlds, shape ``(d, d)``; zero before the second run."""
+        means = self._sums / np.maximum(self._counts, 1)[:, None]
+        pooled: Rates = (self._squares - self._sums.T @ means) / max(self.degrees, 1)
+        return pooled
+
+    def along(self, line: Rates) -> Spread:
+        """The noise along a line, a vector of length 1; zero where there is no more than a projection's rounding."""
+        covariance = self.covariance
+        variance = float(line @ covariance @ line)
+        return Spread(variance if variance > _ROUNDING * np.trace(covariance) else 0.0, self.degrees)
+
+
+def noticeable(degrees: int, risk: float) -> float:
+    """The part by which a variance must be short for `Spread.upper` to miss that with probability `risk` at most."""
+    return float(1 - chi2.ppf(risk, degrees) / chi2.isf(risk, degrees))

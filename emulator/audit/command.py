@@ -6,7 +6,6 @@ import os
 import time
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Console
 
@@ -29,12 +28,14 @@ from emulator.audit.adversary import (
     watch,
 )
 from emulator.audit.faults import FAULTS, RUNS_MIN, programme
-from emulator.audit.finding import REFUTED, STANDS, Finding, find, same_law
+from emulator.audit.finding import REFUTED, STANDS, Audit, Finding, Result, find, plan_lines, result, same_law
 from emulator.audit.programme import IdealRounds, Rounds
 from emulator.audit.protocol import ProtocolRounds
-from emulator.audit.report import Audit, Result, figures_table, plan_lines, result, sentence
 from emulator.audit.uniformity import views
 from emulator.audit.worlds import STATISTICS, Coalition, Setting, World, default_coalition, of_release
+from emulator.report.audit import figures, page
+from emulator.report.blocks import show
+from emulator.report.charts import picture
 
 EXIT_REFUTED = 4
 _DEFAULT_RUNS, _DEFAULT_RUNS_PROTOCOL = 400_000, 400
@@ -88,7 +89,10 @@ def audit(
     began_s = time.monotonic()
     require_json_target(json_to)
     require_plot_target(plot)
-    _check_figures(confidence, seed)
+    if not 0.5 <= confidence < 1:
+        raise UsageError(f"--confidence {confidence:g}: expected 0.5 to below 1")
+    if seed is not None and seed < 0:
+        raise UsageError(f"--seed {seed}: expected a whole number from 0")
     asked = Setting(
         clients=clients,
         tolerated=tolerate,
@@ -105,7 +109,12 @@ def audit(
         ),
     )
     if node_release:
-        _check_release(asked)
+        named = ("epsilon", "delta", "statistic", "columns", "bound")
+        if asked != Setting(**{name: getattr(asked, name) for name in named}):
+            raise UsageError(
+                "--node-release is of one data node, which relies on nobody: leave out --clients, --tolerate, "
+                "--colluders, --computes, --coalition and --drop"
+            )
         asked = of_release(asked)
     asked.check()
     plan = _plan(asked, plant, protocol, engine, runs, seed)
@@ -117,36 +126,14 @@ def audit(
     with engines.open_engine(engine) as chosen:
         seen, same_law_p = _attack(plan, world, random, chosen, console)
     finding = find(world, seen, views(world, plan.programme, random), confidence, same_law_p)
-    console.print(figures_table(finding))
-    say(console, finding.verdict, sentence(plan.setting, finding))
     shown = result(plan, finding, seen.main, time.monotonic() - began_s)
-    write_json(msgspec.to_builtins(shown), json_to)
+    show(console, figures(shown), [(shown.verdict, shown.sentence)])
+    write_json(shown, json_to)
     if plot is not None:
-        from emulator.report.audit import page  # heavy, and needed here only
-        from emulator.report.charts import picture
-
         with whole_file(plot) as place:
             picture(page(shown).charts, place, _title(plan, finding))
         say(console, "picture", str(plot))
     return EXIT_REFUTED if finding.verdict == REFUTED else 0
-
-
-def _check_figures(confidence: float, seed: int | None) -> None:
-    if not 0.5 <= confidence < 1:
-        raise UsageError(f"--confidence {confidence:g}: expected 0.5 to below 1")
-    if seed is not None and seed < 0:
-        raise UsageError(f"--seed {seed}: expected a whole number from 0")
-
-
-def _check_release(asked: Setting) -> None:
-    """Refuse what says nothing of one data node. Raises `UsageError`."""
-    claim = ("epsilon", "delta", "statistic", "columns", "bound")
-    usual = Setting(**{name: getattr(asked, name) for name in claim})
-    if asked != usual:
-        raise UsageError(
-            "--node-release is of one data node, which relies on nobody: leave out --clients, --tolerate, --colluders, "
-            "--computes, --coalition and --drop"
-        )
 
 
 def _plan(asked: Setting, plant: str | None, protocol: bool, engine: str, runs: int | None, seed: int | None) -> Audit:

@@ -93,18 +93,15 @@ class IdealRounds:
         self._values = [[programme.encode(world, client, side) for client in world.present] for side in (0, 1)]
 
     def hold(self, side: int, runs: int) -> Iterator[Seen]:
-        batch = max(1, _BATCH_WORDS // self._world.size)
-        for first in range(0, runs, batch):
-            yield self._hold(side, min(batch, runs - first))
-
-    def _hold(self, side: int, runs: int) -> Seen:
         world, programme = self._world, self._programme
-        total = np.zeros((runs, world.size), dtype=np.int64)
-        own = np.zeros_like(total)
-        for client in world.present:
-            noise = programme.noise(world, client, runs, self._random)
-            contributed = programme.contribute(world, self._values[side][client], noise)
-            total += contributed
-            if client in world.coalition:
-                own += contributed
-        return Seen(total, own)
+        batch = max(1, _BATCH_WORDS // world.size)
+        for first in range(0, runs, batch):
+            total = np.zeros((min(batch, runs - first), world.size), dtype=np.int64)
+            own = np.zeros_like(total)
+            for client in world.present:
+                noise = programme.noise(world, client, len(total), self._random)
+                contributed = programme.contribute(world, self._values[side][client], noise)
+                total += contributed
+                if client in world.coalition:
+                    own += contributed
+            yield Seen(total, own)

@@ -47,7 +47,8 @@ def views(world: World, programme: Programme, random: Random) -> list[View]:
         return []
     found = []
     for side in (0, 1):
-        value = to_ring(_noisy(world, programme, side, random))
+        noise = programme.noise(world, VICTIM, -(-_WORDS // world.size), random)  # of many runs, one after the other
+        value = to_ring(programme.contribute(world, programme.encode(world, VICTIM, side), noise).reshape(-1))
         for outside in sorted({0, nodes // 2, nodes - 1}):
             members = [(outside + 1 + step) % nodes for step in range(held)]
             found.append(View(side, outside, _view(value, members, nodes, random)))
@@ -72,12 +73,6 @@ def byte_counts(words: RingVector) -> NDArray[np.int64]:
     return np.stack([np.bincount(column, minlength=_VALUES) for column in table.T]).astype(np.int64)
 
 
-def _noisy(world: World, programme: Programme, side: int, random: Random) -> NDArray[np.int64]:
-    """The victim's contributions of many runs, one after the other."""
-    noise = programme.noise(world, VICTIM, -(-_WORDS // world.size), random)
-    return programme.contribute(world, programme.encode(world, VICTIM, side), noise).reshape(-1)
-
-
 def _view(value: RingVector, members: Sequence[int], nodes: int, random: Random) -> float:
     keys, client = [random(KEY_BYTES) for _ in range(nodes)], random(ID_BYTES)
     counts = [np.zeros((8, _VALUES), dtype=np.int64) for _ in range(3)]
@@ -86,17 +81,11 @@ def _view(value: RingVector, members: Sequence[int], nodes: int, random: Random)
         announcement, entry = random(KEY_BYTES), entry_of(client, random(ID_BYTES), charge)
         _, sent = masked(value, keys, announcement, entry)
         y = np.frombuffer(sent, dtype="<u8")
-        known = y + _masks([keys[member] for member in members], announcement, entry, value.size)
+        pads = [tag_and_mask(keys[member], announcement, entry, value.size)[TAG_BYTES:] for member in members]
+        known = y + np.sum([np.frombuffer(pad, dtype="<u8") for pad in pads], axis=0, dtype=np.uint64)
         counts[0] += byte_counts(y)
         counts[1] += byte_counts(known)
         if before is not None:
             counts[2] += byte_counts(known - before)
         before = known
     return min(1.0, len(counts) * min(map(byte_p_value, counts)))
-
-
-def _masks(keys: Sequence[bytes], announcement: bytes, entry: bytes, dimension: int) -> RingVector:
-    """The sum of the masks that the coalition's nodes expand from their pair keys."""
-    pads = [tag_and_mask(key, announcement, entry, dimension)[TAG_BYTES:] for key in keys]
-    total: RingVector = np.sum([np.frombuffer(pad, dtype="<u8") for pad in pads], axis=0, dtype=np.uint64)
-    return total

@@ -61,7 +61,6 @@ class Coalition(msgspec.Struct, frozen=True):
 
 
 def _member(text: str, name: str, number: str | None) -> int:
-    """How many of a coalition's members a part of its text says."""
     if name not in _MEMBERS:
         raise UsageError(f"--coalition {text}: {name!r} is unknown{nearest(name, _MEMBERS)}; {_COALITION}")
     if name == "broker":
@@ -75,8 +74,8 @@ def _member(text: str, name: str, number: str | None) -> int:
     return int(number)
 
 
-class Setting(Claim, frozen=True, kw_only=True):
-    """The operating point of an audit.
+class OperatingPoint(Claim, frozen=True, kw_only=True):
+    """The round that an audit attacks.
 
     Attributes:
         dropped: how many honest clients drop out.
@@ -92,8 +91,13 @@ class Setting(Claim, frozen=True, kw_only=True):
     bound: float = 1.0
     rounds: int = 1
     reach: float = 1.0
-    coalition: Coalition = Coalition(4, 2)
     is_release: bool = False
+
+
+class Setting(OperatingPoint, frozen=True, kw_only=True):
+    """The operating point of an audit, and the coalition that attacks there."""
+
+    coalition: Coalition = Coalition(4, 2)
 
     @property
     def honest(self) -> int:
@@ -169,7 +173,8 @@ class World:
 
     Attributes:
         setting: the operating point. request: what is asked. validated: one round, as all participants compute it.
-        pair: x and x', shape ``(2, columns)``, in units of the data.
+        pair: x and x', shape ``(2, columns)``, in units of the data: of all rows with coordinates at -bound, 0 or
+            bound, the two whose statistics are farthest apart.
 
     Raises:
         UsageError: the setting cannot be audited or planned.
@@ -183,7 +188,12 @@ class World:
         asked = setting.question(statistic=setting.statistic, parameters=setting.parameters)
         shared = {"mu": cost.mu, "epsilon": cost.epsilon, "delta": cost.delta}
         self.request, self.validated = setting.plan(**{**asked, **shared}, rows_max=ROWS if setting.is_release else 0)
-        self.pair = self._farthest_pair()
+        corners = itertools.product((1.0, 0.0, -1.0), repeat=setting.columns)
+        rows = np.array(list(corners)) * setting.bound
+        values = np.array([self.encode(row[None]) for row in rows]) * self.validated.unit
+        squares = (values**2).sum(axis=1)
+        distances = squares[:, None] + squares[None, :] - 2 * values @ values.T
+        self.pair = rows[list(np.unravel_index(np.argmax(distances), distances.shape))]
 
     @property
     def size(self) -> int:
@@ -217,23 +227,12 @@ class World:
         """
         if client == VICTIM:
             own = self.pair[side : side + 1] * self.setting.reach
-            return np.vstack([own, self._known_rows()]) if self.setting.is_release else own
+            if not self.setting.is_release:
+                return own
+            levels = np.linspace(-1, 1, ROWS - 1) * self.setting.bound
+            return np.vstack([own, np.repeat(levels[:, None], self.setting.columns, axis=1)])
         return np.full((1, self.setting.columns), self.setting.bound * (client / self.setting.clients - 0.5))
-
-    def _known_rows(self) -> NDArray[np.float64]:
-        """All rows of a data node but one."""
-        levels = np.linspace(-1, 1, ROWS - 1) * self.setting.bound
-        return np.repeat(levels[:, None], self.setting.columns, axis=1)
 
     def encode(self, row: NDArray[np.float64]) -> NDArray[np.int64]:
         """What the protocol's client makes of its rows: clamped, on the grid; shape ``(dimension,)``."""
         return contribution(self.validated.statistic, row, self.request.rows_max, self.request.fraction_bits)
-
-    def _farthest_pair(self) -> NDArray[np.float64]:
-        """Of all rows with coordinates at -bound, 0 or bound, the two whose statistics are farthest apart."""
-        corners = itertools.product((1.0, 0.0, -1.0), repeat=self.setting.columns)
-        rows = np.array(list(corners)) * self.setting.bound
-        values = np.array([self.encode(row[None]) for row in rows]) * self.validated.unit
-        squares = (values**2).sum(axis=1)
-        distances = squares[:, None] + squares[None, :] - 2 * values @ values.T
-        return rows[list(np.unravel_index(np.argmax(distances), distances.shape))]

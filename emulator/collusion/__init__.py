@@ -5,8 +5,8 @@
     view         what the coalition's machines hold and what passes the broker, written down while a round runs
     rounds       one round after another of real actors, in one of two worlds that differ in one client's data
     dependence   whether what it sees depends on the data beyond the private sum
-    finding      the noise that it cannot remove, exactly and measured, and a verdict
-    report       tables and sentences; command: `dca emulate collude`
+    finding      the noise that it cannot remove, exactly and measured; a verdict, also as a sentence; and the record
+    command      `dca emulate collude`; `emulator.report.collusion` has the table
 
 `emulator.audit` attacks the claim of a round's sum with millions of draws; this one attacks the messages around it.
 """

@@ -6,7 +6,6 @@ import os
 import time
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Console
 
@@ -15,8 +14,9 @@ from dca_proto.cli.output import STDOUT, require_json_target, say, write_json
 from dca_proto.cli.progress import PatientBar
 from dca_proto.errors import UsageError
 from emulator.collusion.coalition import Case, Coalition, Setting, worst_revealing
-from emulator.collusion.finding import REFUTED, investigate, least_runs, require_runs
-from emulator.collusion.report import Result, case_lines, figures_table, result, seen_lines, sentence
+from emulator.collusion.finding import REFUTED, Result, case_lines, investigate, least_runs, require_runs, result
+from emulator.report.blocks import show
+from emulator.report.collusion import figures
 
 EXIT_REFUTED = 4
 RUNS_DEFAULT = 100
@@ -97,9 +97,9 @@ def collude(
         say(console, label, text)
     with PatientBar(console, 2 * repeats, "rounds") as bar:
         finding = investigate(case, repeats, str(chosen), bar.advance)
-    for label, text in seen_lines(finding):
-        say(console, label, text)
-    console.print(figures_table(finding))
-    say(console, finding.verdict, sentence(case, finding))
-    write_json(msgspec.to_builtins(result(case, finding, repeats, chosen, time.monotonic() - began_s)), json_to)
-    return EXIT_REFUTED if finding.verdict == REFUTED else 0
+    for place, item in enumerate(finding.sees or ["nothing"]):
+        say(console, "" if place else "sees", item)
+    found = result(case, finding, repeats, chosen, time.monotonic() - began_s)
+    show(console, figures(found), [(found.verdict, found.why)])
+    write_json(found, json_to)
+    return EXIT_REFUTED if found.verdict == REFUTED else 0

@@ -42,6 +42,7 @@ _TAIL = 2
 """How much heavier than its limit the tail of χ² may be there."""
 SHAPE_ROUNDS = 2
 Counts = NDArray[np.int64]
+_NONE: Counts = np.zeros((8, 256), dtype=np.int64)
 
 ARRIVED = "the client's masked vectors as they come"
 VICTIMS, OTHERS = "the client's masked vectors less own masks", "other clients' masked vectors"
@@ -108,13 +109,13 @@ class Tally:
     def __init__(self, case: Case) -> None:
         self._case = case
         self._counts: dict[str, tuple[Counts, Counts]] = {}
-        self._given = (_none(), _none())
+        self._given = (_NONE.copy(), _NONE.copy())
         self._means: tuple[list[float], list[float]] = ([], [])
 
     def add(self, side: int, one: Round) -> None:
         """Count in one round of world `side`."""
         for name, words in _looks(self._case, one):
-            self._counts.setdefault(name, (_none(), _none()))[side][:] += byte_counts(words)
+            self._counts.setdefault(name, (_NONE.copy(), _NONE.copy()))[side][:] += byte_counts(words)
         if one.victim is None:
             return
         self._means[side].append(float(from_ring(one.victim).astype(np.float64).mean()))
@@ -131,7 +132,11 @@ class Tally:
                 yield Test(name, f"uniform, world {side}", byte_p_value(counts))
             yield Test(name, "the same in both worlds", same_p_value(*worlds))
         if all(len(means) > 1 for means in self._means):  # one value has no spread to compare with
-            yield Test(VICTIMS, "the same mean in both worlds", _mean_p_value(*self._means))
+            first, second = self._means
+            p_value = float(np.ptp([*first, *second]) == 0)  # without any spread they are alike, or not
+            if np.ptp(first) or np.ptp(second):
+                p_value = float(ttest_ind(first, second, equal_var=False).pvalue)
+            yield Test(VICTIMS, "the same mean in both worlds", p_value)
         if self._given[0].any():
             yield Test(GIVEN, "the same whatever the sum", same_p_value(*self._given))
 
@@ -156,16 +161,7 @@ def same_p_value(first: Counts, second: Counts) -> float:
     return float(min(1.0, len(both) * chi2.sf(statistics, degrees).min()))
 
 
-def _mean_p_value(first: list[float], second: list[float]) -> float:
-    if np.ptp([*first, *second]) == 0:
-        return 1.0
-    if np.ptp(first) == np.ptp(second) == 0:
-        return 0.0
-    return float(ttest_ind(first, second, equal_var=False).pvalue)
-
-
 def _looks(case: Case, one: Round) -> Iterator[tuple[str, RingVector]]:
-    """What is looked at of one round, as words."""
     if one.arrived is not None:
         yield ARRIVED, one.arrived
     if one.victim is not None:
@@ -176,7 +172,3 @@ def _looks(case: Case, one: Round) -> Iterator[tuple[str, RingVector]]:
         yield OTHERS, np.concatenate(one.others)
     if case.coalition.trainer and one.partials:
         yield PARTIALS, np.concatenate(one.partials[1:])  # the last follows from sum and others
-
-
-def _none() -> Counts:
-    return np.zeros((8, 256), dtype=np.int64)

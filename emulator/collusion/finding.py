@@ -16,7 +16,7 @@ the claim does not cover is a break, and is shown as one, but refutes nothing.""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -24,9 +24,10 @@ from numpy.typing import NDArray
 
 from dca_proto.crypto.fixedpoint import from_ring
 from dca_proto.errors import UsageError
+from dca_proto.privacy.rounding import at_least
 from emulator import reference
-from emulator.audit.variance import Spread
-from emulator.collusion.coalition import Case, Setting
+from emulator.audit.bounds import Spread
+from emulator.collusion.coalition import Case, Coalition, Setting
 from emulator.collusion.dependence import ALARM, WORDS_MIN, Dependence, Tally, same_traffic
 from emulator.collusion.rounds import Integers, Round, Rounds
 from emulator.collusion.view import observations
@@ -207,7 +208,6 @@ def residual(case: Case, one: Round) -> Integers | None:
 
 
 def _opened(one: Round) -> Integers:
-    """What the coalition's nodes make of the victim's contribution: its noisy value, if all collude."""
     assert one.victim is not None, "one of all nodes holds it"
     return from_ring(one.victim)
 
@@ -277,3 +277,121 @@ def _recovered(case: Case, shown: Round, values: NDArray[np.float64]) -> Recover
         error=deviation / math.sqrt(values.size),
         deviation=deviation,
     )
+
+
+class Seeded(Setting, frozen=True, kw_only=True):
+    """A round, how many of them were held in each world, and the seed that repeats them."""
+
+    runs: int = 0
+    seed: int = 0
+
+
+class Result(Finding, frozen=True, kw_only=True):
+    """What `--json` writes and the report reads: the finding, and how it was made.
+
+    Attributes:
+        covered: whether the claim speaks of the coalition. why: the verdict as a sentence. seconds: that it took.
+    """
+
+    kind: str = "collusion"
+    setting: Seeded
+    coalition: Coalition
+    covered: bool
+    why: str
+    seconds: Amount
+
+
+def result(case: Case, finding: Finding, runs: int, seed: int, seconds: float) -> Result:
+    """Everything, for programs."""
+    return Result(
+        **msgspec.structs.asdict(finding),
+        setting=Seeded(**msgspec.structs.asdict(case.setting), runs=runs, seed=seed),
+        coalition=case.coalition,
+        covered=case.is_covered,
+        why=sentence(case, finding),
+        seconds=seconds,
+    )
+
+
+def case_lines(case: Case, runs: int, seed: int) -> Iterator[tuple[str, str]]:
+    """Before the work: the claim, the coalition, the rounds; a label and a text each."""
+    setting = case.setting
+    columns = f"a sum of {setting.dimension} column{'s' * (setting.dimension > 1)}"
+    yield "claim", f"{setting.promise} for each client; {setting.swarm}; {columns}"
+    covered = "the claim covers it" if case.is_covered else "the claim does not cover it"
+    hides = f"{case.noises_left} unknown noise{'s' * (case.noises_left > 1)}, the claim needs {setting.honest}"
+    yield "coalition", f"{case.coalition}; {hides}: {covered}"
+    yield "rounds", f"{runs} of real actors in each of two worlds that differ in one client's data; --seed {seed}"
+
+
+def sentence(case: Case, finding: Finding) -> str:
+    """The verdict in plain words."""
+    if finding.verdict == REFUTED:
+        return (
+            f"What is documented does not hold: {'; '.join(finding.refuted)}. A correct program would be accused so "
+            f"less than once in {1 / ALARM:,.0f} reports for each."
+        )
+    if case.has_all_nodes:
+        return _all_nodes(case, finding)
+    return f"{_noise_left(case, finding)} {_view(case, finding)}"
+
+
+def _all_nodes(case: Case, finding: Finding) -> str:
+    found, noise, epsilon = finding.recovered, finding.noise, finding.epsilon
+    assert found is not None, "all M nodes recover what was sent"
+    once, truth = (", ".join(f"{value:.3g}" for value in values) for values in (found.once, found.truth))
+    aborted = "" if finding.released else " (although the round was aborted)"
+    return (
+        f"The documented break: all M = {case.setting.computes} Compute nodes together take all masks off "
+        f"a contribution{aborted} and have its value with its own noise alone: {once} for {truth}, with a standard "
+        f"deviation of {found.deviation:.3g}. That noise alone, of {noise.noises_needed} needed, means epsilon "
+        f"{_bound(epsilon.meant)} where {at_least(epsilon.claimed)} is claimed for as long as one node is honest."
+    )
+
+
+def _noise_left(case: Case, finding: Finding) -> str:
+    noise, epsilon, setting = finding.noise, finding.epsilon, case.setting
+    if not finding.released:
+        return (
+            f"The round is aborted, as it must be: {finding.contributors.found} contributions came and "
+            f"n_min = N - T + c = {finding.contributors.needed} are needed, so nothing is released."
+        )
+    unknown = f"{noise.noises_left} unknown noise{'s' * (noise.noises_left != 1)}"
+    ratio = f"{noise.left / noise.floor:.3f} times the floor"
+    if finding.verdict == HOLDS:
+        return (
+            f"The claim holds: {unknown} hide the client where {noise.noises_needed} are needed, {ratio}, which means "
+            f"epsilon {_bound(epsilon.meant)} of {at_least(epsilon.claimed)}.{_worse(case)}"
+        )
+    missing = case.coalition.clients + case.coalition.left_out
+    return (
+        f"A documented break: {missing} clients collude or drop, and the claim of epsilon {at_least(epsilon.claimed)} "
+        f"is for at most T + 1 = {setting.tolerated + 1}, the curious one among them; {unknown} where "
+        f"{noise.noises_needed} are needed, {ratio}, which means epsilon {_bound(epsilon.meant)}."
+    )
+
+
+def _worse(case: Case) -> str:
+    """What the coalition could do about the noise, if its Compute nodes left out as many honest clients as they can."""
+    spare = min(case.contributors - case.setting.needed, len(case.honest) - 1)
+    fewer = case.noises_left - spare
+    if not case.coalition.nodes or fewer >= case.setting.honest:
+        return ""
+    return (
+        f" Its Compute nodes could leave out {spare} honest clients more (--left-out "
+        f"{case.coalition.left_out + spare}), of whom the claim speaks as drops: {fewer} noises would be left."
+    )
+
+
+def _view(case: Case, finding: Finding) -> str:
+    has_sum = case.coalition.trainer and finding.released
+    if finding.view.p_value is None:
+        return f"It sees {'the private sum and' if has_sum else 'only'} traffic, which is the same for both inputs."
+    return (
+        f"What it sees depends on no client's data {'but through the private sum ' if has_sum else ''}"
+        f"(p = {finding.view.p_value:.2g} over {len(finding.view.tests)} tests; traffic is the same to the byte)."
+    )
+
+
+def _bound(epsilon: float | None) -> str:
+    return at_least(math.inf if epsilon is None else epsilon)

@@ -121,31 +121,26 @@ class View(Observer):
 
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
         self._pairs.on_commit(process, writes)  # of the clients' keys the public part is used
+        is_ours = process.id in self._computes
         for write in writes:
-            if isinstance(write, Persist) and process.id in self._computes:
-                self._note_node(write)
-            elif isinstance(write, Persist) and process.id == self._trainer and write.table == TRAINER_ROUNDS:
-                self._note_trainer(decoded(TRAINER_ROUNDS, write.value, StoredRound))
+            match write:
+                case Persist(table, _, value) if is_ours and table == ANNOUNCEMENTS:
+                    self.asked = asked_in(value)
+                case Persist(table, key, value) if is_ours and table == CONTRIBUTIONS:
+                    self.kept[key[ID_BYTES:]] = Kept(value)
+                    self.clients.add(key[ID_BYTES:])
+                case Persist(table, _, value) if is_ours and table == LISTS:
+                    self.clients.update(clients_of(decoded(LISTS, value, StoredList).entries))
+                case Persist(table, _, value) if process.id == self._trainer and table == TRAINER_ROUNDS:
+                    for compute, frame in decoded(TRAINER_ROUNDS, value, StoredRound).partials:
+                        partial = decode_body(frame.body)
+                        assert isinstance(partial, PartialSum), "the trainer checked it"
+                        self.partials[compute] = ring_from_bytes(partial.vector, self._dimension)
 
     def _pass(self, log: list[Passed], sender: bytes, channel: str, to: bytes, payload: bytes) -> None:
         simulator = self._simulator
         at_us = simulator.now_us - simulator.start_ms * US
         log.append(Passed(at_us, simulator.processes[sender].role.value, sender, channel, to, len(payload)))
-
-    def _note_node(self, write: Persist) -> None:
-        if write.table == ANNOUNCEMENTS:
-            self.asked = asked_in(write.value)
-        elif write.table == CONTRIBUTIONS:
-            self.kept[write.key[ID_BYTES:]] = Kept(write.value)
-            self.clients.add(write.key[ID_BYTES:])
-        elif write.table == LISTS:
-            self.clients.update(clients_of(decoded(LISTS, write.value, StoredList).entries))
-
-    def _note_trainer(self, stored: StoredRound) -> None:
-        for compute, frame in stored.partials:
-            partial = decode_body(frame.body)
-            assert isinstance(partial, PartialSum), "the trainer checked it"
-            self.partials[compute] = ring_from_bytes(partial.vector, self._dimension)
 
 
 def observations(case: Case, view: View) -> Iterator[str]:

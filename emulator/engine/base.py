@@ -195,7 +195,6 @@ class Engine(ABC):
         """So many processes for a work, which end with the block, whatever they do."""
 
     def _why(self, error: Exception) -> str:
-        """How a process died."""
         return str(error).strip().splitlines()[0]
 
     @abstractmethod

@@ -190,7 +190,6 @@ class _LocalWorker(Worker):
 
 
 def _serve(parent: int, pipe: Connection) -> None:
-    """A local worker's life."""
     global _is_at_work
     _is_at_work = True
     os.setsid()  # Linux shares cores out by sessions first: on a busy machine one of its own is not the last in turn

@@ -7,12 +7,17 @@ import math
 import numpy as np
 
 from emulator.audit.bounds import approximate_trade_off, gaussian_trade_off
-from emulator.audit.report import Result
-from emulator.report.blocks import Block, Note, Page, Table, Verdict, settings
+from emulator.audit.finding import FALSE_ALARM, KINDS, Finding, Result
+from emulator.report.blocks import Block, Note, Page, Table, Verdict, fields
 from emulator.report.charts import Axis, Point, Series, lines
-from emulator.report.collusion import members, said
+from emulator.report.collusion import members
 from emulator.report.figures import claimed, count, number, percent, proved, seconds
 
+Row = tuple[str, str, str, str]
+_EXPLAINED = (
+    "The noise is what the coalition cannot remove, on the line that it attacks, in squared units. Bounds on epsilon "
+    "are lower ones; beyond the claim they speak against it."
+)
 _RATES = np.concatenate([np.logspace(-5, -2, 30), np.linspace(0.01, 0.995, 198)])
 _VERDICTS: dict[str, tuple[str, Verdict]] = {
     "stands": ("The claim of epsilon {} stands", "good"),
@@ -41,8 +46,7 @@ def page(run: Result) -> Page:
         sections=[
             ("What the adversary sees", _distributions(run)),
             ("Trade-off of its errors", _trade_off(run)),
-            ("What is proved", _proved(run)),
-            ("Noise that is left", _noise(run)),
+            ("Figures", [*figures(run), Note(_EXPLAINED)]),
             ("Setting", _setting(run)),
         ],
     )
@@ -62,7 +66,6 @@ def _distributions(run: Result) -> list[Block]:
 
 
 def _steps(edges: list[float], counts: list[int]) -> list[Point]:
-    """A histogram's outline."""
     corners = [(edge, float(found)) for place, found in enumerate(counts) for edge in edges[place : place + 2]]
     return [(edges[0], 0.0), *corners, (edges[-1], 0.0)]
 
@@ -88,33 +91,27 @@ def _points(negatives: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> lis
     return list(zip(_RATES.tolist(), negatives.tolist(), strict=True))
 
 
-def _proved(run: Result) -> list[Block]:
-    rows = [
-        ("claimed", f"epsilon ≤ {claimed(run.epsilon_claimed)}"),
-        ("proved, as Gaussian DP", f"epsilon ≥ {proved(run.epsilon_lower_gdp)}"),
-        ("proved, of any mechanism", f"epsilon ≥ {proved(run.epsilon_lower_cp)}"),
-    ]
-    told = f"Lower bounds at {percent(run.confidence)} confidence; beyond the claim they speak against it."
-    tested = {
-        "masked values that it sees are uniform": run.uniformity_p,
-        "real rounds have the law of the ideal functionality": run.same_law_p,
-    }
-    p_values = [(name, number(p, 2)) for name, p in tested.items() if p is not None]
-    return [Table(("", "epsilon"), rows), Note(told), *([Table(("test", "p-value"), p_values)] if p_values else [])]
+def figures(run: Finding) -> list[Block]:
+    """What was found, its bound or interval, and the claim."""
+    floor, claim = f"≥ {number(run.variance_floor, 4)}", f"epsilon ≤ {claimed(run.epsilon_claimed, 4)}"
+    likely = f"≥ {number(FALSE_ALARM / KINDS, 2)}"
 
+    def variance(label: str, value: float, interval: tuple[float, float]) -> Row:
+        low, high = (number(end, 4) for end in interval)
+        return label, number(value, 4), f"[{low}, {high}]", floor
 
-def _noise(run: Result) -> list[Block]:
-    rows = [_variance("on the line attacked", run.residual_variance, run.residual_variance_interval)]
+    rows = [variance("variance of the noise left", run.residual_variance, run.residual_variance_interval)]
     if run.lines > 1:
-        rows.append(_variance(f"least on any of {run.lines} lines", run.least_variance, run.least_variance_interval))
-    rows.append(("floor: what the claim needs", number(run.variance_floor, 4)))
-    told = "Variance of the noise that the coalition cannot remove, in squared units; in brackets, intervals with "
-    return [Table(("", "variance"), rows), Note(f"{told}{percent(run.confidence)} confidence.")]
-
-
-def _variance(label: str, value: float, interval: tuple[float, float]) -> tuple[str, str]:
-    low, high = interval
-    return label, f"{number(value, 4)} [{number(low, 4)}, {number(high, 4)}]"
+        least = f"least on any of {run.lines} lines"
+        rows.append(variance(least, run.least_variance, run.least_variance_interval))
+    rows.append(("proved, as Gaussian DP", "", f"epsilon ≥ {proved(run.epsilon_lower_gdp, 4)}", claim))
+    rows.append(("proved, of any mechanism", "", f"epsilon ≥ {proved(run.epsilon_lower_cp, 4)}", claim))
+    if run.uniformity_p is not None:
+        rows.append(("masked values seen are uniform, p", number(run.uniformity_p, 2), "", likely))
+    if run.same_law_p is not None:
+        rows.append(("same as the ideal functionality, p", number(run.same_law_p, 2), "", likely))
+    sure = percent(run.confidence)
+    return [Table(("", "found", f"{sure} bound or interval", "claim"), rows)]
 
 
 def _setting(run: Result) -> list[Block]:
@@ -122,6 +119,6 @@ def _setting(run: Result) -> list[Block]:
     return [
         *([Note(planted)] if run.fault is not None else []),
         Note(f"Coalition: {members(run.coalition)}."),
-        *settings((key, said(value)) for key, value in run.operating_point.items()),
+        *fields(run.operating_point),
         Note(f"The audit took {seconds(run.seconds)}."),
     ]

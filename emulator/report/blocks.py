@@ -1,4 +1,4 @@
-"""What a page and a screen consist of, as data: tables, texts, charts and sections."""
+"""What a page and a terminal show, as data: tables, texts, charts and sections; tables and notes on a terminal."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
+import rich.table
+from rich.console import Console
 
+from dca_proto.cli import output
 from emulator.report.charts import Chart
-from emulator.report.figures import UNKNOWN
+from emulator.report.figures import MIB, UNKNOWN, count, said, seconds, size
+from emulator.results import Traffic
 
 T = TypeVar("T")
 Verdict = Literal["good", "bad", "neutral"]
@@ -135,8 +139,60 @@ def settings(pairs: Iterable[Line]) -> list[Block]:
     return [Table(("", ""), rows)] if rows else []
 
 
+def fields(record: msgspec.Struct | Mapping[str, Any] | None) -> list[Block]:
+    """The fields of a record and their values, as a table; nothing where there is none."""
+    found = msgspec.structs.asdict(record) if isinstance(record, msgspec.Struct) else record or {}
+    return settings((name.replace("_", " "), said(value)) for name, value in found.items())
+
+
+def roles_table(
+    roles: dict[str, Traffic], core_s: dict[str, float] | None = None, peaks_mb: dict[str, float] | None = None
+) -> list[Block]:
+    """What the actors of each role sent and used, and all of them; memory is of the largest process of each."""
+    core_s, peaks_mb = {**(core_s or {}), **({"all": sum(core_s.values())} if core_s else {})}, peaks_mb or {}
+    found = {**dict.fromkeys([*roles, *core_s]), **roles, "all": sum(roles.values(), Traffic())} if roles else {}
+    return table(
+        found.items(),
+        {
+            "role": lambda one: one[0],
+            "messages": lambda one: UNKNOWN if one[1] is None else count(one[1].messages),
+            "bytes": lambda one: UNKNOWN if one[1] is None else size(one[1].bytes),
+            "core time": lambda one: seconds(core_s.get(one[0])),
+            "memory": lambda one: size(
+                max((MIB * most for name, most in peaks_mb.items() if name.startswith(one[0])), default=None)
+            ),
+        },
+        title="sent and used by each role",
+    )
+
+
 def as_json(summary: str, value: Any) -> list[Block]:
     """Plain data as JSON, folded away; nothing where there is none."""
     if not value:
         return []
     return [Folded(summary, Code(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))]
+
+
+_NAME_MAX = 16
+
+
+def show(console: Console, blocks: Iterable[Block], lines: Iterable[Line] = ()) -> None:
+    """Print the tables and notes among these blocks, then the lines."""
+    for block in blocks:
+        if isinstance(block, Table):
+            console.print(drawn(block), "")
+        elif isinstance(block, Note):
+            console.print(block.text, "", highlight=False, markup=False, sep="\n")
+    for line in lines:
+        output.say(console, *line)
+
+
+def drawn(table: Table) -> rich.table.Table:
+    """A table; where the console is narrow, columns of texts give way to those of numbers and to short names."""
+    is_short = all(len(text_of(row[0])) <= _NAME_MAX for row in table.rows)
+    align = "".join(">" if is_number else "w" for is_number in table.numbers)
+    align = ("<" if is_short else "w") + align[1:]
+    rows = [
+        [cell if isinstance(cell, str) else "\n".join(filter(None, cell[:2])) for cell in row] for row in table.rows
+    ]
+    return output.table(table.header, rows, title=table.title or None, align=align)

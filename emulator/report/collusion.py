@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from statistics import NormalDist
 from typing import Any
 
 import msgspec
 
-from emulator.collusion.report import Result
-from emulator.report.blocks import Block, Items, Note, Page, Section, Table, settings, table
-from emulator.report.figures import claimed, count, listed, number
+from emulator.collusion.dependence import ALARM
+from emulator.collusion.finding import CONFIDENCE, Finding, Result
+from emulator.report.blocks import Block, Items, Note, Page, Section, Table, fields, table
+from emulator.report.figures import claimed, count, listed, number, percent, proved
 
-_DEPTH_MAX, _PARTS_MAX = 6, 50
 _MEMBERS = {
     "computes": "Compute nodes",
     "nodes": "Compute nodes",
@@ -23,19 +25,12 @@ _MEMBERS = {
 
 def page(run: Result) -> Page:
     """The page of a coalition."""
-    meant = run.epsilon.meant
-    facts = [
-        ("epsilon claimed", claimed(run.epsilon.claimed)),
-        ("epsilon that the noise left means", "no bound" if meant is None else claimed(meant, 4)),
-        ("noise left, of the floor", _ratio(run)),
-        ("its view depends on the data", said(run.view.depends_on_data)),
-    ]
     sections: list[Section] = [
-        ("Noise left to it", _noise(run) if run.released or run.recovered else [Note("No sum was released.")]),
+        ("Figures", [*figures(run), Note(_noise(run) if run.released or run.recovered else "No sum was released.")]),
         ("What it recovers", _recovered(run)),
         ("What it sees", [Items(run.sees) if run.sees else Note("Nothing.")]),
         ("Does its view depend on the data?", _view(run)),
-        ("Setting", settings((key, said(value)) for key, value in run.setting.items())),
+        ("Setting", fields(run.setting)),
     ]
     return Page(
         kind="What a coalition sees",
@@ -44,58 +39,74 @@ def page(run: Result) -> Page:
         badge=run.verdict,
         verdict="bad" if run.broken else "good",
         answer=run.why,
-        facts=facts,
+        facts=[
+            ("epsilon claimed", claimed(run.epsilon.claimed)),
+            ("epsilon that the noise left means", _bound(run.epsilon.meant)),
+            ("noise left, of the floor", _ratio(run)),
+            ("its view depends on the data", "yes" if run.view.depends_on_data else "no"),
+        ],
         sections=sections,
     )
 
 
-def said(value: Any, depth: int = 0) -> str:
-    """Plain data in words: "clients: 4, broker: yes"; what is long or deep is cut."""
-    if depth > _DEPTH_MAX:
-        return "…"
-    match value:
-        case bool():
-            return "yes" if value else "no"
-        case dict():
-            return ", ".join(f"{key}: {said(one, depth + 1)}" for key, one in [*value.items()][:_PARTS_MAX]) or "nobody"
-        case list():
-            return ", ".join(said(one, depth + 1) for one in value[:_PARTS_MAX]) or "nobody"
-        case float():  # a setting, as it was given
-            return f"{value:.15g}"
-        case None:
-            return "–"
-    return str(value)
+def figures(found: Finding) -> list[Block]:
+    """By the plan, as measured, and what the claim needs."""
+    return [Table(("", "by the plan", f"measured [{percent(CONFIDENCE)} interval]", "claim"), [*_figures(found)])]
+
+
+def _figures(found: Finding) -> Iterator[tuple[str, str, str, str]]:
+    noise, epsilon, view = found.noise, found.epsilon, found.view
+    if found.released or found.recovered:
+        measured = ""
+        if noise.measured is not None and noise.measured_interval is not None:
+            measured = f"{number(noise.measured)} {_interval(*map(number, noise.measured_interval))}"
+        meant = ""
+        if epsilon.measured_interval is not None:
+            low, high = epsilon.measured_interval
+            meant = _interval(_bound(low) if low is None else proved(low, 4), _bound(high))
+        yield "noises that hide the client", count(noise.noises_left), "", f"≥ {count(noise.noises_needed)}"
+        yield "variance of the noise left", number(noise.left, 4), measured, f"≥ {number(noise.floor, 4)}"
+        yield "epsilon that it means", _bound(epsilon.meant), meant, f"≤ {claimed(epsilon.claimed, 4)}"
+    if not found.released:
+        yield "contributions", count(found.contributors.found), "aborted", f"≥ {count(found.contributors.needed)}"
+    if (value := found.recovered) is not None:
+        reach = NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * value.error
+        mean = f"{number(value.mean)} {_interval(number(value.mean - reach), number(value.mean + reach))}"
+        yield "the client's value, all rounds' mean", number(value.truth[0]) if value.truth else "", mean, ""
+    if view.p_value is not None:
+        yield f"masked vectors, {len(view.tests)} tests, p", "", number(view.p_value, 2), f"≥ {number(ALARM, 1)}"
+    yield "same traffic for both inputs", "", "yes" if view.same_traffic else "no", "yes"
+
+
+def _interval(low: str, high: str) -> str:
+    return f"[{low}, {high}]"
+
+
+def _bound(epsilon: float | None) -> str:
+    return "no bound" if epsilon is None else claimed(epsilon, 4)
 
 
 def members(coalition: msgspec.Struct) -> str:
     """Who is in a coalition: "4 clients, 2 Compute nodes and the broker"; who is not in it is left out."""
-    present = {
-        name: one for name, one in msgspec.structs.asdict(coalition).items() if one not in (None, False, 0, [], {})
-    }
-    who = [f"the {name}" if one is True else _several(name, one) for name, one in present.items()]
+
+    def several(name: str, one: Any) -> str:
+        noun = _MEMBERS.get(name, name)
+        return f"{one} {noun.replace('clients', 'client').replace('nodes', 'node') if one == 1 else noun}"
+
+    present = {name: one for name, one in msgspec.structs.asdict(coalition).items() if one}
+    who = [f"the {name}" if one is True else several(name, one) for name, one in present.items()]
     return listed(who, 12) or "nobody"
-
-
-def _several(name: str, one: Any) -> str:
-    noun = _MEMBERS.get(name, name)
-    return f"{said(one)} {noun.replace('clients', 'client').replace('nodes', 'node') if one == 1 else noun}"
 
 
 def _ratio(run: Result) -> str:
     return f"{number(run.noise.left / run.noise.floor)} times" if run.noise.floor > 0 else "no floor"
 
 
-def _noise(run: Result) -> list[Block]:
+def _noise(run: Result) -> str:
     noise = run.noise
-    rows = [("noise it cannot remove, by the plan", number(noise.left))]
-    if noise.measured is not None and noise.measured_interval is not None:
-        low, high = (number(end) for end in noise.measured_interval)
-        rows.append(("the same, measured", f"{number(noise.measured)} [{low}, {high}]"))
-    rows.append(("floor: what the claim needs", number(noise.floor)))
     told = f"The noise left has {_ratio(run)} the variance of the floor. " if noise.floor > 0 else ""
     told += f"Unknown noises that hide the client: {count(noise.noises_left)}; the claim needs "
-    told += f"{count(noise.noises_needed)}. In brackets is a {said(round(100 * noise.confidence, 6))} % interval."
-    return [Table(("", "variance in each value"), rows), Note(told)]
+    return f"{told}{count(noise.noises_needed)}. In brackets is a {percent(noise.confidence)} interval."
 
 
 def _recovered(run: Result) -> list[Block]:

@@ -9,6 +9,7 @@ from dca_proto.privacy.rounding import at_least, at_most
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _PLAIN_MIN, _PLAIN_MAX = 1e-3, 1e7
 TEXT_MAX = 2_000
+MIB = 1 << 20
 _ALSO_SHOWN = "\n\u00a0"  # breaks, and the space between a number and its unit
 UNKNOWN = "–"
 _SPACE = "\u00a0"
@@ -76,6 +77,20 @@ def percent(part: float, *, signed: bool = False) -> str:
     if 0 < abs(part) < 5e-5:
         return f"below{_SPACE}0.01{_SPACE}%"
     return f"{sign}{short(100 * part)}{_SPACE}%"
+
+
+def said(value: object) -> str:
+    """A setting, as it was given; no privacy figure is below its value."""
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return at_least(value, 15)
+        case list() | tuple():
+            return ", ".join(map(said, value))
+        case None:
+            return UNKNOWN
+    return str(value)
 
 
 def listed(names: list[str], most: int = 6) -> str:

@@ -73,7 +73,7 @@ def read_page(path: Path, *, reference: bool = True) -> tuple[str, Page]:
         _check_numbers(found, "")
         return name, KINDS[name].page(found)
     except msgspec.ValidationError as error:
-        said = plain(_RANGE.sub(_out_of_range, in_words(error)), 300)
+        said = plain(_RANGE.sub(r"\g<place> is out of range, expected a number \g<limit>", in_words(error)), 300)
         raise InputError(
             f"{path} is of kind {name}, but {said}; make a new one with `{KINDS[name].command} --json {path.name}`"
         ) from None
@@ -88,12 +88,7 @@ def _check_numbers(value: Any, place: str) -> None:
         raise msgspec.ValidationError(f"{place} is out of range, expected a number of at most {_LARGEST:g}")
 
 
-def _out_of_range(found: re.Match[str]) -> str:
-    return f"{found['place']} is out of range, expected a number {found['limit']}"
-
-
 def _bytes_of(path: Path) -> bytes:
-    """The content of an ordinary file of a bounded size."""
     try:
         about = path.stat()
         if stat.S_ISDIR(about.st_mode):

@@ -10,15 +10,26 @@ import msgspec
 from dca_proto.privacy.rounding import at_least
 from dca_proto.wording import counted
 from emulator.report import learned
-from emulator.report.blocks import Block, Folded, Items, Line, Note, Page, Section, Table, settings, table
+from emulator.report.blocks import (
+    Block,
+    Folded,
+    Items,
+    Line,
+    Note,
+    Page,
+    Section,
+    Table,
+    roles_table,
+    settings,
+    table,
+)
 from emulator.report.charts import Axis, Lane, Series, lines, timeline
-from emulator.report.figures import UNKNOWN, claimed, count, listed, number, seconds, size
-from emulator.results import Round, Run, Traffic, grouped
+from emulator.report.figures import MIB, UNKNOWN, claimed, count, listed, number, seconds, size
+from emulator.results import Round, Run, grouped
 from inference.jobs.estimates import rows_of
 from inference.jobs.summary import Summary
 
 _COORDINATES_MAX = 400
-_MIB = 1 << 20
 _LOOKER = "no colluding client beside the one who looks"
 Group = Sequence[Round]
 """Rounds that are shown together."""
@@ -66,47 +77,25 @@ def rounds_table(run: Run, *, wide: bool = False) -> list[Block]:
 
 def times_table(run: Run) -> list[Block]:
     """Seconds of each round and phase, and what all actors sent; those of a row with many rounds are added up."""
+
+    def lasted(phase: str) -> Callable[[Group], str]:
+        return lambda group: seconds(_total(one.phases.get(phase) for one in group))
+
     columns: dict[str, Callable[[Group], str]] = {
         "round": _name,
-        **{phase: _lasted(phase) for phase in dict.fromkeys(phase for one in run.rounds for phase in one.phases)},
-        "in all": lambda group: seconds(_total([one.wall_s for one in group])),
-        "messages": lambda group: _messages(group),
-        "bytes": lambda group: size(_total([one.bytes for one in group])),
+        **{phase: lasted(phase) for one in run.rounds for phase in one.phases},
+        "in all": lambda group: seconds(_total(one.wall_s for one in group)),
+        "messages": lambda group: count(sum(one.messages or 0 for one in group)),
+        "bytes": lambda group: size(_total(one.bytes for one in group)),
     }
     timed = [group for group in grouped(run.rounds) if group[0].wall_s is not None]
     return table(timed, columns, title="times")
 
 
-def roles_table(
-    roles: dict[str, Traffic], core_s: dict[str, float] | None = None, peaks_mb: dict[str, float] | None = None
-) -> list[Block]:
-    """What the actors of each role sent and used, and all of them; memory is of the largest process of each."""
-    core_s, peaks_mb = {**(core_s or {}), **({"all": sum(core_s.values())} if core_s else {})}, peaks_mb or {}
-    every = Traffic(sum(one.messages for one in roles.values()), sum(one.bytes for one in roles.values()))
-    found = {**dict.fromkeys([*roles, *core_s]), **roles, "all": every} if roles else {}
-    return table(
-        found.items(),
-        {
-            "role": lambda one: one[0],
-            "messages": lambda one: UNKNOWN if one[1] is None else count(one[1].messages),
-            "bytes": lambda one: UNKNOWN if one[1] is None else size(one[1].bytes),
-            "core time": lambda one: seconds(core_s.get(one[0])),
-            "memory": lambda one: size(
-                max((_MIB * most for name, most in peaks_mb.items() if name.startswith(one[0])), default=None)
-            ),
-        },
-        title="sent and used by each role",
-    )
-
-
 def tables(run: Run) -> list[Block]:
     """All of a run that stands in tables on a terminal."""
-    return [*rounds_table(run), *times_table(run), *learned.nodes_of(run.nodes, 12), *roles(run)]
-
-
-def roles(run: Run) -> list[Block]:
-    """Of a run in several processes, what each role used."""
-    return roles_table(run.roles, run.core_s_by_role, run.peak_rss_mb_by_process)
+    roles = roles_table(run.roles, run.core_s_by_role, run.peak_rss_mb_by_process)
+    return [*rounds_table(run), *times_table(run), *learned.nodes_of(run.nodes, 12), *roles]
 
 
 def _name(group: Group) -> str:
@@ -126,16 +115,7 @@ def _range(counts: Iterable[int | None]) -> str:
     return count(low) if low == high else f"{count(low)}–{count(high)}"
 
 
-def _lasted(phase: str) -> Callable[[Group], str]:
-    return lambda group: seconds(_total([one.phases.get(phase) for one in group]))
-
-
-def _messages(group: Group) -> str:
-    return count(sum(one.messages or 0 for one in group))
-
-
 def _total(values: Iterable[float | None]) -> float | None:
-    """Of those that are known; None where none is."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 
@@ -145,12 +125,13 @@ def _total(values: Iterable[float | None]) -> float | None:
 
 def aborted_lines(run: Run, most: int = 4) -> list[Line]:
     """Why rounds were aborted."""
-    found = [
-        ("aborted", f"round{'s' * (len(numbers) > 1)} {listed([*map(str, numbers)], most + 1)}: {reason}")
-        for reason, numbers in run.aborts.items()
-    ]
+    found = [("aborted", f"{_rounds(numbers, most + 1)}: {reason}") for reason, numbers in run.aborts.items()]
     more = [("", f"{len(found) - most} more reasons are in the JSON")] if len(found) > most else []
     return found[:most] + more
+
+
+def _rounds(numbers: Sequence[int], most: int = 12) -> str:
+    return f"round{'s' * (len(numbers) > 1)} {listed([*map(str, numbers)], most)}"
 
 
 def missing_lines(run: Run, most: int = 4, names: int = 4) -> list[Line]:
@@ -239,6 +220,8 @@ def page(found: Told) -> Page:
     words, verdict = learned.badge(run.ok, run.private)
     reports = [(one.contributors or 0, one.noise_variance, one.reports) for one in run.rounds]
     slow = [(one.name, who) for one in run.rounds for who in one.slowest]
+    roles, peaks = roles_table(run.roles, run.core_s_by_role, run.peak_rss_mb_by_process), run.peak_rss_mb_by_process
+    memory = table(peaks.items(), {"process": lambda one: one[0], "most memory": lambda one: size(MIB * one[1])})
     sections: list[Section] = [
         ("Why rounds were aborted", settings((_rounds(numbers), why) for why, numbers in run.aborts.items())),
         *learned.sections_of(summary),
@@ -248,7 +231,7 @@ def page(found: Told) -> Page:
         ("Slowest clients", table(slow, {"round": lambda one: one[0], "client": lambda one: str(one[1].client),
                                          "after": lambda one: seconds(one[1].s)})),
         ("Noise", [_signal(group[-1]) for group in grouped(run.rounds) if group[-1].value and group[-1].noise_sd]),
-        ("Sent and used by each role", [*roles(run), *_memory(run)]),
+        ("Sent and used by each role", [*roles, *memory]),
         ("Privacy", settings(privacy_lines(run)) if run.ok else []),
         ("Setting", settings(_setting(run))),
     ]  # fmt: skip
@@ -262,10 +245,6 @@ def page(found: Told) -> Page:
         sections=sections,
         lead=learned.lead_of(summary),
     )
-
-
-def _rounds(numbers: Sequence[int]) -> str:
-    return f"round{'s' * (len(numbers) > 1)} {listed([*map(str, numbers)], 12)}"
 
 
 def _title(run: Run, summary: Summary) -> str:
@@ -363,7 +342,6 @@ def _timeline(run: Run) -> list[Block]:
 
 
 def _absence(run: Run) -> Iterator[Block]:
-    """What became of those who were asked and are not in the result."""
     if not run.rounds:
         return
     if all(one.ok and not (one.dropped or one.late or one.declined) for one in run.rounds):
@@ -394,10 +372,3 @@ def _signal(one: Round) -> Block:
         caption += f" The first {_COORDINATES_MAX} of {count(len(one.value))} values."
     x = Axis("value of the sum, by its place", whole=True)
     return lines(series, x, Axis("size, in the sum's units", log=True), caption=caption)
-
-
-def _memory(run: Run) -> list[Block]:
-    return table(
-        run.peak_rss_mb_by_process.items(),
-        {"process": lambda one: one[0], "most memory": lambda one: size(_MIB * one[1])},
-    )

@@ -50,6 +50,9 @@ class Size(msgspec.Struct, frozen=True):
         """What makes a round larger than another: N·d, then N·M."""
         return self.clients * self.dimension, self.clients * self.computes
 
+    def __str__(self) -> str:
+        return f"N = {self.clients:,}, d = {self.dimension:,}, M = {self.computes}"
+
 
 class Cell(Size, frozen=True, kw_only=True):
     """One size of a round, and how it is held.
@@ -131,8 +134,7 @@ class Cell(Size, frozen=True, kw_only=True):
         return min(1.0, math.fsum(terms))
 
     def __str__(self) -> str:
-        drop = f", {100 * self.drop_rate:g} % drop" if self.drop_rate else ""
-        return f"N = {self.clients:,}, d = {self.dimension:,}, M = {self.computes}{drop}"
+        return super().__str__() + (f", {100 * self.drop_rate:g} % drop" if self.drop_rate else "")
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -10,15 +11,20 @@ from typing import Annotated
 import msgspec
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from dca_proto.cli.options import Json, Plot
 from dca_proto.cli.output import STDOUT, require_json_target, require_plot_target, say, whole_file, write_json
+from dca_proto.cli.progress import PatientBar
 from dca_proto.errors import UsageError
 from dca_proto.runtime.broker import find_mosquitto
+from dca_proto.wording import counted
 from emulator import engine as engines
-from emulator.scaling import costs, view
-from emulator.scaling.cell import EMULATED, MOSQUITTO, Size, Sweep
-from emulator.scaling.held import Figures
+from emulator.report import scaling as view
+from emulator.report.blocks import show
+from emulator.scaling import costs
+from emulator.scaling.cell import EMULATED, MOSQUITTO, Cell, Size, Sweep
+from emulator.scaling.held import Figures, doubts
 from emulator.scaling.measure import measure_apart
 from emulator.scaling.predict import Machine, parse_question, predict, require_computes
 from emulator.scaling.record import Record, Scaling, read_scaling
@@ -98,32 +104,27 @@ def scaling(
     sweep = _sweep(given, tolerate, drop, backend, repeats, processes, question is not None)
     console = Console(stderr=json_to == STDOUT)
     if calibration_file is not None:
-        _check_calibration(question, given, calibration_file, resume)
+        if question is None:
+            raise UsageError("--calibration goes with --predict; to measure, leave it out")
+        others = [f"--{name}" for name, text in given.items() if text is not None]
+        if others or resume is not None:
+            excluded = ", ".join(others) or "--resume"
+            raise UsageError(f"--calibration and {excluded} exclude each other: a calibration is measured already")
         result = read_scaling(calibration_file)
     else:
         if question is not None:
             require_computes(question, sweep.computes)
             costs.require_cells(len([cell for cell in sweep.cells() if cell.is_plain]))
         result = _measured(sweep, resume, engine, console)
-    shown = _fitted(result, console) if question is None else _predicted(question, result, hardware, console)
-    write_json(msgspec.to_builtins(shown), json_to)
+    found = _fitted(result) if question is None else _predicted(question, result, hardware)
+    _show(found, console)
+    write_json(found, json_to)
     if plot is not None:
-        _plot(shown, plot, console)
+        _plot(found, plot, console)
     return 0
 
 
 # --- what is asked ---------------------------------------------------------------------------------------------------
-
-
-def _check_calibration(
-    question: Size | None, given: Mapping[str, str | None], calibration_file: Path, resume: Path | None
-) -> None:
-    if question is None:
-        raise UsageError("--calibration goes with --predict; to measure, leave it out")
-    others = [f"--{name}" for name, text in given.items() if text is not None]
-    if others or resume is not None:
-        excluded = ", ".join(others) or "--resume"
-        raise UsageError(f"--calibration and {excluded} exclude each other: a calibration is measured already")
 
 
 def _sweep(
@@ -136,7 +137,12 @@ def _sweep(
     is_prediction: bool,
 ) -> Sweep:
     usual = _CALIBRATION if is_prediction else _SWEEP
-    sizes = {name: _whole_numbers(f"--{name}", usual[name] if text is None else text) for name, text in given.items()}
+    sizes: dict[str, list[int]] = {}
+    for name, text in given.items():
+        values = _numbers(f"--{name}", usual[name] if text is None else text)
+        if any(value != int(value) for value in values):
+            raise UsageError(f"--{name} {text!r}: expected whole numbers")
+        sizes[name] = [int(value) for value in values]
     share = max(1, min(engines.cores(), *sizes["computes"], *sizes["clients"]))  # then all have something to do
     sweep = Sweep(
         **sizes,
@@ -164,110 +170,102 @@ def _numbers(option: str, text: str) -> list[float]:
     return list(dict.fromkeys(values))
 
 
-def _whole_numbers(option: str, text: str) -> list[int]:
-    values = _numbers(option, text)
-    if any(value != int(value) for value in values):
-        raise UsageError(f"{option} {text!r}: expected whole numbers")
-    return [int(value) for value in values]
-
-
 # --- what is done ----------------------------------------------------------------------------------------------------
 
 
 def _measured(sweep: Sweep, resume: Path | None, engine: str, console: Console) -> Scaling:
-    """Measure what is not measured yet."""
+    """Measure what is not measured yet: a bar on a terminal, a line for each finished cell elsewhere."""
     cells = sweep.cells()
-    record = Record(resume, msgspec.to_builtins(sweep))
+    record = Record(resume, sweep)
     todo = record.missing(cells)
     kept = f"; {len(cells) - len(todo)} are in {resume}" if len(todo) < len(cells) else ""
-    expected = view.duration(sum(cell.estimate_s for cell in todo))
-    size = f"{_counted(len(cells), 'cell')}, {_counted(sweep.repeats, 'round')} each"
-    say(console, "sweep", f"{size}, backend {sweep.backend}, {_counted(sweep.processes, 'process')}{kept}")
-    say(console, "time", f"roughly {expected}; encryption and exact noise are on")
+    expected_s = sum(cell.estimate_s for cell in todo)
+    size = f"{counted(len(cells), 'cell')}, {counted(sweep.repeats, 'round')} each"
+    processes = f"{sweep.processes} process{'es' * (sweep.processes != 1)}"
+    say(console, "sweep", f"{size}, backend {sweep.backend}, {processes}{kept}")
+    say(console, "time", f"roughly {_duration(expected_s)}; encryption and exact noise are on")
+    columns = (TextColumn("{task.description:<36}"), BarColumn(bar_width=24), TaskProgressColumn())
+    began_s, done = time.monotonic(), list[Cell]()
+
+    def measure(cell: Cell) -> Figures:
+        bar.reach(sum(one.estimate_s for one in done), f"{len(done) + 1}/{len(todo)} {cell}")
+        figures = measure_apart(cell, chosen)
+        done.append(cell)
+        done_s = sum(one.estimate_s for one in done)
+        left_s = (time.monotonic() - began_s) / done_s * (expected_s - done_s)
+        left = f"about {_duration(left_s)} left" if len(done) < len(todo) else "all measured"
+        if not console.is_terminal:
+            say(console, f"{len(done)}/{len(todo)}", f"{cell}: {figures.wall_s:.3g} s a round; {left}")
+        return figures
+
     try:
-        with engines.open_engine(engine) as chosen, view.Progressing(console, todo) as watcher:
-            figures = record.run(cells, lambda cell: measure_apart(cell, chosen), watcher)
+        with (
+            engines.open_engine(engine) as chosen,
+            PatientBar(console, max(expected_s, 1e-9), "", *columns, TimeRemainingColumn()) as bar,
+        ):
+            figures = record.run(cells, measure)
     except KeyboardInterrupt:
         kept = "not kept: name a --resume FILE" if resume is None else f"in {resume}: the same command goes on"
         say(console, "interrupted", f"{len(record)} of {len(cells)} cells are finished, and {kept}")
         raise
-    return Scaling(cells=figures, **record.sweep)
+    return msgspec.structs.replace(record.sweep, cells=figures)
 
 
-def _fitted(result: Scaling, console: Console) -> Scaling:
-    """Tables, exponents and costs of a sweep."""
-    cells, base = result.cells, base_cells(result.cells)
-    console.print(view.cells_table(base), view.uses_table(base))
-    if len(base) < len(cells) or any(one.drop_rate for one in cells):
-        console.print(view.dropouts_table(cells))
-    fits = costs.growths(base)
-    doubts = [*view.busy_lines(base), *view.slower_lines(base)]
-    for line in (*doubts, *view.growth_lines(fits), *view.memory_lines(base)):
-        say(console, *line)
-    result = msgspec.structs.replace(result, fits=fits, warnings=[": ".join(line) for line in doubts])
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _fitted(result: Scaling) -> Scaling:
+    """With exponents and costs, as far as there are enough cells, and with what speaks against the figures."""
+    base = view.base_cells(result.cells)
+    result = msgspec.structs.replace(result, fits=costs.growths(base), warnings=[*doubts(base, slower=True)])
     try:
         usable = costs.usable(base)
     except UsageError as error:
-        say(console, "prediction", f"none: {error}")
         return msgspec.structs.replace(result, warnings=[*result.warnings, f"prediction: none: {error}"])
-    return _calibrated(result, usable, costs.fit_all(usable), console)
+    return _calibrated(result, usable, costs.fit_all(usable))
 
 
-def _predicted(question: Size, result: Scaling, hardware: Machine, console: Console) -> Scaling:
+def _predicted(question: Size, result: Scaling, hardware: Machine) -> Scaling:
     """With what a larger round needs, and what that rests on."""
     usable = costs.usable(result.cells)
     fitted = costs.fit_all(usable)
-    prediction = predict(question, fitted, usable, hardware)
-    doubts = [*view.busy_lines(usable)]
-    result = msgspec.structs.replace(
-        result, fits=costs.growths(usable), prediction=prediction, warnings=[": ".join(line) for line in doubts]
-    )
-    result = _calibrated(result, usable, fitted, console)
-    for line in doubts:
-        say(console, *line)
-    console.print(view.prediction_table(prediction))
-    say(console, "broker", view.broker_line(prediction))
-    if prediction.agreement_s is not None and prediction.sessions_s is not None:
-        sessions, agreed = f"{prediction.sessions_s:,.2g}", f"{prediction.agreement_s:,.2g}"
-        say(console, "epoch", f"once in it, roughly {sessions} core s for sessions, and {agreed} to agree on keys")
-    for text in prediction.assumptions:
-        say(console, "assumed", text)
-    return result
+    prediction, warnings = predict(question, fitted, usable, hardware), [*doubts(usable)]
+    result = msgspec.structs.replace(result, fits=costs.growths(usable), prediction=prediction, warnings=warnings)
+    return _calibrated(result, usable, fitted)
 
 
-def _calibrated(result: Scaling, usable: Sequence[Figures], fitted: costs.Calibration, console: Console) -> Scaling:
+def _calibrated(result: Scaling, usable: Sequence[Figures], fitted: costs.Calibration) -> Scaling:
     """With the costs, and their error on cells that were not fitted."""
     held_out = costs.hold_out(usable)
-    console.print(view.held_out_table(held_out))
-    line = view.held_out_line(held_out)
-    say(console, "held out", line)
     told: dict[str, dict[str, dict[str, float]]] = {}
     for (key, role), cost in fitted.items():
         told.setdefault(key, {})[role or "all"] = dict(zip(cost.terms, map(float, cost.each), strict=True))
-    warnings = [*result.warnings, *([line] if view.is_far_off(held_out) else [])]
+    warnings = [*result.warnings, *([costs.verdict(held_out)] if costs.is_far_off(held_out) else [])]
     return msgspec.structs.replace(result, calibration=told, held_out=held_out, warnings=warnings)
 
 
-def base_cells(cells: Sequence[Figures]) -> list[Figures]:
-    """Of each N, d and M the cell with the lowest drop rate and, of these, the lowest T."""
-    base: dict[tuple[int, int, int], Figures] = {}
-    for one in sorted(cells, key=lambda one: (one.drop_rate, one.tolerated)):
-        base.setdefault((one.clients, one.dimension, one.computes), one)
-    return list(base.values())
+def _show(found: Scaling, console: Console) -> None:
+    """What a page has, but for its charts: of a prediction, that and what it rests on."""
+    base = view.base_cells(found.cells)
+    measured = [*view.rounds(base), *view.uses(base), *view.setup(base), *view.dropouts(found.cells)]
+    errors = view.held_out(found.held_out)
+    if found.prediction is not None:
+        show(console, [*errors, *view.predicted(found.prediction)])
+    else:
+        show(console, [*measured, *view.growth(found.fits), *errors])
+    for text in found.warnings:
+        say(console, "warning", text)
 
 
 def _plot(result: Scaling, plot: Path, console: Console) -> None:
     from emulator.report.charts import picture  # heavy, and needed here only
-    from emulator.report.scaling import page
 
     one = result.cells[0]
     where = EMULATED if one.backend == EMULATED else f"over {one.backend}"
-    title = f"A round with encryption and exact noise ({where}, {_counted(one.processes, 'process')})"
+    processes = f"{one.processes} process{'es' * (one.processes != 1)}"
     with whole_file(plot) as place:
-        picture(page(result).charts, place, title)
+        picture(view.page(result).charts, place, f"A round with encryption and exact noise ({where}, {processes})")
     say(console, "picture", str(plot))
-
-
-def _counted(number: int, noun: str) -> str:
-    plural = "es" if noun.endswith("s") else "s"
-    return f"{number} {noun}{plural * (number != 1)}"

@@ -49,8 +49,8 @@ _LEAST = 0.05  # a figure that was measured is never nothing
 Floats = NDArray[np.float64]
 
 
-class Exponent(msgspec.Struct, frozen=True):
-    """An exponent and its interval at `CONFIDENCE`."""
+class Estimate(msgspec.Struct, frozen=True):
+    """An exponent with its interval at `CONFIDENCE`, or a predicted figure with where 95 of 100 refits put it."""
 
     value: float
     interval: tuple[float, float]
@@ -64,7 +64,7 @@ class Growth(msgspec.Struct, frozen=True):
         spread: standard deviation of the residuals of log t, so about the relative error.
     """
 
-    exponents: dict[str, Exponent]
+    exponents: dict[str, Estimate]
     cells: int
     spread: float
 
@@ -85,7 +85,7 @@ def growth(cells: Sequence[Figures], figure: str) -> Growth | None:
     errors = np.sqrt(variance * np.diag(np.linalg.inv(x.T @ x)))
     reach = float(student.ppf((1 + CONFIDENCE) / 2, free)) * errors
     exponents = {
-        symbol: Exponent(float(slope), (float(slope - half), float(slope + half)))
+        symbol: Estimate(float(slope), (float(slope - half), float(slope + half)))
         for symbol, slope, half in zip(varying, slopes[1:], reach[1:], strict=True)
     }
     return Growth(exponents, len(cells), math.sqrt(variance))
@@ -269,8 +269,21 @@ def worst(held_out: Sequence[HeldOut]) -> HeldOut:
     return max((one for one in held_out if one.quantity in CLAIMED), key=lambda one: abs(one.error))
 
 
+def is_far_off(held_out: Sequence[HeldOut]) -> bool:
+    """Whether a prediction of a held-out cell errs by more than predictions may."""
+    return abs(worst(held_out).error) > ERROR_MAX
+
+
+def verdict(held_out: Sequence[HeldOut]) -> str:
+    """Whether predictions are worth their name."""
+    one, beyond = worst(held_out), "MORE than" if is_far_off(held_out) else "within"
+    return (
+        f"of held-out cells, all that is predicted errs by at most {100 * abs(one.error):.0f} % ({one.quantity}): "
+        f"{beyond} {100 * ERROR_MAX:.0f} %; sessions and key agreement are rough figures"
+    )
+
+
 def _figure_of(cell: Figures, figure: tuple[str, str]) -> float | None:
-    """A figure of a cell, None where it was not measured."""
     key, role = figure
     value = getattr(cell, key)
     found = value.get(role) if role and value is not None else value

@@ -22,11 +22,12 @@ the round."""
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import math
+import sys
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
 import msgspec
@@ -39,7 +40,6 @@ from dca_proto.protocol.events import Event
 from dca_proto.protocol.params import Timing
 from dca_proto.testing import TestFederation
 from emulator.scaling.cell import Cell
-from emulator.scaling.footprint import footprint
 from emulator.scaling.held import COUNTED, PHASES, ROLES, Held, Memory, Observed
 from emulator.sim.link import IDEAL
 from emulator.sim.lockstep import Region, assign
@@ -62,6 +62,8 @@ _BEGAN = "began"
 _ENDS: dict[type, str] = {facts.Closed: "collect", facts.RoundCompleted: "agree", facts.RoundFailed: "agree"}
 """The facts that end the phases of a round."""
 _encode = msgspec.msgpack.encode
+_SHARED = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
+_WHOLE = (bytes, str, int, float, np.ndarray)
 Used = dict[str, dict[str, int]]
 """By role: nanoseconds at work (``busy_ns``), and what of `COUNTED` its actors sent and received."""
 
@@ -163,7 +165,12 @@ class Population:
         self._team = team or Team()
         rows = [np.array([[index % cell.dimension + 0.5]]) for index in range(cell.clients)]
         self._actors = TestFederation(cell.clients, cell.computes, rows=rows, name=_FEDERATION, timing=_TIMING)
-        self._simulator = self._make_simulator()
+        options: dict[str, Any] = {"federation": _FEDERATION, "start_ms": _BEGIN_MS, "link": IDEAL, "keep_facts_max": 0}
+        self._simulator = (
+            Simulator(_FEDERATION, **options)
+            if self._team.count == 1
+            else Region(_FEDERATION, self._team, assign(self._actors, self._team.count), **options)
+        )
         self._team.gather(b"")  # all begin together
         began_s, worked_s = time.perf_counter(), time.process_time()
         self._world = World(self._actors, self._simulator)
@@ -174,13 +181,6 @@ class Population:
         self._ended: facts.RoundCompleted | facts.RoundFailed | None = None
         self._memory: dict[str, int] | None = None  # while actors are weighed
         self._meter_all()
-
-    def _make_simulator(self) -> Simulator:
-        team = self._team
-        options: dict[str, Any] = {"federation": _FEDERATION, "start_ms": _BEGIN_MS, "link": IDEAL, "keep_facts_max": 0}
-        if team.count == 1:
-            return Simulator(_FEDERATION, **options)
-        return Region(_FEDERATION, team, assign(self._actors, team.count), **options)
 
     def _meter_all(self) -> None:
         """Compute nodes and the trainer are listened to, and the one client that is weighed."""
@@ -254,7 +254,6 @@ class Population:
         return Memory(**{key: whole.get(key, 0) for key in Memory.__struct_fields__})
 
     def _gathered(self, value: object) -> list[Any]:
-        """Everybody's value."""
         return [msgspec.msgpack.decode(one) for one in self._team.gather(_encode(value))]
 
     def _request(self) -> dict[str, object]:
@@ -272,7 +271,6 @@ class Population:
         }
 
     def _used(self) -> Used:
-        """All that the actors here have used so far."""
         used = {role: dict.fromkeys(("busy_ns", *COUNTED), 0) for role in ROLES}
         for process in self._simulator.processes.values():
             own, traffic = used[process.role.value], process.traffic
@@ -307,19 +305,46 @@ class Population:
 
 
 def hold_emulated(cell: Cell, team: Team) -> Observed:
-    """Hold a cell's rounds: the program of each process."""
-    with _unsearched():
-        return Population(cell, team).observe()
+    """Hold a cell's rounds: the program of each process.
 
-
-@contextlib.contextmanager
-def _unsearched() -> Iterator[None]:
-    """Keep the garbage collector off. It finds nothing in actors, and a population of one process each would not be
-    searched by one collector, whose work grows faster than N.
+    The garbage collector is off. It finds nothing in actors, and a population of one process each would not be searched
+    by one collector, whose work grows faster than N.
     """
     gc.collect()
     gc.disable()
     try:
-        yield
+        return Population(cell, team).observe()
     finally:
         gc.enable()
+
+
+def footprint(root: object, shared: Iterable[object] = ()) -> int:
+    """Bytes of `root` and of all that can be reached from it, each object once.
+
+    Args:
+        shared: objects that belong to others and are not counted, with what is reached from them alone.
+    """
+    counted = {id(one) for one in shared}
+    waiting, total = [root], 0
+    while waiting:
+        one = waiting.pop()
+        if id(one) in counted or isinstance(one, _SHARED):
+            continue
+        counted.add(id(one))
+        total += sys.getsizeof(one)  # of an array: with its data, where it owns them
+        if not isinstance(one, _WHOLE):
+            waiting.extend(_parts(one))
+    return total
+
+
+def _parts(one: Any) -> Iterator[object]:
+    if isinstance(one, dict):
+        yield from (*one.keys(), *one.values())
+    elif isinstance(one, list | tuple | set | frozenset):
+        yield from one
+    names = one.__struct_fields__ if isinstance(one, msgspec.Struct) else ()
+    slots = (kind.__dict__.get("__slots__", ()) for kind in type(one).__mro__)
+    within = [name for some in slots for name in ((some,) if isinstance(some, str) else some)]
+    yield from (getattr(one, name) for name in (*names, *within) if not name.startswith("__") and hasattr(one, name))
+    if hasattr(one, "__dict__"):
+        yield one.__dict__

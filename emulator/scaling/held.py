@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -21,6 +21,7 @@ ROLES = ("client", "compute", "trainer")
 PHASES = ("collect", "agree")
 """From the announcement to the close, and from the close to the result."""
 COUNTED = ("messages", "bytes", "received", "received_bytes")
+_BUSY = 1.2
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,6 +178,24 @@ def cell_figures(cell: Cell, seen: Observed, floor_us: Mapping[str, float]) -> F
         paper_s=paper,
         ratio=None if paper is None else statistics.median(wall) / paper,
     )
+
+
+def doubts(cells: Sequence[Figures], *, slower: bool = False) -> Iterator[str]:
+    """What speaks against wall times: a busy machine; and (`slower`) where cells spend that the paper has faster.
+
+    Processes in virtual time wait for each other, and else for nothing but a core.
+    """
+    waits = [
+        (one.processes * one.wall_s - (one.waiting_s or 0.0)) / one.core_s for one in cells if one.backend == EMULATED
+    ]
+    if waits and max(waits) > _BUSY:
+        awake = f"processes were awake for up to {max(waits):.1f} times their core time"
+        yield f"busy: {awake}: other work, or more processes than cores, took the cores; measure anew"
+    for one in cells:
+        if slower and (one.ratio or 0) > 1:
+            wall, core = (", ".join(f"{name} {seconds:.3g}" for name, seconds in parts.items())
+                          for parts in (one.phases, one.core_s_by_role))  # fmt: skip
+            yield f"slower: {one} than the paper: wall seconds: {wall}; core seconds: {core}"
 
 
 def _median(values: Sequence[float | None]) -> float | None:

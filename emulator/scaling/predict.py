@@ -18,7 +18,7 @@ from dca_proto.protocol.wire.fields import COMPUTES_MAX
 from dca_proto.statistics.histogram import BINS_MAX
 from dca_proto.wording import nearest
 from emulator.scaling.cell import CLIENTS_MIN, Size
-from emulator.scaling.costs import Calibration
+from emulator.scaling.costs import Calibration, Estimate
 from emulator.scaling.held import COUNTED, ROLES, Figures
 
 _SIZE_MAX = 10**12
@@ -69,13 +69,6 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
         return max(1, math.ceil(parts[tightest] / self.load)), tightest
 
 
-class Figure(msgspec.Struct, frozen=True):
-    """A predicted figure, and where 95 of 100 refits of the calibration put it."""
-
-    value: float
-    interval: tuple[float, float]
-
-
 class RoleNeed(msgspec.Struct, frozen=True):
     """What a role takes in a round, all its actors together, and one of them.
 
@@ -87,7 +80,7 @@ class RoleNeed(msgspec.Struct, frozen=True):
     """
 
     actors: int
-    core_s: Figure
+    core_s: Estimate
     core_s_each: float
     bytes_each: float
     memory_bytes_each: float | None
@@ -132,23 +125,19 @@ def parse_question(text: str) -> Size:
             raise UsageError(f"--predict: {key!r} is unknown{nearest(key, _RANGES)}; expected {', '.join(_RANGES)}")
         if not equals or key in found:
             raise UsageError(f"--predict: {part.strip()!r}: expected {key}=NUMBER, once")
-        found[key] = _whole(key, value)
+        least, most = _RANGES[key]
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not (least <= number <= most and number == int(number)):
+            raise UsageError(f"--predict: {key}={value}: expected a whole number from {least} to {most:g}")
+        found[key] = int(number)
     missing = [key for key in _RANGES if key not in found]
     if missing:
         wanted = ",".join(f"{key}=..." for key in _RANGES)
         raise UsageError(f"--predict: {', '.join(missing)} is missing; expected {wanted}")
     return Size(**found)
-
-
-def _whole(key: str, text: str) -> int:
-    least, most = _RANGES[key]
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (least <= value <= most and value == int(value)):
-        raise UsageError(f"--predict: {key}={text}: expected a whole number from {least} to {most:g}")
-    return int(value)
 
 
 def predict(size: Size, costs: Calibration, measured: Sequence[Figures], machine: Machine) -> Prediction:
@@ -206,7 +195,7 @@ def _role(
     own = role == "client"
     return RoleNeed(
         actors=actors,
-        core_s=Figure(core_s, costs["core_s_by_role", role].interval(size)),
+        core_s=Estimate(core_s, costs["core_s_by_role", role].interval(size)),
         core_s_each=each,
         bytes_each=passed,
         memory_bytes_each=memory,

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -19,13 +19,31 @@ from dca_proto.cli.output import require_writable, write_json
 from dca_proto.errors import InputError, UsageError
 from dca_proto.wording import in_words
 from emulator import provenance
-from emulator.scaling.cell import Cell
+from emulator.results import Count
+from emulator.scaling.cell import Cell, Sweep
 from emulator.scaling.costs import Growth, HeldOut
 from emulator.scaling.held import Figures
 from emulator.scaling.predict import Prediction
 
 _KIND = "scaling-resume"
 _PACKAGES = ("dca-proto", "numpy", "PyNaCl", "msgspec")
+
+
+class Hardware(msgspec.Struct, frozen=True):
+    """The machine that measured. `cores`: None where the system does not tell."""
+
+    system: str = ""
+    processor: str = ""
+    cores: Count | None = None
+
+    @classmethod
+    def here(cls) -> Hardware:
+        """This machine."""
+        path = Path("/proc/cpuinfo")
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+        processor = names[0] if names else platform.processor() or "unknown"
+        return cls(f"{platform.system()} {platform.machine()}", processor, os.cpu_count())
 
 
 class Scaling(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,9 +57,9 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: str = "scaling"
     cells: list[Figures]
-    versions: Any = None
-    machine: Any = None
-    options: Any = None
+    versions: dict[str, str] | None = None
+    machine: Hardware | None = None
+    options: Sweep | None = None
     warnings: list[str] = msgspec.field(default_factory=list)
     fits: dict[str, Growth] = msgspec.field(default_factory=dict)
     calibration: dict[str, dict[str, dict[str, float]]] | None = None
@@ -54,22 +72,11 @@ def read_scaling(path: Path) -> Scaling:
     found = _object_in(path, "--calibration")
     if found.get("kind") != "scaling" or not isinstance(found.get("cells"), list):
         raise UsageError(f"--calibration {path}: found {found.get('kind')!r}, expected the JSON of dca scaling")
+    measured = {name: found.get(name) for name in ("cells", "versions", "machine", "options")}
     try:
-        cells = msgspec.convert(found["cells"], list[Figures])
+        return msgspec.convert(measured, Scaling)
     except msgspec.ValidationError as error:
         raise UsageError(f"--calibration {path}: a cell is damaged: {in_words(error)}; measure anew") from None
-    whence: dict[str, Any] = {name: found.get(name) for name in ("versions", "machine", "options")}
-    return Scaling(cells=cells, **whence)
-
-
-class Watcher(Protocol):
-    """Who is shown how a sweep goes on."""
-
-    def began(self, cell: Cell) -> None:
-        """A cell is being measured."""
-
-    def ended(self, cell: Cell, figures: Figures) -> None:
-        """A cell is finished, and kept."""
 
 
 class Record:
@@ -77,23 +84,19 @@ class Record:
 
     Args:
         path: of the file, which need not exist yet; None keeps them in memory only.
-        options: of the sweep, as plain data.
+        options: of the sweep.
 
     Attributes:
-        sweep: its options, versions and machine.
+        sweep: its options, versions and machine, without any cell.
 
     Raises:
         UsageError: the file is of another sweep, is none of ours, or cannot be written.
     """
 
-    def __init__(self, path: Path | None, options: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path | None, options: Sweep) -> None:
         self.path = path
-        machine = {"system": f"{platform.system()} {platform.machine()}", "processor": _processor()}
-        self.sweep: dict[str, Any] = {
-            "options": dict(options),
-            "versions": provenance.versions(_PACKAGES),
-            "machine": {**machine, "cores": os.cpu_count()},
-        }
+        versions = provenance.versions(_PACKAGES)
+        self.sweep = Scaling(cells=[], versions=versions, machine=Hardware.here(), options=options)
         self._cells: dict[Cell, Figures] = {}
         if path is not None:
             require_writable(path)
@@ -107,40 +110,30 @@ class Record:
         """The cells that are still to be measured."""
         return [cell for cell in cells if cell not in self._cells]
 
-    def add(self, cell: Cell, figures: Figures) -> None:
-        """A cell is finished: durable before this returns, where there is a file."""
-        self._cells[cell] = figures
-        if self.path is not None:
-            cells = msgspec.to_builtins(list(self._cells.values()))
-            write_json({"kind": _KIND, **self.sweep, "cells": cells}, str(self.path))
-
-    def run(self, cells: Sequence[Cell], measure: Callable[[Cell], Figures], watcher: Watcher) -> list[Figures]:
-        """The figures of all cells, in their order. Each that is missing is measured, and kept at once."""
+    def run(self, cells: Sequence[Cell], measure: Callable[[Cell], Figures]) -> list[Figures]:
+        """The figures of all cells, in their order. Each that is missing is measured, and durable before the next."""
         for cell in self.missing(cells):
-            watcher.began(cell)
-            figures = measure(cell)
-            self.add(cell, figures)
-            watcher.ended(cell, figures)
+            self._cells[cell] = measure(cell)
+            if self.path is not None:
+                found = msgspec.to_builtins(list(self._cells.values()))
+                write_json({"kind": _KIND, **self._identity(), "cells": found}, str(self.path))
         return [self._cells[cell] for cell in cells]
+
+    def _identity(self) -> dict[str, Any]:
+        plain = msgspec.to_builtins(self.sweep)
+        return {name: plain[name] for name in ("options", "versions", "machine")}
 
     def _load(self, path: Path) -> None:
         stored = _object_in(path, "--resume")
         if stored.get("kind") != _KIND or not isinstance(stored.get("cells"), list):
             raise InputError(f"--resume {path}: a sweep did not write this file; name a new one")
-        differences = list(provenance.differences(stored, json.loads(json.dumps(self.sweep))))
+        differences = list(provenance.differences(stored, self._identity()))
         if differences:
             raise InputError(f"--resume {path} is of another sweep: {'; '.join(differences)}; name a new file")
         try:
             self._cells = {one.cell: one for one in msgspec.convert(stored["cells"], list[Figures])}
         except msgspec.ValidationError as error:
             raise InputError(f"--resume {path}: a cell is damaged ({error}); name a new file") from None
-
-
-def _processor() -> str:
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or "unknown"
 
 
 def _object_in(path: Path, option: str) -> dict[str, Any]:

@@ -21,8 +21,7 @@ from emulator import engine as engines
 from emulator.counts import check_clients
 from emulator.inexact import RoundedGaussian
 from emulator.results import Run
-from emulator.swarm.data import TEST_FRACTION, DataOptions, first_rows, problem_of
-from emulator.swarm.learn import JobSpec, check_outputs, learn
+from emulator.swarm.learn import TEST_FRACTION, DataOptions, JobSpec, check_outputs, first_rows, learn, problem_of
 from emulator.swarm.options import SwarmOptions
 from emulator.swarm.synthetic import CLIENTS, show_rounds
 from inference.jobs import NAMES, find, require_kind

@@ -1,5 +1,9 @@
 """The actors of one process, thousands of clients or all Compute nodes or both, with their connections and their store.
 
+Clients may vanish: in a round nothing that they contribute or release gets through; in the next they are back. The
+actors are the production ones and know nothing of it. The connection swallows what a dropped client sends, as a device
+does that has lost its network.
+
 A host runs in a loop of its own, in a thread of this process or of an engine's worker (`HostThread`). The swarm asks
 it for what it has to tell. Its records are durable in a database of its own, as on devices. They end with it.
 """
@@ -16,7 +20,7 @@ import tempfile
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,14 +44,13 @@ from dca_proto.runtime.settings import BrokerSettings
 from dca_proto.runtime.shared import SharedConnection
 from dca_proto.runtime.store import SqliteStore
 from dca_proto.runtime.transport import CLIENT_LIMITS, InboxLimits, Transport
-from emulator.swarm import usage
-from emulator.swarm.dropout import SwarmTransport, Vanished
-from emulator.swarm.options import CONNECTIONS, SwarmOptions, certificate_expiry_ms
+from emulator.results import Traffic
+from emulator.swarm.options import CONNECTIONS, SwarmOptions
+from emulator.swarm.usage import Usage, require_connections
 
-ALL = "all"
-"""The name of the host with all clients and Compute nodes, beside the trainer in one process."""
 SLOWEST_MAX = 5
 """How many slow clients a round names."""
+_CERTIFICATE_S = 30 * 24 * 3600
 _KEEPALIVE_S = 1800  # a process with thousands of actors may be busy for long
 _ANSWER_TIMEOUT_S = 120.0  # and so may the broker
 T = TypeVar("T")
@@ -76,24 +79,6 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"Orders({self.name}, <keys>)"
-
-
-class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one process, since its start.
-
-    Attributes:
-        messages, bytes: of each role that its actors sent and that reached the broker.
-        core_s: of the processor. peak_rss_bytes: the most memory that it had.
-        facts: how many of each kind its actors reported; dropped messages by their code.
-        late: the last clients, by number, that had their receipt since the round was prepared, and how long ago.
-    """
-
-    messages: dict[str, int]
-    bytes: dict[str, int]
-    core_s: float
-    peak_rss_bytes: int
-    facts: dict[str, int] = {}
-    late: tuple[tuple[int, float], ...] = ()
 
 
 class Host:
@@ -126,7 +111,11 @@ class Host:
         assert orders.directory is not None, "whoever runs it has made one"
         file = Path(orders.directory) / f"{orders.name.replace(' ', '-')}.db"
         self._store = SqliteStore(file, os.urandom(KEY_BYTES))  # never opened again
-        self._shared = SharedConnection(self._connect_shared) if options.connections == CONNECTIONS[1] else None
+        self._shared = (
+            SharedConnection(lambda filters: self._connection(os.urandom(16).hex(), filters))
+            if options.connections == CONNECTIONS[1]
+            else None
+        )
         self._add_computes()
         self._add_clients()
         self._numbers = {one.id: number for number, one in enumerate(self._clients, orders.first)}
@@ -146,7 +135,7 @@ class Host:
         """Of its clients, in the order of their numbers."""
         return [one.id for one in self._clients]
 
-    def prepare(self, vanished: frozenset[str]) -> Totals:
+    def prepare(self, vanished: frozenset[str]) -> Usage:
         """For a round in which these clients vanish, ids in hexadecimal, and all others are back."""
         gc.collect()
         gc.freeze()  # a device's collector would not search the memory of thousands of others for garbage
@@ -160,20 +149,14 @@ class Host:
         nodes = len(self._orders.nodes)
         return self._connected, min(self._sessions.values()) if nodes and len(self._sessions) == nodes else 0
 
-    def totals(self) -> Totals:
+    def totals(self) -> Usage:
         """What was sent and used so far."""
-        messages, size, now_s = Counter[str](), Counter[str](), time.monotonic()
-        for role, runner, lost in self._runners:
-            messages[role] += runner.traffic.messages_sent - lost.swallowed_messages
-            size[role] += runner.traffic.bytes_sent - lost.swallowed_bytes
-        return Totals(
-            messages=dict(messages),
-            bytes=dict(size),
-            core_s=usage.core_s(),
-            peak_rss_bytes=usage.peak_rss_bytes() or 0,
-            facts=dict(self._facts),
-            late=tuple((self._numbers[client], now_s - at_s) for client, at_s in self._late),
-        )
+        sent, now_s = dict[str, Traffic](), time.monotonic()
+        for role, runner, transport in self._runners:
+            own = Traffic(runner.traffic.messages_sent, runner.traffic.bytes_sent)
+            sent[role] = sent.get(role, Traffic()) + own - transport.swallowed
+        late = tuple((self._numbers[client], now_s - at_s) for client, at_s in self._late)
+        return Usage.here(self._orders.name, sent=sent, facts=dict(self._facts), late=late)
 
     def charges(self) -> tuple[dict[bytes, int], float]:
         """How many clients sent a contribution in each round, and the epsilon that one has spent at most.
@@ -190,7 +173,7 @@ class Host:
         orders = self._orders
         if not orders.rows:
             return
-        accepted, expires_ms = orders.options.policy(), certificate_expiry_ms()
+        accepted, expires_ms = orders.options.policy(), int((time.time() + _CERTIFICATE_S) * 1000)
         authority = Identity(orders.authority)
         place = {column: index for index, column in enumerate(orders.columns)}
         for rows in orders.rows:
@@ -219,7 +202,7 @@ class Host:
             inner = self._shared.member(filters, limits)
         else:
             inner = self._connection(actor.id.hex(), filters, limits)
-        transport = SwarmTransport(inner, self._ramp, self._count_connected, self._vanished.swallows)
+        transport = SwarmTransport(inner, self._ramp, self._opened, self._vanished.swallows)
         runner = Runner(
             actor,
             transport,
@@ -229,15 +212,12 @@ class Host:
         )
         self._runners.append((role.value, runner, transport))
 
-    def _connect_shared(self, filters: tuple[str, ...]) -> Transport:
-        return self._connection(os.urandom(16).hex(), filters)
-
     def _connection(self, name: str, filters: tuple[str, ...], limits: InboxLimits | None = None) -> Transport:
         return connect(self._orders.url, name, filters, self._rng, limits)
 
     # --- what happens ---------------------------------------------------------------------------------------------
 
-    def _count_connected(self) -> None:
+    def _opened(self) -> None:
         self._connected += 1
 
     def _note(self, actor: bytes, fact: object) -> None:
@@ -269,6 +249,62 @@ def _first(failure: BaseException) -> BaseException:
     return failure
 
 
+class Vanished:
+    """Who has vanished, and what is lost with them: every contribution that they send, or every release.
+
+    Args:
+        to: the channel on which they send it.
+
+    Attributes:
+        ids: of clients, in hexadecimal; replaced from round to round.
+    """
+
+    def __init__(self, to: Channel = Channel.COMPUTE) -> None:
+        self.ids: frozenset[str] = frozenset()
+        self._lost = to.value
+
+    def swallows(self, topic: str) -> bool:
+        """Whether a message on this topic is a contribution, or a release, of a client that has dropped."""
+        *_, channel, _receiver, sender = topic.split("/")
+        return channel == self._lost and sender in self.ids
+
+
+class SwarmTransport:
+    """One actor's connection in a swarm: opened few at a time, so that the broker is not stormed, and cut by dropouts.
+
+    Args:
+        inner: the real connection. ramp: how many may connect at once. on_open: called once connected.
+        swallows: whether a message on a topic is lost.
+
+    Attributes:
+        swallowed: what was lost so far.
+    """
+
+    def __init__(
+        self, inner: Transport, ramp: asyncio.Semaphore, on_open: Callable[[], None], swallows: Callable[[str], bool]
+    ) -> None:
+        self.inbox = inner.inbox
+        self._inner = inner
+        self._ramp = ramp
+        self._on_open = on_open
+        self._swallows = swallows
+        self.swallowed = Traffic()
+
+    async def open(self) -> None:
+        async with self._ramp:
+            await self._inner.open()
+        self._on_open()
+
+    def publish(self, topic: str, payload: bytes, retain: bool = False) -> Awaitable[None]:
+        if not self._swallows(topic):
+            return self._inner.publish(topic, payload, retain)
+        self.swallowed += Traffic(1, len(payload))
+        return asyncio.sleep(0)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
 class HostThread:
     """A host in a thread with a loop of its own.
 
@@ -280,7 +316,7 @@ class HostThread:
         configure_logs(level=logging.WARNING)
         options, self._stack = orders.options, contextlib.ExitStack()
         is_each = options.connections == CONNECTIONS[0]
-        usage.require_connections(len(orders.rows) * is_each + len(orders.nodes) + 1, None)
+        require_connections(len(orders.rows) * is_each + len(orders.nodes) + 1, None)
         if orders.directory is None:
             directory = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="dca-swarm-"))
             orders = msgspec.structs.replace(orders, directory=directory)

@@ -22,7 +22,7 @@ import secrets
 import tempfile
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -45,11 +45,13 @@ from dca_proto.runtime.live import LiveTrainer
 from dca_proto.runtime.mqtt import require_broker
 from dca_proto.runtime.store import SqliteStore
 from emulator.engine import Engine, open_engine
+from emulator.results import Traffic
 from emulator.swarm import usage
-from emulator.swarm.dropout import Dropouts
-from emulator.swarm.host import ALL, HostThread, Orders, Totals, connect
+from emulator.swarm.host import HostThread, Orders, connect
 from emulator.swarm.options import SwarmOptions
-from emulator.swarm.timeline import RELEASE_PHASES, SUM_PHASES, TRAINER, RoundLog, Timeline, Usage
+from emulator.swarm.timeline import RELEASE_PHASES, SUM_PHASES, RoundLog, Timeline
+from emulator.swarm.usage import ALL, TRAINER, Usage
+from inference.datasets import stream
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -267,8 +269,7 @@ class Swarm:
             await require_broker(self.broker_url)
         self._on_start(self)
         began_s = time.monotonic()
-        self._stack.push_async_callback(self._stop_hosts)
-        self._stack.push_async_callback(self._stop_watching)
+        self._stack.push_async_callback(self._stop)
         await unless_one_ends(self._start_hosts(engine), self._watched)
         store = SqliteStore(self._directory / "trainer.db", self._keys.trainer.store_key)
         self._stack.push_async_callback(store.close)
@@ -281,7 +282,7 @@ class Swarm:
         if self.options.is_summed:
             await unless_one_ends(self._all_known.wait(), self._watched)
         self.sessions_s = time.monotonic() - began_s
-        self.core_s = (await self._usage()).core_s()
+        self.core_s = (await self._usage()).core_s_by_role()
 
     async def _start_hosts(self, engine: Engine) -> None:
         options = self.options
@@ -341,7 +342,6 @@ class Swarm:
             await asyncio.sleep(_LOOK_S if not self._all_known.is_set() else _LOOK_LATER_S)
 
     def _look(self) -> None:
-        """Tell how far connecting has come."""
         clients, total = self.options.clients, self.options.clients + self.options.computes + 1
         connected = sum(one for one, _ in self._states.values()) + self._is_trainer_connected
         if not self._all_connected.is_set():
@@ -357,7 +357,8 @@ class Swarm:
     async def _settled(self, receipts: int, before: Usage) -> Usage:
         """What is used once the clients have their receipts, so that it counts for this round."""
         now, give_up_s = await self._usage(), time.monotonic() + _SETTLING_S
-        while self.options.processes and now.facts()["Acknowledged"] - before.facts()["Acknowledged"] < receipts:
+        known = before.facts.get("Acknowledged", 0)
+        while self.options.processes and now.facts.get("Acknowledged", 0) - known < receipts:
             if time.monotonic() > give_up_s:
                 break
             await asyncio.sleep(_LOOK_S)
@@ -367,26 +368,41 @@ class Swarm:
     async def _usage(self, method: str = "totals", *arguments: Any) -> Usage:
         """What every process has sent and used so far; each reports it as it does something."""
         asking = asyncio.gather(*(host.call(method, *arguments) for host in self._hosts.values()))
-        told: list[Totals] = await unless_one_ends(asking, self._watched)
-        found = dict(zip(self._hosts, told, strict=True))
+        told: list[Usage] = await unless_one_ends(asking, self._watched)
         sent = self._trainer.runner.traffic
-        messages, size = {TRAINER: sent.messages_sent}, {TRAINER: sent.bytes_sent}
-        own = Totals(messages=messages, bytes=size, core_s=usage.core_s(), peak_rss_bytes=usage.peak_rss_bytes() or 0)
-        pid = self._broker.pid if self._broker is not None else None
-        return Usage(
-            {TRAINER: own, **found},
-            time.monotonic(),
-            None if pid is None else usage.core_s_of(pid),
-            None if pid is None else usage.peak_rss_bytes(pid),
-        )
+        own = Usage.here(TRAINER, sent={TRAINER: Traffic(sent.messages_sent, sent.bytes_sent)})
+        return Usage.of([own, *told, *([] if self._broker is None else [usage.of_broker(self._broker.pid)])])
 
-    async def _stop_hosts(self) -> None:
-        await asyncio.gather(*(host.end() for host in self._hosts.values()))
-
-    async def _stop_watching(self) -> None:
+    async def _stop(self) -> None:
+        """Watch nothing any more, and end all hosts."""
         for task in self._watched:
             task.cancel()
         await asyncio.gather(*self._watched, return_exceptions=True)
+        await asyncio.gather(*(host.end() for host in self._hosts.values()))
+
+
+class Dropouts:
+    """Which K of the clients drop in which round, drawn anew for each from the stream ``seed/drop``.
+
+    Args:
+        clients: ids. count: K. seed: of the draws.
+    """
+
+    def __init__(self, clients: Sequence[bytes], count: int, seed: int) -> None:
+        self._clients = list(clients)
+        self._count = count
+        self._rng = stream(seed, "drop")
+
+    def next_round(self, invited: Collection[bytes] = ()) -> frozenset[str]:
+        """Draw who drops in the round that is announced next: ids in hexadecimal.
+
+        Args:
+            invited: the clients that the round is for; nobody named is everybody.
+        """
+        named = frozenset(invited)
+        asked = [client for client in self._clients if not named or client in named]
+        chosen = self._rng.choice(len(asked), self._count, replace=False)
+        return frozenset(asked[index].hex() for index in chosen)
 
 
 class _Announcer:

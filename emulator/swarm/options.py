@@ -7,7 +7,6 @@ without Compute nodes where somebody vanishes; so they are short there.
 
 from __future__ import annotations
 
-import time
 from itertools import accumulate
 
 import msgspec
@@ -27,7 +26,6 @@ from emulator.swarm import usage
 
 CONNECTIONS = ("each", "shared")
 _BROKERS = ("auto", "embedded", "mosquitto")
-_CERTIFICATE_DAYS = 30
 _RELEASING_MS, _RELEASING_EACH_MS = 2_000, 20  # half of how long who vanishes is waited for, without Compute nodes
 _CONNECTING_MAX, _CONNECTING_EACH_MAX = 96, 32  # in all processes together: mosquitto's backlog is 100
 
@@ -191,8 +189,3 @@ class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
         parts = max(1, self.processes)
         counts = [len(range(place, self.clients, parts)) for place in range(parts)]
         return list(zip(accumulate([0, *counts[:-1]]), counts, strict=True))
-
-
-def certificate_expiry_ms() -> int:
-    """When certificates that are made now expire."""
-    return int((time.time() + _CERTIFICATE_DAYS * 24 * 3600) * 1000)

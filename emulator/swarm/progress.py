@@ -105,7 +105,6 @@ class Progress(Watcher):
                 say(self._console, f"round {len(self._told)}", f"{log.statistic}: {self._ended(log, phase)}")
 
     def _ended(self, log: RoundLog, phase: str) -> str:
-        """A phase that is over."""
         took = f"{log.phase_s()[phase]:.1f} s"
         if phase == "agree":
             return f"sum released, {took}"

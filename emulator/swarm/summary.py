@@ -9,6 +9,8 @@ from operator import attrgetter
 from statistics import fmean
 from typing import Any
 
+import msgspec
+
 from dca_proto.aggregate import NodeReleaseRequest
 from dca_proto.cli.job_run import figures_of, node_of
 from dca_proto.errors import RoundAborted
@@ -20,7 +22,8 @@ from emulator.results import Node, Round, Run, Sessions, Slow, Traffic
 from emulator.swarm.host import SLOWEST_MAX
 from emulator.swarm.live import Played, Swarm
 from emulator.swarm.options import SwarmOptions
-from emulator.swarm.timeline import ROLES, RoundLog
+from emulator.swarm.timeline import RoundLog
+from emulator.swarm.usage import ROLES
 
 TERMINATED = 143
 _MIB = 1 << 20
@@ -55,6 +58,8 @@ def summarise(played: Played, doubts: tuple[str, ...], **known: Any) -> Run:
     released = [one for one in rounds if one.ok] if failure is None else rounds
     last = released[-1] if released else None
     fewest, tolerated = options.smallest
+    walls = [one.wall_s for one in swarm.timeline.rounds] if options.dimension else []
+    later_s = fmean(walls[1:]) if walls[1:] else None  # of rounds of the same sum, after the pairs agreed on keys
     sessions = Sessions(swarm.sessions_s, sum(swarm.core_s.values()) if swarm.core_s else None)
     return Run(
         ok=failure is None,
@@ -84,7 +89,7 @@ def summarise(played: Played, doubts: tuple[str, ...], **known: Any) -> Run:
         seed=options.seed,
         connect_s=swarm.connect_s,
         sessions=sessions if options.is_summed else None,
-        agreement_s=_agreement_s(swarm.timeline.rounds) if options.dimension else None,
+        agreement_s=later_s and walls[0] - later_s,
         rounds=rounds,
         **({} if last is None else {name: getattr(last, name) for name in _OF_THE_LAST}),
         reported=sum(one.contributors or 0 for one in rounds) if options.reports else None,
@@ -97,26 +102,19 @@ _OF_THE_LAST = ("dropped", "contributors", "relation", "nodes", "failed")
 """Fields of the last round that are the run's, too."""
 
 
-def _agreement_s(rounds: Sequence[RoundLog]) -> float | None:
-    """How much longer the first round took, in which pairs agree on keys, than later ones of the same sum."""
-    return rounds[0].wall_s - fmean(one.wall_s for one in rounds[1:]) if rounds[1:] else None
-
-
 def _uses(rounds: Sequence[RoundLog]) -> dict[str, Any]:
     """What was sent and used since the start, where processes of their own show it apart."""
     used = rounds[-1].after if rounds else None
-    if used is None or not (core_s := used.core_s()):
+    if used is None or not (core_s := used.core_s_by_role()):
         return {}
-    peaks = {name: float(one.peak_rss_bytes) for name, one in used.processes.items()}
-    if used.broker_rss_bytes is not None:
-        peaks["broker"] = used.broker_rss_bytes
+    peaks = {name: size / _MIB for name, size in used.peak_rss_bytes.items()}
     return {
-        "roles": {role: used.sent(role) for role in ROLES},
+        "roles": {role: used.sent.get(role, Traffic()) for role in ROLES},
         "core_s": sum(core_s.values()),
         "core_s_by_role": core_s,
-        "peak_rss_mb": max(peaks.values()) / _MIB,
-        "peak_rss_mb_by_process": {name: size / _MIB for name, size in peaks.items()},
-        "facts": dict(sorted(used.facts().items())),
+        "peak_rss_mb": max(peaks.values()),
+        "peak_rss_mb_by_process": peaks,
+        "facts": dict(sorted(used.facts.items())),
     }
 
 
@@ -170,15 +168,13 @@ def missing(asked: int, log: RoundLog, sent: int) -> dict[str, int]:
 
 
 def _used(log: RoundLog) -> dict[str, Any]:
-    """What was sent and used in a round."""
     before, after = log.before, log.after
     if before is None or after is None:
         return {"messages": 0, "bytes": 0}
-    pairs = {role: (before.sent(role), after.sent(role)) for role in ROLES}
-    roles = {role: Traffic(b.messages - a.messages, b.bytes - a.bytes) for role, (a, b) in pairs.items()}
-    found: dict[str, Any] = {name: sum(getattr(one, name) for one in roles.values()) for name in ("messages", "bytes")}
-    if core_s := after.core_s():
-        earlier = before.core_s()
+    roles = {role: after.sent.get(role, Traffic()) - before.sent.get(role, Traffic()) for role in ROLES}
+    found: dict[str, Any] = msgspec.structs.asdict(sum(roles.values(), Traffic()))
+    if core_s := after.core_s_by_role():
+        earlier = before.core_s_by_role()
         by_role = {role: seconds - earlier[role] for role, seconds in core_s.items()}
         found |= {"roles": roles, "core_s": sum(by_role.values()), "core_s_by_role": by_role}
     return found
@@ -188,8 +184,7 @@ def _synthetic(log: RoundLog, options: SwarmOptions, numbers: Mapping[bytes, int
     """What is known of a sum of made-up data, and which clients took longest."""
     vanished = sorted(numbers[client] for client in log.vanished)
     found = log.aggregate.contributors if log.aggregate else None
-    late = [one for process in log.after.processes.values() for one in process.late] if log.after else []
-    end_s = log.after.at_s - log.began_s if log.after else 0.0
+    end_s, late = (log.after.at_s - log.began_s, log.after.late) if log.after else (0.0, ())
     took = [Slow(client, end_s - ago_s) for client, ago_s in late if ago_s <= end_s]
     return {
         "failed": None if found is None else options.clients - log.declined - found - len(vanished),
@@ -207,13 +202,11 @@ def exact_counts(options: SwarmOptions, vanished: Sequence[int]) -> list[int]:
 
 
 def _absent(log: RoundLog, found: Iterable[bytes], numbers: Mapping[bytes, int]) -> dict[str, Any]:
-    """Who was asked and is not in the result, by id and by number."""
     absent = sorted(set(log.asked).difference(found), key=numbers.__getitem__)
     return {"absent": [one.hex() for one in absent], "absent_clients": [numbers[one] for one in absent]}
 
 
 def _nodes(log: RoundLog, numbers: Mapping[bytes, int]) -> list[Node]:
-    """What each data node has released."""
     assert log.aggregate is not None, "they have released"
     clients = [client for client, rows in sorted(log.rows.items()) if rows]  # as the aggregate has them
     pairs = zip(clients, log.aggregate.nodes, strict=True)

@@ -26,8 +26,8 @@ from dca_proto.runtime.device import complete
 from dca_proto.statistics.histogram import BINS_MAX
 from dca_proto.wording import counted
 from emulator.counts import check_counts
+from emulator.report.blocks import show
 from emulator.report.run import aborted_lines, fleet_lines, missing_lines, tables
-from emulator.report.screen import show
 from emulator.results import Run
 from emulator.swarm.live import Swarm, Watcher, play
 from emulator.swarm.options import SwarmOptions

@@ -3,56 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import msgspec
-
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.protocol import facts
-from emulator.results import Traffic
-from emulator.swarm.host import ALL, Totals
+from emulator.swarm.usage import Usage
 
 SUM_PHASES = ("collect", "agree")
 """Of a secure sum: from the announcement to the close, and from the close to the result."""
 RELEASE_PHASES = ("release",)
 """Of a round without Compute nodes, in which each client releases or reports by itself."""
-
-CLIENT, COMPUTE, TRAINER = "client", "compute", "trainer"
-ROLES = (CLIENT, COMPUTE, TRAINER)
-
-
-class Usage(msgspec.Struct, frozen=True):
-    """What all processes of a swarm have sent and used since its start.
-
-    Attributes:
-        processes: by their names, which begin with the role where they run one only.
-        at_s: monotonic.
-        broker_core_s, broker_rss_bytes: None where the broker is not ours to look at.
-    """
-
-    processes: dict[str, Totals]
-    at_s: float
-    broker_core_s: float | None = None
-    broker_rss_bytes: int | None = None
-
-    def sent(self, role: str) -> Traffic:
-        """What the actors of a role sent."""
-        each = self.processes.values()
-        return Traffic(sum(one.messages.get(role, 0) for one in each), sum(one.bytes.get(role, 0) for one in each))
-
-    def core_s(self) -> dict[str, float]:
-        """Processor seconds of each role, the broker's among them; nothing where one process runs all roles."""
-        if ALL in self.processes:
-            return {}
-        each = self.processes.items()
-        core_s = {role: sum(one.core_s for name, one in each if name.startswith(role)) for role in ROLES}
-        return core_s if self.broker_core_s is None else {**core_s, "broker": self.broker_core_s}
-
-    def facts(self) -> Counter[str]:
-        """How many facts of each kind clients and Compute nodes have reported."""
-        return sum((Counter(one.facts) for one in self.processes.values()), Counter())
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What a process uses: processor time, memory and open files, without any library but Python's own."""
+"""What processes use: messages, processor time, memory and open files."""
 
 from __future__ import annotations
 
@@ -6,17 +6,71 @@ import os
 import resource
 import sys
 import time
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from dca_proto.errors import UsageError
+from emulator.results import Traffic
 
 _SPARE_FILES = 64  # beside connections: stores, pipes, libraries
 _PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
-def core_s() -> float:
-    """Processor seconds of this process so far, all threads."""
-    return time.process_time()
+ALL = "all"
+"""The name of the process with all clients and Compute nodes, where the trainer's runs them, too."""
+ROLES = (CLIENT, COMPUTE, TRAINER) = ("client", "compute", "trainer")
+BROKER = "broker"
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """What processes have sent and used since their start.
+
+    Attributes:
+        sent: by each role, of what reached the broker.
+        core_s, peak_rss_bytes: processor seconds and the most memory of each process, by its name, which begins with
+            the role where it runs one only. No broker that is not ours to look at.
+        facts: how many of each kind their clients and Compute nodes reported; dropped messages by their code.
+        late: the last clients, by number, that had their receipt since the round was prepared, and how long ago.
+        at_s: when this was seen; monotonic.
+    """
+
+    sent: dict[str, Traffic] = {}
+    core_s: dict[str, float] = {}
+    peak_rss_bytes: dict[str, int] = {}
+    facts: dict[str, int] = {}
+    late: tuple[tuple[int, float], ...] = ()
+    at_s: float = msgspec.field(default_factory=time.monotonic)
+
+    @classmethod
+    def here(cls, name: str, **known: Any) -> Usage:
+        """Of this process; `known` are further fields."""
+        return cls(core_s={name: time.process_time()}, peak_rss_bytes={name: peak_rss_bytes() or 0}, **known)
+
+    @classmethod
+    def of(cls, parts: Iterable[Usage]) -> Usage:
+        """Of all of these processes together."""
+        whole = cls()
+        for one in parts:
+            sent = {role: whole.sent.get(role, Traffic()) + traffic for role, traffic in one.sent.items()}
+            whole = cls(
+                sent=whole.sent | sent,
+                core_s=whole.core_s | one.core_s,
+                peak_rss_bytes=whole.peak_rss_bytes | one.peak_rss_bytes,
+                facts=Counter(whole.facts) + Counter(one.facts),
+                late=whole.late + one.late,
+            )
+        return whole
+
+    def core_s_by_role(self) -> dict[str, float]:
+        """Of each role, the broker's among them; nothing where one process runs all roles."""
+        if ALL in self.core_s:
+            return {}
+        by_role = {role: sum(s for name, s in self.core_s.items() if name.startswith(role)) for role in ROLES}
+        return by_role | ({BROKER: self.core_s[BROKER]} if BROKER in self.core_s else {})
 
 
 def core_s_of(pid: int) -> float | None:
@@ -26,6 +80,14 @@ def core_s_of(pid: int) -> float | None:
     except OSError:
         return None
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def of_broker(pid: int | None) -> Usage:
+    """Of a broker with a process of its own; of another one nothing is known."""
+    core_s, peak = (None, None) if pid is None else (core_s_of(pid), peak_rss_bytes(pid))
+    return Usage(
+        core_s={} if core_s is None else {BROKER: core_s}, peak_rss_bytes={} if peak is None else {BROKER: peak}
+    )
 
 
 def peak_rss_bytes(pid: int | None = None) -> int | None:
@@ -60,17 +122,12 @@ def require_connections(here: int, at_broker: int | None, advice: str = "use --c
         )
     if soft != resource.RLIM_INFINITY and soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-    if at_broker is not None and at_broker > _ports():
-        raise UsageError(
-            f"{at_broker} connections to one broker on this machine need as many local ports, and there are "
-            f"{_ports()}: widen net.ipv4.ip_local_port_range, or {advice}"
-        )
-
-
-def _ports() -> int:
-    """How many connections one address can have to one listener."""
     try:
         first, last = map(int, _PORTS.read_text(encoding="ascii").split())
     except OSError:
-        return 1 << 14  # of other systems: 49152 to 65535
-    return last - first + 1
+        first, last = 49_152, 65_535  # of other systems
+    if at_broker is not None and at_broker > last - first + 1:
+        raise UsageError(
+            f"{at_broker} connections to one broker on this machine need as many local ports, and there are "
+            f"{last - first + 1}: widen net.ipv4.ip_local_port_range, or {advice}"
+        )

@@ -18,8 +18,8 @@ from emulator.trials.fault import FaultOutcome
 from emulator.trials.scenario import to_plain
 from emulator.trials.world import RoundLog, TrialWorld
 
-LIVENESS = 0
-"""Stands where an invariant's number would, for a trial that has not become live after healing."""
+LIVENESS, LIVENESS_NAME = 0, "live after healing"
+"""Stand where an invariant's number and name would, for a trial that has not become live."""
 FACTS_SHOWN = 40
 _ROUND = re.compile(r"\bround ([0-9a-f]{8})\b")
 

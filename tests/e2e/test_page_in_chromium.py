@@ -30,7 +30,7 @@ SAYS = {
     "broken-emulation": ("Invariant 3 (exact sum) did not hold", "✗ broken"),
     "sweep": ("2 scenarios of 2,000", "torn-write", "dca emulate replay 812"),
     "collusion": ("documented break", "which look random", "0.714"),
-    "scaling": ("d = 10,000", "100,000", "Table 1", "1.4 (slower)", "clients (N)"),
+    "scaling": ("d = 10,000", "100,000", "Table 1", "4.8", "clients (N)"),
     "audit": ("The claim of epsilon 1 stands", "threshold of the guess", "x' taken for x (false positives)"),
 }
 

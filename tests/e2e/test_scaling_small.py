@@ -8,16 +8,21 @@ import math
 import os
 import signal
 import threading
+from pathlib import Path
 
 import msgspec
 import psutil
 import pytest
 from nacl import bindings
+from schemas import parsed
 
+from dca_proto import cli
+from dca_proto.cli import main
 from dca_proto.errors import UsageError
 from dca_proto.protocol.wire.codec import encode
 from dca_proto.protocol.wire.messages import Contribution, Receipt
 from emulator.engine import WorkerDiedError, open_engine
+from emulator.report.reading import read_page
 from emulator.scaling import emulated, measure
 from emulator.scaling.cell import Cell
 from emulator.scaling.emulated import Population, hold_emulated
@@ -215,6 +220,27 @@ def test_a_process_that_is_killed_or_fails_or_cannot_is_told_apart(
     monkeypatch.setattr(measure, "Measuring", Faulty)
     with pytest.raises(error, match=told):
         measure_apart(cell(dimension=dimension), LOCALLY)
+
+
+TINY = ("scaling", "--clients", "12", "--dimension", "1", "--computes", "3", "--repeats", "1", "--processes", "1")
+
+
+def test_the_command_ends_with_9_where_the_process_of_a_cell_is_killed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(measure, "Measuring", Faulty)
+    assert main(TINY) == WorkerDiedError.exit_code == 9
+    assert "dca: the process of N = 12, d = 1, M = 3 was killed" in " ".join(capsys.readouterr().err.split())
+    assert "| 9 |" in (cli.__doc__ or "")
+
+
+def test_a_real_sweep_fits_its_schema_and_has_a_page(tmp_path: Path) -> None:
+    target = tmp_path / "scaling.json"
+    assert main([*TINY, "--json", str(target)]) == 0
+    (one,) = parsed(target.read_text(), "scaling")["cells"]
+    assert one["wall_s"] > 0
+    kind, page = read_page(target)
+    assert (kind, page.badge) == ("scaling", "measured")
 
 
 def test_an_interrupted_measurement_leaves_no_process() -> None:

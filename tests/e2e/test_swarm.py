@@ -31,8 +31,8 @@ from dca_proto.protocol.wire.topics import topic_of
 from dca_proto.runtime.broker import Broker
 from emulator.report.run import closing_lines
 from emulator.results import Run
-from emulator.swarm.dropout import Dropouts, Vanished
-from emulator.swarm.live import Swarm
+from emulator.swarm.host import Vanished
+from emulator.swarm.live import Dropouts, Swarm
 from emulator.swarm.progress import Progress
 from emulator.swarm.timeline import RoundLog
 from inference.jobs.summary import HeldOut

@@ -27,7 +27,7 @@ from dca_proto.protocol.wire.topics import topic_of
 from dca_proto.runtime.broker import Broker
 from dca_proto.runtime.live import LiveTrainer
 from emulator.swarm import options
-from emulator.swarm.dropout import Vanished
+from emulator.swarm.host import Vanished
 from inference.errors import DataError
 from inference.jobs import NAMES, find, reports
 from inference.models.linear.nodes import job as regression_mcmc

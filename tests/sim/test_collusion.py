@@ -36,9 +36,10 @@ from emulator.collusion.finding import (
     investigate,
     require_runs,
     residual,
+    result,
+    sentence,
 )
 from emulator.collusion.members import Party, Withholding
-from emulator.collusion.report import result, sentence
 from emulator.collusion.rounds import Rounds
 from emulator.sim.link import IDEAL
 

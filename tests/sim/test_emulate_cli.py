@@ -141,7 +141,7 @@ def test_a_scenario_of_reports_is_told_in_its_own_words(run: Run, tmp_path: Path
 def test_a_broken_invariant_is_told_shrunk_and_saved(run: Run, broken: None, tmp_path: Path) -> None:
     code, told, _ = run("replay", "4", "--shrink-seconds", "3", "--json", "broken.json")
     assert code == 4
-    for word in ("BROKEN", "seed 4", "invariant 3", "before", "dca emulate replay 4", "shrunk"):
+    for word in ("✗ broken", "seed 4", "invariant 3", "before", "dca emulate replay 4", "shrunk"):
         assert word in told
     result = json.loads((tmp_path / "broken.json").read_text(encoding="utf-8"))
     assert result["ok"] is False

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from dca_proto.privacy import accounting
-from emulator.audit.adversary import Samples
 from emulator.audit.bounds import (
     Errors,
+    Samples,
     approximate_trade_off,
     best_thresholds,
     count_errors,

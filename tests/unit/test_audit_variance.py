@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from emulator.audit.variance import Scatter, Spread, noticeable
+from emulator.audit.bounds import Scatter, Spread, noticeable
 
 EXPERIMENTS = 400
 AXIS = np.array([1.0])

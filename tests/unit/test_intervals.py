@@ -15,8 +15,8 @@ from pages import outline_of
 from report_samples import whole_swarm
 from rich.console import Console
 
+from emulator.report.blocks import drawn as drawn_table
 from emulator.report.learned import estimates, read
-from emulator.report.screen import drawn as drawn_table
 from inference.bounds import Interval
 from inference.columns import Standardisation
 from inference.jobs import find

@@ -17,9 +17,9 @@ from rich.console import Console
 
 from dca_proto.cli import main
 from dca_proto.cli.job_run import show_run, written
+from emulator.report.blocks import drawn
 from emulator.report.learned import estimates, scores
 from emulator.report.run import closing_lines
-from emulator.report.screen import drawn
 from inference.jobs.estimates import NOT_COVERED, separated
 from inference.jobs.picture import plot_estimates
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from pages import Outline, html_of, text_of
 from report_samples import SAMPLES, audit, emulation, swarm, sweep
+from schemas import parsed
 
 from dca_proto.cli import GROUP, main
 from dca_proto.cli.output import whole_file
@@ -81,8 +82,8 @@ def test_texts_stay_texts(name: str) -> None:
 def poisoned_values(run: dict[str, Any]) -> dict[str, Any]:
     """Attacks in all texts; as names only where names are free, which are dicts of figures or of plain data."""
     bad = {key: poisoned_texts(value) for key, value in run.items()}
-    for key in ("options", "setting", "operating_point", "machine", "versions"):
-        if key in run:
+    for key in ("options", "versions"):
+        if key in run and not (key == "options" and run["kind"] == "scaling"):
             bad[key] = poisoned(run[key])
     for key in ("traffic", "roles", "coverage"):
         if key in run:
@@ -319,3 +320,10 @@ def test_an_old_page_stays_whole_where_the_new_one_fails(
 
 def test_every_kind_has_a_sample() -> None:
     assert {make()["kind"] for make in SAMPLES.values()} == set(KINDS)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_run_that_has_a_page_fits_the_schema_of_its_command(name: str) -> None:
+    run = SAMPLES[name]()
+    path = [word for word in KINDS[run["kind"]].command.split()[1:] if word.islower() and "." not in word]
+    parsed(json.dumps(run), *path)

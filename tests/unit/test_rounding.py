@@ -36,7 +36,7 @@ from dca_proto.protocol.ledger import Charge, Ledger
 from dca_proto.protocol.policy import BudgetLimit
 from dca_proto.runtime.outcome import outcome
 from dca_proto.testing import TestFederation, seeded
-from emulator.audit import report as audit_report
+from emulator.audit import finding as audit_finding
 from emulator.ideal import noisy_sum
 from emulator.report.audit import page as audit_page
 from emulator.report.charts import picture
@@ -142,7 +142,9 @@ def test_hardening_11_pages(epsilon: float, delta: float, part: float) -> None:
     check(page_text(separated(run)), epsilon=(epsilon, part * epsilon), delta=delta)
     check(page_text({**report_samples.learned(), "epsilon": epsilon, "delta": delta}), epsilon=(epsilon,), delta=delta)
     claimed = {"claimed": epsilon, "delta": delta, "meant": 1.01 * epsilon}
-    found = printed(page_text({**report_samples.collusion(), "epsilon": claimed, "setting": {}, "why": ""}), "epsilon")
+    asked = {"epsilon": epsilon, "delta": delta}
+    broken = {**report_samples.collusion(), "epsilon": claimed, "setting": asked, "why": ""}
+    found = printed(page_text(broken), "epsilon")
     assert found
     assert all(epsilon <= one <= epsilon * (1 + CLOSE) for one in found)
 
@@ -185,7 +187,7 @@ def test_the_picture_of_an_audit(epsilon: float, delta: float) -> None:
     figures: list[Figure] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
-        picture(audit_page(msgspec.convert(run, audit_report.Result)).charts, Path("x.png"), "")
+        picture(audit_page(msgspec.convert(run, audit_finding.Result)).charts, Path("x.png"), "")
     (figure,) = figures
     text = "\n".join(one.get_text() for one in figure.findobj(lambda one: hasattr(one, "get_text")))
     check(text, epsilon=(epsilon,), delta=delta)

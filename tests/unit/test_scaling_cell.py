@@ -14,10 +14,9 @@ from dca_proto.errors import UsageError
 from dca_proto.protocol.effects import Address, Channel, Report, Send
 from dca_proto.protocol.events import Received, Started
 from emulator.scaling.cell import Cell, Sweep, tolerated_of
-from emulator.scaling.emulated import Account, Metered
-from emulator.scaling.floor import floor_by_role_us
-from emulator.scaling.footprint import footprint
+from emulator.scaling.emulated import Account, Metered, footprint
 from emulator.scaling.held import Held, Memory, Observed, cell_figures
+from emulator.scaling.measure import floor_by_role_us
 
 
 def cell(**changes: Any) -> Cell:

@@ -97,7 +97,8 @@ def test_a_sweep_writes_cells_fits_and_the_paper_beside_them(
     assert costs["N"] + 10 * costs["N M"] == pytest.approx(2.0)
     assert picture.read_bytes().startswith(b"\x89PNG")
     shown = " ".join(capsys.readouterr().out.split())
-    told = ("2.86", "N^1.0", "within 25 %", "9/9", "a Compute node holds for each client", "below 1 is faster")
+    told = ("2.86", "wall time 1.00 [", "within 25 %", "9/9", "a Compute node holds 1.00 kB for each client",
+            "below 1 is faster")  # fmt: skip
     for text in told:
         assert text in shown
 
@@ -161,7 +162,7 @@ def test_processes_are_those_that_are_asked_for_or_one_for_each_core(
 def test_tables_fit_a_terminal_of_eighty_columns(measured: list[Cell], capsys: pytest.CaptureFixture[str]) -> None:
     scaling(clients="100,1000,100000", dimension="10,100,1000", computes="10")
     shown = capsys.readouterr().out
-    for heading in ("ratio set-up", "emulator", "client nodes trainer msgs bytes memory keys hellos"):
+    for heading in ("paper ratio", "emulator", "client nodes trainer msgs bytes memory keys hellos"):
         assert heading in " ".join(shown.split())
     assert max(map(len, shown.splitlines())) <= 80
     assert "…" not in shown
@@ -183,7 +184,7 @@ def test_a_cell_that_is_slower_than_the_paper_is_told_apart(
     monkeypatch.setattr(command, "measure_apart", lambda cell, _: synthetic(cell, paper_s=0.5, ratio=2.0))
     scaling(clients="100", dimension="10", computes="3")
     told = " ".join(capsys.readouterr().out.split())
-    assert "slower N = 100, d = 10, M = 3 than the paper: wall seconds: collect 0.05" in told
+    assert "warning slower: N = 100, d = 10, M = 3 than the paper: wall seconds: collect 0.05" in told
 
 
 def test_ctrl_c_says_how_to_go_on_and_going_on_measures_the_rest(

@@ -14,12 +14,12 @@ from emulator.scaling.cell import Cell, Sweep
 from emulator.scaling.held import Figures
 from emulator.scaling.record import Record
 
-OPTIONS = {"clients": [10, 20, 40], "repeats": 2}
+SIZES = {"clients": [10, 20, 40], "dimension": [5], "computes": [3]}
+OPTIONS = Sweep(**SIZES, tolerated=[0.1], drop_rates=[0.0], backend="emulated", repeats=2)
 
 
 def cells() -> list[Cell]:
-    sizes = {"clients": [10, 20, 40], "dimension": [5], "computes": [3]}
-    return Sweep(**sizes, tolerated=[0.1], drop_rates=[0.0], backend="emulated", repeats=2).cells()
+    return OPTIONS.cells()
 
 
 class Machine:
@@ -28,7 +28,6 @@ class Machine:
     def __init__(self, fails_at: int = 99) -> None:
         self.measured: list[int] = []
         self.fails_at = fails_at
-        self.shown: list[str] = []
 
     def measure(self, cell: Cell) -> Figures:
         if len(self.measured) == self.fails_at:
@@ -36,37 +35,29 @@ class Machine:
         self.measured.append(cell.clients)
         return Figures(**msgspec.structs.asdict(cell), wall_s=cell.clients / 10, core_s=1.0)
 
-    def began(self, cell: Cell) -> None:
-        self.shown.append(f"began {cell.clients}")
-
-    def ended(self, cell: Cell, figures: Figures) -> None:
-        self.shown.append(f"ended {cell.clients}")
-
 
 def test_an_interrupted_sweep_resumes_and_runs_only_what_is_missing(tmp_path: Path) -> None:
     path, first, second, third = tmp_path / "sweep.json", Machine(fails_at=2), Machine(), Machine()
     with pytest.raises(KeyboardInterrupt):
-        Record(path, OPTIONS).run(cells(), first.measure, first)
+        Record(path, OPTIONS).run(cells(), first.measure)
     assert first.measured == [10, 20]
-    assert first.shown == ["began 10", "ended 10", "began 20", "ended 20", "began 40"]
-    done = Record(path, OPTIONS).run(cells(), second.measure, second)
+    done = Record(path, OPTIONS).run(cells(), second.measure)
     assert second.measured == [40]
     assert [one.wall_s for one in done] == [1.0, 2.0, 4.0]
-    assert Record(path, OPTIONS).run(cells(), third.measure, third) == done
+    assert Record(path, OPTIONS).run(cells(), third.measure) == done
     assert third.measured == []
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_without_a_file_nothing_is_kept(tmp_path: Path) -> None:
     machine = Machine()
-    Record(None, OPTIONS).run(cells(), machine.measure, machine)
+    Record(None, OPTIONS).run(cells(), machine.measure)
     assert len(machine.measured) == 3
     assert list(tmp_path.iterdir()) == []
 
 
 def kept(path: Path) -> dict[str, Any]:
-    record = Record(path, OPTIONS)
-    record.add(cells()[0], {**msgspec.to_builtins(cells()[0]), "wall_s": 1.0})
+    Record(path, OPTIONS).run(cells()[:1], Machine().measure)
     stored: dict[str, Any] = json.loads(path.read_text())
     return stored
 
@@ -76,7 +67,7 @@ def kept(path: Path) -> dict[str, Any]:
     [
         ("options", "repeats", 5, "repeats is 5 there and 2 here"),
         ("options", "clients", [10, 20], "clients is 10,20 there and 10,20,40 here"),
-        ("options", "backend", "mosquitto", "backend is mosquitto there and None here"),
+        ("options", "backend", "mosquitto", "backend is mosquitto there and emulated here"),
         ("versions", "numpy", "1.26.0", "numpy is 1.26.0 there and"),
         ("versions", "dca-proto", "9", "dca-proto is 9 there and"),
         ("machine", "cores", 4096, "cores is 4096 there and"),

@@ -20,7 +20,7 @@ from dca_proto.cli.job_settings import task_of
 from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from emulator.ideal import IdealSwarm
-from emulator.swarm.data import DataOptions, problem_of
+from emulator.swarm.learn import DataOptions, problem_of
 from emulator.swarm.live import fresh_keys
 from inference.datasets import simulated_trial
 from inference.errors import DataError

@@ -10,8 +10,8 @@ from report_samples import aborted_swarm, run_of
 from rich.console import Console
 
 from dca_proto.protocol import facts
+from emulator.report.blocks import show
 from emulator.report.run import aborted_lines, rounds_table
-from emulator.report.screen import show
 from emulator.results import Run, grouped
 from emulator.swarm.summary import missing, public_round
 from emulator.swarm.timeline import Timeline
