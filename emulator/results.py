@@ -26,8 +26,8 @@ Whole = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e100)]
 Real = Annotated[float, msgspec.Meta(ge=-1e100, le=1e100)]
 """Numbers that a page can show: a file from elsewhere may hold others, and is refused."""
-Setting = bool | int | float | str | list[float] | None
-"""Of a job."""
+Setting = bool | int | float | str | list[float | str] | dict[str, float | str | list[float | str] | None] | None
+"""Of a job: also a list, or a table of a federation's file, such as that of the bounds."""
 
 
 class Traffic(msgspec.Struct, frozen=True):

@@ -137,7 +137,8 @@ class _Learning:
         elif options.kind is LdpReportRequest:
             check_reporters(spec.clients, options.dropped)
         else:
-            if not 1 <= spec.clients <= (rows := len(spec.train.y)):
+            rows = len(spec.train.y)
+            if not 1 <= spec.clients <= rows:
                 raise UsageError(
                     f"--clients {spec.clients}: expected 1 to {rows}, the number of training rows; "
                     "with --dimension D, any number of clients can hold rounds of a synthetic sum"
