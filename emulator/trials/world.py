@@ -79,6 +79,7 @@ class RoundLog(msgspec.Struct, kw_only=True):
     """
 
     request: OpenRound
+    asked_ms: int
     asked_of: int | None = None
     refused: str = ""
     contributors: tuple[bytes, ...] = ()
@@ -219,7 +220,7 @@ class TrialWorld(World, Observer):
 
     def ask(self, request: OpenRound) -> RoundLog:
         """Ask the trainer for a round, now or as soon as it runs."""
-        log = RoundLog(request=request)
+        log = RoundLog(request=request, asked_ms=self.simulator.now_ms)
         self.rounds.append(log)
         self.requests.append(request)
         self._command(log)
