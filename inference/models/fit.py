@@ -59,12 +59,14 @@ def column(
         bounds: that clients clipped to; bare reports need them.
 
     Raises:
-        DataError: what `reports` refuses, an unknown family or bounds that are none for it, JAX or NumPyro is missing,
-            or the chains have not mixed.
+        DataError: what `reports` refuses, an unknown family, bounds or a prior that are none for it, JAX or NumPyro is
+            missing, or the chains have not mixed.
     """
     if family not in FAMILIES:
         raise unknown("family", family, None, FAMILIES)
     law, options, models = FAMILIES[family], Options(**run), numpyro_module(MODELS)
+    if prior is not None and not isinstance(prior, law.prior):
+        raise DataError(f"family {family!r} has a {law.prior.__name__}, found a {type(prior).__name__}")
     reports = scalars_of(given, bounds, parameters=len(law.prior.sites))
     reports = replace(reports, bounds=bounds_for(family, reports.column, reports.bounds))
     prior = prior or law.within(reports.bounds)

@@ -259,6 +259,15 @@ def test_divergences_and_full_trees_are_warned_of() -> None:
     assert posterior(notes=("as noted",)).warnings == ["as noted"]
 
 
+def test_a_prior_of_another_family_is_refused() -> None:
+    for family, prior, found in (
+        (GAUSSIAN, RatePrior(2.0, 2.0), "RatePrior"),
+        (POISSON, GaussianPrior(0, 1, 1, 1), "Gaussian"),
+    ):
+        with pytest.raises(DataError, match=f"family '{family}' has a .*Prior, found a {found}"):
+            fits.column(reports(values(), 1.0), family, prior, bounds=Interval(0, HIGH))
+
+
 def test_draws_that_are_not_finite_are_refused() -> None:
     with pytest.raises(DataError, match="draws of mean are not finite in model 'gaussian'"):
         replace(posterior(), draws={"mean": np.full((4, 9), np.nan)})

@@ -183,7 +183,8 @@ def exact_fit(
     X: Array, y: Array, family: Family, prior_sd: float = PRIOR_SD, names: Sequence[str] = ()
 ) -> Coefficients:
     """The same model from raw rows, without privacy: the posterior's mode, with a sandwich for its covariance or,
-    of two classes, the inverse curvature.
+    of two classes, the inverse curvature. Counts have the score of Poisson's law (κ_k = 0), so where they are dispersed
+    and the features have long tails, the intervals can be wider than those of private rounds.
 
     Args:
         X: shape ``(n, d)``. y: ``(n,)``, counts from 0 on for Poisson. names: of the features, then the target.
