@@ -344,8 +344,8 @@ def predicted(found: Prediction) -> list[Block]:
     )
     told += "broker's are in and out."
     if found.agreement_s is not None and found.sessions_s is not None:
-        agreed, sessions = number(found.agreement_s, 2), number(found.sessions_s, 2)
-        told += f" Once an epoch, roughly {sessions} core seconds go to sessions, and {agreed} to agree on keys."
+        agreed, sessions = seconds(found.agreement_s), seconds(found.sessions_s)
+        told += f" Once an epoch, roughly {agreed} of core time go to agree on keys, and {sessions} to sessions."
     assumed = [("" if place else "assumed", text) for place, text in enumerate(found.assumptions)]
     title = f"a round of {found} in {seconds(found.round_s)}"
     return [Table(header, [(name, *row) for name, row in rows.items()], title), Note(told), *settings(assumed)]
