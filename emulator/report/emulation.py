@@ -218,7 +218,7 @@ def _timeline(run: Outcome) -> list[Block]:
 
 
 def _last_facts(run: Outcome) -> list[Block]:
-    """What was told before a break; else the last facts, folded away."""
+    """The facts before a break; else the last facts, folded away."""
     told: list[Block] = []
     for one in _broken(run):
         if one.facts:

@@ -64,7 +64,7 @@ def _failures(run: Sweep) -> Iterator[Block]:
             yield Code(one.replay)
         yield from as_json("the smaller scenario", one.shrunk)
         if one.facts:
-            yield Folded("what was told before", Code("\n".join(one.facts[-_FACTS_MAX:])))
+            yield Folded("the facts before it broke", Code("\n".join(one.facts[-_FACTS_MAX:])))
     if len(run.failed) > _FAILURES_MAX:
         yield Note(f"{count(len(run.failed) - _FAILURES_MAX)} more are in the JSON.")
 

@@ -181,7 +181,7 @@ def cell_figures(cell: Cell, seen: Observed, floor_us: Mapping[str, float]) -> F
 
 
 def doubts(cells: Sequence[Figures], *, slower: bool = False) -> Iterator[str]:
-    """What speaks against wall times: a busy machine; and (`slower`) where cells spend that the paper has faster.
+    """What speaks against wall times: a busy machine; if `slower`, also where cells slower than the paper's spend.
 
     Processes in virtual time wait for each other, and else for nothing but a core.
     """

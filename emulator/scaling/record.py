@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from dca_proto.cli.output import require_writable, write_json
-from dca_proto.errors import InputError, UsageError
+from dca_proto.errors import InputError
 from dca_proto.wording import in_words
 from emulator import provenance
 from emulator.results import Count
@@ -68,15 +68,16 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_scaling(path: Path) -> Scaling:
-    """An earlier sweep: its cells, and where they come from. Raises `UsageError`."""
+    """An earlier sweep: its cells, and where they come from. Raises `InputError`."""
     found = _object_in(path, "--calibration")
     if found.get("kind") != "scaling" or not isinstance(found.get("cells"), list):
-        raise UsageError(f"--calibration {path}: found {found.get('kind')!r}, expected the JSON of dca scaling")
+        raise InputError(f"--calibration {path}: found {found.get('kind')!r}, expected the JSON of dca scaling")
     measured = {name: found.get(name) for name in ("cells", "versions", "machine", "options")}
     try:
         return msgspec.convert(measured, Scaling)
     except msgspec.ValidationError as error:
-        raise UsageError(f"--calibration {path}: a cell is damaged: {in_words(error)}; measure anew") from None
+        what = "a cell" if "$.cells" in str(error) else "the file"
+        raise InputError(f"--calibration {path}: {what} is damaged: {in_words(error)}; measure anew") from None
 
 
 class Record:
@@ -90,7 +91,7 @@ class Record:
         sweep: its options, versions and machine, without any cell.
 
     Raises:
-        UsageError: the file is of another sweep, is none of ours, or cannot be written.
+        InputError: the file is of another sweep, or no sweep wrote it. StorageError: it cannot be written.
     """
 
     def __init__(self, path: Path | None, options: Sweep) -> None:
@@ -137,7 +138,7 @@ class Record:
 
 
 def _object_in(path: Path, option: str) -> dict[str, Any]:
-    """The JSON object in a file. Raises `UsageError` that names the option."""
+    """The JSON object in a file. Raises `InputError` that names the option."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -294,6 +294,7 @@ QUESTION = "clients=1e7,dimension=1e4,computes=10"
         (None, {}, "No such file"),
         ('{"kind": "scaling", "cells": []}', {}, "0 emulated cells"),
         ('{"kind": "scaling", "cells": [{"drop_rate": 0}]}', {}, "a cell is damaged: Object missing required field"),
+        ('{"kind": "scaling", "cells": [], "machine": 3}', {}, "the file is damaged: .*machine"),
         ("{}", {"clients": "10"}, "--calibration and --clients exclude each other"),
         ("{}", {"resume": Path("sweep.json")}, "--calibration and --resume exclude each other"),
     ],

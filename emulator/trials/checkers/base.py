@@ -276,7 +276,7 @@ class RunLog(Observer):
         """
         frame, known = decode_frame(payload), self._sent[sender.id, round_id]
         if payload in known or not isinstance(frame, Sealed) or round_id not in self._reply_keys:
-            return  # invariant 4 reports a round that was never announced
+            return  # invariants 2 and 4 report who takes part in a round that was never announced
         asked, is_node = self.asked[sender.id, round_id], sender.role is Channel.COMPUTE
         body = decode_body(open_answer(frame, self._reply_keys[round_id], asked.hash).body)
         if isinstance(body, PartialSum if is_node else ReleaseBody):
