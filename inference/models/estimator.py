@@ -65,7 +65,7 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             DataError: the source does not fit the estimator, or a target was given beside aggregates or rounds.
             NoAggregate: a round ended without a sum.
 
-        A fit that fails leaves the estimator as it was.
+        A fit that fails leaves the estimator as it was, ``epsilon_`` too. What its rounds have cost stays spent.
         """
         before = dict(vars(self))
         try:

@@ -26,8 +26,9 @@ rows that the trainer simulates, normal ones with the moments that A_1 has (at �
 Σ w x xᵀ), carried over to the clients' A as below.
 
 **Counts** have no bound, and that of Student-t of more degrees is far above most residuals. Their clip is in the model.
-b_k, and the factors by which clipping changes D_k and K, come from simulated rows, with targets by the model at φ_k.
-With information I in the simulation, s unclipped, and l the likelihood's score there,
+b_k, and the factors by which clipping changes D_k and K, come from simulated rows, with targets by the model at θ_k
+and the posterior's κ; scores keep the round's κ_k. With information I in the simulation, s unclipped, and l the
+likelihood's score at the κ of the targets,
 
     b = E[s̃ - s]      D = I + E[(s̃ - s) lᵀ]      K = Cov[s̃]                                                       (2)
 
