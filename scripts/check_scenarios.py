@@ -2,8 +2,8 @@
 """Two thousand random scenarios, N from 3 to 60 and M from 2 to 6, with no invariant broken, within ten minutes.
 
 The same as `dca emulate sweep --seeds 0..1999 --minutes 10`, and exit code 4 unless all of them were run in that time,
-nothing was broken, every kind of fault and adversary was there, every entry of the actors' tables was taken, and each
-of the eleven checkers had something to check.
+nothing was broken, every kind of fault and adversary was there, every entry of the actors' tables that can be taken
+was taken (`emulator.trials.trial.TRANSITIONS`), and each of the eleven checkers had something to check.
 
     scripts/check_scenarios.py                     all cores
     scripts/check_scenarios.py --seeds 0..299      reaches every kind and every entry, too
