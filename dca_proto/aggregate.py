@@ -118,7 +118,7 @@ class NoisyAggregate:
 class RoundRequest:
     """What a learning job asks of a trainer: a statistic, its parameters and this round's share of the job's budget.
 
-    The three kinds of rounds are the three types below.
+    Each kind of round has a subclass: `SecureSumRequest`, `NodeReleaseRequest` and `LdpReportRequest`.
 
     Attributes:
         statistic: name of a registered statistic.

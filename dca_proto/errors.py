@@ -26,11 +26,11 @@ class DcaError(Exception):
 
 
 class UsageError(DcaError, ValueError):
-    """The caller asked for something that cannot be: says what was found, what was expected and what to do."""
+    """A caller's request is invalid. The message names what was found, what was expected and what to do."""
 
 
 class InputError(UsageError):
-    """A file that the caller named, or what stands in it, cannot be used."""
+    """A file that the caller named, or its content, cannot be used."""
 
     exit_code = 5
 

@@ -211,7 +211,7 @@ def _resume(actor: Device, console: Console, json_to: str | None) -> None:
     if ended is None:
         raise typer.Exit(143)
     if not ended:
-        raise UsageError("the store holds no round that is open, done or owed its charge: there is nothing to resume")
+        raise UsageError("the store has no open round, result or charge that may come back: there is nothing to resume")
     results = [fact.aggregate for fact in ended if isinstance(fact, RoundCompleted)]
     aborts = [
         RoundAborted(fact.reason, contributors=fact.contributors, needed=fact.needed)

@@ -126,7 +126,7 @@ def _require_secured(options: BrokerOptions) -> None:
     if lacks:
         raise UsageError(
             f"--host {options.host} can be reached from other machines: found no {' and no '.join(lacks)}, expected "
-            "passwords for members and TLS; give both (dca broker --help), listen on 127.0.0.1, or say --insecure for "
+            "passwords for members and TLS; give both (dca broker --help), listen on 127.0.0.1, or add --insecure for "
             "a trial in a network that you trust"
         )
 

@@ -343,7 +343,7 @@ def _id_of(name: str, federation: Federation, folder: Path) -> bytes:
             return certified_id(path)
     raise UsageError(
         f"{name!r} is no member's name, no client's id (32 hexadecimal digits) or public key (64), and no certificate "
-        "(*.cert) there or beside the federation file; a client's id stands in its key file"
+        "(*.cert) there or beside the federation file; a client's key file has its id"
     )
 
 

@@ -29,7 +29,7 @@ FRACTION_BITS = 24
 
 
 class JobTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What is the same for all rounds of a job.
+    """The settings that all rounds of a job share.
 
     Attributes:
         budget: in all. clients: N, how many are expected. tolerated: T, of a round of everybody. colluders: c.

@@ -42,7 +42,7 @@ def quoted(mu: float, delta: float) -> float:
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """(ε, δ): of a job, or of one round of it."""
+    """The privacy budget (ε, δ) of a job, or of one of its rounds."""
 
     epsilon: float
     delta: float
@@ -54,7 +54,7 @@ class Budget(msgspec.Struct, frozen=True):
 
     @property
     def price(self) -> PrivacyCost:
-        """What Gaussian rounds that take all of it cost. Raises `UsageError` for values out of range."""
+        """What Gaussian rounds cost if they use the whole budget. Raises `UsageError` for values out of range."""
         return PrivacyCost.of_mu(self.mu)
 
     def share(self, part: float) -> RoundCost:
@@ -86,7 +86,7 @@ class Budget(msgspec.Struct, frozen=True):
         return RoundCost(accounting.mu_of_pure(epsilon), epsilon, 0.0)
 
     def covers(self, price: PrivacyCost) -> bool:
-        """Whether rounds of that price fit into the budget together, rounding of their shares aside.
+        """Whether rounds of that total price fit into the budget, up to rounding of their shares.
 
         Rounds that are ε-private alone spend no δ: their ε have to add up to no more than the budget's, whatever its δ.
         """

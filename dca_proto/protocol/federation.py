@@ -117,7 +117,7 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
         return member
 
     def has(self, trainer: bytes, computes: Iterable[bytes]) -> bool:
-        """Whether the members of a round all stand here."""
+        """Whether this file names all members of a round."""
         return trainer in self._trainers_by_id and all(one in self._computes_by_id for one in computes)
 
     def name_of(self, member_id: bytes) -> str:
@@ -130,7 +130,7 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
         return member_id in self._computes_by_id or member_id in self._trainers_by_id
 
     def is_revoked(self, member_id: bytes) -> bool:
-        """Whether it was a member or a client, and is none for ever."""
+        """Whether a member or a client was revoked, which cannot be undone."""
         return member_id in self._revoked
 
     @cached_property

@@ -7,8 +7,8 @@
 | `LdpReport` | each client all of it | the trainer | all data of one client |
 
 A kind has its terms on the wire, its consent rule and its noise (DESIGN §4, §5). Actors ask the kind; nobody compares
-flags. A job asks for a kind by a type of `RoundRequest` (`aggregate`), which does not know who holds its rounds. The
-trainer's command adds who takes part (`trainer.request`: `AskSecureSum` and its like). Every participant computes all
+flags. A job asks for a kind by a type of `RoundRequest` (`aggregate`), which does not name the participants. The
+trainer's command names them (`trainer.request`: `AskSecureSum` and its like). Every participant computes all
 numbers for itself (`validate_announcement`).
 
 Theorem 1 of the DCA paper: each client adds noise of variance σ_std² / (N - T - 1). A sum is released only if it holds
@@ -57,20 +57,20 @@ class _Kind(Wire, frozen=True, array_like=True):
         return 1
 
     def price(self, asked: Announcement) -> PrivacyCost:
-        """What a round of that kind costs whoever takes part: its μ. Raises `UsageError` for a μ that is not quoted."""
+        """What the round costs each participant: its μ. Raises `UsageError` if μ exceeds what (ε, δ) allow."""
         accounting.check_mu(asked.mu, asked.epsilon, asked.delta)
         return PrivacyCost.of_mu(asked.mu)
 
     def sensitivity(self, statistic: Statistic, rows_max: int, fraction_bits: int) -> Sensitivity:
-        """How far what is protected can move a contribution, in grid units. Raises `UsageError`."""
+        """How far the protected data can move a contribution, in grid units. Raises `UsageError`."""
         return client_sensitivity(statistic, rows_max, fraction_bits)
 
     def noise(
         self, asked: Announcement, statistic: Statistic, sensitivity: Sensitivity, mechanism: Mechanism
     ) -> tuple[int, LocalMechanism | None]:
-        """S, the variance of one client's noise, in squared grid units; and how it reports, if it does.
+        """S, the variance of one client's noise, in squared grid units; and the mechanism of an LDP report, or None.
 
-        Raises `UsageError` where there is none, or the ring does not hold the largest sum.
+        Raises `UsageError` if no variance fits these terms, or if the largest sum does not fit in the ring.
         """
         if asked.mechanism != mechanism.name:
             raise UsageError(f"mechanism {asked.mechanism!r} is not offered here; use {mechanism.name!r}")
@@ -80,7 +80,7 @@ class _Kind(Wire, frozen=True, array_like=True):
         return variance, None
 
     def contributions_max(self) -> int:
-        """How many contributions are added up at most. Raises `UsageError` for terms that cannot be."""
+        """How many contributions are added up at most. Raises `UsageError` if the terms contradict each other."""
         return 1
 
     def refusals(self, policy: Policy, missing: frozenset[str]) -> Iterator[Refusal]:
@@ -150,7 +150,7 @@ class LdpReport(_Kind, frozen=True, array_like=True, tag=3):
     def noise(
         self, asked: Announcement, statistic: Statistic, sensitivity: Sensitivity, mechanism: Mechanism
     ) -> tuple[int, LocalMechanism | None]:
-        from dca_proto.privacy.local import mechanism_of  # who only ever sums starts faster without it
+        from dca_proto.privacy.local import mechanism_of  # devices that only take part in sums start faster without it
 
         if asked.mechanism not in LOCAL_MECHANISMS:
             known = ", ".join(LOCAL_MECHANISMS)
@@ -170,11 +170,11 @@ class ValidatedRound(msgspec.Struct, frozen=True):
     Attributes:
         terms: the kind of the round, with its own terms.
         statistic: the named statistic.
-        sensitivity: of what is protected, in grid units.
+        sensitivity: how far the protected data can move a contribution, in grid units.
         price: what the round costs whoever takes part.
-        noise_variance: S, of one client's noise, in squared grid units; of a report that of its noise in the sum.
+        noise_variance: S, of one client's noise, in squared grid units. For a report: of its noise in the sum.
         unit: 2^-f, the size of a grid unit in the statistic's units.
-        report: of an LDP report, the mechanism by which each client reports; None of any other.
+        report: the mechanism by which each client makes its LDP report; None for the other kinds.
     """
 
     terms: Terms
@@ -187,7 +187,7 @@ class ValidatedRound(msgspec.Struct, frozen=True):
 
     @property
     def dimension(self) -> int:
-        """d."""
+        """d, how many coordinates the statistic has."""
         return self.statistic.dimension
 
     @property

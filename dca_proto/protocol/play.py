@@ -1,8 +1,7 @@
 """A whole round in one readable function: the executable overview of the protocol. Read this first.
 
-`play` plays a secure sum. `play_releases` plays a round in which each data node releases, or each client reports, by
-itself. Both hand the production actors' messages over directly, in the order of DESIGN §4, without a network, a clock
-or a store.
+`play` plays a secure sum. `play_releases` plays a round without Compute nodes: node releases or LDP reports. Both pass
+the production actors' messages on directly, in the order of DESIGN §4 and §5, without a network, a clock or a store.
 `tests/protocol/test_play.py` runs it; `dca_proto.testing.Network` adds loss, crashes and time.
 """
 

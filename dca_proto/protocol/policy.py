@@ -175,8 +175,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         epsilon_per_round_max, epsilon_per_period_max: largest ε of one round, and of all rounds of any `period_days`
             together; both at `delta_max`.
         delta_max: largest δ: no round may be announced with a larger one, and it is the δ of both limits above. A round
-            with a smaller δ is compared with them by its μ, one of δ = 0 by its ε, or by its μ if that fits. One figure
-            serves both: see the head of this file.
+            with a smaller δ is compared with them by its μ, one of δ = 0 by its ε, or by its μ if that fits. The
+            module's docstring says why one δ serves both.
         epsilon_for_reports: as in `BudgetLimit`, a part of epsilon_per_period_max.
         clients_min: smallest n_min, the fewest contributions that a released sum may hold. honest_min: smallest
             n_min - 1 - c. colluders_min: smallest c. colluders_part_min: smallest c as a part of n_min.

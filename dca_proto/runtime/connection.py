@@ -123,7 +123,7 @@ class Connection(asyncio.Protocol):
         if body is None:
             raise TransportError(f"{otherwise}: {self.lost.result()}")
         if len(body) < _ANSWER_BYTES:
-            raise TransportError("the broker sent an answer without a code: is it MQTT?")
+            raise TransportError("the broker sent an answer without a code; check that it speaks MQTT")
         return body
 
     def _keep_alive(self, keepalive_s: int) -> None:
@@ -258,7 +258,7 @@ def _body_of(data: bytes, at: int) -> tuple[int, int]:
         if low < 128:
             return place + 1, place + 1 + size
     if len(data) - at > _SIZE_BYTES_MAX:
-        raise TransportError("the broker sent a packet whose size has more than four bytes: is it MQTT?")
+        raise TransportError("the broker sent a packet whose size has more than four bytes; check that it speaks MQTT")
     return 0, 0
 
 

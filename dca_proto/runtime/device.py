@@ -196,7 +196,7 @@ def load(path: Path, data: Table | None = None, *, roles: Iterable[str] = ROLES)
     if identity.public_key not in [member.key for member in members]:  # it would only ever be ignored
         raise InputError(
             f"{config.files.federation} names no {config.role} with the key of {config.files.identity}; "
-            "use the federation file that it was given to"
+            "use the federation file that names it"
         )
     return Device(config, identity, (_compute if config.role == "compute" else _trainer)(config, identity))
 
@@ -280,7 +280,7 @@ def run(path: Path, *, json_logs: bool = False, verbose: bool = False) -> int:
     from dca_proto.runtime.request import open_round
 
     if device.config.round is None:
-        raise InputError(f"{path}: a trainer needs the section [round], which says what it asks")
+        raise InputError(f"{path}: a trainer needs the section [round], which names the statistic and its cost")
     request = open_round(device.config.round, device.config.federation)
     try:
         aggregate = complete(device.hold(request, FactLog()))

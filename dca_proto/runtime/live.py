@@ -131,7 +131,7 @@ class LiveTrainer:
         """What a round comes to, after `begin`."""
         if self._running is None or round_id in self._results:
             begin.close()
-            raise UsageError("hold a round inside `async with`, each under a fresh round id")
+            raise UsageError("hold rounds inside `async with`, and give each a fresh round id")
         result = self._results[round_id] = asyncio.get_running_loop().create_future()
         try:
             await begin

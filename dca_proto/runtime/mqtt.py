@@ -234,14 +234,15 @@ class MqttTransport:
     def _explained(self, error: OSError | TransportError) -> TransportError:
         url = self._settings.url
         if isinstance(error, TimeoutError):
-            return TransportError(f"cannot reach broker at {url}: no answer; does it speak MQTT, and TLS as we do?")
+            advice = "check that it speaks MQTT, and whether it needs TLS (mqtts://)"
+            return TransportError(f"cannot reach broker at {url}: no answer; {advice}")
         advice = "check ca" if isinstance(error, ssl.SSLCertVerificationError) else "is it running?"
         return TransportError(f"cannot reach broker at {url}: {in_words(error)}; {advice}")
 
     def _keeper_ended(self, keeper: asyncio.Task[None]) -> None:
         """An error of ours ends the transport, and so the actor: it must not seem to be connected for ever."""
         if not keeper.cancelled():
-            self._fail(TransportError(f"the connection was given up: {keeper.exception()!r}"))
+            self._fail(TransportError(f"an internal error ended the connection: {keeper.exception()!r}"))
 
     def _fail(self, failure: DcaError) -> None:
         self.inbox.fail(failure)

@@ -83,9 +83,9 @@ class RoundSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def open_round(settings: RoundSettings, federation: Federation) -> OpenRound:
-    """The command for a trainer of the federation, under a fresh round id; everything checked that can be beforehand.
+    """Make the command for a trainer of the federation, with a fresh round id, after checking the settings.
 
-    Raises `UsageError`: naming the setting that cannot be.
+    Raises `UsageError` that names the setting that is wrong.
     """
     check_windows(settings.collect_s, settings.commit_s)
     request = OpenRound(

@@ -278,7 +278,7 @@ def _explained(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         raise StorageError(_explanation(path, error)) from error
     except UnicodeDecodeError as error:  # SQLite's own message quotes a damaged page
-        raise damaged(path, "what should be text is none") from error
+        raise damaged(path, "a text is not valid UTF-8") from error
     except OSError as error:
         raise StorageError(f"cannot open store {path}: {error.strerror}; check the path and its rights") from error
 

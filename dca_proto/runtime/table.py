@@ -36,7 +36,7 @@ class Table:
         rows: shape ``(m, len(columns))``; NaN marks a missing value.
 
     Raises:
-        UsageError: names and rows do not fit each other, or a name stands there twice.
+        UsageError: the rows' shape does not fit the columns, or a column is named twice.
     """
 
     def __init__(self, columns: Sequence[str], rows: NDArray[np.float64]) -> None:

@@ -53,7 +53,7 @@ class Sensitivity(msgspec.Struct, frozen=True):
         return math.sqrt(self.l2_squared) * (1 + 2.0**-50)
 
     def require(self, relation: str) -> None:
-        """Raises `UsageError` where the relation is another one."""
+        """Raise `UsageError` if the relation is another one."""
         if self.relation != relation:
             convertible = (self.relation, relation) == (ADD_OR_REMOVE_ONE_CLIENT, REPLACE_ONE_CLIENT)
             remedy = " with as_replacement()" if convertible else ""
@@ -63,7 +63,7 @@ class Sensitivity(msgspec.Struct, frozen=True):
             )
 
     def beside(self, *others: Sensitivity) -> Sensitivity:
-        """That of releasing several statistics of the same client jointly: vectors end to end.
+        """The sensitivity of several statistics of the same client, released jointly: vectors end to end.
 
         Raises `UsageError`: the relations differ.
         """
@@ -80,7 +80,7 @@ class Sensitivity(msgspec.Struct, frozen=True):
     def as_replacement(self) -> Sensitivity:
         """Under `REPLACE_ONE_CLIENT`: to replace a client is to remove one and add one, so distances double at most.
 
-        Raises `UsageError`: it is of one row, of which a client may have many.
+        Raises `UsageError` for the sensitivity to one row, since a client may have many rows.
         """
         if self.relation == REPLACE_ONE_CLIENT:
             return self

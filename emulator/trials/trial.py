@@ -66,7 +66,7 @@ def examine(
     """Run a scenario under all eleven checkers.
 
     Args:
-        compare: whether to run it twice before that: once unchanged, for its digest, and once on neighbouring data.
+        compare: whether to run the scenario twice more, first: unchanged, for its digest, and on neighbouring data.
         faulty: as of `run_trial`. on_world: called with each world before it runs.
     """
     recorded: list[tuple[Transcript, bytes]] = []
@@ -134,7 +134,7 @@ def begin(world: TrialWorld) -> None:
 
 
 def _wait_for_ends(world: TrialWorld) -> list[str]:
-    """Let virtual time pass until all rounds have ended or the time is over; return what has not ended."""
+    """Let virtual time pass until all rounds have ended or the time is over; return the rounds that are still open."""
     simulator, scenario = world.simulator, world.scenario
     skews = [int(fault.amount) for fault in scenario.faults if fault.kind.startswith("clock-")]
     latest_ms = max(simulator.now_ms, simulator.start_ms + scenario.rounds.end_ms)
@@ -217,7 +217,7 @@ class _NotingTable(dict[tuple[str, str], str]):
 
 @contextmanager
 def _noted_transitions() -> Iterator[set[str]]:
-    """The entries that all actors of this process take meanwhile."""
+    """Collect the table entries that all actors of this process take inside the `with` block."""
     taken: set[str] = set()
     for role, kind in _ROUNDS.items():
         kind.table = _NotingTable(role, taken)

@@ -48,11 +48,11 @@ HELLO = b"hello"
 
 
 class Client(Actor):
-    """A data holder.
+    """A client, which holds data of one person or of many.
 
     Args:
-        identity: its Ed25519 identity. certificate: the enrolment key's signature on its membership.
-        federation: the file given out of band.
+        identity: its Ed25519 identity. certificate: proves its membership, signed with the enrolment key.
+        federation: the content of the federation file.
         columns: names of its data's columns, known without reading a row. rows: reads the rows.
         random: returns random bytes; the operating system's on a device.
         policy: its own limits.
@@ -140,7 +140,7 @@ class Client(Actor):
     # --- the session (§2.3) ---------------------------------------------------------------------------------------
 
     def _greet(self, now_ms: int) -> list[Effect]:
-        """Publish the session; if a new epoch has begun, with a new key."""
+        """Publish the session's `Hello`, with a new key if a new epoch has begun."""
         writes = self._session.renew(now_ms)
         self._pace.note(HELLO, now_ms)
         spread = self._random(2)

@@ -3,7 +3,7 @@
 **`regression`** is Algorithm 2 of the DCA paper, distributed linear regression with projection.
 
     step 1   round 1: noisy phases of the columns, within the public bounds -> centres, scales      `locate`
-    step 2   the target's bound q, from what is public and the noise                                `rows`
+    step 2   the target's bound q, from public figures and the noise                                `rows`
     step 3   round 2: noisy statistics of whole rows, scaled to the unit sphere                     `closed_form`
 
 Against the paper: phases find centres and scales, whole rows are scaled and no column is clipped, no threshold is
@@ -11,11 +11,11 @@ searched, the model has an intercept and learns its prior's scale, and clients s
 the reasons (section 2), `scripts/compare_regressions.py` the errors beside other software. The two rounds share one
 budget: ``std_share`` of the squared Gaussian DP parameter, and the rest. The noise of the second round follows from
 that of the first: it is proportional to the sensitivity, and inversely to the square root of the share. So the job
-needs to know neither T nor the budget. The weight of the constant matters little between 0.7 and 1.2.
+needs to know neither T nor the budget. The constant column's weight (`intercept_bound`) matters little from 0.7 to 1.2.
 
 **`regression-bounded`** is the paper's straightforward BLR, without projection. Columns are measured in half-widths of
-their public bounds. The job assumes that a half-width is three standard deviations. So a constant feature of a third of
-a half-width has one standard deviation, as in Algorithm 2.
+their public bounds. The job assumes that a half-width is three standard deviations. So the intercept's column is a
+third of a half-width: one standard deviation, as in Algorithm 2.
 """
 
 from __future__ import annotations
