@@ -147,7 +147,7 @@ def test_hardening_1_an_error_in_the_keeping_of_a_connection_ends_the_actor_and_
             await a.open()
             a._retries = None  # type: ignore[assignment]
             broker.newest.close()
-            with pytest.raises(TransportError, match="given up: AttributeError"):
+            with pytest.raises(TransportError, match="an internal error ended the connection: AttributeError"):
                 await asyncio.wait_for(a.receive(), 5)
             await a.close()
 
