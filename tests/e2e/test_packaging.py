@@ -150,7 +150,8 @@ def test_the_wheel_holds_the_packages_and_the_licence_alone(built: Path) -> None
         assert b"\nLicense-Expression: Apache-2.0\n" in opened.read(f"{information}/METADATA")
     assert {name.partition("/")[0] for name in names} == {*PACKAGES, information}
     ours = {path.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.*")}
-    ours = {name for name in ours if name.endswith((".py", ".md", "/py.typed", "/page.html", "/page.css", "/example.toml"))}
+    kinds = (".py", ".md", "/py.typed", "/page.html", "/page.css", "/example.toml")
+    ours = {name for name in ours if name.endswith(kinds)}
     assert {name for name in names if not name.startswith(information)} == ours
     assert {f"{package}/{name}" for package in PACKAGES for name in ("py.typed", "DESIGN.md")} < ours
 
