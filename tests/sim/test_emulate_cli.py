@@ -139,7 +139,7 @@ def test_a_scenario_of_reports_is_told_in_its_own_words(run: Run, tmp_path: Path
 
 
 def test_a_broken_invariant_is_told_shrunk_and_saved(run: Run, broken: None, tmp_path: Path) -> None:
-    code, told, _ = run("replay", "4", "--shrink-seconds", "3", "--json", "broken.json")
+    code, told, _ = run("replay", "4", "--shrink-seconds", "60", "--json", "broken.json")
     assert code == 4
     for word in ("✗ broken", "seed 4", "invariant 3", "before", "dca emulate replay 4", "shrunk"):
         assert word in told
@@ -156,7 +156,7 @@ def test_a_broken_invariant_is_told_shrunk_and_saved(run: Run, broken: None, tmp
     assert found["detail"] in " ".join(told.split())
     assert all(fact in told for fact in found["facts"][-12:]), "the facts before the break are those of the shrunk run"
     (first,) = [one for one in result["invariants"] if not one["ok"]]
-    assert not all(fact in told for fact in first["facts"][-12:])
+    assert not any(fact in told for fact in first["facts"][-12:])
 
 
 def test_sweep_prints_coverage_and_writes_figures(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
