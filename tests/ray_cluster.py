@@ -5,8 +5,11 @@ python tests/ray_cluster.py < pipe
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
+
+os.environ["RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S"] = "180"  # a busy machine takes longer than the 30 s of default
 
 from ray.cluster_utils import Cluster
 

@@ -41,8 +41,9 @@ class RayEngine(Engine):
             try:
                 self._ray.init(address, log_to_driver=False, logging_level="ERROR")
             except Exception as error:  # of many kinds
-                line = self._why(error) if str(error).strip() else type(error).__name__
-                raise UsageError(f"--engine {name}: no cluster answers ({line}); start one with `ray start`") from None
+                lines = str(error).strip().splitlines() or [type(error).__name__]
+                why = " ".join(dict.fromkeys([lines[0], lines[-1].strip()]))  # the head's traceback ends with its error
+                raise UsageError(f"--engine {name}: no cluster answers ({why}); start one with `ray start`") from None
 
     def end(self) -> None:
         if self._is_ours:

@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from dca_proto.errors import UsageError
 from dca_proto.runtime.broker import Broker
+from emulator.engine import open_engine
 
 pytestmark = pytest.mark.long
 TESTS = Path(__file__).parents[1]
 PYTHONPATH = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
-START_S, RUN_S = 120, 90
+START_S, RUN_S = 120, 240
 
 
 class Addresses(NamedTuple):
@@ -152,6 +154,21 @@ def test_no_cluster_is_told_in_one_line(tmp_path: Path) -> None:
     done = run(nowhere, "-m", "dca_proto.cli", "emulate", "sweep", "--engine", nowhere.outside, folder=tmp_path)
     assert done.returncode == 2
     assert f"--engine {nowhere.outside}: no cluster answers" in done.stderr.splitlines()[-1]
+
+
+def test_a_cluster_that_cannot_serve_a_program_is_refused_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[cluster]'")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise ConnectionAbortedError(
+            "Initialization failure:\nTraceback (most recent call last):\nRuntimeError: no port"
+        )
+
+    monkeypatch.setattr(ray, "init", refuse)
+    with pytest.raises(
+        UsageError, match=r"ray://head:1: .*\(Initialization failure: RuntimeError: no port\); start one"
+    ):
+        open_engine("ray://head:1")
 
 
 def test_a_swarm_has_its_clients_on_both_nodes(cluster: Addresses, tmp_path: Path, mosquitto_broker: Broker) -> None:
