@@ -1,9 +1,8 @@
 """Named statistics that a client computes from its own rows. A round names one; it never carries code.
 
 Importing this package registers the built-in ones: sum, mean, second-moments, moments, regression,
-averaged-regression, histogram, gradient, mixture, phases, survival, survival-regression. `ModelGradient` is
-the base of gradients of one's own models. What a client makes of its rows with them is in
-`dca_proto.statistics.contribution`.
+averaged-regression, histogram, gradient, mixture, phases, survival, survival-regression. `ModelGradient` is the base
+class for gradients of your own models. `dca_proto.statistics.contribution` turns a client's rows into its contribution.
 """
 
 from dca_proto.statistics.averaged_regression import AveragedRegression

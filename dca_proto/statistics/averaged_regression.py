@@ -1,31 +1,31 @@
 """Sufficient statistics of linear regression on averages of k rows, which are closer to normal than the rows are.
 
-A data node's rows are taken k at a time, in their order; the rows of a group are averaged and multiplied by √k, which
-leaves the coefficients and the residuals' variance as they are (Appendix B.1 of the distributed regression paper, ICML
+A data node's rows are taken k at a time, in order. Each group's rows are averaged and multiplied by √k, which leaves
+the coefficients and the residuals' variance as they are (Appendix B.1 of the distributed regression paper, ICML
 2023). So n rows become floor(n/k) rows of the model, with less information about the coefficients; up to k - 1 rows at
-the end do not count. Rows are clamped to their bounds and quantised first. What is added up are the integers (Σx)(Σx)ᵀ
-and (Σx)(Σy), exact; `unpack` and `estimate` divide them by k, and the noise with them.
+the end are ignored. Rows are clamped to their bounds and quantised first. The summed integers are (Σx)(Σx)ᵀ and
+(Σx)(Σy), exact; `unpack` and `estimate` divide them, and so their noise, by k.
 
-A missing row is a row of zeros in its place: were it left out, all rows after it would change groups. A row moves one
-group only, and the proof below says by how much: by 4(k - 1)/k times what a row has by itself, where the paper
-claims once. So averaging costs noise as well as information.
+A missing row stays in its place as a row of zeros: without it, all later rows would change groups. One row moves one
+group only, by at most 4(k - 1)/k times its own statistic, as proved below; the paper claims a factor of 1. So averaging
+costs noise as well as information.
 
-**How far a row, or a group of rows, moves the products of a group's sums.** A group of k rows is released as the unique
-terms of uuᵀ and as u·t, where u = Σx and t = Σy over its rows: k times what Appendix B.1 calls S_av and z_av. In
+**How far one row, or a whole group, moves the products of a group's sums.** A group of k rows is released as the unique
+terms of uuᵀ and as u·t, where u = Σx and t = Σy over its rows: k times the S_av and z_av of Appendix B.1. In
 integers, |x_j| <= c_j, |x| <= R where there is a ball, and |y| <= s; a missing row is 0. The paper claims the
 sensitivity of single rows, which is false: one row changes a squared average in proportion to the rest of its group. In
 units of the average, with X = Y = 1, adding or removing a row moves it by (2k - 1)/k·√2 (2.69 at k = 10, where 1.41 is
 claimed), and replacing one by 4(k - 1)/k·√2 (5.09).
 
-**One row replaced, k >= 2: Δ = 4(k - 1)·V**, V the length of one row's own statistic (xxᵀ, xy) at the largest:
-V² = Σ_{i<=j} c_i²c_j² + s²Σ c_i² in a box, R⁴ + R²s² in a ball; whichever is less. Attained: the others all at that
-row, and this one changed from it to its opposite (in a ball if the ball reaches an axis, R <= c_j for some j).
+**One row replaced, k >= 2: Δ = 4(k - 1)·V**, where V is the largest length of one row's own statistic (xxᵀ, xy):
+V² = Σ_{i<=j} c_i²c_j² + s²Σ c_i² in a box, R⁴ + R²s² in a ball; the smaller holds. It is attained if the others all
+equal that row, and it changes to its opposite (in a ball if the ball reaches an axis, R <= c_j for some j).
 
 Let r be the sum of the other rows and (x, y), (x', y') the row before and after; p = r + (x + x')/2, q = (x - x')/2,
 and π, ζ the same of the target. Then the change is 2(pqᵀ + qpᵀ), and 2(ζp + πq).
 
 *Box.* Let c_i·α_i = |x_i + x'_i|/2. Then |q_i| <= c_i(1 - α_i), |p_i| <= c_i(k - 1 + α_i), and likewise for the target,
-as one coordinate more. So each coordinate i, j of the change is at most
+with one more coordinate. So each coordinate i, j of the change is at most
 
     2c_i c_j [(k - 1 + α_i)(1 - α_j) + (1 - α_i)(k - 1 + α_j)] = 2c_i c_j [2(k - 1) - (k - 2)(α_i + α_j) - 2α_i α_j],
 
@@ -40,8 +40,8 @@ that is, 4(k - 1)c_i c_j at most. All are attained at once. This gives the large
 - xy: half its length is |ζp + πq| <= |ζ|m + √((g|ζ| + |π|b)² + γ²ζ²), with |π| <= m + 1 - |ζ|. At the largest π, which
   is at least |ζ|, g|ζ| + πb <= πρ, and the root is at most √(π²ρ² + π²γ²) = π. The sum is m + 1 + (m - 1)|ζ| <= 2m.
 
-**One row, k = 1**: those of `regression_sensitivity`. **A whole group replaced**, or missing: u is any point of the box
-of k·c_j and of the ball of k·R, t of [-k·s, k·s]: `regression_sensitivity` of these.
+**One row, k = 1**: see `regression_sensitivity`. **A whole group replaced**, or missing: u is any point of the box
+of k·c_j and of the ball of k·R, t of [-k·s, k·s]: `regression_sensitivity` with these limits.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ class AveragedRegression(ScaledColumns, frozen=True, kw_only=True):
 
     Attributes:
         columns: the features, at least one, and the target last.
-        group: k, rows that are averaged; 1 to 4096.
-        radius: of an L2 ball that the features of a row are brought into, in units of ``scale``; None for the box
-            alone. The target keeps its bound.
+        group: k, the number of rows averaged, 1 to 4096.
+        radius: the L2 ball, in units of ``scale``, that a row's features are brought into; None for the box alone. The
+            target keeps its bound.
     """
 
     name = "averaged-regression"
@@ -107,8 +107,10 @@ class AveragedRegression(ScaledColumns, frozen=True, kw_only=True):
         return (*term_labels(features), *(f"{feature}·{target}" for feature in features))
 
     def row_sensitivity(self, fraction_bits: int) -> Sensitivity:
-        """Of one row of a group replaced, or of a row and a missing one; exact for k >= 2 but for what a ball cuts off
-        a box that it does not reach the axes of."""
+        """The sensitivity to one row of a group, replaced or missing.
+
+        For k >= 2 it is exact, unless a ball cuts into the box without reaching its axes.
+        """
         limits, k = self._limits(fraction_bits), self.group
         group = group_sensitivity(limits, k)
         if k == 1:
@@ -137,11 +139,11 @@ class AveragedRegression(ScaledColumns, frozen=True, kw_only=True):
         return np.concatenate([unique_terms(u), u * t], axis=1)
 
     def estimate(self, value: NDArray[np.float64], contributors: int) -> NDArray[np.float64]:
-        """The sums over groups of the averages' products: divided by k."""
+        """Divide by k: the sums over groups of the averages' products."""
         return value / self.group
 
     def unpack(self, value: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """A (noisy) sum as S_av (d, d), symmetric, and z_av (d,). Noise of variance s² in ``value`` is s²/k² here."""
+        """Return a (noisy) sum as S_av (d, d), symmetric, and z_av (d,). Noise of variance s² becomes s²/k²."""
         if value.shape != (self.dimension,):
             raise UsageError(f"the vector has shape {value.shape}; expected ({self.dimension},)")
         terms, d = value / self.group, len(self.columns) - 1
@@ -155,7 +157,7 @@ class AveragedRegression(ScaledColumns, frozen=True, kw_only=True):
 
 
 def group_sensitivity(limits: Limits, k: int) -> Sensitivity:
-    """Of all k >= 1 rows of a group replaced, or of a group and none; `limits` of one row, without constant and y²."""
+    """Sensitivity to all k >= 1 rows of a group, replaced or missing; `limits` of one row, without constant and y²."""
     radius = None if limits.radius is None else k * limits.radius
     features = tuple(k * limit for limit in limits.features)
     return regression_sensitivity(Limits(0, features, radius, k * limits.target, False), (1, 1, 1))

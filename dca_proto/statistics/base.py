@@ -1,16 +1,14 @@
-"""What a statistic is, and the registry by which a round names one.
+"""The base class of statistics, and the registry by which a round names one.
 
 A statistic maps one row of a client's data to integers on the grid of 2^-f. The row is quantised and clamped **first**,
 on a grid of f/2 bits, and products are formed exactly in integers: the statistic lies on the grid by construction and
-its sensitivity is exact. Everything public about it (dimension, bounds, sensitivity) follows from its parameters alone.
+its sensitivity is exact. Its public properties (dimension, bounds, sensitivity) follow from its parameters alone.
 
-A library user adds one of their own in a few lines: subclass `Statistic`, decorate it with `@register`, and import the
-module on every participant. A round carries the name and the parameters, never code. `docs/tutorials/statistic.md`
-makes one.
+To add your own, subclass `Statistic`, decorate the class with `@register`, and import its module on every participant.
+`docs/tutorials/statistic.md` shows how.
 
-Parameters come from the network: `resolve` is the door through which they come, and what it lets in is within the
-limits below. A subclass that checks its own parameters does so in `__post_init__`, raises `UsageError` with one line,
-and calls `super().__post_init__()` last.
+Parameters come from the network. They enter through `resolve`, which enforces the limits below. A subclass checks its
+own parameters in `__post_init__`, raises `UsageError` with one line, and calls `super().__post_init__()` last.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """A named statistic of one row; the fields of a subclass are its public parameters.
 
     Attributes:
-        columns: the columns of a client's data that it reads, in this order.
+        columns: the columns that it reads from a client's data, in this order.
     """
 
     name: ClassVar[str] = ""
@@ -67,63 +65,63 @@ class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     @abstractmethod
     def labels(self) -> tuple[str, ...]:
-        """What each coordinate is, for people: ``dimension`` short texts."""
+        """Return a short description of each coordinate, ``dimension`` in all."""
 
     @abstractmethod
     def row_sensitivity(self, fraction_bits: int) -> Sensitivity:
-        """How far apart two clients' statistics of one row can be: any two rows, or a row and zero (a missing one).
+        """Return how far apart the statistics of any two rows can be, or of a row and zero (a missing row).
 
-        Distances and the largest absolute value of a coordinate, in grid units, all upper bounds, and under
-        `REPLACE_ONE_CLIENT`. What the data are makes no difference: it follows from the parameters.
+        All figures are upper bounds in grid units, under `REPLACE_ONE_CLIENT`. They follow from the parameters alone,
+        not from any data.
         """
 
     @property
     def rows_per_value(self) -> int:
-        """How many rows in a row make one value: 1, but for a statistic of groups of rows.
+        """Number of consecutive rows that make one value: 1, except for statistics of groups of rows.
 
-        Such a statistic gets whole groups, with missing values left in their places (else all later rows would change
-        groups), and counts a row with one as zero. Rows that fill no group do not count.
+        A statistic of groups gets whole groups, with missing values left in place; without them, all later rows would
+        change groups. It counts a row with a missing value as zero. Rows left over after the last group are ignored.
         """
         return 1
 
     @property
     def categories(self) -> int:
-        """k where each row falls into one of k categories: a value is 2^f at its own and 0 elsewhere; 0 otherwise.
+        """k if each row falls into one of k categories (its coordinate is 2^f, the others 0); 0 for other statistics.
 
-        What a client reports of it by a categorical mechanism is the place of the largest coordinate above 0, if any.
+        A categorical mechanism reports the index of the largest coordinate, or a missing value if none is above 0.
         """
         return 0
 
     def value_sensitivity(self, fraction_bits: int) -> Sensitivity:
-        """As `row_sensitivity`, but of all rows of one value at once: so many rows, replaced one after the other."""
+        """As `row_sensitivity`, with all `rows_per_value` rows of one value replaced."""
         row, k = self.row_sensitivity(fraction_bits), self.rows_per_value
         return row if k == 1 else msgspec.structs.replace(row, l1=k * row.l1, l2_squared=k**2 * row.l2_squared)
 
     def ranges(self) -> dict[str, tuple[float, float]]:
-        """The public interval of each column that values are clamped to, in units of the data.
+        """Return the public interval, in units of the data, that each column's values are clamped to.
 
-        Empty where a statistic does not say; a client's policy can then not check it.
+        By default it is empty; a client's policy cannot check such a statistic's ranges.
         """
         return {}
 
     def require_libraries(self) -> None:
-        """Asked by a client before it joins. Raises `UsageError` where this machine cannot evaluate the statistic."""
+        """Raise `UsageError` if this machine cannot evaluate the statistic. A client calls it before it joins."""
         return
 
     def stated_sensitivity(self, fraction_bits: int, *, of_row: bool = False) -> Sensitivity:
-        """`value_sensitivity` or `row_sensitivity`, worked out once: they are asked for with every contribution."""
+        """Return `value_sensitivity` or `row_sensitivity`, computed once: every contribution needs it."""
         of_row = of_row or self.rows_per_value == 1
         if (of_row, fraction_bits) not in self._stated:
             state = self.row_sensitivity if of_row else self.value_sensitivity
             stated = state(fraction_bits)
-            if not isinstance(stated, Sensitivity):  # a user's own may err
+            if not isinstance(stated, Sensitivity):  # a user's own statistic may be wrong
                 raise UsageError(f"statistic {self.name!r} states {stated!r}; {state.__name__} must give a Sensitivity")
             self._stated[of_row, fraction_bits] = stated
         return self._stated[of_row, fraction_bits]
 
     @cached_property
     def fitting(self) -> dict[tuple[int, int], Sensitivity]:
-        """Of one value, by `rows_max` and fraction bits: those with which a client's contribution fits the grid."""
+        """`contribution`'s cache, by `rows_max` and fraction bits: one value's sensitivity, if contributions fit."""
         return {}
 
     @cached_property
@@ -132,11 +130,12 @@ class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     @abstractmethod
     def evaluate(self, rows: NDArray[np.float64], fraction_bits: int) -> NDArray[np.int64]:
-        """The statistic of each row, in grid units, from that row alone: in a node release, it may move nothing else.
+        """Return the statistic of each row, in grid units.
+
+        Each row's statistic must depend on that row alone. Otherwise, in a node release, one row could move several.
 
         Args:
-            rows: shape ``(m, len(columns))``, in the units of the data; every value finite where a value is of one
-                row.
+            rows: shape ``(m, len(columns))``, in units of the data; all finite if `rows_per_value` is 1.
             fraction_bits: f, even; one grid unit is 2^-f.
 
         Returns:
@@ -145,13 +144,13 @@ class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         """
 
     def estimate(self, value: NDArray[np.float64], contributors: int) -> NDArray[np.float64]:
-        """What a (noisy) sum says in the units of the data; by itself, the sum as it is.
+        """Convert a (noisy) sum to units of the data; by default, return it unchanged.
 
-        Each number may be a scaling and a shift of its own coordinate alone: the stated noise relies on it.
+        Each number may only scale and shift its own coordinate: the stated noise relies on that.
 
         Args:
             value: the sum over clients in the statistic's own units, shape ``(dimension,)``.
-            contributors: how many clients the sum is over, at least 1.
+            contributors: number of clients in the sum, at least 1.
         """
         return value
 
@@ -161,7 +160,7 @@ _REGISTRY: dict[str, type[Statistic]] = {}
 
 
 def register(statistic: S) -> S:
-    """Class decorator: makes a statistic known under its ``name`` on this participant."""
+    """Class decorator: registers a statistic under its ``name`` on this participant."""
     if not statistic.name or _REGISTRY.get(statistic.name, statistic) is not statistic:
         raise UsageError(f"statistic name {statistic.name!r} is empty or taken; choose another")
     _REGISTRY[statistic.name] = statistic
@@ -169,12 +168,12 @@ def register(statistic: S) -> S:
 
 
 def registered() -> tuple[str, ...]:
-    """The names that this participant knows, sorted."""
+    """The registered names, sorted."""
     return tuple(sorted(_REGISTRY))
 
 
 def resolve(name: str, parameters: Mapping[str, object]) -> Statistic:
-    """The statistic that a round names. Raises `UsageError` for an unknown name or wrong parameters."""
+    """Return the statistic that a round names. Raises `UsageError` for an unknown name or wrong parameters."""
     kind = _registered(name)
     _check_keys(name, parameters, kind)
     try:
@@ -184,7 +183,7 @@ def resolve(name: str, parameters: Mapping[str, object]) -> Statistic:
 
 
 def _check_keys(name: str, parameters: Mapping[str, object], kind: type[Statistic]) -> None:
-    """Refuse a parameter that it does not take, and one that it needs and is not there."""
+    """Raise `UsageError` for an unknown parameter or a missing one."""
     fields = _fields(kind)
     known = [field.name for field in fields]
     for key in parameters:
@@ -197,11 +196,11 @@ def _check_keys(name: str, parameters: Mapping[str, object], kind: type[Statisti
 
 
 def parameter_names(name: str) -> tuple[str, ...]:
-    """The parameters that a statistic of that name takes. Raises `UsageError` for an unknown name."""
+    """The names of a statistic's parameters. Raises `UsageError` for an unknown statistic."""
     return tuple(field.name for field in _fields(_registered(name)))
 
 
-@lru_cache(maxsize=256)  # msgspec reads a class's annotations anew each time
+@lru_cache(maxsize=256)  # without it, msgspec reads a class's annotations on every call
 def _fields(kind: type[Statistic]) -> tuple[msgspec.structs.FieldInfo, ...]:
     return msgspec.structs.fields(kind)
 

@@ -1,12 +1,12 @@
 """Text columns as numbers: public lists of categories, never read from the rows.
 
-A column with the categories a, b, c becomes numbers under these names, for a device and for a table on one machine:
+A column with the categories a, b, c becomes numbers under these names, on a device and in a table on one machine:
 
     COL      the code of the category: 0, 1, 2, in the order of the list
-    COL=a    1 where the category is a, else 0; so COL=b and COL=c
+    COL=a    1 if the category is a, else 0; likewise COL=b and COL=c
 
-A regression takes ``COL=b`` and ``COL=c``: the first category is what the others are compared with. A value that is not
-in the list is a missing value, like an empty one.
+A regression takes ``COL=b`` and ``COL=c`` and compares them with the first category. A value that is not in the list is
+a missing value, like an empty one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST = 1000
 
 
 def parse_categories(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Categories from texts such as ``smoker=no,yes``, one for each column. Raises `UsageError` for anything else."""
+    """Parse categories from texts such as ``smoker=no,yes``, one per column. Raises `UsageError` for anything else."""
     found: dict[str, tuple[str, ...]] = {}
     for text in texts:
         column, sign, listed = text.partition("=")
@@ -35,7 +35,7 @@ def parse_categories(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def checked(categories: Categories) -> dict[str, tuple[str, ...]]:
-    """The same, if each column has from 2 to 1,000 different categories that can be printed. Raises `UsageError`."""
+    """Return the categories if each column has 2 to 1,000 distinct printable ones. Raises `UsageError` otherwise."""
     for column, listed in categories.items():
         if not 2 <= len(listed) <= _MOST or len(set(listed)) < len(listed):
             raise InputError(
@@ -53,7 +53,7 @@ def indicators(column: str, categories: Categories) -> tuple[str, ...]:
 
 
 def numbered(columns: Iterable[str], categories: Categories) -> tuple[str, ...]:
-    """The names of the numbers that a line of these columns becomes."""
+    """The names of the numbers that these columns become."""
     found: list[str] = []
     for column in columns:
         found += [column, *(indicators(column, categories) if column in categories else ())]
@@ -61,7 +61,7 @@ def numbered(columns: Iterable[str], categories: Categories) -> tuple[str, ...]:
 
 
 def numbers(text: str, listed: Sequence[str]) -> list[float]:
-    """The code and the indicators of a text; NaN, all of them, where it is none of the categories."""
+    """Return a text's code and indicators; all NaN if it is none of the categories."""
     category = text.strip()
     if category not in listed:
         return [nan] * (1 + len(listed))

@@ -1,25 +1,26 @@
-"""What one client contributes from all of its rows, and how far one client can move the sum.
+"""A client's contribution, computed from all of its rows, and how far one client can move the sum.
 
-The announcement says which of two it is:
+The announcement chooses one of two forms:
 
-- ``rows_max`` = 0: the mean of its rows' statistics, so that every client has weight 1. Means of rows lie in the convex
-  hull of the single rows and zero, whose diameter is Δ_row, that of the rows and zero. The mean is rounded to the grid,
-  by at most ½ per coordinate for each of two neighbours: Δ1 = Δ1_row + d and Δ2 = Δ2_row + √d. Of the square, with
-  a = Δ2_row², that is a + d + √(4ad), rounded up to an integer.
-- ``rows_max`` = R >= 1: the sum over its first R rows, or all if it has fewer. Padded with zero rows, two clients
-  differ in R rows: Δ = R·Δ_row, in L1 and in L2.
+- ``rows_max`` = 0: the mean of the client's row statistics, so that every client has weight 1. Means lie in the convex
+  hull of the single rows and zero, so two of them are at most Δ_row apart. The mean is rounded to the grid, by at most
+  ½ per coordinate for each of two neighbours: Δ1 = Δ1_row + d and Δ2 = Δ2_row + √d. With a = Δ2_row², Δ2² is
+  a + d + √(4ad), rounded up to an integer.
+- ``rows_max`` = R >= 1: the sum over the client's first R rows, or all if it has fewer. Padded with zero rows, two
+  clients differ in R rows: Δ = R·Δ_row, in L1 and in L2.
 
-In a node release (`row_sensitivity`) a client is a data node, whose rows belong to as many people. What is protected is
-one row: of the sum over its first R rows one row's replacement changes one addend, so that Δ = Δ_row whatever R is. How
-many rows count is public, and the same for both neighbours.
+In a node release (`row_sensitivity`) a client is a data node, and each of its rows belongs to another person. One row
+is protected: replacing it changes one addend of the sum over the first R rows, so Δ = Δ_row whatever R is. The number
+of rows that count is public, and the same for both neighbours.
 
-Where a statistic is of groups of k rows (`rows_per_value`), values stand in for rows in the first two: the mean is over
-floor(m/k) values, the sum over floor(R/k), and Δ_row is that of all rows of a group. In a node release it is one row's.
+For a statistic of groups of k rows (`rows_per_value`), the two forms apply to values instead of rows: the mean is over
+floor(m/k) values, the sum over floor(R/k), and Δ_row is that of replacing all rows of a group. In a node release Δ_row
+is still that of one row.
 
 A row with a missing value (NaN or infinite) counts as zero: it adds nothing to a sum, and counts in a mean's
-denominator. So does a row on which a user's own statistic fails, and no other row with it: a row that could take all
-others out of a sum would move it by more than Δ_row. A client without rows contributes zero. Whether a client takes
-part never depends on its rows, so nothing here fails because of what they hold. All is integer arithmetic, and exact.
+denominator. So does a row on which a user's own statistic fails; no other row is affected, since a row that could
+remove all others from a sum would move it by more than Δ_row. A client without rows contributes zero. Whether a client
+takes part never depends on its rows, so no value in them causes a failure here. All arithmetic is exact, in integers.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ from dca_proto.errors import UsageError
 from dca_proto.statistics.base import Statistic
 from dca_proto.statistics.sensitivity import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW, Sensitivity
 
-ROWS_MAX = 2**30  # so that sums of remainders stay far below 2^63; further rows of a client are not looked at
-_CHUNK_WORDS = 2**18  # rows are evaluated in chunks of about this many integers, so that memory does not grow with rows
+ROWS_MAX = 2**30  # keeps sums of remainders far below 2^63; further rows of a client are ignored
+_CHUNK_WORDS = 2**18  # integers per chunk of rows, so that memory does not grow with rows
 
 
 def client_sensitivity(statistic: Statistic, rows_max: int, fraction_bits: int) -> Sensitivity:
-    """How far replacing one client's rows, all of them, can move the sum; in grid units.
+    """Return how far replacing all of one client's rows can move the sum, in grid units.
 
     Args:
-        rows_max: 0 for the mean of a client's rows, R >= 1 for the sum of at most R.
+        rows_max: 0 for the mean of a client's rows; R >= 1 for the sum of at most R rows.
         fraction_bits: f, even, from 0 to 40.
 
     Raises:
@@ -58,21 +59,21 @@ def client_sensitivity(statistic: Statistic, rows_max: int, fraction_bits: int) 
 
 
 def row_sensitivity(statistic: Statistic, rows_max: int, fraction_bits: int) -> Sensitivity:
-    """How far replacing one row of a data node can move the sum over its first R rows; in grid units.
+    """Return how far replacing one row of a data node can move the sum over its first R rows, in grid units.
 
-    Its relation is `REPLACE_ONE_ROW`. The bound is that of the whole sum, R rows. Arguments and errors are as of
+    The relation is `REPLACE_ONE_ROW`; the bound is that of the whole sum of R rows. Arguments and errors are those of
     `client_sensitivity`, with R = `rows_max` >= 1.
     """
     if rows_max < 1:
-        raise UsageError(f"rows_max is {rows_max}; a node release sums rows: give how many count at most, from 1")
+        raise UsageError(f"rows_max is {rows_max}; a node release sums rows: give the most rows that count, at least 1")
     bound = _value_sensitivity(statistic, rows_max, fraction_bits).bound * (rows_max // statistic.rows_per_value)
     row = statistic.stated_sensitivity(fraction_bits, of_row=True)
-    row.require(REPLACE_ONE_CLIENT)  # as a statistic states it: of a client with one row
+    row.require(REPLACE_ONE_CLIENT)  # a statistic states it for clients with one row
     return Sensitivity(l1=row.l1, l2_squared=row.l2_squared, bound=bound, relation=REPLACE_ONE_ROW)
 
 
 def counted_rows(statistic: Statistic, rows: int, rows_max: int) -> int:
-    """How many of a client's rows count, whatever is in them: the first `rows_max`, in whole groups."""
+    """Return how many of a client's rows count, whatever their values: the first `rows_max`, in whole groups."""
     return min(rows, rows_max or ROWS_MAX) // statistic.rows_per_value * statistic.rows_per_value
 
 
@@ -84,12 +85,12 @@ def contribution(
     *,
     failures: list[Exception] | None = None,
 ) -> NDArray[np.int64]:
-    """One client's contribution before noise, in grid units, shape ``(dimension,)``.
+    """Return one client's contribution before noise, in grid units, shape ``(dimension,)``.
 
     Args:
         rows: shape ``(m, len(statistic.columns))``, in units of the data, m >= 0; any values.
-        rows_max, fraction_bits: as of `client_sensitivity`.
-        failures: gets what a user's own statistic raised on single rows; None raises it here.
+        rows_max, fraction_bits: see `client_sensitivity`.
+        failures: collects the exceptions of a user's own statistic on single rows; None lets them propagate.
 
     Raises:
         UsageError: an argument is out of range, the table has the wrong number of columns, or the contribution does not
@@ -109,12 +110,12 @@ def contribution(
 def _value_of_row(
     statistic: Statistic, row: NDArray[np.float64], bound: int, fraction_bits: int, failures: list[Exception] | None
 ) -> NDArray[np.int64]:
-    """What `contribution` gives of one row, as most devices have: a sum of one value, and the mean of one."""
+    """`contribution` of a single row, which is what most devices have; its sum and its mean are the same."""
     if np.logical_and.reduce(np.isfinite(row), axis=None):
         try:
             value: NDArray[np.int64] = _evaluated(statistic, row, bound, fraction_bits)[0]
             return value
-        except Exception as error:  # whatever a user's own does
+        except Exception as error:  # a user's own statistic may raise anything
             if failures is None:
                 raise
             failures.append(error)
@@ -124,26 +125,26 @@ def _value_of_row(
 def joint_contribution(
     statistic: Statistic, tables: NDArray[np.float64], rows_max: int, fraction_bits: int
 ) -> NDArray[np.int64]:
-    """The sum of what many clients contribute, before noise: the same integers as of `contribution`, added up.
+    """Return the sum of many clients' contributions before noise: the same integers as adding up `contribution`.
 
-    `tables` are of clients with as many rows each, shape ``(n, m, len(statistic.columns))``. The other arguments, the
-    result and the errors are as of `contribution`.
+    `tables` has shape ``(n, m, len(statistic.columns))``: n clients with m rows each. The other arguments, the result
+    and the errors are those of `contribution`.
     """
-    return _sum(_of_some(statistic, tables, rows_max, fraction_bits), statistic.dimension)
+    return _sum(_batches(statistic, tables, rows_max, fraction_bits), statistic.dimension)
 
 
 def contributions(
     statistic: Statistic, tables: NDArray[np.float64], rows_max: int, fraction_bits: int
 ) -> NDArray[np.int64]:
-    """What each of many clients contributes, before noise, shape ``(n, dimension)``; as `joint_contribution`."""
+    """Return the contribution of each of many clients, shape ``(n, dimension)``; see `joint_contribution`."""
     none = np.empty((0, statistic.dimension), dtype=np.int64)
-    return np.concatenate([none, *_of_some(statistic, tables, rows_max, fraction_bits)])
+    return np.concatenate([none, *_batches(statistic, tables, rows_max, fraction_bits)])
 
 
-def _of_some(
+def _batches(
     statistic: Statistic, tables: NDArray[np.float64], rows_max: int, fraction_bits: int
 ) -> Iterator[NDArray[np.int64]]:
-    """What some clients at a time contribute: of few rows each, worked out at once; anything else, one by one."""
+    """Yield contributions of some clients at a time: in one evaluation if each has few rows, else one by one."""
     bound, d = _value_sensitivity(statistic, rows_max, fraction_bits).bound, statistic.dimension
     clients, rows, width = tables.shape
     rows = min(rows, rows_max or ROWS_MAX)
@@ -172,7 +173,7 @@ def _values(
     fraction_bits: int,
     failures: list[Exception] | None = None,
 ) -> Iterator[NDArray[np.int64]]:
-    """The statistic of each row without a missing value, or of each group of rows, in chunks."""
+    """Yield the statistic of each row without a missing value, or of each group of rows, in chunks."""
     group = statistic.rows_per_value
     step = group * max(1, _CHUNK_WORDS // max(statistic.dimension, table.shape[1] * group))
     for start in range(0, len(table), step):
@@ -180,16 +181,16 @@ def _values(
         if group == 1 and not (finite := np.isfinite(chunk)).all():
             chunk = chunk[finite.all(axis=1)]
         if len(chunk):
-            yield from _surviving(statistic, chunk, bound, fraction_bits, failures)
+            yield from _without_failures(statistic, chunk, bound, fraction_bits, failures)
 
 
-def _surviving(
+def _without_failures(
     statistic: Statistic, rows: NDArray[np.float64], bound: int, fraction_bits: int, failures: list[Exception] | None
 ) -> Iterator[NDArray[np.int64]]:
-    """The statistic of each row (or group) on which it does not fail; the others are found by halving."""
+    """Yield the statistic of each row (or group) on which it does not fail; halving finds the failing ones."""
     try:
         yield _evaluated(statistic, rows, bound, fraction_bits)
-    except Exception as error:  # whatever a user's own does
+    except Exception as error:  # a user's own statistic may raise anything
         if failures is None:
             raise
         if len(rows) == statistic.rows_per_value:
@@ -197,7 +198,7 @@ def _surviving(
             return
         half = len(rows) // statistic.rows_per_value // 2 * statistic.rows_per_value
         for part in (rows[:half], rows[half:]):
-            yield from _surviving(statistic, part, bound, fraction_bits, failures)
+            yield from _without_failures(statistic, part, bound, fraction_bits, failures)
 
 
 def _sum(values: Iterable[NDArray[np.int64]], dimension: int) -> NDArray[np.int64]:
@@ -205,7 +206,7 @@ def _sum(values: Iterable[NDArray[np.int64]], dimension: int) -> NDArray[np.int6
 
 
 def _rounded_mean(values: Iterable[NDArray[np.int64]], divisor: int, dimension: int) -> NDArray[np.int64]:
-    """Σv/divisor over all rows, rounded to the nearest integer.
+    """Return Σv/divisor over all rows, rounded to the nearest integer.
 
     The sum of many rows could overflow before it is divided. So each value is divided first, v = q·divisor + r, and
     Σv/divisor = Σq + Σr/divisor.
@@ -219,21 +220,17 @@ def _rounded_mean(values: Iterable[NDArray[np.int64]], divisor: int, dimension: 
 
 
 def _value_sensitivity(statistic: Statistic, rows_max: int, fraction_bits: int) -> Sensitivity:
-    """One value's, where a client's whole contribution stays below 2^53; `UsageError` where it does not."""
-    known = statistic.fitting.get((rows_max, fraction_bits))
-    return known or _fitting_sensitivity(statistic, rows_max, fraction_bits)
-
-
-def _fitting_sensitivity(statistic: Statistic, rows_max: int, fraction_bits: int) -> Sensitivity:
-    """`_value_sensitivity`, worked out once."""
+    """One value's sensitivity. Raises `UsageError` unless a client's whole contribution stays below 2^53."""
+    if known := statistic.fitting.get((rows_max, fraction_bits)):
+        return known
     if not 0 <= fraction_bits <= FRACTION_BITS_MAX or fraction_bits % 2:
         raise UsageError(f"fraction_bits is {fraction_bits}; choose an even number from 0 to {FRACTION_BITS_MAX}")
     if not 0 <= rows_max <= ROWS_MAX:
         raise UsageError(f"rows_max is {rows_max}; choose 0 for the mean of a client's rows, or 1 to {ROWS_MAX}")
     if 0 < rows_max < statistic.rows_per_value:
         raise UsageError(
-            f"rows_max is {rows_max}, and {statistic.name!r} is of groups of {statistic.rows_per_value} rows; allow at "
-            "least as many"
+            f"rows_max is {rows_max}, but {statistic.name!r} takes groups of {statistic.rows_per_value} rows; allow at "
+            "least that many"
         )
     value, count = statistic.stated_sensitivity(fraction_bits), rows_max // statistic.rows_per_value or 1
     value.require(REPLACE_ONE_CLIENT)
@@ -259,7 +256,7 @@ def _table(statistic: Statistic, rows: NDArray[np.float64]) -> NDArray[np.float6
 
 
 def _evaluated(statistic: Statistic, rows: NDArray[np.float64], bound: int, fraction_bits: int) -> NDArray[np.int64]:
-    """The statistic of each row or group; a user's own statistic may err, so its shape and its bound are enforced."""
+    """Evaluate rows or groups. A user's own statistic may be wrong, so its shape and bound are enforced."""
     values = statistic.evaluate(rows, fraction_bits)
     expected = (len(rows) // statistic.rows_per_value, statistic.dimension)
     if values.shape != expected or values.dtype != np.int64:

@@ -1,6 +1,6 @@
 """Clipped gradients of a generalised linear model's log-likelihood at public parameters θ.
 
-For one row with features x, the constant 1 among them where an intercept is asked for, and target y:
+For one row with features x (with an ``intercept``, the constant 1 comes first) and target y:
 
     normal      ∇ = (y - xᵀθ) x                    of -½(y - xᵀθ)²
     bernoulli   ∇ = (y - 1/(1 + exp(-xᵀθ))) x      of y·xᵀθ - ln(1 + exp(xᵀθ)),  y in {0, 1}
@@ -8,29 +8,29 @@ For one row with features x, the constant 1 among them where an intercept is ask
     student     ∇ = (w r x, w r² - 1)              of -½(ν + 1) ln(1 + r²/ν) - ln σ,  r = (y - xᵀθ)/σ,
                 w = (ν + 1)/(ν + r²)               with respect to (θ/σ, ln σ); ν degrees of freedom
 
-κ is the ``overdispersion``: 0 of Poisson's law, whose density is y·xᵀθ - λ; above 0 of negative binomial counts, of
-variance λ + κλ². The gradient's mean is zero at the true θ whatever κ is.
+κ is the ``overdispersion``. At 0 the counts are Poisson, with density y·xᵀθ - λ; above 0 they are negative binomial,
+with variance λ + κλ². The gradient's mean is zero at the true θ whatever κ is.
 
-Student's is bounded where x is, without a clip: |w r| <= (ν + 1)/(2√ν) and -1 <= w r² - 1 <= ν.
+Student's gradient is bounded if x is, without a clip: |w r| <= (ν + 1)/(2√ν) and -1 <= w r² - 1 <= ν.
 
-**Weights.** A clip takes more from rows whose target is far from its prediction, and so distorts a likelihood. Where
-``by_features`` is set, each row is shortened by
+**Weights.** A clip shortens rows whose target is far from its prediction more than others, and so distorts a
+likelihood. ``by_features`` instead shortens each row by
 
     min(1, C/√(a² |x|² + b² + |v q x xᵀ|²)),    a >= |residual|, b >= |w r² - 1|
 
-instead, before it is clipped, which then takes nothing. That depends on features alone: the score's mean stays zero at
-the true parameters, whatever the law of the features is (Mallows' weights). Only families with bounded residuals can:
-a = max(p, 1 - p) of ``bernoulli``, and a = (ν + 1)/(2√ν), b = max(1, ν) of ``student``.
+so that the clip changes nothing. That factor depends on features alone: the score's mean stays zero at the true
+parameters, whatever the law of the features is (Mallows' weights). It needs bounded residuals: a = max(p, 1 - p) of
+``bernoulli``, and a = (ν + 1)/(2√ν), b = max(1, ν) of ``student``.
 
-**Information.** Where a weight v is given, each row's gradient is followed by v times what Newton's method needs: the
-unique terms of q x xᵀ, upper triangle row by row, with q the expected curvature -∂²/∂(xᵀθ)² of its log density (1 of
-``normal``, p(1 - p), λ/(1 + κλ), and 1 of ``student``, whose curvature (ν + 1)/((ν + 3)σ²) is the same for all rows).
-Of ``poisson``, where a weight is given for it, r²/(r² + λ) comes last, r = y - λ: how much counts vary beyond Poisson's
-law. All of it is one vector, which is clipped as one.
+**Information.** With a weight v > 0, each row's gradient is followed by v times the terms for Newton's method: the
+unique terms of q x xᵀ, upper triangle row by row. Here q is the expected curvature -∂²/∂(xᵀθ)² of the row's log
+density: 1 for ``normal``, p(1 - p), λ/(1 + κλ), and 1 for ``student``, whose curvature (ν + 1)/((ν + 3)σ²) is the same
+for all rows. With a ``dispersion`` weight, ``poisson`` adds that weight times r²/(r² + λ), r = y - λ, as the last
+coordinate: it measures how much counts vary beyond Poisson's law. The whole vector is clipped as one.
 
-How it is clipped, and the proof of its sensitivity, are in `model_gradient`. Nothing overflows: values are clamped to
-public bounds first, and parameters for which a gradient could exceed 1e100 are refused. Each coordinate of a row is
-computed from that row alone, in one order.
+`model_gradient` has the clipping and the proof of its sensitivity. Nothing overflows: values are clamped to public
+bounds first, and parameters for which a gradient could exceed 1e100 are refused. Each coordinate of a row is computed
+from that row alone, always in the same order.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from dca_proto.statistics.model_gradient import GRADIENT_MAX, ModelGradient
 NORMAL, BERNOULLI, POISSON, STUDENT = FAMILIES = ("normal", "bernoulli", "poisson", "student")
 BOUNDED = (BERNOULLI, STUDENT)
 
-EXPONENT_MAX = 350.0  # exp of twice it is finite, and above what is refused
+EXPONENT_MAX = 350.0  # exp of twice this is finite, and above the largest gradient allowed
 
 
 @register
@@ -56,16 +56,15 @@ class Gradient(ModelGradient, frozen=True, kw_only=True):
 
     Attributes:
         columns: the features, and the target last.
-        theta: θ, one for each feature, that of the intercept first if there is one; in units of the scaled columns. Of
+        theta: θ, one value per feature, the intercept's first if there is one; in units of the scaled columns. For
             ``student``, ln σ comes last.
         clip: the ball's radius, in units of the gradient.
-        family: of `FAMILIES`. Of ``bernoulli``, y is 1 where the scaled target is above 0, and 0 elsewhere; so targets
-            0 and 1 may be left as they are or be mapped to -1 and 1. Of ``poisson``, y is the scaled target: a centre
-            of 0 and a scale of 1 leave counts as they are.
+        family: one of `FAMILIES`. For ``bernoulli``, y is 1 if the scaled target is above 0, else 0; so targets 0 and 1
+            may be left as they are or be mapped to -1 and 1. For ``poisson``, y is the scaled target: a centre of 0 and
+            a scale of 1 leave counts as they are.
         intercept: put a constant feature of 1 first. degrees: ν of ``student``, above 0.
-        information: v, above 0, or 0 for gradients alone. dispersion: the weight of the term that informs about the
-            dispersion, above 0, or 0 without it. overdispersion: κ of ``poisson``, at least 0.
-            by_features: shorten rows by their features alone.
+        information: v, above 0, or 0 for gradients alone. dispersion: the weight of the dispersion term, above 0, or 0
+            without it. overdispersion: κ of ``poisson``, at least 0. by_features: shorten rows by their features alone.
     """
 
     name = "gradient"
@@ -87,7 +86,7 @@ class Gradient(ModelGradient, frozen=True, kw_only=True):
             if not 0 <= (value := getattr(self, weight)) <= GRADIENT_MAX:
                 raise UsageError(f"{weight} is {value:g}; give a number from 0 to {GRADIENT_MAX:g}")
             if value and weight != "information" and self.family != POISSON:
-                raise UsageError(f"{weight} is {value:g}; only {POISSON!r} has one, so leave it out")
+                raise UsageError(f"{weight} is {value:g}; only {POISSON!r} takes it, so leave it out")
         if self.by_features and self.family not in BOUNDED:
             raise UsageError(f"residuals of {self.family!r} have no bound; use by_features with {' or '.join(BOUNDED)}")
         features = len(self.columns) - 1 + self.intercept
@@ -110,10 +109,10 @@ class Gradient(ModelGradient, frozen=True, kw_only=True):
 
     def labels(self) -> tuple[str, ...]:
         features = ("1", *self.columns[:-1]) if self.intercept else self.columns[:-1]
-        found = [f"gradient at {feature}" for feature in (*features, "ln σ")[: len(self.theta)]]
+        labels = [f"gradient at {feature}" for feature in (*features, "ln σ")[: len(self.theta)]]
         if self.information:
-            found += [f"information {a}·{b}" for place, a in enumerate(features) for b in features[place:]]
-        return (*found, "dispersion") if self.dispersion else tuple(found)
+            labels += [f"information {a}·{b}" for place, a in enumerate(features) for b in features[place:]]
+        return (*labels, "dispersion") if self.dispersion else tuple(labels)
 
     def gradient(self, theta: NDArray[np.float64], rows: NDArray[np.float64]) -> NDArray[np.float64]:
         x, y = rows[:, :-1], rows[:, -1]
@@ -142,7 +141,7 @@ class Gradient(ModelGradient, frozen=True, kw_only=True):
             reach = residual_max * np.linalg.norm(x, axis=1)
             others = [max(1.0, self.degrees)] if self.family == STUDENT else []
             lengths = [np.linalg.norm(part, axis=1) for part in parts[1:2]]
-            norm = np.sqrt(sum((one**2 for one in (*lengths, *others)), reach**2))
+            norm = np.sqrt(sum((length**2 for length in (*lengths, *others)), reach**2))
             parts = [part * np.minimum(1.0, self.clip / norm)[:, None] for part in parts]
         return np.concatenate(parts, axis=1)
 
@@ -163,7 +162,7 @@ class Gradient(ModelGradient, frozen=True, kw_only=True):
         return residual
 
     def _largest(self) -> float:
-        """An upper bound of a coordinate of any row's gradient, and of all that is computed on the way."""
+        """Return an upper bound of every coordinate of any row's gradient, and of all intermediate results."""
         *bounds, target = self.bound
         if self.intercept:
             bounds.insert(0, 1.0)
@@ -173,12 +172,12 @@ class Gradient(ModelGradient, frozen=True, kw_only=True):
             residual *= residual
         else:
             residual = target + 1.0 + (math.exp(min(predictor, EXPONENT_MAX)) if self.family == POISSON else predictor)
-        found = residual * max(1.0, *bounds)
+        largest = residual * max(1.0, *bounds)
         weight = max(self.information, self.dispersion)
-        return max(found, weight * found * found) if weight else found
+        return max(largest, weight * largest * largest) if weight else largest
 
 
 def _sigmoid(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """1/(1 + exp(-v)), of any finite values without overflow."""
+    """Return 1/(1 + exp(-v)) for any finite values, without overflow."""
     small = np.exp(-np.abs(values))  # underflows to 0 at worst
     return np.where(values >= 0, 1.0, small) / (1.0 + small)

@@ -1,4 +1,4 @@
-"""How many rows fall into each of some public bins: a one-hot vector per row.
+"""Counts of rows in public bins: a one-hot vector per row.
 
 Two rows in different bins differ by a 1 and a -1, so Δ1 = 2 and Δ2 = √2 (in grid units times 2^f); a missing row is
 zero, nearer than that. With a single bin, a count, only a missing row makes a difference: Δ1 = Δ2 = 1.
@@ -27,8 +27,8 @@ class Histogram(Statistic, frozen=True, kw_only=True):
     For the categories 0, 1, ..., K-1 give the K + 1 edges -0.5, 0.5, ..., K - 0.5.
 
     Attributes:
-        columns: the one column.
-        edges: finite and increasing, in units of the data; one more than there are bins.
+        columns: one column.
+        edges: finite and increasing, in units of the data; one more than the number of bins.
     """
 
     name = "histogram"
@@ -37,7 +37,7 @@ class Histogram(Statistic, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if len(self.columns) != 1:
-            raise UsageError(f"{len(self.columns)} columns; a histogram is of one")
+            raise UsageError(f"{len(self.columns)} columns; a histogram takes one")
         if not 2 <= len(self.edges) <= BINS_MAX + 1:
             raise UsageError(f"{len(self.edges)} edges; give 2 to {BINS_MAX + 1}")
         edges = np.array(self.edges, dtype=np.float64)
@@ -53,7 +53,7 @@ class Histogram(Statistic, frozen=True, kw_only=True):
 
     @property
     def categories(self) -> int:
-        """The bins."""
+        """The number of bins."""
         return self.dimension
 
     def labels(self) -> tuple[str, ...]:
@@ -61,7 +61,7 @@ class Histogram(Statistic, frozen=True, kw_only=True):
         return (*(f"{text})" for text in bins), f"{last}]")
 
     def ranges(self) -> dict[str, tuple[float, float]]:
-        """From the first edge to the last: what lies outside counts as if it lay there."""
+        """The range of the edges; values outside it are clamped to it."""
         return {self.columns[0]: (self.edges[0], self.edges[-1])}
 
     def row_sensitivity(self, fraction_bits: int) -> Sensitivity:
@@ -79,5 +79,5 @@ class Histogram(Statistic, frozen=True, kw_only=True):
 
     @cached_property
     def _inner_edges(self) -> NDArray[np.float64]:
-        """Where one bin ends and the next begins: all edges but the outermost."""
+        """All edges but the two outermost."""
         return np.array(self.edges[1:-1], dtype=np.float64)

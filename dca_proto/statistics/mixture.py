@@ -1,45 +1,45 @@
 """Expected sufficient statistics of a Gaussian mixture with diagonal covariances, at public variational parameters.
 
-For one row x of d columns, and K components, with all in units of the scales:
+For one row x of d columns, K components, and everything in units of the scales:
 
     r_k     responsibilities, proportional to exp(log_weights_k - ½ Σ_j precisions_kj (x_j - means_kj)²)
-    φ(x)    for each k: w₁ r_k, then w₂ r_k x_j, then w₃ r_k (x_j² - h_j), over all j
+    φ(x)    for each k: w₁ r_k, then w₂ r_k x_j for all j, then w₃ r_k (x_j² - h_j) for all j
 
-Their sums over rows are all that a step of variational Bayes for the mixture needs of the data (Bishop 2006, eqs. 10.51
-to 10.53): there the log weights are E[ln π_k] + ½ Σ_j (E[ln λ_kj] - 1/β_k), the means m_kj and the precisions E[λ_kj].
-The public offsets h_j, 0 if none are given, only lower the sensitivity; `unpack` adds them again.
+A step of variational Bayes for the mixture needs only their sums over rows from the data (Bishop 2006, eqs. 10.51 to
+10.53). Its log weights are E[ln π_k] + ½ Σ_j (E[ln λ_kj] - 1/β_k), its means m_kj and its precisions E[λ_kj].
+The public offsets h_j (0 by default) only lower the sensitivity; `unpack` adds them again.
 
-**Sensitivity.** Write φ = r ⊗ v with v = (w₁, w₂ x, w₃ (x² - h)), and nothing of r but r_k >= 0 and Σ r_k <= 1, so that
+**Sensitivity.** Write φ = r ⊗ v with v = (w₁, w₂ x, w₃ (x² - h)), and use only that r_k >= 0 and Σ r_k <= 1, so that
 |r| <= 1. Two rows are apart by
 
     |φ - φ'|² = |r|²|v|² + |r'|²|v'|² - 2 (r·r')(v·v').
 
-Where v·v' >= 0 that is at most |v|² + |v'|², as r·r' >= 0; where v·v' < 0 it is at most |v|² + |v'|² - 2 v·v', as
+If v·v' >= 0 that is at most |v|² + |v'|², as r·r' >= 0; if v·v' < 0 it is at most |v|² + |v'|² - 2 v·v', as
 r·r' <= |r||r'| <= 1. Hence, for rows of the box |x_j| <= c_j,
 
     Δ² = max(2 (w₁² + Σ_j max over x_j of w₂² x_j² + w₃² (x_j² - h_j)²),
              Σ_j max over x_j, x'_j of w₂² t² + w₃² t²s²),          t = x_j - x'_j, s = x_j + x'_j.
 
-The first is of two components and does not depend on K, so components cost nothing; its inner maximum is convex in x_j²
-and so at 0 or c_j: max(w₃² h_j², w₂² c_j² + w₃² (c_j² - h_j)²). It is least where both are equal, at the offset
-h_j = (c_j² + (w₂/w₃)²)/2, or at c_j² if that is smaller. The second is of two rows in one component; it is that of
-`moments` and does not depend on h. A missing row is zero, nearer than the first. Both maxima are attained. In
-L1, |φ|₁ <= |r|₁|v|₁, twice which bounds a distance.
+The first is for two rows in different components. It does not depend on K, so further components cost nothing. Its
+inner maximum is convex in x_j² and so at 0 or c_j: max(w₃² h_j², w₂² c_j² + w₃² (c_j² - h_j)²). It is least if both are
+equal, at the offset h_j = (c_j² + (w₂/w₃)²)/2, or at c_j² if that is smaller. The second is for two rows in one
+component; it equals that of `moments` and does not depend on h. A missing row is zero, nearer than the first. Both
+maxima are attained. In L1, |φ|₁ <= |r|₁|v|₁, and a distance is at most twice that.
 
-**The best settings.** The sums of x alone have Δ = 2 w₂√Σ c_j². For equal bounds c, three choices leave Δ as it is:
+**The best settings.** The sums of x alone have Δ = 2 w₂√Σ c_j². For equal bounds c, three choices leave Δ unchanged:
 
     w₃ <= w₂ FREE_BOUND/c                    the squares are free, as in `moments`
-    h = (c² + (w₂/w₃)²)/2                    the least first maximum
-    w₁² <= d (2 w₂² c² - w₃² h²)             so are the counts: w₁ = 1.4 √d w₂ where c is FREE_BOUND and w₃ = w₂
+    h = (c² + (w₂/w₃)²)/2                    minimises the first maximum
+    w₁² <= d (2 w₂² c² - w₃² h²)             the counts are free: w₁ = 1.4 √d w₂ for c = FREE_BOUND and w₃ = w₂
 
-At d = 10, equal weights without offsets have 1.02 times as much noise in the sums, 1.7 in the squares (those about h
-here) and 2.7 in the counts where scales are such that c = 1, which is best for them; at c = 3 2.2, 1.2 and 18 times.
+At d = 10, equal weights without offsets are worse. With scales such that c = 1, their best, they have 1.02 times the
+noise in the sums, 1.7 in the squares (here about h) and 2.7 in the counts. At c = 3 the factors are 2.2, 1.2 and 18.
 
 **In integers.** Rows are quantised first: V = (w₁ 2^f, w₂ X_j 2^{f/2}, w₃ (X_j² - H_j)) is exact on the grid of 2^-f,
-and all above holds for it. R_k = floor(2^g r_k) has a sum of at most 2^g, as the floats' sum exceeds 1 by (K + 1)·2^-53
-at most, for K <= 4096 less than a unit of 2^-g. Then R_k V_i/2^g is truncated towards zero. That moves two numbers of
-one sign apart by less than 1 and those of different signs nearer to each other, so that D coordinates add at most √D to
-Δ2 and D to Δ1. The g bits are f, or as many as leave R_k V_i below 2^62.
+and the above holds for it. R_k = floor(2^g r_k) has a sum of at most 2^g, as the floats' sum exceeds 1 by at most
+(K + 1)·2^-53, which for K <= 4096 is less than a unit of 2^-g. Then R_k V_i/2^g is truncated towards zero. That moves
+two numbers of one sign apart by less than 1 and those of different signs nearer to each other, so that D coordinates
+add at most √D to Δ2 and D to Δ1. The number of bits g is f, or less if needed to keep R_k V_i below 2^62.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from dca_proto.statistics.scaled import ScaledColumns, half_bits
 from dca_proto.statistics.sensitivity import Sensitivity
 
 COMPONENTS_MAX = 2**12
-_PRODUCT_BITS = 61  # of R_k V_i, so that it is below 2^62
+_PRODUCT_BITS = 61  # keeps R_k V_i below 2^62
 _EXPONENT_MAX = 1e100
 Vector = tuple[float, ...]
 
@@ -67,15 +67,15 @@ Vector = tuple[float, ...]
 class Mixture(ScaledColumns, frozen=True, kw_only=True):
     """Sums of responsibilities, and of x and x² of each column weighted by them, for each component.
 
-    The file's head says which bounds, offsets and weights are best.
+    The head of this file derives the best bounds, offsets and weights.
 
     Attributes:
         log_weights: one for each of K components, 2 to 4096; finite, and only their differences matter.
-        means: of each component, one for each column, in units of the scaled columns (0 is the public centre).
-        precisions: of each component, one for each column, in 1/units², 0 or above.
-        offsets: h of each column, subtracted from its squares, in squared units of the scaled columns, 0 or above; none
-            are zeros.
-        weights: integers from 1 to 4096 that r, rx and r(x² - h) are multiplied by before the noise.
+        means: per component, one for each column, in units of the scaled columns (0 is the public centre).
+        precisions: per component, one for each column, in 1/units², 0 or above.
+        offsets: h of each column, subtracted from its squares, in squared units of the scaled columns, 0 or above;
+            empty for zeros.
+        weights: integers from 1 to 4096 that multiply r, rx and r(x² - h) before the noise.
     """
 
     name = "mixture"
@@ -131,8 +131,8 @@ class Mixture(ScaledColumns, frozen=True, kw_only=True):
 
     def labels(self) -> tuple[str, ...]:
         squares = (f"·({j}² - {h:.4g})" if h else f"·{j}²" for j, h in zip(self.columns, self._subtracted, strict=True))
-        of_each = ["", *(f"·{column}" for column in self.columns), *squares]
-        return tuple(f"r{k}{text}" for k in range(1, self.components + 1) for text in of_each)
+        per_component = ["", *(f"·{column}" for column in self.columns), *squares]
+        return tuple(f"r{k}{text}" for k in range(1, self.components + 1) for text in per_component)
 
     def row_sensitivity(self, fraction_bits: int) -> Sensitivity:
         limits, unit = self.limits(half_bits(fraction_bits)), 1 << half_bits(fraction_bits)
@@ -161,7 +161,7 @@ class Mixture(ScaledColumns, frozen=True, kw_only=True):
         return truncated.reshape(len(x), self.dimension)
 
     def responsibilities(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """r of rows in units of the scales, shape ``(m, d)`` to ``(m, K)``, worked out in logarithms."""
+        """Return r of rows in units of the scales, shape ``(m, d)`` to ``(m, K)``, computed in logarithms."""
         log_weights, means, precisions = self._natural
         logs = log_weights - (np.square(x[:, None, :] - means) * precisions).sum(axis=2) / 2
         weights: NDArray[np.float64] = np.exp(logs - logs.max(axis=1, keepdims=True))
@@ -171,10 +171,10 @@ class Mixture(ScaledColumns, frozen=True, kw_only=True):
     def unpack(
         self, value: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """A (noisy) sum as Σr, shape ``(K,)``, Σrx and Σrx², shapes ``(K, d)``, in units of the scales.
+        """Split a (noisy) sum into Σr, shape ``(K,)``, Σrx and Σrx², shapes ``(K, d)``, in units of the scales.
 
-        The weights are divided out and h added again: with independent noise e of the released standard deviation, the
-        counts have e₁/w₁, the sums e₂/w₂, and the squares e₃/w₃ + h e₁/w₁ with their component's e₁.
+        The weights are divided out and h is added again. With independent noise e of the released standard deviation,
+        the noise is e₁/w₁ in the counts, e₂/w₂ in the sums, and e₃/w₃ + h e₁/w₁ in the squares (e₁ of their component).
         """
         d, blocks = len(self.columns), value.reshape(self.components, -1)
         w1, w2, w3 = self.weights
@@ -182,13 +182,13 @@ class Mixture(ScaledColumns, frozen=True, kw_only=True):
         return counts, blocks[:, 1 : 1 + d] / w2, blocks[:, 1 + d :] / w3 + counts[:, None] * self._subtracted
 
     def estimate(self, value: NDArray[np.float64], contributors: int) -> NDArray[np.float64]:
-        """The sums in units of the scales, the weights divided out; the squares are those less h, as the labels say."""
+        """The sums in units of the scales, with the weights divided out; squares stay less h, as the labels say."""
         weights: NDArray[np.float64] = np.repeat(np.array(self.weights, np.float64), (1, *2 * (len(self.columns),)))
         return (value.reshape(self.components, -1) / weights).ravel()
 
     @cached_property
     def _natural(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Log weights, means and precisions as arrays, made once for all chunks of rows."""
+        """Log weights, means and precisions as arrays, built once for all chunks of rows."""
         return np.array(self.log_weights), np.array(self.means), np.array(self.precisions)
 
     @property
@@ -197,7 +197,7 @@ class Mixture(ScaledColumns, frozen=True, kw_only=True):
         return np.array(self.offsets or (0.0,) * len(self.columns), dtype=np.float64)
 
     def _offsets(self, fraction_bits: int) -> tuple[int, ...]:
-        """H_j: h_j to the nearest grid unit, which is no more than what X_j² is rounded by; however large they are."""
+        """H_j: h_j to the nearest grid unit, as integers of any size."""
         return tuple(round(math.ldexp(h, fraction_bits)) for h in self.offsets) or (0,) * len(self.columns)
 
     def _widest(self, fraction_bits: int) -> tuple[int, ...]:
@@ -208,7 +208,7 @@ class Mixture(ScaledColumns, frozen=True, kw_only=True):
         return (w1 << fraction_bits, *((w2 * c) << bits for c in limits), *squares)
 
     def _largest(self) -> float:
-        """An upper bound of the magnitude of any row's log weight, and of all that is computed on the way."""
+        """Return an upper bound of the magnitude of any row's log weight, and of all intermediate results."""
         log_weights, means, precisions = self._natural
         with np.errstate(over="ignore"):
             reach = np.array(self.bound) + np.abs(means)

@@ -1,14 +1,14 @@
-"""Clipped gradients of any model's log density at public parameters θ: the base of a user's own model.
+"""Clipped gradients of any model's log density at public parameters θ: the base class for your own models.
 
 For one row z the gradient ∇ = ∂ log_density(θ, z)/∂θ is brought into the L2 ball of `clip` and truncated towards zero
-(`scaled`), so its integers G have |G| <= C = floor(clip·2^f) exactly, whatever the model is and its floats did:
-two rows are at most Δ2 = 2C apart, and a missing row is zero, the ball's middle. In L1 they are at most 2·floor(√d·C)
-apart (Cauchy and Schwarz). A gradient that is NaN or infinite somewhere counts as zero. A row on which a model raises
-an exception counts as zero, too, and its client reports it (`contribution`, `protocol.client.actor`): it takes part all
-the same. A client that lacks JAX where the gradient is to be derived declines instead, which depends on no row.
+(`scaled`), so its integers G have |G| <= C = floor(clip·2^f) exactly, whatever the model's float arithmetic returned.
+Two rows are at most Δ2 = 2C apart, and a missing row is zero, the ball's middle. In L1 they are at most 2·floor(√d·C)
+apart (Cauchy and Schwarz). A gradient with a NaN or infinite coordinate counts as zero. So does a row on which the
+model raises an exception; its client reports the exception (`contribution`, `protocol.client.actor`) and takes part all
+the same. If the gradient must be derived and a client lacks JAX, it declines, which depends on no row.
 
 Like every statistic, a model is a class that all participants have imported; a round carries its name and parameters
-(`docs/tutorials/model.md` makes one):
+(`docs/tutorials/model.md` shows how):
 
     @register
     class PoissonGradient(ModelGradient, frozen=True, kw_only=True):  # counts y with mean exp(xᵀθ)
@@ -18,7 +18,7 @@ Like every statistic, a model is a class that all participants have imported; a 
             x, y = rows[:, :-1], rows[:, -1]
             return (y - np.exp(x @ theta))[:, None] * x
 
-With JAX (the extra ``samplers``) `gradient` may be left out; it is derived then from the class's `log_density`.
+With JAX (the extra ``samplers``) `gradient` may be left out: JAX derives it from the class's `log_density`.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ GRADIENT_MAX = 1e100
 
 
 class ModelGradient(ScaledColumns, frozen=True, kw_only=True):
-    """The sum of rows' clipped gradients; subclasses say of which model.
+    """The sum of rows' clipped gradients; a subclass defines the model.
 
-    A subclass gives `gradient`, or `log_density` in functions of JAX, or both. Fields of its own are further public
+    A subclass defines `gradient`, or `log_density` in functions of JAX, or both. Its own fields are further public
     parameters of the model.
 
     Attributes:
-        columns: what the model reads, in its order; centred, scaled and clamped before it sees them.
-        theta: θ, at which gradients are taken.
+        columns: the model's columns, in its order; the model sees them centred, scaled and clamped.
+        theta: θ, the point at which gradients are taken.
         clip: the ball's radius, in units of the gradient.
     """
 
@@ -73,20 +73,20 @@ class ModelGradient(ScaledColumns, frozen=True, kw_only=True):
         return tuple(f"gradient at theta[{index}]" for index in range(self.dimension))
 
     def log_density(self, theta: Any, rows: Any) -> Any:
-        """The log density of each row, shape ``(m,)``, up to terms without θ; differentiable by JAX.
+        """Return the log density of each row, shape ``(m,)``, up to terms without θ; differentiable by JAX.
 
         It is compiled once for all θ of a job, so it must take θ from its argument and not from ``self``.
 
         Args:
-            theta: shape ``(d,)``. rows: shape ``(m, len(columns))``, scaled and clamped; arrays of JAX, of float64.
+            theta: shape ``(d,)``. rows: shape ``(m, len(columns))``, scaled and clamped; JAX arrays of float64.
         """
         raise UsageError(f"statistic {self.name!r} has neither gradient nor log_density; define one of them")
 
     def gradient(self, theta: NDArray[np.float64], rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The gradient of each row's log density with respect to θ, shape ``(m, d)``; by itself, as JAX derives it.
+        """Return the gradient of each row's log density with respect to θ, shape ``(m, d)``; by default, by JAX.
 
         ``theta`` has shape ``(d,)``, ``rows`` has shape ``(m, len(columns))``, scaled and clamped. Raises `UsageError`
-        if JAX is needed and not installed, or the log density is of another shape.
+        if JAX is needed but not installed, or the log density has another shape.
         """
         own = [getattr(self, name) for name in self.__struct_fields__ if name not in ("theta", "clip")]
         return _derived(_Model(type(self), msgspec.msgpack.encode(own), self))(theta, rows)
@@ -96,7 +96,7 @@ class ModelGradient(ScaledColumns, frozen=True, kw_only=True):
             raise _without_jax(self.name)
 
     def row_sensitivity(self, fraction_bits: int) -> Sensitivity:
-        self.limits(fraction_bits)  # bounds that do not fit the grid are refused here, before anybody takes part
+        self.limits(fraction_bits)  # refuses bounds that do not fit the grid, before anybody takes part
         limit = ball_limit("clip", self.clip, fraction_bits)
         l1 = 2 * math.isqrt(self.dimension * limit**2)
         return Sensitivity(l1=l1, l2_squared=4 * limit**2, bound=limit)
@@ -110,11 +110,11 @@ class ModelGradient(ScaledColumns, frozen=True, kw_only=True):
                 f"the gradient of {self.name!r} has shape {gradient.shape}; expected {(len(rows), self.dimension)}"
             )
         limit = ball_limit("clip", self.clip, fraction_bits)
-        return into_ball(np.ldexp(_tamed(gradient), fraction_bits), limit)
+        return into_ball(np.ldexp(_finite(gradient), fraction_bits), limit)
 
 
-def _tamed(gradient: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The rows as they are, but zero where something in them is not finite, and shortened where squares overflow."""
+def _finite(gradient: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Zero the rows that are not finite, and shorten those whose squares would overflow."""
     largest = np.abs(gradient).max(axis=1, keepdims=True)
     if largest.max(initial=0.0) <= GRADIENT_MAX:  # false for a NaN
         return gradient
@@ -125,11 +125,11 @@ def _tamed(gradient: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class _Model:
-    """A model, equal to one that differs in θ and clip alone: a job asks for the same model at one θ after another."""
+    """A model without its θ and clip: models that differ only in these are equal, and share a compiled gradient."""
 
     kind: type[ModelGradient]
     fields: bytes
-    one: ModelGradient = field(compare=False)
+    instance: ModelGradient = field(compare=False)
 
 
 def _without_jax(name: str) -> UsageError:
@@ -140,17 +140,17 @@ def _without_jax(name: str) -> UsageError:
 
 @lru_cache(maxsize=16)
 def _derived(model: _Model) -> Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]:
-    """The gradient of a model's log density, compiled."""
-    one = model.one
+    """Compile the gradient of a model's log density."""
+    statistic = model.instance
     try:
         import jax
     except ImportError:
-        raise _without_jax(one.name) from None
+        raise _without_jax(statistic.name) from None
 
     def of_row(theta: Any, row: Any) -> Any:
-        densities = one.log_density(theta, row[None])
+        densities = statistic.log_density(theta, row[None])
         if (shape := jax.numpy.shape(densities)) != (1,):
-            raise UsageError(f"the log density of {one.name!r} has shape {shape} for one row; expected (1,)")
+            raise UsageError(f"the log density of {statistic.name!r} has shape {shape} for one row; expected (1,)")
         return densities[0]
 
     of_rows = jax.jit(jax.vmap(jax.grad(of_row), in_axes=(None, 0)))

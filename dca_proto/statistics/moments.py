@@ -10,13 +10,13 @@ with u = |t|/2c in [0, 1] that is at most
 
 g(u) <= g(1) = A means B u²(1 - u)² <= A (1 - u)(1 + u), or B/A <= (1 + u)/(u²(1 - u)) for all u < 1. The right side is
 least where u² + u = 1: there it is φ⁵, since u = 1/φ, 1 + u = φ and 1 - u = u². Beyond, for B > φ⁵ A, the maximum is
-where g' = 0, that is 2u² - 3u + 1 + A/B = 0, at the smaller root u = (3 - √(1 - 8A/B))/4; it is attained. In L1 they
-are |t|(1 + |s|) <= |t|(1 + 2c - |t|) apart, which grows up to |t| = c + ½. A missing row is the box's middle. Columns
-vary independently, so squares of L2 distances add up over them, and L1 distances do. In integers, x is X on the grid of
-half the bits, b = f/2; the coordinates are X·2^b and X², and A = 4C²·4^b, B = 16C⁴.
+where g' = 0, that is 2u² - 3u + 1 + A/B = 0, at the smaller root u = (3 - √(1 - 8A/B))/4; it is attained. In L1 two
+rows are |t|(1 + |s|) <= |t|(1 + 2c - |t|) apart, which grows up to |t| = c + ½. A missing row is the box's middle.
+Columns vary independently, so squared L2 distances and L1 distances add up over them. In integers, x is X on the grid
+of half the bits, b = f/2; the coordinates are X·2^b and X², and A = 4C²·4^b, B = 16C⁴.
 
-**The bound to choose.** A column whose values lie within h of its centre has noise of 2h/μ in Σx whatever its scale
-is; in Σx², noise of 2h²/(cμ) with scale = h/c. So `FREE_BOUND` is the best bound for both, with scale = h/FREE_BOUND.
+**The bound to choose.** If a column's values lie within h of its centre, Σx has noise of 2h/μ whatever the scale is.
+With scale = h/c, Σx² has noise of 2h²/(cμ). So `FREE_BOUND` is the best bound for both, with scale = h/FREE_BOUND.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from dca_proto.statistics.scaled import ScaledColumns, half_bits
 from dca_proto.statistics.sensitivity import Sensitivity
 
 FREE_BOUND = 1.665
-"""The largest bound, in units of the scale, at which the squares cost nothing (rounded down)."""
+"""The largest bound, in units of the scale, at which the squares do not raise the sensitivity (rounded down)."""
 _FREE_RATIO = (11_090_169, 10**6)  # φ⁵, rounded down
-_ROUNDING = 1 + 1e-9  # more than what floats lose of the maximum
+_ROUNDING = 1 + 1e-9  # exceeds the maximum's floating-point error
 
 
 @register
 class Moments(ScaledColumns, frozen=True, kw_only=True):
-    """The sums of x = (value - centre)/scale of each column, clamped to the bounds, and then of x² of each column."""
+    """Σx for each column, where x = (value - centre)/scale clamped to the bounds; then Σx² for each column."""
 
     name = "moments"
 
@@ -64,14 +64,14 @@ class Moments(ScaledColumns, frozen=True, kw_only=True):
         return np.concatenate([x << bits, x * x], axis=1)
 
     def unpack(self, value: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """A (noisy) sum as Σx and Σx², shapes ``(d,)``, in units of the scales."""
+        """Split a (noisy) sum into Σx and Σx², shapes ``(d,)``, in units of the scales."""
         d = len(self.columns)
         return value[:d], value[d:]
 
     def estimate(self, value: NDArray[np.float64], contributors: int) -> NDArray[np.float64]:
         """Means over the clients, in units of the data, and then the mean squares of value - centre.
 
-        This takes every client for one row of weight 1 (or its mean of rows). A missing value counts as the centre.
+        This assumes one row of weight 1 (or a mean of rows) per client. A missing value counts as the centre.
         """
         first, second = self.unpack(value / contributors)
         scale = np.array(self.scale, dtype=np.float64)
@@ -79,9 +79,9 @@ class Moments(ScaledColumns, frozen=True, kw_only=True):
 
 
 def widest_squared(limit: int, unit: int, weights: tuple[int, int] = (1, 1)) -> int:
-    """An upper bound of (w₁·unit·(X - X'))² + (w₂(X² - X'²))² over all |X|, |X'| <= C, tight to 1e-9.
+    """Return an upper bound of (w₁·unit·(X - X'))² + (w₂(X² - X'²))² over all |X|, |X'| <= C, tight to 1e-9.
 
-    `limit` is C, `unit` 2^b, what X is multiplied by.
+    `limit` is C; `unit` is 2^b, the factor of X.
     """
     first, second = weights
     linear, square = 4 * (first * limit * unit) ** 2, 16 * (second * limit**2) ** 2
@@ -97,7 +97,7 @@ class SecondMoments(ScaledColumns, frozen=True, kw_only=True):
     """The sum of ((x - centre)/scale)² of each column, clamped to the bounds: for standard deviations (Algorithm 2).
 
     Coordinate j is X_j², an integer in [0, C_j²]. Two rows, or a row and the zero of a missing one, differ by at most
-    C_j² there, so Δ1 = Σ C_j² and Δ2 = √(Σ C_j⁴), both attained by a corner of the box and its middle. (The published
+    C_j² in it, so Δ1 = Σ C_j² and Δ2 = √(Σ C_j⁴), both attained by a corner of the box and its middle. (The published
     code used √(Σ C_j²) for Δ2.)
     """
 
@@ -120,7 +120,7 @@ class SecondMoments(ScaledColumns, frozen=True, kw_only=True):
     def estimate(self, value: NDArray[np.float64], contributors: int) -> NDArray[np.float64]:
         """Mean square of x - centre over the clients, in squared units of the data: scale²·value/contributors.
 
-        Its root is a standard deviation about the centre. The noise can make it negative; that is left to the reader,
-        who knows the noise. A missing value counts as the centre, with weight.
+        Its root is a standard deviation about the centre. Noise can make it negative; the caller, who knows the noise,
+        decides what to do then. A missing value counts as the centre, with weight.
         """
         return np.square(self.scale) * value / contributors

@@ -1,9 +1,9 @@
-"""Phases of columns at doubling frequencies, in one round: for a column's centre and scale wherever they are.
+"""Phases of columns at doubling frequencies, in one round: they locate a column's centre and scale.
 
-For each column, x = (value - centre)/scale clamped to ±bound, and each level k = 0, ..., K - 1 the coordinates are
+For each column, let x = (value - centre)/scale, clamped to ±bound. For each level k = 0, ..., K - 1 the coordinates are
 cos(2^k x) and sin(2^k x). Their mean over rows is the column's characteristic function at 2^k. Its angle gives the
-centre, finer with each level. It shrinks where 2^k times the spread reaches 1, so that the level gives the scale: a
-logarithmic grid of scales. The sensitivity does not depend on how wide the bounds are, as it does for moments.
+centre, finer with each level. Its magnitude shrinks from the level at which 2^k times the spread reaches 1, so that
+level gives the scale, on a logarithmic grid. Unlike that of moments, the sensitivity does not grow with the bounds.
 
 **Sensitivity.** Two values t apart are 2 - 2cos(2^k t) = 4 sin²(2^k t/2) apart at level k, squared. With u_k =
 sin²(2^k t/2), the double-angle formula is u_{k+1} = 4u_k(1 - u_k), and for every u
@@ -18,8 +18,8 @@ With t = 2π/3 all u_k are 3/4 and the sum is 3K, so the bound is tight to 4/3. 
 Columns vary independently, so D columns add up to D·min(4K, 3K + 4/3). In L1 a column's 2K coordinates are at most
 √(2K) times its L2 distance apart.
 
-**The grid.** Coordinates are rounded to 2^-f. Each is off by half a unit and the float error of a cosine, which is far
-below another half. So two rows' difference is off by at most 2 units in each coordinate, which the sensitivity has.
+**The grid.** Coordinates are rounded to 2^-f. Each is off by half a unit plus the float error of a cosine, which is far
+below another half. So two rows' difference is off by at most 2 units per coordinate; the sensitivity includes that.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LEVELS_MAX = 20
 
 @register
 class Phases(ScaledColumns, frozen=True, kw_only=True):
-    """Σcos(2^k x) of each column and level, column by column, and then Σsin(2^k x).
+    """Σcos(2^k x) for each column and level, column by column, then Σsin(2^k x) likewise.
 
     Attributes:
         levels: K, from 1 to 20.
@@ -82,6 +82,6 @@ class Phases(ScaledColumns, frozen=True, kw_only=True):
         return values
 
     def unpack(self, value: NDArray[np.float64]) -> NDArray[np.complex128]:
-        """A (noisy) sum as Σexp(i 2^k x), shape ``(D, K)``."""
+        """Return a (noisy) sum as Σexp(i 2^k x), shape ``(D, K)``."""
         cosines, sines = value.reshape(2, len(self.columns), self.levels)
         return cosines + 1j * sines

@@ -2,15 +2,15 @@
 
 The proofs of its sensitivity, in a box and in a ball, with and without weights, are in `regression_sensitivity`.
 
-**Weights.** All coordinates of a round get noise of the same σ. Where a block's integers are multiplied by w first and
+**Weights.** All coordinates of a round get noise of the same σ. If a block's integers are multiplied by w first and
 divided by w afterwards, its noise is σ/w in its own units: that is Lemma 3.1 of the LDP paper (2021) with σ1, σ2, σ3
-for xxᵀ, xy and y². It stays exact, as w is an integer. `weights.best_regression_weights` finds the best ones for given
-bounds. `unpack` and `estimate` divide again; a round's raw value is in the weighted units.
+for xxᵀ, xy and y². It stays exact, as w is an integer. `weights.best_regression_weights` finds the best weights for
+given bounds. A round's raw value has weighted units; `unpack` and `estimate` divide the weights out.
 
-**Whole rows.** With ``whole_rows`` the radius is that of (constant, features), and a row outside is scaled down with
-its target. A linear relation between target and features holds for the scaled row as it did before. So the sums are
-those of a regression in which rows far out weigh less, with unbiased coefficients whatever law the features have.
-The constant is then a feature like any other for the sensitivity.
+**Whole rows.** With ``whole_rows`` the radius limits (constant, features), and a row outside is scaled down together
+with its target. A linear relation between target and features still holds for the scaled row. So the sums are those of
+a regression in which far-out rows weigh less; its coefficients are unbiased whatever law the features have. For the
+sensitivity, the constant is then a feature like any other.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ WEIGHT_MAX = 2**12
 
 @register
 class Regression(ScaledColumns, frozen=True, kw_only=True):
-    """xxᵀ (upper triangle, row by row), xy and perhaps y², of scaled and clamped columns.
+    """xxᵀ (upper triangle, row by row), xy and optionally y², of scaled and clamped columns.
 
     Attributes:
         columns: the features, and the target last.
-        intercept: put a constant feature first, whose grid value is its bound (1 exactly, if that is 1).
-        intercept_bound: that bound; smaller ones lower the sensitivity and scale the intercept's coefficient up.
+        intercept: put a constant feature first; its grid value is `intercept_bound`.
+        intercept_bound: smaller values lower the sensitivity and scale the intercept's coefficient up.
         target_square: add the coordinate y².
-        radius: of an L2 ball that the features of a row (the constant not among them) are brought into, in units of
-            ``scale``; None for the box alone. The target keeps its bound.
-        whole_rows: whether the radius is of the constant and the features, and the target is scaled with them.
-        weights: integers from 1 to 4096 that the terms of xxᵀ, xy and y² are multiplied by before the noise;
-            the third is idle where y² is left out.
+        radius: the L2 ball, in units of ``scale``, that a row's features (without the constant) are brought into; None
+            for the box alone. The target keeps its bound.
+        whole_rows: the radius includes the constant, and the target is scaled with the features.
+        weights: integers from 1 to 4096 that multiply the terms of xxᵀ, xy and y² before the noise; the third has no
+            effect without y².
     """
 
     name = "regression"
@@ -81,17 +81,17 @@ class Regression(ScaledColumns, frozen=True, kw_only=True):
 
     @property
     def target(self) -> str:
-        """Name of the column that is predicted."""
+        """The name of the target column."""
         return self.columns[-1]
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names of the features in the order of xxᵀ; the constant one is called 1."""
+        """The names of the features in the order of xxᵀ; the constant is called 1."""
         return (CONSTANT, *self.columns[:-1]) if self.intercept else self.columns[:-1]
 
     @property
     def block_sizes(self) -> tuple[int, int, int]:
-        """How many coordinates xxᵀ, xy and y² have."""
+        """The numbers of coordinates of xxᵀ, xy and y²."""
         d = len(self.features)
         return d * (d + 1) // 2, d, int(self.target_square)
 
@@ -108,7 +108,7 @@ class Regression(ScaledColumns, frozen=True, kw_only=True):
         return self.weighted_sensitivity(fraction_bits, self.weights)
 
     def weighted_sensitivity(self, fraction_bits: int, weights: Weights) -> Sensitivity:
-        """What the row's sensitivity would be with other weights, any three integers above 0."""
+        """Return the row's sensitivity under other weights, any three integers above 0."""
         return regression_sensitivity(self._limits(fraction_bits), weights)
 
     def evaluate(self, rows: NDArray[np.float64], fraction_bits: int) -> NDArray[np.int64]:
@@ -118,7 +118,7 @@ class Regression(ScaledColumns, frozen=True, kw_only=True):
         return np.concatenate([w1 * unique_terms(x), w2 * x * y, *square], axis=1)
 
     def _rows(self, rows: NDArray[np.float64], bits: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Features, the constant first if there is one, and target, on a grid of 2^-bits."""
+        """Return the features, with the constant first if there is one, and the target, on a grid of 2^-bits."""
         z, constant = self.quantised(rows, bits), self._constant(bits)
         if self.radius is None:
             return (np.insert(z[:, :-1], 0, constant, axis=1) if constant else z[:, :-1]), z[:, -1:]
@@ -139,7 +139,7 @@ class Regression(ScaledColumns, frozen=True, kw_only=True):
         return grid_limits(("intercept",), (self.intercept_bound,), bits)[0] if self.intercept else 0
 
     def estimate(self, value: NDArray[np.float64], contributors: int) -> NDArray[np.float64]:
-        """The sums in their own units: the weights divided out."""
+        """Divide out the weights."""
         return value / self._coordinate_weights()
 
     def noise_std(self, sigma: float) -> NDArray[np.float64]:
@@ -150,9 +150,9 @@ class Regression(ScaledColumns, frozen=True, kw_only=True):
         return sigma / self._coordinate_weights()
 
     def unpack(self, value: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64], float | None]:
-        """A (noisy) sum as xxᵀ (d, d), symmetric, xy (d,), and y² or None; d counts the constant feature.
+        """Return a (noisy) sum as xxᵀ (d, d), symmetric, xy (d,), and y² or None; d counts the constant feature.
 
-        The weights are divided out. The two halves of xxᵀ are the same numbers, so their noises are the same too.
+        The weights are divided out. The two halves of xxᵀ are the same numbers, so they have the same noise.
         """
         if value.shape != (self.dimension,):
             raise UsageError(f"the vector has shape {value.shape}; expected ({self.dimension},)")

@@ -1,9 +1,9 @@
 """How far apart two rows' regression statistics can be: in a box, in a ball, with weights.
 
-Let x be the integers of a row's features and y that of its target; |x_j| <= c_j, |x| <= R where there is a ball, and
-|y| <= s. A constant feature, where there is one, is c_0 in a row and 0 in a missing row, which is the point 0 as a
+Let x be the integers of a row's features and y that of its target; |x_j| <= c_j, |x| <= R if there is a ball, and
+|y| <= s. A constant feature, if there is one, is c_0 in a row and 0 in a missing row, which is the point 0 as a
 whole. The unique terms of xxᵀ are multiplied by the weight w1, xy by w2, y² by w3; A = w1², B = w2², C = w3², and C = 0
-where y² is left out. Unit weights are A = B = 1. For two rows x, y and x', y' write a = x², b = x'² coordinate by
+if y² is left out. Unit weights are A = B = 1. For two rows x, y and x', y' write a = x², b = x'² coordinate by
 coordinate, P = Σa, Q = Σb, t = x·x', α = y², β = y'². The three blocks add up to
 
     Δ² = A·½[P² + Q² - 2t² + Σ(a-b)²] + B·[αP + βQ - 2t·y·y'] + C·(α-β)².                                       (1)
@@ -67,7 +67,7 @@ in a group of coordinates with one weight, and never more than all pairs. The di
 √dim·Δ2.
 
 The maximum need not lie at corners: bounds (10, 1) with y² give 20 there, and 100.5 with zeros. Source: DCA 2017,
-Algorithm 2; its supplement's eq. (12) is a looser bound, and none at all once the y² of a large target is there.
+Algorithm 2. Its supplement's eq. (12) is a looser bound, and with the y² of a large target it is not a bound at all.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ Weights = tuple[int, int, int]
 
 
 class Limits(NamedTuple):
-    """What is public of a row, in grid units: c_0 (0 without a constant), c_j, R (None without a ball), s."""
+    """The public limits of a row, in grid units: c_0 (0 without a constant), c_j, R (None without a ball), s."""
 
     constant: int
     features: tuple[int, ...]
@@ -92,7 +92,7 @@ class Limits(NamedTuple):
     target_square: bool
 
     def within_radius(self) -> Limits:
-        """No coordinate of a ball's point is larger than its radius."""
+        """Limit each coordinate by the ball's radius as well."""
         if self.radius is None:
             return self
         radius = self.radius
@@ -101,7 +101,7 @@ class Limits(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def regression_sensitivity(limits: Limits, weights: Weights) -> Sensitivity:
-    """Of two rows, or a row and a missing one; the smallest of the bounds above."""
+    """Return the sensitivity to one row, replaced or missing; its Δ² is the smallest of the bounds above."""
     limits = limits.within_radius()
     A, B, C = weights[0] ** 2, weights[1] ** 2, weights[2] ** 2 * limits.target_square
     l2_squared = min(_box(limits, A, B, C), _ball(limits, A, B, C))
@@ -131,7 +131,7 @@ def _box(limits: Limits, A: int, B: int, C: int) -> int:
 
 
 def _ball(limits: Limits, A: int, B: int, C: int) -> int:
-    """The fourth bound on Δ²: the largest g(v) of both rows there, or one missing."""
+    """The fourth bound on Δ²: the largest g(v) for two rows, or the distance to a missing one."""
     s, k = limits.target, limits.constant**2
     rho = sum(limit**2 for limit in limits.features)
     if limits.radius is not None:
@@ -163,7 +163,7 @@ def _inflection(A: int, C: int, s: int, curvature: int) -> int:
 
 
 def _largest(function: Callable[[int], int], first: int, last: int, inflection: int) -> int:
-    """The largest value over integers of a function that is concave within ±inflection and convex outside of that."""
+    """Return the largest value over integers of a function that is concave within ±inflection and convex outside."""
     points = {first, last} | {point for point in (-inflection - 1, inflection + 1) if first <= point <= last}
     low, high = max(first, -inflection), min(last, inflection)
     if low <= high:

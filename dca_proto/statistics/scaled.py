@@ -1,4 +1,4 @@
-"""Columns that are centred, scaled, clamped to public bounds and put on the grid: what most statistics start from.
+"""Columns that are centred, scaled, clamped to public bounds and put on the grid: the base of most statistics.
 
 A value x of column j becomes the integer nearest to (x - centre_j)/scale_j on a grid of 2^-b, clamped to
 
@@ -7,24 +7,23 @@ A value x of column j becomes the integer nearest to (x - centre_j)/scale_j on a
 Linear statistics use b = f, so that X lies on the grid of 2^-f. Quadratic ones use b = f/2 (f is even), so that
 products of two X lie there. Every sensitivity follows from the integers C_j, with zero (a missing row) inside the box.
 
-**Rows within an L2 ball** are scaled into it where they lie outside, then truncated towards zero on the grid.
-Rounding to the nearest integer could carry a row on the sphere out of the ball again; truncation cannot, as it makes no
-coordinate larger. So the integers' norm never exceeds the integer radius C = floor(radius·2^b), whatever the float
-arithmetic does, if only that stays within its error bound:
+**Rows within an L2 ball.** A row outside the ball is scaled into it, then truncated towards zero on the grid.
+Rounding to nearest could carry a row on the sphere out of the ball again; truncation makes no coordinate larger. So the
+integers' norm never exceeds the integer radius C = floor(radius·2^b), as long as the float arithmetic stays within its
+error bound:
 
 Let v be a row of d coordinates, n = |v|, u = 2^-53 and m = (d + 8)·2^-52 = 2(d + 8)u. The float sum of squares is
 n²(1 + θ) with |θ| <= γ = du/(1 - du), in whatever order it is added up (its terms are not negative; squares that
 underflow are below 2^-1000 and do not matter beside C >= 1).
 
-1. *Untouched*, where that sum is at most C²(1 - m), itself computed within 3u: then n² <= C²(1 - m)(1 + 4u)/(1 - γ) <=
-   C².
-2. *Near the sphere*, where it is up to C²(1 + m): the exact sum of squares of the truncated integers decides.
-3. *Outside*, or where 2 said so: each coordinate is multiplied by g = C/n·(1 - m). Root, division and the two products
+1. *Untouched*: that sum is at most C²(1 - m), itself computed within 3u; then n² <= C²(1 - m)(1 + 4u)/(1 - γ) <= C².
+2. *Near the sphere*: that sum is at most C²(1 + m); the exact sum of squares of the truncated integers decides.
+3. *Outside*, by its sum or by 2: each coordinate is multiplied by g = C/n·(1 - m). Root, division and the two products
    have relative errors of u each and the root inherits γ/2, so the scaled row's norm is at most C·(1 - m)·(1 + u)⁴/((1
    - γ)(1 - u)) <= C.
 
-Both need 2(d + 8)u to be above d·u(1 + du) + 6u or so, which it is for every d <= 2^24. In 1 and 3, truncation then
-only makes the norm smaller.
+Both 1 and 3 need 2(d + 8)u to be above about d·u(1 + du) + 6u, which holds for every d <= 2^24. Truncation then only
+makes the norm smaller.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from dca_proto.errors import UsageError
 from dca_proto.statistics.base import Statistic
 
 MAGNITUDE_MIN, MAGNITUDE_MAX = 1e-50, 1e50
-"""Of a public scale and its like: beyond, products of four underflow or overflow, and a result says nothing."""
+"""Limits of a public scale and similar parameters: beyond them, products of four underflow or overflow."""
 
 
 _LIMITS = {
@@ -62,12 +61,12 @@ class _Box(NamedTuple):
 
 
 class ScaledColumns(Statistic, frozen=True, kw_only=True):
-    """Shared parameters, one of each per column; all public, and none may be read from private data.
+    """Parameters that most statistics share, one of each per column; all public, never derived from private data.
 
     Attributes:
         centre: subtracted from the values, in units of the data, within ±`MAGNITUDE_MAX`.
-        scale: what they are divided by then, in units of the data, from `MAGNITUDE_MIN` to `MAGNITUDE_MAX`.
-        bound: where the result is clamped, in units of ``scale``, above 0.
+        scale: the result is divided by it; in units of the data, from `MAGNITUDE_MIN` to `MAGNITUDE_MAX`.
+        bound: the quotient is clamped to ±bound; in units of ``scale``, above 0.
     """
 
     centre: tuple[float, ...]
@@ -94,15 +93,15 @@ class ScaledColumns(Statistic, frozen=True, kw_only=True):
         return {column: (centre - scale * bound, centre + scale * bound) for column, centre, scale, bound in parts}
 
     def limits(self, bits: int) -> tuple[int, ...]:
-        """C_j of each column on a grid of 2^-bits, at least 1. Raises `UsageError` where the grid does not fit."""
+        """C_j of each column on a grid of 2^-bits, at least 1. Raises `UsageError` if a bound does not fit the grid."""
         return self._box(bits).limits
 
     def quantised(self, rows: NDArray[np.float64], bits: int) -> NDArray[np.int64]:
-        """The integers X of rows of finite values, same shape; however large the values, |X_j| <= C_j."""
+        """Quantise rows of finite values to the integers X, same shape; |X_j| <= C_j however large the values are."""
         return round_to_grid(self.clamped(rows, bits), bits)  # within the grid, by its limits
 
     def clamped(self, rows: NDArray[np.float64], bits: int) -> NDArray[np.float64]:
-        """(x - centre)/scale, clamped to the largest grid points within the bounds but not rounded to the grid."""
+        """Return (x - centre)/scale, clamped to the largest grid points within the bounds but not rounded."""
         box = self._box(bits)
         with np.errstate(over="ignore"):  # a huge value becomes infinite here, and is clamped like any other
             scaled = rows - box.centre
@@ -110,7 +109,7 @@ class ScaledColumns(Statistic, frozen=True, kw_only=True):
         return np.minimum(np.maximum(scaled, box.low, out=scaled), box.high, out=scaled)
 
     def _box(self, bits: int) -> _Box:
-        """The parameters as arrays, worked out once: they are the same for all rows of a round."""
+        """Return the parameters as arrays, built once for all rows of a round."""
         if bits not in self._boxes:
             limits = grid_limits(self.columns, self.bound, bits)
             centre, scale, edge = (np.array(values, dtype=np.float64) for values in (self.centre, self.scale, limits))
@@ -126,7 +125,7 @@ class ScaledColumns(Statistic, frozen=True, kw_only=True):
 def grid_limits(columns: tuple[str, ...], bounds: tuple[float, ...], bits: int) -> tuple[int, ...]:
     """floor(bound·2^bits) of each column.
 
-    Raises `UsageError` where one is 0 (the column would always be 0) or not below 2^53 (not exact).
+    Raises `UsageError` if one is 0 (the column would always be 0) or not below 2^53 (not exact).
     """
     limit, unit = math.ldexp(INTEGER_LIMIT, -bits), math.ldexp(1, -bits)
     if not unit <= min(bounds) <= max(bounds) < limit:
@@ -144,17 +143,17 @@ def grid_limits(columns: tuple[str, ...], bounds: tuple[float, ...], bits: int) 
 
 
 def unique_terms(x: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The upper triangle of xxᵀ of each row, row by row, shape ``(m, d)`` to ``(m, d(d + 1)/2)``."""
+    """The upper triangle of each row's xxᵀ, row by row: shape ``(m, d)`` becomes ``(m, d(d + 1)/2)``."""
     return np.concatenate([x[:, i : i + 1] * x[:, i:] for i in range(x.shape[1])], axis=1)
 
 
 def term_labels(names: Sequence[str]) -> list[str]:
-    """What the unique terms of xxᵀ are, for people."""
+    """The labels of the unique terms of xxᵀ."""
     return [f"{left}·{right}" for i, left in enumerate(names) for right in names[i:]]
 
 
 def symmetric(terms: NDArray[np.float64], d: int) -> NDArray[np.float64]:
-    """The matrix of unique terms, shape ``(d, d)``."""
+    """Rebuild the symmetric matrix, shape ``(d, d)``, from its unique terms."""
     upper, matrix = np.triu_indices(d), np.zeros((d, d))
     matrix[upper] = terms
     matrix.T[upper] = terms
@@ -162,14 +161,14 @@ def symmetric(terms: NDArray[np.float64], d: int) -> NDArray[np.float64]:
 
 
 def half_bits(fraction_bits: int) -> int:
-    """Bits of a factor's grid where the product's has `fraction_bits`. Raises `UsageError` for an odd number."""
+    """Return the bits of a factor's grid if products have `fraction_bits`. Raises `UsageError` for an odd number."""
     if fraction_bits % 2:
         raise UsageError(f"fraction_bits is {fraction_bits}; choose an even number, so that products lie on the grid")
     return fraction_bits // 2
 
 
 def check_radius(name: str, radius: float | None) -> None:
-    """Raises `UsageError` for a radius that is not finite and above 0; None is no ball."""
+    """Raise `UsageError` for a radius that is not finite and above 0. None means no ball."""
     if radius is not None and not (math.isfinite(radius) and radius > 0):
         raise UsageError(f"{name} is {radius:g}; give a finite number above 0, or leave it out")
 
@@ -177,7 +176,7 @@ def check_radius(name: str, radius: float | None) -> None:
 def ball_limit(name: str, radius: float, bits: int) -> int:
     """C = floor(radius·2^bits), at least 1.
 
-    Raises `UsageError` where the ball holds no grid point but zero, or its radius is not below 2^53 grid units.
+    Raises `UsageError` if the ball holds no grid point but zero, or its radius is not below 2^53 grid units.
     """
     if radius >= (largest := math.ldexp(INTEGER_LIMIT, -bits)):
         raise UsageError(f"{name} {radius:g} is not below {largest:g}; lower it or use fewer fraction bits")
@@ -189,7 +188,7 @@ def ball_limit(name: str, radius: float, bits: int) -> int:
 
 
 def into_ball(values: NDArray[np.float64], limit: int) -> NDArray[np.int64]:
-    """Each row scaled into the ball where it lies outside, and truncated towards zero; squares sum to at most C².
+    """Scale each row that lies outside the ball into it, and truncate towards zero. Squares sum to at most C².
 
     ``values`` have shape ``(m, d)``, in grid units, each below 2^500 in absolute value. `limit` is C, the ball's radius
     in grid units, from 1 to below 2^53.

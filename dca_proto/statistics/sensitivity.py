@@ -1,9 +1,9 @@
 """How far one client's data, or one row, can move the sum: a typed value that carries its neighbouring relation.
 
-All figures are integers in grid units, and upper bounds. A calibration that takes a sensitivity of one relation for
-that of another adds too little noise (replacing a client moves a sum by up to twice what removing one does), so a
-relation is never assumed: `require` names both where they differ, `beside` refuses to mix them, and `as_replacement`
-goes from the one to the other by the triangle inequality.
+All figures are integers in grid units, and upper bounds. A calibration that takes a sensitivity under one relation for
+one under another adds too little noise (replacing a client moves a sum by up to twice what removing one does). So a
+relation is never assumed: `require` raises an error that names both relations if they differ, `beside` refuses to mix
+them, and `as_replacement` converts one to the other by the triangle inequality.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _RELATIONS = (REPLACE_ONE_CLIENT, ADD_OR_REMOVE_ONE_CLIENT, REPLACE_ONE_ROW)
 
 
 class Sensitivity(msgspec.Struct, frozen=True):
-    """How far a neighbour's data can move the sum; multiply lengths by 2^-f for the statistic's units.
+    """How far a neighbour's data can move the sum; lengths times 2^-f are in the statistic's units.
 
     Attributes:
         l1: upper bound of the L1 distance, in grid units.
         l2_squared: upper bound of the squared L2 distance, in squared grid units.
         bound: largest absolute value of one coordinate of one client's contribution, in grid units.
-        relation: the neighbouring relation that it holds for: `REPLACE_ONE_CLIENT`, `ADD_OR_REMOVE_ONE_CLIENT`, or, of
-            one data node's rows, which are as many people's, `REPLACE_ONE_ROW`.
+        relation: the neighbouring relation: `REPLACE_ONE_CLIENT`, `ADD_OR_REMOVE_ONE_CLIENT`, or `REPLACE_ONE_ROW` for
+            a data node, each of whose rows belongs to another person.
 
     Raises:
-        UsageError: a figure is no integer of at least 1, or the relation is unknown.
+        UsageError: a figure is not an integer of at least 1, or the relation is unknown.
     """
 
     l1: int
@@ -53,7 +53,7 @@ class Sensitivity(msgspec.Struct, frozen=True):
         return math.sqrt(self.l2_squared) * (1 + 2.0**-50)
 
     def require(self, relation: str) -> None:
-        """Raise `UsageError` if the relation is another one."""
+        """Raise `UsageError` if the relation is a different one."""
         if self.relation != relation:
             convertible = (self.relation, relation) == (ADD_OR_REMOVE_ONE_CLIENT, REPLACE_ONE_CLIENT)
             remedy = " with as_replacement()" if convertible else ""
@@ -63,9 +63,9 @@ class Sensitivity(msgspec.Struct, frozen=True):
             )
 
     def beside(self, *others: Sensitivity) -> Sensitivity:
-        """The sensitivity of several statistics of the same client, released jointly: vectors end to end.
+        """Return the sensitivity of several statistics of one client, released jointly: vectors end to end.
 
-        Raises `UsageError`: the relations differ.
+        Raises `UsageError` if the relations differ.
         """
         for other in others:
             other.require(self.relation)
@@ -78,7 +78,7 @@ class Sensitivity(msgspec.Struct, frozen=True):
         )
 
     def as_replacement(self) -> Sensitivity:
-        """Under `REPLACE_ONE_CLIENT`: to replace a client is to remove one and add one, so distances double at most.
+        """Convert to `REPLACE_ONE_CLIENT`: replacing a client removes one and adds one, so distances at most double.
 
         Raises `UsageError` for the sensitivity to one row, since a client may have many rows.
         """

@@ -1,9 +1,9 @@
 """Sums and means of columns: linear statistics over a box, or over the part of it in an L2 ball.
 
 Two rows of the box are at most 2·√(Σ C_j²) apart, its diagonal, and 2·Σ C_j in L1. Two rows of a ball of C grid units
-are at most 2C apart, and 2·√d·C in L1 (Cauchy and Schwarz). Where both bounds are given both are kept, and the smaller
-figure holds; a missing row counts as zero, the middle of either. The vectors of `sum` and `mean` are the same; they
-differ in what `estimate` makes of the noisy sum.
+are at most 2C apart, and 2·√d·C in L1 (Cauchy and Schwarz). With both bounds, each figure is the smaller of the two. A
+missing row counts as zero, the middle of either. `sum` and `mean` have the same vectors; they differ in how `estimate`
+reads the noisy sum.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class _Linear(ScaledColumns, frozen=True, kw_only=True):
     """X_j per column, on a grid of 2^-f.
 
     Attributes:
-        radius: of an L2 ball that scaled rows are brought into, in units of ``scale``; None for the box alone.
+        radius: the L2 ball, in units of ``scale``, that scaled rows are brought into; None for the box alone.
     """
 
     radius: float | None = None
@@ -56,15 +56,15 @@ class _Linear(ScaledColumns, frozen=True, kw_only=True):
 
 @register
 class Sum(_Linear, frozen=True, kw_only=True):
-    """The sum of (x - centre)/scale of each column, clamped to the bounds, each row within the ball if there is one."""
+    """The sum of (x - centre)/scale per column, clamped to the bounds; each row is within the ball if there is one."""
 
     name = "sum"
 
     def estimate(self, value: NDArray[np.float64], contributors: int) -> NDArray[np.float64]:
         """Sum of x over the clients, in units of the data: scale·value + centre·contributors.
 
-        This takes every client for one row of weight 1 (or its mean of rows). Where a client adds up several rows,
-        their number is not known: choose 0 as the centre then. A missing value counts as the centre.
+        This assumes that each client contributes one row of weight 1, or the mean of its rows. If clients add up
+        several rows, the number of rows is unknown: use a centre of 0. A missing value counts as the centre.
         """
         return np.array(self.scale, dtype=np.float64) * value + np.array(self.centre, dtype=np.float64) * contributors
 
@@ -78,6 +78,6 @@ class Mean(_Linear, frozen=True, kw_only=True):
     def estimate(self, value: NDArray[np.float64], contributors: int) -> NDArray[np.float64]:
         """Mean of x over the clients, in units of the data: centre + scale·value/contributors.
 
-        This takes every client for one row of weight 1 (or its mean of rows). A missing value counts as the centre.
+        This assumes one row of weight 1 (or a mean of rows) per client. A missing value counts as the centre.
         """
         return np.array(self.centre, dtype=np.float64) + np.array(self.scale, dtype=np.float64) * value / contributors

@@ -1,14 +1,14 @@
-"""Who had an event or left when, on a public grid of times: one cell for each row, and one code word for each cell.
+"""Events and censoring on a public grid of times: each row falls into one cell, and each cell has one code word.
 
-A row is a duration, whether it ended in an event (or the row was censored), and perhaps a group. With interval ends
+A row is a duration, whether it ended in an event (or the row was censored), and optionally a group. With interval ends
 t_1 < ... < t_K and t_0 = 0 it falls into one of 2K + 1 cells of its group: an event in (t_{k-1}, t_k], censored in
-[t_{k-1}, t_k), or neither by t_K. (Who is censored at t_k was at risk of all events up to t_k, as Kaplan and Meier have
-it.) The counts of the cells give all at-risk and event counts, by cumulative sums.
+[t_{k-1}, t_k), or neither by t_K. (A row censored at t_k was at risk of all events up to t_k, the convention of Kaplan
+and Meier.) Cumulative sums of the cell counts give all at-risk and event counts.
 
-**Codes.** The row contributes the public integer vector of its cell, in the block of its group, b_c: the sum over rows
-is then B·counts, a *strategy* of the matrix mechanism (Li, Miklau, Hay, McGregor and Rastogi 2015). Unit vectors give
-the histogram itself; better ones lower the noise of cumulative sums (`inference.models.survival.codes`). Two rows are
-max |b_c - b_c'| apart, or max |b_c| where one of them is missing: the codes are integers, so that this is exact.
+**Codes.** A row contributes the public integer vector b_c of its cell, in the block of its group. The sum over rows is
+B·counts, a *strategy* of the matrix mechanism (Li, Miklau, Hay, McGregor and Rastogi 2015). Unit vectors give the
+histogram itself; better codes lower the noise of cumulative sums (`inference.models.survival.codes`). Two rows are
+max |b_c - b_c'| apart, or max |b_c| if one of them is missing. The codes are integers, so this is exact.
 
 **Features.** `SurvivalRegression` adds the features x, scaled into a box and a ball, times the integers a_c of the
 row's cell, and w times the unique terms of xxᵀ. Let X be the integers of x on a grid of 2^(-f/2), |X|² <= ρ. With
@@ -19,10 +19,10 @@ A = |a_c|², A' = |a_c'|², κ = a_c·a_c', P = |X|², Q = |X'|² and t = X·X',
 as the unique terms of a symmetric D have at most the norm of D (`regression_sensitivity`). This grows with P and Q, and
 is concave in t, largest at t = -2^f·κ/(2w²) or at the end of [-ρ, ρ] next to that. So at P = Q = ρ
 
-    Δ² <= 2^2f·|b_c - b_c'|² + 2^f·(A + A')ρ + { 2·2^f·|κ|ρ  where 2^f·|κ| >= 2w²ρ, else 2^2f·κ²/(2w²) + 2w²ρ² },
+    Δ² <= 2^2f·|b_c - b_c'|² + 2^f·(A + A')ρ + { 2·2^f·|κ|ρ  if 2^f·|κ| >= 2w²ρ, else 2^2f·κ²/(2w²) + 2w²ρ² }.
 
-whose largest value over all pairs of cells (c' = c among them) is stated, rounded up. To a missing row it is
-2^2f·|b_c|² + 2^f·Aρ + w²ρ², which is checked as well.
+The sensitivity is the largest such value over all pairs of cells (including c' = c), rounded up. The distance to a
+missing row, 2^2f·|b_c|² + 2^f·Aρ + w²ρ², is checked as well.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from dca_proto.statistics.sensitivity import Sensitivity
 from dca_proto.statistics.sum import Sum
 
 CELLS_MAX = 1024
-CODE_MAX = 2**12  # of an entry, and of the weight of squares
+CODE_MAX = 2**12  # largest entry of a code word, and largest weight of squares
 Codes = tuple[tuple[int, ...], ...]
 
 
@@ -50,12 +50,12 @@ class Survival(Statistic, frozen=True, kw_only=True):
     """The code word of each row's cell.
 
     Attributes:
-        columns: the duration, the event (above 0.5) and, of two or more groups, the group: 0, 1, ..., G - 1. Values
+        columns: the duration, the event (above 0.5) and, with two or more groups, the group: 0, 1, ..., G - 1. Values
             beyond count as the nearest.
         times: t_1 < ... < t_K, above 0, in units of the duration.
         groups: G, at least 1.
         codes: the integers of each cell of a group: events in each interval, censored in each interval, then neither.
-            Empty for the unit vectors, which count. Each group has coordinates of its own.
+            Empty for unit vectors, which count. Each group has coordinates of its own.
     """
 
     name = "survival"
@@ -86,7 +86,7 @@ class Survival(Statistic, frozen=True, kw_only=True):
 
     @property
     def first_feature(self) -> int:
-        """How many columns come before any features."""
+        """The number of columns before any features."""
         return 2 + (self.groups > 1)
 
     @property
@@ -100,7 +100,7 @@ class Survival(Statistic, frozen=True, kw_only=True):
 
     @property
     def categories(self) -> int:
-        """The cells, where they are counted."""
+        """The number of cells if they are counted; 0 with codes."""
         return 0 if self.codes else self.cells
 
     def labels(self) -> tuple[str, ...]:
@@ -111,7 +111,7 @@ class Survival(Statistic, frozen=True, kw_only=True):
         return tuple(f"group {g}: {one}" if self.groups > 1 else one for g in range(self.groups) for one in own)
 
     def ranges(self) -> dict[str, tuple[float, float]]:
-        """Durations count up to the last time, events as 0 or 1, groups from 0 to G - 1."""
+        """Durations are clamped to the last time, events to 0 or 1, groups to 0 to G - 1."""
         ends = ((0.0, self.times[-1]), (0.0, 1.0), (0.0, self.groups - 1.0))
         return dict(zip(self.columns, ends, strict=False))
 
@@ -140,7 +140,7 @@ class Survival(Statistic, frozen=True, kw_only=True):
     @cached_property
     def words(self) -> NDArray[np.int64]:
         """The code word of each cell of each group, shape ``(cells, coordinates)``."""
-        return _of_groups(self.groups, self.codes) if self.codes else np.eye(self.cells, dtype=np.int64)
+        return _block_diagonal(self.groups, self.codes) if self.codes else np.eye(self.cells, dtype=np.int64)
 
 
 @register
@@ -148,10 +148,10 @@ class SurvivalRegression(Survival, frozen=True, kw_only=True):
     """The code word of each row's cell, then a_c ⊗ x, then the unique terms of xxᵀ, of scaled and clamped features.
 
     Attributes:
-        columns: the duration, the event, the group of two or more, then the features.
-        centre, scale, bound: of each feature, as of the statistic "sum". radius: of an L2 ball that they are brought
-            into, in units of ``scale``.
-        codes: as of `Survival`, but not empty.
+        columns: the duration, the event, the group if there are two or more, then the features.
+        centre, scale, bound: of each feature, as in the statistic "sum". radius: the L2 ball, in units of ``scale``,
+            that features are brought into.
+        codes: see `Survival`, but not empty.
         feature_codes: a_c of each cell of a group; each group has coordinates of its own. square_weight: w, from 1.
     """
 
@@ -185,7 +185,7 @@ class SurvivalRegression(Survival, frozen=True, kw_only=True):
 
     @property
     def block_sizes(self) -> tuple[int, int, int]:
-        """How many coordinates the codes, the features' sums and their products have."""
+        """The numbers of coordinates of the codes, the features' sums and their products."""
         d = len(self.columns) - self.first_feature
         return self.words.shape[1], d * self.factors.shape[1], d * (d + 1) // 2
 
@@ -241,8 +241,8 @@ class SurvivalRegression(Survival, frozen=True, kw_only=True):
 
     @cached_property
     def factors(self) -> NDArray[np.int64]:
-        """What the features of each cell of each group are multiplied by, shape ``(cells, coordinates)``."""
-        return _of_groups(self.groups, self.feature_codes)
+        """The factors a_c of the features, for each cell of each group, shape ``(cells, coordinates)``."""
+        return _block_diagonal(self.groups, self.feature_codes)
 
     def _limits(self, fraction_bits: int) -> tuple[tuple[int, ...], int]:
         """C_j of each feature, and ρ."""
@@ -251,13 +251,13 @@ class SurvivalRegression(Survival, frozen=True, kw_only=True):
         return limits, min(sum(limit**2 for limit in limits), ball_limit("radius", self.radius, bits) ** 2)
 
 
-def _of_groups(groups: int, codes: Codes) -> NDArray[np.int64]:
-    """The words of all groups' cells: each group has a block of coordinates, and zero in the others'."""
+def _block_diagonal(groups: int, codes: Codes) -> NDArray[np.int64]:
+    """The code words of all groups' cells: a group's words are zero in the other groups' blocks of coordinates."""
     return np.asarray(np.kron(np.eye(groups), np.array(codes)), dtype=np.int64)
 
 
 def _check_codes(name: str, codes: Codes, cells: int) -> None:
-    """One word for each cell, all of one length, not all zero."""
+    """Raise `UsageError` unless there is one word for each cell, all of one length and not all zero."""
     lengths = {len(word) for word in codes}
     if len(codes) != cells or len(lengths) != 1 or lengths == {0}:
         raise UsageError(

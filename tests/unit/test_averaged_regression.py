@@ -148,7 +148,7 @@ def test_a_client_moves_a_sum_as_far_as_by_single_rows() -> None:
     statistic = averaged((1.0, 2.0), 5)
     assert client_sensitivity(statistic, 13, F).l2 / 5 == pytest.approx(client_sensitivity(single, 10, F).l2)
     for ask in (client_sensitivity, row_sensitivity):
-        with pytest.raises(UsageError, match="rows_max is 4, and 'averaged-regression' is of groups of 5 rows"):
+        with pytest.raises(UsageError, match="rows_max is 4, but 'averaged-regression' takes groups of 5 rows"):
             ask(statistic, 4, F)
 
 

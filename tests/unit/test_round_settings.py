@@ -56,7 +56,7 @@ def test_a_secure_sum_is_what_is_asked_for_by_default() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"rows_max": 0}, "a node release sums rows: give how many count at most, from 1"),
+        ({"rows_max": 0}, "a node release sums rows: give the most rows that count, at least 1"),
         ({"tolerate": 1}, "each client adds the whole noise: leave out tolerate, colluders and computes"),
         ({"computes": ["compute-0"]}, "leave out tolerate, colluders and computes"),
         ({"kind": "node-relase"}, "is unknown (did you mean 'node-release'?); use one of secure-sum, node-release"),

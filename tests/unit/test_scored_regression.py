@@ -130,8 +130,8 @@ def test_a_student_score_needs_no_clip() -> None:
     [
         ({"family": "student"}, "theta has 3 values for 3 features; give one for each and one for ln σ"),
         ({"family": "poisson", "theta": (0.0, 300.0, 0.0)}, "a gradient can reach"),
-        ({"family": "normal", "dispersion": 1.0}, "dispersion is 1; only 'poisson' has one"),
-        ({"family": "student", "overdispersion": 1.0}, "overdispersion is 1; only 'poisson' has one"),
+        ({"family": "normal", "dispersion": 1.0}, "dispersion is 1; only 'poisson' takes it"),
+        ({"family": "student", "overdispersion": 1.0}, "overdispersion is 1; only 'poisson' takes it"),
         ({"family": "poisson", "information": -1.0}, "information is -1; give a number from 0"),
         ({"family": "student", "degrees": 0.0}, "degrees is 0; give a finite number above 0"),
     ],

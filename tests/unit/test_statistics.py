@@ -458,8 +458,8 @@ def test_parameters_of_columns_are_checked(name: str, changes: dict[str, Any], c
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"columns": ["a", "b"]}, "2 columns; a histogram is of one"),
-        ({"columns": []}, "0 columns; a histogram is of one"),
+        ({"columns": ["a", "b"]}, "2 columns; a histogram takes one"),
+        ({"columns": []}, "0 columns; a histogram takes one"),
         ({"edges": [1.0]}, "1 edges"),
         ({"edges": [float(k) for k in range(2**16 + 2)]}, "65538 edges"),
         ({"edges": [0.0, 1.0, 1.0]}, "do not increase"),
