@@ -1,1 +1,1 @@
-"""What a round costs, how much noise it needs, and what each actor allows (PRIVACY.md)."""
+"""Privacy of a round: its cost, the noise it needs, and the budgets that limit it (PRIVACY.md)."""

@@ -1,26 +1,27 @@
-"""What a release costs: the exact Gaussian trade-off, its composition, and the noise share that pays for it.
+"""Cost and noise of a release: the exact Gaussian trade-off, its composition, and each client's share of the noise.
 
 A release with L2 sensitivity Δ and Gaussian noise of standard deviation σ is μ-private (Gaussian differential privacy,
-Dong, Roth and Su 2022), μ = Δ/σ. That says the same as (ε, δ(ε; μ)) for every ε >= 0 at once, where
+Dong, Roth and Su 2022), μ = Δ/σ. Equivalently, it is (ε, δ(ε; μ))-private for every ε >= 0 at once, where
 
     δ(ε; μ) = Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ)                    (Balle and Wang 2018, theorem 8).
 
 A client's budget is kept in μ, composes exactly as μ² = Σ μ_r², and is shown as (ε, δ).
 
-**How δ is computed.** With t = ε/μ - μ/2 and Mills' ratio M(s) = Φ(-s)/φ(s), the two terms share a factor:
-δ = φ(t) (M(t) - M(t + μ)). For small μ the difference would cancel; there it is the integral of -M' = 1 - s M(s) > 0
-over [t, t + μ], by Gauss and Legendre. The inverses allow for an error in ln δ of `_LOG_ERROR` (1 + ε), some ten
-times what is seen, and so never promise more than is true.
+**Computation of δ.** With t = ε/μ - μ/2 and Mills' ratio M(s) = Φ(-s)/φ(s), the two terms share a factor:
+δ = φ(t) (M(t) - M(t + μ)). For small μ the difference would cancel; then it is the integral of -M' = 1 - s M(s) > 0
+over [t, t + μ], by Gauss-Legendre quadrature. The inverses allow for an error in ln δ of `_LOG_ERROR` (1 + ε), some ten
+times the largest error observed, and so never promise more than is true.
 
 **From the continuous to the grid.** With s = 3 and √S >= 8, the sum of n discrete Gaussians N_Z(0, S) on each of d
-coordinates is (ε + 2dη, e^{dη} δ)-private wherever the continuous Gaussian of variance nS - s² is (ε, δ)-private.
+coordinates is (ε + 2dη, e^{dη} δ)-private whenever the continuous Gaussian of variance nS - s² is (ε, δ)-private.
 Here η = κ + τ' < 1.5e-77: κ = ln((1 + η_σ)/(1 - η_s)) with η_s = 2 Σ_k exp(-2π²s²k²) compares the sum's smoothing with
-the continuous law, and τ' sums the like terms of adding one share after another, at s >= 5.6, each below 1e-273.
+the continuous law, and τ' sums the corresponding terms of adding one share after another, at s >= 5.6, each below
+1e-273.
 
-The variance s² = 9 is paid outright. The slack in ε and δ is bought by widening σ² by ω = 1e-9, which lowers μ by
-more than 4e-10 μ. As ∂δ/∂μ = φ(t), -∂δ/∂ε = φ(t) M(t + μ) and δ <= φ(t) M(t), this is enough where
-4e-10 μ >= dη (M(t) + 2 M(t + μ)). For ε >= 0 is t >= -μ/2, so the right side is below 2.6 dη (exp(μ²/8) + 1), and the
-sum is μ-private outright for d <= 2^40 and 1e-40 <= μ <= 20, where the left side is the larger by 1e14 or more.
+The variance s² = 9 is added in full. Widening σ² by ω = 1e-9 covers the slack in ε and δ: it lowers μ by more than
+4e-10 μ. As ∂δ/∂μ = φ(t), -∂δ/∂ε = φ(t) M(t + μ) and δ <= φ(t) M(t), this is enough if
+4e-10 μ >= dη (M(t) + 2 M(t + μ)). For ε >= 0, t >= -μ/2, so the right side is below 2.6 dη (exp(μ²/8) + 1). Hence the
+sum is μ-private without slack for d <= 2^40 and 1e-40 <= μ <= 20: there the left side is larger by 1e14 or more.
 """
 
 from __future__ import annotations
@@ -38,18 +39,18 @@ _LOG_ERROR = 1e-12
 _SMOOTHING = 9  # s² of the lemma, s = 3
 _WIDENING = Fraction(1, 10**9)  # ω
 CLIENTS_MAX = 1_000_000
-"""Most clients of a federation."""
+"""Largest number of clients in a federation."""
 MU_MAX = 20.0
-"""Largest μ of a release, ε = 294 at δ = 1e-6. A larger one protects nobody, and the proof above ends here."""
+"""Largest μ of a release, ε = 294 at δ = 1e-6. A larger one protects nobody, and the proof above does not cover it."""
 _MU_MIN = 1e-40
 _DIMENSION_MAX = 2**40
 _EPSILON_MIN = 1e-100
 PURE_MAX = 500.0
-"""Largest ε of an ε-private release, far above what mechanisms offer; beyond it normal tails leave the floats."""
-_PURE_MU_MAX = 70.0  # above the μ that is for that ε
+"""Largest ε of an ε-private release, far above what mechanisms offer; beyond it, normal tails underflow floats."""
+_PURE_MU_MAX = 70.0  # above the μ of that ε
 _HALVINGS = 47
 _WRAP_BITS = 40  # β = 2^-40
-_HALF_RULE = (  # nodes x > 0 and weights of the Gauss-Legendre rule of 10 points; those at -x are the same
+_HALF_RULE = (  # nodes x > 0 and weights of the 10-point Gauss-Legendre rule; the nodes -x have the same weights
     (0.14887433898163122, 0.29552422471475287),
     (0.4333953941292472, 0.26926671930999635),
     (0.6794095682990244, 0.21908636251598204),
@@ -57,12 +58,12 @@ _HALF_RULE = (  # nodes x > 0 and weights of the Gauss-Legendre rule of 10 point
     (0.9739065285171717, 0.06667134430868814),
 )
 _MU_INTEGRATED = 0.5  # below this μ the difference of two Mills ratios is integrated
-_FRACTION_FROM = 3.0  # from this s on Mills' ratio is a continued fraction
+_FRACTION_FROM = 3.0  # from this s on, Mills' ratio is computed as a continued fraction
 _FRACTION_TERMS = 40
 
 
 def delta_of(epsilon: float, mu: float) -> float:
-    """δ(ε; μ) of the Gaussian mechanism, right to 1e-12 (1 + ε) relative (0.0 below the least float).
+    """Return δ(ε; μ) of the Gaussian mechanism, with relative error below 1e-12 (1 + ε) (0.0 below the least float).
 
     Raises `UsageError` for a negative or infinite ε or μ.
     """
@@ -73,10 +74,10 @@ def delta_of(epsilon: float, mu: float) -> float:
 
 @functools.lru_cache(maxsize=1024)
 def mu_of(epsilon: float, delta: float) -> float:
-    """The largest μ that is (ε, δ)-private, rounded down: the true δ(ε; μ) never exceeds δ.
+    """Return the largest μ that is (ε, δ)-private, rounded down: the true δ(ε; μ) never exceeds δ.
 
-    Within 1e-9 relative of the largest for δ <= 0.9, and less close as δ nears 1. Raises `UsageError` for an ε that is
-    not positive and finite, or a δ outside (0, 1).
+    It is within 1e-9 relative of the largest for δ <= 0.9, and less close as δ nears 1. Raises `UsageError` for an ε
+    that is not positive and finite, or a δ outside (0, 1).
     """
     _require("epsilon", epsilon, _EPSILON_MIN <= epsilon < math.inf, "a finite number > 0 (1e-100 at least)")
     _require("delta", delta, 0 < delta < 1, "a number in (0, 1), such as 1e-6")
@@ -86,7 +87,7 @@ def mu_of(epsilon: float, delta: float) -> float:
 
 @functools.lru_cache(maxsize=1024)
 def epsilon_of(mu: float, delta: float) -> float:
-    """The smallest ε >= 0 for which μ is (ε, δ)-private, rounded up: the true δ(ε; μ) never exceeds δ.
+    """Return the smallest ε >= 0 for which μ is (ε, δ)-private, rounded up: the true δ(ε; μ) never exceeds δ.
 
     Raises `UsageError` for a negative or infinite μ, or a δ outside (0, 1).
     """
@@ -95,14 +96,14 @@ def epsilon_of(mu: float, delta: float) -> float:
     target = math.log(delta)
     if mu == 0 or _log_delta_bound(0.0, mu) <= target:
         return 0.0
-    found = _bisect(lambda epsilon: _log_delta_bound(epsilon, mu) > target)[1]
-    short = float(f"{found:.12g}")  # as 1 is, of the largest μ that is (1, δ)-private
-    return short if short < found and _log_delta_bound(short, mu) <= target else found
+    precise = _bisect(lambda epsilon: _log_delta_bound(epsilon, mu) > target)[1]
+    short = float(f"{precise:.12g}")  # the largest μ that is (1, δ)-private gives ε = 1, not 1.0000000001
+    return short if short < precise and _log_delta_bound(short, mu) <= target else precise
 
 
 @functools.lru_cache(maxsize=1024)
 def mu_of_pure(epsilon: float) -> float:
-    """The smallest μ for which whatever is ε-private is μ-private: 2 Φ⁻¹(e^ε/(1 + e^ε)), rounded up (`privacy.cost`).
+    """Return the smallest μ such that ε-private implies μ-private: 2 Φ⁻¹(e^ε/(1 + e^ε)), rounded up (`privacy.cost`).
 
     Raises `UsageError` for an ε that is not positive, or above 500.
     """
@@ -113,7 +114,7 @@ def mu_of_pure(epsilon: float) -> float:
 
 
 def pure_of_mu(mu: float) -> float:
-    """The largest ε for which whatever is ε-private is μ-private: ln(Φ(μ/2)/Φ(-μ/2)), rounded down (616 at most)."""
+    """Return the largest ε such that ε-private implies μ-private: ln(Φ(μ/2)/Φ(-μ/2)), rounded down (616 at most)."""
     z = min(mu, _PURE_MU_MAX) / math.sqrt(8)
     if z < 0.5:  # Φ(μ/2)/Φ(-μ/2) = (1 + erf z)/(1 - erf z)
         return 2 * math.atanh(math.erf(z)) * (1 - _LOG_ERROR)
@@ -121,7 +122,7 @@ def pure_of_mu(mu: float) -> float:
 
 
 def compose(mus: Iterable[float]) -> float:
-    """√Σμ², rounded up: the μ of releases taken together (Dong, Roth and Su 2022, corollary 3.3).
+    """Return √Σμ², rounded up: the μ of several releases on the same data (Dong, Roth and Su 2022, corollary 3.3).
 
     Raises `UsageError` for a negative or infinite μ.
     """
@@ -134,19 +135,20 @@ def compose(mus: Iterable[float]) -> float:
 
 @functools.lru_cache(maxsize=1024)
 def share_variance(sensitivity: float, mu: float, honest: int, dimension: int) -> int:
-    """S, the variance of one client's discrete Gaussian share, in grid units squared.
+    """Return S, the variance of one client's discrete Gaussian share, in squared grid units.
 
-    The sum of `honest` such shares makes a release of that sensitivity μ-private, against one who knows all others
-    (NeurIPS 2017, Theorem 1, with the exact Gaussian and the lemma above): S = ⌈(Δ²/μ² (1 + ω) + 9)/honest⌉.
+    The sum of `honest` such shares makes a release of that sensitivity μ-private against an adversary who knows all
+    other shares (NeurIPS 2017, Theorem 1, with the exact Gaussian and the lemma above):
+    S = ⌈(Δ²/μ² (1 + ω) + 9)/honest⌉.
 
     Args:
         sensitivity: 0 < Δ <= 2^63, L2, in grid units, under the relation the caller claims.
         mu: μ of the release, from `mu_of`.
-        honest: N - T - 1, the noise shares nobody else knows.
+        honest: N - T - 1, the number of noise shares that no adversary knows.
         dimension: d, coordinates of the release.
 
     Raises:
-        UsageError: an argument out of range, no honest share, or S outside what the sampler draws.
+        UsageError: an argument is out of range, no share is honest, or the sampler cannot draw S.
     """
     _require("sensitivity", sensitivity, 0 < sensitivity <= 2**63, "above 0 and at most 2^63 grid units")
     _require("mu", mu, _MU_MIN <= mu <= MU_MAX, f"{_MU_MIN} to {at_most(MU_MAX)}: ask for another epsilon")
@@ -157,7 +159,7 @@ def share_variance(sensitivity: float, mu: float, honest: int, dimension: int) -
     if MIN_VARIANCE <= variance <= MAX_VARIANCE:
         return variance
     if variance < MIN_VARIANCE:
-        # A bit doubles the row's part of Δ but not what rounding a mean to the grid adds to it, about √d.
+        # A bit doubles the row's part of Δ, but not the part of about √d that comes from rounding a mean to the grid.
         scaling = max(sensitivity - math.sqrt(dimension) - 2, 1.0)
         missing = math.log2(math.sqrt((MIN_VARIANCE - 1) * honest) * mu / scaling)
         enough = math.ceil(total / (MIN_VARIANCE - 1)) - 1
@@ -174,18 +176,18 @@ def share_variance(sensitivity: float, mu: float, honest: int, dimension: int) -
 
 
 def _even(bits: int) -> int:
-    """The next even number from 2 on: rows are quantised on a grid of half the fraction bits."""
+    """Round up to an even number of at least 2: rows are quantised on a grid of half the fraction bits."""
     return max(2, bits + bits % 2)
 
 
 @functools.lru_cache(maxsize=1024)
 def largest_sum(bound: int, clients: int, variance: int, dimension: int) -> int:
-    """How far from zero, in grid units, a coordinate of the noisy sum gets but for a probability of β = 2^-40.
+    """Bound the magnitude of every coordinate of the noisy sum, in grid units, except with probability β = 2^-40.
 
-    All N clients' noise counts, since nobody may have dropped. A discrete Gaussian's tail is at most that of the
-    Gaussian of the same S, so N C_∞ + √(N S 2 ln(2d/β)) bounds all d sums but for β. `bound` is C_∞, the largest
-    magnitude of a contribution's coordinate, in grid units; S in grid units squared. Raises `UsageError` for an
-    argument out of range.
+    All N clients' noise counts, since nobody may have dropped out. A discrete Gaussian's tail is at most that of the
+    Gaussian of the same S, so N C_∞ + √(N S 2 ln(2d/β)) bounds all d coordinates with that probability. `bound` is
+    C_∞, the largest magnitude of a contribution's coordinate, in grid units; `variance` is S. Raises `UsageError` for
+    an argument out of range.
     """
     for name, number, least in (("bound", bound, 0), ("N", clients, 1), ("variance", variance, 0), ("d", dimension, 1)):
         _require(name, number, number >= least, f"at least {least}")
@@ -194,23 +196,23 @@ def largest_sum(bound: int, clients: int, variance: int, dimension: int) -> int:
 
 
 def ring_bits(bound: int, clients: int, variance: int, dimension: int) -> int:
-    """How many bits, the sign's among them, the noisy sum can need; the ring modulo 2^64 has 64. As `largest_sum`."""
+    """Return the bits, sign included, that the noisy sum may need; the ring modulo 2^64 has 64. See `largest_sum`."""
     return largest_sum(bound, clients, variance, dimension).bit_length() + 1
 
 
 def check_ring(bound: int, clients: int, variance: int, dimension: int) -> None:
     """Refuse a round whose sum (see `largest_sum`) could leave the signed range of the ring modulo 2^64.
 
-    Raises `UsageError`, which says how many fewer fraction bits, or how many clients, fit.
+    The `UsageError` names how many fewer fraction bits, or how many clients, would fit.
     """
     largest = largest_sum(bound, clients, variance, dimension)
     if largest < 2**63:
         return
     data = clients * bound
     noise = largest - data
-    remedy = f"use at least {_even((largest + 2**40).bit_length() - 63)} fewer fraction bits"  # all but 2^40 shrinks
+    remedy = f"use at least {_even((largest + 2**40).bit_length() - 63)} fewer fraction bits"  # at most 2^40 is fixed
     fitting = (2**63 - 1 - noise) // bound if bound else 0
-    if fitting > 1 and variance * clients <= MAX_VARIANCE * fitting:  # the same noise, from fewer
+    if fitting > 1 and variance * clients <= MAX_VARIANCE * fitting:  # fewer clients can carry the same noise
         remedy += f", or N of at most {fitting}"
     raise UsageError(
         f"the sum of {clients} contributions can reach {largest:.3g} grid units ({data:.3g} of data, {noise:.3g} of "
@@ -219,7 +221,7 @@ def check_ring(bound: int, clients: int, variance: int, dimension: int) -> None:
 
 
 def _log_delta(epsilon: float, mu: float) -> float:
-    """ln δ(ε; μ) for ε >= 0, μ > 0."""
+    """Return ln δ(ε; μ) for ε >= 0, μ > 0."""
     t = epsilon / mu - mu / 2
     if t > 1e150:
         return -math.inf
@@ -236,12 +238,12 @@ def _log_delta(epsilon: float, mu: float) -> float:
 
 
 def _log_delta_bound(epsilon: float, mu: float) -> float:
-    """An upper bound of ln δ(ε; μ), whatever the rounding did (t loses digits where ε/μ and μ/2 are large and near)."""
+    """Return an upper bound of ln δ(ε; μ) in spite of rounding (t loses digits if ε/μ and μ/2 are large and close)."""
     return _log_delta(epsilon, mu) + _LOG_ERROR * (1 + epsilon)
 
 
 def _mills(s: float) -> tuple[float, float]:
-    """M(s) = Φ(-s)/φ(s) and -M'(s) = 1 - s M(s), for s >= -1."""
+    """Return M(s) = Φ(-s)/φ(s) and -M'(s) = 1 - s M(s), for s >= -1."""
     if s < _FRACTION_FROM:
         ratio = math.sqrt(math.pi / 2) * math.exp(s * s / 2) * math.erfc(s / math.sqrt(2))
         return ratio, 1 - s * ratio
@@ -253,9 +255,9 @@ def _mills(s: float) -> tuple[float, float]:
 
 
 def _bisect(holds: Callable[[float], bool]) -> tuple[float, float]:
-    """Two neighbouring numbers, 2^-47 apart relative, of which the first holds and the second does not.
+    """Return two numbers, 2^-47 apart relative: `holds` is true of the first and false of the second.
 
-    `holds` is true for small positive numbers and false for large ones.
+    `holds` must be true for small positive numbers and false for large ones.
     """
     low, high = 1.0, 2.0
     while not holds(low):
@@ -274,9 +276,9 @@ def _require(name: str, found: float, fits: bool, expected: str) -> None:
 
 
 def check_mu(mu: float, epsilon: float, delta: float) -> None:
-    """Refuse a μ that is not (ε, δ)-private, or that no round can be planned with.
+    """Refuse a μ that is not (ε, δ)-private, or too large for any round.
 
-    Raises `UsageError` with the largest μ that may be announced.
+    The `UsageError` names the largest μ that may be announced.
     """
     largest, quoted = mu_of(epsilon, delta), f"epsilon {at_least(epsilon)} at delta {at_least(delta)}"
     if not 0 < mu <= largest and not min(mu, largest) > MU_MAX:

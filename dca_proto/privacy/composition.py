@@ -1,26 +1,26 @@
-"""What several releases on the same data cost together, where not all of them are Gaussian.
+"""Joint cost of several releases on the same data if not all of them are Gaussian.
 
-Gaussian releases among themselves compose exactly (`dca_proto.privacy.accounting`). With others the law of the privacy
-loss is composed numerically: `dp-accounting`, an optional package, holds it on a grid, rounded to the pessimistic side
+Gaussian releases compose exactly (`dca_proto.privacy.accounting`). For mixtures with others, the distribution of the
+privacy loss is composed numerically. `dp-accounting`, an optional package, keeps it on a grid, rounded pessimistically
 (Koskela, Jälkö and Honkela 2020; Doroshenko et al. 2022, "Connect the Dots"). All ε and δ here are upper bounds.
 
-**The relation is replacement of one client's data**, here as everywhere. A mechanism stands for the pair of output laws
-of two neighbours that is worst for every ε at once. These pairs are:
+**The relation is replacement of one client's data**, here as everywhere. A mechanism is represented by the pair of
+output distributions of two neighbours that is worst for every ε at once:
 
 - Gaussian: N(0, 1) and N(μ, 1), μ = Δ/σ with the replacement sensitivity Δ. `dp-accounting` calls that pair
   ADD_OR_REMOVE_ONE; its own REPLACE_ONE doubles Δ, as if Δ had been that of adding or removing, and its RDP accountant
-  takes REPLACE_ONE and then ignores it. So only σ/Δ is passed, and always under ADD_OR_REMOVE_ONE.
-- Laplace: two of them a replacement sensitivity Δ1 apart, in one coordinate (Zhu, Dong and Wang 2022). On the grid, two
-  discrete ones that many grid units apart. The coarser the worse: a geometric variable is k times one of ratio a^k plus
-  an independent digit, so the finer noise is the coarser one with more noise on top, down to randomised response at
-  Δ1 = 1, the worst of its ε. (That a single coordinate is worst holds there, too: the tests compare.)
-- Whatever is ε-private and touches at most two answers: with probability w the answer distinguishes the two neighbours
-  with odds e^ε or e^-ε, as a coin does that says the truth with probability e^ε/(1 + e^ε), and otherwise it reveals
-  nothing. Randomised response among k categories has w = (e^ε + 1)/(e^ε + k - 1), as only two categories inform;
-  optimal unary encoding w = 1/2, as its two bits that matter may contradict each other. w = 1 is the worst that any
-  ε-private mechanism can be (Kairouz, Oh and Viswanath 2015).
+  accepts REPLACE_ONE but ignores it. So only σ/Δ is passed, and always under ADD_OR_REMOVE_ONE.
+- Laplace: two in one coordinate, a replacement sensitivity Δ1 apart (Zhu, Dong and Wang 2022). On the grid, two
+  discrete ones that many grid units apart. A coarser grid is worse: a geometric variable is k times one of ratio a^k
+  plus an independent digit, so the finer noise is the coarser noise plus more noise, down to randomised response at
+  Δ1 = 1, the worst for its ε. (Tests confirm that a single coordinate is the worst case there, too.)
+- Any ε-private mechanism in which at most two answers depend on the data: with probability w the answer distinguishes
+  the two neighbours with odds e^ε or e^-ε, like a coin that shows the truth with probability e^ε/(1 + e^ε); otherwise
+  it reveals nothing. Randomised response among k categories has w = (e^ε + 1)/(e^ε + k - 1), as only two categories
+  inform; optimal unary encoding has w = 1/2, as its two relevant bits may contradict each other. w = 1 is the worst
+  case of any ε-private mechanism (Kairouz, Oh and Viswanath 2015).
 
-Releases here are of all clients' data or of one client's alone (local mechanisms), and all on the same client.
+All releases concern the same client: releases over all clients' data, or of its own data alone (local mechanisms).
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from dca_proto.privacy.rounding import at_least
 from dca_proto.wording import to_install
 
 DELTA_MIN = 1e-12
-"""Below this, what the grid's tails leave out (1e-15 for each release) would show."""
-_EPSILON_MIN, _EPSILON_MAX = 1e-9, 100.0  # of one release, and of μ from below: less is lost in the grid
+"""Below this δ, the tails that the grid leaves out (1e-15 per release) would matter."""
+_EPSILON_MIN, _EPSILON_MAX = 1e-9, 100.0  # of one release, also the least μ; smaller ones would be lost in the grid
 _RANGE = f"{at_least(_EPSILON_MIN)} to {{:g}}"
-_STEPS_MAX = 1024  # a finer Laplace is taken for one of so many steps
+_STEPS_MAX = 1024  # a Laplace law on a finer grid is bounded by one with this many steps
 _GRID = 2**17  # grid points for the range of losses, on each side of zero
 _TAIL = -50.0  # ln of the mass that a Gaussian's grid leaves out; it counts as infinite loss
-_ROUNDING, _NOISE = 1e-9, 1e-15  # of δ, relative and absolute: above what sums and Fourier transforms of floats lose
-_REACH = 10.0  # standard deviations within which a loss lies, but for 1e-21 (Hoeffding for losses within ±ε)
+_ROUNDING, _NOISE = 1e-9, 1e-15  # relative and absolute margin in δ: above the error of float sums and transforms
+_REACH = 10.0  # standard deviations that contain a loss except with probability 1e-21 (Hoeffding; losses within ±ε)
 
 
 class _Pure(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
-    """ε-private by itself."""
+    """An ε-private release."""
 
     epsilon: float
 
@@ -59,7 +59,7 @@ class _Pure(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
 
 
 class Gaussian(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
-    """Gaussian noise with μ = Δ/σ; a round of the protocol has the μ of its plan."""
+    """Gaussian noise with μ = Δ/σ; for a round of the protocol, the μ of its plan."""
 
     mu: float
 
@@ -71,7 +71,7 @@ class Laplace(_Pure, frozen=True):
     """Laplace noise of scale Δ1/ε.
 
     Attributes:
-        steps: Δ1 in grid units, where the noise is on a grid; 0 where it is continuous.
+        steps: Δ1 in grid units if the noise is on a grid; 0 if it is continuous.
     """
 
     steps: int = 0
@@ -82,7 +82,7 @@ class Laplace(_Pure, frozen=True):
 
 
 class RandomisedResponse(_Pure, frozen=True):
-    """The true one of k categories with odds of e^ε to each other one."""
+    """The true one of k categories is reported with odds of e^ε to each other one."""
 
     categories: int = 2
 
@@ -92,11 +92,11 @@ class RandomisedResponse(_Pure, frozen=True):
 
 
 class UnaryEncoding(_Pure, frozen=True):
-    """Optimal unary encoding: a bit for each category, the true one's kept with 1/2, others set with 1/(1 + e^ε)."""
+    """Optimal unary encoding, one bit per category: the true one stays with 1/2, others are set with 1/(1 + e^ε)."""
 
 
 class PureDP(_Pure, frozen=True):
-    """Any mechanism of which nothing is known but its ε."""
+    """Any mechanism of which only ε is known."""
 
 
 _NotGaussian = Laplace | RandomisedResponse | UnaryEncoding | PureDP
@@ -104,11 +104,11 @@ Release = Gaussian | _NotGaussian
 
 
 def epsilon_of(releases: Iterable[Release], delta: float) -> float:
-    """An ε for which the releases together are (ε, δ)-private: an upper bound of the least one.
+    """Return an ε for which the releases together are (ε, δ)-private: an upper bound of the least one.
 
-    The releases are all that is spent on the same client. It is too high by 0.1 % or less where there are some dozens
-    of them, and by 2 % at 2,000 of ε = 0.02: what rounding each loss to the grid costs adds up. δ is at least 1e-12, or
-    any down to 0 where no release is Gaussian. Raises `UsageError` if it is out of range, or dp-accounting is missing.
+    The releases must be everything spent on the same client. The bound exceeds the least ε by 0.1 % or less for some
+    dozens of releases, and by 2 % for 2,000 of ε = 0.02: rounding each loss to the grid adds up. δ is at least 1e-12;
+    if no release is Gaussian, it may be as low as 0. Raises `UsageError` if δ is out of range or dp-accounting missing.
     """
     given = tuple(releases)
     pure = _pure_epsilon(given)
@@ -120,7 +120,7 @@ def epsilon_of(releases: Iterable[Release], delta: float) -> float:
 
 
 def delta_of(releases: Iterable[Release], epsilon: float) -> float:
-    """A δ for which the releases together are (ε, δ)-private: an upper bound of the least one.
+    """Return a δ for which the releases together are (ε, δ)-private: an upper bound of the least one.
 
     Raises `UsageError` for a negative or infinite ε, or if dp-accounting is missing.
     """
@@ -132,14 +132,14 @@ def delta_of(releases: Iterable[Release], epsilon: float) -> float:
 
 
 def _pure_epsilon(releases: tuple[Release, ...]) -> float:
-    """Σ ε, where every release has one; infinite where one is Gaussian. Rounded up."""
+    """Return Σ ε, rounded up; infinite if a release is Gaussian."""
     total = math.fsum(math.inf if isinstance(release, Gaussian) else release.epsilon for release in releases)
     return math.nextafter(total, math.inf)
 
 
 @functools.lru_cache(maxsize=16)
 def _composed(releases: tuple[Release, ...]) -> Any:
-    """The composed privacy-loss distribution, all Gaussians taken as the one that they are together."""
+    """Return the composed privacy-loss distribution; all Gaussians are merged into one."""
     try:
         from dp_accounting.pld import privacy_loss_distribution as library
     except ModuleNotFoundError as error:
@@ -149,8 +149,8 @@ def _composed(releases: tuple[Release, ...]) -> Any:
     interval = _interval(mu, others)
     total = library.identity(interval)
     for release, count in others.items():
-        one = _distribution(library, release, interval)
-        total = total.compose(one.self_compose(count) if count > 1 else one)
+        single = _distribution(library, release, interval)
+        total = total.compose(single.self_compose(count) if count > 1 else single)
     if mu:
         total = total.compose(
             library.from_gaussian_mechanism(
@@ -161,10 +161,10 @@ def _composed(releases: tuple[Release, ...]) -> Any:
 
 
 def _interval(mu: float, others: Mapping[_NotGaussian, int]) -> float:
-    """The grid's step: fine beside the range in which the total loss lies but for 1e-21.
+    """Return the grid's step, small against the range that contains the total loss except with probability 1e-21.
 
-    It is a whole part of the least ε above it, so that the losses of many small releases, whose rounding adds up, lie
-    on the grid.
+    The step divides the smallest ε above it, so that the losses of many small releases, whose rounding would add up,
+    lie on the grid.
     """
     mean = math.fsum(count * one.epsilon * math.tanh(one.epsilon / 2) for one, count in others.items())
     spread = _REACH * math.sqrt(math.fsum(count * one.epsilon**2 for one, count in others.items()))
@@ -178,7 +178,7 @@ def _distribution(library: Any, release: Release, interval: float) -> Any:
     match release:
         case Laplace(epsilon, 0):
             return library.from_laplace_mechanism(1 / epsilon, value_discretization_interval=interval)
-        case Laplace(epsilon, steps):  # of very many steps, the coarser one that bounds it, of k grid units to its step
+        case Laplace(epsilon, steps):  # many steps: take the coarser law that bounds it, k grid units to a step
             k = -(-steps // _STEPS_MAX)
             return library.from_discrete_laplace_mechanism(
                 epsilon * k / steps,
@@ -197,13 +197,13 @@ def _distribution(library: Any, release: Release, interval: float) -> Any:
 
 
 def _coin(library: Any, epsilon: float, weight: float, interval: float) -> Any:
-    """With probability `weight` a coin that shows the truth with odds of e^ε, otherwise nothing."""
+    """With probability `weight` a coin that shows the truth with odds of e^ε; otherwise nothing."""
     lie = math.log(weight) - math.log1p(math.exp(epsilon))
     truth = lie + epsilon
-    one, other = {"one": truth, "other": lie}, {"one": lie, "other": truth}
+    first, second = {"one": truth, "other": lie}, {"one": lie, "other": truth}
     if weight < 1:
-        one["neither"] = other["neither"] = math.log1p(-weight)
-    return library.from_two_probability_mass_functions(other, one, value_discretization_interval=interval)
+        first["neither"] = second["neither"] = math.log1p(-weight)
+    return library.from_two_probability_mass_functions(second, first, value_discretization_interval=interval)
 
 
 def _require(name: str, found: float, fits: bool, expected: str) -> None:

@@ -1,8 +1,8 @@
 """Noise mechanisms, by the name that an announcement carries.
 
-An actor is constructed with the mechanism that it offers for sums, and for what data nodes release; any other name is
-refused. A device offers the distributed discrete Gaussian and nothing else there. For reports (DESIGN §5.2) every actor
-offers the four *local mechanisms* of `dca_proto.privacy.local`. All that a file can choose among are these four.
+An actor is constructed with the mechanism that it offers for secure sums and node releases; it refuses any other name.
+A device offers only the distributed discrete Gaussian. For LDP reports (DESIGN §5.2) every actor offers the four *local
+mechanisms* of `dca_proto.privacy.local`. Configuration files can choose among these four only.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from dca_proto.privacy.noise import discrete_gaussian
 ANALYTIC_GAUSSIAN, GRID_LAPLACE = "analytic-gaussian", "grid-laplace"
 RANDOMISED_RESPONSE, UNARY_ENCODING = "randomised-response", "unary-encoding"
 LOCAL_MECHANISMS = (ANALYTIC_GAUSSIAN, GRID_LAPLACE, RANDOMISED_RESPONSE, UNARY_ENCODING)
-"""The names of the mechanisms of report rounds."""
+"""Names of the mechanisms for report rounds."""
 PURE_MECHANISMS = (GRID_LAPLACE, RANDOMISED_RESPONSE, UNARY_ENCODING)
-"""Those of them that are ε-private; their δ is 0."""
+"""The ε-private mechanisms; their δ is 0."""
 
 
 class Mechanism(Protocol):
-    """What actors need of a noise mechanism."""
+    """The interface that actors need of a noise mechanism."""
 
     @property
     def name(self) -> str:
-        """The name on the wire."""
+        """Name on the wire."""
 
     @property
     def private(self) -> bool:
-        """Whether an epsilon may be claimed for a sum made with it."""
+        """True if an epsilon may be claimed for a sum made with this mechanism."""
 
     def share_variance(self, sensitivity: float, mu: float, honest: int, dimension: int) -> int:
-        """S: variance of one client's share, in squared grid units, so that `honest` shares give `mu`."""
+        """Return S, the variance of one client's share in squared grid units, so that `honest` shares give `mu`."""
 
     def sample(self, variance: int, dimension: int, key: bytes) -> NDArray[np.int64]:
-        """One client's noise, shape ``(dimension,)``, in grid units, from a fresh secret key of 32 bytes."""
+        """Return one client's noise, shape ``(dimension,)``, in grid units, from a fresh secret key of 32 bytes."""
 
 
 class DistributedDiscreteGaussian:

@@ -1,6 +1,6 @@
 """Exact discrete Gaussian noise N_Z(0, S), P(x) ∝ exp(-x²/2S), from a key of 32 bytes.
 
-Nothing here is a binary floating-point number: a rounded normal is not exact, and attacks read the secret from its low
+No binary floating-point number takes part: a rounded normal is not exact, and attacks read the secret from its low
 bits. Every decision is made in integers, or in decimal arithmetic with a bound on its error.
 
 **The method** is rejection from blocks. Write σ = √S and w = 2^m with 64 w <= σ < 128 w (w = 1 where σ < 128). Block k
@@ -13,25 +13,25 @@ key's ChaCha20 stream:
    p(x) = A exp(-x²/2S) / W_k, and its other 64 - m bits are the head of the uniform number U that decides it.
 
 A is one integer for the whole table, and W_k >= A exp(-y²/2S) where y is at most the smallest |x| in the block (W_k is
-rounded up, and W_0 takes what is missing to 2^64). So p <= 1, and x comes out with probability proportional to
-W_k p(x) / w, that is to exp(-x²/2S), exactly: what rounding did to the weights is put right by the acceptance.
+rounded up, and W_0 takes up the remainder to 2^64). So p <= 1, and x comes out with probability proportional to
+W_k p(x) / w, that is to exp(-x²/2S), exactly: the acceptance corrects the rounding of the weights.
 
-**Three steps decide U < p(x)**, and each only what it can prove; the next one takes what is left.
+**Three steps decide U < p(x).** Each decides only what it can prove, and leaves the rest to the next one.
 `_propose` (vectorised) accepts U below a bound that holds in the whole block: all but 1 in 80 candidates or fewer.
 `_accepts` brackets exp by 1 - z <= exp(-z) <= 1 - z + z²/2 in integers: all but 1 in 2·10^4 of the candidates.
-`_decide` computes exp in decimal, and draws more bits of U and computes more digits until it is clear.
+`_decide` computes exp in decimal, and takes more bits of U and more digits until the decision is certain.
 
-**The tail** beyond the table (|x| > 6.6 σ, 1 in 10^10) has a block of its own on each side, whose weight bounds its
-mass. It is cut into blocks of width w again, along which the density falls at least by r = 1 - 2^-s each: the i-th is
-drawn with probability (1 - r) r^i, by throwing s bits until all are zero, and p(x) is as above with W r^i for W_k.
+**The tail** beyond the table (|x| > 6.6 σ, 1 in 10^10) has one block on each side, whose weight bounds its mass. It is
+divided into blocks of width w again, along which the density falls by at least the factor r = 1 - 2^-s. The i-th is
+drawn with probability (1 - r) r^i, by drawing s bits until all are zero, and p(x) is as above with W r^i for W_k.
 
 **The stream.** Candidates are read in order from ChaCha20 under the key; after each `_CHUNK` of them a new ChaCha20
 key is derived from the chunk's number by keyed BLAKE2b. The rare further bits of a candidate come from keyed BLAKE2b
-and its own position, so they move no other candidate. The samples are the accepted candidates in order: hence the
-first n samples do not depend on how many were asked for.
+of its position, so they change no other candidate. The samples are the accepted candidates in order; hence the first n
+samples do not depend on how many are requested.
 
 Rejection takes a varying time, which depends on rejected candidates and, in the two rare steps, slightly on where in
-its block an accepted one lies: an observer who times a device to the microsecond is not defended against.
+its block an accepted one lies: there is no defence against an observer who times a device to the microsecond.
 """
 
 from __future__ import annotations
@@ -53,30 +53,30 @@ from dca_proto.crypto.sealing import KEY_BYTES, expand
 from dca_proto.errors import UsageError
 
 MIN_VARIANCE = 64
-"""Least variance S of a share: below √S = 8 the lattice shows through (see accounting.share_variance)."""
+"""Least variance S of a share: the proof at the head of `privacy.accounting` needs √S >= 8."""
 MAX_VARIANCE = 2**80
 """Greatest variance S: √S = 2^40."""
 
 _COLUMN_BITS = 11
 _FRACTION_BITS = 64 - _COLUMN_BITS
 _ONE = 2**64
-_SPARE_WEIGHT = 2**12  # kept back for rounding every weight up
-_TABLE_BITS = 32  # blocks are tabulated while exp(-y²/2S) >= 2^-32: there A exp(-y²/2S) >= 2^20, whatever S
+_SPARE_WEIGHT = 2**12  # reserved for rounding every weight up
+_TABLE_BITS = 32  # blocks are tabulated while exp(-y²/2S) >= 2^-32: then A exp(-y²/2S) >= 2^20, whatever S is
 _SLACK = _ONE >> 20  # so rounding a weight up costs less than 2^-20 of it
 _TABLE_ERROR = Decimal("1e-40")  # relative; products of 3·10^3 factors at 60 digits err by less than 1e-50
-_CHUNK = 4096  # candidates; 64 KiB of stream stay in the cache and off the kernel's page allocator
+_CHUNK = 4096  # candidates; their 64 KiB of stream fit the cache and avoid allocating kernel pages
 _CANDIDATE_BYTES = 16
-_FEW = 32  # samples, up to which plain integers are faster than numpy
+_FEW = 32  # up to this many samples, plain integers are faster than numpy
 
 
 class _Table(NamedTuple):
-    """The blocks of one variance: entry j speaks of the blocks k = j and k = -j, the last one of the tails.
+    """The blocks of one variance: entry j describes the blocks k = j and k = -j, the last one the tails.
 
     Attributes:
         width_bits: m, with w = 2^m.
         numerator: A.
         lows: y, at most the smallest magnitude in block j.
-        weights: W_j, of each of the two blocks; of the tail W without its factor 2^s.
+        weights: W_j of each of the two blocks; for the tail, W without its factor 2^s.
         tail_bits: s.
     """
 
@@ -88,7 +88,7 @@ class _Table(NamedTuple):
 
 
 class DiscreteGaussian:
-    """Sampler of N_Z(0, S), independent of each other, from secret keys; S in squared grid units, 64 <= S <= 2^80.
+    """Sampler of independent N_Z(0, S) from secret keys; S in squared grid units, 64 <= S <= 2^80.
 
     The true variance falls short of S by less than 1e-500 relative (Canonne, Kamath and Steinke 2020). Raises
     `UsageError` for an S outside these limits.
@@ -113,15 +113,15 @@ class DiscreteGaussian:
         masses = [*table.weights[:-1], table.weights[-1] << table.tail_bits]
         self._own_below, self._alias = _alias_table([masses[j] for j in labels])
         tables = (self._own_below, self._alias, self._start, self._sure)
-        self._few = tuple(array(table.dtype.char, table.tobytes()) for table in tables)  # small, and fast to read
-        # Candidates rejected per 1024, about 0.4 w/σ of all: sizes buffers, decides nothing.
+        self._few = tuple(array(table.dtype.char, table.tobytes()) for table in tables)  # fast access to single entries
+        # Candidates rejected per 1024, about 0.4 w/σ of all. It only sizes buffers.
         self._loss = 1 + (410 << m) // isqrt(variance) if m else 0
 
     def __repr__(self) -> str:
         return f"DiscreteGaussian(variance={self.variance})"
 
     def sample(self, count: int, key: bytes) -> NDArray[np.int64]:
-        """The first `count` >= 0 samples of a key of 32 secret bytes, used for this purpose and no other.
+        """Return the first `count` >= 0 samples of a key of 32 secret bytes, used for this purpose and no other.
 
         Raises `UsageError` for a negative count or a key of another length.
         """
@@ -141,8 +141,9 @@ class DiscreteGaussian:
         return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
     def _sample_few(self, key: bytes, count: int) -> NDArray[np.int64] | None:
-        """The first samples of a key without numpy, which is faster for a few; None where two spare candidates, of
-        those that `_sample_chunk` reads, do not suffice.
+        """Return the first samples of a key without numpy, which is faster for a few.
+
+        It reads the candidates of `_sample_chunk`, two more than `count`; None if these do not suffice.
         """
         below, alias, start, sure = self._few
         m, size = self._table.width_bits, count + 2
@@ -163,7 +164,7 @@ class DiscreteGaussian:
         return None
 
     def _sample_chunk(self, key: bytes, chunk: int, wanted: int) -> NDArray[np.int64]:
-        """The first samples of a chunk: `wanted`, or all it has."""
+        """Return the first samples of a chunk: `wanted`, or as many as it has."""
         seed = _chunk_seed(key, chunk) if chunk else key
         candidates = self._candidates(wanted)
         while True:
@@ -175,12 +176,12 @@ class DiscreteGaussian:
             candidates *= 2
 
     def _candidates(self, wanted: int) -> int:
-        """How many candidates nearly always suffice: the mean, four standard deviations and some."""
+        """Return how many candidates nearly always suffice: the mean plus four standard deviations and two."""
         rejected = wanted * self._loss >> 10
         return wanted + rejected + 4 * isqrt(rejected) + 2
 
     def _judge(self, stream: bytes, key: bytes, first: int) -> tuple[NDArray[np.int64], list[int]]:
-        """Candidates of a stream, from number `first` of the key's stream on, and the indices of those rejected."""
+        """Return the candidates of a stream, from number `first` of the key's stream on, and the rejected indices."""
         words = np.frombuffer(stream, dtype="<u8")
         x, doubtful = self._propose(words)
         rejected = []
@@ -193,7 +194,7 @@ class DiscreteGaussian:
         return x, rejected
 
     def _propose(self, words: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
-        """Candidates, and the indices of those not sure to be accepted, all those in the tail among them."""
+        """Return candidates, and the indices of those not sure to be accepted, including all in the tail."""
         choice, second = words[0::2], words[1::2]
         column = (choice >> self._column_shift).view(np.int64)
         label = np.where(choice < self._own_below.take(column), column, self._alias.take(column))
@@ -203,7 +204,7 @@ class DiscreteGaussian:
         return x, doubtful.nonzero()[0]
 
     def _settle(self, x: int, second: int, spare: Iterator[int]) -> int | None:
-        """The sample that a doubtful candidate becomes, or None where it is rejected."""
+        """Return the sample that a doubtful candidate becomes, or None if it is rejected."""
         m, numerator, lows, weights, tail_bits = self._table
         known, uniform = 64 - m, second & ((_ONE >> m) - 1)
         j = abs(x + (1 << m >> 1) >> m)
@@ -223,15 +224,15 @@ class DiscreteGaussian:
 
 @lru_cache(maxsize=64)
 def discrete_gaussian(variance: int) -> DiscreteGaussian:
-    """The sampler of a variance, kept for the next call (building its table takes milliseconds)."""
+    """Return the sampler of a variance, cached (building its table takes milliseconds)."""
     return DiscreteGaussian(variance)
 
 
 def _accepts(excess: int, variance: int, uniform: int, unknown: int) -> bool | None:
-    """Whether U < p(x), or None where this is undecided.
+    """Return True or False if U < p(x) can be decided, else None.
 
-    `excess` is x² - y² >= 0 (see the block's y above). With z = excess/2S, (1 - 2^-20) exp(-z) <= p(x) <= exp(-z). U is
-    in [uniform, uniform + unknown) / 2^64.
+    `excess` is x² - y² >= 0 (y of the block, see above). With z = excess/2S, (1 - 2^-20) exp(-z) <= p(x) <= exp(-z). U
+    is in [uniform, uniform + unknown) / 2^64.
     """
     z = (excess << 63) // variance  # rounded down, in units of 2^-64
     if uniform + unknown <= _ONE - z - 1 - _SLACK:
@@ -244,7 +245,7 @@ def _accepts(excess: int, variance: int, uniform: int, unknown: int) -> bool | N
 def _decide(
     square: int, variance: int, weight: int, numerator: int, uniform: int, known: int, spare: Iterator[int]
 ) -> bool:
-    """Whether U < p = (numerator/weight) exp(-square/2S), exactly.
+    """Return True if U < p = (numerator/weight) exp(-square/2S), exactly.
 
     U is in [uniform, uniform + 1) / 2^known. Decimal's exp is correctly rounded; at n digits its argument is off by at
     most 10^(1-n)/2 of itself, so p is off by a factor within 1 ± (argument + 9) 10^(1-n). (U = p has probability zero.)
@@ -264,7 +265,7 @@ def _decide(
 
 
 def _tabulate(variance: int, table_bits: int) -> _Table:
-    """Blocks and weights: exp(-y²/2S) is carried from block to block by two products, exact to 1e-50 relative."""
+    """Compute blocks and weights. Two products carry exp(-y²/2S) from block to block, exact to 1e-50 relative."""
     m = max(0, ((variance >> 12).bit_length() - 1) // 2)
     width, half = 1 << m, 1 << m >> 1
     with localcontext(decimal_context(60)):
@@ -280,7 +281,7 @@ def _tabulate(variance: int, table_bits: int) -> _Table:
 
 
 def _outline(variance: int, width: int, half: int, least: Decimal) -> tuple[list[int], list[Decimal]]:
-    """The y of each block and exp(-y²/2S), up to the first below `least`."""
+    """Return the y of each block and exp(-y²/2S), up to the first below `least`."""
 
     def density(square: int) -> Decimal:
         return (Decimal(-square) / (2 * variance)).exp()
@@ -296,9 +297,9 @@ def _outline(variance: int, width: int, half: int, least: Decimal) -> tuple[list
 
 
 def _sure_bounds(table: _Table) -> list[int]:
-    """Per block, in units of 2^-64: where the known bits of U are below it, U < p(x) for all x of the block.
+    """Return a bound per block, in units of 2^-64: if U's known bits are below it, U < p(x) for all x of the block.
 
-    The largest magnitude in a block is the y of the next one (its own, where w = 1); there A exp(-y²/2S) > W - 2.
+    The largest magnitude in a block is the y of the next one (its own if w = 1); for it A exp(-y²/2S) > W - 2.
     """
     m, numerator, _, weights, _ = table
     ends = weights[1:] if m else weights[:-1]
@@ -310,9 +311,9 @@ def _sure_bounds(table: _Table) -> list[int]:
 
 
 def _alias_table(masses: Sequence[int]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Columns that share out masses of sum 2^64 exactly (Walker 1977, Vose 1991, in integers).
+    """Divide masses of sum 2^64 exactly among columns (Walker 1977, Vose 1991, in integers).
 
-    They are, for each column, the least word that goes to its alias instead of its own label, and the alias.
+    Return, for each column, the least word that goes to its alias instead of its own label, and the alias.
     """
     columns, room = 1 << _COLUMN_BITS, 1 << _FRACTION_BITS
     assert sum(masses) == _ONE
@@ -335,7 +336,7 @@ def _alias_table(masses: Sequence[int]) -> tuple[NDArray[np.uint64], NDArray[np.
 
 
 def decimal_context(digits: int) -> Context:
-    """Decimal arithmetic of our own, whatever the caller's thread has set."""
+    """Return a decimal context that does not depend on the caller's thread."""
     return Context(prec=digits, rounding=ROUND_HALF_EVEN, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[InvalidOperation])
 
 
@@ -344,7 +345,7 @@ def _chunk_seed(key: bytes, chunk: int) -> bytes:
 
 
 def _spare_words(key: bytes, position: int) -> Iterator[int]:
-    """Further words of 64 bits for the candidate at a position."""
+    """Yield further words of 64 bits for the candidate at a position."""
     for block in naturals():
         text = struct.pack("<QQ", position, block)
         yield from struct.unpack("<8Q", hashlib.blake2b(text, key=key, person=b"dca noise spare").digest())

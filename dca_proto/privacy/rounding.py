@@ -1,7 +1,7 @@
 """Privacy figures for people, rounded to the safe side.
 
-An ε, δ or μ that is spent, claimed or allowed is never printed below its value (`at_least`). What is left of a budget,
-what a request may ask for, and what an attack proves, is never printed above it (`at_most`).
+An ε, δ or μ that is spent, claimed or allowed is never printed below its value (`at_least`). The rest of a budget, the
+most that a request may ask for, and a bound proved by an attack are never printed above it (`at_most`).
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ DIGITS = 4
 
 
 def at_least(value: float, digits: int = DIGITS) -> str:
-    """A figure with at most so many significant digits, rounded up: 1e-05 · 0.5632 · 2; "inf" of what has no bound."""
+    """Format with at most `digits` significant digits, rounded up: 1e-05 · 0.5632 · 2; "inf" if there is no bound."""
     return _rounded(value, Context(digits, ROUND_CEILING))
 
 
 def at_most(value: float, digits: int = DIGITS) -> str:
-    """The same, rounded down."""
+    """Format with at most `digits` significant digits, rounded down."""
     return _rounded(value, Context(digits, ROUND_FLOOR))
 
 
 def claim_words(epsilon: float, delta: float) -> str:
-    """A pair for people: epsilon 2, delta 1e-05."""
+    """Format a pair (ε, δ) for people: epsilon 2, delta 1e-05."""
     return f"epsilon {at_least(epsilon)}, delta {at_least(delta)}"
 
 

@@ -46,7 +46,7 @@ def test_a_single_round_has_the_budget_itself() -> None:
         ((0.5, 0.0), "share of the budget is 0, expected above 0"),
         ((-0.5, 0.5), "share of the budget is -0.5"),
         ((math.nan,), "add up to nan"),
-        ((1.0, 5e-10), "share of the budget is 1, which leaves nothing to the others"),
+        ((1.0, 5e-10), "share of the budget is 1, which leaves nothing for the others"),
         ((1e-12, 0.5), "needs no epsilon at delta 1e-06; give the round a share above"),
     ],
 )

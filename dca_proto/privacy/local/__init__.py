@@ -1,28 +1,28 @@
-"""Local differential privacy: each report is private by itself, against everybody, whoever collects it.
+"""Local differential privacy: each report is private by itself, whoever collects it.
 
 A mechanism M is (ε, δ)-locally private if for all values v, v' of one client and all sets Z of reports
-P(M(v) in Z) <= e^ε P(M(v') in Z) + δ (Kasiviswanathan et al. 2008; definition 2.1 of the LDP paper). Nobody has to be
-trusted: no Compute node, no session, no other client's noise. The price is much more noise than the Distributed Compute
-Algorithm's: each of n reports carries about what there the whole sum does, so a mean is about √n times less exact.
+P(M(v) in Z) <= e^ε P(M(v') in Z) + δ (Kasiviswanathan et al. 2008; definition 2.1 of the LDP paper). A client trusts
+nobody: no Compute node, no session, no other client's noise. In exchange there is much more noise than with secure
+sums: each report carries about as much as a whole secure sum, so a mean of n reports is about √n times less exact.
 
     AnalyticGaussian(epsilon, delta, sensitivity, dimension)   vectors of integers on the grid, (ε, δ)
     GridLaplace(epsilon, sensitivity, dimension)               vectors of integers on the grid, ε
     RandomisedResponse(epsilon, categories)                    one of k categories, or none, reported as one, ε
     UnaryEncoding(epsilon, categories)                         one of k categories, or none, reported as k bits, ε
 
-**Over the protocol** they are the mechanisms of report rounds (DESIGN §5.2), which a trainer asks for by their names:
-policy, ledger, replays and bytes are the protocol's affair (`dca_proto.protocol.release`). Beside `randomise`, the
-protocol uses `to_inputs` (a contribution becomes a value), `encode` and `decode` (a report becomes bytes, and back),
-`summed` and `decode_reports` (reports become a sum). By themselves, for any named statistic at f fraction bits:
+**Over the protocol** they are the mechanisms of report rounds (DESIGN §5.2), which a trainer requests by name. The
+protocol handles policy, ledger, replays and bytes (`dca_proto.protocol.release`). Besides `randomise`, it uses
+`to_inputs` (contribution to value), `encode` and `decode` (report to bytes, and back), `summed` and `decode_reports`
+(reports to a sum). Without the protocol, for any named statistic at f fraction bits:
 
     sensitivity = client_sensitivity(statistic, rows_max, f)
     mechanism = AnalyticGaussian(1.0, 1e-6, sensitivity, statistic.dimension)
     report = mechanism.randomise([contribution(statistic, rows, rows_max, f)], os.urandom(32))
 
-Each has `randomise(values, key)` for clients and `estimate(reports)` for whoever collects. All randomness is a ChaCha20
-stream of a key of 32 bytes, fresh from the operating system for every call: the same key with another value gives the
-two away. Decisions are exact, in integers. A client that reports twice spends twice: `privacy.cost` says what. Nothing
-here is charged to a ledger; in a report round the client's is.
+Clients call `randomise(values, key)`; the collector calls `estimate(reports)`. All randomness is a ChaCha20 stream from
+a key of 32 bytes, fresh from the operating system for every call: using one key with two values would reveal both.
+Decisions are exact, in integers. A client that reports twice spends twice (`privacy.cost`). Nothing here charges a
+ledger; in a report round, the client charges its own.
 """
 
 from collections.abc import Mapping
@@ -57,12 +57,12 @@ _KINDS: dict[str, type[LocalMechanism]] = {
 
 
 def registered() -> tuple[str, ...]:
-    """The names that `resolve` knows."""
+    """The names that `resolve` accepts."""
     return tuple(sorted(_KINDS))
 
 
 def resolve(name: str, parameters: Mapping[str, object]) -> LocalMechanism:
-    """The mechanism of that name. Raises `UsageError` for an unknown name or wrong parameters."""
+    """Return the mechanism of that name. Raises `UsageError` for an unknown name or wrong parameters."""
     if name not in _KINDS:
         raise UsageError(f"local mechanism {name[:64]!r} is unknown here; known: {', '.join(registered())}")
     try:
@@ -80,12 +80,12 @@ def mechanism_of(
     delta: float,
     mu: float = 0.0,
 ) -> LocalMechanism:
-    """The mechanism of a round's reports; the names of its fields say which of these figures are its parameters.
+    """Return the mechanism of a round's reports; each kind takes the figures that match its field names.
 
-    `sensitivity` is that of one client's contribution to the statistic, `rows_max` as of `contribution`, and (ε, δ)
-    that of each report. `mu` is the same as a Gaussian DP parameter, which is charged and calibrated; 0 for all that ε
-    and δ allow. Raises `UsageError` for a figure that the mechanism does not take, or a statistic without categories
-    for one of categories.
+    `sensitivity` is that of one client's contribution to the statistic, and `rows_max` is that of `contribution`. Each
+    report is (ε, δ)-private; `mu` is the Gaussian DP parameter that is charged and calibrated, or 0 for the largest
+    that ε and δ allow. Raises `UsageError` for a figure that the mechanism does not take, or if a categorical mechanism
+    gets a statistic without categories.
     """
     kind = _KINDS[name]
     fields = kind.__struct_fields__
@@ -109,7 +109,7 @@ def mechanism_of(
 def _check_categories(name: str, statistic: Statistic, rows_max: int) -> None:
     if not statistic.categories:
         raise UsageError(
-            f"statistic {statistic.name!r} has no categories, one of which a report by {name} names; ask for a "
+            f"statistic {statistic.name!r} has no categories, but a report by {name} names a category; ask for a "
             "'histogram', or use 'analytic-gaussian' or 'grid-laplace'"
         )
     if statistic.categories != statistic.dimension:

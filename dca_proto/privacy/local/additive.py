@@ -1,22 +1,22 @@
-"""Additive local mechanisms: values are vectors on the grid, reports are these plus noise.
+"""Additive local mechanisms: values are vectors on the grid, and a report is a value plus noise.
 
-On the wire a report is a vector of the ring of integers modulo 2^64, as a data node's release is. It does not wrap: a
+On the wire a report is a vector over the integers modulo 2^64, like a data node's release. It does not wrap: a
 contribution stays below 2^53, and noise of S <= 2^80 or Δ1/ε < 2^53 leaves ±2^62 with a probability below 2^-1000.
 
 **Laplace's law.** P(x) = (1-a)/(1+a) a^|x| on the integers, a = e^-t, t = ε/Δ1 a rational number: ε is the binary
 fraction that the float is, Δ1 an integer (Dwork, McSherry, Nissim and Smith 2006, definition 2.4 of the LDP paper; on
 integers Ghosh, Roughgarden and Sundararajan 2009).
 
-**Its sampler** is exact and has no loop but for one in 10^5 samples. Let G be geometric, P(G = g) = (1-a) a^g, and B
-happen with probability a/(1+a); then x = G where B does not, and -1 - G where it does. G is put together from
-independent parts, since a^g is a product over them:
+**Its sampler** is exact and has no loop except in one of 10^5 samples. Let G be geometric, P(G = g) = (1-a) a^g, and
+let B be an event of probability a/(1+a); then x = -1 - G if B happens, else G. G is put together from independent
+parts, since a^g is a product over them:
 
-- bit i of its m lowest is 1 with probability a^(2^i)/(1 + a^(2^i)) = 1/(e^(2^i t) + 1), (B has that of bit 0);
-- what is above them, G >> m, is geometric with ratio e^(-2^m t) < 2^-17, a count of trials until one fails.
+- bit i of its m lowest is 1 with probability a^(2^i)/(1 + a^(2^i)) = 1/(e^(2^i t) + 1) (B has that of bit 0);
+- the rest above them, G >> m, is geometric with ratio e^(-2^m t) < 2^-17: a count of trials until one fails.
 
-Each of these m + 2 events is decided by a word of 32 bits of the key's stream against the head of its probability, and
-by further bits where the two are equal (`chance`). No floating-point number takes part. (A sample far out, or a tie,
-takes longer: an observer who times a device to the microsecond is not defended against.)
+A word of 32 bits of the key's stream decides each of these m + 2 events, by comparison with the first bits of its
+probability; further bits decide if the two are equal (`chance`). No floating-point number takes part. (A sample far
+out, or a tie, takes longer: there is no defence against an observer who times a device to the microsecond.)
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ _LOW_BITS_MAX = 56
 
 
 class Additive:
-    """Base of a mechanism that adds independent noise to each coordinate of a vector in grid units.
+    """Base class of mechanisms that add independent noise to each coordinate of a vector in grid units.
 
-    What is abstract mypy checks: a struct's metaclass is not that of abstract classes.
+    Only mypy enforces its abstract methods, since a struct cannot have the metaclass of abstract classes.
 
     Attributes:
         name: on the wire. epsilon, delta: of each report. dimension: d.
-        sensitivity: how far replacing a client's data moves its vector, and the box that this stands in.
+        sensitivity: how far replacing a client's data moves its vector, and the box that holds the vector.
     """
 
     __slots__ = ()
@@ -69,33 +69,33 @@ class Additive:
     @property
     @abstractmethod
     def noise_variance(self) -> float:
-        """Of the noise in each coordinate of one report, in grid units squared."""
+        """Variance of the noise in each coordinate of one report, in squared grid units."""
 
     @property
     @abstractmethod
     def noise_scale(self) -> float:
-        """σ of Gaussian noise, b of Laplace noise, in grid units."""
+        """σ of Gaussian noise, or b of Laplace noise, in grid units."""
 
     @abstractmethod
     def noise(self, count: int, key: bytes) -> NDArray[np.int64]:
-        """So many independent samples, from 32 secret bytes."""
+        """Return `count` independent samples from 32 secret bytes."""
 
     def to_inputs(self, contributions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The contributions themselves, shape ``(n, dimension)``."""
+        """Return the contributions themselves, shape ``(n, dimension)``."""
         return contributions
 
     def randomise(self, values: ArrayLike, key: bytes) -> NDArray[Any]:
-        """One report for each client: vectors in grid units, shape ``(n, dimension)``, as the values are.
+        """Return one report per client: vectors in grid units, shape ``(n, dimension)``, like the values.
 
-        The values are clipped so that the sensitivity is true of them. `key` is 32 fresh secret bytes, for this call
-        alone. Raises `UsageError` for values of another kind or outside the box (without the value), or a wrong key.
+        Clip the values first, so that the sensitivity holds for them. `key` is 32 fresh secret bytes, for this call
+        alone. Raises `UsageError` for values of another type or outside the box (without the value), or a wrong key.
         """
         bound = self.sensitivity.bound
-        held = within("values", integers("values", values, self.dimension), -bound, bound, "clip them first")
-        return held + self.noise(held.size, key).reshape(held.shape)
+        vectors = within("values", integers("values", values, self.dimension), -bound, bound, "clip them first")
+        return vectors + self.noise(vectors.size, key).reshape(vectors.shape)
 
     def encode(self, report: NDArray[Any]) -> bytes:
-        """8 bytes a coordinate, little-endian, modulo 2^64."""
+        """Encode in 8 bytes per coordinate, little-endian, modulo 2^64."""
         return ring_to_bytes(to_ring(np.ascontiguousarray(report)))
 
     def decode(self, data: bytes) -> NDArray[np.int64]:
@@ -103,22 +103,22 @@ class Additive:
         return from_ring(ring_from_bytes(data, self.dimension))
 
     def estimate(self, reports: ArrayLike) -> LocalEstimate:
-        """The mean of the clients' vectors, in grid units. Raises `UsageError` where a report cannot be one."""
+        """Estimate the mean of the clients' vectors, in grid units. Raises `UsageError` for an impossible report."""
         table = integers("reports", reports, columns=self.dimension)
         count = counted(table)
         return LocalEstimate(table.mean(axis=0), np.full(self.dimension, self.noise_variance / count), count)
 
     def variance_in_sum(self, unit: float) -> float:
-        """Exactly that of one report's noise, in squared units of the statistic, `unit` of which are a grid unit."""
+        """The exact variance of one report's noise, in squared units of the statistic; a grid unit is `unit`."""
         return self.noise_variance * unit**2
 
     def summed(self, reports: NDArray[Any], unit: float) -> NDArray[np.float64]:
-        """The sum of the reports, in the statistic's units, shape ``(dimension,)``."""
+        """Return the sum of the reports, in the statistic's units, shape ``(dimension,)``."""
         total: NDArray[np.float64] = (reports.astype(np.float64) * unit).sum(axis=0)
         return total
 
     def decode_reports(self, reports: NDArray[Any], unit: float) -> LocalReports:
-        """The reports in the statistic's units."""
+        """Return the reports in the statistic's units."""
         return LocalReports(
             values=reports.astype(np.float64) * unit,
             mechanism=self.name,
@@ -131,18 +131,19 @@ class Additive:
 class AnalyticGaussian(Additive, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A report is the client's vector plus independent discrete Gaussian noise N_Z(0, S) in each coordinate.
 
-    (ε, δ)-locally private: S is that of one honest share (`accounting.share_variance` with `honest` = 1), calibrated by
-    the exact formula of Balle and Wang (2018), theorem 8 (definition 2.3 of the LDP paper), and enlarged for the grid
-    as proved at the head of `privacy.accounting`. The whole (ε, δ) curve is that of Gaussian differential privacy with
-    `mu`, so several reports of a client compose by μ² = Σ μ_r².
+    (ε, δ)-locally private: S is the variance for one honest share (`accounting.share_variance` with `honest` = 1),
+    calibrated by the exact formula of Balle and Wang (2018), theorem 8 (definition 2.3 of the LDP paper), and enlarged
+    for the grid as proved at the head of `privacy.accounting`. The whole (ε, δ) curve is that of Gaussian differential
+    privacy with `mu`, so several reports of a client compose by μ² = Σ μ_r².
 
     Attributes:
         epsilon, delta: ε and δ. dimension: d.
-        sensitivity: how far replacing a client's data moves its vector, and the box that this stands in.
-        mu: the Gaussian differential privacy parameter of a report; 0 is given for all that ε and δ allow.
+        sensitivity: how far replacing a client's data moves its vector, and the box that holds the vector.
+        mu: the Gaussian differential privacy parameter of a report; pass 0 for the largest that ε and δ allow.
 
     Raises:
-        UsageError: an argument out of range, another neighbouring relation, or a noise too small for the grid.
+        UsageError: an argument is out of range, the neighbouring relation is another, or the noise is too small for the
+            grid.
     """
 
     epsilon: float
@@ -161,7 +162,7 @@ class AnalyticGaussian(Additive, msgspec.Struct, frozen=True, forbid_unknown_fie
 
     @property
     def noise_variance(self) -> int:
-        """S, of the noise in each coordinate, in grid units squared."""
+        """S, the variance of the noise in each coordinate, in squared grid units."""
         return accounting.share_variance(self.sensitivity.l2, self.mu, 1, self.dimension)
 
     @property
@@ -170,7 +171,7 @@ class AnalyticGaussian(Additive, msgspec.Struct, frozen=True, forbid_unknown_fie
         return math.sqrt(self.noise_variance)
 
     def noise(self, count: int, key: bytes) -> NDArray[np.int64]:
-        """So many independent samples of N_Z(0, S), from 32 secret bytes."""
+        """Return `count` independent samples of N_Z(0, S) from 32 secret bytes."""
         return discrete_gaussian(self.noise_variance).sample(count, key)
 
 
@@ -178,15 +179,15 @@ class GridLaplace(Additive, msgspec.Struct, frozen=True, forbid_unknown_fields=T
     """A report is the client's vector plus independent discrete Laplace noise in each coordinate.
 
     Exactly (ε, 0)-locally private: the probabilities of a report z under v and v' have the ratio
-    Π_j a^(|z_j - v_j| - |z_j - v'_j|) <= a^-|v - v'|_1 <= e^(t Δ1) = e^ε. (That a report is kept modulo 2^64 changes
+    Π_j a^(|z_j - v_j| - |z_j - v'_j|) <= a^-|v - v'|_1 <= e^(t Δ1) = e^ε. (Reducing a report modulo 2^64 changes
     nothing: it is computed from z.)
 
     Attributes:
         epsilon: ε, as the exact binary fraction that the float is. dimension: d.
-        sensitivity: how far (L1) replacing a client's data moves its vector, and the box that this stands in.
+        sensitivity: how far (L1) replacing a client's data moves its vector, and the box that holds the vector.
 
     Raises:
-        UsageError: an argument out of range, another neighbouring relation, or Δ1/ε above what is drawn.
+        UsageError: an argument is out of range, the neighbouring relation is another, or the sampler cannot draw Δ1/ε.
     """
 
     epsilon: float
@@ -209,12 +210,12 @@ class GridLaplace(Additive, msgspec.Struct, frozen=True, forbid_unknown_fields=T
 
     @property
     def rate(self) -> Fraction:
-        """t = ε/Δ1, exactly: the noise falls by e^-t for each grid unit."""
+        """t = ε/Δ1, exactly: the noise's probability falls by e^-t per grid unit."""
         return Fraction(self.epsilon) / self.sensitivity.l1
 
     @property
     def noise_variance(self) -> float:
-        """2a/(1-a)², of the noise in each coordinate, in grid units squared."""
+        """2a/(1-a)², the variance of the noise in each coordinate, in squared grid units."""
         return 1 / (2 * sinh(float(self.rate) / 2) ** 2)
 
     @property
@@ -223,12 +224,12 @@ class GridLaplace(Additive, msgspec.Struct, frozen=True, forbid_unknown_fields=T
         return 1 / float(self.rate)
 
     def noise(self, count: int, key: bytes) -> NDArray[np.int64]:
-        """So many independent samples of the law, from 32 secret bytes."""
+        """Return `count` independent samples from 32 secret bytes."""
         return sample(self.rate, count, key)
 
 
 class _Events(NamedTuple):
-    """The m low bits, B, and whether anything is above the low bits; and the heads of their probabilities."""
+    """A sample's events (the m low bits, B, anything above the low bits), and their probabilities' first bits."""
 
     chances: tuple[Chance, ...]
     heads: NDArray[np.uint32]
@@ -245,9 +246,9 @@ def _events(rate: Fraction) -> _Events:
 
 
 def sample(rate: Fraction, count: int, key: bytes) -> NDArray[np.int64]:
-    """So many independent samples of P(x) ∝ e^(-rate |x|), from 32 secret bytes; the first ones do not depend on count.
+    """Return `count` independent samples of P(x) ∝ e^(-rate |x|) from 32 secret bytes.
 
-    Raises `UsageError` for a key of another length.
+    The first samples do not depend on `count`. Raises `UsageError` for a key of another length.
     """
     chances, heads = _events(rate)
     stream = Stream(key)
@@ -268,11 +269,11 @@ def sample(rate: Fraction, count: int, key: bytes) -> NDArray[np.int64]:
 
 
 def _assemble(happened: NDArray[np.bool_], above: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """x from its parts; -1 - G is G with all bits turned."""
+    """Assemble x from its parts; -1 - G is G with all bits inverted."""
     low_bits = happened.shape[1] - 2
     low = np.zeros((len(happened), 8), dtype=np.uint8)
     packed = np.packbits(happened[:, :low_bits], axis=1, bitorder="little")
     low[:, : packed.shape[1]] = packed
     magnitude = low.view("<u8")[:, 0] + (above << np.uint64(low_bits))
-    turned: NDArray[np.int64] = magnitude.astype(np.uint64).view(np.int64) ^ -happened[:, low_bits].astype(np.int64)
-    return turned
+    signed: NDArray[np.int64] = magnitude.astype(np.uint64).view(np.int64) ^ -happened[:, low_bits].astype(np.int64)
+    return signed

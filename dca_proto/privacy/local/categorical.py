@@ -1,21 +1,21 @@
 """Categorical local mechanisms: a report names the client's own category more often than any other.
 
-A client holds one of k categories, numbered from 0, or none (`MISSING`): it has no row, or its value is missing. It
-reports all the same, by a law of its own that is ε-private beside those of the categories, so that nobody learns it.
+A client has one of k categories, numbered from 0, or none (`MISSING`) because it has no row or its value is missing. It
+still reports, by a distribution that is ε-private beside those of the categories, so reports hide that, too.
 
 **Randomised response**: Warner (1965) for k = 2; Kairouz, Bonawitz and Ramage (2016) for any k; "RR" in section 2.1 of
-the LDP paper. A client without a category gives the randomised response of one that is drawn evenly. The law of its
-report is then a mean of the k laws of the categories (it names each with probability 1/k), so that no report has a
-smaller probability than q or a larger one than p: beside any category's, too, the ratio is at most p/q <= e^ε. In an
-estimate it counts 1/k in every category, for (1/k - q)/(p - q) = 1/k where p + (k - 1) q = 1.
+the LDP paper. A client without a category draws one uniformly and gives its randomised response. Its report names each
+category with probability 1/k, the mean of the k distributions, so every report has a probability from q to p. The ratio
+to any category's distribution is thus at most p/q <= e^ε, too. In an estimate it counts as 1/k in every category, since
+(1/k - q)/(p - q) = 1/k with p + (k - 1) q = 1.
 
 **Optimal unary encoding**: Wang, Blocki, Li and Jha (2017), section 4.2.2; section 3.2.2 of the LDP paper, whose
-eq. (9) calls our p "q" and our 1 - q "p". Its estimator as printed, (mean - q)/(p - q) in its letters, is biased: with
-P(1 | bit 0) = 1 - p the unbiased one is (mean - (1 - p))/(q - (1 - p)), which is what stands here. Against randomised
-response its error hardly grows with the number of categories: better where e^ε + 2 < k. A client without a category has
-no bit of its own: each is 1 with q. Beside any category's one bit then has another law, with ratios of p/q = 1/(2q) and
-(1-q)/(1-p) = 2(1-q) at most. As q <= 1/2 <= 1-q, both are at most (1-q)/q <= e^ε. In an estimate it counts in no
-category.
+eq. (9) calls our p "q" and our 1 - q "p". Its printed estimator, (mean - q)/(p - q) in its letters, is biased: with
+P(1 | bit 0) = 1 - p the unbiased one, used here, is (mean - (1 - p))/(q - (1 - p)). Compared with randomised response,
+its error hardly grows with the number of categories; it is better if e^ε + 2 < k. For a client without a category, each
+bit is 1 with probability q. Beside a category's report, one bit then has another distribution, with ratios of at most
+p/q = 1/(2q) and (1-q)/(1-p) = 2(1-q). As q <= 1/2 <= 1-q, both are at most (1-q)/q <= e^ε. In an estimate it counts in
+no category.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from dca_proto.privacy.rounding import at_least, at_most
 MISSING = -1
 """The value of a client that has no category."""
 EPSILON_LEAST, EPSILON_MAX = 2.0**-50, 36.0
-"""Between which p and q differ from each other, and p from 1, as floats."""
+"""Limits between which p and q differ from each other, and p from 1, as floats."""
 _ONE, _HALF = 2**64, 2**63
 _CATEGORIES_MAX = 2**20
 _REPORT_BYTES = 4
 
 
 class Categorical:
-    """Base of a mechanism by which a report names a category with probability p if it is the client's own, else q.
+    """Base class: a report names the client's own category with probability p, and any other with probability q.
 
-    What is abstract mypy checks: a struct's metaclass is not that of abstract classes.
+    Only mypy enforces its abstract methods, since a struct cannot have the metaclass of abstract classes.
 
     Attributes:
         name: on the wire. epsilon: ε of each report. categories: k.
@@ -69,16 +69,16 @@ class Categorical:
     @property
     @abstractmethod
     def stray_of_missing(self) -> float:
-        """How probably the report of a client without a category names any one of them."""
+        """The probability that the report of a client without a category names a given one."""
 
     @abstractmethod
     def _counts(self, reports: ArrayLike) -> tuple[NDArray[np.int64], int]:
-        """How many reports name each category, and how many there are. Raises `UsageError` for what is no report."""
+        """Count the reports that name each category, and all reports. Raises `UsageError` for an impossible report."""
 
     def _check(self, least: float) -> None:
-        """Refuse an ε or k out of range, and an ε at which p and q, as floats, are the same, or p is 1.
+        """Refuse an ε or k out of range, and an ε for which p = q or p = 1 as floats: they allow no estimate.
 
-        No estimate could be made of such reports. `least` is the smallest ε that is promised. Raises `UsageError`.
+        `least` is the smallest ε that is sure to work. Raises `UsageError`.
         """
         require_epsilon(self.epsilon)
         if not 2 <= self.categories <= _CATEGORIES_MAX:
@@ -91,52 +91,53 @@ class Categorical:
             )
         if not p < 1:
             raise UsageError(
-                f"epsilon {at_least(self.epsilon)} is too large: reports would hardly ever differ from what is held; "
+                f"epsilon {at_least(self.epsilon)} is too large: reports would hardly ever differ from the data; "
                 f"expected at most {at_most(EPSILON_MAX)}"
             )
 
     @property
     def probabilities(self) -> tuple[Fraction, Fraction]:
-        """p, of a report that names the client's own category, and q, of one that names another one; exact."""
+        """p, the probability that a report names the client's own category, and q, that it names another; exact."""
         own, stray = self._weights
         return Fraction(own, _ONE), Fraction(stray, _ONE)
 
     def to_inputs(self, contributions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The categories of one-hot rows, shape ``(n,)``; `MISSING` of rows of zeros."""
+        """Return the categories of one-hot rows, shape ``(n,)``; `MISSING` for rows of zeros."""
         return np.where(contributions.max(axis=1) > 0, contributions.argmax(axis=1), MISSING)
 
     def estimate(self, reports: ArrayLike) -> LocalEstimate:
-        """The share of clients in each category, shape ``(k,)``: the unbiased (mean - q)/(p - q).
+        """Estimate the share of clients in each category, shape ``(k,)``: the unbiased (mean - q)/(p - q).
 
-        Raises `UsageError` where a report cannot be one.
+        Raises `UsageError` for an impossible report.
         """
         (counts, count), (own, stray) = self._counts(reports), self._weights
         mean = (counts / count - stray / _ONE) / ((own - stray) / _ONE)
         return LocalEstimate(mean, self.variance(mean, count), count)
 
-    def variance(self, held: ArrayLike, reports: int) -> NDArray[np.float64]:
-        """(f p(1-p) + (1-f) q(1-q)) / (n (p-q)²), of an estimated share where a share f of the n clients is `held`.
+    def variance(self, shares: ArrayLike, reports: int) -> NDArray[np.float64]:
+        """(f p(1-p) + (1-f) q(1-q)) / (n (p-q)²), the variance of an estimated share; f is the true one of `shares`.
 
-        This is exact. As it is linear in f, the unbiased estimate of f put in for it gives an unbiased estimate.
+        This is exact. As it is linear in f, an unbiased estimate of f gives an unbiased estimate of the variance.
         """
-        f, (own, stray) = np.asarray(held, dtype=np.float64), self._weights
+        f, (own, stray) = np.asarray(shares, dtype=np.float64), self._weights
         p_var, q_var = (number / _ONE * ((_ONE - number) / _ONE) for number in (own, stray))
         variance: NDArray[np.float64] = (f * p_var + (1 - f) * q_var) / (reports * ((own - stray) / _ONE) ** 2)
         return variance
 
     def variance_in_sum(self, unit: float) -> float:
-        """The largest of one report's noise in the estimated count of a category, whatever its client holds."""
+        """The largest variance of one report's noise in a category's estimated count, over all values of a client."""
         p, q = self.probabilities
-        odds = float(p), float(q), self.stray_of_missing
-        return max(one * (1 - one) for one in odds) / float(p - q) ** 2
+        p, q = self.probabilities
+        chances = float(p), float(q), self.stray_of_missing
+        return max(chance * (1 - chance) for chance in chances) / float(p - q) ** 2
 
     def summed(self, reports: NDArray[Any], unit: float) -> NDArray[np.float64]:
-        """The estimated count of each category, shape ``(k,)``: n times the unbiased shares."""
+        """Return the estimated count of each category, shape ``(k,)``: n times the unbiased shares."""
         total: NDArray[np.float64] = len(reports) * self.estimate(reports).mean
         return total
 
     def decode_reports(self, reports: NDArray[Any], unit: float) -> LocalReports:
-        """The reports as they are, with p and q."""
+        """Return the reports unchanged, with p and q."""
         p, q = map(float, self.probabilities)
         return LocalReports(
             values=reports,
@@ -149,10 +150,10 @@ class Categorical:
         )
 
     def _checked(self, values: ArrayLike) -> NDArray[np.int64]:
-        """Categories, or `MISSING`. Raises `UsageError`, which does not say what a value is."""
-        held = integers("values", values)
-        within("values", held[held != MISSING], 0, self.categories - 1, "number the categories from 0")
-        return held
+        """Return categories, or `MISSING`. Raises `UsageError`, which does not quote a value."""
+        categories = integers("values", values)
+        within("values", categories[categories != MISSING], 0, self.categories - 1, "number the categories from 0")
+        return categories
 
 
 class RandomisedResponse(Categorical, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -166,7 +167,7 @@ class RandomisedResponse(Categorical, msgspec.Struct, frozen=True, forbid_unknow
         epsilon: ε, as the exact binary fraction that the float is. categories: k, 2 to 2^20.
 
     Raises:
-        UsageError: ε or k out of range, ε so small for k that p and q are the same, or so large that p is 1.
+        UsageError: ε or k is out of range, or ε so small for k that p and q are the same, or so large that p is 1.
     """
 
     epsilon: float
@@ -187,32 +188,32 @@ class RandomisedResponse(Categorical, msgspec.Struct, frozen=True, forbid_unknow
         return 1 / self.categories
 
     def randomise(self, values: ArrayLike, key: bytes) -> NDArray[Any]:
-        """One report for each client: categories, shape ``(n,)``.
+        """Return one report per client: categories, shape ``(n,)``.
 
         The values are categories 0 to k - 1 or `MISSING`, shape ``(n,)``; `key` is 32 fresh secret bytes, for this call
-        alone. Raises `UsageError` for values of another kind or out of range (without the value), or a wrong key.
+        alone. Raises `UsageError` for values of another type or out of range (without the value), or a wrong key.
         """
         stream, (own, stray) = Stream(key), self._weights
-        held = self._with_drawn(self._checked(values), stream)
-        reports = np.empty_like(held)
-        for part, words in stream.rows(len(held), 1, np.uint64):
+        categories = self._with_drawn(self._checked(values), stream)
+        reports = np.empty_like(categories)
+        for part, words in stream.rows(len(categories), 1, np.uint64):
             word = words[:, 0]
             shift = np.where(word < np.uint64(own), np.uint64(0), (word - np.uint64(own)) // np.uint64(stray) + 1)
-            reports[part] = (held[part] + shift.astype(np.int64)) % self.categories
+            reports[part] = (categories[part] + shift.astype(np.int64)) % self.categories
         return reports
 
-    def _with_drawn(self, held: NDArray[np.int64], stream: Stream) -> NDArray[np.int64]:
-        """The categories, with one drawn evenly for each `MISSING`, by words of the stream that nothing else uses.
+    def _with_drawn(self, categories: NDArray[np.int64], stream: Stream) -> NDArray[np.int64]:
+        """Replace each `MISSING` by a uniformly drawn category, from words of the stream that nothing else uses.
 
-        Words of 64 bits beyond the last whole multiple of k are skipped, so that each category is as probable.
+        Words of 64 bits beyond the last whole multiple of k are skipped, so that all categories are equally probable.
         """
-        filled, fitting = held.copy(), _ONE - _ONE % self.categories
-        for row in np.flatnonzero(held == MISSING).tolist():
+        filled, fitting = categories.copy(), _ONE - _ONE % self.categories
+        for row in np.flatnonzero(categories == MISSING).tolist():
             filled[row] = next(word for word in stream.further(row, 0) if word < fitting) % self.categories
         return filled
 
     def encode(self, report: NDArray[Any]) -> bytes:
-        """Its number in 4 bytes, little-endian."""
+        """Encode the category's number in 4 bytes, little-endian."""
         return int(report).to_bytes(_REPORT_BYTES, "little")
 
     def decode(self, data: bytes) -> NDArray[np.int64]:
@@ -232,14 +233,14 @@ class UnaryEncoding(Categorical, msgspec.Struct, frozen=True, forbid_unknown_fie
     """A report is k bits: the client's own is 1 with probability p = 1/2, each other with q, independently.
 
     Exactly (ε, 0)-locally private: q = ⌈2^64/(e^ε + 1)⌉ / 2^64. Two categories differ in two bits, one of each; a
-    report's probabilities have at most the ratio (p/q) · ((1-q)/(1-p)) = (1-q)/q <= e^ε, as q (e^ε + 1) >= 1. One
+    report's probabilities have a ratio of at most (p/q) · ((1-q)/(1-p)) = (1-q)/q <= e^ε, as q (e^ε + 1) >= 1. One
     uniform word of 64 bits decides each bit, which thus has exactly these probabilities.
 
     Attributes:
         epsilon: ε, as the exact binary fraction that the float is. categories: k, 2 to 2^20.
 
     Raises:
-        UsageError: ε or k out of range, or ε so small that p and q are the same.
+        UsageError: ε or k is out of range, or ε so small that p and q are the same.
     """
 
     epsilon: float
@@ -259,18 +260,18 @@ class UnaryEncoding(Categorical, msgspec.Struct, frozen=True, forbid_unknown_fie
         return self._weights[1] / _ONE
 
     def randomise(self, values: ArrayLike, key: bytes) -> NDArray[Any]:
-        """One report for each client: bits, shape ``(n, k)``. Arguments and errors as of `RandomisedResponse`."""
-        held, stray = self._checked(values), np.uint64(self._weights[1])
-        reports = np.empty((len(held), self.categories), dtype=np.bool_)
-        for part, words in Stream(key).rows(len(held), self.categories, np.uint64):
+        """Return one report per client: bits, shape ``(n, k)``. See `RandomisedResponse` for arguments and errors."""
+        categories, stray = self._checked(values), np.uint64(self._weights[1])
+        reports = np.empty((len(categories), self.categories), dtype=np.bool_)
+        for part, words in Stream(key).rows(len(categories), self.categories, np.uint64):
             np.less(words, stray, out=reports[part])
-            having = np.flatnonzero(held[part] != MISSING)
-            own = having, held[part][having]
+            present = np.flatnonzero(categories[part] != MISSING)
+            own = present, categories[part][present]
             reports[part][own] = words[own] < np.uint64(_HALF)
         return reports
 
     def encode(self, report: NDArray[Any]) -> bytes:
-        """Category j's bit is bit j mod 8 of byte ⌊j/8⌋, from the lowest on; what is left of the last byte is 0."""
+        """Pack the bits: category j is bit j mod 8 of byte ⌊j/8⌋, from the lowest on; unused bits are 0."""
         return np.packbits(report, bitorder="little").tobytes()
 
     def decode(self, data: bytes) -> NDArray[np.bool_]:
@@ -291,11 +292,10 @@ class UnaryEncoding(Categorical, msgspec.Struct, frozen=True, forbid_unknown_fie
 
 @lru_cache(maxsize=64)
 def _stray(epsilon: float, categories: int) -> int:
-    """⌈2^64/(e^ε + k - 1)⌉. (What it is the ceiling of is irrational.)"""
+    """Return ⌈2^64/(e^ε + k - 1)⌉; the quotient is irrational."""
     return Chance(Fraction(epsilon), categories - 1).first_bits(64) + 1
 
 
 def _require_length(data: bytes, expected: int) -> None:
-    """Raises `PeerError` for a report of another length."""
     if len(data) != expected:
         raise PeerError("length", found=f"{len(data)} bytes", expected=f"{expected} bytes")

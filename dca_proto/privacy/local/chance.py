@@ -1,11 +1,11 @@
 """Probabilities 1/(e^s + r), to any number of bits, and events of exactly that probability.
 
-All local mechanisms are built from such: e^-s (r = 0), the logistic 1/(e^s + 1), and the k-ary 1/(e^s + k - 1). For a
-rational s > 0 the number e^s is transcendental (Lindemann 1882), so none of these is a dyadic rational: its bits are
-found by computing in decimal arithmetic, with a bound on the error, until they are clear, and that happens.
+All local mechanisms are built from them: e^-s (r = 0), the logistic 1/(e^s + 1), and the k-ary 1/(e^s + k - 1). For a
+rational s > 0 the number e^s is transcendental (Lindemann 1882), so none of these is a dyadic rational. Its bits are
+computed in decimal arithmetic with a bound on the error, at growing precision until they are certain.
 
-An event happens where a uniform U < p. U's first `HEAD_BITS` bits come from the stream; where they equal p's, further
-bits decide. No binary floating-point number takes part.
+An event happens if a uniform U < p. The stream gives U's first `HEAD_BITS` bits; if they equal p's, further bits
+decide. No binary floating-point number takes part.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Chance(msgspec.Struct, frozen=True):
         """⌊p 2^count⌋, exactly.
 
         At n digits the quotient s is off by 10^(1-n)/2 of itself, so e^s by a factor within 1 ± s 10^(1-n); rounding
-        exp, the sum, the quotient and the product with 2^count adds less than 4 · 10^(1-n). (p is between two integers
-        as soon as both ends of the interval are.)
+        exp, the sum, the quotient and the product with 2^count adds less than 4 · 10^(1-n). (p lies strictly between
+        two integers as soon as both ends of the interval do.)
         """
         for digits in naturals(start=count // 3 + 30, step=20):
             with localcontext(decimal_context(digits)):
@@ -52,13 +52,13 @@ class Chance(msgspec.Struct, frozen=True):
         raise AssertionError("the digits have no end")
 
     def decides(self, further: Iterator[int], head: int = 0, known: int = 0) -> bool:
-        """Whether U < p, where the first `known` bits of U are `head` and words of 64 bits follow."""
-        while head == (own := self.first_bits(known)):
+        """Return True if U < p, where the first `known` bits of U are `head` and words of 64 bits follow."""
+        while head == (bits := self.first_bits(known)):
             head, known = head << _WORD_BITS | next(further), known + _WORD_BITS
-        return head < own
+        return head < bits
 
     def run(self, further: Iterator[int]) -> int:
-        """How often in a row it happens before it does not: geometric, P(n) = (1 - p) p^n."""
+        """Return how often the event happens before it first fails: geometric, P(n) = (1 - p) p^n."""
         length = 0
         while self.decides(further):
             length += 1

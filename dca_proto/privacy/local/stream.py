@@ -1,8 +1,8 @@
 """The uniform bits of a report: ChaCha20 under its key, in chunks of whole rows, and further bits for rare ties.
 
 Each chunk has a ChaCha20 key of its own, derived from the report's key and the chunk's number by keyed BLAKE2b, so that
-memory does not grow with the rows. The first rows do not depend on how many follow. Further bits come from keyed
-BLAKE2b and the position, and so move nothing else.
+memory does not grow with the rows. The first rows do not depend on the number of rows. Further bits come from keyed
+BLAKE2b of their position, and so leave all other words unchanged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CHUNK_BYTES = 2**18  # stays in the cache
 
 
 class Stream:
-    """Uniform words of one key of 32 fresh secret bytes, for one call of one mechanism.
+    """Uniform words from one key of 32 fresh secret bytes, for one call of one mechanism.
 
     Raises `UsageError` for a key of another length or type.
     """
@@ -34,7 +34,7 @@ class Stream:
         self._key = key
 
     def rows(self, rows: int, words: int, dtype: DTypeLike) -> Iterator[tuple[slice, NDArray[np.unsignedinteger]]]:
-        """The words of so many rows, chunk by chunk: which rows, and their words, shape ``(some rows, words)``."""
+        """Yield the words of `rows` rows, chunk by chunk: a slice of rows, and their words, shape ``(len, words)``."""
         kind = np.dtype(dtype).newbyteorder("<")
         row_bytes = words * kind.itemsize
         step = max(1, _CHUNK_BYTES // row_bytes)
@@ -44,7 +44,7 @@ class Stream:
             yield part, np.frombuffer(stream, dtype=kind).reshape(-1, words)
 
     def further(self, row: int, word: int) -> Iterator[int]:
-        """Words of 64 bits that continue one word of one row, without end."""
+        """Yield words of 64 bits that continue one word of one row, without end."""
         for block in naturals():
             yield from struct.unpack("<8Q", self._derive(b"further", row, word, block))
 

@@ -1,6 +1,6 @@
-"""Checks of what goes into a local mechanism and comes out of it.
+"""Checks of a local mechanism's inputs and outputs.
 
-No error holds a value: it is somebody's. Estimates are of floating point: reports are private already.
+No error quotes a value: values are private. Estimates are floats, since reports are private already.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dca_proto.errors import UsageError
 from dca_proto.privacy.rounding import at_most
 
 EPSILON_MAX = 100.0
-"""Above it nothing is protected that would be worth a mechanism."""
+"""A larger ε protects nothing that would be worth a mechanism."""
 
 
 def integers(what: str, values: ArrayLike, columns: int | None = None) -> NDArray[np.int64]:
-    """Values as integers, shape ``(n,)`` or ``(n, columns)``. Raises `UsageError`, which never holds a value."""
+    """Return integers of shape ``(n,)`` or ``(n, columns)``. Raises `UsageError`, which never quotes a value."""
     table = np.asarray(values)
     shape = "(n,)" if columns is None else f"(n, {columns})"
     if table.ndim != (1 if columns is None else 2) or (columns is not None and table.shape[1] != columns):
@@ -30,7 +30,7 @@ def integers(what: str, values: ArrayLike, columns: int | None = None) -> NDArra
 
 
 def within(what: str, table: NDArray[np.int64], low: int, high: int, advice: str) -> NDArray[np.int64]:
-    """The same table. Raises `UsageError` with `advice` where anything is outside low..high, without saying what."""
+    """Return the same table. Raises `UsageError` with `advice` if a value is outside low..high, without quoting it."""
     if table.size and (table.min() < low or table.max() > high):
         raise UsageError(f"{what} are outside {low} to {high}: {advice}")
     return table
@@ -43,7 +43,7 @@ def require_epsilon(epsilon: float) -> None:
 
 
 def counted(reports: NDArray[np.generic]) -> int:
-    """How many reports there are. Raises `UsageError` for none."""
+    """Return the number of reports. Raises `UsageError` if there are none."""
     if not len(reports):
         raise UsageError("there are 0 reports, expected at least 1")
     return len(reports)
@@ -51,14 +51,14 @@ def counted(reports: NDArray[np.generic]) -> int:
 
 @dataclass(frozen=True, eq=False)
 class LocalEstimate:
-    """An unbiased estimate of the mean of what the clients hold, over the noise of their reports.
+    """An unbiased estimate of the mean of the clients' data, over the noise of their reports.
 
     Attributes:
         mean: in grid units, or for categories the share of each; shape ``(dimension,)``. Not forced into its range:
             shares may be negative and need not sum to 1.
-        variance: an unbiased estimate of the variance that the noise gives to `mean`, the clients' data held fixed;
+        variance: an unbiased estimate of the variance that the noise gives to `mean`, with the clients' data fixed;
             exact for additive noise. Shape ``(dimension,)``.
-        reports: how many reports it is from.
+        reports: number of reports.
     """
 
     mean: NDArray[np.float64]
