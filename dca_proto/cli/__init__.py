@@ -1,24 +1,24 @@
-"""The `dca` command. Sub-commands register themselves in the entry-point group ``dca.commands``.
+"""The `dca` command, which runs sub-commands from the entry-point group ``dca.commands``.
 
-Only the command that is called is imported. The list of `dca --help` is made without importing any: each line is the
-first one of the function's docstring (or the module's, for a group of commands), read from the source. A command is a
-function with typer's annotations, or a `typer.Typer`; its module may have `EXAMPLES`, a text (or one for each name)
-that its --help (or -h) ends with. It returns nothing or an exit code, and raises this project's errors:
+It imports only the command that is called. `dca --help` imports none: it reads the first line of each command's
+docstring (of its module's, for a group) from the source. A command is a function with typer's annotations, or a
+`typer.Typer`. Its help ends with its module's `EXAMPLES`: a text, or a dictionary of texts by command. A command
+returns None or an exit code, and raises this project's errors:
 
 | exit code | when |
 | --- | --- |
-| 0 | done |
-| 2 | a wrong call: `UsageError`, typer's own |
-| 3 | a round was aborted by its own rules: `RoundAborted` |
-| 4 | `dca audit` has refuted a claim, or `dca emulate` found an invariant broken |
+| 0 | success |
+| 2 | invalid call: `UsageError`, or an error of typer |
+| 3 | a round was aborted: `RoundAborted` |
+| 4 | `dca audit` refuted a claim, or `dca emulate` found a broken invariant |
 | 5 | bad input, a file or its contents: `InputError`, `DataError` |
 | 6 | the broker cannot be reached: `TransportError` |
-| 7 | the broker refuses us: `LoginError` |
+| 7 | the broker refused the login: `LoginError` |
 | 8 | a store or an output cannot be read or written: `StorageError` |
-| 9 | a worker process has died, of `dca swarm`, `dca scaling` or `dca audit`: `WorkerDiedError` |
+| 9 | a worker process of `dca swarm`, `dca scaling` or `dca audit` died: `WorkerDiedError` |
 | 130 | Ctrl-C |
-| 141 | nobody reads the output any more, as when it is piped into `head` |
-| 143 | `dca trainer` or `dca learn` was ended by SIGTERM |
+| 141 | the reader of the output closed it, such as `head` |
+| 143 | SIGTERM ended `dca trainer` or `dca learn` |
 """
 
 from __future__ import annotations
@@ -44,28 +44,28 @@ GROUP = "dca.commands"
 USAGE, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
 _COMPLETION = ("--install-completion", "--show-completion")
-_COMPLETE = "_DCA_COMPLETE"  # the shell asks how a line may go on
-_OWN_LINE = 'PROJECT = "dca-proto"'  # of the packages below, whose names others use, too
-_NEEDED = ("typer", "rich")  # by every command; --help and --version do without
-_OPTIONAL = {"amqtt", "matplotlib", "scipy", "sklearn"}  # by some
+_COMPLETE = "_DCA_COMPLETE"  # set when the shell asks for completions
+_OWN_LINE = 'PROJECT = "dca-proto"'  # marks our `inference` and `emulator`; other projects have packages of these names
+_NEEDED = ("typer", "rich")  # for every command, but not for --help and --version
+_OPTIONAL = {"amqtt", "matplotlib", "scipy", "sklearn"}  # for some commands
 
 _NEXT = """Examples:
 
-  dca swarm                              learn from 442 patients' devices on this machine, privately
+  dca swarm                              learn privately from 442 simulated patients' devices on this machine
   dca federation init demo --computes 3 --clients 25 --broker mqtt://127.0.0.1
-  dca client client.toml                 what a device runs
-  dca learn trainer.toml                 learn from a federation's clients; goes on where it was after a kill
-  dca emulate sweep --seeds 0..99        try the protocol in virtual time, under faults and adversaries
-  dca COMMAND --help                     more about a command
-  dca schema COMMAND                     the JSON schema of what its --json writes
-  dca --install-completion               let your shell complete commands and options
+  dca client client.toml                 run a client, as on a device
+  dca learn trainer.toml                 learn from a federation's clients; run it again to resume after a crash
+  dca emulate sweep --seeds 0..99        test the protocol in virtual time, under faults and adversaries
+  dca COMMAND --help                     help for a command
+  dca schema COMMAND                     the JSON schema of the command's --json output
+  dca --install-completion               install shell completion of commands and options
 
-Errors are one line; `dca --debug COMMAND ...` shows where they come from.
+Errors are one line; `dca --debug COMMAND ...` adds the traceback.
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `dca`; the exit code.
+    """Run `dca` and return the exit code.
 
     Args:
         arguments: by default those of the process.
@@ -77,15 +77,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if (foreign := foreign_package()) is not None:
             return _fail(foreign)
         code = _dispatch(given)
-        sys.stdout.flush()  # here, so that a reader that has gone is not taken for an error
+        sys.stdout.flush()  # raises BrokenPipeError here, not at exit
         return code
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        return _unread()
+        return _discard_output()
     except SystemExit as end:
-        if isinstance(end.__context__, BrokenPipeError):  # what rich and click make of one
-            return _unread()
+        if isinstance(end.__context__, BrokenPipeError):  # rich and click convert it
+            return _discard_output()
         raise
     except Exception as error:
         failure = explain(error)
@@ -96,8 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(*failure)
 
 
-def _unread() -> int:
-    """Nobody reads the output any more; what is left of it goes nowhere, quietly."""
+def _discard_output() -> int:
+    """Discard the rest of the output, after its reader closed the pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return BROKEN_PIPE
 
@@ -112,7 +112,7 @@ def _dispatch(arguments: list[str]) -> int:
     name, *rest = arguments or ["--help"]
     if name in _COMPLETION or _COMPLETE in os.environ:
         return _complete(commands, arguments)
-    if name == "help" and rest:  # `dca help swarm` is `dca swarm --help`
+    if name == "help" and rest:  # `dca help swarm` means `dca swarm --help`
         return _dispatch([*rest, "--help"])
     if name in ("--help", "-h", "help"):
         return _print_help(commands)
@@ -137,7 +137,7 @@ def _print_help(commands: dict[str, EntryPoint]) -> int:
 
 
 def _print_schema(commands: dict[str, EntryPoint], path: list[str]) -> int:
-    """The JSON schema of what ``dca PATH --json`` writes."""
+    """Print the JSON schema of the output of ``dca PATH --json``."""
     if not path or path[0] not in commands:
         hint = nearest(path[0], commands) if path else ""
         return _fail(f"schema needs the name of a command{hint}, as in: dca schema account; dca schema emulate sweep")
@@ -151,21 +151,20 @@ def _print_schema(commands: dict[str, EntryPoint], path: list[str]) -> int:
 
 
 def output_of(entry: EntryPoint, name: str) -> Any:
-    """What a command's --json writes: the type (or types, as of `schema_of`) in its module's `OUTPUT`; perhaps None.
+    """Return the type (or types, see `schema_of`) of a command's --json output, from its module's `OUTPUT`, or None.
 
     Args:
-        name: of the command itself, or of one within its group.
+        name: the name of the command, or of a command in its group.
     """
     entry.load()
     output = getattr(sys.modules[entry.module], "OUTPUT", None)
-    found = output.get(name) if isinstance(output, dict) else output
-    return (
-        EntryPoint(name, found, GROUP).load() if isinstance(found, str) else found
-    )  # a type in a module not yet needed
+    kind = output.get(name) if isinstance(output, dict) else output
+    # A string names a type in a module that is not imported yet.
+    return EntryPoint(name, kind, GROUP).load() if isinstance(kind, str) else kind
 
 
 def summary(entry: EntryPoint) -> str:
-    """The first line of a command's docstring, read without importing its module; empty where there is none."""
+    """Return the first line of a command's docstring without importing its module; empty if it has none."""
     spec = importlib.util.find_spec(entry.module)
     if spec is None or spec.origin is None:
         return ""
@@ -181,51 +180,51 @@ def _call(entry: EntryPoint, arguments: list[str]) -> int:
         return _fail(f"commands need {missing}, not installed: {to_install('cli')}")
     import typer
 
-    app = found = entry.load()
-    if not isinstance(found, typer.Typer):
+    app = command = entry.load()
+    if not isinstance(command, typer.Typer):
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        app.command(entry.name, epilog=verbatim(examples_of(entry)))(found)
+        app.command(entry.name, epilog=verbatim(examples_of(entry)))(command)
     elif not arguments:
         arguments = ["--help"]
     return run_command(typer.main.get_command(app), f"dca {entry.name}", arguments)
 
 
 def run_command(command: Any, name: str, arguments: list[str]) -> int:
-    """Run a click command, or a group of them, under a name; the exit code. `-h` is `--help` in all of them."""
-    both = ["-h", "--help"]
-    result = command.main(args=arguments, prog_name=name, standalone_mode=False, help_option_names=both)
+    """Run a click command or group under a name and return the exit code. `-h` means `--help`."""
+    options = ["-h", "--help"]
+    result = command.main(args=arguments, prog_name=name, standalone_mode=False, help_option_names=options)
     return result if isinstance(result, int) else 0
 
 
 def _complete(commands: dict[str, EntryPoint], arguments: list[str]) -> int:
-    """Install or show the shell's completion, or say how a line may go on. Loads the command that the line names."""
+    """Install or show the shell completion, or complete a line. Imports only the command that the line names."""
     import typer
 
-    words = " ".join(os.environ.get(one, "") for one in ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")).split()
-    whole = typer.Typer(name="dca")
+    words = " ".join(os.environ.get(name, "") for name in ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")).split()
+    app = typer.Typer(name="dca")
     for name, entry in commands.items():
-        found = entry.load() if name in words else lambda: None
-        if isinstance(found, typer.Typer):
-            whole.add_typer(found, name=name)
+        command = entry.load() if name in words else lambda: None
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
         else:
-            whole.command(name, help=summary(entry))(found)
-    result = typer.main.get_command(whole).main(args=arguments, prog_name="dca", standalone_mode=False)
+            app.command(name, help=summary(entry))(command)
+    result = typer.main.get_command(app).main(args=arguments, prog_name="dca", standalone_mode=False)
     return result if isinstance(result, int) else 0
 
 
 def examples_of(entry: EntryPoint) -> str:
-    """The text that a command's help ends with; its module is imported already."""
+    """Return the end of a command's help text; its module is already imported."""
     examples = getattr(sys.modules[entry.module], "EXAMPLES", "")
     return str(examples[entry.name] if isinstance(examples, dict) else examples)
 
 
 def verbatim(text: str) -> str:
-    """A help text whose lines are shown as they stand: each paragraph is marked so for click."""
+    """Mark each paragraph of a help text so that click does not rewrap its lines."""
     return "\n\n".join(f"\b\n{paragraph}" for paragraph in text.strip("\n").split("\n\n"))
 
 
 def explain(error: Exception) -> tuple[str, int] | None:
-    """The line and the exit code of an error that is the caller's or the round's; None for a bug of ours."""
+    """Return the message and the exit code of an expected error; None for a bug."""
     from dca_proto.errors import DcaError, InputError, RoundAborted, StorageError
     from dca_proto.runtime.outcome import abort_line
     from inference.errors import DataError
@@ -241,18 +240,18 @@ def explain(error: Exception) -> tuple[str, int] | None:
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
         place = error.filename or "the output"
         return f"cannot write {place}: {error.strerror}; free space or name another place", StorageError.exit_code
-    import typer  # here, for the errors above are explained without it, too
+    import typer  # here, since the errors above can occur without it
 
     if isinstance(error, typer.Abort):
         return "interrupted", INTERRUPTED
-    click_exception = typer.BadParameter.__mro__[2]  # click's own base class, wherever typer keeps it
+    click_exception = typer.BadParameter.__mro__[2]  # click's base class, which typer may bundle
     if isinstance(error, click_exception):
         return _usage_line(error), USAGE
     return None
 
 
 def _usage_line(error: Any) -> str:
-    """A wrong call, as click words it, and where help is."""
+    """Return click's message and the command that shows help."""
     message = " ".join(str(error.format_message()).split()).rstrip(".")
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "dca"
@@ -260,11 +259,11 @@ def _usage_line(error: Any) -> str:
 
 
 def foreign_package() -> str | None:
-    """What is wrong and what to do, where another project's `inference` or `emulator` would be imported; else None.
+    """Return an error message if Python would import another project's `inference` or `emulator`; else None.
 
-    Such a package comes first where its folder stands earlier on the path: in site-packages before an editable install,
-    in the current folder under ``python -m``, or in PYTHONPATH. A wheel installed later replaces files in the same
-    folder. So both count here, the place beside `dca_proto` and a line of the package's own. Imports neither.
+    Another package is found first if its folder comes earlier on the path: in site-packages before an editable install,
+    in the current folder under ``python -m``, or in PYTHONPATH. A wheel installed later may overwrite files in the same
+    folder. So this checks both the place beside `dca_proto` and a line in each package, without importing it.
     """
     beside = Path(dca_proto.__file__).resolve().parent.parent
     for name in ("inference", "emulator"):
@@ -275,7 +274,7 @@ def foreign_package() -> str | None:
             place = "no such package" if found is None else f"another project's, {found}"
             return (
                 f"cannot use package {name!r}: found {place}, expected this project's, {expected}; install this "
-                "project into an environment of its own (python -m venv), and start it where no other folder or file "
-                f"is called {name}"
+                "project into a separate environment (python -m venv), and start it in a folder without another folder "
+                f"or file called {name}"
             )
     return None

@@ -1,4 +1,4 @@
-"""`python -m dca_proto.cli`: the `dca` command where no script of that name is on the path."""
+"""Runs the `dca` command as `python -m dca_proto.cli`."""
 
 import sys
 

@@ -1,13 +1,13 @@
-"""What a round will cost and carry, computed before anybody runs anything, from its participants' plan.
+"""Forecasts a round's privacy cost, noise and signal before it runs, from the plan that its participants will compute.
 
-**Beside a trusted aggregator.** One who saw all data would add noise of variance σ_std² = Δ²/μ² once. Here each of N
-clients adds S ≈ σ_std²/(N - T - 1), so that a sum from which nobody is missing holds N/(N - T - 1) times as much (DCA,
-Theorem 1 and Figure 1(b)). `Forecast.scale_factor` is N S/σ_std² with the S that is drawn, the grid's price in it.
+**Compared with a trusted aggregator.** An aggregator that saw all data would add noise of variance σ_std² = Δ²/μ² once.
+Here each of N clients adds noise of variance S ≈ σ_std²/(N - T - 1). A sum of all N has N/(N - T - 1) times the
+variance (DCA, Theorem 1 and Figure 1(b)). `Forecast.scale_factor` is N S/σ_std² with the S that clients draw, which
+includes the cost of the grid.
 
-**Signal and noise.** All but the sensitivity is seen from a mean over N clients, one contribution of each, in parts of
-the bound C of the largest coordinate. The noise has a standard deviation of √(N S)/(N C) there. Values that spread over
-their bounds with a standard deviation of C/3 have a sampling error of 1/(3 √N), private or not; and a true mean of C/3
-stands `signal_to_noise` standard deviations of the noise above zero.
+**Signal and noise.** Consider the mean of N clients' contributions, relative to the bound C of the largest coordinate.
+Its noise has a standard deviation of √(N S)/(N C). Values with a standard deviation of C/3 have a sampling error of
+1/(3 √N), private or not. A true mean of C/3 is `signal_to_noise` standard deviations of the noise above zero.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from dca_proto.protocol.params import Limits
 from dca_proto.protocol.trainer.request import OpenRound
 
 EXACT = DistributedDiscreteGaussian()
-_SPREAD = 1 / 3  # of the bound: what values are taken to be spread by
+_SPREAD = 1 / 3  # assumed standard deviation of values, relative to the bound
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
-    """One round's figures; in the statistic's units, but for what is said to be a ratio.
+    """One round's figures, in the statistic's units unless they are ratios.
 
     Attributes:
-        statistic, dimension: its name and d.
-        relation: of the neighbours that the sensitivities are for.
+        statistic, dimension: the statistic's name and d.
+        relation: the neighbouring relation of the sensitivity.
         sensitivity: Δ, L2. bound: C, the largest magnitude of one coordinate of one contribution.
-        epsilon, delta, mu: what the round costs each participant. noise_multiplier: σ_std/Δ = 1/μ.
-        sigma_std: σ_std, the noise of a trusted aggregator. sigma_local: of each client's share.
-        sigma_sum: in the sum when nobody drops. sigma_sum_fewest: when as many drop as may, N - T + c being left.
-        sigma_floor: of N - T - 1 shares, what is unknown to a curious client with c colluders at the very least.
-        scale_factor: variance in the sum of all, as a ratio to σ_std². scale_factor_std: its root.
+        epsilon, delta, mu: the round's cost to each participant. noise_multiplier: σ_std/Δ = 1/μ.
+        sigma_std: σ_std, the noise of a trusted aggregator. sigma_local: the noise of each client's share.
+        sigma_sum: the noise in the sum if nobody drops out. sigma_sum_fewest: with the fewest contributors, N - T + c.
+        sigma_floor: the noise of N - T - 1 shares, the least that is unknown to a curious client with c colluders.
+        scale_factor: the variance in the sum of all, as a ratio to σ_std². scale_factor_std: its square root.
         ring_bits: bits that the sum can need, of the ring's 64. fraction_bits: f.
-        noise_of_mean: standard deviation of the noise in a mean, as a ratio to C. sampling_error: beside it, the
-            sampling error of values spread by C/3. signal_to_noise: C/3 as a ratio to the noise in a mean.
+        noise_of_mean: standard deviation of the noise in a mean, as a ratio to C. sampling_error: in the same units,
+            of values spread by C/3. signal_to_noise: C/3 as a ratio to the noise in a mean.
     """
 
     statistic: str
@@ -67,7 +67,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def forecast(request: OpenRound, mechanism: Mechanism = EXACT) -> Forecast:
-    """The figures of a round in which all who are expected contribute. Raises `UsageError` where none can be held."""
+    """Forecast a round in which all expected clients contribute. Raises `UsageError` if the round is impossible."""
     announcement, plan = request.draft(mechanism, Limits())
     terms = announcement.terms
     summed = isinstance(terms, SecureSum)

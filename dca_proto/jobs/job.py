@@ -1,14 +1,14 @@
-"""A learning job's rounds: their common terms, and the request to the trainer for each.
+"""Defines the terms that all rounds of a learning job share, makes the trainer's commands, and picks mini-batches.
 
-A job states the total (epsilon, delta); each round gets its share of mu², or of epsilon where it is of epsilon-private
-reports (`dca_proto.privacy.budget`).
+A job states the total (epsilon, delta). Each round gets a share of mu², or of epsilon if its reports are
+epsilon-private (`dca_proto.privacy.budget`).
 
-**Mini-batches** are random, those clients first that were used least (DCA, section 3.2). "The model trainer selects a
-random mini-batch of fixed public size from the available clients." A batch is filled from the clients that were used
-least often, and where not all of these fit in, it is a uniformly random subset of them. So nobody is used an (e + 1)-th
-time before everyone available was used e times: E epochs, ⌊E N/B⌋ rounds of B of N clients, cost each client at most E
-rounds. With batches drawn independently, some client would soon be far above the mean, and its budget would end the
-job. Nothing is claimed for the secrecy of the choice: the broker and the Compute nodes see who takes part.
+**Mini-batches** are random and take the least used clients first (DCA, section 3.2: "The model trainer selects a random
+mini-batch of fixed public size from the available clients."). A batch takes the clients that were used least often, or
+a uniformly random subset of them if they are too many. So no client is used e + 1 times before every available client
+was used e times: E epochs, which are ⌊E N/B⌋ rounds of B of N clients, cost each client at most E rounds. With
+independent batches, some client would soon be used far more than average, and its budget would end the job. The choice
+is not secret: the broker and the Compute nodes see who takes part.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class JobTerms(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that all rounds of a job share.
 
     Attributes:
-        budget: in all. clients: N, how many are expected. tolerated: T, of a round of everybody. colluders: c.
-        computes: ids of the M Compute nodes. collect_window_ms, commit_window_ms: of each round.
+        budget: for all rounds together. clients: N, how many are expected. tolerated: T of a round of everybody.
+        colluders: c. computes: ids of the M Compute nodes. collect_window_ms, commit_window_ms: of each round.
     """
 
     budget: Budget
@@ -45,9 +45,9 @@ class JobTerms(msgspec.Struct, frozen=True, kw_only=True):
     commit_window_ms: int = 60_000
 
     def open(self, request: RoundRequest, round_id: bytes, invited: tuple[bytes, ...] = ()) -> OpenRound:
-        """The command for one round of the job, to the `invited` clients of a mini-batch; without any, to everybody.
+        """Return the command for one round, to the `invited` clients of a mini-batch, or to everybody if empty.
 
-        Raises `UsageError` if the request's share of the budget cannot be.
+        Raises `UsageError` if the request's share of the budget is invalid.
         """
         expected = len(invited) or self.clients
         cost = self._cost(request)
@@ -87,22 +87,23 @@ _WORD = 1 << 8 * _WORD_BYTES
 
 
 class Batches:
-    """How often each client was used, and who is next."""
+    """Counts how often each client was used, and picks mini-batches."""
 
     def __init__(self) -> None:
         self._uses: Counter[bytes] = Counter()
         self._failures: Counter[bytes] = Counter()
 
     def pick(self, available: Sequence[bytes], size: int, random: Random) -> tuple[bytes, ...]:
-        """A batch, sorted by id; uniformly random among those that were used least. Changes nothing but `random`.
+        """Return a batch of the least used clients, sorted by id; uniformly random among equals.
 
-        Among equals, those come first who were in fewer rounds that were given back (`give_back`). `available` are ids
-        of distinct clients. Raises `UsageError` if the size is below 1, or above their number.
+        Among clients used equally often, those with fewer failed rounds (`give_back`) come first. The ids in
+        `available` are distinct. Changes no state but that of `random`. Raises `UsageError` if the size is below 1 or
+        above their number.
         """
         if not 1 <= size <= len(available):
             raise UsageError(
-                f"a batch of {size} clients is asked for and {len(available)} are available; "
-                f"ask for 1 to {len(available)}"
+                f"a batch of {size} clients was requested and {len(available)} are available; "
+                f"request 1 to {len(available)}"
             )
         groups: dict[tuple[int, int], list[bytes]] = {}
         for client in available:
@@ -120,16 +121,16 @@ class Batches:
         self._uses.update(chosen)
 
     def give_back(self, chosen: Iterable[bytes]) -> None:
-        """Take one use of each back: their round ended without a result, and has cost them nothing."""
+        """Take back one use of each: their round failed and cost them nothing."""
         batch = tuple(chosen)
         self._uses.subtract(batch)
         self._failures.update(batch)
 
 
 def _subset(clients: Sequence[bytes], size: int, random: Random) -> list[bytes]:
-    """A uniformly random subset (the first steps of Fisher and Yates' shuffle).
+    """Return a uniformly random subset, by the first steps of the Fisher-Yates shuffle.
 
-    Words beyond the last whole multiple of the numbers to choose among are refused.
+    Rejects random words above the largest multiple of the number of choices, so that no choice is favoured.
     """
     pool = list(clients)
     for place in range(size):

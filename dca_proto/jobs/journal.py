@@ -1,13 +1,13 @@
-"""The durable record of a learning job: what it has asked, under which round id, and with what result.
+"""The durable journal of a learning job: its requests, their round ids and their results.
 
-A request is written before its round is announced, its end as soon as that is known, each flushed to the disk. So a
-process that is killed at any point leaves a journal from which the next one goes on: results that stand in it are
-handed to the job again, and the one round that may be open is finished at the trainer, whose store knows it by its id.
+Each request is written before its round is announced, and each outcome as soon as it is known; every entry is flushed
+to disk. So a new process can continue after a crash at any point: it passes the recorded results to the job, and
+finishes the at most one open round with the trainer, whose store has it under the same id.
 
-One line an entry: a checksum, a space, the entry (MessagePack in base64). The checksum covers the line before as well,
-so that no line can be missing or out of place. A last line that is torn was never relied on, and is dropped; anything
-else that is wrong is an error. There are no secrets in it: a trainer knows requests, clients' ids, noisy sums, releases
-and reports.
+Each entry is one line: a checksum, a space, and the entry (MessagePack in base64). The checksum also covers the line
+before, which detects missing and misplaced lines. An incomplete last line is dropped, since nothing relied on it; any
+other damage is an error. A journal contains no secrets: only requests, clients' ids, noisy sums, releases and reports,
+all of which a trainer knows.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ _START = bytes(_CHECKSUM_BYTES)
 
 
 class Begun(msgspec.Struct, frozen=True, tag="job"):
-    """The first entry: which job this is."""
+    """The first entry, which identifies the job."""
 
     format: int
     settings: dict[str, Any]
 
 
 class Opened(msgspec.Struct, frozen=True, tag="opened"):
-    """A round is about to be held: for which of the job's requests (1, 2, ...), and the trainer's command."""
+    """A round is about to start: the number of the job's request (1, 2, ...) and the trainer's command."""
 
     number: int
     round: OpenRound
 
 
 class Summed(msgspec.Struct, frozen=True, tag="summed"):
-    """A round has its result.
+    """A round ended with a result.
 
     Attributes:
-        contributors: of a round of everybody, ids of the clients in the result; empty for a mini-batch.
+        contributors: the ids of the clients in the result of a round of everybody; empty for a mini-batch.
     """
 
     round_id: bytes
@@ -62,11 +62,11 @@ class Summed(msgspec.Struct, frozen=True, tag="summed"):
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """A round has ended without a sum.
+    """A round ended without a result.
 
     Attributes:
         reason, contributors, needed: as in `RoundAborted`.
-        charged: whether the account keeps a charge for it. remedy: without which it is not held again.
+        charged: whether the account keeps its charge. remedy: if not empty, what the user must do before a retry.
     """
 
     round_id: bytes
@@ -78,7 +78,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
 
 class GivenUp(msgspec.Struct, frozen=True, tag="given up"):
-    """The job went on without the sum of a request, for the reason that it was given; it is not tried again."""
+    """The job continued without a result for this request, which is not tried again; `reason` is the failure's."""
 
     number: int
     reason: str
@@ -88,13 +88,13 @@ class GivenUp(msgspec.Struct, frozen=True, tag="given up"):
 
 Entry = Begun | Opened | Summed | Failed | GivenUp
 Attempt = tuple[Opened, Summed | Failed | None]
-"""A round, and how it ended if that is known."""
+"""A round and its outcome; None if unknown."""
 
 
 class Recalled(msgspec.Struct):
-    """What a journal knows of a request: its rounds in their order, and whether the job went on without its sum.
+    """A journal's entries for one request: its rounds in order, and whether the job continued without a result.
 
-    Only the last round's end may be unknown.
+    Only the last round's outcome may be unknown.
     """
 
     attempts: list[Attempt] = []
@@ -102,20 +102,20 @@ class Recalled(msgspec.Struct):
 
 
 def journal_path(store: Path, job: str) -> Path:
-    """Where the journal of a job lies: beside the trainer's store, ``trainer.db`` -> ``trainer.JOB.journal``."""
+    """Return a job's default journal path, beside the trainer's store: ``trainer.db`` -> ``trainer.JOB.journal``."""
     return store.with_name(f"{store.stem}.{job}.journal")
 
 
 class Journal:
-    """What a job has asked and got; made where it is missing, readable by the owner only.
+    """The journal of one job; its file is created if missing, readable by the owner only.
 
     Args:
-        path: of the file, one for each job.
-        settings: plain JSON values that say which job this is; the same whenever it is opened.
-        free: names of settings that are not compared, where a journal says something of them.
+        path: the file, one for each job.
+        settings: plain JSON values that identify the job; they must be the same whenever it is opened.
+        free: names of settings that may differ.
 
     Raises:
-        UsageError: another job's, damaged, in use by another process, or it cannot be read or written.
+        UsageError: the file is another job's, damaged, in use by another process, or cannot be read or written.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, object], *, free: Collection[str] = ()) -> None:
@@ -133,18 +133,18 @@ class Journal:
 
     @property
     def is_new(self) -> bool:
-        """Whether nothing was asked yet when it was opened."""
+        """True if the file had no request when it was opened."""
         return self._is_new
 
     def recall(self, number: int) -> Recalled:
-        """What the file said of request `number` when it was opened, once."""
+        """Return and forget the entries for request `number` that the file had when it was opened."""
         return self._requests.pop(number, Recalled())
 
     def append(self, entry: Entry) -> None:
         """Write an entry; it is durable on return. Raises `UsageError`."""
         checksum, line = _line(self._checksum, entry)
         try:
-            self._file.truncate(self._end)  # off with what was torn
+            self._file.truncate(self._end)  # remove an incomplete last line
             self._file.seek(self._end)
             _write(self._file.fileno(), line)
         except OSError as error:
@@ -152,7 +152,7 @@ class Journal:
         self._checksum, self._end = checksum, self._end + len(line)
 
     def close(self) -> None:
-        """Close the file; another process may open it then."""
+        """Close the file, so that another process may open it."""
         self._file.close()
 
     def __enter__(self) -> Journal:
@@ -166,33 +166,33 @@ class Journal:
     # --- reading --------------------------------------------------------------------------------------------------
 
     def _load(self, settings: dict[str, Any]) -> None:
-        title = Begun(_FORMAT, settings)
-        entries = self._entries(title)
-        if len(entries) < 2 and entries != [title]:  # new, or nothing was held under the settings that it has
+        begun = Begun(_FORMAT, settings)
+        entries = self._entries(begun)
+        if len(entries) < 2 and entries != [begun]:  # new, or without any request: take over the new settings
             self._checksum, self._end = _START, 0
-            self.append(title)
+            self.append(begun)
             _sync_directory(self.path)
             return
         first, *others = entries
-        assert isinstance(first, Begun), "it is the first entry, or the file is refused"
-        named = {*first.settings, *settings} - self._free
-        names = sorted(name for name in named if first.settings.get(name) != settings.get(name))
+        assert isinstance(first, Begun), "`_entries` checks the first entry"
+        compared = {*first.settings, *settings} - self._free
+        names = sorted(name for name in compared if first.settings.get(name) != settings.get(name))
         if names:
             raise StorageError(
-                f"{self.path} is the journal of a job with another {', '.join(names)}; expected the settings that it "
-                "was begun with: use these, or give the new job a journal of its own"
+                f"{self.path} is the journal of a job with another {', '.join(names)}; use the settings that the job "
+                "began with, or give the new job another journal"
             )
         for entry in others:
             self._keep(entry)
 
-    def _entries(self, title: Begun) -> list[Entry]:
-        """All entries whose lines are whole; the next one is appended behind them."""
+    def _entries(self, begun: Begun) -> list[Entry]:
+        """Read all complete lines, and set the position where the next one is appended."""
         *lines, torn = self._file.read().split(b"\n")
         entries = []
         for number, line in enumerate(lines, 1):
             read = _read(self._checksum, line)
             if read is None:
-                if torn or number < len(lines) or b"\0" not in line:  # as blocks read that never reached the disk
+                if torn or number < len(lines) or b"\0" not in line:  # zeros: blocks that never reached the disk
                     raise self._damaged(f"line {number} cannot be read")
                 torn = line
                 break
@@ -201,7 +201,7 @@ class Journal:
                 self._check_format(entry)
             self._end += len(line) + 1
             entries.append(entry)
-        if torn and not entries and not _line(_START, title)[1].startswith(torn):
+        if torn and not entries and not _line(_START, begun)[1].startswith(torn):
             raise self._damaged("its first line is not this job's")
         return entries
 
@@ -210,13 +210,12 @@ class Journal:
             raise self._damaged("its first line does not begin a job")
         if first.format != _FORMAT:
             raise StorageError(
-                f"the journal {self.path} is of format {first.format}, expected {_FORMAT}: go on with the version of "
-                "the program that wrote it, or begin the job anew with another journal (what its rounds have cost "
-                "stays spent)"
+                f"the journal {self.path} has format {first.format}, expected {_FORMAT}: continue with the version of "
+                "the program that wrote it, or start the job again with another journal (its rounds' costs stay spent)"
             )
 
     def _keep(self, entry: Entry) -> None:
-        """Put an entry that was read where `recall` finds it."""
+        """File an entry for `recall`."""
         match entry:
             case Opened():
                 self._requests.setdefault(entry.number, Recalled()).attempts.append((entry, None))
@@ -233,8 +232,8 @@ class Journal:
 
     def _damaged(self, what: str) -> UsageError:
         return StorageError(
-            f"the journal {self.path} is damaged: {what}; restore the file, or begin the job anew with another journal "
-            "(what its rounds have cost stays spent)"
+            f"the journal {self.path} is damaged: {what}; restore the file, or start the job again with another "
+            "journal (its rounds' costs stay spent)"
         )
 
 
@@ -242,9 +241,9 @@ class Journal:
 
 
 def _from_array(value: object) -> object:
-    """A vector of real numbers as its bytes; any other array as its type, shape and bytes."""
+    """Encode a vector of floats as its bytes; any other array as its type, shape and bytes."""
     if not isinstance(value, np.ndarray):
-        raise NotImplementedError(f"an entry cannot hold {type(value).__name__}")
+        raise NotImplementedError(f"an entry cannot contain {type(value).__name__}")
     if value.ndim == 1 and value.dtype == np.float64:
         return value.astype("<f8").tobytes()
     wire = value.astype(value.dtype.newbyteorder("<"))
@@ -252,7 +251,7 @@ def _from_array(value: object) -> object:
 
 
 def _to_array(kind: type, value: object) -> object:
-    """Inverse of `_from_array`. Raises `ValueError` or `TypeError` for what it did not make."""
+    """Invert `_from_array`. Raises `ValueError` or `TypeError` for other input."""
     if isinstance(value, bytes):
         return np.frombuffer(value, dtype="<f8").astype(np.float64)
     dtype, shape, data = msgspec.convert(value, tuple[str, tuple[int, ...], bytes])
@@ -267,14 +266,14 @@ _decoder: msgspec.msgpack.Decoder[Entry] = msgspec.msgpack.Decoder(Entry, dec_ho
 
 
 def _line(before: bytes, entry: Entry) -> tuple[bytes, bytes]:
-    """An entry's checksum, given that of the line before, and its line."""
+    """Return an entry's checksum, which covers that of the line before, and its line."""
     body = _encoder.encode(entry)
     checksum = _checksum(before, body)
     return checksum, checksum.hex().encode() + b" " + base64.b64encode(body) + b"\n"
 
 
 def _read(before: bytes, line: bytes) -> tuple[bytes, Entry] | None:
-    """The inverse of `_line`; None for a line that it did not make."""
+    """Invert `_line`. Return None for a damaged line."""
     found, _, encoded = line.partition(b" ")
     try:
         body = base64.b64decode(encoded, validate=True)
@@ -293,7 +292,7 @@ def _checksum(before: bytes, body: bytes) -> bytes:
 
 
 def _open(path: Path) -> FileIO:
-    """The file, for this process alone."""
+    """Open the file and lock it for this process."""
     try:
         file = FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+")
     except OSError as error:
@@ -302,7 +301,7 @@ def _open(path: Path) -> FileIO:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
-        raise StorageError(f"the journal {path} is in use by another process; one at a time runs a job") from None
+        raise StorageError(f"the journal {path} is in use by another process; wait for it, or stop it") from None
     except OSError as error:
         file.close()
         raise StorageError(f"cannot lock the journal {path}: {error.strerror}; put it on another file system") from None
@@ -310,7 +309,7 @@ def _open(path: Path) -> FileIO:
 
 
 def _write(descriptor: int, data: bytes) -> None:
-    """All of it, to the disk."""
+    """Write all data and flush it to disk."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
@@ -318,7 +317,7 @@ def _write(descriptor: int, data: bytes) -> None:
 
 
 def _sync_directory(path: Path) -> None:
-    """Make a new file's name durable. Raises `UsageError`."""
+    """Flush the directory, so that a new file's name is durable. Raises `UsageError`."""
     try:
         descriptor = os.open(path.parent, os.O_RDONLY)
         try:

@@ -1,14 +1,14 @@
-"""The rounds of a learning job at a running trainer: retried after an abort, recalled if they were held before.
+"""Runs the rounds of a learning job on a running trainer; retries aborted rounds and recalls earlier results.
 
-A job is a generator of `RoundRequest`s. After a restart it is run from its beginning: what the journal knows is handed
-to it as it was, so it must ask the same again, which is checked. The first request whose end the journal does not know
-is where it goes on.
+A job is a generator of `RoundRequest`s. After a restart it runs from the beginning and gets the results in the journal,
+so it must make the same requests again; this is checked. It continues with the first request that has no recorded
+outcome.
 
-A mini-batch is picked of the clients that are in the result of the last round of everybody. A job begins with such a
-round, or its caller names the clients. A batch's round that fails and costs nothing is tried again with others where
-these were used as little. One that fails and keeps its charge counts as a use; without Compute nodes every round does
-that, unless all whom it invited declined. No round is held that would cost some client more than
-the job's budget in all: the job ends there with what it has.
+A mini-batch is picked from the clients in the result of the last round of everybody. The job begins with such a round,
+or its caller names the clients. If a batch's round fails at no cost, the retry prefers other clients among those used
+equally often. If it fails and keeps its charge, it counts as a use. Without Compute nodes, every failed round keeps its
+charge unless all invited clients declined. No round starts that could bring some client's total cost above the job's
+budget; the request ends without a result instead.
 """
 
 from __future__ import annotations
@@ -34,35 +34,35 @@ R = TypeVar("R")
 E = TypeVar("E", bound=Entry)
 End = Summed | Failed
 RETRIES = 2
-_ROOM = "once the account has room, the same command goes on from there"
+_ROOM = "when the account has room again, the same command continues from there"
 
 
 class JobTrainer(Protocol):
-    """What a job needs of a trainer; `dca_proto.runtime.live.LiveTrainer` is one."""
+    """The interface that a job needs from a trainer; `dca_proto.runtime.live.LiveTrainer` implements it."""
 
     async def check(self, request: OpenRound) -> None:
-        """Raise what is wrong with a round that is to be held: `UsageError`, `BudgetError`."""
+        """Check a round before it starts. Raises `UsageError`, `BudgetError`."""
 
     async def hold(self, request: OpenRound) -> NoisyAggregate:
-        """Hold a fresh round. Raises `RoundAborted`, `BudgetError`."""
+        """Run a new round. Raises `RoundAborted`, `BudgetError`."""
 
     async def rejoin(self, request: OpenRound) -> NoisyAggregate:
-        """Finish a round that an earlier process was to hold, from wherever that left it; raises as `hold`."""
+        """Finish a round of an earlier process, from its stored state. Raises as `hold`."""
 
     def contributors(self, round_id: bytes) -> tuple[bytes, ...]:
-        """The ids of the clients in a round's result, sorted, by the trainer's store."""
+        """Return the sorted ids of the clients in a round's result, from the trainer's store."""
 
     def is_charged(self, round_id: bytes) -> bool:
-        """Whether the account charges a round now; not before its start, and not once its charge came back."""
+        """Return True if the account has a charge for the round that was not given back."""
 
 
 class HeldRound(msgspec.Struct, frozen=True, kw_only=True):
-    """What `on_round` gets when a request has ended.
+    """The outcome of a job's request, as passed to `on_round`.
 
     Attributes:
-        number: 1, 2, ... of the job's requests. request: what the job asked.
-        aggregate: its sum; None where there is none, and then `reason` says why.
-        attempts: how many rounds were asked for it. recalled: it ended in an earlier process; the journal knew it.
+        number: the request's number (1, 2, ...). request: the job's request.
+        aggregate: the result; None if there is none, with the reason in `reason`.
+        attempts: how many rounds were tried. recalled: the request ended in an earlier process.
     """
 
     number: int
@@ -83,24 +83,23 @@ async def learn(
     retries: int = RETRIES,
     on_round: Callable[[HeldRound], None] | None = None,
 ) -> R:
-    """Run a job to its result.
+    """Run a job and return its result.
 
     Args:
         job: not yet started.
         trainer: running.
-        terms: of all rounds.
-        journal: where a restarted process finds what is done; without one, everything begins anew.
-        clients: ids that batches are picked of before the first round of everybody. Afterwards they are picked of the
-            clients in the result of the last one.
-        retries: how often an aborted round is held anew, before `NoAggregate` is thrown into the job. Where the job
-            does not catch that, the next process tries again. A round that all have declined is not held anew.
-        on_round: called when a request has ended, also with those that the journal knows.
+        terms: the terms of all rounds.
+        journal: records progress for a restarted process; without one, a restart begins anew.
+        clients: ids to pick batches from before the first round of everybody. Afterwards batches are picked from the
+            clients in the result of the last such round.
+        retries: how often an aborted round is retried before `NoAggregate` is thrown into the job. If the job does not
+            catch it, the next process tries again. A round that everybody declined is not retried.
+        on_round: called when a request has ended, including recalled ones.
 
     Raises:
-        RoundAborted: a request ended without a sum, for aborts or because the account is spent, and the job could not
-            do without.
-        UsageError: the job asks differently than the journal says it did; it asks for a batch before anybody is known;
-            a round that cannot be held.
+        RoundAborted: a request ended without a result, because of aborts or a spent account, and the job did not catch
+            it.
+        UsageError: a request differs from the journal's, asks for a batch before any client is known, or is invalid.
         TransportError: the connection was closed.
     """
     rounds = JobRounds(trainer, terms, journal, clients=clients, retries=retries, on_round=on_round)
@@ -121,7 +120,7 @@ async def learn(
 
 
 class JobRounds:
-    """The rounds of one job, one after the other. Arguments are as for `learn`."""
+    """Runs the rounds of one job, one after another. Arguments are as for `learn`."""
 
     def __init__(
         self,
@@ -141,26 +140,26 @@ class JobRounds:
         self._on_round = on_round
         self._batches = Batches()
         self._costs: dict[bytes, Cost] = {}  # of all rounds, by id
-        self._summed: set[bytes] = set()  # rounds that gave a sum, which costs whatever an account says
+        self._summed: set[bytes] = set()  # ids of rounds with a result; they count even if not charged
         self._number = 0
         self._attempts, self._is_recalled = 0, True  # of the current request
-        self._unheard: GivenUp | None = None  # the last request, if it has no sum
+        self._failed_request: GivenUp | None = None  # the last request, if it has no result
 
     @property
     def spent(self) -> PrivacyCost:
-        """What the rounds so far cost the client that they cost most; also those that failed at that price.
+        """The cost of all rounds so far to the client with the highest total.
 
-        A round without a sum counts as long as the account charges it, until all Compute nodes have signed its abort.
+        A failed round counts while the account charges it, which is until all Compute nodes have signed its abort.
         """
         return max_client_cost(self._charged)
 
     @property
     def _charged(self) -> list[Cost]:
         rounds = self._costs.items()
-        return [cost for one, cost in rounds if one in self._summed or self._trainer.is_charged(one)]
+        return [cost for round_id, cost in rounds if round_id in self._summed or self._trainer.is_charged(round_id)]
 
     async def hold(self, request: RoundRequest) -> NoisyAggregate:
-        """The sum of the job's next request, held now or recalled. Raises as `learn`."""
+        """Return the result of the job's next request, run now or recalled. Raises as `learn`."""
         self.go_on()
         self._number += 1
         known = self._recall(request)
@@ -169,22 +168,22 @@ class JobRounds:
             aggregate = await self._sum(request, known)
         except RoundAborted as ended:
             if known.given_up is None:
-                self._unheard = GivenUp(self._number, ended.reason, ended.contributors, ended.needed)
+                self._failed_request = GivenUp(self._number, ended.reason, ended.contributors, ended.needed)
             self._notify(request, None, ended.reason)
             raise
         self._notify(request, aggregate, "")
         return aggregate
 
     def go_on(self) -> None:
-        """Record that the job goes on, or ends well, although its last request has no sum. So it is when recalled."""
-        if self._unheard is not None:
-            self._record(self._unheard)
-            self._unheard = None
+        """If the last request has no result, record that the job continued without it; a restart then does the same."""
+        if self._failed_request is not None:
+            self._record(self._failed_request)
+            self._failed_request = None
 
     # --- one request ----------------------------------------------------------------------------------------------
 
     async def _sum(self, request: RoundRequest, known: Recalled) -> NoisyAggregate:
-        """What the recorded rounds gave, the last of them finished if it was left open; or fresh ones."""
+        """Return the result of a recorded round, after finishing an open one; otherwise run new rounds."""
         end: End | None = None
         for opened, recorded in known.attempts:
             end = recorded or await self._end_of(opened.round, self._trainer.rejoin(opened.round))
@@ -194,10 +193,10 @@ class JobRounds:
                 return end.aggregate
         if known.given_up is not None:
             raise _aborted(known.given_up)
-        for _ in range(self._retries + self._is_recalled):  # one was held by this process if it was rejoined
+        for _ in range(self._retries + self._is_recalled):  # a rejoined round counts as an attempt of this process
             try:
                 end = await self._fresh(request)
-            except RoundAborted as aborted:  # there is no room to ask again: the reason is why it was asked in vain
+            except RoundAborted as aborted:  # no room for a retry: the reason names the failed attempt first
                 if not isinstance(end, Failed):
                     raise aborted from None
                 reason = f"{end.reason}; {aborted.reason}"
@@ -212,13 +211,13 @@ class JobRounds:
         raise _aborted(end)
 
     async def _fresh(self, request: RoundRequest) -> End:
-        """Hold a round under a fresh id. Raises `RoundAborted` where there cannot be any now."""
+        """Run a round under a fresh id. Raises `RoundAborted` if no round can start now."""
         self._is_recalled = False
         opened = self._terms.open(request, secrets.token_bytes(ID_BYTES), self._invited(request))
         if not self._terms.budget.covers(max_client_cost([*self._charged, opened.cost], opened.cost.clients)):
             raise RoundAborted(
-                "the job's budget has no room for the round beside those that failed and have kept their charges",
-                remedy="begin the job anew, at a new price, with another journal",
+                "the job's budget has no room for the round: failed rounds have kept their charges",
+                remedy="start the job again, at a new cost, with another journal",
             )
         try:
             await self._trainer.check(opened)
@@ -234,24 +233,24 @@ class JobRounds:
             return ()
         if not self._clients:
             raise UsageError(
-                f"the job's request {self._number} is of a batch of {request.batch} clients, and none is known yet; "
-                "begin with a round of everybody, or name the clients"
+                f"the job's request {self._number} asks for a batch of {request.batch} clients, and no client is known "
+                "yet; begin with a round of everybody, or name the clients"
             )
         try:
             return self._batches.pick(self._clients, request.batch, secrets.token_bytes)
-        except UsageError as error:  # fewer contributed than the job counted on: how it ends is up to it
+        except UsageError as error:  # too few clients contributed before: let the job decide what to do
             raise RoundAborted(str(error)) from None
 
     async def _end_of(self, opened: OpenRound, held: Awaitable[NoisyAggregate]) -> End:
-        """Wait for a round and record how it ends."""
-        self._costs[opened.round_id] = opened.cost  # whatever ends the wait
+        """Wait for a round and record its outcome."""
+        self._costs[opened.round_id] = opened.cost  # counts even if the wait fails
         try:
             aggregate = await held
         except RoundAborted as aborted:
             charged = self._trainer.is_charged(opened.round_id)
-            figures = (aborted.contributors, aborted.needed, charged, aborted.remedy)
-            return self._record(Failed(opened.round_id, aborted.reason, *figures))
-        except BudgetError as refusal:  # another round was charged since it was checked
+            counts = (aborted.contributors, aborted.needed)
+            return self._record(Failed(opened.round_id, aborted.reason, *counts, charged, aborted.remedy))
+        except BudgetError as refusal:  # another round was charged since the check
             return self._record(Failed(opened.round_id, str(refusal), None, None, False, _ROOM))
         contributors = () if opened.invited else self._trainer.contributors(opened.round_id)
         return self._record(Summed(opened.round_id, aggregate, contributors))
@@ -262,7 +261,7 @@ class JobRounds:
         return entry
 
     def _note(self, opened: OpenRound, end: End) -> None:
-        """What a round says of who is there and who was used."""
+        """Count a round's clients as used, unless it failed at no cost, and note who is available."""
         self._attempts += 1
         self._costs[opened.round_id] = opened.cost
         self._batches.note(opened.invited)
@@ -287,20 +286,20 @@ class JobRounds:
     # --- the journal ----------------------------------------------------------------------------------------------
 
     def _recall(self, request: RoundRequest) -> Recalled:
-        """What is known of this request, if it is the same as then. Raises `UsageError`."""
+        """Return the journal's entries for this request. Raises `UsageError` if the request has changed."""
         if self._journal is None:
             return Recalled()
         known = self._journal.recall(self._number)
         for opened, _ in known.attempts:
             expected = self._terms.open(request, opened.round.round_id, opened.round.invited)
-            names = _differing(opened.round, expected)
+            names = _differing_fields(opened.round, expected)
             if len(opened.round.invited) != request.batch:
                 names.append("batch")
             if names:
                 raise UsageError(
-                    f"request {self._number} of the job has another {', '.join(names)} than the journal "
-                    f"{self._journal.path} says; go on with the program, settings and terms that began it, or give "
-                    "the new job a journal of its own"
+                    f"request {self._number} of the job has another {', '.join(names)} than in the journal "
+                    f"{self._journal.path}; continue with the program, settings and terms that began it, or give the "
+                    "new job another journal"
                 )
         return known
 
@@ -310,12 +309,10 @@ def _aborted(end: Failed | GivenUp) -> RoundAborted:
     return RoundAborted(end.reason, contributors=end.contributors, needed=end.needed, remedy=remedy)
 
 
-def _differing(one: OpenRound, other: OpenRound) -> list[str]:
-    """The fields in which two rounds differ, as they are encoded; for how long is waited may differ."""
-    first, second = msgspec.to_builtins(one), msgspec.to_builtins(other)
-    names = [name for name in first if not name.endswith("_window_ms")]
-    return [name for name in names if _plain(first[name]) != _plain(second[name])]
-
-
-def _plain(value: object) -> bytes:
-    return msgspec.msgpack.encode(value, order="sorted")
+def _differing_fields(one: OpenRound, other: OpenRound) -> list[str]:
+    """Return the fields in which two rounds differ when encoded, except their time windows."""
+    first, second = (
+        {name: msgspec.msgpack.encode(value, order="sorted") for name, value in msgspec.to_builtins(round_).items()}
+        for round_ in (one, other)
+    )
+    return [name for name in first if not name.endswith("_window_ms") and first[name] != second[name]]

@@ -1,6 +1,6 @@
-"""A running trainer for callers without an event loop, such as estimators.
+"""Runs a job's rounds for callers without an event loop, such as estimators.
 
-The trainer runs in a thread of its own for as long as the context is open, also between rounds: its connection stays.
+The trainer runs in a separate thread while the context is open. It stays connected between rounds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dca_proto.runtime import device
 
 
 class TrainerRounds:
-    """The rounds of one job, by a trainer that runs as long as this context (`inference.rounds.Rounds`).
+    """Runs the rounds of one job on a trainer that runs while this context is open (`inference.rounds.Rounds`).
 
     with TrainerRounds(Path("trainer.toml"), terms) as rounds:
         result = run(job, rounds)
@@ -30,7 +30,7 @@ class TrainerRounds:
     Args:
         file: the trainer's TOML file.
         terms, journal, clients, retries: as for `learn`.
-        on_report: called with every fact of the trainer, in its thread.
+        on_report: called with every fact of the trainer, in the trainer's thread.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class TrainerRounds:
         try:
             if error is None:
                 self._running.go_on()
-        finally:  # also where the journal cannot be written: a thread that nobody ends would keep the process alive
+        finally:  # even if the journal cannot be written: a running thread would keep the process alive
             self._loop.call_soon_threadsafe(self._over.set)
             self._thread.join()
             self._loop = None
 
     async def _serve(self, started: Future[JobRounds]) -> None:
-        """Run the trainer until the context ends; what prevents the start is raised in the caller's thread."""
+        """Run the trainer until the context ends. An error before the start goes to the caller's thread."""
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
         try:
             async with self._device.live(self._on_report) as trainer:
@@ -90,13 +90,13 @@ class TrainerRounds:
 
     @property
     def spent(self) -> PrivacyCost:
-        """What the rounds so far cost the client that they cost most (`JobRounds.spent`)."""
+        """The cost of all rounds so far to the client with the highest total (`JobRounds.spent`)."""
         return self._running.spent
 
     def hold(self, request: RoundRequest) -> NoisyAggregate:
-        """Hold one round and wait for it. Raises as `learn`."""
+        """Run one round and return its result. Raises as `learn`."""
         rounds = self._running
-        assert self._loop is not None, "it runs"
+        assert self._loop is not None, "`_running` checks it"
         waiting = asyncio.run_coroutine_threadsafe(rounds.hold(request), self._loop)
         try:
             return waiting.result()
@@ -107,5 +107,5 @@ class TrainerRounds:
     @property
     def _running(self) -> JobRounds:
         if self._loop is None or self._rounds is None:
-            raise UsageError("hold rounds inside `with TrainerRounds(...)`")
+            raise UsageError("run rounds inside `with TrainerRounds(...)`")
         return self._rounds

@@ -1,1 +1,1 @@
-"""Thin shells around the pure core: transports, durable stores, the asyncio runner and the broker launcher."""
+"""Thin shells around the protocol's pure state machines: transports, stores, the asyncio runner, the broker."""

@@ -1,11 +1,12 @@
 """Who may use a broker: passwords and access lists for mosquitto, derived from the actors' roles.
 
 Every user's name and client id is the actor's id in hexadecimal. A user may write only to topics that end in that id,
-and only to those whom its role writes to; it may read its own inbox and its role's broadcasts, nothing else. This keeps
-honest brokers from carrying spoofed or flooding messages; the protocol's own cryptography does not depend on it.
+and only to the receivers that its role writes to. It may read only its own inbox and its role's broadcasts. So an
+honest broker carries no spoofed or flooding messages. The protocol's own cryptography does not depend on this.
 
-A client's topics are spelled out, level by level. A broker retains one message for each topic, so a client can leave
-one at each Compute node and trainer, and its Hello. Compute nodes and trainers, who are few, write to any client.
+A client's write topics are listed one by one. A broker retains one message per topic, so a client can leave at most
+its Hello and one message for each Compute node and trainer. Compute nodes and trainers are few and may write to any
+client.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _WRITES = {
     Channel.TRAINER: (Channel.CLIENT, Channel.COMPUTE, Channel.ANNOUNCE, Channel.FEDERATION),
 }
 _MIB = 1 << 20
-_ITERATIONS = 101  # mosquitto's own figure: our passwords are random, and a swarm logs in at once
+_ITERATIONS = 101  # mosquitto's default; more would slow a swarm's login, and the passwords are random
 _SALT_BYTES = 12
 
 
@@ -60,16 +61,16 @@ class Access(msgspec.Struct, frozen=True):
     members: tuple[Member, ...]
 
     def ids(self, role: Channel) -> list[str]:
-        """The members of a role, in hexadecimal."""
+        """Return the ids of a role's members, in hexadecimal."""
         return [member.id.hex() for member in self.members if member.role is role]
 
 
 def limit_lines(access: Access) -> list[str]:
-    """mosquitto's limits: what a federation of that size needs, so that no member can make the broker grow beyond.
+    """Return mosquitto's limits for a federation of this size, so that no member can exhaust the broker's memory.
 
-    A receiver's queue has room for every client's Hello, and for a contribution of 64 KiB of each; what does not fit is
-    dropped, and sent again by whoever has no receipt. The memory holds all Compute nodes' and trainers' queues, and
-    256 KiB for each client; who asks for more is disconnected.
+    A receiver's queue has room for every client's Hello and a contribution of 64 KiB from each. The broker drops what
+    does not fit, and senders without a receipt send it again. The memory limit covers the queues of all Compute nodes
+    and trainers, and 256 KiB for each client. mosquitto disconnects a client that would exceed it.
     """
     clients = len(access.ids(Channel.CLIENT))
     queue_bytes = 4 * _MIB + 64 * 1024 * clients
@@ -84,7 +85,7 @@ def limit_lines(access: Access) -> list[str]:
 
 
 def write_access(access: Access, directory: Path) -> tuple[Path, Path]:
-    """Write mosquitto's password file and access list, readable by the owner only; their paths."""
+    """Write mosquitto's password file and access list, readable by the owner only. Return their paths."""
     passwords, lists = directory / "passwords", directory / "access"
     _write_private(passwords, (_password_line(member) for member in access.members))
     _write_private(lists, (line for member in access.members for line in access_lines(access, member)))
@@ -92,11 +93,12 @@ def write_access(access: Access, directory: Path) -> tuple[Path, Path]:
 
 
 def access_lines(access: Access, member: Member) -> Iterator[str]:
-    """A member's section of the access list."""
+    """Return a member's section of the access list."""
     name = member.id.hex()
     yield f"user {name}"
     for channel in _WRITES[member.role]:
-        anyone = ["all"] if channel.is_broadcast else ["+"]  # mosquitto reads the list line by line: none for a client
+        # mosquitto compares a topic with the list line by line, so any number of clients takes one line.
+        anyone = ["all"] if channel.is_broadcast else ["+"]
         for receiver in access.ids(channel) if channel in (Channel.COMPUTE, Channel.TRAINER) else anyone:
             yield f"topic write dca/{access.federation}/{channel.value}/{receiver}/{name}"
     for topic_filter in subscriptions(access.federation, member.role, member.id):
@@ -104,7 +106,7 @@ def access_lines(access: Access, member: Member) -> Iterator[str]:
 
 
 def _password_line(member: Member) -> str:
-    """PBKDF2-HMAC-SHA512 in mosquitto's format ``user:$7$iterations$salt$hash``."""
+    """Return a line of mosquitto's password file, ``user:$7$iterations$salt$hash`` with PBKDF2-HMAC-SHA512."""
     salt = os.urandom(_SALT_BYTES)
     derived = hashlib.pbkdf2_hmac("sha512", member.password.encode(), salt, _ITERATIONS)
     encoded = (base64.b64encode(value).decode() for value in (salt, derived))

@@ -1,9 +1,9 @@
-"""Starts a broker for a trial, a test or `dca broker`, and ends it: mosquitto where it is installed, else amqtt.
+"""Starts and stops a broker for a trial, a test or `dca broker`: mosquitto if it is installed, else amqtt.
 
-Both run as processes of their own, with configuration, data and log in a given directory. They are started outside the
-terminal's process group, so that Ctrl-C reaches them only through us, after the actors have closed. They end with the
-process that started them even if that is killed: amqtt at the end of its standard input; mosquitto, on Linux only, as
-`parent_death` arranges it, and with the very thread that started it.
+Either runs as a separate process, with its configuration, data and log in a given directory. It runs outside the
+terminal's process group, so Ctrl-C does not reach it before the actors have closed. It ends with the process that
+started it, even if that is killed: amqtt exits at the end of its standard input; mosquitto, on Linux only, when the
+thread that started it ends (see `parent_death`).
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _POLL_S = 0.02
 _WATCH_S = 0.2
 _PORT_TRIES = 3
 _STOP_TIMEOUT_S = 5.0
-_HEAD_BYTES = 1024  # of a packet, beside the part that it carries: its topic, mostly
+_HEAD_BYTES = 1024  # room in a packet for its header, mostly the topic
 
 
 class TlsFiles(msgspec.Struct, frozen=True):
     """PEM files of a broker: its certificate and key, and the CA that signs clients' certificates.
 
-    With `require_certificate` a client without a certificate signed by `ca` is refused.
+    With `require_certificate`, the broker refuses clients without a certificate signed by `ca`.
     """
 
     ca: Path
@@ -55,15 +55,15 @@ class TlsFiles(msgspec.Struct, frozen=True):
 
 
 class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a broker is to run.
+    """Options of `launch_broker`.
 
     Args:
-        kind: ``auto`` takes mosquitto where it is installed.
-        host: address to listen on; the default is reached from this machine only.
-        port: 0 takes a free one.
-        limits: without `access`, ``large`` lets any number of messages wait for a client; ``default`` leaves
-            mosquitto's 1000, beyond which it drops what it has acknowledged.
-        session_expiry_s: how long a client may stay away before its session is forgotten.
+        kind: ``auto`` takes mosquitto if it is installed.
+        host: address to listen on; the default accepts connections from this machine only.
+        port: 0 takes a free port.
+        limits: used without `access`. ``large`` queues any number of messages for a client; ``default`` keeps
+            mosquitto's limit of 1000, beyond which it drops messages that it has acknowledged.
+        session_expiry_s: how long a client may stay away before the broker forgets its session.
         tls: listen with TLS (mosquitto only).
         access: let in members only, with passwords, access lists and limits (mosquitto only).
     """
@@ -88,38 +88,38 @@ class Broker(msgspec.Struct, frozen=True):
 
     @property
     def pid(self) -> int:
-        """Of its process."""
+        """The id of the broker's process."""
         return self.process.pid
 
     async def ended(self) -> None:
-        """Wait until the broker ends by itself, and raise `UsageError` that names its log."""
-        while self.process.poll() is None:  # noqa: ASYNC110 - there is no event that every system has
+        """Wait until the broker exits by itself, then raise `UsageError` that names its log."""
+        while self.process.poll() is None:  # noqa: ASYNC110 - no system-independent event exists
             await asyncio.sleep(_WATCH_S)
         code = self.process.returncode
-        raise UsageError(f"the broker ended by itself with {code}: {_last_line(self.log_path)}; see {self.log_path}")
+        raise UsageError(f"the broker exited with code {code}: {_last_line(self.log_path)}; see {self.log_path}")
 
 
 def find_mosquitto() -> str | None:
-    """The mosquitto program, also where Debian puts it outside users' paths."""
+    """Return the path of mosquitto, or None. Also looks in /usr/sbin, where Debian installs it."""
     return shutil.which("mosquitto", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"]))
 
 
 @contextlib.asynccontextmanager
 async def launch_broker(directory: Path, options: BrokerOptions | None = None) -> AsyncIterator[Broker]:
-    """Run a broker for the time of the context.
+    """Run a broker until the context ends.
 
     Args:
-        directory: for its configuration, data and log; made if missing. A mosquitto started again in the same directory
-            still knows its sessions.
+        directory: for its configuration, data and log; created if missing. A mosquitto restarted in the same directory
+            still has its sessions.
         options: how to run it.
 
     Raises:
-        UsageError: the port is in use, the kind is not installed or cannot do what `options` asks, or it did not start.
+        UsageError: the port is in use, the broker is not installed, it does not support `options`, or it did not start.
     """
     options = options or BrokerOptions()
-    kind = _chosen(options)
+    kind = _choose_kind(options)
     log_path = directory / LOG_NAME
-    process, port = await _launched(kind, directory, options, log_path)
+    process, port = await _launch(kind, directory, options, log_path)
     try:
         scheme = "mqtts" if options.tls else "mqtt"
         yield Broker(f"{scheme}://{options.host}:{port}", kind, _version(kind), process, log_path)
@@ -127,10 +127,10 @@ async def launch_broker(directory: Path, options: BrokerOptions | None = None) -
         _stop(process)
 
 
-async def _launched(
+async def _launch(
     kind: str, directory: Path, options: BrokerOptions, log_path: Path
 ) -> tuple[subprocess.Popen[bytes], int]:
-    """A broker that listens, and on which port. Where any will do and another process was faster, it is another one."""
+    """Start a broker and return it with its port. If another process took a free port first, try another one."""
     for tries_left in reversed(range(_PORT_TRIES)):
         port = _checked_port(options)
         process = _start(kind, directory, msgspec.structs.replace(options, port=port), log_path)
@@ -143,13 +143,13 @@ async def _launched(
         _stop(process)
         if options.port or not tries_left:
             break
-        with contextlib.suppress(OSError):  # whoever was faster has the port: try another one
-            if _probed(options.host, port) == port:
+        with contextlib.suppress(OSError):  # if another process has taken the port, try another one
+            if _probe_port(options.host, port) == port:
                 break
     raise UsageError(f"the broker did not start on port {port}: {_last_line(log_path)}; see {log_path}")
 
 
-def _chosen(options: BrokerOptions) -> str:
+def _choose_kind(options: BrokerOptions) -> str:
     kind = options.kind
     if kind == "auto":
         kind = "mosquitto" if find_mosquitto() else "embedded"
@@ -163,9 +163,9 @@ def _chosen(options: BrokerOptions) -> str:
 
 
 def _checked_port(options: BrokerOptions) -> int:
-    """The port asked for, if it is free, or a free one."""
+    """Return the requested port if it is free; for port 0, a free one."""
     try:
-        return _probed(options.host, options.port)
+        return _probe_port(options.host, options.port)
     except OSError as error:
         raise UsageError(
             f"port {options.port} on {options.host} cannot be used: {error.strerror}; choose another with --port, "
@@ -173,7 +173,7 @@ def _checked_port(options: BrokerOptions) -> int:
         ) from None
 
 
-def _probed(host: str, port: int) -> int:
+def _probe_port(host: str, port: int) -> int:
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind((host, port))
@@ -181,11 +181,11 @@ def _probed(host: str, port: int) -> int:
 
 
 def mosquitto_configuration(directory: Path, options: BrokerOptions) -> list[str]:
-    """The lines of mosquitto's configuration file; writes the files that it names."""
+    """Return the lines of mosquitto's configuration file, and write the password and access files that it names."""
     directory = directory.resolve()
     lines = [
         f"listener {options.port} {options.host}",
-        f"user {getpass.getuser()}",  # else, started as root, it would drop to a user who cannot read our files
+        f"user {getpass.getuser()}",  # started as root, it would switch to a user that cannot read these files
         "set_tcp_nodelay true",
         "sys_interval 0",
         "persistence true",
@@ -197,7 +197,7 @@ def mosquitto_configuration(directory: Path, options: BrokerOptions) -> list[str
         "log_type notice",
         "connection_messages false",
         f"max_packet_size {PART_BYTES_DEFAULT + _HEAD_BYTES}",
-        "max_qos 1",  # of QoS 2 it would keep what a sender does not release
+        "max_qos 1",  # at QoS 2 it would store messages that a sender never releases
     ]
     if options.access is not None:
         lines += limit_lines(options.access)
@@ -210,14 +210,14 @@ def mosquitto_configuration(directory: Path, options: BrokerOptions) -> list[str
                 raise UsageError(f"TLS file {path} does not exist")
         lines += [f"{name} {path.resolve()}" for name, path in files]
         lines.append(f"require_certificate {str(options.tls.require_certificate).lower()}")
-        lines.append("tls_version tlsv1.2")  # the least
+        lines.append("tls_version tlsv1.2")  # the minimum
     if options.access is None:
         return [*lines, "allow_anonymous true"]
     passwords, lists = write_access(options.access, directory)
     return [
         *lines,
         "allow_anonymous false",
-        "use_username_as_clientid true",  # else a member could take over another's session
+        "use_username_as_clientid true",  # otherwise a member could take over another member's session
         f"password_file {passwords}",
         f"acl_file {lists}",
     ]
@@ -238,12 +238,12 @@ def _start(kind: str, directory: Path, options: BrokerOptions, log_path: Path) -
 
 
 async def _is_listening(process: subprocess.Popen[bytes], host: str, port: int) -> bool:
-    """Wait until this very process takes connections: True; or until it ends or its time is over: False."""
+    """Wait for the process to accept connections. Return False if it ends, or does not in time."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
     give_up = asyncio.get_running_loop().time() + _START_TIMEOUT_S
     while process.poll() is None and asyncio.get_running_loop().time() < give_up:
-        answered = await _answers(host, port) and not is_anothers(process.pid, port)
-        await asyncio.sleep(_POLL_S)  # a mosquitto that cannot read its certificates listens for a moment, too
+        answered = await _answers(host, port) and not is_other_process(process.pid, port)
+        await asyncio.sleep(_POLL_S)  # mosquitto listens for a moment even if it cannot read its certificates
         if answered:
             return process.poll() is None
     return False
@@ -265,7 +265,7 @@ def _last_line(log_path: Path) -> str:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the process, politely first. Blocks for that moment, so that even a cancelled owner leaves none behind."""
+    """Terminate the process; kill it if it does not end in time. Blocks, so that cancellation leaves none behind."""
     assert process.stdin is not None
     process.terminate()
     process.stdin.close()
@@ -284,13 +284,13 @@ def _version(kind: str) -> str:
     return found.group(1) if found else "unknown"
 
 
-def is_anothers(pid: int, port: int) -> bool:
-    """Whether sockets listen on the port, and none of them is the process's (Linux). False where nobody can know."""
+def is_other_process(pid: int, port: int) -> bool:
+    """Return True if other processes listen on the port and this one does not. False if it cannot be determined."""
     own: set[str] = set()
     try:
         listening = {line for table in ("tcp", "tcp6") for line in _listening(pid, table, port)}
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            with contextlib.suppress(FileNotFoundError):  # closed in the meantime
                 kind, _, inode = str(descriptor.readlink()).partition(":")
                 if kind == "socket":
                     own.add(inode.strip("[]"))
@@ -300,7 +300,7 @@ def is_anothers(pid: int, port: int) -> bool:
 
 
 def _listening(pid: int, table: str, port: int) -> set[str]:
-    """Inodes of the sockets that listen on that port, in the network that the process sees."""
+    """Return the inodes of the sockets that listen on the port, in the process's network namespace (Linux)."""
     path = Path(f"/proc/{pid}/net/{table}")
     if not path.exists():
         return set()  # a system without IPv6

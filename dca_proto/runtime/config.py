@@ -1,4 +1,4 @@
-"""An actor's TOML file: who it is, where its files and its broker are, and its own limits.
+"""Reads an actor's TOML file: its identity, files, broker and limits.
 
     [client]                           [compute] or [trainer]
     identity = "client.key"            identity = "compute.key"
@@ -10,15 +10,15 @@
     url = "mqtts://broker.example"
 
     [policy] of a client, [floors] of a Compute node     see `dca_proto.protocol.policy`; the defaults are safe
-    [account] of a trainer                               what its rounds may cost in all; see `BudgetLimit` there
-    [round] of a trainer                                 what it asks; see `dca_proto.runtime.request`
-    [job] of a trainer                                   what it learns; see `dca_proto.cli.job_settings`
+    [account] of a trainer                               the total cost of its rounds; see `BudgetLimit` there
+    [round] of a trainer                                 the round that it runs; see `dca_proto.runtime.request`
+    [job] of a trainer                                   the job that it learns; see `dca_proto.cli.job_settings`
 
-A client's policy may stand in a file of its own instead, which many clients can share: ``policy = "policy.toml"`` in
-[client], and in that file what would stand in [policy], without the section's name.
+Clients can share a policy file: ``policy = "policy.toml"`` in [client] replaces the section [policy]. That file has the
+section's keys without its header.
 
-Everything is checked when the file is read: an unknown key is refused and the nearest one named. Relative file names
-are relative to the file that names them.
+The whole file is checked when it is read. The error for an unknown key names the nearest known one. Relative file names
+are relative to the file that contains them.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from dca_proto.wording import nearest
 
 
 class NodeFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """`[compute]` and `[trainer]`, and what a client's section has in common with them.
+    """The section `[compute]` or `[trainer]`, and the keys that `[client]` shares with them.
 
     Attributes:
-        identity: its key file. federation: the federation file. store: its database, made where it is missing.
-        modules: Python modules to import first, which register statistics of the user's own.
+        identity: the key file. federation: the federation file. store: the database, created if missing.
+        modules: Python modules to import first; they register the user's own statistics.
     """
 
     identity: Path
@@ -56,12 +56,13 @@ class NodeFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientFiles(NodeFiles, frozen=True, kw_only=True):
-    """`[client]`.
+    """The section `[client]`.
 
     Attributes:
-        data: a CSV; None where a program gives it. categories: of its text columns (`dca_proto.statistics.categories`).
-        certificate: by default beside the key file, ending in ``.cert``.
-        policy: a file of the client's policy, in place of the section [policy].
+        data: a CSV; None if a program passes the data. categories: categories by text column
+            (`dca_proto.statistics.categories`).
+        certificate: by default beside the key file, with the suffix ``.cert``.
+        policy: a policy file, in place of the section [policy].
     """
 
     data: Path | None = None
@@ -74,10 +75,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """A checked configuration file.
 
     Attributes:
-        role: ``client``, ``compute`` or ``trainer``. files: its section, with absolute paths.
-        federation: as read. broker: how to reach it.
-        policy: a client's. floors: a Compute node's. account: what a trainer's rounds may cost in all.
-        round: what a trainer asks, if the file says. job: what it learns, as it stands there.
+        role: ``client``, ``compute`` or ``trainer``. files: the role's section, with absolute paths.
+        federation: the contents of the federation file. broker: how to reach the broker.
+        policy: a client's. floors: a Compute node's. account: the total that a trainer's rounds may cost.
+        round: a trainer's [round], if the file has one. job: a trainer's [job], unparsed.
     """
 
     role: str
@@ -93,13 +94,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 _SECTIONS = {"client": ("policy",), "compute": ("floors",), "trainer": ("account", "round", "job")}
 ROLES = tuple(_SECTIONS)
-"""The actors that have a file."""
+"""The roles that have a configuration file."""
 
 
 def read_config(path: Path, roles: Iterable[str] = ROLES) -> Config:
-    """Read and check an actor's TOML file, of one of the `roles`.
+    """Read and check the TOML file of an actor with one of the `roles`.
 
-    Raises `UsageError` in one line, naming the file, the section and the key.
+    Raises `UsageError` that names the file, the section and the key.
     """
     tables = _read_tables(path)
     role = _role(tables, tuple(roles), path)
@@ -119,7 +120,7 @@ def _read_tables(path: Path) -> dict[str, Any]:
 
 
 def _role(tables: Mapping[str, Any], roles: tuple[str, ...], path: Path) -> str:
-    """The one actor that the file is of."""
+    """Return the role whose section the file has."""
     found = [role for role in _SECTIONS if role in tables]
     if len(found) != 1 or found[0] not in roles:
         names = " and ".join(f"[{role}]" for role in found) or "none"
@@ -162,7 +163,7 @@ def _files(role: str, table: Mapping[str, Any], directory: Path) -> NodeFiles:
 
 
 def _own_policy(files: NodeFiles, tables: Mapping[str, Any], federation: Federation) -> Policy:
-    """From the section, or from the file that takes its place."""
+    """Return the policy from the section [policy], or from the file that replaces it."""
     path = files.policy if isinstance(files, ClientFiles) else None
     if path is None:
         return _policy("[policy]", tables.get("policy", {}), federation)
@@ -192,14 +193,14 @@ def _floors(table: Mapping[str, Any], federation: Federation) -> Floors:
 
 
 def _ids(where: str, given: Iterable[str], members: Iterable[Member]) -> tuple[str, ...]:
-    """Ids in hexadecimal of members that may be given by name or by id."""
+    """Return the hexadecimal ids of members given by name or by id."""
     ids = {text: member.id.hex() for member in members for text in (member.name, member.id.hex())}
     check_known(where, given, ids)
     return tuple(ids[text] for text in given)
 
 
 def check_known(where: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse a name that is not among the known ones. Raises `UsageError` that names the nearest."""
+    """Raise `UsageError` for an unknown name; it names the nearest known one."""
     names = tuple(known)
     for text in given:
         if text not in names:

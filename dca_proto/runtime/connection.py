@@ -1,11 +1,10 @@
 """One MQTT 3.1.1 connection over TCP or TLS, from CONNECT to its end. It is never reused.
 
-Below it the packets, as a client speaks them: bytes made, and bytes cut into packets. Section numbers are those of the
-OASIS standard of 2014. A packet is a head byte (kind and flags), the size of its body in one to four bytes of seven
-bits each, and the body.
+The second half of the module encodes and decodes packets. Section numbers refer to the OASIS standard of 2014. A packet
+is a head byte (kind and flags), the size of its body in one to four bytes of seven bits each, and the body.
 
-Why not a library: those for 3.1.1 take 60 to 140 µs of Python for each packet, as much as all of a client's
-cryptography for a round. A compiled one speaks version 5 alone, which the embedded broker does not.
+Why no library: those for 3.1.1 spend 60 to 140 µs of Python on each packet, as much as all of a client's cryptography
+for a round. The compiled ones support only version 5, which the embedded broker does not.
 """
 
 from __future__ import annotations
@@ -28,9 +27,10 @@ _FILTERS_MAX = 256  # in one SUBSCRIBE; a gateway has thousands
 class Connection(asyncio.Protocol):
     """A connection to a broker.
 
-    What is sent within one turn of the event loop leaves as one piece. Each message that comes goes to `deliver`, and
-    is acknowledged once that has returned. `acknowledged` is called with the number of each publish that the broker has
-    taken over. `lost` is done, with the reason in words, once the connection has ended.
+    Packets sent within one turn of the event loop are written together. The connection passes each message that arrives
+    to `deliver`, and acknowledges it once `deliver` has returned. It calls `acknowledged` with the number of each
+    publish that the broker has acknowledged. The future `lost` resolves to the reason, in words, when the connection
+    ends.
     """
 
     def __init__(self, deliver: Callable[[Published], None], acknowledged: Callable[[int], None]) -> None:
@@ -40,26 +40,26 @@ class Connection(asyncio.Protocol):
         self._acknowledged = acknowledged
         self._transport: asyncio.Transport | None = None
         self._packets = PacketReader()
-        self._leaving: list[bytes] = []
-        self._answers: asyncio.Queue[bytes | None] = asyncio.Queue()  # of CONNACK and SUBACK; None where none comes
-        self._is_heard = True  # since the last look of the keepalive
-        self._look: asyncio.TimerHandle | None = None
+        self._unwritten: list[bytes] = []
+        self._answers: asyncio.Queue[bytes | None] = asyncio.Queue()  # bodies of CONNACK and SUBACK; None at the end
+        self._is_heard = True  # whether anything arrived since the last keepalive check
+        self._keepalive: asyncio.TimerHandle | None = None
 
     async def open(self, host: str, port: int, tls: ssl.SSLContext | None, hello: bytes, keepalive_s: int) -> int:
-        """Connect by the CONNECT packet `hello`; the broker's return code, 0 for yes.
+        """Connect with the CONNECT packet `hello`. Return the broker's return code; 0 means accepted.
 
-        Raises `OSError` for no connection, `TransportError` if it was lost.
+        Raises `OSError` if no connection could be made, `TransportError` if it was lost.
         """
         await self._loop.create_connection(lambda: self, host, port, ssl=tls)
         self.send(hello)
         code = (await self._answer("connection lost while connecting"))[1]
-        self._look = self._loop.call_later(keepalive_s, self._keep_alive, keepalive_s)
+        self._keepalive = self._loop.call_later(keepalive_s, self._keep_alive, keepalive_s)
         return code
 
     async def subscribe(self, topic_filters: Sequence[str]) -> bytes:
-        """Subscribe to any number of filters, in packets of limited size; the return code of each.
+        """Subscribe to any number of filters, in packets of limited size. Return the return code of each.
 
-        Raises `TransportError`: the connection was lost.
+        Raises `TransportError` if the connection was lost.
         """
         starts = range(0, len(topic_filters), _FILTERS_MAX)
         for number, start in enumerate(starts, 1):
@@ -67,13 +67,13 @@ class Connection(asyncio.Protocol):
         return b"".join([(await self._answer("connection lost while subscribing"))[2:] for _ in starts])
 
     def send(self, packet: bytes) -> None:
-        """Have a packet leave with the others of this turn."""
-        if not self._leaving:
+        """Queue a packet; all packets of this turn of the event loop are written together."""
+        if not self._unwritten:
             self._loop.call_soon(self._flush)
-        self._leaving.append(packet)
+        self._unwritten.append(packet)
 
     async def leave(self) -> None:
-        """Disconnect, also from a connection half made, without waiting for an answer that will not come."""
+        """Disconnect, even before the connection is complete. Waits at most a second for the connection to end."""
         transport = self._transport
         if transport is None:
             return
@@ -83,7 +83,7 @@ class Connection(asyncio.Protocol):
         await asyncio.wait([self.lost], timeout=_GRACE_S)
         transport.abort()
 
-    # --- what the event loop calls --------------------------------------------------------------------------------
+    # --- callbacks of asyncio.Protocol ----------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -98,8 +98,8 @@ class Connection(asyncio.Protocol):
             self._give_up(str(error))
 
     def connection_lost(self, error: Exception | None) -> None:
-        if self._look is not None:
-            self._look.cancel()
+        if self._keepalive is not None:
+            self._keepalive.cancel()
         if not self.lost.done():
             self.lost.set_result("it ended" if error is None else in_words(error))
             self._answers.put_nowait(None)
@@ -118,7 +118,7 @@ class Connection(asyncio.Protocol):
             self._answers.put_nowait(body)
 
     async def _answer(self, otherwise: str) -> bytes:
-        """The next answer of the broker."""
+        """Wait for the broker's next answer."""
         body = await self._answers.get()
         if body is None:
             raise TransportError(f"{otherwise}: {self.lost.result()}")
@@ -127,16 +127,16 @@ class Connection(asyncio.Protocol):
         return body
 
     def _keep_alive(self, keepalive_s: int) -> None:
-        """Ask once in a while whether anybody is there, and end a connection on which nothing has come since."""
+        """Ping the broker. If nothing has arrived since the last ping, end the connection."""
         if not self._is_heard:
             self._give_up(f"the broker was silent for {keepalive_s} s")
             return
         self._is_heard = False
         self.send(PINGREQ)
-        self._look = self._loop.call_later(keepalive_s, self._keep_alive, keepalive_s)
+        self._keepalive = self._loop.call_later(keepalive_s, self._keep_alive, keepalive_s)
 
     def _flush(self) -> None:
-        data, self._leaving = b"".join(self._leaving), []
+        data, self._unwritten = b"".join(self._unwritten), []
         if data and self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
@@ -147,8 +147,8 @@ class Connection(asyncio.Protocol):
 
 
 def in_words(error: Exception) -> str:
-    """What the operating system, or TLS, says of a connection, without numbers and addresses."""
-    known = re.search(r"\[Errno (\d+)\]", str(error))  # the first one, where several addresses were tried
+    """Return the reason of an operating system or TLS error, without numbers and addresses."""
+    known = re.search(r"\[Errno (\d+)\]", str(error))  # the first, if several addresses were tried
     reason = os.strerror(int(known[1])) if known else getattr(error, "strerror", None) or str(error)
     return reason[:1].lower() + reason[1:]
 
@@ -156,7 +156,7 @@ def in_words(error: Exception) -> str:
 CONNACK, PUBLISH, PUBACK, SUBACK, PINGRESP = 2, 3, 4, 9, 13
 PINGREQ, DISCONNECT = b"\xc0\x00", b"\xe0\x00"
 NUMBERS = 65_535
-"""How many publishes can wait for their PUBACK at once."""
+"""How many publishes can await their PUBACK at once."""
 
 _QOS = 1
 _LEVEL = 4  # the protocol level of MQTT 3.1.1
@@ -166,10 +166,10 @@ _SIZE_BYTES_MAX = 4
 
 
 class Published(msgspec.Struct, frozen=True):
-    """A PUBLISH packet that came.
+    """A PUBLISH packet from the broker.
 
     Attributes:
-        topic: None where it is no UTF-8 text. number: what to acknowledge it by; None at QoS 0.
+        topic: None if it is not valid UTF-8. number: the packet id to acknowledge; None at QoS 0.
     """
 
     topic: str | None
@@ -179,7 +179,7 @@ class Published(msgspec.Struct, frozen=True):
 
 
 def connect(client_id: str, *, clean: bool, keepalive_s: int, username: str | None, password: str | None) -> bytes:
-    """A CONNECT packet (3.1). Raises `ValueError` for a text that is too long."""
+    """Return a CONNECT packet (3.1). Raises `ValueError` for a text that is too long."""
     given = [text for text in (username, password) if text is not None]
     flags = clean * _CLEAN | (username is not None) * _USERNAME | (password is not None) * _PASSWORD
     head = _text("MQTT") + bytes((_LEVEL, flags)) + keepalive_s.to_bytes(2, "big")
@@ -187,33 +187,33 @@ def connect(client_id: str, *, clean: bool, keepalive_s: int, username: str | No
 
 
 def subscribe(number: int, topic_filters: Sequence[str]) -> bytes:
-    """A SUBSCRIBE packet (3.8)."""
+    """Return a SUBSCRIBE packet (3.8)."""
     body = b"".join(_text(topic_filter) + bytes((_QOS,)) for topic_filter in topic_filters)
     return _packet(0x82, number.to_bytes(2, "big") + body)
 
 
 def topic_name(topic: str) -> bytes:
-    """A topic as packets have it. Raises `ValueError` for one that nobody may publish on."""
+    """Encode a topic. Raises `ValueError` if it is not a valid topic to publish on."""
     if not topic or "+" in topic or "#" in topic or "\0" in topic:
         raise ValueError(f"a topic to publish on: found {topic[:200]!r}, expected text without wildcards")
     return _text(topic)
 
 
 def publish(number: int, name: bytes, payload: bytes, retain: bool) -> bytes:
-    """A PUBLISH packet (3.3) of QoS 1, on a topic by its `topic_name`."""
+    """Return a PUBLISH packet (3.3) of QoS 1; `name` comes from `topic_name`."""
     return _packet(0x30 | _QOS << 1 | retain, name + number.to_bytes(2, "big") + payload)
 
 
 def puback(number: int) -> bytes:
-    """A PUBACK packet (3.4)."""
+    """Return a PUBACK packet (3.4)."""
     return b"\x40\x02" + number.to_bytes(2, "big")
 
 
 def read_publish(flags: int, body: bytes) -> Published:
-    """A PUBLISH packet's parts. Raises `TransportError` where it has none."""
+    """Decode a PUBLISH packet. Raises `TransportError` if it is malformed or of QoS 2."""
     ends = 2 + int.from_bytes(body[:2], "big")
     starts = ends + 2 if flags & 0b0110 else ends
-    if len(body) < starts or flags & 0b0100:  # of QoS 2 we ask for nothing
+    if len(body) < starts or flags & 0b0100:  # no subscription asks for QoS 2
         raise TransportError(f"the broker sent a PUBLISH packet of {len(body)} bytes with flags {flags:#x}")
     try:
         topic = body[2:ends].decode()
@@ -224,14 +224,14 @@ def read_publish(flags: int, body: bytes) -> Published:
 
 
 class PacketReader:
-    """Cuts what a connection delivers into packets."""
+    """Splits a stream of bytes into packets."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
-        self._wanted = 0  # bytes that complete the packet that `_rest` begins
+        self._wanted = 0  # length at which `_rest` holds a whole packet
 
     def feed(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
-        """The kind, the flags and the body of each packet that is now complete. Raises `TransportError`: no MQTT."""
+        """Yield the kind, flags and body of each packet that is now complete. Raises `TransportError` if not MQTT."""
         if self._rest:
             self._rest += data
             if len(self._rest) < self._wanted:
@@ -250,7 +250,7 @@ class PacketReader:
 
 
 def _body_of(data: bytes, at: int) -> tuple[int, int]:
-    """Where the body of the packet at `at` begins and ends; (0, 0) where its size is not complete."""
+    """Return where the body of the packet at `at` begins and ends; (0, 0) if its size is incomplete."""
     size = 0
     for place in range(at + 1, min(at + 1 + _SIZE_BYTES_MAX, len(data))):
         low = data[place]

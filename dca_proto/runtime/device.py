@@ -1,13 +1,13 @@
-"""One actor from its TOML file, as a device runs it: no command line, and only the libraries that a device has.
+"""Runs one actor from its TOML file, without the command line and with few dependencies, as on a device.
 
     python -m dca_proto client.toml
 
-or, in a program of one's own:
+or, in your own program:
 
     client = device.load(Path("client.toml"), Table(["temperature"], rows))
     asyncio.run(client.run(on_report=print))
 
-What the other roles need is not imported, so that a client starts fast and stays small.
+Code of the other roles is imported only when needed, so that a client starts fast and stays small.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from dca_proto.runtime.store import SqliteStore
 from dca_proto.runtime.table import Table, read_csv
 from dca_proto.runtime.transport import CLIENT_LIMITS, Transport
 
-if TYPE_CHECKING:  # what only a trainer needs
+if TYPE_CHECKING:  # only a trainer needs it
     from dca_proto.runtime.live import LiveTrainer
 
 log = structlog.get_logger("dca.device")
@@ -55,7 +55,7 @@ Report = Callable[[object], None]
 
 
 class Parts(msgspec.Struct, frozen=True):
-    """An actor that is ready to run, with its connection and its database."""
+    """An actor that is ready to run, with its transport and its database."""
 
     actor: Actor
     transport: Transport
@@ -63,7 +63,7 @@ class Parts(msgspec.Struct, frozen=True):
 
 
 class Device:
-    """One actor as its file describes it; nothing is opened yet.
+    """An actor that its file describes. It has no open connection or store yet.
 
     Args:
         config: a checked configuration. identity: from its key file.
@@ -82,9 +82,9 @@ class Device:
         return self.config.role
 
     async def run(self, on_report: Report | None = None) -> None:
-        """Run a client or a Compute node until cancelled; `on_report` is called with every fact.
+        """Run a client or a Compute node until cancelled. Calls `on_report` with every fact.
 
-        Raises `UsageError` if the broker refuses the actor, or its store cannot be used.
+        Raises `UsageError` if the broker refuses the actor, or if its store cannot be used.
         """
         async with self.open(on_report) as parts:
             runner = Runner(
@@ -97,41 +97,39 @@ class Device:
             await runner.run()
 
     async def hold(self, request: OpenRound, on_report: Report | None = None) -> NoisyAggregate:
-        """Hold one round as a trainer, and wait for its result. Raises `RoundAborted`, and as `run`."""
+        """Run one round as a trainer and return its result. Raises `RoundAborted`, and the errors of `run`."""
         async with self.live(on_report) as trainer:
             return await trainer.hold(request)
 
     @contextlib.asynccontextmanager
     async def live(self, on_report: Report | None = None) -> AsyncIterator[LiveTrainer]:
-        """A trainer to hold several rounds with, running until the context ends. Raises `UsageError`."""
+        """Yield a trainer that can run several rounds, until the context ends. Raises `UsageError`."""
         async with self._trainer(on_report) as trainer, trainer:
             yield trainer
 
     async def resume(self, on_report: Report | None = None) -> list[RoundCompleted | RoundFailed]:
-        """Finish the rounds that a trainer's store knows, and return how each ended; finished ones are reported again.
+        """Finish the rounds in a trainer's store and return how each ended, including rounds finished before.
 
-        Failed ones are among them while their charge may come back: missing aborts are asked for again.
+        This includes failed rounds whose charge may still come back: the trainer asks again for the missing aborts.
         """
         async with self._trainer(on_report) as trainer:
             return await trainer.finish()
 
     @contextlib.asynccontextmanager
     async def _trainer(self, on_report: Report | None) -> AsyncIterator[LiveTrainer]:
-        """A trainer that does not run yet. Raises `UsageError` for another actor."""
+        """Yield a trainer that does not run yet. Raises `UsageError` for another role."""
         from dca_proto.protocol.trainer.actor import Trainer
         from dca_proto.runtime.live import LiveTrainer
 
         name = self.config.federation.name
         async with self.open(on_report) as parts:
             if not isinstance(parts.actor, Trainer):
-                raise UsageError(
-                    f"only a trainer holds and resumes rounds, found a {self.role}: it resumes by itself when it runs"
-                )
+                raise UsageError(f"only a trainer runs and resumes rounds, found a {self.role}: it resumes by itself")
             yield LiveTrainer(parts.actor, parts.transport, parts.store, federation=name, on_report=on_report)
 
     @contextlib.asynccontextmanager
     async def open(self, on_report: Report | None = None) -> AsyncIterator[Parts]:
-        """The actor as its store left it; the store is closed at the end. Raises `UsageError`."""
+        """Restore the actor from its store; the store is closed when the context ends. Raises `UsageError`."""
         config = self.config
         transport = MqttTransport(
             config.broker,
@@ -154,9 +152,9 @@ class Device:
             await store.close()
 
     def _write_file(self, known: Federation) -> None:
-        """Have the newest federation file on disk, where commands look for members; the store has it in any case.
+        """Replace the federation file on disk if the actor knows a newer one; commands read members from it.
 
-        A file of another federation stays: its owner has put it in place meanwhile.
+        A file of another federation stays: its owner has put it there in the meantime.
         """
         path = self.config.files.federation
         try:
@@ -171,15 +169,15 @@ class Device:
 
 
 def load(path: Path, data: Table | None = None, *, roles: Iterable[str] = ROLES) -> Device:
-    """Read and check everything that an actor's file names. Opens no connection and no store.
+    """Read and check an actor's TOML file and the files that it names. Opens no connection and no store.
 
     Args:
-        path: its TOML file.
-        data: a client's data from a program, in place of the CSV that the file names.
-        roles: which actors are expected; by default any.
+        path: the TOML file.
+        data: a client's data, in place of the CSV that the file names.
+        roles: the accepted roles; by default any.
 
     Raises:
-        UsageError: in one line, what is wrong with which file.
+        UsageError: a file is missing or wrong; the message names it.
     """
     config = read_config(path, roles)
     identity = read_identity(config.files.identity, config.role)
@@ -193,7 +191,7 @@ def load(path: Path, data: Table | None = None, *, roles: Iterable[str] = ROLES)
     if data is not None:
         raise InputError(f"{path}: a {config.role} has no data of its own; only a client does")
     members = config.federation.computes if config.role == "compute" else config.federation.trainers
-    if identity.public_key not in [member.key for member in members]:  # it would only ever be ignored
+    if identity.public_key not in [member.key for member in members]:  # the others would ignore its messages
         raise InputError(
             f"{config.files.federation} names no {config.role} with the key of {config.files.identity}; "
             "use the federation file that names it"
@@ -208,7 +206,7 @@ def _client(config: Config, identity: Identity, table: Table) -> Callable[[Recor
     assert isinstance(files, ClientFiles), "the role's own section"
     path = files.certificate or certificate_path(files.identity)
     certificate = read_certificate(path, config.federation, _now_ms())
-    if files.policy is None:  # a file of its own is shared, also by devices with other columns
+    if files.policy is None:  # devices with other columns may share a policy file
         check_known("bounds of the policy", config.policy.bounds, table.columns)
     if certificate.client_key != identity.public_key:
         raise InputError(f"certificate {path} is another client's; name the one for {files.identity}")
@@ -244,11 +242,11 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-# --- to its end -------------------------------------------------------------------------------------------------------
+# --- running until the end --------------------------------------------------------------------------------------------
 
 
 def complete(work: Coroutine[Any, Any, T]) -> T | None:
-    """Run `work` to its end; None where SIGTERM ended it first. Ctrl-C raises KeyboardInterrupt once all is closed."""
+    """Run `work` and return its result, or None if SIGTERM ended it. Ctrl-C raises KeyboardInterrupt after cleanup."""
 
     async def stoppable() -> T:
         task = asyncio.current_task()
@@ -263,10 +261,10 @@ def complete(work: Coroutine[Any, Any, T]) -> T | None:
 
 
 def run(path: Path, *, json_logs: bool = False, verbose: bool = False) -> int:
-    """Run the actor of a file to its end, logging its facts; a trainer holds the file's round and prints the result.
+    """Run the actor of a file and log its facts. A trainer runs the round in its file and prints the result.
 
     Returns:
-        The exit code of the process: 0; 3 where the round was aborted; 143 where SIGTERM ended a round.
+        The exit code: 0; 3 if the round was aborted; 143 if SIGTERM ended a round.
 
     Raises:
         UsageError, TransportError: as `Device.run`.

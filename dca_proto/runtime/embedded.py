@@ -1,9 +1,9 @@
-"""The embedded broker: amqtt as a process (``python -m dca_proto.runtime.embedded``), if mosquitto is missing.
+"""The embedded broker, for machines without mosquitto: amqtt as a process (``python -m dca_proto.runtime.embedded``).
 
-It serves whoever reaches its port, without TLS and passwords: for trials on one machine. It ends when its standard
-input does, so that it never outlives what started it. It forgets all at its end, and drops a message that its receiver
-does not acknowledge within five seconds or before its device connects anew: the protocol's receipts and resends make up
-for these.
+It accepts every connection, without TLS or passwords: it is for trials on one machine. It exits at the end of its
+standard input, so it never outlives the process that started it. It keeps nothing on disk. It drops a message that the
+receiver does not acknowledge within five seconds or before it reconnects. The protocol's receipts and resends make up
+for such losses.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from dca_proto.protocol.wire.topics import FilterTree
 
 
 class TrustAll(BaseAuthPlugin):  # type: ignore[misc]
-    """Lets everyone in, and keeps sessions: amqtt's own anonymous plugin would forget them at disconnect."""
+    """Lets everyone in and keeps sessions. amqtt's own anonymous plugin would forget them at disconnect."""
 
     async def authenticate(self, *, session: Session) -> bool:
         return True
 
 
 class _Subscriptions(dict[str, list[tuple[Session, int]]]):
-    """amqtt iterates over its subscriptions with awaits in between, while others subscribe: give it a copy."""
+    """Iterates over copies: amqtt awaits while it iterates, and other clients subscribe in the meantime."""
 
     def __iter__(self) -> Iterator[str]:
         return iter(list(super().__iter__()))
@@ -42,14 +42,14 @@ class _Subscriptions(dict[str, list[tuple[Session, int]]]):
 
 
 class Embedded(Broker):  # type: ignore[misc]
-    """amqtt, made fit for swarms in two ways that rest on its inner methods.
+    """amqtt with two changes for swarms. Both override its private methods.
 
-    It has an index of its filters: without it, every message is compared with every filter, level by level. Should a
-    later amqtt not ask `_matches` any more, it is only as slow as before.
+    It indexes the topic filters; amqtt itself compares every message with every filter, level by level. If a later
+    amqtt no longer calls `_matches`, it is only as slow as before.
 
-    A device may connect again before its old connection has ended. Here its session counts as connected as long as
-    the newest connection lives, and a filter is that of its newest session. amqtt ends the session with whichever
-    connection ends, and leaves a filter to the first of two sessions that came at once: nothing more is delivered.
+    A device may reconnect before its old connection has ended. Here its session counts as connected as long as the
+    newest connection lives, and a filter belongs to the client's newest session. In amqtt itself, any connection's end
+    ends the session, and of two sessions opened at once the first keeps the filter: delivery stops.
     """
 
     def __init__(self, configuration: dict[str, Any]) -> None:
@@ -62,10 +62,10 @@ class Embedded(Broker):  # type: ignore[misc]
         self._retained: FilterTree[None] = FilterTree()  # topics that have, or once had, a retained message
 
     async def add_subscription(self, subscription: tuple[str, int], session: Session) -> int:
-        """File the filter, too; filters with ``#`` stay amqtt's own business."""
-        filed, device = self._subscriptions.get(subscription[0], ()), session.client_id
-        is_anothers = any(one.client_id == device and one is not session for one, _ in filed)
-        if is_anothers and self._newest(session)[0] is session:
+        """Index the filter, and take it from an older session of the same client."""
+        subscribers, client = self._subscriptions.get(subscription[0], ()), session.client_id
+        has_older = any(other.client_id == client and other is not session for other, _ in subscribers)
+        if has_older and self._newest(session)[0] is session:
             self._del_subscription(subscription[0], session)
         code = await super().add_subscription(subscription, session)
         self._index.add(subscription[0], subscription[0])
@@ -75,9 +75,9 @@ class Embedded(Broker):  # type: ignore[misc]
     async def _publish_retained_messages_for_subscription(
         self, subscription: tuple[str, int], session: Session
     ) -> None:
-        """Retained messages go to who subscribed; amqtt would give a new session those of everybody's filters.
+        """Send retained messages only for the session's own filters; amqtt sends a new session those of all filters.
 
-        Each client of a swarm has a retained Hello, and amqtt compares them all with each filter that anybody brings.
+        Every client of a swarm has a retained Hello, and amqtt compares all of them with each new filter.
         """
         is_own = any(subscriber is session for subscriber, _ in self._subscriptions.get(subscription[0], ()))
         if is_own and ("#" in subscription[0] or self._retained.has_topic(subscription[0])):
@@ -90,37 +90,38 @@ class Embedded(Broker):  # type: ignore[misc]
         data: bytes | bytearray | None,
         qos: int | None = None,
     ) -> None:
-        """Keep it for who subscribes later, and file its topic."""
+        """Retain the message for later subscribers, and index its topic."""
         if topic_name is not None:
             self._retained.add(topic_name, None)
         await super().retain_message(source_session, topic_name, data, qos)
 
     async def _publish_session_retained_messages(self, session: Session) -> None:
-        """What waited for a session, at the start of a connection; an older one may have ended while it was made.
+        """Send the messages that waited for the session, when a connection starts.
 
-        amqtt would mark it as retained, which it is not: its receiver would drop it.
+        amqtt would mark them as retained, and the receiver would drop them. An older connection may have ended while
+        this one was made, so set the session's state first.
         """
         self._reconnect(session)
         handler, sends = self._get_handler(session), []
         while handler and not session.retained_messages.empty():
-            waited = session.retained_messages.get_nowait()
-            sends.append(handler.mqtt_publish(waited.topic, waited.data, waited.qos, retain=False))
+            message = session.retained_messages.get_nowait()
+            sends.append(handler.mqtt_publish(message.topic, message.data, message.qos, retain=False))
         await asyncio.gather(*sends, return_exceptions=True)
 
     async def _handle_disconnect(self, client_session: Session, handler: Any, disconnect_waiter: Any) -> None:
-        """End a connection, and its session with it where there is no newer one."""
+        """End a connection, and its session too unless a newer connection exists."""
         await super()._handle_disconnect(client_session, handler, disconnect_waiter)
         self._ended.add(handler)
         self._reconnect(client_session)
 
     def _reconnect(self, session: Session) -> None:
-        """Have a session count as connected if its newest connection lives."""
+        """Mark a session as connected if its newest connection lives."""
         newest, handler = self._newest(session)
         if newest is session and handler not in self._ended and not session.transitions.is_connected():
             session.transitions.connect()
 
     def _newest(self, session: Session) -> Any:
-        """The newest session of its client id, and the newest connection's handler; nothing once it is deleted."""
+        """Return the client's newest session and the handler of its newest connection; (None, None) if deleted."""
         return self._sessions.get(session.client_id, (None, None))
 
     def _matches(self, topic: str, a_filter: str) -> bool:
@@ -132,7 +133,7 @@ class Embedded(Broker):  # type: ignore[misc]
 
 
 def configuration(host: str, port: int, session_expiry_s: int) -> dict[str, Any]:
-    """amqtt's configuration: one listener, no plugins but the door."""
+    """Return amqtt's configuration: one listener, and `TrustAll` as the only plugin."""
     return {
         "listeners": {"default": {"type": "tcp", "bind": f"{host}:{port}"}},
         "plugins": {"dca_proto.runtime.embedded.TrustAll": {}},
@@ -141,7 +142,7 @@ def configuration(host: str, port: int, session_expiry_s: int) -> dict[str, Any]
 
 
 async def serve(host: str, port: int, session_expiry_s: int) -> None:
-    """Run until SIGTERM, which the end of standard input raises, too. All is in memory: there is nothing to save."""
+    """Run until SIGTERM; the end of standard input raises it too. All state is in memory, so nothing is saved."""
     broker = Embedded(configuration(host, port, session_expiry_s))
     await broker.start()
     asyncio.get_running_loop().add_reader(sys.stdin, signal.raise_signal, signal.SIGTERM)
@@ -149,14 +150,14 @@ async def serve(host: str, port: int, session_expiry_s: int) -> None:
 
 
 def main() -> None:
-    """The command line of the embedded broker."""
+    """Run the embedded broker's command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--session-expiry-s", type=int, required=True)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     logging.basicConfig(level=logging.ERROR, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    asyncio.run(serve(given.host, given.port, given.session_expiry_s))
+    asyncio.run(serve(arguments.host, arguments.port, arguments.session_expiry_s))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Identities, certificates and the federation file on disk.
+"""Reads and writes identities, certificates and the federation file.
 
-Files with secrets, identities among them, are made readable by their owner only, never replace another file, and are
-not accepted in any other state. Certificates and the federation file are public. All three are short TOML texts:
+A secret file is created readable by its owner only and never replaces another file. If others can read or change it, it
+is refused. Certificates and the federation file are public. All three are short TOML texts:
 
     role = "client"             federation = "demo"             (see `Federation.to_toml`)
     id = "..."                  client_key = "..."
@@ -27,7 +27,7 @@ from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.wire.messages import Certificate
 
 ROLES = ("client", "compute", "trainer", "authority")
-"""Who can have an identity; the authority is the federation's enrolment key."""
+"""The roles that have an identity; the authority's is the federation's enrolment key."""
 
 _HEX_DIGITS = 2 * KEY_BYTES
 _ENROL_ADVICE = "have the client enrolled: dca federation enrol"
@@ -51,7 +51,7 @@ class _CertificateText(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def new_identity() -> Identity:
-    """A fresh identity from the operating system's generator."""
+    """Return a fresh identity from the operating system's random generator."""
     return Identity(secrets.token_bytes(KEY_BYTES))
 
 
@@ -59,9 +59,9 @@ def new_identity() -> Identity:
 
 
 def write_identity(path: Path, role: str, identity: Identity) -> None:
-    """Write a new file that only its owner can read, from its first moment on.
+    """Write an identity to a new file that only its owner can ever read.
 
-    Raises `UsageError`: the role is unknown, the file exists already, or it cannot be written.
+    Raises `UsageError` if the role is unknown, the file exists already, or it cannot be written.
     """
     if role not in ROLES:
         raise UsageError(f"role {role!r} is unknown; use one of {', '.join(ROLES)}")
@@ -74,9 +74,9 @@ def write_identity(path: Path, role: str, identity: Identity) -> None:
 
 
 def read_identity(path: Path, role: str) -> Identity:
-    """The identity in a key file of that role.
+    """Read the identity in a key file.
 
-    Raises `UsageError`: the file is missing, open to others, no key file, or of another role.
+    Raises `UsageError` if the file is missing, open to others, not a key file, or of another role.
     """
     expected = f"expected a key file as `dca keygen {path} --role {role}` writes it"
     try:
@@ -89,14 +89,14 @@ def read_identity(path: Path, role: str) -> Identity:
     except ValueError:
         raise InputError(f"{path} holds a secret that is not hexadecimal; {expected}") from None
     if (text.public_key, text.id) != (identity.public_key.hex(), identity.id.hex()):
-        raise InputError(f"{path} is damaged: its public key or id is not that of its secret; restore it from a copy")
+        raise InputError(f"{path} is damaged: its public key or id does not match its secret; restore it from a backup")
     if text.role != role:
         raise InputError(f"{path} is the identity of a {text.role}, expected that of a {role}; name the right file")
     return identity
 
 
 def public_key(text: str) -> bytes | None:
-    """The key in 64 hexadecimal digits; None where `text` is something else."""
+    """Decode a key of 64 hexadecimal digits; None if `text` is not one."""
     with contextlib.suppress(ValueError):
         return bytes.fromhex(text) if len(text) == _HEX_DIGITS else None
     return None
@@ -106,12 +106,12 @@ def public_key(text: str) -> bytes | None:
 
 
 def certificate_path(identity: Path) -> Path:
-    """Where a client's certificate stands by default: beside its key file, ending in ``.cert``."""
+    """Return a certificate's default path: beside the key file, with the suffix ``.cert``."""
     return identity.with_suffix(".cert")
 
 
 def write_certificate(path: Path, federation: Federation, certificate: Certificate) -> None:
-    """Write a certificate, replacing the one that it renews. Raises `UsageError` where it cannot be written."""
+    """Write a certificate, replacing the one that it renews. Raises `UsageError` if it cannot be written."""
     until = datetime.fromtimestamp(certificate.expires_ms / 1000, UTC)
     text = (
         f"# Certificate of a dca client, until {until:%Y-%m-%d %H:%M} UTC. Not secret.\n"
@@ -122,7 +122,7 @@ def write_certificate(path: Path, federation: Federation, certificate: Certifica
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write a public file in one step: readers see the old text or the new one. Raises `UsageError`."""
+    """Write a public file atomically: readers see the old text or the new one. Raises `UsageError`."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         draft.write_text(text, encoding="utf-8")
@@ -133,24 +133,23 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def read_certificate(path: Path, federation: Federation, now_ms: int) -> Certificate:
-    """A certificate that holds in this federation now.
+    """Read a certificate that is valid in this federation now.
 
-    Raises `UsageError`: the file is missing or no certificate, or the federation's enrolment key does not vouch for it
-    (any more).
+    Raises `UsageError` if the file is missing or is not a certificate, or if the certificate is expired, revoked or not
+    signed by the federation's enrolment key.
     """
     certificate = _parse_certificate(path)
     try:
         federation.check_certificate(certificate, now_ms)
     except PeerError as error:
-        why = {"certificate": "has expired", "revoked": "is revoked for good, so make a new key"}.get(
-            error.code, f"was not signed for federation {federation.name!r}"
-        )
-        raise InputError(f"certificate {path} {why}; {_ENROL_ADVICE}") from None
+        reasons = {"certificate": "has expired", "revoked": "is revoked for good, so make a new key"}
+        reason = reasons.get(error.code, f"was not signed for federation {federation.name!r}")
+        raise InputError(f"certificate {path} {reason}; {_ENROL_ADVICE}") from None
     return certificate
 
 
 def certified_id(path: Path) -> bytes:
-    """The id of the client that a certificate is of, whether it holds or not. Raises `UsageError`."""
+    """Return the id of the client in a certificate, valid or not. Raises `UsageError`."""
     return actor_id(_parse_certificate(path).client_key)
 
 
@@ -168,7 +167,7 @@ def _parse_certificate(path: Path) -> Certificate:
 
 
 def read_federation(path: Path) -> Federation:
-    """The federation in a file. Raises `UsageError` that names the file."""
+    """Read a federation file. Raises `UsageError` that names the file."""
     text = _read_public(path, "`dca federation init` writes one")
     try:
         return Federation.from_toml(text)
@@ -192,7 +191,7 @@ _BYTES_MAX = 1 << 16
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a new file of mode 0600. Raises `UsageError` where it exists or cannot be written."""
+    """Write a new file of mode 0600. Raises `UsageError` if it exists or cannot be written."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
     except FileExistsError:
@@ -210,9 +209,9 @@ def write_private(path: Path, text: str) -> None:
 
 
 def read_private(path: Path) -> str:
-    """The text of a secret file, whose mode is checked on the open file.
+    """Read a secret file; its mode is checked on the open file.
 
-    Raises `UsageError` if the file cannot be read, or others can read or change it, `UnicodeDecodeError` if it is no
+    Raises `UsageError` if the file cannot be read or others can read or change it; `UnicodeDecodeError` if it is not
     text.
     """
     try:
@@ -224,18 +223,18 @@ def read_private(path: Path) -> str:
 
 
 def read_password(path: Path) -> str:
-    """The first line of a secret file. Raises `UsageError`, also where it is empty or not a text."""
+    """Read the first line of a secret file. Raises `UsageError`, also if it is empty or not text."""
     try:
         lines = read_private(path).splitlines()
     except UnicodeDecodeError:
-        raise InputError(f"password file {path} is not a text in UTF-8") from None
+        raise InputError(f"password file {path} is not UTF-8 text") from None
     if not lines or not lines[0]:
         raise InputError(f"password file {path} is empty: put the password in its first line")
     return lines[0]
 
 
 def check_private(path: Path) -> None:
-    """Raise `UsageError` where a secret file, which a library will read itself, is missing or open to others."""
+    """Raise `UsageError` if a secret file is missing or open to others; for files that a library reads itself."""
     try:
         _check_mode(path, path.stat().st_mode)
     except OSError as error:

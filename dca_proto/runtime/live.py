@@ -1,12 +1,12 @@
-"""A trainer that holds rounds: commands in, results out, over a running actor.
+"""Runs a trainer in the background: a caller asks for rounds and awaits their results.
 
 async with LiveTrainer(actor, transport, store, federation="demo") as trainer:
     aggregate = await trainer.hold(request)
 
-A round of an earlier process is finished by `rejoin`, under its own id: the trainer's store knows how far it is.
+`rejoin` finishes a round that an earlier process began, under the same id, from its state in the trainer's store.
 
-The start of a trainer also asks again for the aborts of earlier rounds that failed. A round that the account refuses
-waits until that is settled, some seconds at most, for it may bring charges back.
+When a trainer starts, it asks again for the aborts of earlier failed rounds, which may give charges back. If the
+account refuses a new round, the round waits for these answers, for some seconds at most.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from dca_proto.runtime.store import Store
 from dca_proto.runtime.transport import Transport
 
 _FAREWELL_S = 5.0
-POLICIES = "once the clients' [policy] allows it, the same command asks again; to ask for less, name another journal"
 
 
 class LiveTrainer:
@@ -36,7 +35,7 @@ class LiveTrainer:
 
     Args:
         actor, transport, store, federation: as for `Runner`.
-        on_report: called with every fact of the trainer, results included.
+        on_report: called with every fact of the trainer, including results.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class LiveTrainer:
     ) -> None:
         self._actor = actor
         self._on_report = on_report
-        self._asked: dict[bytes, OpenRound] = {}
+        self._requested: dict[bytes, OpenRound] = {}
         self._results: dict[bytes, asyncio.Future[RoundCompleted | RoundFailed]] = {}
         self._running: asyncio.Task[None] | None = None
         self._failed = asyncio.Event()
@@ -65,42 +64,42 @@ class LiveTrainer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._running is not None
-        if error is None:  # the last receipts leave first: whoever has none sends its report until the round's close
+        if error is None:  # send the last receipts first: a client without one resends until the round closes
             self.runner.stop()
             await asyncio.wait([self._running], timeout=_FAREWELL_S)
         self._running.cancel()
         await asyncio.wait([self._running])
 
     async def check(self, request: OpenRound) -> None:
-        """Raise what is wrong with a round that is to be held, once it is settled what earlier ones cost.
+        """Check a request before it runs, since an error inside the runner would end all rounds.
 
-        In the runner the caller's mistake would end all rounds. Raises `UsageError` if the request cannot be held,
+        Waits until the costs of earlier rounds are settled. Raises `UsageError` if the request is invalid,
         `BudgetError` if it exceeds the trainer's account now.
         """
         while True:
             try:
-                self._actor.check_request(request, self._clock.now_ms(), self._asked.values())
+                self._actor.check_request(request, self._clock.now_ms(), self._requested.values())
                 return
             except BudgetError:
                 if not self._actor.is_settling(self._clock.now_ms()):
                     raise
             self._failed.clear()
-            await self._unless_it_ends(asyncio.ensure_future(self._failed.wait()))
+            await self._wait_while_running(asyncio.ensure_future(self._failed.wait()))
 
     async def hold(self, request: OpenRound) -> NoisyAggregate:
-        """Hold one round and wait for its result.
+        """Run one round and return its result.
 
         Raises:
-            RoundAborted: the round ended without one, by its own rules. What became of its charge is said, too.
-            UsageError: the request cannot be held, or exceeds the trainer's account.
+            RoundAborted: the round ended without a result. The message also states what happened to its charge.
+            UsageError: the request is invalid, or exceeds the trainer's account.
             TransportError: the connection was closed.
         """
-        return await self._result(request.round_id, self._ask(request))
+        return await self._result(request.round_id, self._start(request))
 
     async def rejoin(self, request: OpenRound) -> NoisyAggregate:
-        """Finish a round that an earlier process was to hold: from wherever that left it, or from its beginning.
+        """Finish a round of an earlier process, from its stored state; run it from the start if it never began.
 
-        Raises as `hold`, and `RoundAborted` where the round is over, and so long ago that its result is forgotten.
+        Raises as `hold`, and `RoundAborted` if the round ended so long ago that the store no longer has its result.
         """
         round_id = request.round_id
         if self._actor.phase(round_id) != NEW:
@@ -110,53 +109,58 @@ class LiveTrainer:
         return await self.hold(request)
 
     async def finish(self) -> list[RoundCompleted | RoundFailed]:
-        """Run until all rounds of the trainer's store have ended; how each did, by their ids. Raises as `hold`."""
-        ends = {one: asyncio.get_running_loop().create_future() for one in self._actor.unfinished(self._clock.now_ms())}
-        self._results |= ends
-        if ends:
+        """Run until all rounds in the trainer's store have ended; return how each did, by id. Raises as `hold`."""
+        round_ids = self._actor.unfinished(self._clock.now_ms())
+        results = {round_id: asyncio.get_running_loop().create_future() for round_id in round_ids}
+        self._results |= results
+        if results:
             async with self:
-                for end in ends.values():
-                    await self._unless_it_ends(end)
-        return [ends[one].result() for one in sorted(ends)]
+                for result in results.values():
+                    await self._wait_while_running(result)
+        return [results[round_id].result() for round_id in sorted(results)]
 
     def contributors(self, round_id: bytes) -> tuple[bytes, ...]:
-        """The ids of the clients in a round's result, sorted, for as long as the trainer's store knows the round."""
+        """Return the sorted ids of the clients in a round's result, while the trainer's store has the round."""
         return self._actor.contributors(round_id)
 
     def is_charged(self, round_id: bytes) -> bool:
-        """Whether the account has a charge of the round that has not come back."""
+        """Return True if the account has a charge for the round that was not given back."""
         return self._actor.ledger.is_charged(round_id)
 
     async def _result(self, round_id: bytes, begin: Coroutine[Any, Any, None]) -> NoisyAggregate:
-        """What a round comes to, after `begin`."""
+        """Await `begin`, then the round's result."""
         if self._running is None or round_id in self._results:
             begin.close()
-            raise UsageError("hold rounds inside `async with`, and give each a fresh round id")
+            raise UsageError("run rounds inside `async with`, and give each a fresh round id")
         result = self._results[round_id] = asyncio.get_running_loop().create_future()
         try:
             await begin
-            await self._unless_it_ends(result)
+            await self._wait_while_running(result)
             ended = result.result()
         finally:
             del self._results[round_id]
         if isinstance(ended, RoundCompleted):
             return ended.aggregate
-        remedy = POLICIES if ended.declined else ""
+        remedy = ""
+        if ended.declined:
+            remedy = (
+                "widen the clients' [policy], then run the same command again; to ask for less, name another journal"
+            )
         raise RoundAborted(ended.reason, contributors=ended.contributors, needed=ended.needed, remedy=remedy)
 
-    async def _ask(self, request: OpenRound) -> None:
+    async def _start(self, request: OpenRound) -> None:
         await self.check(request)
-        self._asked[request.round_id] = request
+        self._requested[request.round_id] = request
         self.runner.command(request)
 
     async def _recall(self, round_id: bytes) -> None:
-        """Take the end of a round that was reported before anybody waited for it; any other is reported in time."""
+        """Take over the result of a round that ended before anyone awaited it."""
         ended = self._actor.ended(round_id)
         if ended is not None:
             self._settle(ended)
 
-    async def _unless_it_ends(self, awaited: asyncio.Future[Any]) -> None:
-        """Wait, and raise what ended the runner if that comes first."""
+    async def _wait_while_running(self, awaited: asyncio.Future[Any]) -> None:
+        """Wait for a future. If the runner ends first, raise its error."""
         assert self._running is not None
         try:
             await asyncio.wait([awaited, self._running], return_when=asyncio.FIRST_COMPLETED)
@@ -171,12 +175,12 @@ class LiveTrainer:
             self._on_report(fact)
         if not isinstance(fact, RoundCompleted | RoundFailed):
             return
-        self._asked.pop(fact.round_id, None)
+        self._requested.pop(fact.round_id, None)
         if isinstance(fact, RoundFailed):
             self._failed.set()
         self._settle(fact)
 
     def _settle(self, fact: RoundCompleted | RoundFailed) -> None:
         result = self._results.get(fact.round_id)
-        if result is not None and not result.done():  # else a round of an earlier run that nobody here waits for
+        if result is not None and not result.done():  # otherwise nobody awaits it: a round of an earlier run
             result.set_result(fact)

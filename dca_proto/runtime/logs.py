@@ -1,10 +1,10 @@
-"""Structured logs of an actor: one event per line on standard error, for people or as JSON. No secret is in any fact.
+"""Logs an actor's facts: one event per line on standard error, for people or as JSON. No fact contains a secret.
 
-What a hostile peer can make an actor drop is logged the first, second, fourth, eighth... time of each code, so that no
-flood fills a disk.
+Dropped messages are logged the first, second, fourth, eighth... time of each code, so that a hostile peer cannot fill
+the disk.
 
-A program that configures structlog decides itself what is logged, and where; in any other, warnings go to standard
-error and the rest nowhere.
+A program that configures structlog decides what is logged and where. Without that, only warnings are logged, to
+standard error.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from dca_proto.runtime.transport import Disconnected
 _LEVELS = {
     Disconnected: "warning",
     facts.Dropped: "warning",
-    facts.LedgerReused: "error",  # somebody has to look at the device
-    # one per client or message at a server: only with `verbose`
+    facts.LedgerReused: "error",  # the owner has to look at the device
+    # one per client or message, so many of them: logged only with `verbose`
     **dict.fromkeys((facts.SessionKept, facts.ContributionKept, facts.ReleaseKept, facts.Arrived), "debug"),
 }
-"""Of facts that are not logged at `info`."""
+"""The log level by type of fact; all others are logged at `info`."""
 
 CHARS_MAX = 1000
-"""Of a text that may come from a peer: two of its longest fields."""
+"""The limit for a text that may come from a peer: twice the longest field of a message."""
 
 log = structlog.get_logger("dca.actor")
 
 
 def configure_logs(*, json: bool = False, level: int = logging.INFO) -> None:
-    """Send structlog's events to standard error: of `level` and above, as text or as one JSON object per line.
+    """Send structlog's events of `level` and above to standard error, as text or as one JSON object per line.
 
-    At `logging.DEBUG` there is also what happens for every single client.
+    `logging.DEBUG` adds the events that occur for every single client.
     """
     renderer: Any = structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=False)
     structlog.configure(
@@ -54,7 +54,7 @@ def configure_logs(*, json: bool = False, level: int = logging.INFO) -> None:
     )
 
 
-if not structlog.is_configured():  # structlog's own default would print everything between a program's results
+if not structlog.is_configured():  # by default structlog would print all events among a program's results
     configure_logs(level=logging.WARNING)
 
 
@@ -70,16 +70,16 @@ class FactLog:
         if isinstance(fact, facts.Dropped):
             self._dropped[fact.code] += 1
             count = self._dropped[fact.code]
-            if count & (count - 1):  # logged are 1, 2, 4, 8, ...
+            if count & (count - 1):  # not a power of two
                 return
             fields = {"count": count, **fields}
-        elif isinstance(fact, facts.RoundCompleted):  # the result is the trainer's to print, not a log's
+        elif isinstance(fact, facts.RoundCompleted):  # the trainer prints the result; the log leaves it out
             fields = {"round_id": fields["round_id"]}
         getattr(log, _LEVELS.get(type(fact), "info"))(type(fact).__name__, **fields)
 
 
 def _plain(value: object) -> object:
-    """Ids in hexadecimal; texts of peers cut and without control characters; long lists as their length."""
+    """Return ids in hexadecimal, texts made printable, and tuples as their length."""
     if isinstance(value, bytes):
         return value[:ID_BYTES].hex()
     if isinstance(value, str):
@@ -88,6 +88,6 @@ def _plain(value: object) -> object:
 
 
 def printable(text: str) -> str:
-    """A text that may come from a peer, cut, with whatever could steer a terminal or begin a line escaped."""
-    cut = text if len(text) <= CHARS_MAX else f"{text[:CHARS_MAX]}... ({len(text)} characters)"
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in cut)
+    """Truncate a text that may come from a peer, and escape control characters and line breaks."""
+    short = text if len(text) <= CHARS_MAX else f"{text[:CHARS_MAX]}... ({len(text)} characters)"
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in short)

@@ -1,10 +1,11 @@
 """The transport over MQTT 3.1.1, QoS 1.
 
-One task per transport lives through connections: connect, subscribe, deliver until the connection is lost, back off,
-connect again. What the broker has not acknowledged when a connection is lost is sent again on the next one, in order.
+One task per transport connects, subscribes, delivers until the connection is lost, backs off and reconnects. Packets
+that the broker has not acknowledged are sent again on the next connection, in order.
 
-The client id is the actor's id in hexadecimal (32 characters; MQTT 3.1.1 obliges brokers to take only 23, those we know
-take more). With a persistent session the broker keeps subscriptions and queued messages while the actor is away.
+The client id is the actor's id in hexadecimal: 32 characters. MQTT 3.1.1 requires brokers to accept only 23; those that
+we know accept more. With a persistent session the broker keeps subscriptions and queued messages while the actor is
+away.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from dca_proto.runtime.settings import BrokerSettings
 from dca_proto.runtime.transport import Connected, Disconnected, Inbox, InboxLimits, Message, closed
 
 _ANSWER_TIMEOUT_S = 10.0  # for TCP, TLS, CONNACK and SUBACK
-_SUSPICIOUS = 3  # connections in a row that ended soon
+_SUSPICIOUS = 3  # short connections in a row
 _REFUSED = (4, 5)  # bad user name or password, not authorised
 _SUBSCRIPTION_REFUSED = 0x80
-_UNACKNOWLEDGED_MAX = 256  # packets; of more, a broker only becomes slower
+_UNACKNOWLEDGED_MAX = 256  # packets; more only slow a broker down
 
 log = structlog.get_logger("dca.mqtt")
 
 
 class _Outgoing(msgspec.Struct, eq=False):
-    """A message that leaves in some packets, each of which is to be acknowledged."""
+    """A message on its way in one or more packets; `waiting` counts those not yet acknowledged."""
 
     name: bytes
     retain: bool
@@ -56,7 +57,7 @@ class MqttTransport:
         client_id: the actor's id in hexadecimal.
         subscriptions: topic filters, renewed at every connection.
         rng: draws the jitter of reconnects; no secret depends on it.
-        limits: bounds on what waits to be received.
+        limits: bounds on received messages that wait.
         backoff: how long to wait between reconnects.
         answer_timeout_s: how long the broker may take to accept a connection.
         on_report: called with `Connected` and `Disconnected`; by default they are logged.
@@ -87,9 +88,9 @@ class MqttTransport:
         self._tls = settings.tls_context()
         self.inbox = Inbox(subscriptions, limits)
         self._connection: Connection | None = None
-        self._number = 0  # of the last packet
+        self._number = 0  # the id of the last packet
         self._unsent: deque[tuple[_Outgoing, bytes]] = deque()  # packets, in order
-        self._sent: dict[int, tuple[_Outgoing, bytes]] = {}  # that the broker has not acknowledged, in order
+        self._sent: dict[int, tuple[_Outgoing, bytes]] = {}  # unacknowledged packets by id, in order
         self._keeper: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -102,7 +103,7 @@ class MqttTransport:
             self._report(Connected(self._settings.url))
         self._keeper = asyncio.create_task(self._keep_connected(connection))
         self._keeper.add_done_callback(self._keeper_ended)
-        await asyncio.sleep(0)  # from its first turn on, the keeper cleans up after itself even when cancelled
+        await asyncio.sleep(0)  # let the keeper enter its `try`: then it disconnects even if cancelled
 
     def publish(self, topic: str, payload: bytes, retain: bool = False) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -130,7 +131,7 @@ class MqttTransport:
         return self.inbox.dropped
 
     def _send_waiting(self) -> None:
-        """Send as many packets as may be under way at once; those whose sender has given up are left out."""
+        """Send packets up to the limit on unacknowledged ones; skip those of cancelled or failed messages."""
         while self._unsent and self._connection is not None and len(self._sent) < _UNACKNOWLEDGED_MAX:
             outgoing, part = self._unsent.popleft()
             if outgoing.done.done():
@@ -153,7 +154,7 @@ class MqttTransport:
             self.inbox.offer(published.topic, published.payload, retained=published.is_retained)
 
     async def _keep_connected(self, connection: Connection) -> None:
-        """Deliver, and connect again for ever, also to a broker that refuses us now: it may have run out of memory."""
+        """Use connections one after the other, for ever, even if the broker refuses us: it may be out of memory."""
         now = asyncio.get_running_loop().time
         while True:
             since = now()
@@ -165,7 +166,7 @@ class MqttTransport:
             connection = await self._connect_again(lost)
 
     async def _use(self, connection: Connection) -> TransportError:
-        """Send what waits until the connection is lost, and say why."""
+        """Send waiting packets until the connection is lost; return the reason."""
         self._connection = connection
         self._send_waiting()
         try:
@@ -177,13 +178,13 @@ class MqttTransport:
         return TransportError(f"lost the connection to broker {self._settings.url}: {connection.lost.result()}")
 
     async def _connect_again(self, reason: DcaError, *, final: type[DcaError] | tuple[()] = ()) -> Connection:
-        """Report the loss, try until there is a connection, and report that. Raises what is `final`."""
+        """Report the loss, reconnect until it succeeds, and report that. Raises errors of the types in `final`."""
         now = asyncio.get_running_loop().time
         since, reported = now(), ""
         while True:
             if str(reason) != reported:
                 reported = str(reason)
-                suspicion = ""  # connections that all end soon
+                suspicion = ""
                 if self._retries.short >= _SUSPICIOUS:
                     soon = f"{self._retries.short} connections have ended soon"
                     suspicion = f"; {soon}: does another process use this identity?"
@@ -216,13 +217,13 @@ class MqttTransport:
                 raise LoginError(f"{settings.url} refused subscriptions of {self._client_id}: see its access list")
         except BaseException as error:
             await connection.leave()
-            if isinstance(error, OSError | TransportError):  # a `TimeoutError` is one of the former
+            if isinstance(error, OSError | TransportError):  # `TimeoutError` is an `OSError`
                 raise self._explained(error) from None
             raise
         return connection
 
     def _check(self, code: int) -> None:
-        """Whether a broker has accepted us."""
+        """Raise an error unless the broker's return code means accepted."""
         if code in _REFUSED:
             name = self._settings.username or "none given"
             raise LoginError(
@@ -240,7 +241,7 @@ class MqttTransport:
         return TransportError(f"cannot reach broker at {url}: {in_words(error)}; {advice}")
 
     def _keeper_ended(self, keeper: asyncio.Task[None]) -> None:
-        """An error of ours ends the transport, and so the actor: it must not seem to be connected for ever."""
+        """Fail the transport if the keeper crashed, so that the actor ends and does not seem connected."""
         if not keeper.cancelled():
             self._fail(TransportError(f"an internal error ended the connection: {keeper.exception()!r}"))
 
@@ -253,7 +254,7 @@ class MqttTransport:
 
 
 async def require_broker(url: str) -> None:
-    """See that a broker for a trial answers, before anything is started that would wait for it.
+    """Check that a broker answers, before starting anything that would wait for it.
 
     Raises `TransportError` if it cannot be reached, `UsageError` if it refuses us.
     """
@@ -264,19 +265,18 @@ async def require_broker(url: str) -> None:
 
 
 def _log(fact: Connected | Disconnected) -> None:
-    """A loss is a warning."""
     method = log.warning if isinstance(fact, Disconnected) else log.info
     method(type(fact).__name__, **msgspec.structs.asdict(fact))
 
 
 class Backoff(msgspec.Struct, frozen=True, kw_only=True):
-    """Waits of `first_s`, doubled up to `most_s`, each spread evenly over its upper half."""
+    """Exponential backoff: waits from `first_s`, doubled up to `most_s`, each uniform over its upper half."""
 
     first_s: float = 0.2
     most_s: float = 30.0
 
     def waits(self, rng: random.Random) -> Iterator[float]:
-        """Endless waits in seconds."""
+        """Yield waits in seconds, without end."""
         wait_s = self.first_s
         while True:
             yield wait_s * (0.5 + 0.5 * rng.random())
@@ -284,13 +284,13 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retries:
-    """The waits of one connection. They begin anew only after it has lasted twice the longest of them.
+    """The waits between one actor's connections. They start over only after a connection lasted twice the longest wait.
 
-    Two copies of one identity end each other's connections. Each try of theirs succeeds, so without this they would
-    go on several times a second.
+    Two processes with the same identity end each other's connections. Each of their attempts succeeds, so without this
+    rule they would reconnect several times a second.
 
     Attributes:
-        short: how many connections in a row have not lasted.
+        short: how many connections in a row were too short.
     """
 
     def __init__(self, backoff: Backoff, rng: random.Random) -> None:
@@ -307,5 +307,5 @@ class Retries:
             self._waits = self._backoff.waits(self._rng)
 
     def wait_s(self) -> float:
-        """How long to wait before the next try, in seconds."""
+        """Return the seconds to wait before the next attempt."""
         return next(self._waits)

@@ -1,4 +1,4 @@
-"""A round's result in the units of the data: for people (estimates with their noise) and for programs (one object)."""
+"""Converts a round's result into estimates in the units of the data, and into one record for programs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Estimate(msgspec.Struct, frozen=True):
     """One coordinate of a result.
 
     Attributes:
-        label: what it is. value: what the noisy sum says, in the units of the data.
-        noise_std: standard deviation of the privacy noise in `value`, in the same units. The sampling error of the
-            clients' data is not in it.
+        label: its name. value: the estimate from the noisy sum, in the units of the data.
+        noise_std: standard deviation of the privacy noise in `value`, in the same units, without the sampling error of
+            the clients' data.
     """
 
     label: str
@@ -28,10 +28,10 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 class ReportValues(msgspec.Struct, frozen=True):
-    """What each client reported, in the order of their ids, bits as 0 and 1; epsilon and delta stand beside.
+    """The clients' LDP reports, in the order of their ids, with bits as 0 and 1.
 
     Attributes:
-        values: null where there are too many to be written.
+        values: null if there are too many to write.
         noise_scale, probabilities: of the mechanism, as in `dca_proto.aggregate.LocalReports`.
     """
 
@@ -41,7 +41,7 @@ class ReportValues(msgspec.Struct, frozen=True):
 
 
 class NodeOutcome(msgspec.Struct, frozen=True):
-    """What one data node released; all that is not here it has in common with the sum."""
+    """The release of one data node; all other fields are those of the sum."""
 
     rows: int
     estimates: list[float]
@@ -54,12 +54,12 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="
     """A round's result.
 
     Attributes:
-        labels, estimate, noise_std: of each coordinate, as of `Estimate`. sum: the noisy sum, in the statistic's units.
+        labels, estimate, noise_std: by coordinate, as in `Estimate`. sum: the noisy sum, in the statistic's units.
         noise_variance: in each coordinate of the sum. sigma_local: the noise of one client's share.
-        contributors: how many are in the sum, of `clients` who were asked. fewest: n_min. colluders: c.
-        private: whether epsilon is claimed. epsilon, delta: what it cost each participant; null where none is claimed.
-        relation: the neighbours that the sensitivity is for. nodes, reports: what was released one by one.
-        contributors_hash, announcement_hash: in hexadecimal, as round_id.
+        contributors: the number of clients in the sum. clients: the number asked. fewest: n_min. colluders: c.
+        private: whether epsilon is claimed. epsilon, delta: the cost to each participant; null if none is claimed.
+        relation: the neighbouring relation of the sensitivity. nodes, reports: the single releases or reports.
+        round_id, contributors_hash, announcement_hash: in hexadecimal.
     """
 
     ok: bool = True
@@ -89,7 +89,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="
 
 
 class Aborted(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="abort"):
-    """A round that ended without a result: why, and how many contributed and were needed, where that is known."""
+    """A round that ended without a result: the reason, and how many contributed and were needed, if known."""
 
     ok: bool = False
     error: str
@@ -98,24 +98,28 @@ class Aborted(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="
 
 
 def estimates(aggregate: NoisyAggregate) -> tuple[Estimate, ...]:
-    """The estimate of each coordinate. `Statistic.estimate` scales and shifts coordinates, so noise scales alike."""
+    """Return the estimate of each coordinate.
+
+    `Statistic.estimate` only scales and shifts coordinates, so a shift by one standard deviation of the sum's noise
+    gives the estimate's.
+    """
     statistic = resolve(aggregate.statistic, aggregate.parameters)
-    found = statistic.estimate(aggregate.value, aggregate.contributors)
+    values = statistic.estimate(aggregate.value, aggregate.contributors)
     shifted = statistic.estimate(aggregate.value + math.sqrt(aggregate.noise_variance), aggregate.contributors)
-    triples = zip(statistic.labels(), found, abs(shifted - found), strict=True)
+    triples = zip(statistic.labels(), values, abs(shifted - values), strict=True)
     return tuple(Estimate(label, float(value), float(noise_std)) for label, value, noise_std in triples)
 
 
 def outcome(aggregate: NoisyAggregate) -> Outcome:
-    """Everything about a result."""
-    found = estimates(aggregate)
-    same = ("statistic", "parameters", "noise_variance", "sigma_local", "contributors", "clients", "fewest",
-            "colluders", "private", "epsilon", "delta", "mechanism", "sensitivity", "relation")  # fmt: skip
+    """Return the record of a result."""
+    coordinates = estimates(aggregate)
+    copied = ("statistic", "parameters", "noise_variance", "sigma_local", "contributors", "clients", "fewest",
+              "colluders", "private", "epsilon", "delta", "mechanism", "sensitivity", "relation")  # fmt: skip
     return Outcome(
-        **{name: getattr(aggregate, name) for name in same},
-        labels=[one.label for one in found],
-        estimate=[one.value for one in found],
-        noise_std=[one.noise_std for one in found],
+        **{name: getattr(aggregate, name) for name in copied},
+        labels=[estimate.label for estimate in coordinates],
+        estimate=[estimate.value for estimate in coordinates],
+        noise_std=[estimate.noise_std for estimate in coordinates],
         sum=aggregate.value.tolist(),
         round_id=aggregate.round_id.hex(),
         announcement_hash=aggregate.announcement_hash.hex(),
@@ -123,7 +127,7 @@ def outcome(aggregate: NoisyAggregate) -> Outcome:
         nodes=[
             NodeOutcome(
                 rows=node.contributors,
-                estimates=[one.value for one in estimates(node)],
+                estimates=[estimate.value for estimate in estimates(node)],
                 sum=node.value.tolist(),
                 noise_variance=node.noise_variance,
                 contributors_hash=node.contributors_hash.hex(),
@@ -135,7 +139,7 @@ def outcome(aggregate: NoisyAggregate) -> Outcome:
 
 
 def report_values(reports: LocalReports, *, most: float = math.inf) -> ReportValues:
-    """What each client reported; no values if they are more than `most` numbers."""
+    """Return the record of LDP reports, without values if they are more than `most` numbers."""
     values = None
     if reports.values.size <= most:
         values = (reports.values.astype(int) if reports.categories else reports.values).tolist()
@@ -143,15 +147,15 @@ def report_values(reports: LocalReports, *, most: float = math.inf) -> ReportVal
 
 
 def aborted(error: RoundAborted) -> Aborted:
-    """The record of a round that was aborted."""
+    """Return the record of an aborted round."""
     return Aborted(error=abort_line(error), contributors=error.contributors, needed=error.needed)
 
 
 def abort_line(error: RoundAborted) -> str:
-    """Why a round was aborted, in one line, with how many contributed and how many were needed where that is known.
+    """Return one line: why a round was aborted, and how many clients contributed and were needed, if known.
 
-    The figures come from the Compute nodes' own aborts, and a node that aborts releases nothing; without figures it is
-    not known what was released.
+    The counts come from the Compute nodes' aborts, and a node that aborts releases nothing. Without counts it is not
+    known whether anything was released.
     """
     if error.contributors is None or error.needed is None:
         return printable(f"the round was aborted: {error.reason}")

@@ -2,8 +2,9 @@
 
     python parent_death.py PARENT PROGRAM [ARGUMENT...]
 
-It becomes the program, so the process id stays. The kernel sends SIGTERM when the thread that started it ends; what
-the parent may have done before that was asked for is looked at afterwards. Elsewhere it just becomes the program.
+This process executes the program in its place, so the process id stays. On Linux the kernel sends it SIGTERM when the
+thread that started it ends; if the parent ended before that was set up, this process exits. Other systems just execute
+the program.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 def main() -> None:
-    """The command line above."""
+    """Run the command line above."""
     parent, program = int(sys.argv[1]), sys.argv[2]
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
-        sys.exit("what was to be served has ended")
+        sys.exit("the parent process has ended")
     os.execv(program, sys.argv[2:])  # noqa: S606 - the program is the launcher's choice
 
 

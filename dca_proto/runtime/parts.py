@@ -1,14 +1,13 @@
-"""Large messages travel in parts; brokers and devices limit the size of one packet.
+"""Splits large messages into parts and reassembles them, since brokers and devices limit the size of a packet.
 
     whole message    00 payload
     one of many      01 digest[16] index[u16] count[u16] piece
 
-The digest is BLAKE2b over the whole payload. It names the message, so that parts of a resent message complete an
-earlier try, and it is checked at the end, so that a damaged or foreign part spoils one message at most, never makes a
-false one.
+The digest is BLAKE2b over the whole payload. It identifies the message, so parts of a resent message complete an
+earlier attempt. It is checked at the end, so a damaged or foreign part can spoil a message but never forge one.
 
-Nothing here trusts the sender: messages, parts, partial messages and their bytes are limited, per sender and in all.
-The oldest partial message gives way first. Age is counted in parts that came since, not by a clock.
+The sender is not trusted: messages, parts, partial messages and their bytes are limited, per sender and in total. The
+oldest partial message is dropped first. Age is the number of parts that arrived since, not a time.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ PART_BYTES_LEAST = 1024
 _WHOLE = b"\x00"
 _PART = 1
 _HEAD = struct.Struct(">B16sHH")
-_ENTRY_BYTES = 128  # what a held part costs beside its bytes
-_PARTIAL_BYTES = 1024  # what a partial message costs beside its parts
+_ENTRY_BYTES = 128  # memory overhead of a stored part
+_PARTIAL_BYTES = 1024  # memory overhead of a partial message
 
 
 class PartLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a receiver holds at most; beyond, the oldest partial message is dropped.
+    """A receiver's limits. Beyond them, it drops the oldest partial message.
 
-    A message has at most `message_bytes_max` bytes: three million numbers, or the list of half a million clients. As
-    much is held of one sender: who never completes a message costs no more than who does.
+    A message has at most `message_bytes_max` bytes: three million numbers, or the list of half a million clients. All
+    partial messages of one sender may take as much, so an unfinished message costs no more than a complete one.
     """
 
     message_bytes_max: int = 24 << 20
@@ -46,10 +45,10 @@ class PartLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def split(payload: bytes, part_bytes_max: int = PART_BYTES_DEFAULT, *, retain: bool = False) -> list[bytes]:
-    """The wire payloads that carry `payload`, each at most `part_bytes_max` bytes.
+    """Return the wire payloads that carry `payload`, each at most `part_bytes_max` bytes.
 
-    Raises `UsageError`: it has more bytes or parts than receivers take, or it is to be retained and needs more than one
-    part (a broker keeps one payload per topic).
+    Raises `UsageError` if it has more bytes or parts than receivers accept, or if it must be retained and needs several
+    parts (a broker retains one payload per topic).
     """
     if len(payload) + len(_WHOLE) <= part_bytes_max:
         return [_WHOLE + payload]
@@ -78,7 +77,7 @@ def _digest(payload: bytes) -> bytes:
 
 
 class _Partial:
-    """A message of which some parts have come."""
+    """A message of which some parts have arrived."""
 
     __slots__ = ("bytes_held", "count", "pieces", "touched")
 
@@ -90,9 +89,9 @@ class _Partial:
 
 
 class Assembler:
-    """Puts messages together again, within limits.
+    """Reassembles messages from their parts, within limits.
 
-    `dropped` counts wire payloads and partial messages by the reason why they were dropped.
+    `dropped` counts the dropped wire payloads and partial messages by reason.
     """
 
     def __init__(self, limits: PartLimits | None = None) -> None:
@@ -105,7 +104,7 @@ class Assembler:
         self.dropped: Counter[str] = Counter()
 
     def add(self, sender: str, wire: bytes) -> bytes | None:
-        """Take one wire payload; the whole message if this completes it, else None."""
+        """Take one wire payload. Return the whole message if this completes it, else None."""
         if len(wire) > self._limits.message_bytes_max:
             self._drop("too large")
             return None
@@ -122,7 +121,7 @@ class Assembler:
 
     @property
     def bytes_held(self) -> int:
-        """What the partial messages take."""
+        """The memory that the partial messages take, in bytes."""
         return self._bytes_held
 
     def _add_part(self, key: tuple[str, bytes], index: int, count: int, piece: bytes) -> bytes | None:
@@ -178,7 +177,7 @@ class Assembler:
 
     def _crowd_out(self, sender: str) -> None:
         """Drop a sender's oldest partial message."""
-        self._forget(next(held for held in self._partials if held[0] == sender), "crowded out")
+        self._forget(next(key for key in self._partials if key[0] == sender), "crowded out")
 
     def _expire(self) -> None:
         oldest_allowed = self._parts_seen - self._limits.age_parts_max

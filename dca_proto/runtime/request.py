@@ -1,4 +1,4 @@
-"""What a trainer asks for, in people's terms: `[round]` of its file, or the options of `dca trainer`.
+"""The settings of one round: the section `[round]` of a trainer's file, or the options of `dca trainer`.
 
 [round]
 statistic = "mean"
@@ -6,10 +6,10 @@ columns = ["x"]
 bounds = { x = [0, 10] }      # public, from what is known of the measurement; never read from the data
 epsilon = 1
 delta = 1e-6
-tolerate = 2                  # T, of which `colluders` are reserved for colluders
+tolerate = 2                  # T clients may drop out or collude; `colluders` of them may only collude
 
-A release by data nodes that have the rows of many people each: kind = "node-release" and rows_max = 5000. A report by
-each client, private against everybody: kind = "ldp-report" and mechanism = "grid-laplace". Both need no Compute nodes.
+For data nodes that each have many people's rows: kind = "node-release" and rows_max = 5000. For one report by each
+client, private against everybody: kind = "ldp-report" and mechanism = "grid-laplace". Neither needs Compute nodes.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ KINDS: dict[str, type[RoundRequest]] = {
     NODE_RELEASE: NodeReleaseRequest,
     LDP_REPORT: LdpReportRequest,
 }
-"""The kinds of rounds, as files and options name them, and what a job asks of each."""
+"""The kinds of rounds by their names in files and options, with the type of a job's request."""
 
 
 class RoundSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One round's question and terms.
+    """The statistic and the terms of one round.
 
     Attributes:
-        kind: ``secure-sum``; ``node-release``, in which each client is a data node with the rows of many people, sums
-            at most `rows_max` >= 1 of them, and adds the whole noise; or ``ldp-report``, in which each client sends a
+        kind: ``secure-sum``; ``node-release``, in which each client is a data node with many people's rows, sums at
+            most `rows_max` >= 1 of them and adds the whole noise; or ``ldp-report``, in which each client sends a
             report that is private by itself.
-        statistic, columns: what is computed of which columns of the clients' data.
+        statistic, columns: the statistic, and the columns of the clients' data that it uses.
         bounds: public lower and upper bound of each column, in its own units.
-        parameters: further public parameters that the statistic has (a histogram's ``edges``).
-        epsilon, delta: what the round costs each participant; delta is 0 of reports that are epsilon-private.
-        mechanism: of LDP reports, how a client makes one. Of a mechanism for categories `rows_max` is 1.
-        tolerate: of a secure sum T, how many clients may drop out or collude. colluders: c, how many of the T are for
-            colluders only. computes: names of the Compute nodes; by default all of the federation.
-        clients: N, how many may answer; the round ends as soon as they have. Of a secure sum 0 asks the Compute nodes
-            how many clients have a session; without Compute nodes 0 waits for the end of the round.
+        parameters: further public parameters of the statistic (a histogram's ``edges``).
+        epsilon, delta: the round's cost to each participant; delta is 0 for epsilon-private reports.
+        mechanism: the mechanism of LDP reports. One for categories needs `rows_max` = 1.
+        tolerate: T of a secure sum, how many clients may drop out or collude. colluders: c, how many of the T may only
+            collude. computes: names of the Compute nodes; by default all of the federation.
+        clients: N, how many may answer; the round ends as soon as they have. With 0, a secure sum asks the Compute
+            nodes how many clients have a session; the other kinds wait until the collection time is over.
         rows_max: 0 for the mean of a client's rows, R for the sum of at most R.
-        fraction_bits: of fixed-point numbers, even.
+        fraction_bits: fraction bits of fixed-point numbers, even.
         collect_s: how long clients may contribute. commit_s: how long the Compute nodes may take to agree.
     """
 
@@ -83,9 +83,9 @@ class RoundSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def open_round(settings: RoundSettings, federation: Federation) -> OpenRound:
-    """Make the command for a trainer of the federation, with a fresh round id, after checking the settings.
+    """Check the settings and return the command for a trainer of the federation, with a fresh round id.
 
-    Raises `UsageError` that names the setting that is wrong.
+    Raises `UsageError` that names the wrong setting.
     """
     check_windows(settings.collect_s, settings.commit_s)
     request = OpenRound(
@@ -104,19 +104,19 @@ def open_round(settings: RoundSettings, federation: Federation) -> OpenRound:
     if request.clients_expected or not isinstance(request.ask, AskSecureSum):
         request.draft(DistributedDiscreteGaussian(), Limits())
         return request
-    statistic = resolve(request.statistic, request.parameters)  # what can be planned before the clients are counted
+    statistic = resolve(request.statistic, request.parameters)  # check what does not depend on the number of clients
     client_sensitivity(statistic, request.rows_max, request.fraction_bits)
     check_mu(request.price.mu, request.epsilon, request.delta)
     return request
 
 
 def _ask(settings: RoundSettings, federation: Federation) -> Ask:
-    """The kind of the round with its own terms."""
+    """Return the round's kind with the terms that only this kind has."""
     check_kind(settings.kind)
     if min(settings.clients, settings.tolerate, settings.colluders) < 0:
         raise UsageError("clients, tolerate and colluders cannot be below 0")
     if settings.mechanism and settings.kind != LDP_REPORT:
-        raise UsageError(f'mechanism {settings.mechanism!r} is of reports; leave it out, or give kind = "{LDP_REPORT}"')
+        raise UsageError(f'mechanism {settings.mechanism!r} needs kind = "{LDP_REPORT}"; give that, or leave it out')
     if settings.kind == SECURE_SUM:
         if settings.colluders > settings.tolerate:
             found = f"c = {settings.colluders} exceeds T = {settings.tolerate}"
@@ -134,14 +134,14 @@ def _ask(settings: RoundSettings, federation: Federation) -> Ask:
 
 
 def check_kind(name: str) -> type[RoundRequest]:
-    """The kind of that name. Raises `UsageError` for an unknown one."""
+    """Return the kind with this name. Raises `UsageError` for an unknown one."""
     if name not in KINDS:
         raise UsageError(f"kind {name!r} is unknown{nearest(name, KINDS)}; use one of {', '.join(KINDS)}")
     return KINDS[name]
 
 
 def require_without_computes(kind: str, tolerate: int, colluders: int, computes: Sequence[str]) -> None:
-    """Refuse the terms of secure sums for a round without Compute nodes. Raises `UsageError`."""
+    """Raise `UsageError` for terms of a secure sum in a round without Compute nodes."""
     if tolerate or colluders or computes:
         raise UsageError(
             f"a round of kind {kind} has no Compute nodes, and each client adds the whole noise: leave out tolerate, "
@@ -150,7 +150,7 @@ def require_without_computes(kind: str, tolerate: int, colluders: int, computes:
 
 
 def check_windows(collect_s: float, commit_s: float) -> None:
-    """Refuse a phase that cannot take place. Raises `UsageError`."""
+    """Raise `UsageError` for a phase that is too short or too long."""
     most_s = Timing().deadline_ahead_ms_max / 1000
     for name, seconds in (("collect_s", collect_s), ("commit_s", commit_s)):
         if not 0.001 <= seconds <= most_s:
@@ -163,9 +163,9 @@ def parameters_of(
     bounds: Mapping[str, tuple[float, float]],
     further: Mapping[str, Any],
 ) -> dict[str, object]:
-    """A statistic's parameters: the columns, what their public bounds say, and the further ones.
+    """Return a statistic's parameters: the columns, the scaling by their public bounds, and the `further` ones.
 
-    Raises `UsageError`: bounds are missing, or are not intervals.
+    Raises `UsageError` if bounds are missing or are not intervals.
     """
     plain: dict[str, object] = {"columns": list(columns), **further}
     if not bounds:
@@ -176,16 +176,16 @@ def parameters_of(
     missing = [column for column in columns if column not in bounds]
     if missing:
         raise UsageError(f"public bounds are missing for: {', '.join(missing)}; give column=LO:HI for each")
-    strange = [column for column in bounds if column not in columns]
-    if strange:
-        raise UsageError(f"bounds of {', '.join(strange)}: no such column is asked for: {', '.join(columns)}")
+    unknown = [column for column in bounds if column not in columns]
+    if unknown:
+        raise UsageError(f"bounds of {', '.join(unknown)}: expected bounds of the columns {', '.join(columns)} only")
     ends = [bounds[column] for column in columns]
     for column, (low, high) in zip(columns, ends, strict=True):
         if not (low < high and low >= -MAGNITUDE_MAX and high <= MAGNITUDE_MAX and high - low >= 2 * MAGNITUDE_MIN):
             expected = f"finite LO < HI, {2 * MAGNITUDE_MIN:g} or more apart, within ±{MAGNITUDE_MAX:g}"
             raise UsageError(f"bounds of {column!r}: found {low:g}:{high:g}, expected {expected}")
     return {
-        **plain,  # columns mapped from their bounds to [-1, 1], so that each gets noise in proportion to its own range
+        **plain,  # each column is mapped from its bounds to [-1, 1], so its noise is proportional to its range
         "centre": [(low + high) / 2 for low, high in ends],
         "scale": [(high - low) / 2 for low, high in ends],
         "bound": [1.0] * len(ends),
@@ -193,7 +193,7 @@ def parameters_of(
 
 
 def compute_ids(names: Sequence[str], federation: Federation) -> tuple[bytes, ...]:
-    """The ids of the named Compute nodes; of all of the federation where none is named. Raises `UsageError`."""
+    """Return the ids of the named Compute nodes, or of all if none is named. Raises `UsageError`."""
     by_name = {member.name: member.id for member in federation.computes}
     chosen = tuple(names) or tuple(by_name)
     unknown = [name for name in chosen if name not in by_name]

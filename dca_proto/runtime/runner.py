@@ -9,7 +9,7 @@ messages or reports any of its facts. So each `Persist` precedes the `Send` that
 many events. Timers need no durability: they are set at once, so a cancelled timer cannot fire within its batch.
 
 Sending never waits for receiving: the runner hands messages to the transport in order, without awaiting each. While too
-many are pending, it handles no further event, and arriving messages wait in the transport's bounded inbox.
+many sends are pending, it handles no further event; arriving messages wait in the transport's bounded inbox.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Actor(Protocol):
 
 
 class RunnerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of a batch and of pending sends. The message that exceeds `batch_bytes_max` is the last of its batch."""
+    """Limits on a batch and on pending sends. The message that exceeds `batch_bytes_max` ends its batch."""
 
     batch_events_max: int = 256
     batch_bytes_max: int = 4 << 20
@@ -56,7 +56,7 @@ class RunnerLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Traffic(msgspec.Struct):
-    """Whole messages and their bytes, without what MQTT adds."""
+    """Counts of whole messages and their bytes, without MQTT's overhead."""
 
     messages_sent: int = 0
     bytes_sent: int = 0
@@ -70,15 +70,15 @@ class Runner:
     Args:
         actor: built from the store's records.
         transport: not yet open; the runner opens and closes it.
-        store: where the actor's writes go; the owner closes it.
-        federation: the name that topics carry.
+        store: receives the actor's writes; the owner closes it.
+        federation: the federation's name, part of every topic.
         clock: the machine's by default.
         on_report: called with every fact, after the writes of its batch are durable.
-        limits: of a batch and of pending sends.
+        limits: on a batch and on pending sends.
 
     Attributes:
-        traffic: what was sent and received.
-        dropped: messages that did not reach the actor or could not be sent, by reason.
+        traffic: counts of sent and received messages.
+        dropped: counts of messages that did not reach the actor or could not be sent, by reason.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Runner:
         self._ahead_ms: int | None = None  # wall clock minus steady clock, when last read
         self._alarm: Alarm | None = None
         self._alarm_ms: int | None = None
-        self._owned: deque[Event] = deque([Started()])  # events from this runner and from the owner
+        self._own_events: deque[Event] = deque([Started()])  # events from this runner and from the owner
         self._publishing: set[asyncio.Future[None]] = set()
         self._failure: BaseException | None = None  # the error of a publish
         self._wake = asyncio.Event()
@@ -113,19 +113,19 @@ class Runner:
         self.dropped: Counter[str] = Counter()
 
     def command(self, request: object) -> None:
-        """Have the actor handle `Command(request)`."""
-        self._owned.append(Command(request))
+        """Queue `Command(request)` for the actor."""
+        self._own_events.append(Command(request))
         self._wake.set()
 
     def stop(self) -> None:
-        """Let `run` return once the events that are ready are handled and their messages handed over."""
+        """Make `run` return once it has handled all ready events and handed over their messages."""
         self._stopping = True
         self._wake.set()
 
     async def run(self) -> None:
-        """Open the transport and run.
+        """Open the transport and handle events.
 
-        Raises `UsageError`: the broker refuses the actor, the store cannot be written, or a command was wrong.
+        Raises `UsageError` if the broker refuses the actor, the store cannot be written, or a command is invalid.
         """
         log.info("actor started", actor=self._actor.id.hex())
         try:
@@ -158,11 +158,11 @@ class Runner:
                     await asyncio.sleep(0)  # let other tasks run
 
     def _handle_batch(self) -> list[Effect] | None:
-        """The effects of the events that are ready; None if there were none."""
+        """Handle the events that are ready. Return their effects, or None if no event was ready."""
         effects: list[Effect] = []
         handled_bytes = 0
         for handled in range(self._limits.batch_events_max):
-            now_ms = self._look()
+            now_ms = self._read_clock()
             event = self._next_event(now_ms) if handled_bytes < self._limits.batch_bytes_max else None
             if event is None:
                 return effects if handled else None
@@ -178,8 +178,8 @@ class Runner:
                         effects.append(effect)
         return effects
 
-    def _look(self) -> int:
-        """Read the clock. Log a jump; after a jump back, start the actor anew, because its timers are too late."""
+    def _read_clock(self) -> int:
+        """Return the time. Log a jump; after a jump back, send `Started` again, because all timers are now too late."""
         now_ms = self._clock.now_ms()
         ahead_ms = now_ms - self._clock.steady_ms()
         jump_ms = 0 if self._ahead_ms is None else ahead_ms - self._ahead_ms
@@ -187,12 +187,12 @@ class Runner:
         if abs(jump_ms) >= _JUMP_MS:
             log.warning("clock set, or machine asleep", actor=self._actor.id.hex(), by_s=jump_ms / 1000)
         if jump_ms <= -_JUMP_MS:
-            self._owned.append(Started())
+            self._own_events.append(Started())
         return now_ms
 
     def _next_event(self, now_ms: int) -> Event | None:
-        if self._owned:
-            return self._owned.popleft()
+        if self._own_events:
+            return self._own_events.popleft()
         timer = self._timers.pop_due(now_ms)
         if timer is not None:
             return TimerFired(timer)
@@ -235,14 +235,13 @@ class Runner:
         self._wake.set()
 
     async def _until_fewer(self, most: int) -> None:
-        """Wait until fewer than `most` messages are pending."""
+        """Wait until fewer than `most` sends are pending."""
         while len(self._publishing) >= most:
             self._taken_over.clear()
             await self._taken_over.wait()
             self._raise_failure()
 
     def _publish(self, send: Send) -> None:
-        """Hand one message over."""
         try:
             topic = topic_of(self._federation, send.to, self._actor.id)
             publishing = asyncio.ensure_future(self._transport.publish(topic, send.payload, send.retain))
@@ -268,7 +267,7 @@ class Runner:
             self._wake.set()
 
     def _drop(self, send: Send, error: ValueError) -> None:
-        """Drop a message that cannot be sent, and go on: a hostile peer may have provoked it. Count and log it."""
+        """Count and log a message that cannot be sent. It is no failure, since a hostile peer may have caused it."""
         self.dropped["unsendable"] += 1
         log.error("message dropped", actor=self._actor.id.hex(), channel=send.to.channel.value, error=str(error))
 
@@ -277,7 +276,7 @@ class Runner:
             raise self._failure
 
 
-_LOOK_AGAIN_S = 60.0  # the wall clock may be set while we wait
+_RECHECK_S = 60.0  # someone may set the wall clock during a wait
 
 
 class Alarm(Protocol):
@@ -294,10 +293,10 @@ class Clock(Protocol):
         """Unix milliseconds."""
 
     def steady_ms(self) -> int:
-        """Milliseconds since some moment, on a clock that nobody can set."""
+        """Milliseconds since some moment, on a clock that cannot be set."""
 
     def call_at(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
-        """Call back at `at_ms`, or earlier for a new look at the clock."""
+        """Call back at `at_ms`, or earlier so that the clock is read again."""
 
 
 class SystemClock:
@@ -310,12 +309,12 @@ class SystemClock:
         return time.monotonic_ns() // 1_000_000
 
     def call_at(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
-        wait_s = min(max(at_ms - self.now_ms(), 0) / 1000, _LOOK_AGAIN_S)
+        wait_s = min(max(at_ms - self.now_ms(), 0) / 1000, _RECHECK_S)
         return asyncio.get_running_loop().call_later(wait_s, callback)
 
 
 class Timers:
-    """The timers that an actor has set, in one heap. Cancelled and replaced settings stay in it and are skipped."""
+    """The timers that an actor has set, in one heap. Cancelled and replaced entries stay in it and are skipped."""
 
     def __init__(self) -> None:
         self._set: dict[Timer, tuple[int, int]] = {}
@@ -329,11 +328,11 @@ class Timers:
         heapq.heappush(self._heap, (at_ms, self._settings, timer))
 
     def cancel(self, timer: Timer) -> None:
-        """Forget `timer`, if it is set."""
+        """Cancel `timer`, if it is set."""
         self._set.pop(timer, None)
 
     def next_at_ms(self) -> int | None:
-        """When the earliest timer is due."""
+        """Return when the earliest timer is due, or None."""
         while self._heap and self._set.get(self._heap[0][2]) != self._heap[0][:2]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None

@@ -1,4 +1,4 @@
-"""`[broker]` in every actor's TOML: where the broker is, and how both sides prove who they are."""
+"""The section `[broker]` of an actor's file: the broker's address, and how both sides authenticate."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     Args:
         url: ``mqtt://host[:port]`` or, with TLS, ``mqtts://host[:port]``.
-        ca: certificates (PEM) that may sign the broker's; without it the system's. Only with mqtts.
-        certificate: the actor's own certificate (PEM), where the broker asks for one. Needs `key`.
+        ca: trusted CA certificates (PEM); by default the system's. Only with mqtts.
+        certificate: the actor's own certificate (PEM), if the broker requires one. Needs `key`.
         key: the private key (PEM) of `certificate`; readable by the owner only.
         username: user name, by default none.
-        password_file: file whose first line is the password; readable by the owner only.
-        keepalive_s: a connection silent for 1.5 times this is taken for dead.
-        session_expiry_s: 0 asks for a clean session; anything else for one that the broker keeps while the actor is
-            away. MQTT 3.1.1 cannot tell the broker for how long: that is the broker's configuration.
-        part_bytes_max: the largest payload of one packet, at most 256 KiB; larger messages travel in parts.
+        password_file: a file with the password in its first line; readable by the owner only.
+        keepalive_s: the broker treats a connection as dead after 1.5 times this without a packet.
+        session_expiry_s: 0 requests a clean session; any other value one that the broker keeps while the actor is
+            away. MQTT 3.1.1 cannot transmit the duration: the broker's configuration sets it.
+        part_bytes_max: the largest payload of one packet, at most 256 KiB; larger messages are sent in parts.
     """
 
     url: str
@@ -50,7 +50,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         if not self.tls and (self.ca or self.certificate):
             raise InputError(f"[broker] ca and certificate need TLS: found {self.url!r}, expected mqtts://...")
         if (self.certificate is None) != (self.key is None):
-            raise InputError("[broker] certificate and key come together: give both or neither")
+            raise InputError("[broker] certificate and key: found one, expected both or neither")
         if self.password_file is not None and self.username is None:
             raise InputError("[broker] password_file needs a username")
         self._check_range("keepalive_s", 1, 65535)
@@ -65,7 +65,9 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         except ValueError as error:
             raise InputError(f"[broker] url {self.url!r}: {error}; expected {expected}") from None
         if "@" in parts.netloc:
-            raise InputError(f"[broker] url holds a user or password; expected {expected}, username and password_file")
+            raise InputError(
+                f"[broker] url has a user name or password in it; expected {expected}, with username and password_file"
+            )
         odd = parts.path.strip("/") or parts.query or parts.fragment
         if parts.scheme not in _PORTS or not parts.hostname or odd or port_given == 0:
             raise InputError(f"[broker] url: found {self.url!r}, expected {expected}")
@@ -89,13 +91,13 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return parts.port or _PORTS[parts.scheme]
 
     def read_password(self) -> str | None:
-        """The password, or None. Raises `UsageError` where the file is missing, empty or open to others."""
+        """Return the password, or None. Raises `UsageError` if the file is missing, empty or open to others."""
         return None if self.password_file is None else read_password(self.password_file)
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """Verifies the broker's certificate and host name; None without TLS.
+        """Return a context that verifies the broker's certificate and host name; None without TLS.
 
-        Raises `UsageError`: a file is missing or damaged, or the private key is open to others.
+        Raises `UsageError` if a file is missing or damaged, or the private key is open to others.
         """
         if not self.tls:
             return None
@@ -105,14 +107,14 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             context = ssl.create_default_context(cafile=self.ca)
             if self.certificate is not None:
                 context.load_cert_chain(self.certificate, self.key)
-        except OSError as error:  # ssl.SSLError is one
+        except OSError as error:  # includes ssl.SSLError
             files = ", ".join(str(path) for path in (self.ca, self.certificate, self.key) if path is not None)
             raise InputError(f"cannot load TLS files ({files}): {error.strerror or error}") from None
         return context
 
 
 def check_url(option: str, url: str) -> None:
-    """Refuse what is no broker's URL. Raises `UsageError` that names the option of the command line."""
+    """Raise `UsageError`, which names the command's option, if the URL is not a broker's."""
     try:
         BrokerSettings(url=url)
     except UsageError as error:
@@ -120,7 +122,7 @@ def check_url(option: str, url: str) -> None:
 
 
 def parse_broker(table: Mapping[str, object], directory: Path | None = None) -> BrokerSettings:
-    """Check and convert a `[broker]` table; relative file names are in `directory`, or in the working directory.
+    """Check and convert a `[broker]` table. File names are relative to `directory`, or to the working directory.
 
     Raises `UsageError` for an unknown key (naming the nearest), a wrong type or a value out of range.
     """
@@ -132,9 +134,9 @@ def parse_broker(table: Mapping[str, object], directory: Path | None = None) -> 
 
 
 def convert(where: str, table: Mapping[str, object], kind: type[T]) -> T:
-    """A table of a file as a `kind`, whose fields are the only keys it may have.
+    """Convert a table of a file to a `kind`; the kind's fields are the allowed keys.
 
-    Raises `UsageError`: an unknown key (naming the nearest), a missing one, or a wrong value.
+    Raises `UsageError` for an unknown key (naming the nearest), a missing key or a wrong value.
     """
     check_keys(f"{where} keys", table, [field.name for field in msgspec.structs.fields(kind)])
     try:
@@ -146,7 +148,7 @@ def convert(where: str, table: Mapping[str, object], kind: type[T]) -> T:
 
 
 def check_keys(what: str, table: Mapping[str, object], known: Iterable[str]) -> None:
-    """Refuse a key that is not known. Raises `UsageError` that names the nearest."""
+    """Raise `UsageError` for an unknown key; it names the nearest known one."""
     names = tuple(known)
     for key in table:
         if key not in names:
@@ -154,7 +156,7 @@ def check_keys(what: str, table: Mapping[str, object], known: Iterable[str]) -> 
 
 
 def anchored(settings: T, directory: Path) -> T:
-    """The settings with relative file names in a directory."""
+    """Return the settings with their file names resolved against a directory."""
     paths = {name: value for name, value in msgspec.structs.asdict(settings).items() if isinstance(value, Path)}
     return msgspec.structs.replace(settings, **{name: directory / value for name, value in paths.items()})
 

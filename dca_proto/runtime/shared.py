@@ -1,14 +1,14 @@
-"""One connection to the broker for many actors: a gateway that serves devices, or thousands of clients on one machine.
+"""Shares one broker connection among many actors: for a gateway of devices, or thousands of clients on one machine.
 
     members' publish --> one Transport --> broker
     broker --> one Transport --> by topic filter --> each member's own bounded inbox --> members' receive
 
-Each member is a `Transport` like any other. The connection subscribes to what any member subscribes to, each filter
-once, so a broadcast crosses it once and is handed to all who listen. It is opened with the first member and closed with
-the last; who opens later connects anew.
+Each member is an ordinary `Transport`. The connection subscribes once to each filter of any member, so a broadcast
+crosses it once and goes to all members that subscribe. It opens with the first member and closes with the last; a
+member that opens after that connects anew.
 
-Who runs the connection sees what a broker sees, ciphertexts and topics, and no more. A broker that lets each user write
-only under its own id must let this one write under the ids of all members.
+The connection's owner sees what a broker sees: ciphertexts and topics. If the broker lets a user write only under its
+own id, it must let this user write under the ids of all members.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from dca_proto.runtime.transport import InboxLimits, Message, Pending, Transport
 
 
 class SharedConnection:
-    """A connection that many members share; `connect` makes it, not yet open, from all topic filters."""
+    """A connection that many members share. `connect` makes an unopened transport from all topic filters."""
 
     def __init__(self, connect: Callable[[tuple[str, ...]], Transport]) -> None:
         self._connect = connect
         self._filters: dict[str, None] = {}
         self._listening: FilterTree[Pending] = FilterTree()
         self._inboxes: list[Pending] = []
-        self._members = 0  # that are open
+        self._members = 0  # open members
         self._connection: Transport | None = None
         self._opening: asyncio.Task[None] | None = None
         self._reader: asyncio.Task[None] | None = None
 
     def member(self, subscriptions: tuple[str, ...], limits: InboxLimits | None = None) -> Transport:
-        """A transport of one member, with its topic filters. All are to be made before the first is opened.
+        """Make the transport of one member with its topic filters. Make all members before the first one opens.
 
-        Raises `UsageError` if the connection is open: its subscriptions are settled.
+        Raises `UsageError` if the connection is open: its subscriptions are fixed.
         """
         if self._connection is not None:
             raise UsageError("a shared connection takes no new member once it is open; make all members first")
@@ -50,7 +50,7 @@ class SharedConnection:
         return _Member(self, inbox)
 
     async def enter(self) -> None:
-        """A member opens: connect, or wait for who does. Raises as `Transport.open`."""
+        """Count a member as open and connect, or wait for another member's attempt. Raises as `Transport.open`."""
         if self._opening is None or _has_failed(self._opening):
             self._opening = asyncio.create_task(self._open())
         opening = self._opening
@@ -62,14 +62,14 @@ class SharedConnection:
             raise
 
     async def leave(self) -> None:
-        """A member closes; the last one closes the connection."""
+        """Count a member as closed; the last one closes the connection."""
         self._members -= 1
         if self._members:
             return
         opening, self._opening = self._opening, None
-        assert opening is not None, "who leaves has entered"
+        assert opening is not None, "a member enters before it leaves"
         if _has_failed(opening):
-            return  # everybody has got the error, and may try again
+            return  # every member got the error and may try again
         reader, self._reader = self._reader, None
         connection, self._connection = self._connection, None
         tasks = [task for task in (opening, reader) if task is not None]
@@ -98,8 +98,8 @@ class SharedConnection:
                 message = await connection.inbox.take()
                 for inbox in dict.fromkeys(self._listening.matching(message.topic)):
                     inbox.put(message)
-                await asyncio.sleep(0)  # while more waits, members take theirs
-        except DcaError as error:  # the connection's own end
+                await asyncio.sleep(0)  # let members take their messages
+        except DcaError as error:  # the connection closed or failed
             for inbox in self._inboxes:
                 inbox.fail(error)
 
@@ -118,7 +118,7 @@ class _Member:
 
     @property
     def dropped(self) -> Counter[str]:
-        """How many messages to this member were dropped, by reason."""
+        """Counts of dropped messages to this member, by reason."""
         return self.inbox.dropped
 
     async def open(self) -> None:

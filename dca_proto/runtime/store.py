@@ -1,19 +1,19 @@
-"""Durable records: what an actor must remember across a crash, in SQLite, or in memory for tests.
+"""Stores the records that an actor must keep across a crash: in SQLite, or in memory for tests.
 
-`commit` returns when the writes would survive a power failure. Many actors of one process share one database: all
-commits that arrive while one transaction runs go into the next, on one thread of its own, so that hundreds of actors
-share the cost of one flush to disk (group commit).
+`commit` returns when the writes would survive a power failure. Many actors of one process can share a database. All
+commits that arrive during a transaction go into the next one, on a separate thread, so hundreds of actors share the
+cost of one flush to disk (group commit).
 
-Journal: WAL with synchronous=FULL, one flush per transaction where the rollback journal needs three. The database is
-locked by its process for as long as it is open; a second process with the same identity is refused. Deleted and
-replaced values are overwritten in the database (secure_delete), and after a transaction that forgets, the log that may
-still hold them is emptied. What the file system or flash memory keeps beneath is out of reach from here.
+The journal is WAL with synchronous=FULL: one flush per transaction; the rollback journal needs three. The process locks
+the database while it is open, so a second process with the same identity is refused. Deleted and replaced values are
+overwritten in the database (secure_delete). After a transaction with a deletion, the log is truncated, since it may
+still contain them. Copies that the file system or flash memory keeps cannot be erased from here.
 
-Each record is authenticated (`store_check`). A damaged store stops the start. It is not to be replaced by an old copy
-of itself, which forgets what was spent and said (DESIGN §8), but by a fresh one; a client is enrolled anew.
+Each record is authenticated (`store_check`). An actor with a damaged store does not start. Replace the store by a fresh
+one and enrol the client anew. Never restore an old copy: it forgets what was spent and sent (DESIGN §8).
 
-A file that is neither empty nor a store, by its header, is left as it is. So the first transaction of a store, which
-marks it as ours, goes to the file itself, before the journal becomes WAL.
+A file whose header shows that it is neither empty nor a store is never changed. So a store's first transaction, which
+marks the file as ours, writes to the file itself, before the journal becomes WAL.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _PUT = "INSERT OR REPLACE INTO records VALUES {}"
 _OLD = """WITH place(owner, of, at) AS (VALUES {}) SELECT owner, of, at, tag, records.rowid
     FROM place CROSS JOIN records ON namespace = owner AND kind = of AND key = at"""
 _DELETE = "DELETE FROM records WHERE rowid IN (VALUES {})"
-_AT_ONCE = 128  # records in one statement: older versions of SQLite take 999 values
+_AT_ONCE = 128  # records in one statement: older versions of SQLite allow 999 values
 Place = tuple[bytes, str, bytes]
 """Owner, table and key of a record."""
 
 
 class Record(msgspec.Struct, frozen=True):
-    """What a `Persist` left: a value under a table and key."""
+    """A value stored by a `Persist`, under a table and key."""
 
     table: str
     key: bytes
@@ -64,9 +64,9 @@ class Store(Protocol):
         """All records, ordered by table and key."""
 
     async def commit(self, writes: Sequence[Write]) -> None:
-        """Make all of `writes` durable, in their order, together or not at all.
+        """Make all of `writes` durable in one transaction, in their order.
 
-        Raises `UsageError`: it could not be done (disk full, damaged file), and nothing was.
+        Raises `UsageError` if it fails (disk full, damaged file); then nothing was written.
         """
 
 
@@ -77,17 +77,17 @@ class _Commit(msgspec.Struct, eq=False):
 
 
 class SqliteStore:
-    """A database of records of one actor, or of many, each with its `view`.
+    """A database with the records of one actor, or of many with one `view` each.
 
     Args:
-        path: the file; made, readable by the owner only, if missing.
+        path: the file; created if missing, readable by the owner only.
         key: 32 secret bytes that authenticate the records (`Identity.store_key`).
 
     Attributes:
-        transactions: how many were run.
+        transactions: the number of transactions so far.
 
     Raises:
-        UsageError: the file is in use by another process, damaged, another actor's, not ours, or cannot be opened.
+        UsageError: the file is in use, damaged, another actor's, not a store, or cannot be opened.
     """
 
     def __init__(self, path: Path, key: bytes) -> None:
@@ -100,11 +100,11 @@ class SqliteStore:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="dca-store")
 
     def view(self, namespace: bytes) -> Store:
-        """The records of one of many actors."""
+        """Return the store of one of many actors."""
         return _View(self, namespace)
 
     def load(self, namespace: bytes = b"") -> list[Record]:
-        """The records of one view. For the start, before commits."""
+        """Return the records of one view. Call it at the start, before any commit."""
         query = "SELECT kind, key, value FROM records WHERE namespace = ? ORDER BY kind, key"
         with _explained(self.path):
             return [Record(*row) for row in self._connection.execute(query, (namespace,))]
@@ -118,7 +118,7 @@ class SqliteStore:
         await done
 
     async def close(self) -> None:
-        """Finish what waits, then close the file."""
+        """Finish the waiting commits, then close the file."""
         if self._writer is not None:
             await asyncio.wait([self._writer])
         self._thread.shutdown()
@@ -130,7 +130,7 @@ class SqliteStore:
             failure: Exception | None = None
             try:
                 await asyncio.get_running_loop().run_in_executor(self._thread, self._transact, group)
-            except Exception as error:  # whatever it was, those who wait must hear it
+            except Exception as error:  # any error must reach the callers that wait
                 failure = error
             for commit in group:
                 if commit.done.cancelled():
@@ -143,7 +143,7 @@ class SqliteStore:
 
     def _transact(self, group: list[_Commit]) -> None:
         self.transactions += 1
-        values: dict[Place, bytes | None] = {}  # what records come to once all commits are done
+        values: dict[Place, bytes | None] = {}  # the final value of each record after all commits; None deletes it
         for commit in group:
             for write in commit.writes:
                 value = write.value if isinstance(write, Persist) else None
@@ -160,7 +160,7 @@ class SqliteStore:
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _write(self, values: dict[Place, bytes | None]) -> Contents:
-        """Write values, delete where they are None, and say what there is then."""
+        """Write or, where the value is None, delete records. Return the new contents."""
         old = self._many(_OLD, list(values))
         self._many(_DELETE, [(row,) for *place, _, row in old if values[tuple(place)] is None])
         new = [(*place, value, self._tags.tag(*place, value)) for place, value in values.items() if value is not None]
@@ -168,14 +168,14 @@ class SqliteStore:
         return self._tags.replaced(self._contents, (row[3] for row in old), (row[-1] for row in new))
 
     def _many(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        """Execute a statement with some rows at a time; all that it gives."""
-        found: list[tuple[Any, ...]] = []
+        """Execute a statement with `_AT_ONCE` rows at a time; return all result rows."""
+        results: list[tuple[Any, ...]] = []
         for start in range(0, len(rows), _AT_ONCE):
-            some = rows[start : start + _AT_ONCE]
-            row = f"({', '.join('?' * len(some[0]))})"
-            cursor = self._connection.execute(statement.format(", ".join([row] * len(some))), [*chain(*some)])
-            found += cursor.fetchall()
-        return found
+            batch = rows[start : start + _AT_ONCE]
+            row = f"({', '.join('?' * len(batch[0]))})"
+            cursor = self._connection.execute(statement.format(", ".join([row] * len(batch))), [*chain(*batch)])
+            results += cursor.fetchall()
+        return results
 
 
 class _View:
@@ -193,14 +193,14 @@ class _View:
 
 
 class MemoryStore:
-    """A `Store` that forgets at the end of the process: for tests and play."""
+    """A `Store` in memory, for tests and simulations."""
 
     def __init__(self) -> None:
         self._records: dict[tuple[str, bytes], bytes] = {}
         self._views: dict[bytes, MemoryStore] = {}
 
     def view(self, namespace: bytes) -> MemoryStore:
-        """The records of one of many actors."""
+        """Return the store of one of many actors."""
         return self._views.setdefault(namespace, MemoryStore())
 
     def load(self) -> list[Record]:
@@ -224,7 +224,8 @@ def _open(path: Path, tags: Tags) -> tuple[sqlite3.Connection, Contents]:
     with _explained(path):
         _create_private(path)
         check_log(path)
-        # Only the store's thread uses it once it is open, hence no check; autocommit: transactions are begun by hand.
+        # After opening, only the store's thread uses it, so SQLite's thread check is off. Autocommit is on: the code
+        # begins its transactions itself.
         connection = sqlite3.connect(path, timeout=0, check_same_thread=False, isolation_level=None)
         try:
             _prepare(connection, tags)
@@ -235,7 +236,7 @@ def _open(path: Path, tags: Tags) -> tuple[sqlite3.Connection, Contents]:
 
 
 def _create_private(path: Path) -> None:
-    """Make the file, or see that the one that is there is new or a store, before it is changed in any way."""
+    """Create the file with mode 0600. If it is neither empty nor a store, raise an error and change nothing."""
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     try:
         head = os.pread(descriptor, _HEAD_BYTES, 0)
@@ -272,7 +273,7 @@ def _prepare(connection: sqlite3.Connection, tags: Tags) -> None:
 
 @contextlib.contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Turns what SQLite and the file system raise into one line for the owner."""
+    """Convert errors of SQLite and the file system to a `StorageError` of one line."""
     try:
         yield
     except sqlite3.Error as error:
@@ -284,7 +285,7 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def _explanation(path: Path, error: sqlite3.Error) -> str:
-    what = " ".join(str(error).split())  # a check of the whole file answers in several lines
+    what = " ".join(str(error).split())  # an integrity check reports several lines
     match getattr(error, "sqlite_errorcode", 0) & 0xFF:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return f"store {path} is in use by another process: stop it, or give each actor a store of its own"

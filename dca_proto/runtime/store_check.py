@@ -1,10 +1,10 @@
-"""How damage to a store is detected: a tag for each record, a seal over all of them, and the log's checksums.
+"""Detects damage to a store by a tag for each record, a seal over all records, and the log's checksums.
 
 A record's tag is a MAC over its owner, table, key and value, under a key of the actor's identity. The *seal* is one
-row: a MAC over how many records there are and over the sum of all tags, each hashed with a secret first (a multiset
-hash: Clarke et al. 2003). It changes in the transaction that changes a record. So a flipped bit, an edited field, and a
-record that is missing, doubled or from an earlier time stop the next start. An old copy of the whole file is consistent
-in itself: nothing here notices it, but Compute nodes may (DESIGN §4.6).
+row: a MAC over the number of records and the exclusive or of all tags, each hashed with a secret first (a multiset
+hash: Clarke et al. 2003). Each transaction that changes a record updates it. So the next start fails after a flipped
+bit, an edited field, or a missing, duplicated or outdated record. An old copy of the whole file is consistent: this
+module cannot detect it, but Compute nodes may (DESIGN §4.6).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import msgspec
 from dca_proto.crypto.sealing import derive, same
 from dca_proto.errors import StorageError, UsageError
 
-ANEW = "start with a fresh one (a client enrolled anew), not with an old copy, which forgets what was spent or said"
+ANEW = "start with a fresh one (a client enrolled anew), not with an old copy, which forgets what was spent or sent"
 SCHEMA = (
     """CREATE TABLE IF NOT EXISTS records (
     namespace BLOB NOT NULL, kind TEXT NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL, tag BLOB NOT NULL,
@@ -31,22 +31,22 @@ SCHEMA = (
 )
 _TAG_BYTES = 16
 _LOG_HEAD_BYTES, _FRAME_HEAD_BYTES = 32, 24  # of SQLite's file format, section 4
-_LITTLE, _BIG = 0x377F0682, 0x377F0683  # the log's magic number says how its checksums read words
+_LITTLE, _BIG = 0x377F0682, 0x377F0683  # the log's magic number, which gives the byte order of its checksums
 Row = tuple[bytes, str, bytes, bytes]
-"""Owner (empty but in shared stores), table, key and value of a record."""
+"""Owner (empty unless the store is shared), table, key and value of a record."""
 
 
 class Contents(msgspec.Struct, frozen=True):
-    """How many records there are, and the sum (exclusive or) of their hashed tags."""
+    """The number of records, and the exclusive or of their hashed tags."""
 
     records: int = 0
     total: int = 0
 
 
 class Tags:
-    """Tags and seals under one key of 32 secret bytes (`Identity.store_key`).
+    """Computes tags and seals under a key of 32 secret bytes (`Identity.store_key`).
 
-    `owner` differs from one key to another, and reveals nothing of it.
+    `owner` identifies the key and reveals nothing about it.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -54,7 +54,7 @@ class Tags:
         self._keys = {what: derive(key, b"dca4-store-" + what) for what in (b"tag", b"sum", b"seal")}
 
     def tag(self, namespace: bytes, kind: str, key: bytes, value: bytes) -> bytes:
-        """The tag of a record: 16 bytes."""
+        """Return the tag of a record: 16 bytes."""
         name = kind.encode()
         head = struct.pack("<QQQ", len(namespace), len(name), len(key)) + namespace + name + key
         mac = hashlib.blake2b(head, digest_size=_TAG_BYTES, key=self._keys[b"tag"])
@@ -62,7 +62,7 @@ class Tags:
         return mac.digest()
 
     def replaced(self, contents: Contents, old: Iterable[bytes], new: Iterable[bytes]) -> Contents:
-        """What there is once records with the tags `new` stand in the place of those with the tags `old`."""
+        """Return the contents after records with the tags `old` are replaced by records with the tags `new`."""
         records, total = contents.records, contents.total
         for tags, change in ((old, -1), (new, 1)):
             for tag in tags:
@@ -71,18 +71,18 @@ class Tags:
         return Contents(records, total)
 
     def seal(self, contents: Contents) -> bytes:
-        """The seal's tag: 16 bytes."""
+        """Return the seal's tag: 16 bytes."""
         message = struct.pack("<Q", contents.records) + contents.total.to_bytes(_TAG_BYTES, "little")
         return derive(self._keys[b"seal"], b"", message, _TAG_BYTES)
 
 
 def read_rows(connection: sqlite3.Connection, path: Path, tags: Tags | None) -> tuple[list[Row], Contents]:
-    """All records, ordered by owner, table and key, and what they come to; unchecked without `tags`.
+    """Return all records, ordered by owner, table and key, and their contents; unchecked without `tags`.
 
-    Raises `UsageError`, naming the record that is damaged, or saying that some are missing, doubled or old;
+    Raises `UsageError` if a record is damaged (the message names it), missing, duplicated or outdated;
     `sqlite3.Error` if the file cannot be read.
     """
-    if tags is not None and [one for (one,) in connection.execute("SELECT owner FROM seal")] != [tags.owner]:
+    if tags is not None and [owner for (owner,) in connection.execute("SELECT owner FROM seal")] != [tags.owner]:
         raise StorageError(
             f"store {path} was written under another identity, or its seal is damaged: "
             f"name this actor's own store and key file, or {ANEW}"
@@ -92,7 +92,7 @@ def read_rows(connection: sqlite3.Connection, path: Path, tags: Tags | None) -> 
     contents = Contents()
     for *row, tag in connection.execute(query):
         if tuple(map(type, row)) != (bytes, str, bytes, bytes):
-            raise damaged(path, "a record's columns are not of the types that a store has")
+            raise damaged(path, "a record's columns have other types than a store's")
         namespace, kind, key, value = row
         rows.append((namespace, kind, key, value))
         if tags is not None:
@@ -105,29 +105,29 @@ def read_rows(connection: sqlite3.Connection, path: Path, tags: Tags | None) -> 
         if more or records != contents.records or not _matches(tags.seal(contents), tag):
             sealed = seals[0][1] if seals else "no"
             found = f"{contents.records} records and a seal over {sealed}"
-            raise damaged(path, f"{found}: a record is missing, doubled or from an earlier time")
+            raise damaged(path, f"{found}: a record is missing, duplicated or outdated")
     return rows, contents
 
 
 def _matches(tag: bytes, found: object) -> bool:
-    """Whether a column holds a tag; it may hold anything."""
+    """Return True if a column's value, of any type, is this tag."""
     return isinstance(found, bytes) and same(tag, found)
 
 
 def damaged(path: Path, what: str) -> UsageError:
-    """The error of a store that cannot be trusted."""
+    """Return the error for a damaged store."""
     return StorageError(f"store {path} is damaged ({what}): {ANEW}")
 
 
-# --- the log beside the file, which a kill leaves ---------------------------------------------------------------------
+# --- the log that a killed process leaves beside the file -------------------------------------------------------------
 
 
 def check_log(path: Path) -> None:
-    """Refuse a log, beside a store, with a damaged frame that a later transaction follows, before SQLite reads it.
+    """Check a store's log before SQLite reads it: a transaction follows no damaged frame.
 
-    SQLite takes the first frame with a wrong checksum for the end of the log, and forgets what stands behind. That is
-    right for the last transaction, which a power failure may have torn. Each is flushed before the next one begins: a
-    wrong frame of an earlier one is damage, and would silently undo all transactions from there on.
+    SQLite takes the first frame with a wrong checksum for the end of the log, and ignores the rest. That is right for
+    the last transaction, which a power failure may have cut off. Each transaction is flushed before the next one
+    begins. So a wrong frame in an earlier one is damage, and SQLite would silently undo all transactions from there on.
 
     Raises `UsageError` for a damaged log, `sqlite3.Error` if the store is in use.
     """
@@ -135,7 +135,7 @@ def check_log(path: Path) -> None:
     if not file.exists():
         return
     with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=0)) as probe:
-        probe.execute("SELECT * FROM sqlite_master")  # whoever has it open writes to the log
+        probe.execute("SELECT * FROM sqlite_master")  # raises if a process has the store open and writes the log
     log = file.read_bytes()
     if len(log) < _LOG_HEAD_BYTES:
         return
@@ -147,7 +147,7 @@ def check_log(path: Path) -> None:
         return
     size = _FRAME_HEAD_BYTES + page
     frames = [log[at : at + size] for at in range(_LOG_HEAD_BYTES, len(log), size)]
-    ours = [_words(frame)[2:4] == tuple(salts) for frame in frames]  # others are left from before the log began anew
+    ours = [_words(frame)[2:4] == tuple(salts) for frame in frames]  # others are older than the log's last restart
     last = max(itertools.compress(itertools.count(), ours), default=-1)
     ends = [at for at, frame in enumerate(frames[: last + 1]) if _words(frame)[1]]
     flushed = ends if ends and ends[-1] < last else ends[:-1]
@@ -158,7 +158,7 @@ def check_log(path: Path) -> None:
 
 
 def _words(frame: bytes) -> tuple[int, ...]:
-    """Page, size of the database after a transaction that ends here (else 0), two salts, two checksums."""
+    """Return a frame's page, the database size if a transaction ends here (else 0), two salts and two checksums."""
     return struct.unpack(">6I", frame[:_FRAME_HEAD_BYTES].ljust(_FRAME_HEAD_BYTES, b"\0"))
 
 
@@ -168,14 +168,14 @@ def _sums(raw: bytes) -> tuple[int, int]:
 
 
 def _sound(frames: Iterable[bytes], order: str, sums: tuple[int, int]) -> Iterator[bool]:
-    """Whether each frame's checksum holds, which runs on from the one before it."""
+    """Yield for each frame whether its checksum is correct; it continues the previous frame's checksum."""
     for frame in frames:
         sums = _checksum(frame[:8] + frame[_FRAME_HEAD_BYTES:], order, sums) if len(frame) % 8 == 0 else (0, 0)
         yield sums == _words(frame)[4:]
 
 
 def _checksum(data: bytes, order: str, sums: tuple[int, int]) -> tuple[int, int]:
-    """SQLite's: two sums over pairs of words of 32 bits."""
+    """Return SQLite's checksum: two sums over pairs of 32-bit words."""
     first, second = sums
     words = iter(struct.unpack(f"{order}{len(data) // 4}I", data))
     for even, odd in zip(words, words, strict=True):

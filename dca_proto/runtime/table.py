@@ -1,11 +1,10 @@
-"""A client's data: a CSV of numbers and of listed categories, read once.
+"""Reads a client's data from a CSV of numbers and listed categories.
 
-The first line names the columns. A text column has a public list of categories (`statistics.categories`), and becomes
-their codes and indicators. An empty field is a missing value, and so is anything else that is not a finite number, or
-none of the categories; a line that does not fit the columns is a row of missing values. A blank line is no row: the
-missing value of a single column is written "", as programs that write CSV do. Whether a client takes part must never
-depend on its rows, so none is refused: what is odd is counted in a warning, without its value, for this is private
-data.
+The first line names the columns. A text column has a public list of categories (`statistics.categories`) and becomes
+their codes and indicators. A field is a missing value if it is empty, not a finite number, or not a listed category. A
+line that does not fit the columns is a row of missing values. A blank line is no row: a missing value in a single
+column is written "", as CSV writers do. Whether a client takes part must never depend on its rows, so no row is
+refused. A warning counts the odd fields, without their values, since the data are private.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Table:
     """Rows of named columns.
 
     Args:
-        columns: their names.
+        columns: the columns' names.
         rows: shape ``(m, len(columns))``; NaN marks a missing value.
 
     Raises:
@@ -48,7 +47,7 @@ class Table:
             raise InputError("a column is named twice; name each once")
 
     def rows(self, columns: tuple[str, ...]) -> NDArray[np.float64]:
-        """The rows of these columns, in this order, shape ``(m, len(columns))``."""
+        """Return the rows of these columns, in this order, shape ``(m, len(columns))``."""
         return self._rows[:, [self.columns.index(column) for column in columns]]
 
     def __len__(self) -> int:
@@ -59,10 +58,10 @@ class Table:
 
 
 def read_csv(path: Path, categories: Categories | None = None) -> Table:
-    """Read a client's data. What is missing or odd in its lines is counted in one warning, without its values.
+    """Read a client's data. One warning counts the odd fields and lines, without their values.
 
-    Raises `UsageError`: the file cannot be read, its first line does not name columns, or categories are of none of
-    them.
+    Raises `UsageError` if the file cannot be read, its first line does not name columns, or `categories` names a column
+    that it lacks.
     """
     listed = checked(categories or {})
     odd: Counter[str | None] = Counter()
@@ -71,7 +70,7 @@ def read_csv(path: Path, categories: Categories | None = None) -> Table:
             lines = csv.reader(file, strict=True)
             columns = _header(lines, path)
             if unknown := [name for name in listed if name not in columns]:
-                raise InputError(f"data {path} has no column {unknown[0]!r}, of which categories are listed")
+                raise InputError(f"data {path} has no column {unknown[0]!r}, for which categories are listed")
             rows = list(_rows(lines, columns, listed, odd))
     except OSError as error:
         raise InputError(f"cannot read data {path}: {error.strerror}; check the path and its rights") from None
@@ -96,14 +95,14 @@ def _header(lines: Iterator[list[str]], path: Path) -> tuple[str, ...]:
     if all(_is_float(name) for name in columns):
         raise InputError(f"data {path} begins with numbers; expected the columns' names in its first line")
     if not all(columns) or len(set(columns)) < len(columns):
-        raise InputError(f"data {path} has a column without a name, or a name twice; give each column one of its own")
+        raise InputError(f"data {path} has a column without a name, or a name twice; give each its own name")
     return columns
 
 
 def _rows(
     lines: Iterator[list[str]], columns: tuple[str, ...], listed: Categories, odd: Counter[str | None]
 ) -> Iterator[list[float]]:
-    """The numbers of each line; counts odd fields by column, and odd lines under None."""
+    """Yield the numbers of each line. Counts odd fields by column, and odd lines under None."""
     width = len(numbered(columns, listed))
     for fields in _readable(lines):
         if fields is None or len(fields) != len(columns):
@@ -112,14 +111,14 @@ def _rows(
             continue
         row: list[float] = []
         for column, field in zip(columns, fields, strict=True):
-            found = numbers(field, listed[column]) if column in listed else [_number(field)]
-            odd[column] += math.isnan(found[0]) and bool(field.strip())
-            row += found
+            values = numbers(field, listed[column]) if column in listed else [_number(field)]
+            odd[column] += math.isnan(values[0]) and bool(field.strip())
+            row += values
         yield row
 
 
 def _readable(lines: Iterator[list[str]]) -> Iterator[list[str] | None]:
-    """The lines that are not blank; None for one that cannot be taken apart, a quote left open for example."""
+    """Yield the fields of each line that is not blank; None for one that cannot be parsed (an unclosed quote)."""
     while True:
         try:
             fields = next(lines)
@@ -138,7 +137,7 @@ def _number(text: str) -> float:
 
 
 def _is_float(text: str) -> bool:
-    """Whether Python takes it for a number, be it none or infinite."""
+    """Return True if Python parses the text as a float, including NaN and infinity."""
     try:
         float(text)
     except ValueError:

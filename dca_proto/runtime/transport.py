@@ -1,13 +1,14 @@
-"""What an actor needs from a network: whole messages in and out.
+"""The interface of an actor's transport: whole messages in and out.
 
-Subscriptions are given at construction, so that a reconnecting transport can renew them by itself. What is promised:
+Subscriptions are given at construction, so that a transport renews them by itself when it reconnects. It guarantees:
 
-- at least once: `publish` is over when the broker has taken the message over; it may still deliver it twice, and a
-  broker may lose what it acknowledged (full queue, restart), which is why the protocol has receipts and resends;
-- messages of one sender come in the order sent while its connection lasts; across senders and reconnects any order;
-- messages come whole: parts are put together inside, and what never completes is dropped and counted;
-- back-pressure: `publish` is not over before the broker has the message; a reader slower than its senders keeps an
-  inbox of bounded size, beyond which messages are dropped and counted, to be resent by their senders.
+- Delivery at least once, up to the broker: `publish` completes when the broker has acknowledged the message. The broker
+  may deliver it twice, or lose it later (full queue, restart), so the protocol has receipts and resends.
+- Order: messages of one sender arrive in the order sent while its connection lasts. There is no order across senders
+  and reconnects.
+- Whole messages: parts are reassembled inside. A message that never completes is dropped and counted.
+- Back-pressure: `publish` does not complete before the broker has the message. If a reader is slower than its senders,
+  its inbox fills to its limits; further messages are dropped and counted, and their senders resend them.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from dca_proto.errors import DcaError, TransportError
 from dca_proto.protocol.wire.topics import FilterTree, may_be_retained
 from dca_proto.runtime.parts import Assembler, PartLimits
 
-_SENDERS = 16  # how many of them can fill an inbox, at least
-_MESSAGE_BYTES = 512  # what a message that waits costs beside its payload
-TOPIC_CHARS_MAX = 256  # ours have at most 145
+_SENDERS = 16  # it takes at least so many senders to fill an inbox
+_MESSAGE_BYTES = 512  # memory overhead of a waiting message
+TOPIC_CHARS_MAX = 256  # the protocol's topics have at most 145
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -39,10 +40,10 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Connected(msgspec.Struct, frozen=True):
-    """Fact: the actor is connected and subscribed; what is sent from now on reaches it.
+    """Fact: the actor is connected and subscribed; messages sent from now on reach it.
 
     Attributes:
-        url: of the broker. away_s: how long it was not, in seconds; 0 where the first try succeeded.
+        url: the broker's. away_s: how long the actor was not connected; 0 if the first attempt succeeded.
     """
 
     url: str
@@ -50,17 +51,16 @@ class Connected(msgspec.Struct, frozen=True):
 
 
 class Disconnected(msgspec.Struct, frozen=True):
-    """Fact: the actor has no connection, for that reason, and tries again until it has."""
+    """Fact: the actor has no connection, for this reason, and keeps trying."""
 
     url: str
     reason: str
 
 
 class InboxLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What waits for the actor at most; beyond, messages are dropped and counted (their senders resend).
+    """Limits on the messages that wait for an actor. Further messages are dropped and counted; their senders resend.
 
-    One sender gets a sixteenth of `bytes_max`, or one whole message if none of it waits: nobody can fill an inbox
-    alone.
+    One sender may use a sixteenth of `bytes_max`, or have one larger message waiting: nobody can fill an inbox alone.
     """
 
     messages_max: int = 200_000
@@ -73,13 +73,13 @@ CLIENT_LIMITS = InboxLimits(
     bytes_max=6 << 20,
     parts=PartLimits(message_bytes_max=(1 << 20) + (1 << 14), partial_max=1024, held_bytes_max=4 << 20),
 )
-"""For a client, whose memory is small: the largest message to it is an announcement, whose body has at most 1 MiB."""
+"""Limits for a client, which has little memory. Its largest message is an announcement with a body of at most 1 MiB."""
 
 
 class Pending:
-    """Whole messages that wait for an actor, first in, first out, within bounds on memory.
+    """A queue of whole messages for an actor, with bounded memory.
 
-    `dropped` counts messages by the reason why they were dropped. `on_arrival` is called when there is one to take.
+    `dropped` counts dropped messages by reason. `on_arrival` is called when a message has arrived.
     """
 
     def __init__(self, limits: InboxLimits | None = None) -> None:
@@ -87,13 +87,13 @@ class Pending:
         self._limits = limits or InboxLimits()
         self._waiting: deque[Message] = deque()
         self._bytes = 0
-        self._bytes_of: Counter[str] = Counter()  # by the sender that the topic names
+        self._bytes_of: Counter[str] = Counter()  # by the sender in the topic
         self._arrived = asyncio.Event()
         self._failure: DcaError | None = None
         self.dropped: Counter[str] = Counter()
 
     def put(self, message: Message) -> None:
-        """Let a message wait, if there is room, and somebody to take it."""
+        """Queue a message if there is room and the queue has not failed; otherwise drop and count it."""
         if self._failure is not None:
             self.dropped["closed"] += 1
             return
@@ -115,14 +115,14 @@ class Pending:
         return len(self._waiting)
 
     async def take(self) -> Message:
-        """The next message; raises what `fail` was given once all before it are taken."""
+        """Wait for the next message. Raises the error of `fail` once the queue is empty."""
         while (message := self.poll()) is None:
             self._arrived.clear()
             await self._arrived.wait()
         return message
 
     def poll(self) -> Message | None:
-        """The next message, if one waits; raises as `take`."""
+        """Return the next message if one waits, else None. Raises as `take`."""
         if not self._waiting:
             self.check()
             return None
@@ -135,7 +135,7 @@ class Pending:
         return message
 
     def fail(self, failure: DcaError) -> None:
-        """No more will come, and why. The first reason stands."""
+        """Accept no more messages, for this reason. Only the first call sets it."""
         self._failure = self._failure or failure
         self._arrived.set()
         self.on_arrival()
@@ -147,7 +147,7 @@ class Pending:
 
 
 class Inbox(Pending):
-    """What a broker delivers, put together: whole messages that match the subscriptions; others are dropped."""
+    """Reassembles messages from the broker and queues those that match the subscriptions; it drops others."""
 
     def __init__(self, subscriptions: tuple[str, ...], limits: InboxLimits | None = None) -> None:
         super().__init__(limits)
@@ -158,7 +158,7 @@ class Inbox(Pending):
         self.dropped = self._assembler.dropped
 
     def offer(self, topic: str, wire: bytes, *, retained: bool = False) -> None:
-        """Take a wire payload from the broker, which may have `retained` it. Nothing of it is believed."""
+        """Take an untrusted wire payload from the broker. `retained`: the broker delivers it as a retained message."""
         if len(topic) > TOPIC_CHARS_MAX:
             self.dropped["topic"] += 1
             return
@@ -178,7 +178,7 @@ def _sender_and_size(message: Message) -> tuple[str, int]:
 
 
 def closed() -> TransportError:
-    """The failure of a transport that its owner closed."""
+    """Return the error of a transport that its owner closed."""
     return TransportError("the transport is closed")
 
 
@@ -187,10 +187,10 @@ class Transport(Protocol):
 
     @property
     def inbox(self) -> Pending:
-        """Where messages wait to be taken; it also fails when the transport is closed, or has failed for good."""
+        """The queue of received messages. It fails when the transport is closed or has failed for good."""
 
     async def open(self) -> None:
-        """Connect and subscribe; where the broker cannot be reached, try again until it can.
+        """Connect and subscribe. If the broker cannot be reached, keep trying.
 
         Raises:
             TransportError: the transport is closed.
@@ -198,13 +198,13 @@ class Transport(Protocol):
         """
 
     def publish(self, topic: str, payload: bytes, retain: bool = False) -> Awaitable[None]:
-        """Hand `payload` over to the broker, through outages. What comes back is over when the broker has it.
+        """Send `payload` to the broker, across outages. The result completes when the broker has acknowledged it.
 
-        Messages leave in the order of the calls. Both the call and its wait may raise.
+        Messages leave in the order of the calls. Both the call and its result may raise.
 
         Raises:
             TransportError: the transport is closed or has failed for good.
-            ValueError: this message cannot be sent; others can. A `UsageError` where it is too large.
+            ValueError: this message cannot be sent; others can. A `UsageError` if it is too large.
         """
 
     async def close(self) -> None:

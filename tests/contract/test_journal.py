@@ -105,7 +105,7 @@ def test_a_journal_of_another_format_is_refused_as_such(written: Path) -> None:
     checksum = _checksum(bytes(16), body)
     line = checksum.hex().encode() + b" " + base64.b64encode(body) + b"\n"
     written.write_bytes(line + b"entries of old\n")
-    with pytest.raises(UsageError, match="is of format 1, expected 2: go on with the version of the program"):
+    with pytest.raises(UsageError, match="has format 1, expected 2: continue with the version of the program"):
         Journal(written, SETTINGS)
 
 
@@ -144,7 +144,7 @@ def test_what_is_recalled_is_what_was_held_to_the_last_bit(written: Path) -> Non
 def test_only_its_owner_reads_it_and_one_process_at_a_time(path: Path) -> None:
     with Journal(path, SETTINGS):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        with pytest.raises(UsageError, match="is in use by another process; one at a time runs a job"):
+        with pytest.raises(UsageError, match="is in use by another process; wait for it, or stop it"):
             Journal(path, SETTINGS)
     Journal(path, SETTINGS).close()
 

@@ -90,7 +90,7 @@ def test_a_broker_that_ends_by_itself_is_noticed(tmp_path: Path) -> None:
             os.kill(broker.pid, signal.SIGKILL)
             await broker.ended()
 
-    with pytest.raises(UsageError, match=r"the broker ended by itself with -9: .*; see .*broker.log"):
+    with pytest.raises(UsageError, match=r"the broker exited with code -9: .*; see .*broker.log"):
         asyncio.run(asyncio.wait_for(scene(), 20))
 
 

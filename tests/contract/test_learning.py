@@ -326,11 +326,13 @@ def test_an_account_that_is_spent_ends_the_job_with_what_it_has(path: Path) -> N
 
 def test_a_batch_needs_somebody_to_pick_of(path: Path) -> None:
     swarm = Swarm()
-    with pytest.raises(UsageError, match="the job's request 1 is of a batch of 2 clients, and none is known yet"):
+    with pytest.raises(
+        UsageError, match="the job's request 1 asks for a batch of 2 clients, and no client is known yet"
+    ):
         job_of(swarm, path, lambda: means(2))
     sums, reason = job_of(swarm, path, lambda: modest(2, 2, 5), clients=swarm.actors.clients)
     assert sum(sums) == WHOLE
-    assert reason == "a batch of 5 clients is asked for and 4 are available; ask for 1 to 4"
+    assert reason == "a batch of 5 clients was requested and 4 are available; request 1 to 4"
 
 
 def test_a_round_that_cannot_be_held_leaves_nothing_behind(path: Path) -> None:
@@ -360,7 +362,7 @@ def test_a_job_that_asks_differently_is_told_so(path: Path) -> None:
         ({"budget_share": 0.2}, "epsilon, mu"),
         ({"parameters": {**PARAMETERS, "bound": [0.5]}}, "parameters"),
     ):
-        with pytest.raises(UsageError, match=rf"request 1 of the job has another {name} than the journal .* says"):
+        with pytest.raises(UsageError, match=rf"request 1 of the job has another {name} than in the journal"):
             job_of(swarm, path, lambda changes=changes: other(**changes))
     with pytest.raises(UsageError, match="request 2 of the job has another batch than"):
         job_of(swarm, path, lambda: means(0, 3))
@@ -376,7 +378,7 @@ def test_a_journal_is_of_one_job_once_a_round_stands_in_it(path: Path) -> None:
     Journal(path, {**SETTINGS, "rounds": 4}).close()
     Journal(path, SETTINGS).close()
     job_of(Swarm(), path, lambda: means(0))
-    with pytest.raises(UsageError, match=r"is the journal of a job with another extra, rounds; expected the settings"):
+    with pytest.raises(UsageError, match=r"is the journal of a job with another extra, rounds; use the settings"):
         Journal(path, {**SETTINGS, "rounds": 4, "extra": [1]})
     Journal(path, {**SETTINGS}).close()
 

@@ -124,10 +124,10 @@ def test_a_round_that_failed_at_the_whole_budget_is_not_held_again() -> None:
         async with swarm.up(), swarm.trainer() as trainer:
             await learn(releases(0, share=1.0), trainer, swarm.terms(**SHORT))
 
-    why = "no data node released anything; .* the job's budget has no room for the round beside those that failed"
+    why = "no data node released anything; .* the job's budget has no room for the round: failed rounds"
     with pytest.raises(RoundAborted, match=why) as caught:
         asyncio.run(story())
-    assert caught.value.remedy == "begin the job anew, at a new price, with another journal"
+    assert caught.value.remedy == "start the job again, at a new cost, with another journal"
     assert len(swarm.announced) == 1
     assert swarm.charges() == [1] * CLIENTS
 
@@ -160,5 +160,5 @@ def test_a_job_that_asks_for_a_sum_where_it_had_node_releases_is_refused(path: P
     def other() -> Generator[RoundRequest, NoisyAggregate, None]:
         yield SecureSumRequest("sum", PARAMETERS, budget_share=0.1, rows_max=10)
 
-    with pytest.raises(UsageError, match="has another ask than the journal"):
+    with pytest.raises(UsageError, match="has another ask than in the journal"):
         job_of(swarm, path, other)

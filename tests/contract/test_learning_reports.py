@@ -149,7 +149,7 @@ def test_a_job_that_asks_by_another_mechanism_than_the_journal_says_is_refused(p
     def other() -> Generator[RoundRequest, NoisyAggregate, None]:
         yield asked(ANALYTIC_GAUSSIAN)
 
-    with pytest.raises(UsageError, match="has another ask, epsilon, delta, mu than the journal"):
+    with pytest.raises(UsageError, match="has another ask, epsilon, delta, mu than in the journal"):
         job_of(swarm, path, other)
 
 

@@ -42,7 +42,7 @@ def test_a_full_table_is_understood() -> None:
         ({"url": "mqtt://h:99999"}, "expected mqtt://host"),
         ({"url": "mqtt://h/path"}, "expected mqtt://host"),
         ({"url": "mqtt://h", "ca": "x"}, "ca and certificate need TLS"),
-        ({"url": "mqtts://h", "certificate": "x"}, "certificate and key come together"),
+        ({"url": "mqtts://h", "certificate": "x"}, "certificate and key: found one, expected both"),
         ({"url": "mqtt://h", "password_file": "x"}, "password_file needs a username"),
         ({"url": "mqtt://h", "keepalive_s": 0}, "keepalive_s: found 0, expected 1 to 65535"),
         ({"url": "mqtt://h", "keepalive_s": "60"}, "keepalive_s"),
@@ -76,7 +76,7 @@ def test_password_files_must_be_private_and_not_empty(tmp_path: Path) -> None:
     file.write_text("correct horse\n")
     assert settings.read_password() == "correct horse"
     file.write_bytes(b"\xff\n")
-    with pytest.raises(UsageError, match="is not a text in UTF-8"):
+    with pytest.raises(UsageError, match="is not UTF-8 text"):
         settings.read_password()
 
 

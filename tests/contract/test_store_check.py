@@ -95,7 +95,7 @@ def path(tmp_path: Path) -> Path:
 
 
 RECORD = f"record {'02' * 16} of table 'ledger' is not as this actor wrote it"
-MISSING = r"records and a seal over 5: a record is missing, doubled or from an earlier time"
+MISSING = r"records and a seal over 5: a record is missing, duplicated or outdated"
 
 
 def test_hardening_2_an_untouched_store_opens_again_and_again(path: Path) -> None:
@@ -175,7 +175,7 @@ def test_hardening_2_a_forgotten_record_that_is_put_back_stops_the_start(path: P
     shutil.copy(path, old)
     filled(path, [Forget(LEDGER, gone)])
     changed(path, "INSERT INTO records VALUES (?, ?, ?, ?, ?)", *row(old, gone))
-    with pytest.raises(UsageError, match=r"5 records and a seal over 4: a record is missing, doubled or"):
+    with pytest.raises(UsageError, match=r"5 records and a seal over 4: a record is missing, duplicated or"):
         SqliteStore(path, KEY)
 
 

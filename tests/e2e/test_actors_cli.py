@@ -320,7 +320,7 @@ def test_a_broker_that_dies_ends_the_command_and_leaves_its_log(tmp_path: Path, 
     child.kill()
     _, error = broker.communicate(timeout=PATIENCE_S)
     assert (broker.returncode, error.count("\n")) == (2, 1)
-    assert error.startswith("dca: the broker ended by itself with -9: ")
+    assert error.startswith("dca: the broker exited with code -9: ")
     assert error.endswith(f"see {log_path}\n")
     assert list(log_path.parent.iterdir()) == [log_path]
     shutil.rmtree(log_path.parent)

@@ -112,7 +112,9 @@ def test_a_batch_that_was_given_back_waits_for_its_equals() -> None:
 
 @pytest.mark.parametrize("size", [0, -1, 4])
 def test_a_batch_has_at_least_one_client_and_no_more_than_there_are(size: int) -> None:
-    with pytest.raises(UsageError, match=f"a batch of {size} clients is asked for and 3 are available; ask for 1 to 3"):
+    with pytest.raises(
+        UsageError, match=f"a batch of {size} clients was requested and 3 are available; request 1 to 3"
+    ):
         Batches().pick(ids(3), size, seeded("x"))
 
 

@@ -59,7 +59,7 @@ def test_a_device_gives_codes_and_indicators_and_counts_what_it_does_not_underst
     np.testing.assert_array_equal(seen, expected)
     assert [(told["fields"], told["lines"]) for told in logs] == [({"smoker": 1, "cost": 1}, 0)]
     assert "maybe" not in str(logs), "values are private"
-    with pytest.raises(UsageError, match="no column 'town', of which categories are listed"):
+    with pytest.raises(UsageError, match="no column 'town', for which categories are listed"):
         read_csv(path, {"town": ("a", "b")})
 
 

@@ -405,7 +405,7 @@ def test_a_statistic_without_bounds_takes_parameters() -> None:
         ({"statistic": "maen"}, "statistic 'maen' is unknown here (did you mean 'mean'?); known: "),
         ({"bounds": {}}, "public bounds are missing for: x; give column=LO:HI"),
         ({"columns": ("x", "y")}, "public bounds are missing for: y"),
-        ({"bounds": {"x": (0, 1), "z": (0, 1)}}, "bounds of z: no such column is asked for: x"),
+        ({"bounds": {"x": (0, 1), "z": (0, 1)}}, "bounds of z: expected bounds of the columns x only"),
         ({"bounds": {"x": (1, 1)}}, "bounds of 'x': found 1:1, expected finite LO < HI"),
         ({"bounds": {"x": (0, math.inf)}}, "expected finite LO < HI"),
         ({"epsilon": 0.0}, "epsilon"),

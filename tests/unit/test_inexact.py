@@ -224,5 +224,5 @@ def test_no_configuration_can_choose_it() -> None:
     assert named == {(RoundSettings, "mechanism")}
     for inexact in (RoundedGaussian.name, NoNoise.name):
         settings = RoundSettings(statistic="mean", columns=("x",), bounds={"x": (0, 1)}, epsilon=1, mechanism=inexact)
-        with pytest.raises(UsageError, match="is of reports"):
+        with pytest.raises(UsageError, match="needs kind"):
             open_round(settings, TestFederation(2, 2).federation)

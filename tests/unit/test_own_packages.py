@@ -26,7 +26,7 @@ def dca(folder: Path, *path: Path) -> subprocess.CompletedProcess[str]:
 def refused(done: subprocess.CompletedProcess[str], name: str, found: Path, expected: Path) -> None:
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith(f"dca: cannot use package '{name}': found another project's, {found}, expected ")
-    assert f"this project's, {expected}; install this project into an environment of its own" in done.stderr
+    assert f"this project's, {expected}; install this project into a separate environment" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

@@ -60,7 +60,7 @@ def test_a_secure_sum_is_what_is_asked_for_by_default() -> None:
         ({"tolerate": 1}, "each client adds the whole noise: leave out tolerate, colluders and computes"),
         ({"computes": ["compute-0"]}, "leave out tolerate, colluders and computes"),
         ({"kind": "node-relase"}, "is unknown (did you mean 'node-release'?); use one of secure-sum, node-release"),
-        ({"mechanism": "grid-laplace"}, "mechanism 'grid-laplace' is of reports; leave it out, or give kind = "),
+        ({"mechanism": "grid-laplace"}, "mechanism 'grid-laplace' needs kind = "),
         (
             {"kind": "secure-sum"},
             "found 0 Compute nodes, expected at least 2, each named once; the federation has none",
@@ -116,7 +116,7 @@ def test_reports_are_asked_for_by_a_mechanisms_name(federation: Federation) -> N
         ({"mechanism": "unary"}, "mechanism 'unary' makes no reports"),
         ({"mechanism": "grid-laplce"}, "(did you mean 'grid-laplace'?); use one of analytic-gaussian, grid-laplace,"),
         ({"mechanism": "distributed-discrete-gaussian"}, "makes no reports"),
-        ({"kind": "node-release"}, "mechanism 'unary-encoding' is of reports; leave it out, or give kind = "),
+        ({"kind": "node-release"}, "mechanism 'unary-encoding' needs kind = "),
         ({"tolerate": 1}, "each client adds the whole noise: leave out tolerate, colluders and computes"),
         ({"computes": ["compute-0"]}, "leave out tolerate, colluders and computes"),
         (
