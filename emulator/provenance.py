@@ -1,4 +1,4 @@
-"""What figures depend on, and how a file of finished cells differs from the program that would continue it."""
+"""Versions that measurements depend on, and how a stored file differs from the program that would continue it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:
-    """Of Python and of these packages."""
+    """Return the versions of Python and of these packages."""
     return {"python": platform.python_version(), **{name: version(name) for name in packages}}
 
 
 def differences(stored: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[str]:
-    """What a file says otherwise, as a sentence.
+    """Yield a sentence for each value that differs in a stored file.
 
     Args:
-        stored: what stands in it. own: parts by name, each of figures by name; as plain data.
+        stored: content of the file. own: parts by name, each with values by name; plain data.
     """
     for part, ours in own.items():
         theirs = stored.get(part)

@@ -1,7 +1,4 @@
-"""What clients contribute, what a result says, and how much noise it must carry: the reference that the product is
-compared with.
-
-Nothing of the product is imported.
+"""The independent reference for contributions, results and the noise that they must carry. It imports no product code.
 
 Neighbours differ in all rows of one client; in a node release, in one row.
 
@@ -10,7 +7,7 @@ Neighbours differ in all rows of one client; in a node release, in one row.
     Laplace noise of scale Δ₁/ε;  odds of e^ε                       Kulkarni et al. (2021), section 2
     μ(ε) = 2 Φ⁻¹(e^ε/(1 + e^ε)) of what is ε-private;  Σμ²          Dong, Roth and Su (2022), section 3
 
-On the grid of 2^-f a statistic is integers. Its sum is taken modulo 2^64, and read as lying in [-2^63, 2^63).
+In units of 2^-f a statistic consists of integers. Its sum is taken modulo 2^64, and read as lying in [-2^63, 2^63).
 """
 
 from __future__ import annotations
@@ -23,28 +20,28 @@ from statistics import NormalDist
 from typing import Any
 
 ALARM = 1e-9
-"""How likely a sound mechanism looks too weak by chance, at most, in each of the tests below."""
+"""The largest probability with which each test below calls a correct mechanism too weak."""
 
 
 def delta_of(epsilon: float, mu: float) -> float:
-    """The least δ at which a Gaussian release with μ = Δ/σ is (ε, δ)-private."""
+    """Return the least δ at which a Gaussian release with μ = Δ/σ is (ε, δ)-private."""
     far = erfc((epsilon / mu + mu / 2) / sqrt(2))
     return (erfc((epsilon / mu - mu / 2) / sqrt(2)) - (exp(epsilon + log(far)) if far else 0.0)) / 2
 
 
 @cache
 def mu_of(epsilon: float, delta: float) -> float:
-    """The largest μ that is (ε, δ)-private."""
+    """Return the largest μ that is (ε, δ)-private."""
     return _largest(lambda mu: delta_of(epsilon, mu) <= delta)
 
 
 def epsilon_of(mu: float, delta: float) -> float:
-    """The least ε at that δ, a hair more."""
+    """Return the least ε at that δ, rounded up."""
     return 1 / _largest(lambda inverse: delta_of(1 / inverse, mu) <= delta)
 
 
 def _largest(holds: Callable[[float], bool]) -> float:
-    """The largest number from 10⁻⁹ to 10³ for which a statement holds that holds for all smaller ones."""
+    """Return the largest number from 10⁻⁹ to 10³ for which a monotone statement holds, by bisection."""
     low, high = 1e-9, 1e3
     for _ in range(200):
         middle = sqrt(low * high)
@@ -53,10 +50,10 @@ def _largest(holds: Callable[[float], bool]) -> float:
 
 
 def sensitivity(statistic: str, bounds: Sequence[float], rows: int = 1) -> tuple[float, float]:
-    """Δ₁ and Δ₂ of a sum over rows (or of a mean) where `rows` rows of one client are replaced.
+    """Return Δ₁ and Δ₂ of a sum over rows (or of a mean) if `rows` rows of one client are replaced.
 
     Args:
-        bounds: each column lies within ±bound; of a histogram, one number for each bin.
+        bounds: each column lies within ±bound; for a histogram, any number for each bin.
     """
     if statistic == "histogram":
         widths = [1.0] * min(len(bounds), 2)
@@ -66,28 +63,29 @@ def sensitivity(statistic: str, bounds: Sequence[float], rows: int = 1) -> tuple
 
 
 def sensitivity_of(statistic: str, parameters: Mapping[str, Any], rows: int = 1) -> tuple[float, float]:
-    """Δ₁ and Δ₂ of a statistic with public parameters, in its own units."""
+    """Return Δ₁ and Δ₂ of a statistic with public parameters, in its own units."""
     bins = [1.0] * (len(parameters["edges"]) - 1) if statistic == "histogram" else []
     return sensitivity(statistic, bins or parameters["bound"], rows)
 
 
 def least_variance(l2: float, epsilon: float, delta: float, honest: int = 1) -> float:
-    """The least variance of one client's noise where `honest` such noises must hide a client, in squared units."""
+    """Return the least variance of one client's noise if `honest` such noises must hide a client, in squared units."""
     return (l2 / mu_of(epsilon, delta)) ** 2 / honest
 
 
 def too_little(squares: float, count: int, half: bool = True) -> bool:
-    """Whether noise is surely less than it must be: a Chernoff bound of χ² (`half`), or of a sum of exponentials.
+    """Return True if noise is surely less than required, by a Chernoff bound.
 
     Args:
-        squares: the sum of squares over the least variance, or of |noise| over the least scale. count: how many.
+        squares: Σ noise² / least variance (χ², `half`), or Σ |noise| / least scale (a sum of exponentials).
+        count: number of draws in that sum.
     """
     part = squares / count if count else 1.0
     return part < 1 and (part * e ** (1 - part)) ** (count / 2 if half else count) < ALARM
 
 
 def unlikely(hits: int, count: int, chance: float, *, above: bool) -> bool:
-    """Whether hits among `count` are surely above (or below) what a chance allows (Chernoff and Hoeffding, 1963)."""
+    """Return True if `hits` of `count` are surely too many (or too few) for a probability (Hoeffding, 1963)."""
     part = hits / count if count else chance
     if (part <= chance) if above else (part >= chance):
         return False
@@ -96,7 +94,7 @@ def unlikely(hits: int, count: int, chance: float, *, above: bool) -> bool:
 
 
 def composed(charges: Iterable[tuple[float, float, float]]) -> tuple[float, float, float]:
-    """Σμ² of Gaussian releases, Σε and Σμ(ε)² of ε-private ones; each is (μ, ε, δ), and ε-private where δ = 0."""
+    """Return Σμ² of Gaussian releases, and Σε and Σμ(ε)² of ε-private ones. Each is (μ, ε, δ), ε-private if δ = 0."""
     known = list(charges)
     pure = [epsilon for _, epsilon, delta in known if not delta]
     squares = (4 * NormalDist().inv_cdf(1 / (1 + exp(epsilon))) ** 2 for epsilon in pure)
@@ -104,7 +102,10 @@ def composed(charges: Iterable[tuple[float, float, float]]) -> tuple[float, floa
 
 
 def is_within(spent: tuple[float, float, float], epsilon: float, delta: float, for_reports: float = 0.0) -> bool:
-    """Whether releases together, as `composed`, are (ε, δ)-private; with a part of ε kept for the ε-private ones."""
+    """Return True if releases, as `composed`, are together (ε, δ)-private.
+
+    for_reports: the part of ε that is reserved for ε-private releases; 0 reserves none.
+    """
     gaussian, pure, converted = spent
     if for_reports:
         return pure <= for_reports and (not gaussian or sqrt(gaussian) <= mu_of(epsilon - for_reports, delta))
@@ -112,30 +113,28 @@ def is_within(spent: tuple[float, float, float], epsilon: float, delta: float, f
 
 
 def dimension(statistic: str, parameters: Mapping[str, Any]) -> int:
-    """How many coordinates a statistic has."""
+    """Return the number of coordinates of a statistic."""
     return len(parameters["edges"]) - 1 if statistic == "histogram" else len(parameters["columns"])
 
 
 def contribution(
     statistic: str, parameters: Mapping[str, Any], rows: Sequence[Sequence[float]], rows_max: int, fraction_bits: int
 ) -> list[int]:
-    """What a client's rows come to before noise, in units of 2^-f: the sum over its first rows, or the mean of all.
+    """Return a client's statistic before noise, in units of 2^-f: the sum over its first rows, or the mean of all.
 
-    A row with a missing value counts as zero, and in a mean's denominator. A mean is rounded to the nearest integer.
+    A row with a missing value adds zero, and counts in a mean's denominator. A mean is rounded to the nearest integer.
 
     Args:
-        rows: of the statistic's columns, in units of the data. rows_max: 0 is the mean.
+        rows: of the statistic's columns, in units of the data. rows_max: how many rows are summed; 0 is the mean.
     """
     counted = rows[: rows_max or None]
-    found = [0] * dimension(statistic, parameters)
+    totals = [0] * dimension(statistic, parameters)
     for row in counted:
         if all(map(isfinite, row)):
-            found = [
-                total + one
-                for total, one in zip(found, _of_row(statistic, parameters, row, fraction_bits), strict=True)
-            ]
+            own = _of_row(statistic, parameters, row, fraction_bits)
+            totals = [total + one for total, one in zip(totals, own, strict=True)]
     count = len(counted)
-    return found if rows_max or count <= 1 else [(2 * total + count) // (2 * count) for total in found]
+    return totals if rows_max or count <= 1 else [(2 * total + count) // (2 * count) for total in totals]
 
 
 def _of_row(statistic: str, parameters: Mapping[str, Any], row: Sequence[float], fraction_bits: int) -> list[int]:
@@ -156,12 +155,12 @@ def _on_grid(value: float, bound: float, bits: int) -> int:
 
 
 def centred(word: int) -> int:
-    """The integer that a sum modulo 2^64 stands for."""
+    """Return the signed integer that a sum modulo 2^64 represents."""
     return (word + 2**63) % 2**64 - 2**63
 
 
 def odds(mechanism: str, epsilon: float, categories: int) -> tuple[float, float, float]:
-    """How probably a report names the client's own category, another one, and any of a client that has none."""
+    """Return the probabilities that a report names the client's category, another one, and any if it has none."""
     if mechanism == "unary-encoding":
         return 0.5, 1 / (exp(epsilon) + 1), 1 / (exp(epsilon) + 1)
     return exp(epsilon) / (exp(epsilon) + categories - 1), 1 / (exp(epsilon) + categories - 1), 1 / categories
@@ -170,10 +169,10 @@ def odds(mechanism: str, epsilon: float, categories: int) -> tuple[float, float,
 def report_variance(
     mechanism: str, epsilon: float, delta: float, scales: tuple[float, float], categories: int
 ) -> float:
-    """The variance of one report's noise in the sum that reports stand for, in squared units of `scales`, at least.
+    """Return the least variance of one report's noise in the estimated sum, in squared units of `scales`.
 
     Args:
-        scales: Δ₁ and Δ₂ in units of the grid. categories: k, of mechanisms that name one.
+        scales: Δ₁ and Δ₂ in units of the grid. categories: k, for categorical mechanisms.
     """
     if mechanism in ("randomised-response", "unary-encoding"):
         own, other, _ = chances = odds(mechanism, epsilon, categories)

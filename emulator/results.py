@@ -1,14 +1,14 @@
-"""Rounds and runs of `dca swarm` and `dca learn`: `--json` writes these records, terminals and pages show them.
+"""Records of the rounds and runs of `dca swarm` and `dca learn`. `--json` writes them, terminals and pages show them.
 
-What a job has learned is the job's own summary (`inference.jobs.summary`); in the JSON object it stands beside the
-fields of the run. A field that does not apply is None or empty.
+The results of a job are in its own summary (`inference.jobs.summary`), whose fields join those of the run in the JSON
+object. A field that does not apply is None or empty.
 
-Who was asked to a round is in one of four groups:
+Each client that was invited to a round is in one of four groups:
 
-    contributed   in the sum; of an aborted round, kept in time, as far as known
-    declined      refused, and said why
-    late          sent a contribution, which came after the round had closed
-    dropped       all others: nothing of them arrived
+    contributed   in the sum; in an aborted round, kept in time, as far as known
+    declined      refused, with a reason
+    late          sent a contribution that arrived after the close
+    dropped       all others: nothing arrived from them
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Whole = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e100)]
 Real = Annotated[float, msgspec.Meta(ge=-1e100, le=1e100)]
-"""Numbers that a page can show: a file from elsewhere may hold others, and is refused."""
+"""Numbers that a page can show. A file with other numbers is refused."""
 Setting = bool | int | float | str | list[float | str] | dict[str, float | str | list[float | str] | None] | None
-"""Of a job: also a list, or a table of a federation's file, such as that of the bounds."""
+"""A setting of a job: a scalar, a list, or a table of a federation's file, such as the bounds."""
 
 
 class Traffic(msgspec.Struct, frozen=True):
-    """What the actors of a role sent."""
+    """Messages and bytes sent by the actors of a role."""
 
     messages: Count = 0
     bytes: Amount = 0
@@ -44,14 +44,14 @@ class Traffic(msgspec.Struct, frozen=True):
 
 
 class Slow(msgspec.Struct, frozen=True):
-    """A client that a round waited for, and seconds from the announcement to its receipt."""
+    """A slow client of a round. `s`: seconds from the announcement to its receipt."""
 
     client: Count
     s: Amount
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """A data node's release: of how many rows, and the noise in each value."""
+    """A data node's release. `rows`: number of rows in it. `noise_sd`: of the noise in each value."""
 
     rows: Count
     noise_sd: Amount
@@ -62,7 +62,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Histogram(msgspec.Struct, frozen=True):
-    """How many reports lie in each of some bins of equal width between `low` and `high`, in units of the scale."""
+    """Counts of reports in bins of equal width between `low` and `high`, in units of the scale."""
 
     low: Real
     high: Real
@@ -70,11 +70,11 @@ class Histogram(msgspec.Struct, frozen=True):
 
 
 class Reports(msgspec.Struct, frozen=True, kw_only=True):
-    """What clients reported in a round.
+    """The LDP reports of a round.
 
     Attributes:
-        values, noise_scale, probabilities: as of `dca_proto.aggregate.LocalReports`; no values where they are many.
-        counts: how many reports name each category. histogram: of reports of one number.
+        values, noise_scale, probabilities: as in `dca_proto.aggregate.LocalReports`; values are omitted if many.
+        counts: number of reports of each category. histogram: of reports of one number.
     """
 
     values: list[float | list[float]] | None = None
@@ -85,21 +85,21 @@ class Reports(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
-    """One round; of a job at a federation's trainer, what it asked for, in as many attempts as it took.
+    """One round. In a job at a federation's trainer: one request of the job, with all its attempts.
 
     Attributes:
-        name, dimension: what was asked. expected: of how many clients. ok: whether there is a result.
-        error: why not. needed: how many contributions it takes, of an aborted round.
-        number: 1, 2, ... of the job's requests. attempts: how many rounds were asked for it.
+        name, dimension: of the request. expected: number of clients expected. ok: it has a result.
+        error: why it has none. needed: contributions needed, in an aborted round.
+        number: of the job's request: 1, 2, ... attempts: number of rounds run for it.
         recalled: it ended in an earlier process. round_id: of the last attempt, in hexadecimal.
-        arrived: contributions that holders keep. closed: why the trainer waited for no more.
+        arrived: contributions kept by holders. closed: why the trainer closed the round.
         contributors, declined, late, dropped: see the module; `declined` by reason. absent, absent_clients: ids and
-            numbers of those who are not in the result. vanished_clients: numbers of those made to vanish.
-        failed: of a fleet, how many neither declined nor contributed nor were made to vanish.
-        wall_s, phases: seconds of all of it, and of each phase. messages, bytes: that all actors sent; roles: each.
-        core_s, core_s_by_role: processor seconds. slowest: the clients waited for longest, at most five.
-        clients, fewest, sigma_local, noise_variance, sensitivity, relation, mechanism, epsilon, mu, value: as of the
-            aggregate; exact: the sum without noise, of made-up data. nodes, reports: what was released one by one.
+            numbers of clients not in the result. vanished_clients: numbers of clients made to vanish.
+        failed: with worker processes, clients that neither declined nor contributed nor were made to vanish.
+        wall_s, phases: seconds in total, and of each phase. messages, bytes: sent by all actors; roles: by each role.
+        core_s, core_s_by_role: processor seconds. slowest: the clients with the latest receipts, at most five.
+        clients, fewest, sigma_local, noise_variance, sensitivity, relation, mechanism, epsilon, mu, value: as in the
+            aggregate. exact: the sum without noise, of synthetic data. nodes, reports: the single releases.
     """
 
     name: str
@@ -146,12 +146,12 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def noise_sd(self) -> float | None:
-        """Of the noise in each coordinate of the sum."""
+        """The standard deviation of the noise in each coordinate of the sum."""
         return None if self.noise_variance is None else math.sqrt(self.noise_variance)
 
     @property
     def floor_sd(self) -> float | None:
-        """The least that the claim needs: sensitivity / mu."""
+        """The least standard deviation that the claim needs: sensitivity / mu."""
         return self.sensitivity / self.mu if self.sensitivity is not None and self.mu else None
 
 
@@ -166,19 +166,19 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """A run of a swarm (`kind` "swarm"), or of a job at a federation's trainer ("learn").
 
     Attributes:
-        ok, error, contributors_found, contributors_needed: whether there is a result, else why not.
-        remedy: what to do then. federation: the trainer's.
+        ok, error, contributors_found, contributors_needed: whether there is a result, and why not.
+        remedy: what to do about the error. federation: name of the trainer's federation.
         clients, batch, computes, tolerated, colluders: N, B, M, T and c. dimension: of a synthetic sum.
-        unknown_noises: that remain in the smallest sum. round_kind, reports, mechanism: how noise enters.
-        epsilon, delta, epsilon_spent: None unless `private`; not_private_because: why it is not.
-        connections, processes, store, broker, broker_version, seed: how it was held.
-        rounds: in their order. contributors, dropped, relation, failed, nodes: of the last one that released.
-        reported: reports of all rounds. wall_s: of the whole run.
-        connect_s: from the first process's start until all are connected, making keys and certificates included.
-        sessions: from the same moment. agreement_s: how much longer the first round took, in which pairs agree on
-            keys, than the later ones in the mean.
-        roles, core_s, core_s_by_role, facts: what was sent and used since the start.
-        peak_rss_mb, peak_rss_mb_by_process: MiB, of the largest process and of each.
+        unknown_noises: number of honest noises in the smallest sum. round_kind, reports, mechanism: how noise enters.
+        epsilon, delta, epsilon_spent: None unless `private`. not_private_because: reasons why it is not.
+        connections, processes, store, broker, broker_version, seed: how the swarm ran.
+        rounds: in order. contributors, dropped, relation, failed, nodes: of the last round with a result.
+        reported: reports in all rounds. wall_s: of the whole run.
+        connect_s: from the start of the first process until all are connected, with making keys and certificates.
+        sessions: times measured from the same start. agreement_s: extra time of the first round, in which pairs agree
+            on keys, over the mean of the later ones.
+        roles, core_s, core_s_by_role, facts: messages sent, processor time used, and facts reported since the start.
+        peak_rss_mb, peak_rss_mb_by_process: peak memory of the largest process and of each, in MiB.
     """
 
     ok: bool
@@ -231,27 +231,27 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_summed(self) -> bool:
-        """Whether there are Compute nodes."""
+        """True if rounds are secure sums, with Compute nodes."""
         return self.round_kind == SECURE_SUM
 
     @property
     def has_nodes(self) -> bool:
-        """Whether clients are data nodes, which release by themselves."""
+        """True if clients are data nodes, each with a release of its own."""
         return self.round_kind == NODE_RELEASE
 
     @property
     def who(self) -> str:
-        """What takes part."""
+        """The name of a participant."""
         return "data node" if self.has_nodes else "client"
 
     @property
     def came(self) -> str:
-        """What those did that took part."""
+        """The verb for what participants did."""
         return {NODE_RELEASE: "released", LDP_REPORT: "reported"}.get(self.round_kind, "contributed")
 
     @property
     def aborts(self) -> dict[str, list[int]]:
-        """Why rounds were aborted, each reason with the numbers of its rounds from 1."""
+        """The reasons of aborts, each with the numbers of its rounds, from 1."""
         reasons: dict[str, list[int]] = {}
         for number, one in enumerate(self.rounds, 1):
             if not one.ok:
@@ -260,11 +260,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 GROUPED_FROM = 5
-"""Rounds from which those of one sort are shown together."""
+"""The number of rounds from which similar ones are grouped."""
 
 
 def grouped(rounds: Sequence[Round]) -> list[list[Round]]:
-    """The rounds, each by itself; of many, those of one name, size and outcome together."""
+    """Return each round by itself; if there are many, those of the same name, size and outcome together."""
     if len(rounds) < GROUPED_FROM:
         return [[one] for one in rounds]
     groups: dict[tuple[str, int | None, bool], list[Round]] = {}

@@ -1,4 +1,4 @@
-"""Messages and stored records, decoded for observers: bodies, announcements and contributions."""
+"""Decodes messages and stored records for observers: bodies, announcements and contributions."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode
 from dca_proto.protocol.wire.messages import Announcement, Body, EpochKey, Frame, InvitedRound, Signed
 
 
-class Asked(NamedTuple):
-    """An announcement as an honest member has stored it: its hash, its nodes' keys, and at nodes who is invited."""
+class Accepted(NamedTuple):
+    """An announcement as an honest member stored it.
+
+    `invited`: the clients invited, as a Compute node stores them; None if all are.
+    """
 
     body: Announcement
     hash: bytes
@@ -32,18 +35,18 @@ class Asked(NamedTuple):
 
     @property
     def terms(self) -> SecureSum:
-        assert isinstance(self.body.terms, SecureSum), "no other has Compute nodes"
+        assert isinstance(self.body.terms, SecureSum), "only secure sums have Compute nodes"
         return self.body.terms
 
     def holder(self, client: bytes) -> bytes:
-        """Who holds a client's contribution: multiply-shift hashing, keyed by the announcement's hash (DESIGN §4.4)."""
+        """Return the holder of a client's contribution, by multiply-shift hashing (DESIGN §4.4)."""
         factor = int.from_bytes(self.hash[:8], "little") | 1
         hashed = factor * int.from_bytes(client[:8], "little") + int.from_bytes(self.hash[8:16], "little")
         return self.computes[(hashed % 2**64 >> 32) * len(self.epochs) >> 32]
 
 
 def body_of(payload: bytes) -> Body | Frame | None:
-    """The body of a signed message, or the frame itself; None where it cannot be read."""
+    """Return the body of a signed message, the frame of an unsigned one, or None if it cannot be decoded."""
     try:
         frame = decode_frame(payload)
         return decode_body(frame.body) if isinstance(frame, Signed) else frame
@@ -51,28 +54,28 @@ def body_of(payload: bytes) -> Body | Frame | None:
         return None
 
 
-def asked_in(payload: bytes) -> Asked:
-    """An announcement as a Compute node has stored it."""
+def decode_accepted(payload: bytes) -> Accepted:
+    """Decode an announcement, or an announcement with its invited clients, as an honest member stored it."""
     frame = decode_frame(payload)
     invited = None
     if isinstance(frame, InvitedRound):
         invited = frozenset(ids_in(frame.clients))
         frame = frame.announcement
-    assert isinstance(frame, Signed), "an honest node has checked it"
+    assert isinstance(frame, Signed), "an honest member has checked it"
     body = decode_body(frame.body)
-    assert isinstance(body, Announcement), "an honest node has checked it"
+    assert isinstance(body, Announcement), "an honest member has checked it"
     keys = [decode_body(one.body) for one in body.terms.computes] if isinstance(body.terms, SecureSum) else []
     epochs = tuple(key for key in keys if isinstance(key, EpochKey))
-    return Asked(body, announcement_hash(encode(frame)), epochs, invited)
+    return Accepted(body, announcement_hash(encode(frame)), epochs, invited)
 
 
 def ids_in(data: bytes) -> list[bytes]:
-    """The ids that stand one after the other."""
+    """Split concatenated ids."""
     return [data[at : at + ID_BYTES] for at in range(0, len(data), ID_BYTES)]
 
 
 def contributions_in(effects: Iterable[Effect]) -> list[tuple[bytes, Outbound]]:
-    """What a client is about to send, with the round's id: in the write that pays for it, and in no later one."""
+    """Return the contributions that these writes of a client pay for, each with its round id."""
     found = []
     for effect in effects:
         if isinstance(effect, Persist) and effect.table == CLIENT_ROUNDS:

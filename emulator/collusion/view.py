@@ -34,7 +34,7 @@ from emulator.pairs import Pairs
 from emulator.sim.events import Observer
 from emulator.sim.process import Process
 from emulator.sim.simulator import US, Simulator
-from emulator.wire import Asked, asked_in, body_of
+from emulator.wire import Accepted, body_of, decode_accepted
 
 
 class Passed(NamedTuple):
@@ -76,7 +76,7 @@ class View(Observer):
 
     def begin(self) -> None:
         """A new round: what was seen of the last one is put aside."""
-        self.asked: Asked | None = None
+        self.asked: Accepted | None = None
         self.clients: set[bytes] = set()
         self.kept: dict[bytes, Kept] = {}
         self.told = 0
@@ -125,7 +125,7 @@ class View(Observer):
         for write in writes:
             match write:
                 case Persist(table, _, value) if is_ours and table == ANNOUNCEMENTS:
-                    self.asked = asked_in(value)
+                    self.asked = decode_accepted(value)
                 case Persist(table, key, value) if is_ours and table == CONTRIBUTIONS:
                     self.kept[key[ID_BYTES:]] = Kept(value)
                     self.clients.add(key[ID_BYTES:])

@@ -1,4 +1,4 @@
-"""Hostile variants of sent messages, by seed: changed, signed and sealed again, cut in parts, under odd topics."""
+"""Makes hostile variants of sent messages, by seed: changed, signed and sealed again, split, under odd topics."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ EDGES: tuple[Any, ...] = (
     *(b"", b"\0", bytes(16), bytes(32), b"\xff" * 32, bytes(64), bytes(4096)),
     *("", "x", "\x1b[2J", "é" * 300, None, True, False, [], [[]], {}, {"x": 1}, [0] * 100),
 )
-"""What a field is replaced by."""
-_PACKET_EVERY = 200  # each costs its connection
-_RETAINED = 0.05  # most are dropped at once
+"""Values that replace a field."""
+_PACKET_EVERY = 200  # such a packet ends the connection
+_RETAINED = 0.05  # the receiver drops most retained messages at once
 
 
 class Secret(msgspec.Struct, frozen=True):
-    """What was sealed in a message: by whom, for whom, and what it was sealed to."""
+    """The plaintext of a sealed message. `public`, `hash`: the key and announcement that it was sealed to."""
 
     round_id: bytes
     sender: bytes
@@ -38,7 +38,7 @@ class Secret(msgspec.Struct, frozen=True):
 
 
 class Sealable(msgspec.Struct, frozen=True):
-    """A contribution that a client may make: of which round, announcement and client, to whom, and its exact length."""
+    """A contribution that a client could make. `length`: of its plaintext."""
 
     round_id: bytes
     hash: bytes
@@ -49,12 +49,12 @@ class Sealable(msgspec.Struct, frozen=True):
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What an attacker knows.
+    """The knowledge of an attacker.
 
     Attributes:
-        federation_id: under which is signed. ids: of actors, whom it may pose as.
-        keys: identities whose signatures it can make. log: (topic, whole payload), of the past.
-        secrets: what it has opened. sealable: what it may seal.
+        federation_id: part of every signature. ids: of actors that it may impersonate.
+        keys: identities that it can sign with. log: past messages, as (topic, whole payload).
+        secrets: sealed messages that it has opened. sealable: contributions that it can seal.
     """
 
     federation_id: bytes
@@ -66,10 +66,10 @@ class Known(msgspec.Struct, frozen=True):
 
 
 class Forger:
-    """Makes inputs of what was sent in rounds that went before.
+    """Makes hostile inputs from messages of past rounds.
 
     Args:
-        rng: draws everything. known: what it makes them of.
+        rng: source of all randomness. known: the attacker's knowledge.
     """
 
     def __init__(self, rng: random.Random, known: Known) -> None:
@@ -89,13 +89,15 @@ class Forger:
         self._ways = [way for weight, way in ways for _ in range(weight)]
 
     def packets(self, topics: Sequence[str]) -> tuple[str, list[bytes], bool]:
-        """An input for an actor with these filters: its kind, packets, and whether they may spoil the connection."""
+        """Return an input for an actor with these topic filters: its kind, its packets, and whether they may end the
+        connection.
+        """
         self._made += 1
         if self._made % _PACKET_EVERY == 0:
             return "packet", [self._raw()], True
         draw = self.rng.random()
         sent, payload = self.rng.choice(self._known.log)
-        for _ in range(8):  # mostly of those that are meant for this actor
+        for _ in range(8):  # prefer messages meant for this actor
             if any(_fits(one, sent) for one in topics):
                 break
             sent, payload = self.rng.choice(self._known.log)
@@ -108,7 +110,7 @@ class Forger:
         return way.__name__.strip("_"), [self._publish(topic, b"\0" + made)], False
 
     def forge(self, payload: bytes) -> bytes:
-        """Another message, made of one that was sent."""
+        """Return a hostile variant of a message."""
         return self._forged(payload)[1]
 
     def _forged(self, payload: bytes) -> tuple[Callable[[bytes], bytes], bytes]:
@@ -122,7 +124,7 @@ class Forger:
     # topics and packets
 
     def _topic(self, topic_filter: str, sender: bytes) -> str:
-        """A topic that the filter matches, with the true sender or another one."""
+        """Return a topic that matches the filter, usually with the true sender."""
         claimed = sender if self.rng.random() < 0.7 else self.rng.choice(self._known.ids)
         *head, _ = topic_filter.split("/")
         return "/".join([*head, claimed.hex()])
@@ -144,7 +146,7 @@ class Forger:
         return "/".join(parts)[:60_000] or "x"
 
     def _parts(self, payload: bytes) -> list[bytes]:
-        """Parts of a message: lost, repeated, mixed up, damaged, or of nothing."""
+        """Split a message in parts, some lost, repeated, reordered, damaged or made up."""
         parts, rng = split(payload, max(64, len(payload) // self.rng.randrange(2, 10) + 25)), self.rng
         for _ in range(rng.randrange(4)):
             place = rng.randrange(len(parts))
@@ -164,7 +166,7 @@ class Forger:
         return parts
 
     def _raw(self) -> bytes:
-        """Bytes of any kind on the connection: packets that are none, or that have no place there."""
+        """Return raw bytes for the connection: malformed or unexpected packets."""
         rng = self.rng
         topic, payload = rng.choice(self._known.log)
         match rng.randrange(6):
@@ -190,7 +192,7 @@ class Forger:
         return self.rng.randbytes(self.rng.randrange(200))
 
     def _bytes(self, payload: bytes) -> bytes:
-        """Bits flipped, bytes changed, cut, repeated or put in."""
+        """Flip, change, cut, repeat or insert bytes."""
         data, rng = bytearray(payload), self.rng
         for _ in range(rng.randrange(1, 5)):
             place = rng.randrange(len(data) + 1)
@@ -210,14 +212,14 @@ class Forger:
         return bytes(data)
 
     def _tree(self, payload: bytes) -> bytes:
-        """A well-formed MessagePack array with some values changed."""
+        """Change some values in a MessagePack array, which stays well-formed."""
         tree = msgspec.msgpack.decode(payload)
         for _ in range(self.rng.randrange(1, 3)):
             self._change(tree)
         return msgspec.msgpack.encode(tree)
 
     def _change(self, tree: Any) -> None:
-        """Change one value somewhere below."""
+        """Change one value anywhere in the tree."""
         rng = self.rng
         while True:
             places = list(range(len(tree)) if isinstance(tree, list) else tree)
@@ -245,7 +247,7 @@ class Forger:
             return
 
     def _signed(self, payload: bytes) -> bytes:
-        """A message whose body is changed, and signed by whoever it seems to come from, if that key is here."""
+        """Change the body of a signed message and sign it anew, with its author's key if the attacker has it."""
         tree = msgspec.msgpack.decode(payload)
         rng = self.rng
         inside = (one for one in (tree, *tree) if isinstance(one, list) and one and one[0] == 1)
@@ -261,7 +263,7 @@ class Forger:
         return msgspec.msgpack.encode(tree)
 
     def _sealed(self, payload: bytes) -> bytes:
-        """A sealed answer or list, opened, changed, signed and sealed anew."""
+        """Change the content of a sealed message, sign and seal it anew."""
         if not self._secrets:
             return self._tree(payload)
         one = self.rng.choice(self._secrets)
@@ -274,7 +276,7 @@ class Forger:
         return encode(Sealed(one.round_id, *sealed))
 
     def _contribution(self, payload: bytes) -> bytes:
-        """A contribution with any plaintext, rightly sealed."""
+        """Return a correctly sealed contribution with a random plaintext."""
         if not self._known.sealable:
             return self._tree(payload)
         one, identity = self.rng.choice(self._known.sealable), self.rng.randbytes(16)
@@ -286,7 +288,7 @@ class Forger:
 
 
 def packet(head: int, body: bytes) -> bytes:
-    """An MQTT packet."""
+    """Return an MQTT packet."""
     size, left = b"", len(body)
     while left or not size:
         left, low = left >> 7, left & 127
@@ -295,7 +297,7 @@ def packet(head: int, body: bytes) -> bytes:
 
 
 def publish(topic: str | bytes, payload: bytes, qos: int = 0, number: int = 1, *, retain: bool = False) -> bytes:
-    """A PUBLISH packet; `retain`: as one that the broker had kept."""
+    """Return a PUBLISH packet. `retain`: with the flag of a retained message."""
     name = topic.encode(errors="surrogatepass") if isinstance(topic, str) else topic
     place = number.to_bytes(2, "big") if qos else b""
     return packet(0x30 | qos << 1 | retain, len(name).to_bytes(2, "big") + name + place + payload)

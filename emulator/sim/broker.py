@@ -1,13 +1,13 @@
 """A model of an MQTT 3.1.1 broker: sessions, subscriptions, retained messages, QoS 1, bounded queues, restarts.
 
-A message goes from its sender's machine over a link to the broker, and over another to each subscriber. What a machine
-cannot hand over (it is cut off, or the broker is away) waits in its memory. What the broker cannot deliver waits in the
-receiver's session if that is persistent, within bounds; beyond them it is lost: acknowledged, and gone. A broker that
-is killed comes back with what it held at its last snapshot, as mosquitto does: what was published since is lost,
-retained messages too, and what was delivered since comes again. Receipts and resends are the protocol's answer to that.
+A message goes from its sender's machine over a link to the broker, and over other links to the subscribers. If the
+machine is cut off or the broker is down, packets wait in the machine's memory. Packets that the broker cannot deliver
+wait in the receiver's session if it is persistent, up to a limit; further ones are acknowledged and lost. A killed
+broker restarts from its last snapshot, as mosquitto does: messages published since are lost, also retained ones, and
+messages delivered since are delivered again. The protocol copes by receipts and resends.
 
-A machine that loses its connection tries again after a moment: after a restart, after a partition, after a packet
-that was too large, and where another machine has connected under the same id.
+A machine that loses its connection reconnects after a moment: after a restart of the broker, a partition, a packet that
+was too large, or when another machine has connected under the same id.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _LANDINGS, _LANDING_BYTES = 2048, 1 << 23
 
 
 class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """A broker's limits; those on messages are mosquitto's own.
+    """A broker's limits. The defaults of the first two are mosquitto's.
 
     Attributes:
-        queue_messages_max: what waits for one session at most, beside `inflight_max` that are under way to it.
+        queue_messages_max: largest number of packets that wait for a session, besides `inflight_max` in flight.
         packet_bytes_max: the sender of a larger packet is disconnected.
-        part_bytes_max: the largest packet that machines send.
-        persistent_sessions: whether messages wait for machines that are away.
-        session_expiry_ms: how long they do; 0 is for ever.
-        connects_per_s_max: how many connections it accepts; 0 is without limit.
-        reconnect_ms: a machine tries again after a half to the whole of that.
+        part_bytes_max: size from which machines split a message into packets.
+        persistent_sessions: messages wait for machines that are away.
+        session_expiry_ms: how long a session lasts without a connection; 0 is forever.
+        connects_per_s_max: rate of connections that it accepts; 0 is no limit.
+        reconnect_ms: a machine reconnects after half of this to all of it.
     """
 
     queue_messages_max: int = 1_000
@@ -56,9 +56,9 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """What a broker holds, or comes back with: what waits for each session, and what is retained; by default nothing.
+    """The memory of a broker: the packets that wait for each session, and the retained ones; by default empty.
 
-    A session that is not in it is not there: nothing waits for it until its machine has connected again.
+    A session that is not in it does not exist: the broker keeps nothing for it until its machine reconnects.
     """
 
     sessions: dict[Session, list[Packet]] = {}
@@ -69,8 +69,8 @@ class Broker:
     """The broker of a simulation.
 
     Attributes:
-        options: its limits. is_up: whether it runs. dropped: packets lost here, by reason.
-        packets, packet_bytes: that it took from machines so far. connections: that it accepted.
+        options: its limits. is_up: it runs. dropped: number of packets lost here, by reason.
+        packets, packet_bytes: taken from machines so far. connections: accepted so far.
     """
 
     def __init__(self, simulator: Simulator, options: BrokerOptions) -> None:
@@ -89,13 +89,13 @@ class Broker:
         self._next_connect_us = 0
 
     def connect(self, process: Process) -> None:
-        """A machine that starts connects, and gets what waited and what is retained."""
+        """Connect a machine that starts; it gets waiting and retained packets."""
         if process not in self._machines:
             self._machines[process] = Uplink(self._simulator, process)
         self._seek(process, 0)
 
     def disconnect(self, process: Process) -> None:
-        """A machine is dead, and with it what had not left; its session stays if it is persistent."""
+        """Drop the connection of a dead machine and the packets it had not sent; keep its session if persistent."""
         self._machines[process].power_off()
         session = self._sessions.get(process.id)
         if session is not None and session.process is process:
@@ -103,11 +103,11 @@ class Broker:
             self._leave(session)
 
     def is_connected(self, process: Process) -> bool:
-        """Whether a machine has a connection."""
+        """Return True if a machine has a connection."""
         return self._machines[process].is_open
 
     def cut(self, process: Process, *, up: bool, down: bool) -> None:
-        """Let nothing pass from (`up`) or to (`down`) a machine; what passes the other way comes again later."""
+        """Block packets from (`up`) or to (`down`) a machine. Packets the other way are sent again, unacknowledged."""
         process.link.up.is_cut, process.link.down.is_cut = up, down
         uplink, session = self._machines[process], self._sessions.get(process.id)
         if uplink.is_open and not up:
@@ -116,7 +116,7 @@ class Broker:
             session.open()
 
     def mend(self, process: Process) -> None:
-        """Let everything pass again; where something was cut there is a new connection soon."""
+        """Unblock a machine's link. If it was cut, the machine reconnects soon."""
         link = process.link
         was_cut = link.is_cut
         link.up.is_cut = link.down.is_cut = False
@@ -125,15 +125,15 @@ class Broker:
 
     @property
     def memory(self) -> Memory:
-        """What it holds now."""
+        """A snapshot of its memory."""
         sessions = {one: one.unacknowledged for one in self._sessions.values() if one.is_open or one.is_kept}
         return Memory(sessions, {channel: dict(held) for channel, held in self._retained.items()})
 
     def stop(self, left: Memory | None = None) -> None:
-        """The broker goes down; machines keep what they send.
+        """Stop the broker. Machines keep their packets.
 
         Args:
-            left: what it will come back with; None is all that it holds.
+            left: the memory that it restarts with; None keeps all of it.
         """
         self.is_up = False
         for uplink in self._machines.values():
@@ -151,13 +151,13 @@ class Broker:
             self._retained = {channel: dict(left.retained.get(channel, {})) for channel in Channel}
 
     def start(self) -> None:
-        """The broker is back; all machines that run connect soon."""
+        """Start the broker again; all running machines reconnect soon."""
         self.is_up = True
         for process in self._machines:
             self._seek_later(process)
 
     def _hang_up(self, process: Process) -> None:
-        """A machine's connection ends, and it tries again."""
+        """End a machine's connection; it reconnects later."""
         self._machines[process].close()
         session = self._sessions.get(process.id)
         if session is not None and session.process is process:
@@ -170,7 +170,7 @@ class Broker:
             self._seek(process, int(self.options.reconnect_ms * _US * spread))
 
     def _seek(self, process: Process, wait_us: int) -> None:
-        """Try to connect after a while, and after those that came before if the broker accepts only so many."""
+        """Schedule a connection attempt after `wait_us`, and after earlier ones if the broker limits their rate."""
         now_us = self._simulator.now_us
         at_us = max(now_us + wait_us, self._next_connect_us)
         if self.options.connects_per_s_max:
@@ -182,13 +182,13 @@ class Broker:
 
     def _enter(self, process: Process, start: int) -> None:
         if start != process.starts or not process.is_up or not self.is_up or process.link.is_cut:
-            return  # whoever starts the broker or mends the link has it tried again
+            return  # starting the broker or mending the link schedules another attempt
         uplink = self._machines[process]
         session = self._sessions.get(process.id) or self._subscribe(process)
         if uplink.is_open and session.is_open and session.is_over(process.link):
             return
         if session.is_open:
-            self._hang_up(session.process)  # one id, one connection: the older is closed
+            self._hang_up(session.process)  # one connection per id: close the older one
         self.connections += 1
         session.belong_to(process)
         session.open()
@@ -199,7 +199,7 @@ class Broker:
         uplink.open()
 
     def _subscribe(self, process: Process) -> Session:
-        """A new session, under the filters of its role: two of their levels say it all, for all have one shape."""
+        """Create a session and register its role's topic filters, by their channel and receiver levels."""
         session = self._sessions[process.id] = Session(self._simulator, self, process)
         for topic_filter in subscriptions(self._simulator.federation, process.role, process.id):
             _, _, channel, receiver, any_sender = topic_filter.split("/")
@@ -211,7 +211,7 @@ class Broker:
         return session
 
     def _leave(self, session: Session) -> None:
-        """A session without a connection: it stays for a while, or not at all."""
+        """Close a session's connection. The session stays until it expires if sessions are persistent."""
         if not session.is_open:
             return
         session.close()
@@ -231,7 +231,7 @@ class Broker:
             self.dropped[why] += lost
 
     def publish(self, process: Process, send: Send) -> bool:
-        """A machine hands a message over, in packets; whether it has now as many as it may hold."""
+        """Take a message from its machine, in packets; return True if the machine's outbox is now full."""
         uplink, to, payload = self._machines[process], send.to, send.payload
         if len(payload) < self.options.part_bytes_max:
             uplink.put(Packet(process.id, to, send.round_id, payload, b"", send.retain))
@@ -241,19 +241,19 @@ class Broker:
         return uplink.is_full
 
     def inject(self, topic: str, wire: bytes) -> None:
-        """A packet from nowhere, as a malicious broker or a stolen connection sends it."""
+        """Deliver a made-up packet, as a malicious broker or a stolen connection could."""
         try:
             self._route(packet_on(topic, wire))
         except PeerError:
-            self.dropped["topic of nobody"] += 1
+            self.dropped["unknown topic"] += 1
 
     def take(self, uplink: Uplink, packet: Packet) -> None:
-        """A packet arrives at the broker."""
+        """Handle a packet that arrives at the broker."""
         if not self.is_up:
-            return  # its sender had died; from others it comes again
+            return  # the sender has died, or will send it again
         size = packet.size
         if size > self.options.packet_bytes_max:
-            # The connection ends without an answer, so that its sender, as ours does, tries again and again, and alone.
+            # The connection ends without an answer, so the sender retries again and again, as the real one does.
             self.dropped["packet too large"] += 1
             if uplink.is_open:
                 self._hang_up(uplink.process)
@@ -265,7 +265,7 @@ class Broker:
         self._route(packet)
 
     def deliver(self, session: Session, packet: Packet) -> None:
-        """Send a packet to whoever has the session, or let it wait there."""
+        """Send a packet to a session, or queue or drop it there."""
         if not session.is_open and not session.is_kept:
             self.dropped["receiver away"] += 1
         elif session.waiting and len(session.waiting) >= self.options.queue_messages_max:
@@ -274,7 +274,7 @@ class Broker:
             session.put(packet)
 
     def pending(self) -> list[str]:
-        """What waits, for whom."""
+        """Return what still waits, and where, as text."""
         down = [] if self.is_up else ["the broker is down"]
         for uplink in self._machines.values():
             down += [f"{uplink.held} packets wait at {uplink.process.name}"] if uplink.held else []
@@ -293,10 +293,10 @@ class Broker:
             self.deliver(session, packet)
 
     def _land_everywhere(self, packet: Packet, sessions: list[Session], start: int = 0) -> None:
-        """A packet arrives at all in this instant: at some, and after what they answer, at the next ones. If
-        all answers of a large round were on their way at once, they would need its memory twice; the longer the
-        announcement, the longer they are. A message to one session that is sent just after a broadcast overtakes it at
-        all but the first `_LANDINGS` sessions.
+        """Deliver a broadcast to all sessions in this instant: to some, and after their answers, to the next ones.
+
+        If all answers of a large round were in flight at once, they would take its memory twice. A message to one
+        session that is sent just after a broadcast overtakes it at all but the first `_LANDINGS` sessions.
         """
         end = start + min(_LANDINGS, 1 + _LANDING_BYTES // packet.size)
         for session in sessions[start:end]:
@@ -305,7 +305,7 @@ class Broker:
             self._simulator.soon(self._land_everywhere, packet, sessions, end)
 
     def _receivers(self, to: Address) -> Collection[Session]:
-        """Who has subscribed to what is sent to that address."""
+        """Return the sessions that have subscribed to an address."""
         inbox = self._inboxes.get(to.id)
         if inbox is not None and inbox[0] is to.channel:
             return (inbox[1],)

@@ -1,8 +1,8 @@
-"""One machine's disk: what survives a kill, as `runtime.store` keeps it, transaction by transaction.
+"""One machine's disk: the records that survive a kill, as in `runtime.store`.
 
-A transaction is there as a whole or not at all. One that a kill tears is found incomplete at the next start and rolled
-back, as SQLite does with the tail of its log; nothing that depended on it had left yet. That the real store behaves so
-is a test of the real store, byte by byte of its log.
+Transactions are atomic. A transaction torn by a kill is rolled back at the next start, as SQLite does with the tail of
+its log; no message that depends on it has been sent. `tests/contract/test_torn_write.py` shows that the real store
+behaves like this.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dca_proto.testing import Records
 
 
 class DiskFullError(Exception):
-    """A transaction could not be written; nothing of it was."""
+    """A transaction could not be written; none of its writes took effect."""
 
 
 class Disk:
@@ -22,8 +22,7 @@ class Disk:
 
     Attributes:
         records: (table, key) -> value, as of the last whole transaction.
-        is_full: whether the next transaction fails.
-        transactions: how many were committed, over all starts.
+        is_full: the next transaction fails. transactions: number committed, over all starts.
     """
 
     __slots__ = ("is_full", "records", "transactions")
@@ -45,15 +44,15 @@ class Disk:
         self.transactions += 1
 
     def load(self) -> list[tuple[str, bytes, bytes]]:
-        """What a start finds: whole transactions only. Ordered by table and key, as the real store gives them."""
+        """Return the records, ordered by table and key as in the real store."""
         return [(table, key, value) for (table, key), value in sorted(self.records.items())]
 
     def copy(self) -> Disk:
-        """A copy of all it holds, as a backup or a cloned machine has one."""
+        """Return a copy of the disk, like a backup or a cloned machine."""
         other = Disk()
         other.restore(self)
         return other
 
     def restore(self, copy: Disk) -> None:
-        """Hold what `copy` holds and nothing else. How many transactions there were is counted on."""
+        """Replace the records by those of `copy`. The count of transactions goes on."""
         self.records = dict(copy.records)

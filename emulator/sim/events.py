@@ -1,4 +1,4 @@
-"""What the emulator itself does to the actors, as facts of its trace, and how observers attach."""
+"""Facts in the trace about what the emulator does to actors, and the base class of observers."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
 
 
 class Killed(msgspec.Struct, frozen=True):
-    """A process ended without warning: between which of its steps, and why."""
+    """A process was killed. `why`: the reason, and at which step."""
 
     why: str
 
 
 class Restarted(msgspec.Struct, frozen=True):
-    """A process started again, from what its disk held."""
+    """A process restarted from its disk. `records`: how many it found there."""
 
     records: int
 
 
 class Crashed(msgspec.Struct, frozen=True):
-    """An actor raised what it may not raise: a bug of ours."""
+    """An actor raised an exception that it must not raise: a bug in the product."""
 
     error: str
     text: str
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """An actor refused a command of its owner, which had waited until its machine was free."""
+    """An actor refused a command of its owner after the command had waited for the machine."""
 
     text: str
 
@@ -46,10 +46,10 @@ class Happened(msgspec.Struct, frozen=True):
 
 
 class Observer:
-    """Is notified of what actors do, in the order in which it happens. Override what you need."""
+    """Is notified of the events of a simulation, in order. Subclasses override the methods that they need."""
 
     def on_handled(self, process: Process, event: Event, effects: Sequence[Effect]) -> None:
-        """An actor has answered an event; nothing of it is carried out yet."""
+        """An actor has handled an event; its effects are not carried out yet."""
 
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
         """A transaction is durable."""
@@ -58,19 +58,19 @@ class Observer:
         """A message leaves a process."""
 
     def on_deliver(self, process: Process, sender: bytes, payload: bytes) -> None:
-        """A whole message reaches a process that runs."""
+        """A whole message reaches a running process."""
 
     def on_fact(self, process: Process, fact: object) -> None:
-        """An actor reports."""
+        """An actor reports a fact."""
 
     def on_kill(self, process: Process) -> None:
-        """A process has ended without warning."""
+        """A process was killed."""
 
     def on_restart(self, process: Process) -> None:
-        """A process runs again; its actor is made, but has not started yet."""
+        """A process restarts; its actor is built, but has not handled `Started` yet."""
 
     def on_restore(self, process: Process) -> None:
-        """An old copy of its disk has taken that one's place, while the process is down."""
+        """A process that is down has had its disk replaced by an old copy."""
 
     def on_crash(self, process: Process, error: Exception) -> None:
-        """An actor raised what it may not raise."""
+        """An actor raised an exception that it must not raise."""

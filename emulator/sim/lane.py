@@ -1,14 +1,14 @@
-"""MQTT packets, and QoS 1 in one direction of one session: a packet is kept at its source until it is acknowledged.
+"""MQTT packets, and QoS 1 in one direction of a session: the sender keeps a packet until it is acknowledged.
 
-`Uplink` is a machine's memory of what it sends; `Session` is the broker's, for the machine that has connected.
+`Uplink` is a machine's memory of what it sends. `Session` is the broker's memory of what it sends to a machine.
 
         put --> waiting --connection--> flying --acknowledgement--> done
                    ^                      |
                    +---- connection ends -+      so it may arrive again, on the next connection
 
-A packet in the air is lost with its connection. One that had arrived, but whose acknowledgement had not, arrives twice:
-so it is when one direction of a link is cut. A machine whose power fails loses all that it kept. At most `window`
-packets are in the air; those behind them wait.
+A packet in flight is lost with its connection. If it had arrived but its acknowledgement had not, as when one direction
+of a link is cut, it arrives twice. A machine whose power fails loses all packets that it kept. At most `window` packets
+are in flight; the others wait.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 
 class Packet(msgspec.Struct, frozen=True, gc=False):
-    """An MQTT packet with a message, or a part of one; addressed as its topic says, which is not spelled out.
+    """An MQTT packet with a message or a part of one. Its address replaces the topic.
 
     A message that fits one packet is not copied on its way; a larger one is split by `runtime.parts`.
 
     Attributes:
-        sender: the id at the end of its topic, which nobody has checked. to: of the topic.
-        round_id: as its sender says for observers; no packet carries it.
-        payload: a whole message, or None. wire: what is sent instead, such as a part of a message.
+        sender: the id in the topic, unchecked. to: the receiver in the topic.
+        round_id: for observers only; real packets do not carry it.
+        payload: a whole message, or None. wire: the bytes sent instead, such as a part of a message.
     """
 
     sender: bytes
@@ -60,7 +60,7 @@ class Packet(msgspec.Struct, frozen=True, gc=False):
 
 
 def packet_on(topic: str, wire: bytes) -> Packet:
-    """A packet as it appears on a topic. Raises `PeerError` for a topic that is none of ours."""
+    """Return the packet for bytes on a topic. Raises `PeerError` if the topic is not of this protocol."""
     sender = sender_of(topic)
     _, _, channel, receiver, _ = topic.split("/")
     try:
@@ -71,7 +71,7 @@ def packet_on(topic: str, wire: bytes) -> Packet:
 
 
 class Flight:
-    """A packet in the air. `left_us`: when it has left its machine for good. `is_lost`: it will not arrive."""
+    """A packet in flight. `left_us`: when it has left its machine for good. `is_lost`: it will not arrive."""
 
     __slots__ = ("is_lost", "left_us", "packet")
 
@@ -82,17 +82,17 @@ class Flight:
 
 
 class Lane(ABC):
-    """Packets from a machine to the broker, or from the broker to whichever machine has the session.
+    """Packets from a machine to the broker, or from the broker to the machine that has the session.
 
     Attributes:
-        waiting: for a connection. flying: sent, and not acknowledged. is_open: whether there is a connection.
+        waiting: packets that wait for a connection. flying: packets sent but not acknowledged. is_open: connected.
     """
 
     __slots__ = ("_back", "_link", "_simulator", "_wire", "flying", "is_open", "waiting")
 
     def __init__(self, simulator: Simulator, link: Link, wire: Wire, back: Wire) -> None:
         self.is_open = False
-        self.waiting: deque[Packet] | None = None  # made when it is needed: most are never
+        self.waiting: deque[Packet] | None = None  # created on demand: most lanes never need it
         self.flying: dict[Flight, None] = {}
         self._simulator = simulator
         self._link = link
@@ -102,36 +102,36 @@ class Lane(ABC):
     @property
     @abstractmethod
     def window(self) -> int:
-        """How many packets may be in the air at once."""
+        """The largest number of packets in flight."""
 
     @abstractmethod
     def arrive(self, packet: Packet) -> None:
-        """A packet is at the other end."""
+        """Handle a packet at the other end."""
 
-    def on_acknowledged(self) -> None:  # noqa: B027 - few wait for it
-        """A packet has left for good."""
+    def on_acknowledged(self) -> None:  # noqa: B027 - not every lane needs it
+        """Handle the acknowledgement of a packet."""
 
     @abstractmethod
     def pass_at_once(self, packet: Packet) -> None:
-        """A packet goes over a link that takes no time."""
+        """Pass a packet over a link that takes no time."""
 
     @property
     def held(self) -> int:
-        """Packets that are not acknowledged."""
+        """The number of unacknowledged packets."""
         return len(self.flying) + (len(self.waiting) if self.waiting else 0)
 
     @property
     def unacknowledged(self) -> list[Packet]:
-        """Those packets, in order."""
+        """The unacknowledged packets, in order."""
         return [*(flight.packet for flight in self.flying), *(self.waiting or ())]
 
     @property
     def passes_at_once(self) -> bool:
-        """Whether a packet takes no time at all."""
+        """True if packets pass in no time: over an open, ideal link."""
         return self.is_open and self._link.options is IDEAL and not self._wire.is_cut
 
     def put(self, packet: Packet) -> None:
-        """Send a packet, as soon as there is a way."""
+        """Send a packet now, or as soon as there is a connection and room in the window."""
         if self.passes_at_once:
             self.pass_at_once(packet)
         elif not self.is_open or self._wire.is_cut or self.waiting or len(self.flying) >= self.window:
@@ -140,20 +140,20 @@ class Lane(ABC):
             self._fly(packet)
 
     def keep(self, packet: Packet) -> None:
-        """Let a packet wait for the next connection."""
+        """Queue a packet."""
         if self.waiting is None:
             self.waiting = deque()
         self.waiting.append(packet)
 
     def open(self) -> None:
-        """There is a connection, or a direction of it is mended: send what waits."""
+        """Send waiting packets over a new connection or a mended direction."""
         self.is_open = True
         waiting, self.waiting = self.waiting, None
         for packet in waiting or ():
             self.put(packet)
 
     def close(self) -> None:
-        """The connection has ended: what was not acknowledged waits for the next, in order, before the rest."""
+        """End the connection: unacknowledged packets wait for the next one, in order, before the others."""
         self.is_open = False
         self._wire.clear()
         again = self.unacknowledged if self.flying else ()
@@ -164,14 +164,14 @@ class Lane(ABC):
             self.waiting = deque(again)
 
     def hold(self, packets: Collection[Packet] = ()) -> int:
-        """Have nothing wait but those packets; how many of the others are lost."""
+        """Replace the waiting packets; return how many of them are lost."""
         kept = set(map(id, packets))
         lost = sum(id(packet) not in kept for packet in self.waiting or ())
         self.waiting = deque(packets) or None
         return lost
 
     def power_off(self) -> None:
-        """The machine that sends is dead: only what has left it for good may still arrive."""
+        """Handle the death of the sending machine: only packets that have left it for good can still arrive."""
         for flight in self.flying:
             flight.is_lost = flight.left_us > self._simulator.now_us
         self.flying.clear()
@@ -202,7 +202,7 @@ class Lane(ABC):
 
 
 class Uplink(Lane):
-    """At a machine, for the broker: the memory of its transport."""
+    """A machine's lane to the broker, with the memory of its transport."""
 
     __slots__ = ("_broker", "process")
 
@@ -217,7 +217,7 @@ class Uplink(Lane):
 
     @property
     def is_full(self) -> bool:
-        """Whether its machine hands nothing more over."""
+        """True if the machine's outbox is full."""
         return self.held >= self.process.options.publishing_max
 
     def on_acknowledged(self) -> None:
@@ -231,11 +231,11 @@ class Uplink(Lane):
 
 
 class Session(Lane):
-    """At the broker, for the machine that last connected with an id; another with the same id takes it over.
+    """The broker's lane to the machine that last connected with an id; another one with the same id takes it over.
 
     Attributes:
-        process: that machine. is_kept: whether packets may wait here. connections: how many there were.
-        assembler: what that machine holds of messages in parts; None for nothing.
+        process: that machine. is_kept: packets may wait here. connections: how many it has had.
+        assembler: the parts of messages that the machine holds; None if there are none.
     """
 
     __slots__ = ("_broker", "assembler", "connections", "is_kept", "process")
@@ -253,14 +253,14 @@ class Session(Lane):
         return self._broker.options.inflight_max
 
     def belong_to(self, process: Process) -> None:
-        """From now on it is this machine's."""
+        """Assign the session to a machine."""
         self.process = process
         self.is_kept = True
         self.connections += 1
         self._link, self._wire, self._back = process.link, process.link.down, process.link.up
 
     def is_over(self, link: Link) -> bool:
-        """Whether its connection goes over that link."""
+        """Return True if its connection uses that link."""
         return self._link is link
 
     def arrive(self, packet: Packet) -> None:
@@ -273,11 +273,11 @@ class Session(Lane):
             self.process.receive(packet.sender, payload)
 
     def pass_at_once(self, packet: Packet) -> None:
-        self._simulator.soon(self.land_at_once, packet)  # after whatever its receiver is doing
+        self._simulator.soon(self.land_at_once, packet)  # after the receiver's current event
 
     def land_at_once(self, packet: Packet) -> None:
-        """A packet has come over a link that takes no time."""
+        """Deliver a packet that took no time."""
         if self.is_open and not self._wire.is_cut:
             self.arrive(packet)
         else:
-            self._broker.deliver(self, packet)  # the connection has ended in this very moment
+            self._broker.deliver(self, packet)  # the connection ended at this instant

@@ -1,7 +1,7 @@
-"""The way between one machine and the broker: how long a packet takes, and whether it gets through.
+"""The link between one machine and the broker: how long a packet takes, and whether it gets through.
 
-A packet that is lost is sent again after a while (TCP, or MQTT's QoS 1), so loss shows as delay. Packets of one
-direction keep their order unless one is held back on purpose. Each link and purpose has its own random stream.
+A lost packet is sent again after a while (by TCP, or MQTT's QoS 1), so loss shows as delay. Packets of one direction
+keep their order unless one is held back on purpose. Each link and purpose has its own random stream.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _US = 1000
 
 
 class LinkOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a link does to packets; the default repeats and reorders some.
+    """The quality of a link. By default it repeats and reorders some packets.
 
     Attributes:
-        delay_ms, jitter_ms: one way; the jitter is uniform from 0. bandwidth_bytes_s: 0 is without limit.
+        delay_ms, jitter_ms: one way; the jitter is uniform from 0. bandwidth_bytes_s: 0 is no limit.
         loss: probability, below 1, that a transmission is lost; it is repeated after `retry_ms`.
         duplicate: probability that a packet arrives twice.
-        reorder: probability that a packet is held back by up to `reorder_ms`, and so overtaken.
+        reorder: probability that a packet is held back by up to `reorder_ms`, so that others overtake it.
     """
 
     delay_ms: float = 20.0
@@ -36,11 +36,11 @@ class LinkOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 IDEAL = LinkOptions(delay_ms=0, jitter_ms=0, duplicate=0, reorder=0)
-"""At once, once, in order: for measurements of everything else."""
+"""Delivers at once, once and in order: for measurements of everything else."""
 
 
 class Wire:
-    """One direction of a link. `is_cut`: nothing passes. `free_us`: when it can take a packet. `last_us`: arrivals."""
+    """One direction of a link. `free_us`: when it can take the next packet. `last_us`: latest arrival in order."""
 
     __slots__ = ("free_us", "is_cut", "last_us")
 
@@ -49,7 +49,7 @@ class Wire:
         self.clear()
 
     def clear(self) -> None:
-        """Forget the packets that are on it: their connection has ended."""
+        """Forget the packets in flight: their connection has ended."""
         self.free_us = self.last_us = 0
 
 
@@ -60,8 +60,7 @@ class Link:
         streams: of the run. name: of this link in them.
 
     Attributes:
-        options: may be replaced at any time.
-        up, down: to the broker, and from it.
+        options: may be replaced at any time. up, down: the directions to the broker, and from it.
     """
 
     __slots__ = ("_draws", "_name", "_streams", "down", "options", "up")
@@ -72,23 +71,23 @@ class Link:
         self.down = Wire()
         self._streams = streams
         self._name = name
-        self._draws: dict[str, random.Random] | None = None  # made when it is needed
+        self._draws: dict[str, random.Random] | None = None  # created on demand
 
     @property
     def is_cut(self) -> bool:
-        """Whether no connection can be made: that takes both directions."""
+        """True if a direction is cut: connecting needs both."""
         return self.up.is_cut or self.down.is_cut
 
     @property
     def delay_us(self) -> int:
-        """How long an answer of the other end takes, such as an acknowledgement."""
+        """The time that an acknowledgement takes."""
         return int(self.options.delay_ms * _US)
 
     def flights_us(self, wire: Wire, now_us: int, size: int) -> list[tuple[int, int]]:
-        """When a packet of `size` bytes leaves for good, and arrives; a second pair where it is repeated."""
+        """Return the times at which a packet has left for good, and arrives; twice if it is duplicated."""
         options = self.options
         sent_us = now_us
-        if options.bandwidth_bytes_s:  # the wire takes the packet after those before it
+        if options.bandwidth_bytes_s:  # the packet follows those before it
             sent_us = wire.free_us = max(now_us, wire.free_us) + int(1e6 * size / options.bandwidth_bytes_s)
         left_us, arrival_us = self._flight_us(sent_us)
         if self._happens("reorder", options.reorder):
@@ -101,7 +100,7 @@ class Link:
         return [(left_us, arrival_us)]
 
     def _flight_us(self, sent_us: int) -> tuple[int, int]:
-        """When the transmission that succeeds begins and ends."""
+        """Return when the first successful transmission begins and ends."""
         options = self.options
         while self._happens("loss", options.loss):
             sent_us += int(options.retry_ms * _US)

@@ -1,17 +1,17 @@
-"""One simulation in several processes: each runs some of the actors, and all are always at the same virtual instant.
+"""One simulation in several processes. Each runs some of the actors; all are always at the same virtual instant.
 
-A step is everything that was due at that instant when the step began; what it causes belongs to the next one. Between
-two steps the processes swap packets for each other's actors, and how far they could go: the clock moves when nobody has
-anything left to do now, and then for all to the next thing that anybody has to do. That is conservative simulation with
-no lookahead. It pays where much falls on one instant, as over ideal links. There a round takes about ten steps, and
-each broadcast one for every 2,048 sessions of a process: 25 for 100,000 clients in two processes.
+A step runs all calls that were due at that instant when the step began; calls that they schedule run in later steps.
+Between two steps the processes swap packets for each other's actors, and the times of their next calls. When no process
+has a call left at this instant, all clocks move to the earliest next call. This is conservative simulation without
+lookahead. It pays if many calls fall on one instant, as over ideal links. There a round takes about ten steps, and each
+broadcast one step for every 2,048 sessions of a process: 25 for 100,000 clients in two processes.
 
-The order in which packets of others come is that of the processes' numbers, and within one the order in which they left
-it. So the same seed in as many processes gives the same run, and the same facts of each actor. Another number of
-processes gives other orders of arrival, as a network does, and for actors with streams of their own the same values.
+Packets from other processes arrive in the order of the processes' numbers, then in the order of sending. So the same
+seed in the same number of processes gives the same run, and the same facts of each actor. Another number of processes
+changes orders of arrival, as a network does, but not the values of actors with random streams of their own.
 
-A packet to one actor travels once, to its process; a broadcast once to each process. Links, sessions and limits are
-modelled where the actor is; of the broker there is one everywhere, and stopping it is not for a simulation like this.
+A packet to one actor travels once, to its process; a broadcast travels once to each process. Links, sessions and limits
+are modelled in the actor's process. Every process has its own part of the broker, so the broker cannot be stopped here.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from emulator.sim.team import Team
 _NEVER_US = 1 << 62
 
 
-class _Said(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What one process sends to another between two steps.
+class _Status(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The message of one process to another between two steps.
 
     Attributes:
-        next_us: when it has something to do, or has given another something to do. is_over: it wants to go no further.
-        packets: for actors of the other.
+        next_us: time of its next call, or of a packet that it sends. is_over: its run has met its condition.
+        packets: for actors of the receiver.
     """
 
     next_us: int
@@ -44,17 +44,17 @@ class _Said(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Said).decode
+_decode = msgspec.msgpack.Decoder(_Status).decode
 
 
 class PartitionLink(Broker):
-    """The broker as one process sees it: it knows where the actors of others are.
+    """The broker in one process. It forwards packets for actors of other processes.
 
     Args:
         number: of this process, out of `count`. homes: actor id -> number of its process, for all actors.
 
     Attributes:
-        leaving: for each process, the packets that are to go there.
+        leaving: for each process, the packets to send there.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class PartitionLink(Broker):
         self.leaving: list[list[Packet]] = [[] for _ in range(count)]
 
     def land(self, packet: Packet) -> None:
-        """A packet comes from another process."""
+        """Route a packet from another process."""
         super()._route(packet)
 
     def _route(self, packet: Packet) -> None:
@@ -83,10 +83,10 @@ class PartitionLink(Broker):
 
 
 class Region(Simulator):
-    """The actors of one process, in step with those of the others, who all make the same calls to `run`.
+    """The simulator of one process, in step with the others. All processes must make the same calls to `run`.
 
     Args:
-        seed, and any options of `Simulator`. team: this process's place.
+        seed, and any options of `Simulator`. team: this process's place in the team.
         homes: actor id -> number of the process that runs it, for all actors.
     """
 
@@ -99,13 +99,13 @@ class Region(Simulator):
         self._homes = homes
 
     def has(self, actor_id: bytes) -> bool:
-        """Whether an actor runs in this process."""
+        """Return True if an actor runs in this process."""
         return self._homes[actor_id] == self._team.number
 
     def run_while(self, condition: Callable[[], bool], until_ms: int) -> bool:
-        """Let virtual time pass while `condition` holds in all processes; whether it ended before `until_ms`.
+        """Let virtual time pass while `condition` holds in all processes, as tested between steps.
 
-        It is looked at between two steps.
+        Return True if the condition ended the run before `until_ms`.
         """
         until_us = until_ms * US
         while True:
@@ -119,34 +119,32 @@ class Region(Simulator):
             self._step()
 
     def _meet(self, *, is_over: bool) -> tuple[int, bool]:
-        """Swap packets; when the next thing happens anywhere, and whether anybody wants to go no further."""
-        leaving, next_us = self.broker.leaving, self._next_us()
-        said = self._team.swap([_encode(_Said(next_us, is_over, packets)) for packets in leaving])
+        """Swap packets. Return the time of the next call anywhere, and whether any process's run is over."""
+        leaving = self.broker.leaving
+        next_us = self._heap[0] if self._heap else _NEVER_US
+        if self._soon or any(leaving):
+            next_us = self.now_us
+        replies = self._team.swap([_encode(_Status(next_us, is_over, packets)) for packets in leaving])
         for packets in leaving:
             packets.clear()
-        everybody = [_decode(one) for one in said]
-        for one in everybody:
-            for packet in one.packets:
+        statuses = [_decode(reply) for reply in replies]
+        for status in statuses:
+            for packet in status.packets:
                 self.broker.land(packet)
-        return min(one.next_us for one in everybody), any(one.is_over for one in everybody)
-
-    def _next_us(self) -> int:
-        if self._soon or any(self.broker.leaving):
-            return self.now_us
-        return self._heap[0] if self._heap else _NEVER_US
+        return min(status.next_us for status in statuses), any(status.is_over for status in statuses)
 
     def _step(self) -> None:
-        """All that is due now, and nothing of what that causes."""
-        heap, soon, asked = self._heap, self._soon, len(self._soon)
+        """Run all calls that are due now, without those that they schedule."""
+        heap, soon, due = self._heap, self._soon, len(self._soon)
         while heap and heap[0] <= self.now_us:
             call, arguments = self._next_planned()
             call(*arguments)
-        for _ in range(asked):
+        for _ in range(due):
             call, arguments = soon.popleft()
             call(*arguments)
 
 
 def assign(actors: TestFederation, count: int) -> dict[bytes, int]:
-    """Actor id -> number of its process: clients and Compute nodes evenly, the trainer in 0, which is dealt to last."""
+    """Return the process number of each actor: clients and Compute nodes in turn from 1 on, the trainer in 0."""
     homes = {actor: place % count for ids in (actors.clients, actors.computes) for place, actor in enumerate(ids, 1)}
     return {**homes, actors.trainer_identity.id: 0}

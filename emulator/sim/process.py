@@ -1,12 +1,12 @@
-"""One actor as its machine runs it, after the model of `runtime.runner`.
+"""One actor on its machine, modelled on `runtime.runner`.
 
-The events that are ready are handled together; their writes become one durable transaction; then messages leave and
-facts are reported, in order. Timers are set at once, so that none fires stale. A process can be killed before that
-transaction, in the middle of it, after it, or between two messages; whatever waited in memory is gone, and the next
-start has the disk and nothing else.
+The actor handles a batch of waiting events. Their writes become one durable transaction; then messages leave and facts
+are reported, in order. Timers are set at once, so that none fires stale. A process can be killed before the
+transaction, in the middle of it, after it, or between two messages. It then loses its memory and restarts from the disk
+alone.
 
-Its clock may be wrong by a constant, and be set anew. A slow machine takes its time over each batch, and a slow disk
-over each transaction; what arrives meanwhile is the next batch, within bounds.
+The machine's clock may be wrong by a constant, which may change. Batches and transactions may take time; events that
+arrive meanwhile form the next batch, up to a limit.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ if TYPE_CHECKING:
 Where = Literal["before", "torn", "after", "between"]
 Output = Send | Report
 _US = 1000
-_JUMP_MS = 5_000  # a clock set back by that has its actor start up anew, as `runtime.runner` does
+_JUMP_MS = 5_000  # if a clock is set back by this, the actor handles `Started` again, as in `runtime.runner`
 
 
 class ProcessOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine. `skew_ms`: its clock is that much ahead. `work_ms`, `commit_ms`: of each batch, each transaction.
+    """The speed and limits of a machine.
 
-    At most `inbox_events_max` messages wait for a slow one; more are dropped, as `runtime.transport` does. While the
-    broker has not taken over `publishing_max` packets, it handles nothing more, as `runtime.runner` does. At most
-    `unacknowledged_max` of them are under way at once, as in `runtime.mqtt`.
+    Attributes:
+        skew_ms: how far its clock is ahead. work_ms, commit_ms: duration of each batch, and of each transaction.
+        inbox_events_max: waiting messages beyond this are dropped, as in `runtime.transport`.
+        publishing_max: with this many unacknowledged packets, it handles no more events, as in `runtime.runner`.
+        unacknowledged_max: the largest number of packets in flight, as in `runtime.mqtt`.
     """
 
     skew_ms: int = 0
@@ -53,14 +55,14 @@ class ProcessOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def usual_options(role: Channel) -> ProcessOptions:
-    """Of an actor's machine: a client's memory is small."""
+    """Return the default options of a role's machine: a client has a small inbox."""
     return ProcessOptions(inbox_events_max=4_096) if role is Channel.CLIENT else ProcessOptions()
 
 
 class KillPoint(msgspec.Struct, frozen=True):
-    """Where the power fails: at the transaction with that number (from 0, over all starts), and where in it.
+    """Where the power fails: at a transaction, numbered from 0 over all starts, and where in it.
 
-    ``before`` it is written, ``torn`` half way, ``after`` it and before any message, ``between`` two messages.
+    ``before`` it is written, ``torn`` half way, ``after`` it but before any message, ``between`` two messages.
     """
 
     transaction: int
@@ -68,7 +70,7 @@ class KillPoint(msgspec.Struct, frozen=True):
 
 
 class Traffic(msgspec.Struct, gc=False):
-    """Whole messages and payload bytes of one process so far; messages that its full inbox dropped."""
+    """Whole messages and payload bytes of one process so far. `dropped`: messages dropped by its full inbox."""
 
     messages_sent: int = 0
     bytes_sent: int = 0
@@ -78,22 +80,22 @@ class Traffic(msgspec.Struct, gc=False):
 
 
 class _Due(NamedTuple):
-    """A timer that came due while its machine was at work."""
+    """A timer that came due while its machine was busy."""
 
     timer: Timer
     at_ms: int
 
 
 Batch = tuple[list[Write], list[Output]]
-"""What an actor answered to some events: writes, which become durable first, then messages and facts."""
+"""The effects of some events: writes, which become durable first, then messages and facts."""
 
 
 class Process:
     """One actor on its machine.
 
     Attributes:
-        id: of its actor. role: its channel. name: for people. actor: None while it is down.
-        disk, link: its own. traffic: so far. starts: how often it was started. link_name: of its link in the streams.
+        id: of its actor. role: its channel. name: for messages. actor: None while it is down.
+        starts: number of starts so far. link_name: of its link in the random streams.
     """
 
     __slots__ = (
@@ -137,10 +139,10 @@ class Process:
         self._options = options
         self._simulator = simulator
         self._build = build
-        self._inbox: deque[Event | _Due] | None = None  # made when it is needed
+        self._inbox: deque[Event | _Due] | None = None  # created on demand
         self._timers: dict[Timer, int] = {}
         self._is_busy = False
-        self._held_up: Sequence[Output] = ()  # what its full outbox holds up
+        self._held_up: Sequence[Output] = ()  # waits for room in the outbox
 
     @property
     def is_up(self) -> bool:
@@ -152,17 +154,17 @@ class Process:
 
     @property
     def now_ms(self) -> int:
-        """What its own clock says."""
+        """The time on its own clock."""
         return self._simulator.now_us // _US + self._options.skew_ms
 
     @property
     def waiting(self) -> int:
-        """Events that wait until it has done its work."""
+        """The number of events in its inbox."""
         return len(self._inbox or ())
 
     @property
     def options(self) -> ProcessOptions:
-        """May be replaced at any time; if its clock is set anew, timers follow."""
+        """The machine's options. Setting them changes the clock, and reschedules timers."""
         return self._options
 
     @options.setter
@@ -180,7 +182,7 @@ class Process:
         self.deliver(Started())
 
     def kill(self, why: str) -> None:
-        """End without warning: memory, timers and what has not left are gone."""
+        """End without warning. Memory, timers and unsent messages are lost."""
         if self.actor is None:
             return
         self.actor = None
@@ -193,7 +195,7 @@ class Process:
         self._observe("on_kill")
 
     def restart(self) -> None:
-        """Start again from what the disk holds; kills it first where it runs."""
+        """Restart from the disk; kill the process first if it runs."""
         self.kill("restarted")
         records = self.disk.load()
         self.actor = self._build(records)
@@ -202,17 +204,17 @@ class Process:
         self.start()
 
     def restore(self, copy: Disk) -> None:
-        """An old copy takes the place of what the disk holds. It is killed first, and does not start by itself."""
+        """Kill the process and replace its disk by an old copy. It does not restart by itself."""
         self.kill("its store is restored")
         self.disk.restore(copy)
         self._observe("on_restore")
 
     def plan_kill(self, point: KillPoint) -> None:
-        """Have the power fail at a transaction to come."""
+        """Make the power fail at a future transaction."""
         self.kill_points = [*(self.kill_points or ()), point]
 
     def receive(self, sender: bytes, payload: bytes) -> None:
-        """A whole message has come; a process that is down does not notice."""
+        """Receive a whole message; a process that is down ignores it."""
         if self.actor is None:
             return
         if self._inbox and len(self._inbox) >= self._options.inbox_events_max:
@@ -224,7 +226,7 @@ class Process:
         self.deliver(Received(sender, payload))
 
     def deliver(self, event: Event) -> None:
-        """Have the actor handle an event, as soon as it is free."""
+        """Let the actor handle an event now, or queue it while the machine is busy."""
         if self._is_busy:
             self._queue(event)
         elif self.actor is not None:
@@ -238,7 +240,7 @@ class Process:
         self._inbox.append(event)
 
     def _handle(self, event: Event, batch: Batch) -> bool:
-        """Add to the batch what the actor answers; False if that ended it."""
+        """Add the actor's effects to the batch; return False if the process ended."""
         assert self.actor is not None
         try:
             effects = self.actor.handle(event, self.now_ms)
@@ -253,7 +255,7 @@ class Process:
         return True
 
     def _observe(self, method: str, *what: object) -> bool:
-        """Notify all observers; whether the process still runs then."""
+        """Notify all observers; return True if the process still runs after that."""
         start = self.starts
         for observer in self._simulator.observers:
             getattr(observer, method)(self, *what)
@@ -265,10 +267,10 @@ class Process:
             self._simulator.trace.note(self._simulator.now_ms, self.id, fact)
 
     def _sort(self, effects: Sequence[Effect], batch: Batch) -> None:
-        """Into writes and outputs; timers are set at once."""
+        """Add effects to the batch's writes and outputs; set timers at once."""
         write, put = batch[0].append, batch[1].append
         is_heard = self._simulator.is_heard
-        for effect in effects:  # by their very type: several times as fast as to ask for a union
+        for effect in effects:  # comparing exact types is several times as fast as isinstance with a union
             if type(effect) is Persist or type(effect) is Forget:
                 write(effect)
             elif type(effect) is Send:
@@ -284,7 +286,7 @@ class Process:
                 self._timers.pop(effect.timer, None)
 
     def _handle_waiting(self) -> None:
-        """The next batch, of what has come while this one was worked on."""
+        """Handle the next batch of waiting events."""
         batch: Batch = ([], [])
         for _ in range(self._options.batch_events_max):
             if not self._inbox:
@@ -317,31 +319,31 @@ class Process:
             self._carry_out(batch)
 
     def _finish(self, start: int, batch: Batch) -> None:
-        """A batch that took its time is done, unless the process was killed meanwhile."""
+        """Carry out a batch after its duration, unless the process was killed meanwhile."""
         if self._is_the_same(start):
             self._carry_out(batch)
             self._go_on(start)
 
     def on_taken_over(self) -> None:
-        """The broker has taken over a packet: if the outbox was full, there is room again."""
+        """Continue after the broker has acknowledged a packet: a full outbox has room again."""
         if self._held_up:
             start, outputs, self._held_up = self.starts, self._held_up, ()
             self._emit(outputs, None)
             self._go_on(start)
 
     def _go_on(self, start: int) -> None:
-        """The next batch, if all of this one has left."""
+        """Handle the next batches, once all messages of this one have left."""
         if self._is_the_same(start):
             self._is_busy = bool(self._held_up)
-        while self._inbox and not self._is_busy and self._is_the_same(start):  # more than one batch, once it is fast
+        while self._inbox and not self._is_busy and self._is_the_same(start):  # repeats if batches take no time
             self._handle_waiting()
 
     def _is_the_same(self, start: int) -> bool:
-        """Whether it still runs since that start."""
+        """Return True if it has run without interruption since that start."""
         return start == self.starts and self.actor is not None
 
     def _carry_out(self, batch: Batch) -> None:
-        """Writes first, in one transaction, then the rest in order; or as far as the power lasts."""
+        """Commit the writes in one transaction, then emit the outputs in order, unless a kill point interrupts."""
         writes, outputs = batch
         where: Where | None = None
         if writes:
@@ -355,7 +357,7 @@ class Process:
             try:
                 self.disk.commit(writes)
             except DiskFullError:
-                self.kill("disk full")  # as the runner ends where its store cannot be written
+                self.kill("disk full")  # the real runner also ends if it cannot write its store
                 return
             if not self._observe("on_commit", writes):
                 return
@@ -388,7 +390,7 @@ class Process:
             self.kill("after the last message")
 
     def _send(self, send: Send) -> bool:
-        """Hand a message over; whether the outbox is full then."""
+        """Hand a message to the broker; return True if the outbox is now full."""
         if not self._observe("on_send", send):
             return False
         if self._simulator.trace.is_on:
@@ -407,7 +409,7 @@ class Process:
         self._simulator.at_us(due_us, self._fire, self.starts, timer, at_ms)
 
     def _fire(self, start: int, timer: Timer, at_ms: int) -> None:
-        """A timer comes due, unless it was set anew or cancelled, or the process was killed, or its clock set back."""
+        """Fire a timer unless it was changed or cancelled, the process was killed, or its clock was set back."""
         if start != self.starts or self._timers.get(timer) != at_ms or self.now_ms < at_ms:
             return
         if self._is_busy:
@@ -416,7 +418,7 @@ class Process:
             self.deliver(TimerFired(timer))
 
     def _comes_due(self, timer: Timer, at_ms: int) -> bool:
-        """Whether it is still set as it was; then it is no longer."""
+        """Clear a timer and return True if it is still set for that time."""
         if self._timers.get(timer) != at_ms:
             return False
         del self._timers[timer]

@@ -1,7 +1,7 @@
-"""The virtual clock, and everything that is still to happen.
+"""The virtual clock and the queue of scheduled calls.
 
-Time is in whole microseconds, so that fast links have their order; actors see Unix milliseconds. Things that fall on
-the same microsecond happen in the order in which they were asked for. There is one thread, no waiting, no real clock.
+Time is in whole microseconds, fine enough to order messages on fast links; actors see Unix milliseconds. Calls at the
+same microsecond run in the order in which they were scheduled. There is one thread, no waiting and no real clock.
 """
 
 from __future__ import annotations
@@ -30,20 +30,18 @@ _Planned = tuple[Call, tuple[Any, ...]]
 
 
 class Simulator:
-    """Actors in virtual time.
+    """Runs actors in virtual time.
 
     Args:
-        seed: of the network and of faults; actors' randomness comes with their builders.
-        federation: the name that topics carry.
-        start_ms: virtual time at the beginning, Unix milliseconds.
-        link: of every machine that has none of its own. broker: its limits.
-        keep_facts_max: how many facts the trace keeps; None keeps all, and 0 is no trace.
-        raise_crashes: whether an exception out of an actor is raised here, rather than reported to observers only.
+        seed: of the network and faults; the builders of actors set their randomness.
+        federation: the name in topics. start_ms: virtual time at the beginning, in Unix milliseconds.
+        link: default options of links. broker: its limits.
+        keep_facts_max: number of facts that the trace keeps; None keeps all, 0 disables the trace.
+        raise_crashes: raise an actor's exception here instead of only notifying observers.
 
     Attributes:
-        processes: by actor id; of several with one id, the first. machines: all of them, in the order of their start.
-        broker: through which all messages go. streams: of the seed. trace: of facts. observers: see all.
-        now_us: virtual time in microseconds.
+        processes: by actor id; the first of several with one id. machines: all processes, in the order of their start.
+        streams: of the seed. observers: are notified of all events. now_us: virtual time in microseconds.
     """
 
     def __init__(
@@ -67,17 +65,17 @@ class Simulator:
         self.raise_crashes = raise_crashes
         self.link_options = link or LinkOptions()
         self.now_us = start_ms * US
-        # What falls on this very microsecond and was asked for in it comes after what the heap holds for it: that was
-        # asked for earlier. Most messages of a fast network pass by the heap so.
+        # Calls scheduled during this microsecond for this microsecond run after those in the heap, which were scheduled
+        # earlier. So most messages of a fast network bypass the heap.
         self._soon: deque[_Planned] = deque()
-        # Many timers fall on few microseconds: a heap of these, and what is planned for each in the order of asking.
+        # Many timers share few microseconds: a heap of these times, and a queue of calls for each.
         self._heap: list[int] = []
         self._planned: dict[int, deque[_Planned]] = {}
         self.broker = Broker(self, broker or BrokerOptions())
 
     @property
     def is_heard(self) -> bool:
-        """Whether anybody learns of facts."""
+        """True if the trace or an observer receives facts."""
         return self.trace.is_on or bool(self.observers)
 
     @property
@@ -93,9 +91,9 @@ class Simulator:
         link: LinkOptions | None = None,
         disk: Disk | None = None,
     ) -> Process:
-        """Start an actor, from an empty disk or that one. `build` is called again whenever it restarts.
+        """Start an actor from `disk`, by default an empty one. `build` is called again whenever it restarts.
 
-        A second one with the same id is another machine: the broker lets one of them at a time have a connection.
+        A second process with the same id is another machine. The broker accepts one connection per id.
         """
         process = Process(self, role, build, options or usual_options(role), link or self.link_options, disk or Disk())
         self.processes.setdefault(process.id, process)
@@ -104,26 +102,26 @@ class Simulator:
         return process
 
     def has(self, actor_id: bytes) -> bool:
-        """Whether an actor is to run here, as all do in a simulation of one process."""
+        """Return True if an actor runs in this process, as all do in a simulation of one process."""
         return True
 
     def command(self, actor_id: bytes, request: object) -> None:
-        """The owner of an actor asks for something. Raises what the actor raises for a wrong request.
+        """Give an actor a command of its owner. Raises the actor's error for a wrong request.
 
-        A slow machine that is at work takes it later, and a wrong request is then a `Refused` fact.
+        A busy machine handles the command later; a wrong request is then a `Refused` fact.
         """
         self.processes[actor_id].deliver(Command(request))
 
     def note(self, what: str, actor_id: bytes = b"") -> None:
-        """Write into the trace what the emulator did."""
+        """Add an action of the emulator to the trace."""
         self.trace.note(self.now_ms, actor_id, Happened(what))
 
     def soon(self, call: Call, *arguments: Any) -> None:
-        """Have something happen at this microsecond, after all else that was asked for."""
+        """Schedule a call at this microsecond, after all others."""
         self._soon.append((call, arguments))
 
     def at_us(self, at_us: int, call: Call, *arguments: Any) -> None:
-        """Have something happen at that microsecond, or now if that is past."""
+        """Schedule a call at that microsecond, or now if it is past."""
         if at_us <= self.now_us:
             self._soon.append((call, arguments))
         else:
@@ -134,11 +132,11 @@ class Simulator:
             planned.append((call, arguments))
 
     def at(self, at_ms: int, call: Call, *arguments: Any) -> None:
-        """Have something happen at that millisecond."""
+        """Schedule a call at that millisecond."""
         self.at_us(at_ms * US, call, *arguments)
 
     def after(self, delay_ms: int, call: Call, *arguments: Any) -> None:
-        """Have something happen so many milliseconds from now."""
+        """Schedule a call after a delay."""
         self.at_us(self.now_us + delay_ms * US, call, *arguments)
 
     def run(self, until_ms: int) -> None:
@@ -146,7 +144,7 @@ class Simulator:
         self.run_while(lambda: True, until_ms)
 
     def run_while(self, condition: Callable[[], bool], until_ms: int) -> bool:
-        """Let virtual time pass while `condition` holds; whether it ended before `until_ms`."""
+        """Let virtual time pass while `condition` holds; return True if the condition ended it before `until_ms`."""
         heap, soon, until_us = self._heap, self._soon, until_ms * US
         while condition():
             if soon and (not heap or heap[0] > self.now_us):
@@ -160,7 +158,7 @@ class Simulator:
         return True
 
     def _next_planned(self) -> _Planned:
-        """Let time pass until the next thing that is planned."""
+        """Advance the clock to the next call in the heap and remove it."""
         self.now_us = self._heap[0]
         planned = self._planned[self.now_us]
         first = planned.popleft()
@@ -170,11 +168,11 @@ class Simulator:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is left to happen."""
+        """True if no call is scheduled."""
         return not self._heap and not self._soon
 
     def pending(self) -> list[str]:
-        """Why a run has not ended: who is down or cut off, and what waits where."""
+        """Return, as text, processes that are down or cut off, and events and packets that wait."""
         down = [f"{process.name} is down" for process in self.machines if not process.is_up]
         cut = [f"{process.name} is cut off" for process in self.machines if process.link.is_cut]
         at_work = [f"{process.waiting} events wait in {process.name}" for process in self.machines if process.waiting]

@@ -1,4 +1,4 @@
-"""Named random streams of one seed: one more draw for one purpose does not change those for any other."""
+"""Named random streams of one seed. A draw from one stream does not change the others."""
 
 from __future__ import annotations
 
@@ -8,18 +8,14 @@ from dca_proto.crypto.sealing import digest
 
 
 class Streams:
-    """The streams of a seed.
-
-    Args:
-        seed: any number or text; equal ones give equal streams.
-    """
+    """The streams of a seed, which is any number or text."""
 
     def __init__(self, seed: int | str) -> None:
         self.seed = seed
         self._streams: dict[str, random.Random] = {}
 
     def __call__(self, name: str) -> random.Random:
-        """The stream of one purpose, such as ``link/loss``; the same object each time."""
+        """Return the stream of one purpose, such as ``link/loss``; the same object each time."""
         stream = self._streams.get(name)
         if stream is None:
             start = int.from_bytes(digest(b"dca-stream", f"{self.seed}/{name}".encode()), "big")

@@ -1,14 +1,13 @@
-"""Processes that run one program side by side, each with a number, and meet to swap bytes.
+"""Processes that run one program side by side, each with a number, and swap bytes at common points.
 
     every process:  work ... swap ... work ... swap ... result
 
-All do the same number of swaps, and wait in them for the slowest, asleep. Process 0 is the one that was there; it
-starts the others afresh and passes on what they send each other, so each of them has one pipe. A worker sends before it
-reads and process 0 reads before it sends: with full pipes, too, one end of each is always being emptied.
+All do the same number of swaps, and sleep in a swap until the slowest arrives. Process 0 is the caller. It starts the
+others and forwards their messages, so each worker has one pipe. A worker sends before it reads, and process 0 reads
+before it sends, so full pipes cannot block each other.
 
-A worker that fails before its last swap sends the reason; one that is killed is known by its exit code. Either ends
-process 0's program with an error, and that ends the others. When process 0 dies, however it does, the workers end at
-once.
+A worker that fails before its last swap sends the reason; a killed worker is known by its exit code. Either raises an
+error in process 0, which ends the other workers. If process 0 dies in any way, the workers end at once.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ Result = TypeVar("Result")
 
 
 class _EndedError(Exception):
-    """Process 0 has ended its program, for a reason that it knows."""
+    """Process 0 has ended its program."""
 
 
 class _Failure(msgspec.Struct, frozen=True):
-    """Why a worker's program failed."""
+    """The error of a worker's program."""
 
     line: str
     trace: str
@@ -46,10 +45,10 @@ _decode = msgspec.msgpack.Decoder(list[bytes] | _Failure).decode
 
 
 class Team:
-    """One process's place among those that run a program. This is that of a process alone.
+    """The place of one process in a team. This class is the place of a single process.
 
     Attributes:
-        number: from 0. count: how many there are. waited_s: seconds spent in swaps so far, waiting for others.
+        number: from 0. count: number of processes. waited_s: seconds spent waiting in swaps so far.
     """
 
     def __init__(self, number: int = 0, count: int = 1) -> None:
@@ -58,9 +57,9 @@ class Team:
         self.waited_s = 0.0
 
     def swap(self, outgoing: Sequence[bytes]) -> list[bytes]:
-        """Hand over `outgoing[p]` to process p, and take what each has for this one, in their order.
+        """Send `outgoing[p]` to each process p; return the bytes from each process, by number.
 
-        Raises, in process 0, `WorkerDiedError` if a worker has died, and `RuntimeError` if its program has failed.
+        In process 0, raises `WorkerDiedError` if a worker has died, and `RuntimeError` if its program has failed.
         """
         began_s, worked_s = time.perf_counter(), time.process_time()
         incoming = self._pass(outgoing)
@@ -68,7 +67,7 @@ class Team:
         return incoming
 
     def gather(self, value: bytes) -> list[bytes]:
-        """Everybody's value, in the order of their numbers; nobody goes on before all have come."""
+        """Return the values of all processes, by number, once all have called this."""
         return self.swap([value] * self.count)
 
     def _pass(self, outgoing: Sequence[bytes]) -> list[bytes]:
@@ -76,10 +75,10 @@ class Team:
 
 
 class _First(Team):
-    """Process 0's place. `workers`: the processes that it has started, and its pipe to each.
+    """The place of process 0. `workers`: the processes that it has started, and its pipe to each.
 
     Args:
-        advice: what to do where the system kills a process for want of memory.
+        advice: what to do if the system kills a process for lack of memory.
     """
 
     def __init__(self, count: int, advice: str) -> None:
@@ -105,7 +104,7 @@ class _First(Team):
 
     @contextlib.contextmanager
     def _alive(self, number: int) -> Iterator[None]:
-        """Report how a worker has ended where its pipe ends."""
+        """Raise `WorkerDiedError` with the worker's exit if its pipe is closed."""
         try:
             yield
         except (EOFError, ConnectionError):
@@ -113,7 +112,7 @@ class _First(Team):
 
 
 class _Other(Team):
-    """A worker's place."""
+    """The place of a worker."""
 
     def __init__(self, number: int, count: int, pipe: Connection) -> None:
         super().__init__(number, count)
@@ -125,20 +124,20 @@ class _Other(Team):
             incoming = _decode(self._pipe.recv_bytes())
         except (EOFError, ConnectionError):
             raise _EndedError from None
-        assert isinstance(incoming, list), "process 0 raises its own errors"
+        assert isinstance(incoming, list), "process 0 raises its errors and sends none"
         return incoming
 
 
 def run_together(program: Callable[[Team], Result], count: int, advice: str = "") -> Result:
-    """Run a program in so many processes, this one among them, and give what it returns here.
+    """Run a program in `count` processes, including this one as number 0, and return its result here.
 
     Args:
-        program: a function that fresh processes can import by its name, or a partial of one. It runs in each with its
-            place in the team, here as number 0. count: 1 runs it here alone.
-        advice: what to do where the system kills a process for want of memory.
+        program: a function that fresh processes can import by name, or a partial of one. It is called with the
+            process's place in the team. count: 1 runs it only here.
+        advice: what to do if the system kills a process for lack of memory.
 
     Raises:
-        WorkerDiedError: another one died. RuntimeError: its program failed. And whatever the program raises here.
+        WorkerDiedError: a worker died. RuntimeError: a worker's program failed. Also any error of the program here.
     """
     if count == 1:
         return program(Team())
@@ -147,7 +146,7 @@ def run_together(program: Callable[[Team], Result], count: int, advice: str = ""
         for number in range(1, count):
             first.workers.append(spawn(_serve, number, count, program, daemon=True))
         result = program(first)
-        patience_s = _STOP_S  # they are at their end, too
+        patience_s = _STOP_S  # the workers are about to end, too
     finally:
         for process, pipe in first.workers:
             process.join(patience_s)
@@ -164,7 +163,7 @@ def _serve(parent: int, pipe: Connection, number: int, count: int, program: Call
         program(_Other(number, count, pipe))
     except _EndedError:
         return
-    except Exception as error:  # of whatever kind: process 0 reports it
+    except Exception as error:  # process 0 reports it
         frame = traceback.extract_tb(error.__traceback__)[-1]
         line = f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
         pipe.send_bytes(_encode(_Failure(line, traceback.format_exc())))

@@ -1,7 +1,7 @@
-"""The trace of a run: which fact came from whom, when. Facts hold no secret and no ciphertext, so neither does it.
+"""The trace of a run: facts with time and actor. Facts contain no secret and no ciphertext.
 
-Its digest identifies a run. It covers every fact ever noted, also those that are no longer kept, and every message:
-when it left whom for whom, and its bytes. Where nobody asks for either, as in measurements, there is none.
+The digest identifies a run. It covers every fact, also those no longer kept, and every message: time, sender, receiver
+and bytes. Measurements disable the trace.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BUFFER_BYTES = 1 << 16
 
 
 class Entry(NamedTuple):
-    """One fact. `at_ms`: virtual Unix milliseconds. `actor`: the id of whoever reported it, empty for the emulator."""
+    """One fact. `at_ms`: virtual Unix milliseconds. `actor`: id of the reporting actor, empty for the emulator."""
 
     at_ms: int
     actor: bytes
@@ -26,13 +26,13 @@ class Entry(NamedTuple):
 
 
 class Trace:
-    """Facts in the order in which they were reported.
+    """Facts in the order of their reports, and a digest.
 
     Args:
-        keep_max: how many of the last ones are kept; None keeps all. 0 is no trace at all: nothing is hashed either.
+        keep_max: number of last facts to keep; None keeps all, 0 disables the trace and the digest.
 
     Attributes:
-        entries: those that are kept. count: how many there were. is_on: whether anything is noted at all.
+        entries: the kept facts. count: number of all facts. is_on: False if the trace is disabled.
     """
 
     def __init__(self, keep_max: int | None = None) -> None:
@@ -49,7 +49,7 @@ class Trace:
             return
         self.entries.append(Entry(at_ms, actor, fact))
         self.count += 1
-        # MessagePack ends itself, so what follows what is plain without lengths. Fields go with their names, in order.
+        # MessagePack values mark their own end, so concatenation is unambiguous. Fields are encoded by name, in order.
         self._absorb((at_ms, actor, type(fact).__name__, fact))
 
     def passed(self, at_us: int, sender: bytes, channel: str, receiver: bytes, payload: bytes) -> None:
@@ -58,7 +58,7 @@ class Trace:
             self._absorb((at_us, sender, channel, receiver, payload))
 
     def digest(self) -> str:
-        """Hexadecimal BLAKE2b over all facts and messages so far."""
+        """Return the hexadecimal BLAKE2b digest of all facts and messages so far."""
         self._hash.update(self._encoded)
         self._encoded.clear()
         return self._hash.hexdigest()

@@ -15,14 +15,14 @@ from emulator.sim.simulator import Simulator
 
 
 class World:
-    """All actors of a federation, started: Compute nodes first, then clients, then the trainer.
+    """All actors of a federation, started in this order: Compute nodes, clients, trainer.
 
     Args:
-        actors: keys, rows, policies and builders. simulator: where they run, or those of them that it has; its
-            federation name must be theirs.
+        actors: keys, rows, policies and builders.
+        simulator: runs the actors that it has; its federation name must be that of `actors`.
 
     Attributes:
-        computes, clients: processes, in the order of `actors`. requests: rounds asked for so far.
+        computes, clients: processes, in the order of `actors`. requests: all requests for rounds so far.
     """
 
     def __init__(self, actors: TestFederation, simulator: Simulator) -> None:
@@ -37,11 +37,11 @@ class World:
 
     @property
     def trainer(self) -> Process:
-        """Its process; only where it runs."""
+        """The trainer's process. Raises `IndexError` if it runs in another process of the team."""
         return self._trainers[0]
 
     def open_round(self, **changes: Any) -> OpenRound:
-        """Ask the trainer for a round: of `TestFederation.request`, with fields changed. Raises what it raises."""
+        """Request a round, as in `TestFederation.request` with fields changed. Raises the trainer's errors."""
         request = self.actors.request(**changes)
         self.simulator.command(self.trainer.id, request)
         self.requests.append(request)

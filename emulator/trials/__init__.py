@@ -1,14 +1,16 @@
-"""Trials: a whole federation under faults and adversaries, then healed, and checked against what the protocol promises.
+"""Trials run a whole federation under faults and adversaries, heal it, and check the promises of the protocol.
 
-scenario    everything that a trial is made of, as plain data
-scenario_file   scenarios read from TOML, checked and written; draw: scenarios drawn from a seed
-faults      the list of all kinds of faults, with those of tampering; fault: one of them in a running trial
-hostile     the list of all kinds of adversaries, with hostile_trainer; adversary: what each is and can spoil
-federation  the actors of a scenario, hostile and faulty ones among them
-world       the federation in virtual time, with its router, what was asked and what went wrong
-trial       safety under faults, then healing, then liveness; compared with other runs where that is asked for
-checkers    the eleven invariants, each as an observer of a trial
-outcome     its result
-shrink      a failing scenario made smaller; sweep: many seeds, over the processes of workers
-display, command: what a person sees
+scenario          describes a trial as plain data
+scenario_file     reads scenarios from TOML, checks and writes them
+draw              draws a scenario from a seed
+faults, tampering list all kinds of faults; fault applies one of them to a running trial
+hostile, hostile_trainer  list all kinds of adversaries; adversary defines a kind and what it may spoil
+federation        builds a scenario's actors, including hostile and faulty ones
+world             runs the federation in virtual time, requests its rounds and keeps their results
+trial             checks safety under faults, heals, then checks liveness
+checkers          observe a trial, one checker for each of the eleven invariants
+outcome           is the result of a trial
+shrink            reduces a failing scenario
+sweep             runs many seeds on all cores
+display, command  are the terminal output and the commands of `dca emulate`
 """

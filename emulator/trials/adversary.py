@@ -1,10 +1,10 @@
-"""What an adversary of a trial is, and what it may spoil (DESIGN §10). What it does not name must hold.
+"""Kinds of adversaries, and what each may spoil (DESIGN §10). Every property that a kind does not name must hold.
 
-    value     the result may be wrong; it is not less private
+    value     the result may be wrong, but is as private as before
     round     a round may end without a result
-    consent   clients may decline, until they start anew
+    consent   clients may decline rounds until they restart
 
-Privacy always holds.
+No kind may spoil privacy.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Hostile(msgspec.Struct, frozen=True, kw_only=True):
     """A kind of adversary.
 
     Attributes:
-        does: as text. role: whom it replaces. actor: what runs in its place; its `amount` is set.
-        spoils: what it may spoil. amount_max: the largest size, where it has one. default: where the scenario says 0.
-        is_stranger: whether it comes beside the population, and was never enrolled.
+        does: description of its behaviour. role: of the actor that it replaces. actor: class that runs instead.
+        spoils: what it may spoil. amount_max: the largest `amount`; 0 if the kind has no size.
+        default: `amount` if the scenario gives 0. is_stranger: it joins the population without having been enrolled.
     """
 
     does: str
@@ -37,18 +37,18 @@ class Hostile(msgspec.Struct, frozen=True, kw_only=True):
     is_stranger: bool = False
 
     def configured(self, amount: int, **known: object) -> type[Any]:
-        """The class of an adversary of that size, and of what else it knows."""
+        """Return the adversary's class with `amount` and the attributes in `known` set."""
         base: Any = self.actor
         return type(base.__name__, (base,), {"amount": amount or self.default, **known})
 
 
 class Adversaries(dict[str, Hostile]):
-    """Kinds of adversaries by name, in the order in which they are defined."""
+    """Kinds of adversaries by name, in order of definition."""
 
     def kind(
         self, name: str, does: str, spoils: str = "", amount: tuple[int, int] = (0, 0), **more: Any
     ) -> Callable[[Class], Class]:
-        """Decorates the class of one more: what it may spoil, as text, and its default and largest amount."""
+        """Decorate a class to add it as a kind. `spoils`: words. `amount`: default and largest amount."""
 
         def decorate(actor: Class) -> Class:
             self[name] = Hostile(does=does, role=actor.role, actor=actor, spoils=frozenset(spoils.split()),  # type: ignore[attr-defined]
@@ -59,7 +59,7 @@ class Adversaries(dict[str, Hostile]):
 
 
 class Replaced:
-    """Another object, such as one of the product's, with some attributes replaced."""
+    """A proxy of an object of the product, with some of its attributes replaced."""
 
     def __init__(self, honest: object, **own: object) -> None:
         vars(self).update(own, _honest=honest)

@@ -1,6 +1,6 @@
-"""Try the protocol in virtual time: faults, adversaries, eleven invariants, collusion.
+"""Test the protocol in virtual time: faults, adversaries, eleven invariants, collusion.
 
-Real actors and real cryptography, no waiting: the same seed gives the same run, byte for byte.
+Real actors and real cryptography run without waiting. The same seed gives the same run, byte for byte.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _RUN = """Examples:
 
   dca emulate example > scenario.toml     a scenario to start from, with a comment on each line
 
-  dca emulate run scenario.toml           faults, then healing, then liveness; exit code 4 if anything is broken
+  dca emulate run scenario.toml           faults, then healing, then liveness; exit code 4 if an invariant is broken
 
   dca emulate run scenario.toml --seed 7 --json run.json && dca report run.json
 """
@@ -78,14 +78,14 @@ app = typer.Typer(
     add_completion=False, rich_markup_mode=None, help=__doc__, epilog=verbatim(_GROUP), no_args_is_help=True
 )
 
-Shrink = Annotated[float, typer.Option(help="How long a failing scenario is made smaller; 0 does not.")]
-Save = Annotated[Path, typer.Option("--output", help="Folder for failing scenarios, made smaller, as TOML.")]
+Shrink = Annotated[float, typer.Option(help="Time limit for shrinking a failing scenario; 0 disables shrinking.")]
+Save = Annotated[Path, typer.Option("--output", help="Folder for failing scenarios, shrunk, as TOML.")]
 
 
 @app.command("run", short_help="A scenario file: faults, healing, liveness.", epilog=verbatim(_RUN))
 def run(
     scenario: Annotated[Path, typer.Argument(help="A scenario file; `dca emulate example` prints one.")],
-    seed: Annotated[int | None, typer.Option(help="In place of the scenario's own.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed to use instead of the scenario's own.")] = None,
     shrink_seconds: Shrink = 30.0,
     save: Save = Path(),
     json_to: Json = None,
@@ -101,7 +101,7 @@ def run(
 
 @app.command("replay", short_help="The scenario that a seed draws.", epilog=verbatim(_REPLAY))
 def replay(
-    seed: Annotated[int, typer.Argument(help="Whose scenario is drawn and run.", min=0)],
+    seed: Annotated[int, typer.Argument(help="Seed of the scenario to draw and run.", min=0)],
     shrink_seconds: Shrink = 30.0,
     save: Save = Path(),
     json_to: Json = None,
@@ -110,15 +110,15 @@ def replay(
 
     Fields of the JSON object: kind, ok, seed, digest (of all facts and messages), outcome (result, live, rounds with
     phases), invariants (number, name, checked, ok, detail, facts before it broke), faults (reached or not, when),
-    options (the scenario), traffic by role, drops, last_facts, replay, wall_s, virtual_s; shrunk (a smaller scenario),
-    where one failed.
+    options (the scenario), traffic by role, drops, last_facts, replay, wall_s, virtual_s; shrunk (a smaller scenario)
+    if an invariant is broken.
     """
     _check_options(save, json_to, shrink_seconds)
     return _trial(draw_scenario(_seed(seed)), f"dca emulate replay {seed}", shrink_seconds, save, json_to)
 
 
 def _check_options(save: Path, json_to: str | None, shrink_seconds: float) -> None:
-    """Refuse, before the work, what could not be written after it."""
+    """Check the options before any work: output files must be writable, the time limit finite."""
     require_json_target(json_to)
     require_writable(save / _NAME.format(0), make_folders=True)
     if not 0 <= shrink_seconds < float("inf"):
@@ -150,7 +150,7 @@ def _trial(scenario: Scenario, again: str, shrink_seconds: float, save: Path, js
 
 
 def _save(console: Console, failure: Failure, folder: Path) -> None:
-    """Write a failing scenario as a file that can be run again."""
+    """Write a failing scenario to a file that `dca emulate run` accepts."""
     plain = failure.shrunk or failure.options
     if plain is None:
         return
@@ -162,7 +162,7 @@ def _save(console: Console, failure: Failure, folder: Path) -> None:
 
 
 class _VirtualTime(Observer):
-    """Shows how far virtual time is, in trials that are watched one after the other."""
+    """Shows the progress of virtual time on a bar, for one trial after another."""
 
     def __init__(self, bar: PatientBar) -> None:
         self._bar = bar
@@ -170,7 +170,7 @@ class _VirtualTime(Observer):
         self._run = 0
 
     def watch(self, world: TrialWorld) -> None:
-        """A trial begins: the first two are what the third is compared with."""
+        """Follow the next of the three runs. The third run is compared with the first two."""
         self._world = world
         self._run += 1
         world.simulator.observers.append(self)
@@ -181,11 +181,11 @@ class _VirtualTime(Observer):
             self._bar.reach(simulator.now_ms - simulator.start_ms, f"run {self._run} of 3")
 
 
-@app.command("sweep", short_help="Many seeds, and what they reached.", epilog=verbatim(_SWEEP))
+@app.command("sweep", short_help="Run many seeds; report failures and coverage.", epilog=verbatim(_SWEEP))
 def sweep(
     seeds: Annotated[str, typer.Option(help="First and last seed, A..B.")] = "0..99",
-    minutes: Annotated[float | None, typer.Option(help="Begin no more trials after that time.")] = None,
-    processes: Annotated[int | None, typer.Option(help="How many trials run at once; by default one a core.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Start no more trials after this time.")] = None,
+    processes: Annotated[int | None, typer.Option(help="Trials that run at once; by default one per core.")] = None,
     engine: Annotated[str, typer.Option(help=engines.HELP)] = engines.LOCAL,
     shrink_seconds: Shrink = 30.0,
     save: Save = Path(),
@@ -201,7 +201,7 @@ def sweep(
     _check_options(save, json_to, shrink_seconds)
     match = _RANGE.fullmatch(seeds.strip())
     if match is None or int(match[1]) > int(match[2]) or int(match[2]) > _SEED_MAX:
-        raise UsageError(f"--seeds {seeds}: expected first..last, such as 0..199, not descending")
+        raise UsageError(f"--seeds {seeds}: expected first..last with first <= last, such as 0..199")
     if minutes is not None and not 0 < minutes < float("inf"):
         raise UsageError(f"--minutes {minutes:g}: expected a finite number above 0")
     if processes is not None and not 1 <= processes <= _PROCESSES_MAX:
@@ -243,9 +243,9 @@ def example() -> None:
 _PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
-@app.command("collude", short_help="What a coalition sees, and what that means.", context_settings=_PASSED_ON)
+@app.command("collude", short_help="Measure what a coalition of parties learns.", context_settings=_PASSED_ON)
 def collude(context: typer.Context) -> int:
-    """Pass all on to the command itself, whose imports (scipy) the others do without."""
+    """Pass all arguments to the command in `emulator.collusion`, which is slow to import (scipy)."""
     from emulator.collusion import command
 
     inner = typer.Typer(add_completion=False, rich_markup_mode=None)

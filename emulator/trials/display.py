@@ -1,4 +1,4 @@
-"""What the terminal shows of trials and sweeps: tables, and all that is needed to look into a failure."""
+"""Terminal output of trials and sweeps: tables, and for each failure its scenario and the facts before it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FAILURES_SHOWN = 5
 
 
 def show_trial(console: Console, outcome: Outcome) -> None:
-    """Everything about one trial."""
+    """Print one trial."""
     say(console, "scenario", _scenario(outcome))
     parts = (view.rounds, view.faults, view.adversaries, view.invariants)
     show(console, [block for part in parts for block in part(outcome)])
@@ -40,7 +40,7 @@ def _scenario(outcome: Outcome) -> str:
 
 
 def show_sweep(console: Console, found: Sweep) -> None:
-    """The sum of a sweep, then its failures."""
+    """Print the totals of a sweep, then its failures."""
     if found.run:
         show(console, [_coverage(found)])
     rounds = ", ".join(f"{count} {result}" for result, count in sorted(found.rounds.items()))
@@ -59,7 +59,7 @@ def show_sweep(console: Console, found: Sweep) -> None:
 
 
 def _coverage(found: Sweep) -> Table:
-    """In how many trials each kind was reached, in two columns."""
+    """Return a table, two kinds to a row, of the number of trials that reached each kind."""
     kinds = sorted(found.coverage.items(), key=lambda item: (-item[1], item[0]))
     cells = [(kind, str(count)) for kind, count in kinds] + [("", "")] * (len(kinds) % 2)
     half = len(cells) // 2
@@ -68,7 +68,7 @@ def _coverage(found: Sweep) -> Table:
 
 
 def show_failure(console: Console, failure: Failure) -> None:
-    """What was broken, by which scenario, and what to do next."""
+    """Print which invariant broke, the scenario, the facts before, and the command that replays it."""
     if failure.invariant is None:
         say(console, "FAILED", f"seed {failure.seed}: no result")
         _print(console, (failure.detail or "").splitlines())

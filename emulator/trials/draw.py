@@ -1,4 +1,4 @@
-"""Scenarios drawn from a seed: mostly small populations and several faults at a time, now and then an adversary."""
+"""Draws a scenario from a seed: usually a small population and several faults, sometimes with adversaries."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _SIZES = {
     "how many messages": [1.0, 5.0, 25.0],
     "bytes a second": [500.0, 5_000.0],
 }
-"""Amounts that make sense for what a kind of fault counts."""
+"""Amounts to draw, by the unit of a fault's `amount`."""
 
 
 class DrawLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The largest that is drawn."""
+    """The largest values that a draw may give."""
 
     clients_max: int = 60
     computes_max: int = 6
@@ -49,7 +49,7 @@ class DrawLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def draw_scenario(seed: int, limits: DrawLimits | None = None) -> Scenario:
-    """The scenario of a seed. Each part has a stream of its own, so that a new kind of fault changes only faults."""
+    """Return the scenario of a seed. Each part has its own random stream: a new kind of fault changes only faults."""
     limits, streams = limits or DrawLimits(), Streams(seed)
     population = _population(streams("draw/population"), limits)
     rounds = _rounds(streams("draw/rounds"), population, limits)
@@ -123,7 +123,7 @@ def _rounds(stream: random.Random, population: Population, limits: DrawLimits) -
 def _reports(
     stream: random.Random, population: Population, rounds: Rounds, limits: DrawLimits
 ) -> tuple[Population, Rounds]:
-    """A secure sum becomes a report; mechanisms of categories report of a histogram."""
+    """Turn the rounds into LDP reports. A categorical mechanism gets a histogram and reports of one row."""
     mechanism, bins = stream.choice(LOCAL_MECHANISMS), stream.randint(2, max(2, limits.dimension_max))
     rounds = msgspec.structs.replace(rounds, kind=LDP_REPORT, mechanism=mechanism)
     if mechanism not in CATEGORICAL:
@@ -133,7 +133,7 @@ def _reports(
 
 
 def _limits(stream: random.Random, population: Population, rounds: Rounds) -> Limits:
-    """Mostly wide ones; sometimes a budget of few rounds, or floors that n_min just meets, or not."""
+    """Usually wide limits; sometimes a budget for one or two rounds, or floors within 1 of n_min."""
     tight, floors = stream.random() < 0.15, stream.random() < 0.15
     fewest = population.clients - rounds.tolerated + rounds.colluders
     least = fewest + stream.choice([-1, 0, 0, 1]) if floors else 1
@@ -170,7 +170,7 @@ def _faults(stream: random.Random, population: Population, rounds: Rounds, most:
     count = min(most, stream.choices(range(7), weights=[5, 10, 20, 25, 20, 12, 8])[0])
     drawn: list[Fault] = []
     for _ in range(count):
-        relays = rounds.batch and stream.random() < 0.1  # of no use elsewhere
+        relays = rounds.batch and stream.random() < 0.1  # only batches send invitations to relay
         fault = _fault(stream, "relay" if relays else stream.choice(list(FAULTS)), population, rounds)
         if not (FAULTS[fault.kind].once and any(one.kind == fault.kind for one in drawn)):
             drawn.append(fault)
@@ -183,7 +183,7 @@ def _fault(stream: random.Random, name: str, population: Population, rounds: Rou
     phases = kind.phases_of(role)
     if kind.early:
         at_ms = stream.choice([0, 0, rounds.end_ms // 3])
-    else:  # mostly within the few seconds that a round takes when nothing is slow; else at any time
+    else:  # usually within the first 4 s of a round, which is over by then if nothing is slow; else at any time in it
         at_ms, late = rounds.asked_ms(stream.randrange(rounds.count)), stream.random() < 0.2
         at_ms += stream.randrange(rounds.longest_ms) if late else int(4_000 * stream.random() ** 2)
     return Fault(
@@ -202,12 +202,12 @@ def _actor(stream: random.Random, role: str, population: Population) -> str:
 
 
 def _together(stream: random.Random, population: Population, rounds: Rounds) -> tuple[Rounds, tuple[Fault, ...]]:
-    """In one trial of three, faults that meet seldom by chance; together they reach what none does alone."""
+    """In one trial of three, draw a combination of faults that rarely meet by chance but reach states together."""
     if stream.random() >= 0.35:
         return rounds, ()
     at_ms, client = rounds.first_ms, f"client {stream.randrange(population.clients)}"
     meetings: dict[str, tuple[dict[str, Any], tuple[Fault, ...]]] = {
-        # An old copy pays again with its numbers, is late with that, and learns again that they were used.
+        # A restored client pays again with used numbers, too late. Replayed warnings reach it a second time.
         "restored": (
             {"count": 3, "every_ms": 15_000},
             (
@@ -215,7 +215,7 @@ def _together(stream: random.Random, population: Population, rounds: Rounds) -> 
                 Fault(kind="replay", actor="computes", at_ms=at_ms + 23_000, amount=60),
             ),
         ),
-        # Arrivals have not gone quiet when the round closes, which the nodes' clocks say before the trainer's does.
+        # Contributions still arrive when the nodes close the round, before the trainer, whose clock is behind.
         "late": (
             {},
             (
@@ -229,7 +229,7 @@ def _together(stream: random.Random, population: Population, rounds: Rounds) -> 
         "unheard": ({}, (Fault(kind="partition-up", actor="clients", at_ms=at_ms, for_ms=rounds.longest_ms + 1_000),)),
         # Nobody has data.
         "empty": ({}, (Fault(kind="data-fail", actor="clients"), Fault(kind="lossy", actor="clients", amount=0.2))),
-        # All who are there decline, as many as are expected; one comes later, with a new certificate.
+        # All running clients decline, which is the number expected; another comes later with a new certificate.
         "uncertified": (
             {"counted": True, "expected": 1, "batch": 0},
             (
@@ -244,7 +244,7 @@ def _together(stream: random.Random, population: Population, rounds: Rounds) -> 
 
 
 def _adversaries(stream: random.Random, population: Population, rounds: Rounds, most: int) -> tuple[Adversary, ...]:
-    """In half of the trials: one or two, at most one of them a Compute node (of a sum), and never all clients."""
+    """Draw one or two adversaries in half of the trials; at most one is a Compute node, and only in secure sums."""
     if stream.random() < 0.5:
         return ()
     drawn: dict[str, Adversary] = {}
@@ -261,7 +261,7 @@ def _adversaries(stream: random.Random, population: Population, rounds: Rounds, 
 
 
 def _hostile_trainer(stream: random.Random, most: int) -> tuple[Adversary, ...]:
-    """In one trial of eight."""
+    """Draw a hostile trainer in one trial of eight."""
     if not most or stream.random() >= 0.125:
         return ()
     kind = stream.choice([kind for kind, one in HOSTILE.items() if one.role == "trainer"])

@@ -1,4 +1,4 @@
-"""One fault of a running trial: what it waits for, what it does, how it is undone, and whether it really happened."""
+"""One fault in a running trial: it waits for its moment, strikes, is undone, and records whether it happened."""
 
 from __future__ import annotations
 
@@ -28,22 +28,23 @@ PHASES: dict[str, tuple[str, ...]] = {
     "compute": (*compute_round.OPEN, *compute_round.ENDS),
     "trainer": (*trainer_round.OPEN, *trainer_round.ENDED),
 }  # fmt: skip
-"""The phases of a round that each role stores, in which transitions can be struck."""
+"""The phases that each role stores for a round. A fault can strike when an actor enters one."""
 END, HANDLED, KILLED, DELIVERED, REPORTED = "end", "handled", "killed", "delivered", "reported"
-"""What a fault waits for: its end; or until one of its targets has answered an event, was killed, gets a message, or
-reports a fact. It is given that process, and the effects, the message or the fact."""
+"""What the steps of a fault yield to wait for: the fault's end, or the next time that one of its targets has handled an
+event, is killed, gets a message or reports a fact. They are sent that process, and the effects, message or fact."""
 DOWN = "down"
 Steps = Generator[str, Any, None]
 Make = Callable[["Injection"], Steps]
 
 
 class FaultOutcome(msgspec.Struct, kw_only=True):
-    """What became of a fault. Times are milliseconds since the scenario's start.
+    """The outcome of a fault. Times are milliseconds since the scenario's start.
 
     Attributes:
-        kind, actor, role: as in the scenario. reached: whether it really happened.
-        at_ms, until_ms: when it took effect (or was to) and was undone; None where it was not, or was over at once.
-        phase: in which the actor was, or which it was about to enter.
+        kind, actor, role: as in the scenario. reached: whether the fault happened.
+        at_ms: when it took effect; the scenario's time if it never did.
+        until_ms: when it was undone; None if it never was, or had no duration.
+        phase: the phase that the actor was in or about to enter.
     """
 
     kind: str
@@ -59,13 +60,14 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     """A kind of fault.
 
     Attributes:
-        does: a description. steps: does what goes wrong, yields what it waits for, and after `END` undoes it.
-        roles: whom it may strike. is_of_one: whether it cannot strike a group. once: whether a scenario draws one.
-        heals: whether it ends by itself. waits: whether its moment comes by itself, so that it ends when that is over.
-        early: whether it is drawn to begin early. phases: whether it strikes at a transition.
-        amount: what its size means; amounts: from, to. tardy: by how many times its amount an actor may be late.
-        promise: what completion takes it for: a `trouble` while it lasts, `seen` by its kills, `harmless`, or `beyond`.
-        outlasts: by how many times its amount, and how many milliseconds more, that trouble goes on after its end.
+        does: description. steps: generator that yields what it waits for, applies the fault, and undoes it after `END`.
+        roles: that it may strike. is_of_one: it cannot strike a group. once: a drawn scenario has at most one.
+        heals: it ends by itself. waits: it waits for an event at its targets, so the scenario's `for_ms` does not end
+            it. early: drawn to begin early. phases: it strikes at a transition, of the scenario's phase if given.
+        amount: meaning of its size; amounts: smallest and largest. tardy: an actor may be late by `tardy` · amount.
+        promise: how the promise of completion treats it: as `trouble` while it lasts, `seen` through its kills alone,
+            `harmless`, or `beyond` the promise.
+        outlasts: (a, b): the trouble goes on for a · amount + b milliseconds after the fault's end.
     """
 
     does: str
@@ -84,19 +86,19 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     outlasts: tuple[int, int] = (0, 0)
 
     def phases_of(self, role: str) -> tuple[str, ...]:
-        """The phases at whose entry it may strike."""
+        """Return the phases of a role at whose entry the fault may strike."""
         return PHASES.get(role, ()) if self.phases else ()
 
 
 class Kinds(dict[str, Kind]):
-    """Kinds of faults by name, in the order in which they are defined."""
+    """Kinds of faults by name, in order of definition."""
 
     def add(self, name: str, does: str, roles: tuple[str, ...], steps: Make, **more: Any) -> None:
-        """One more; `more` as of `Kind`."""
+        """Add a kind. `more`: further fields of `Kind`."""
         self[name] = Kind(does=does, steps=steps, roles=roles, **more)
 
     def kind(self, name: str, does: str, roles: tuple[str, ...], **more: Any) -> Callable[[Make], Make]:
-        """Decorates the steps of one more."""
+        """Decorate the steps of a kind to add it."""
 
         def decorate(steps: Make) -> Make:
             self.add(name, does, roles, steps, **more)
@@ -109,11 +111,11 @@ class Injection(Observer):
     """One fault in one trial.
 
     Args:
-        world: where it strikes. kind, fault: as in the scenario. number: its place there, which names its stream.
+        world: that it strikes. fault: from the scenario. number: its index there, which names its random stream.
 
     Attributes:
-        record: what became of it. targets: processes that it concerns. amount: its size.
-        began_ms, ended_ms: when it began, or began to wait, and was over, in virtual Unix milliseconds.
+        record: its outcome. targets: the processes that it concerns. amount: its size.
+        began_ms, ended_ms: when it began, or began to wait, and when it ended, in virtual Unix milliseconds.
     """
 
     def __init__(self, world: TrialWorld, kind: Kind, fault: Fault, number: int) -> None:
@@ -130,7 +132,7 @@ class Injection(Observer):
         self._waits_for = ""
 
     def arm(self) -> None:
-        """Have it begin when the scenario says."""
+        """Schedule its beginning."""
         if self.kind.waits:
             self.simulator.observers.append(self)
         self.simulator.at(self.simulator.start_ms + self.fault.at_ms, self._begin)
@@ -144,7 +146,7 @@ class Injection(Observer):
             self.simulator.after(self.fault.for_ms, self.stop)
 
     def stop(self) -> None:
-        """It is over: at its time, or because everything is mended."""
+        """End the fault and undo it: its time is over, or everything is mended."""
         if self.is_on and not self.is_over:
             self.ended_ms = self.simulator.now_ms
             if self._waits_for == END:
@@ -155,11 +157,11 @@ class Injection(Observer):
         self.is_over, self.is_on = True, False
 
     def stop_after(self, ms: int) -> None:
-        """It is over so many milliseconds later."""
+        """Schedule its end."""
         self.simulator.after(ms, self.stop)
 
     def revive_after(self, ms: int, process: Process) -> None:
-        """A process that is down starts again so many milliseconds later, and the fault is over."""
+        """Schedule the restart of a process that is down, and with it the end of the fault."""
 
         def revive() -> None:
             if not process.is_up:
@@ -169,7 +171,7 @@ class Injection(Observer):
         self.simulator.after(ms, revive)
 
     def reached(self, process: Process | None = None, phase: str = "") -> None:
-        """It has really happened."""
+        """Record that the fault has happened, at `process`, in `phase` or in the actor's phase of the newest round."""
         if not self.record.reached:
             self.record.at_ms = self.simulator.now_ms - self.simulator.start_ms
             newest = self.world.rounds[-1].id if self.world.rounds else None
@@ -177,11 +179,11 @@ class Injection(Observer):
         self.record.reached = True
 
     def note(self, what: str, process: Process | None = None) -> None:
-        """Into the trace."""
+        """Add a note to the trace."""
         self.simulator.note(f"{self.fault.kind}: {what}", process.id if process is not None else b"")
 
     def _go_on(self, moment: str, process: Process, *more: object) -> None:
-        """Go on with the steps, if they wait for this moment."""
+        """Resume the steps if they wait for this moment."""
         if self.is_on and self._waits_for == moment and process in self.targets:
             self._waits_for = self._steps.send((process, *more))
 
@@ -199,7 +201,7 @@ class Injection(Observer):
 
 
 def phase_at(process: Process, round_id: bytes) -> str:
-    """The phase of a round at an actor, or `DOWN`."""
+    """Return the phase of a round at an actor, or `DOWN`."""
     actor = process.actor
     if actor is None:
         return DOWN

@@ -1,7 +1,4 @@
-"""All kinds of faults, in one list. Here are those of machines, links, the broker and owners.
-
-What a malicious broker does with messages is in `tampering`.
-"""
+"""All kinds of faults. This file defines those of machines, links, the broker and owners; `tampering` the others."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ Strike = Callable[[Injection, Process], None]
 
 
 def _each(strike: Strike, undo: Strike) -> Make:
-    """Strikes each target, and undoes it at the end."""
+    """Return steps that strike each target, and undo that at the end."""
 
     def steps(it: Injection) -> Steps:
         for process in it.targets:
@@ -50,7 +47,7 @@ def _each(strike: Strike, undo: Strike) -> Make:
 
 
 def _vanishes_at(moment: str, phase: str, applies: Callable[[Any], bool]) -> Make:
-    """A client is gone at a moment of a round, when what it is doing is done. It comes back late, or never."""
+    """Kill a client at a moment of a round, after it has handled its current events. It comes back late, or never."""
 
     def steps(it: Injection) -> Steps:
         while True:
@@ -69,7 +66,7 @@ def _vanishes_at(moment: str, phase: str, applies: Callable[[Any], bool]) -> Mak
 
 
 def _entered(effects: Sequence[Effect]) -> list[str]:
-    """The phases that a round enters, or stays in, with these effects, in order; none without a stored round."""
+    """Return the phases that these effects store, in order; `COLLECTING` if they store only contributions."""
     stored = [one for one in effects if isinstance(one, Persist) and one.table in _STORED]
     if stored:
         return [msgspec.msgpack.decode(one.value, type=_STORED[one.table]).phase for one in stored]
@@ -79,9 +76,9 @@ def _entered(effects: Sequence[Effect]) -> list[str]:
 
 
 def _killed_at(where: Where, *, vanishes: bool = False) -> Make:
-    """A process is killed once where a round enters a phase, at `where` in its transaction, and starts again later.
+    """Kill a process once as a round enters a phase, at `where` in the transaction, and restart it later.
 
-    One that `vanishes` is killed as it has paid, and comes back late, or never.
+    vanishes: kill a client in the transaction that pays for a contribution; it comes back late, or never.
     """
 
     def steps(it: Injection) -> Steps:
@@ -134,7 +131,7 @@ _KINDS.add("kill-between", "is killed between a transition's messages", ACTORS, 
 
 
 def _machine(worse: Callable[[int], dict[str, int]]) -> Make:
-    """Some options of a machine are replaced by those for the fault's amount, and set right again."""
+    """Replace options of a machine by those for the fault's amount; restore them at the end."""
 
     def strike(it: Injection, process: Process) -> None:
         process.options = msgspec.structs.replace(process.options, **worse(int(it.amount)))
@@ -146,21 +143,21 @@ def _machine(worse: Callable[[int], dict[str, int]]) -> Make:
     return _each(strike, undo)
 
 
-_KINDS.add("slow", "takes its time over each batch and write", ACTORS,
+_KINDS.add("slow", "is slow to handle each batch and write", ACTORS,
            _machine(lambda ms: {"work_ms": ms, "commit_ms": ms}), amount=_MS, amounts=(0, 60_000), tardy=20,
            outlasts=(20, 0))  # fmt: skip
 _KINDS.add("clock-ahead", "its clock is ahead", ACTORS, _machine(lambda ms: {"skew_ms": ms}), amount=_MS,
            amounts=(0, _HOUR_MS), tardy=1, promise="beyond")  # fmt: skip
 _KINDS.add("clock-behind", "its clock is behind", ACTORS, _machine(lambda ms: {"skew_ms": -ms}), amount=_MS,
            amounts=(0, _HOUR_MS), tardy=1, promise="beyond")  # fmt: skip
-_KINDS.add("cramped", "it holds few messages that wait", ACTORS,
+_KINDS.add("cramped", "has room for few waiting messages", ACTORS,
            _machine(lambda most: dict.fromkeys(("inbox_events_max", "publishing_max", "unacknowledged_max"),
                                                max(1, most))), amount=_COUNT, amounts=(0, 1e6))  # fmt: skip
 
 
 @_KINDS.kind("disk-full", "its disk is full", ACTORS, heals=True, **_SEEN)
 def _disk_full(it: Injection) -> Steps:
-    """The next transaction fails, and the process with it, until the disk is freed and it is started again."""
+    """The next transaction fails and stops the process. Later the disk has room again and the process restarts."""
     for process in it.targets:
         process.disk.is_full = True
     try:
@@ -177,7 +174,7 @@ def _disk_full(it: Injection) -> Steps:
 
 
 def _partition(*, up: bool, down: bool) -> Make:
-    """Nothing passes in the given directions, until it is mended."""
+    """Cut the link in the given directions until the fault ends."""
 
     def strike(it: Injection, process: Process) -> None:
         it.simulator.broker.cut(process, up=up, down=down)
@@ -191,7 +188,7 @@ def _partition(*, up: bool, down: bool) -> Make:
 
 
 def _link(worse: Callable[[Injection], dict[str, float]]) -> Make:
-    """Some options of a link are replaced."""
+    """Replace options of a link; restore them at the end."""
 
     def strike(it: Injection, process: Process) -> None:
         process.link.options = msgspec.structs.replace(process.link.options, **worse(it))
@@ -204,14 +201,14 @@ def _link(worse: Callable[[Injection], dict[str, float]]) -> Make:
 
 _KINDS.add("partition", "is cut off", ACTORS, _partition(up=True, down=True))
 _KINDS.add("partition-up", "nothing that it sends arrives", ACTORS, _partition(up=True, down=False))
-_KINDS.add("partition-down", "nothing that is sent to it arrives", ACTORS, _partition(up=False, down=True))
-_KINDS.add("congested", "every packet waits", ACTORS,
+_KINDS.add("partition-down", "nothing sent to it arrives", ACTORS, _partition(up=False, down=True))
+_KINDS.add("congested", "each of its packets is delayed", ACTORS,
            _link(lambda it: {"delay_ms": it.world.scenario.network.delay_ms + it.amount}), amount=_MS,
            amounts=(0, 600_000), outlasts=(2, 0))  # fmt: skip
 _KINDS.add("lossy", "its link loses, repeats and reorders", ACTORS,
            _link(lambda it: {"loss": it.amount, "duplicate": 0.3, "reorder": 0.3, "reorder_ms": 2_000.0}),
            amount=_SHARE, amounts=(0, 0.95), outlasts=(0, 10_000))  # fmt: skip
-_KINDS.add("narrow", "its link is narrow", ACTORS, _link(lambda it: {"bandwidth_bytes_s": it.amount}),
+_KINDS.add("narrow", "its link has little bandwidth", ACTORS, _link(lambda it: {"bandwidth_bytes_s": it.amount}),
            amount="bytes a second", amounts=(100, 1e9), promise="beyond")  # fmt: skip
 
 
@@ -219,7 +216,10 @@ _KINDS.add("narrow", "its link is narrow", ACTORS, _link(lambda it: {"bandwidth_
 
 
 def _broker_down(left: Callable[[Injection], Memory | None]) -> Make:
-    """The broker goes down `amount` milliseconds later, and comes back with what is left now; with None, with all."""
+    """Stop the broker, and start it again with the memory that `left` returns now; None keeps all.
+
+    `broker-kill` stops it `amount` milliseconds after that memory was taken.
+    """
 
     def steps(it: Injection) -> Steps:
         memory = left(it)
@@ -251,7 +251,7 @@ _KINDS.add("broker-kill", "is killed and comes back with its last snapshot", _BR
 
 @_KINDS.kind("overflow", "its session overflows while it is away", ACTORS, heals=True, amount=_COUNT, amounts=(0, 1e6))
 def _overflow(it: Injection) -> Steps:
-    """A receiver is cut off, and its session holds few messages: the others are acknowledged and lost."""
+    """Cut off receivers while sessions hold few messages. The broker acknowledges further messages and drops them."""
     broker = it.simulator.broker
     lost = broker.dropped["queue full"]
     broker.options = msgspec.structs.replace(broker.options, queue_messages_max=max(1, int(it.amount)))
@@ -283,9 +283,9 @@ def _reconnect_storm(it: Injection) -> Steps:
 # --- owners -----------------------------------------------------------------------------------------------------------
 
 
-@_KINDS.kind("duplicate-instance", "a copy of it runs, too", _MEMBER, is_of_one=True, once=True, promise="beyond")
+@_KINDS.kind("duplicate-instance", "a copy of it runs beside it", _MEMBER, is_of_one=True, once=True, promise="beyond")
 def _duplicate_instance(it: Injection) -> Steps:
-    """A copy of the disk runs as a second process of the same identity; each throws the other out of its session."""
+    """Run a second process with the same identity and a copy of the disk; each takes over the other's session."""
     (original,) = it.targets
     copy = it.world.duplicate(original)
     it.reached(original)
@@ -294,10 +294,10 @@ def _duplicate_instance(it: Injection) -> Steps:
     copy.kill("the copy is gone")
 
 
-@_KINDS.kind("restore", "an old copy of its store takes that one's place", _MEMBER, heals=True, is_of_one=True,
+@_KINDS.kind("restore", "its store is replaced by an old copy", _MEMBER, heals=True, is_of_one=True,
              once=True, promise="beyond")  # fmt: skip
 def _restore(it: Injection) -> Steps:
-    """What was stored since the copy was made is forgotten."""
+    """Copy the store now, and restart the process with that copy later: it forgets what it stored since."""
     (process,) = it.targets
     copy = process.disk.copy()
     it.stop_after(it.fault.for_ms or 5_000)
@@ -323,7 +323,7 @@ def _lower_floors(it: Injection, process: Process) -> None:
     process.restart()
 
 
-# A certificate was made to end at this time (`TrialFederation.ends_ms`). Its owner has it renewed, and starts anew.
+# `TrialFederation.ends_ms` made the certificate end at this time. Its owner renews it and restarts the client.
 _KINDS.add("certificate-ends", "its certificate ends", _CLIENT, _each(lambda it, process: None, _renew),
            promise="beyond")  # fmt: skip
 _KINDS.add("floors", "it raises its floors above every round", ("compute",), _each(_raise_floors, _lower_floors),
@@ -335,7 +335,7 @@ _KINDS.add("data-fail", "its data cannot be read", _CLIENT,
 
 @_KINDS.kind("epoch-turn", "an epoch ends", _BROKER, heals=True, once=True, promise="harmless")
 def _epoch_turn(it: Injection) -> Steps:
-    """The clocks were set so that it ends now (`Scenario.start_ms`); all keys turn in mid-round."""
+    """`Scenario.start_ms` sets the clocks so that the epoch ends now; all keys change in mid-round."""
     it.reached(it.world.trainer)
     it.note("an epoch ends")
     it.stop_after(0)
@@ -343,4 +343,4 @@ def _epoch_turn(it: Injection) -> Steps:
 
 
 FAULTS: Kinds = Kinds({**_KINDS, **TAMPERING})
-"""By name."""
+"""All kinds, by name."""

@@ -1,4 +1,4 @@
-"""The federation of a scenario: keys, data and limits, with hostile and faulty actors in their places."""
+"""Builds the federation of a scenario: keys, data, limits and actors, including hostile and faulty ones."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class TrialFederation(TestFederation):
     """All actors of a scenario.
 
     Args:
-        scenario: who they are.
-        faulty: role -> what makes a faulty class of its production class, to show that a checker sees it.
+        scenario: describes them.
+        faulty: role -> function from its production class to a faulty one, to show that a checker notices the fault.
 
     Attributes:
-        is_healed: whether hostile Compute nodes and trainers that are built from now on keep to the protocol.
-        ends_ms: client id -> when its certificate ends, Unix milliseconds, where that is soon.
+        is_healed: if True, hostile Compute nodes and trainers built from now on keep to the protocol.
+        ends_ms: client id -> end of its certificate in Unix milliseconds, if it ends during the trial.
         failing: ids of clients whose data cannot be read. refusing: ids of Compute nodes whose floors no round meets.
-        strangers: identities that nobody enrolled.
+        strangers: identities that were never enrolled.
     """
 
     def __init__(self, scenario: Scenario, faulty: dict[str, Callable[[type], type]]) -> None:
@@ -82,14 +82,14 @@ class TrialFederation(TestFederation):
         }
 
     def client(self, index: int, records: Stored = ()) -> Client:
-        """Client `index`, hostile in a scenario with that adversary."""
+        """Return client `index`, hostile if the scenario says so."""
         certificate = self.certificate(index, self.ends_ms.get(self.clients[index], FOREVER_MS))
         common = self._common(records, f"client{index}")
         made = self._class_of("client", f"client {index}", Client)
         return self._client(made, self.client_identities[index], certificate, index, common)
 
     def stranger(self, index: int, amount: int, records: Stored = ()) -> Client:
-        """A client whose certificate it made itself."""
+        """Return a client that was never enrolled; its certificate has a made-up signature."""
         identity, common = self.strangers[index], self._common(records, f"stranger{index}")
         certificate = Certificate(identity.public_key, FOREVER_MS, bytes(64))
         return self._client(HOSTILE["stranger"].configured(amount), identity, certificate, 0, common)
@@ -97,28 +97,28 @@ class TrialFederation(TestFederation):
     def _client(
         self, make: type[Client], identity: Identity, certificate: Certificate, index: int, common: Any
     ) -> Client:
-        """A client with the rows of client `index`."""
+        """Return a client of class `make` with the rows of client `index`."""
         rows, policy = functools.partial(self._read_rows, index), self.policy
         return make(identity, certificate, self.federation, columns=self.columns, rows=rows, policy=policy, **common)
 
     def compute(self, index: int, records: Stored = ()) -> ComputeNode:
-        """Compute node `index`, hostile in a scenario with that adversary."""
+        """Return Compute node `index`, hostile if the scenario says so."""
         floors, common = self.floors_of(self.computes[index]), self._common(records, f"compute{index}")
         made = self._class_of("compute", f"compute {index}", ComputeNode)
         return made(self.compute_identities[index], self.federation, floors=floors, **common)  # type: ignore[no-any-return]
 
     def floors_of(self, compute: bytes) -> Floors:
-        """A Compute node's own limits, as it was started with or will be next."""
+        """Return the floors of a Compute node for its next start; while it is in `refusing`, no round meets them."""
         most = len(self.clients) + 1
         return Floors(clients_min=most, honest_min=most) if compute in self.refusing else self.floors
 
     def trainer(self, records: Stored = ()) -> Trainer:
-        """The trainer with its account, hostile in a scenario with that adversary."""
+        """Return the trainer with its account, hostile if the scenario says so."""
         common, made = self._common(records, "trainer"), self._class_of("trainer", "trainer", Trainer)
         return made(self.trainer_identity, self.federation, account=self.account, **common)  # type: ignore[no-any-return]
 
     def request(self, **changes: Any) -> OpenRound:
-        """A round of the scenario; any field can be changed."""
+        """Return the request for a round of the scenario, with any fields changed."""
         population, rounds = self.scenario.population, self.scenario.rounds
         asked: dict[str, Any] = {
             "statistic": population.statistic,
@@ -132,7 +132,7 @@ class TrialFederation(TestFederation):
         return super().request(**{**asked, **changes})
 
     def batch(self, number: int) -> OpenRound:
-        """Round `number` of the scenario, from 0: of everybody, or of the clients whose turn it is."""
+        """Return the request for round `number`, from 0. It invites all clients, or a batch drawn from the seed."""
         population, rounds = self.scenario.population, self.scenario.rounds
         if not rounds.batch:
             return self.request()
@@ -142,7 +142,7 @@ class TrialFederation(TestFederation):
         return self.request(invited=tuple(sorted(order)), clients_expected=0, ask=ask)
 
     def ask_of(self, tolerated: int, colluders: int) -> Ask:
-        """The kind of the scenario's rounds."""
+        """Return the terms of a request, of the scenario's kind of rounds."""
         rounds = self.scenario.rounds
         if rounds.kind == NODE_RELEASE:
             return AskNodeRelease()
@@ -151,7 +151,7 @@ class TrialFederation(TestFederation):
         return AskSecureSum(computes=self.computes, tolerated=tolerated, colluders=colluders)
 
     def check(self) -> None:
-        """Raises `UsageError` where the scenario's rounds cannot be held, whatever happens."""
+        """Raise `UsageError` if no trainer could announce the scenario's rounds."""
         limits = Limits()
         everybody = self.request(clients_expected=len(self.clients))
         for request in (everybody, self.batch(0)) if self.scenario.rounds.batch else (everybody,):
@@ -171,7 +171,7 @@ class TrialFederation(TestFederation):
 
 
 def _rows(scenario: Scenario, columns: int) -> list[NDArray[np.float64]]:
-    """Every client's data, uniform within [-1, 1], a few values missing."""
+    """Draw the data of every client: uniform within [-1, 1], 2 % of the values missing."""
     stream = Streams(scenario.seed)("data")
     generator, tables = np.random.default_rng(stream.getrandbits(64)), []
     for _ in range(scenario.population.clients):

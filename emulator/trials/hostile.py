@@ -1,4 +1,4 @@
-"""All kinds of hostile actors: production actors with one step replaced, and strangers. Trainers: `hostile_trainer`."""
+"""All kinds of hostile actors: production actors with one step replaced. `hostile_trainer` defines the trainers."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from emulator.wire import body_of
 
 _FLOOD_EVERY_MS, _FLOODS_MAX = 1_500, 20
 _FAR = 1 << 62
-_FAR_BYTE = b"\x55"  # of a category beyond any, bits of which some may be beyond the last
+_FAR_BYTE = b"\x55"  # repeated: a category out of range, or bits that include some beyond the last category
 _CLIENTS, _MESSAGES = (1, 10_000), (10, 1_000)
 _OWN = Adversaries()
 
 
 class HostileClient(Client):
-    """A client that does not keep to the protocol. `amount`: its size. `_honest`: its composer."""
+    """A client that breaks the protocol. `amount`: the adversary's size. `_honest`: the production composer."""
 
     role, amount = "client", 0
 
@@ -58,7 +58,7 @@ class _Far(Composer, frozen=True, eq=False):
 
 @_OWN.kind("out-of-range", "contributes any numbers", "value")
 class _OutOfRange(HostileClient):
-    """Far beyond the announced bounds, the ring's largest; of reports, the bytes of those that nobody can make."""
+    """Numbers far beyond the announced bounds; in an LDP report, bytes that no mechanism gives."""
 
     def _make(self, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int) -> tuple[Outbound, list[str]]:
         if isinstance(validated.terms, LdpReport):
@@ -66,7 +66,7 @@ class _OutOfRange(HostileClient):
         return _Far(*msgspec.structs.astuple(self._honest)).compose(opened, validated, charge)
 
     def _forge(self, body: m.Body) -> m.Signed:
-        assert isinstance(body, m.Release), "nothing else is composed of a report"
+        assert isinstance(body, m.Release), "a report is signed as a release"
         return self._honest.sign(msgspec.structs.replace(body, vector=_FAR_BYTE * len(body.vector)))
 
 
@@ -80,7 +80,7 @@ class _TwoFaced(HostileClient):
 
 @_OWN.kind("wrong-tags", "contributes what a node must object to", "round")
 class _WrongTags(HostileClient):
-    """Its key for one Compute node that is not the holder is a wrong one."""
+    """It uses a wrong pair key for one Compute node other than its holder."""
 
     def _make(self, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int) -> tuple[Outbound, list[str]]:
         def pair_keys(epochs: tuple[m.EpochKey, ...]) -> list[bytes]:
@@ -92,7 +92,7 @@ class _WrongTags(HostileClient):
         return msgspec.structs.replace(self._honest, session=session).compose(opened, validated, charge)
 
 
-@_OWN.kind("reuse-charge", "pays with one charge for all", "round")
+@_OWN.kind("reuse-charge", "pays for all rounds with one charge number", "round")
 class _ReusingCharges(HostileClient):
     def _make(self, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int) -> tuple[Outbound, list[str]]:
         return super()._make(opened, validated, 1)
@@ -100,7 +100,7 @@ class _ReusingCharges(HostileClient):
 
 @_OWN.kind("wrong-holder", "contributes to another holder", "round")
 class _WrongHolder(HostileClient):
-    """It seals its contribution to that one, too."""
+    """It also seals its contribution to that node."""
 
     def _contribute(self, current: ClientRound, validated: ValidatedRound, now_ms: int) -> list[Effect]:
         opened = current.opened
@@ -113,17 +113,17 @@ class _WrongHolder(HostileClient):
 
 @_OWN.kind("sybil", "has a session and never contributes", "round")
 class _Sybil(HostileClient):
-    """One of several ids of one owner, which is counted."""
+    """It counts as a client but adds no noise, as do extra ids of one owner."""
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         kept = (Channel.COMPUTE, Channel.TRAINER)
         return [one for one in super().handle(event, now_ms) if not (isinstance(one, Send) and one.to.channel in kept)]
 
 
-@_OWN.kind("stranger", "comes without being enrolled", amount=_MESSAGES, is_stranger=True)
+@_OWN.kind("stranger", "joins without being enrolled", amount=_MESSAGES, is_stranger=True)
 @_OWN.kind("flood", "floods everybody", amount=_MESSAGES)
 class _Flooding(HostileClient):
-    """Sends `amount` messages at a time: bytes without meaning, and what cannot be opened."""
+    """It sends bursts of random bytes and of contributions that nobody can open; `amount` scales each burst."""
 
     _floods = 0
 
@@ -151,18 +151,18 @@ class _Flooding(HostileClient):
 
 @_OWN.kind("copier", "sends others' ciphertexts as its own")
 class _Copier(HostileClient):
-    """The broker helps it (`TrialWorld`)."""
+    """The broker copies the messages for it (`TrialWorld._copy`)."""
 
 
 class HostileCompute(ComputeNode):
-    """A Compute node that does not keep to the protocol. `amount`: its size."""
+    """A Compute node that breaks the protocol. `amount`: the adversary's size."""
 
     role, amount = "compute", 0
 
 
 @_OWN.kind("equivocate", "sends its peers different lists", "round")
 class _Equivocating(HostileCompute):
-    """The first of them gets a shorter one."""
+    """Its first peer gets a list without the last entry."""
 
     def _list_to(self, current: NodeRound, peer: bytes) -> Effect:
         stored = current.stored
@@ -188,9 +188,9 @@ class _Dropping(HostileCompute):
         return super()._freeze(current, now_ms)
 
 
-@_OWN.kind("make-up", "lists what nobody has sent", amount=_CLIENTS)
+@_OWN.kind("make-up", "lists contributions that nobody has sent", amount=_CLIENTS)
 class _MakingUp(HostileCompute):
-    """Entries of clients that it may hold."""
+    """The entries name clients whose holder it is."""
 
     def _freeze(self, current: NodeRound, now_ms: int) -> list[Effect]:
         nodes, dimension = len(current.stored.computes), current.validated.dimension
@@ -202,7 +202,7 @@ class _MakingUp(HostileCompute):
         return super()._freeze(current, now_ms)
 
     def _made_up(self, current: NodeRound) -> list[bytes]:
-        """Clients that have not contributed, and ids of nobody."""
+        """Return clients that have not contributed, then random ids, all of which it would hold."""
         silent = [one for one in sorted(self._sessions.slots) if one not in current.kept]
         drawn = [self._random(ID_BYTES) for _ in range(16 * len(current.stored.computes))]
         return [one for one in (*silent, *drawn) if current.opened.holder(one).id == self.id]
@@ -216,7 +216,7 @@ class _ListingOthers(_MakingUp):
 
 @_OWN.kind("list-twice", "lists a client twice", "round")
 class _ListingTwice(HostileCompute):
-    """And adds its contribution twice."""
+    """It lists its first entry twice, with its tags."""
 
     def _load(self, *given: Any) -> NodeRound:
         current = super()._load(*given)
@@ -239,7 +239,7 @@ class _AlteringTags(HostileCompute):
 
 @_OWN.kind("object", "objects to clients", "round", _CLIENTS)
 class _Objecting(HostileCompute):
-    """To the first `amount` entries of each list."""
+    """It objects to the first `amount` entries of each list, whose tags it changes first."""
 
     def _answer_when_complete(self, current: NodeRound, now_ms: int) -> list[Effect]:
         if current.phase == FROZEN and len(current.lists) == len(current.stored.computes):
@@ -249,13 +249,13 @@ class _Objecting(HostileCompute):
 
 
 def _turned(tags: bytes, count: int) -> bytes:
-    """Tags of which the first few are wrong."""
+    """Return the tags with the first `count` changed."""
     wrong = TAG_BYTES * count
     return bytes(byte ^ 0xA5 for byte in tags[:wrong]) + tags[wrong:]
 
 
 class _Withholding(HostileCompute):
-    """Takes part in everything, and keeps some of its messages."""
+    """It takes part in everything, but does not send the messages for which `keeps` is True."""
 
     keeps: Callable[[Send], bool]
 
@@ -264,7 +264,7 @@ class _Withholding(HostileCompute):
         return [one for one in effects if not (isinstance(one, Send) and type(self).keeps(one))]
 
 
-@_OWN.kind("withhold-answer", "keeps its answer", "round")
+@_OWN.kind("withhold-answer", "does not send its answer", "round")
 class _WithholdingAnswers(_Withholding):
     keeps = staticmethod(lambda send: isinstance(body_of(send.payload), m.Answer))
 
@@ -277,7 +277,7 @@ class _Altering(HostileCompute):
         return super()._sign(body)
 
 
-@_OWN.kind("withhold-sum", "keeps its partial sum", "round")
+@_OWN.kind("withhold-sum", "does not send its partial sum", "round")
 class _WithholdingSums(_Withholding):
     keeps = staticmethod(
         lambda send: send.to.channel is Channel.TRAINER and isinstance(body_of(send.payload), m.Sealed)
@@ -286,7 +286,7 @@ class _WithholdingSums(_Withholding):
 
 @_OWN.kind("silent", "sends nothing after its first message", "round")
 class _Silent(HostileCompute):
-    """That it has the round."""
+    """Its first message confirms that it has the round."""
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         speaks = not self._rounds
@@ -305,9 +305,9 @@ class _AbortingLate(HostileCompute):
         return [*effects, Send(Address(Channel.ABORT), current.id, encode(lie))]
 
 
-@_OWN.kind("call-old", "calls ledgers old copies", "round consent", _CLIENTS)
+@_OWN.kind("call-old", "falsely reports charges as reused", "round consent", _CLIENTS)
 class _CallingOld(HostileCompute):
-    """Those of the first `amount` clients, none of whose messages it keeps."""
+    """It does so to the first `amount` clients, and keeps none of their contributions."""
 
     def _keep(self, current: NodeRound, client: bytes, kept: Kept, reply: Effect, now_ms: int) -> list[Effect]:
         if client in sorted(self._sessions.slots)[: self.amount]:
@@ -316,4 +316,4 @@ class _CallingOld(HostileCompute):
 
 
 HOSTILE = Adversaries({**_OWN, **TRAINERS})
-"""By name."""
+"""All kinds, by name."""

@@ -1,6 +1,7 @@
-"""Trainers that do not keep to the protocol: production actors that send more, or something else, than they may.
+"""Hostile trainers: production actors that send other messages than they may, or more.
 
-They can spoil how rounds end, and have clients pay in vain (DESIGN §10). No honest member releases or pays more for it.
+They can end rounds without a result, and make clients pay in vain (DESIGN §10). They cannot make an honest member
+release more, or pay more than its policy allows.
 """
 
 from __future__ import annotations
@@ -30,10 +31,7 @@ _AFTER_MS = (300, 60_000)
 
 
 class HostileTrainer(Trainer):
-    """A trainer that does not keep to the protocol.
-
-    `amount`: its size. `clients`: ids of those that it has heard of, sorted.
-    """
+    """A trainer that breaks the protocol. `amount`: the adversary's size. `clients`: ids of all clients, sorted."""
 
     role, amount = "trainer", 0
     clients: tuple[bytes, ...] = ()
@@ -43,13 +41,13 @@ class HostileTrainer(Trainer):
         return [sent for one in effects for sent in (self._instead(one) if isinstance(one, Send) else (one,))]
 
     def _instead(self, send: Send) -> Sequence[Effect]:
-        """What it sends in the place of a message."""
+        """Return what it sends instead of a message."""
         return (send,)
 
 
 @TRAINERS.kind("two-announcements", "announces different rounds under one id", "round")
 class Equivocating(HostileTrainer):
-    """Every second client and Compute node gets the other announcement."""
+    """Every second client and every second Compute node gets the other announcement."""
 
     def _instead(self, send: Send) -> Sequence[Effect]:
         current = self._rounds.get(send.round_id)
@@ -67,7 +65,7 @@ class Equivocating(HostileTrainer):
         return (other if known.index(send.to.id) % 2 else send,)
 
     def _other(self, current: Round, send: Send) -> Send:
-        """The same message with the other announcement in it."""
+        """Return the same message with another announcement in it, which closes 1 ms sooner."""
         body = msgspec.structs.replace(current.opened.body, close_by_ms=current.opened.body.close_by_ms - 1)
         frame, other = decode_frame(send.payload), self._sign(body)
         sent = other if isinstance(frame, m.Signed) else msgspec.structs.replace(frame, announcement=other)
@@ -80,8 +78,10 @@ class AnnouncingTwice(Equivocating):
         return send, other
 
 
-@TRAINERS.kind("two-halves", "asks two halves at once, and closes a node's round with the wrong one", "round")
+@TRAINERS.kind("two-halves", "runs two rounds, each with half of the clients, and gives a node the wrong half", "round")
 class CallingHalves(HostileTrainer):
+    """The last Compute node gets the other half as its list of invited clients before the right one."""
+
     def _on_open(self, request: OpenRound, now_ms: int) -> list[Effect]:
         asked = sorted(request.invited or self.clients)
         second = digest(b"dca4-halves", request.round_id)[:ID_BYTES]
@@ -112,7 +112,7 @@ class CallingHalves(HostileTrainer):
 
 @TRAINERS.kind("ask-too-much", "announces what policies forbid", "round")
 class AskingTooMuch(HostileTrainer):
-    """Too large an ε, δ or μ, too few contributions, too many colluders."""
+    """It announces too large an ε, δ or μ, too few contributions or too many colluders."""
 
     def _sign(self, body: m.Body) -> m.Signed:
         return super()._sign(self._worse(body) if isinstance(body, m.Announcement) else body)
@@ -132,7 +132,7 @@ class AskingTooMuch(HostileTrainer):
 
 
 class Meddling(HostileTrainer):
-    """Sends more about a round, `amount` milliseconds after it has announced it, and again."""
+    """It sends extra messages about a round every `amount` milliseconds after the announcement, up to three times."""
 
     def _announce(self, request: OpenRound, now_ms: int) -> list[Effect]:
         effects, self._times = super()._announce(request, now_ms), 0
@@ -152,7 +152,7 @@ class Meddling(HostileTrainer):
 
 @TRAINERS.kind("close-early", "closes while clients contribute", "round", _AFTER_MS)
 class ClosingEarly(Meddling):
-    """At some Compute nodes sooner than at others."""
+    """It closes the round at one more Compute node each time."""
 
     def _meddle(self, current: Round) -> list[Effect]:
         payload, nodes = encode(self._sign(m.Close(current.id, current.opened.hash))), current.opened.computes
@@ -161,7 +161,7 @@ class ClosingEarly(Meddling):
 
 @TRAINERS.kind("usurp", "sends what only Compute nodes may", "round", _AFTER_MS)
 class Usurping(Meddling):
-    """Aborts, lists, answers, and that ledgers are old."""
+    """It sends aborts, lists, answers and reports of reused charges."""
 
     def _meddle(self, current: Round) -> list[Effect]:
         made = messages_of_nodes(current.id, current.opened.hash, current.opened.computes, self.clients)
@@ -171,7 +171,7 @@ class Usurping(Meddling):
 def messages_of_nodes(
     round_id: bytes, announcement_hash: bytes, nodes: Sequence[bytes], clients: Sequence[bytes]
 ) -> list[tuple[bytes, Address, m.Body]]:
-    """Made-up messages that Compute nodes may send of a round: in whose name, to whom, and what."""
+    """Return made-up messages that Compute nodes could send in a round, each with its pretended sender and receiver."""
     about, nothing = (round_id, announcement_hash), bytes(32)
     made: list[tuple[bytes, Address, m.Body]] = []
     for node in nodes:

@@ -1,4 +1,4 @@
-"""The outcome of a trial: the record that `--json` writes, the terminal prints, the page reads and a sweep counts."""
+"""The outcome of a trial, as a record. `--json` writes it, the terminal and the page show it, a sweep counts it."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ from emulator.trials.scenario import to_plain
 from emulator.trials.world import RoundLog, TrialWorld
 
 LIVENESS, LIVENESS_NAME = 0, "live after healing"
-"""Stand where an invariant's number and name would, for a trial that has not become live."""
+"""Number and name, instead of an invariant's, of a failure to become live."""
+UNREPORTED = "the round ended, but the trainer never reported how"
 FACTS_SHOWN = 40
 _ROUND = re.compile(r"\bround ([0-9a-f]{8})\b")
 
 
 class RoundOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How one round ended. Times are milliseconds since the scenario's start.
+    """The outcome of one round. Times are milliseconds since the scenario's start.
 
     Attributes:
-        result: `completed`, `aborted`, `refused` (the trainer did not take it) or `open`. reason: of the last three.
-        clients: N. contributors, needed: |S| and n_min. epsilon: of the announcement.
-        noise_variance, noise_floor: in the sum, and of what privacy needs. Without Compute nodes, contributors are the
-            data nodes that released, or the clients that reported, of which one is needed; the noise is that of each.
-        phases: name -> (from, to), as far as the round came.
+        result: `completed`, `aborted`, `refused` (the trainer rejected the request) or `open`.
+        reason: why it did not complete.
+        clients: N. contributors, needed: |S| and n_min. epsilon: as announced.
+        noise_variance, noise_floor: variance of the noise in the sum, and the least that privacy needs. In a round
+            without Compute nodes, both are of one release or report, contributors counts these, and one is needed.
+        phases: name -> (from, to) of each phase that the round reached.
     """
 
     round_id: str
@@ -48,9 +50,11 @@ class RoundOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InvariantOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checker found: how many facts it checked, and the first break.
+    """The result of a checker.
 
-    `facts`: the facts of that round before the break, as text.
+    Attributes:
+        checked: number of facts checked. ok: no fact broke the invariant. detail: the first that did.
+        facts: the facts of that round before the break, as text.
     """
 
     number: int
@@ -62,7 +66,7 @@ class InvariantOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Drop(msgspec.Struct, frozen=True, kw_only=True):
-    """A client that was asked and is not in the result: since when it was away, or else when the round ended."""
+    """A client that was invited but is not in the result. `at_ms`: when it was last killed, at most the round's end."""
 
     client: int
     at_ms: int
@@ -70,11 +74,11 @@ class Drop(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """How a trial ended.
+    """The rounds of a trial and its liveness.
 
     Attributes:
-        result: `ok` or `broken`. rounds: how each ended. live: whether all ended in time, and one more came about.
-        further: how that one went, or why none was due. why: what was not live.
+        result: `ok` or `broken`. rounds: outcome of each. further: outcome of the further round, or why none was due.
+        live: all rounds ended in time, and the further round completed if it was due. why: the reasons if not.
     """
 
     result: str
@@ -85,15 +89,15 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """What came of a trial.
+    """The outcome of a trial.
 
     Attributes:
-        ok: whether everything that was promised held. seed: of the scenario. digest: of the trace.
-        ended: see `Ended`; `outcome` in the JSON object. invariants, faults, drops: as in their types.
+        ok: all invariants held, and the trial became live. seed: of the scenario. digest: of the trace.
+        ended: see `Ended`; named `outcome` in JSON.
         spoils: what the scenario's adversaries may spoil. options: the scenario as plain data.
-        transitions: the entries of the actors' tables that were taken.
-        traffic: what left each role. last_facts: of the trace, as text. wall_s, virtual_s: how long it took.
-        replay: the command that repeats it. shrunk: a smaller scenario that fails alike.
+        transitions: entries of the actors' tables that were taken. traffic: messages and bytes sent, by role.
+        last_facts: end of the trace, as text. wall_s, virtual_s: duration in real and virtual time.
+        replay: the command that repeats the trial. shrunk: a smaller scenario in which the same invariant breaks.
     """
 
     ok: bool
@@ -116,16 +120,16 @@ class Outcome(msgspec.Struct, kw_only=True):
 
     @property
     def broken(self) -> dict[int, str]:
-        """The numbers of the invariants that did not hold (`LIVENESS` for none of them), and how."""
+        """The details of each failure by the number of its invariant; `LIVENESS` if the trial did not become live."""
         found = {one.number: one.detail or "" for one in self.invariants if not one.ok}
         return found if self.ended.live else {**found, LIVENESS: "; ".join(self.ended.why)}
 
     def facts_before(self, number: int) -> tuple[str, ...]:
-        """The facts before that invariant broke; before the end, where it did not become live."""
+        """Return the facts before that invariant broke; for `LIVENESS`, the last facts of the trial."""
         return next((one.facts for one in self.invariants if one.number == number), self.last_facts)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         return {name: value for name, value in plain.items() if name != "shrunk" or value is not None}
 
@@ -134,7 +138,7 @@ def outcome_of(
     world: TrialWorld, checkers: Sequence[Checker], why: list[str], further: str, transitions: Iterable[str],
     wall_s: float,
 ) -> Outcome:  # fmt: skip
-    """What came of a trial that is over; `why`, `further`: as of `Ended`."""
+    """Return the outcome of a finished trial. `why`, `further`: as in `Ended`."""
     invariants = tuple(
         InvariantOutcome(
             number=one.number,
@@ -188,7 +192,7 @@ def _round(world: TrialWorld, log: RoundLog) -> RoundOutcome:
     elif open_at := world.open_at(log):
         found = {"result": "open", "reason": "; ".join(open_at)}
     else:
-        found["reason"] = "ended untold"
+        found["reason"] = UNREPORTED
     marks = (("collect", log.announced_ms), ("commit", log.closed_ms), ("end", log.ended_ms))
     there = [(name, at_ms - world.simulator.start_ms) for name, at_ms in marks if at_ms is not None]
     return RoundOutcome(
@@ -205,7 +209,7 @@ def _noise(aggregate: NoisyAggregate) -> dict[str, Any]:
         own, floor = min(node.noise_variance for node in aggregate.nodes), aggregate.sigma_local**2
         return {"contributors": aggregate.clients, "needed": 1, "noise_variance": own, "noise_floor": floor}
     if aggregate.reports is not None:
-        own = aggregate.noise_variance / aggregate.clients  # which is all that its privacy needs
+        own = aggregate.noise_variance / aggregate.clients  # exactly what its privacy needs
         return {"contributors": aggregate.clients, "needed": 1, "noise_variance": own, "noise_floor": own}
     return {
         "contributors": aggregate.contributors,
@@ -216,12 +220,12 @@ def _noise(aggregate: NoisyAggregate) -> dict[str, Any]:
 
 
 def _evidence(world: TrialWorld, before: Iterable[Entry], detail: str) -> tuple[str, ...]:
-    """The facts before a break: those of its round and of the emulator; or all, where it concerns no round."""
-    found = _ROUND.search(detail)
-    if found is None:
+    """Return the facts before a break: those of its round and the emulator's, or all if `detail` names no round."""
+    match = _ROUND.search(detail)
+    if match is None:
         return _as_text(world, before)
-    begins = bytes.fromhex(found[1])
-    return _as_text(world, (entry for entry in before if getattr(entry.fact, "round_id", begins).startswith(begins)))
+    prefix = bytes.fromhex(match[1])
+    return _as_text(world, (entry for entry in before if getattr(entry.fact, "round_id", prefix).startswith(prefix)))
 
 
 def _as_text(world: TrialWorld, entries: Iterable[Entry]) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
-"""A scenario: population, round parameters, network, broker, faults, adversaries and a seed. Plain data.
+"""A scenario, as plain data: population, round parameters, network, broker, faults, adversaries and a seed.
 
-It can be written in TOML by hand, drawn from a seed (`draw`), or be what shrinking left over; all read the same.
-Nothing in it is random: with its seed it fixes a trial byte for byte.
+It is written by hand in TOML, drawn from a seed (`draw`), or the result of shrinking. It determines the trial byte for
+byte.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from emulator.sim.simulator import START_MS
 
 SECURE_SUM, NODE_RELEASE, LDP_REPORT = KINDS = ("secure-sum", "node-release", "ldp-report")
 CATEGORICAL = (RANDOMISED_RESPONSE, UNARY_ENCODING)
-"""The mechanisms whose reports name categories: a histogram's bins, two or more."""
+"""The LDP mechanisms whose reports name categories: the bins of a histogram, two or more."""
 CLIENTS_MAX, ROWS_MAX = 10_000, 10_000
 TIME_MS_MAX = 30 * 24 * 3600 * 1000
 EPOCH_MS_MIN = 1_800_000  # the round after healing has long windows
 
 
 def _columns(dimension: int) -> dict[str, Any]:
-    """Each column within [-1, 1]."""
+    """Parameters of columns bounded by [-1, 1]."""
     names, ones = [f"x{index}" for index in range(dimension)], [1.0] * dimension
     return {"columns": names, "centre": [0.0] * dimension, "scale": ones, "bound": ones}
 
 
 def _bins(dimension: int) -> dict[str, Any]:
-    """As many bins between -1 and 1."""
+    """Parameters of that number of equal bins between -1 and 1."""
     return {"columns": ["x0"], "edges": [-1 + 2 * index / dimension for index in range(dimension + 1)]}
 
 
 STATISTICS: dict[str, Callable[[int], dict[str, Any]]] = {
     "sum": _columns, "mean": _columns, "second-moments": _columns, "histogram": _bins,
 }  # fmt: skip
-"""The statistics that rounds may ask for: public parameters, for a number of coordinates."""
+"""The statistics that rounds may request, each with a function from dimension to public parameters."""
 
 
 class Between(msgspec.Struct, frozen=True):
-    """What a number may be at least and at most (`checks`)."""
+    """Annotates a number with its smallest and largest allowed value (`scenario_file.check`)."""
 
     low: float
     high: float
@@ -57,16 +57,16 @@ Window = Annotated[int, Between(1, TIME_MS_MAX // 10)]
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of a scenario's parts."""
+    """Base class of the parts of a scenario."""
 
 
 class Population(_Part, frozen=True, kw_only=True):
-    """Who there is.
+    """The federation and its data.
 
     Attributes:
-        clients: N of the federation. computes: M.
-        statistic: `sum`, `mean`, `second-moments` or `histogram`. dimension: d, its coordinates.
-        rows: each client's, drawn within the bounds.
+        clients: N. computes: M.
+        statistic: `sum`, `mean`, `second-moments` or `histogram`. dimension: d, its number of coordinates.
+        rows: number of rows of each client, drawn within the bounds.
     """
 
     clients: Annotated[int, Between(3, CLIENTS_MAX)] = 6
@@ -77,20 +77,20 @@ class Population(_Part, frozen=True, kw_only=True):
 
 
 class Rounds(_Part, frozen=True, kw_only=True):
-    """What is asked, how often.
+    """The rounds that are requested.
 
     Attributes:
-        count: how many rounds. first_ms: when the first is asked for. every_ms: from one to the next; 0 asks for all
-            at once.
-        kind: `secure-sum`; or `node-release`, which needs `rows_max`; or `ldp-report`. The last two need no Compute
-            node, and T and c mean nothing for them.
+        count: number of rounds. first_ms: time of the first request. every_ms: interval; 0 requests all at once.
+        kind: `secure-sum`, `node-release` (needs `rows_max`) or `ldp-report`. The last two use no Compute nodes, and
+            ignore T and c.
         tolerated: T. colluders: c. epsilon, delta: of each round.
-        batch: B clients are invited, others in each round; 0 asks everybody. T is of N, and B's part of it is used.
-        counted: whether the trainer knows N; otherwise it asks the Compute nodes, or waits for the end.
-        expected: what it takes for N, where that is another number; 0 is N.
-        fraction_bits, rows_max: as in a request. noise: false is the oracle of exactness, which is not private.
-        mechanism: of an LDP report. One of categories needs a histogram and `rows_max` = 1. Where it is ε-private, δ is
-            0 of the rounds, and `delta` of the limits alone.
+        batch: B, the number of clients that each round invites, drawn anew; 0 invites all. T refers to N and is scaled
+            to B.
+        counted: the trainer knows N; otherwise it asks the Compute nodes, or waits until `close_by`.
+        expected: the number that the trainer takes for N; 0 is the true N.
+        fraction_bits, rows_max: as in a request. noise: if false, sums are exact and not private.
+        mechanism: of an LDP report. A categorical one needs a histogram and `rows_max` = 1. An ε-private one announces
+            δ = 0; `delta` then applies to the limits only.
         collect_window_ms, commit_window_ms: of each round.
     """
 
@@ -114,42 +114,42 @@ class Rounds(_Part, frozen=True, kw_only=True):
 
     @property
     def is_summed(self) -> bool:
-        """Whether Compute nodes hold what clients send."""
+        """True if rounds are secure sums, with Compute nodes."""
         return self.kind == SECURE_SUM
 
     @property
     def announced_delta(self) -> float:
-        """δ of each announcement."""
+        """The δ that each round announces."""
         return 0.0 if self.mechanism in PURE_MECHANISMS else self.delta
 
     @property
     def price(self) -> PrivacyCost:
-        """What each round costs whoever takes part. Raises `UsageError` for an ε or δ out of range."""
+        """The privacy cost of one round for each participant. Raises `UsageError` for an ε or δ out of range."""
         return PrivacyCost.of(self.epsilon, self.announced_delta)
 
     @property
     def longest_ms(self) -> int:
-        """From asking for a round to its announced end."""
+        """The longest time from the request of a round to its announced end."""
         return self.collect_window_ms + 2 * self.commit_window_ms
 
     def asked_ms(self, index: int) -> int:
-        """When a round is asked for."""
+        """Return the time of a request, in ms from the start."""
         return self.first_ms + index * self.every_ms
 
     @property
     def end_ms(self) -> int:
-        """When the last round's announced end is past, if it was announced when it was asked for."""
+        """The announced end of the last round, in ms from the start, if it is announced when requested."""
         return self.asked_ms(self.count - 1) + self.longest_ms
 
 
 class Limits(_Part, frozen=True, kw_only=True):
-    """What clients, Compute nodes and the trainer let through: their policies, floors and account.
+    """The policies of clients, the floors of Compute nodes, and the trainer's account.
 
     Attributes:
-        epsilon_per_period_max: a client's budget, at `delta_max` = the rounds' δ. account_epsilon: the trainer's
-            account, at the same δ; 0 sets none.
-        clients_min, honest_min, colluders_min: of clients' policies, about n_min, n_min - 1 - c, and c.
-            floor_clients_min, floor_honest_min: of Compute nodes.
+        epsilon_per_period_max: budget of each client, at the rounds' δ. account_epsilon: the trainer's account, at the
+            same δ; 0 sets none.
+        clients_min, honest_min, colluders_min: the clients' policies: smallest n_min, n_min - 1 - c, and c.
+        floor_clients_min, floor_honest_min: the Compute nodes' floors for the first two.
     """
 
     epsilon_per_period_max: Annotated[float, Between(1e-6, 1000)] = 40.0
@@ -161,20 +161,20 @@ class Limits(_Part, frozen=True, kw_only=True):
     floor_honest_min: Floor = 1
 
     def allow(self, fewest: int, colluders: int) -> bool:
-        """Whether all policies and floors let a secure sum with that n_min and c through."""
+        """Return True if all policies and floors allow a secure sum with n_min = `fewest` and c = `colluders`."""
         clients_min = max(self.clients_min, self.floor_clients_min)
         honest_min = max(self.honest_min, self.floor_honest_min)
         return fewest >= clients_min and fewest - 1 - colluders >= honest_min and colluders >= self.colluders_min
 
 
 class Fault(_Part, frozen=True, kw_only=True):
-    """Something that goes wrong.
+    """A fault to inject.
 
     Attributes:
-        kind: a name of `faults.FAULTS`. actor: `client 3`, `compute 0`, `trainer`, `broker`; or `clients`, `computes`.
-        at_ms: when, or from when on it waits for its moment. for_ms: how long; 0 lasts until all is healed.
-        phase: of faults that strike at a transition, the phase that is entered, such as `frozen`; empty for any.
-        amount: of faults that have a size: milliseconds, a probability, a number of messages.
+        kind: a name in `faults.FAULTS`. actor: `client 3`, `compute 0`, `trainer`, `broker`, `clients` or `computes`.
+        at_ms: when it strikes, or starts to wait for its moment. for_ms: how long it lasts; 0 lasts until healing.
+        phase: if it strikes at a transition, the phase that is entered, such as `frozen`; empty for any.
+        amount: its size, if it has one: milliseconds, a probability or a number of messages.
     """
 
     kind: str
@@ -186,12 +186,11 @@ class Fault(_Part, frozen=True, kw_only=True):
 
 
 class Adversary(_Part, frozen=True, kw_only=True):
-    """Somebody who does not keep to the protocol.
+    """An actor that breaks the protocol.
 
     Attributes:
-        kind: a name of `hostile.HOSTILE`. actor: `client 3` or `compute 0`; strangers are `client` and a number beyond
-            the population.
-        amount: how many messages, clients or coordinates, where the kind has a size.
+        kind: a name in `hostile.HOSTILE`. actor: `client 3`, `compute 0`, `trainer`, or `stranger 0`, ...
+        amount: number of messages or clients, or milliseconds, if the kind has a size.
     """
 
     kind: str
@@ -200,12 +199,12 @@ class Adversary(_Part, frozen=True, kw_only=True):
 
 
 class Scenario(_Part, frozen=True, kw_only=True):
-    """Everything that a trial is made of.
+    """The complete description of a trial.
 
     Attributes:
-        seed: of keys, data, network and faults. name: for people.
-        heal_ms: when everything is mended, in ms from the start; 0 waits for the last round's end.
-        epoch_ms: how long keys last; all times that go with it are in the proportions of the production's day.
+        seed: of keys, data, network and faults. name: a free text.
+        heal_ms: when everything is mended, in ms from the start; 0 waits for the last round's announced end.
+        epoch_ms: how long keys last. The related times keep their proportions to the epoch of production, a day.
     """
 
     seed: Annotated[int, Between(0, (1 << 63) - 1)] = 0
@@ -222,7 +221,7 @@ class Scenario(_Part, frozen=True, kw_only=True):
 
     @property
     def timing(self) -> Timing:
-        """How long actors wait."""
+        """The timing of all actors."""
         usual = Timing()
         part = self.epoch_ms / usual.epoch_ms
         lasting = ("epoch_grace_ms", "hello_spread_ms", "abort_grace_ms", "retention_ms")
@@ -232,18 +231,18 @@ class Scenario(_Part, frozen=True, kw_only=True):
 
     @property
     def start_ms(self) -> int:
-        """Unix milliseconds at which it begins: an epoch turns where a fault says so, else it is in mid-epoch."""
+        """The start, in Unix ms: a third into an epoch, or such that the epoch ends at the time of an `epoch-turn`."""
         epoch_begins = START_MS // self.epoch_ms * self.epoch_ms
         turns = [fault.at_ms for fault in self.faults if fault.kind == "epoch-turn"]
         return epoch_begins + self.epoch_ms - turns[0] if turns else epoch_begins + self.epoch_ms // 3
 
     @property
     def healed_ms(self) -> int:
-        """When everything is mended, in ms from the start."""
+        """The time at which everything is mended, in ms from the start."""
         return self.heal_ms or self.rounds.end_ms
 
 
 def to_plain(scenario: Scenario) -> dict[str, Any]:
-    """All of it in tables, lists and scalars; `from_plain` gives the scenario back."""
+    """Return the scenario as dicts, lists and scalars; the inverse of `from_plain`."""
     plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(scenario))
     return plain

@@ -1,6 +1,6 @@
-"""Scenarios in files: read and written as TOML, and what a scenario may not hold.
+"""Reads scenarios from TOML files, checks and writes them.
 
-Refused are numbers out of range, actors that are not there, and sizes whose trial would never end.
+The check refuses numbers out of range, unknown actors, and sizes at which a trial would never end.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LOSS_MAX = 0.95  # a link that always loses sends again for ever
 _ACTOR = re.compile(r"(client|compute) (\d{1,9})")
 _GROUPS = ("clients", "computes", "trainer", "broker")
 
-# Of the simulator's options: what each may be at least and at most. Those of the scenario's own are with its fields.
+# Ranges of the simulator's options. The ranges of the other numbers are annotations of their fields (`Between`).
 _RANGES: dict[str, tuple[float, float]] = {
     "network.delay_ms": (0, _HOUR_MS),
     "network.jitter_ms": (0, _HOUR_MS),
@@ -61,7 +61,7 @@ _RANGES: dict[str, tuple[float, float]] = {
 
 
 def load_scenario(path: Path) -> Scenario:
-    """Read a scenario from a TOML file and check it. Raises `UsageError`: what was found, expected, and what to do."""
+    """Read a scenario from a TOML file and check it. Raises `UsageError`."""
     try:
         return from_plain(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
     except OSError as error:
@@ -73,11 +73,7 @@ def load_scenario(path: Path) -> Scenario:
 
 
 def from_plain(plain: dict[str, Any], source: str = "scenario") -> Scenario:
-    """A scenario from plain data, checked. Raises `UsageError`.
-
-    Args:
-        source: the file's name, for errors.
-    """
+    """Return the scenario in plain data, checked. Raises `UsageError`, naming `source`."""
     _check_keys(plain, Scenario, source)
     try:
         scenario = msgspec.convert(plain, Scenario)
@@ -88,7 +84,7 @@ def from_plain(plain: dict[str, Any], source: str = "scenario") -> Scenario:
 
 
 def to_toml(scenario: Scenario, *, short: bool = False) -> str:
-    """The scenario as a TOML file; `short` leaves out what is usual, which reading it fills in again."""
+    """Return the scenario as TOML. `short` omits default values, which reading restores."""
     one = Scenario(faults=(Fault(kind="", actor=""),), adversaries=(Adversary(kind="", actor=""),))
     plain, usual = to_plain(scenario), to_plain(one) if short else {}
     tables: list[tuple[str, dict[str, Any], dict[str, Any]]] = [("", plain, usual)]
@@ -110,7 +106,7 @@ def to_toml(scenario: Scenario, *, short: bool = False) -> str:
 
 
 def example_toml() -> str:
-    """A scenario to start from, with a comment for each line, and all kinds of faults and adversaries."""
+    """Return a scenario to start from, with a comment for each line, and all kinds of faults and adversaries."""
     faults = [
         f"#   {name:<22}{kind.does}{f' (amount: {kind.amount})' if kind.amount else ''}"
         for name, kind in FAULTS.items()
@@ -121,9 +117,9 @@ def example_toml() -> str:
 
 
 def _check_keys(plain: object, part: Any, where: str) -> None:
-    """Refuse unknown keys, naming the one that was perhaps meant."""
+    """Refuse unknown keys; the error names the closest known key."""
     if not isinstance(plain, dict):
-        return  # convert says what is wrong
+        return  # msgspec.convert reports it
     known = {field.name: field.type for field in msgspec.structs.fields(part)}
     for key, value in plain.items():
         if key not in known:
@@ -137,7 +133,7 @@ def _check_keys(plain: object, part: Any, where: str) -> None:
 
 
 def check(scenario: Scenario, source: str = "scenario") -> None:
-    """Raises `UsageError` for the first thing that cannot be."""
+    """Raise `UsageError` for the first mistake found."""
     for found, expected in (*_out_of_range(scenario), *_misfits(scenario)):
         _refuse(source, found, expected)
     for number, fault in enumerate(scenario.faults, 1):
@@ -154,7 +150,7 @@ def check(scenario: Scenario, source: str = "scenario") -> None:
     there = {"client": scenario.population.clients, "compute": scenario.population.computes}
     for role, members in (("client", "clients"), ("compute", "Compute nodes")):
         if sum(actor.startswith(f"{role} ") for actor in actors) == there[role]:
-            _refuse(source, f"all {members} are adversaries", "at least one who keeps to the protocol")
+            _refuse(source, f"all {members} are adversaries", "at least one that keeps to the protocol")
 
 
 def _out_of_range(scenario: Scenario) -> Iterator[tuple[str, str]]:
@@ -176,7 +172,7 @@ def _out_of_range(scenario: Scenario) -> Iterator[tuple[str, str]]:
 
 
 def _misfits(scenario: Scenario) -> Iterator[tuple[str, str]]:
-    """What does not fit together: what was found, and what is expected."""
+    """Yield each inconsistency: what was found, and what is expected."""
     population, rounds, broker = scenario.population, scenario.rounds, scenario.broker
     largest = population.clients - 2
     if rounds.tolerated > largest:
@@ -254,7 +250,7 @@ def _check_adversary(scenario: Scenario, adversary: Adversary, where: str) -> No
 
 
 def _role(scenario: Scenario, actor: str, where: str) -> str:
-    """The role of an actor or group. Raises `UsageError` where it is not there."""
+    """Return the role of an actor or group. Raises `UsageError` if the scenario has no such actor."""
     if actor in _GROUPS:
         return actor.removesuffix("s")
     match = _ACTOR.fullmatch(actor)

@@ -1,8 +1,8 @@
-"""A failing scenario made smaller, while the same invariant still breaks.
+"""Reduces a failing scenario while the same invariant still breaks.
 
-Faults and adversaries are taken away in ever smaller groups (delta debugging: Zeller and Hildebrandt, IEEE TSE 28(2),
-2002); then rounds, clients, nodes and coordinates are lowered and the network is quietened, one after another, until
-nothing can be taken away any more or the time is over.
+It removes faults and adversaries in ever smaller groups (delta debugging: Zeller and Hildebrandt, IEEE TSE 28(2),
+2002). Then it reduces rounds, clients, nodes and coordinates one by one, and simplifies the network. It repeats both
+until nothing more can be removed or the time is over.
 """
 
 from __future__ import annotations
@@ -20,17 +20,14 @@ from emulator.trials.scenario import Adversary, Fault, Limits, Scenario, to_plai
 from emulator.trials.scenario_file import from_plain
 from emulator.trials.trial import COMPARED, examine
 
-Breaks = Callable[[Scenario], bool]
-"""Whether the invariant in question still breaks in a scenario."""
-
 TRIALS_MAX = 200
-_SMALLER = ((1, 2), (3, 4), (9, 10))  # parts to which a number is lowered, in turn
+_SMALLER = ((1, 2), (3, 4), (9, 10))  # fractions to which a number is reduced, tried in this order
 
 
 class Shrunk(msgspec.Struct, frozen=True):
-    """What is left of a scenario.
+    """A reduced scenario.
 
-    `trials`: how many were run for it. `detail`: how it breaks now. `facts`: those before the break, as text.
+    `trials`: number of trials run to find it. `detail`: how it breaks. `facts`: the facts before the break, as text.
     """
 
     scenario: Scenario
@@ -45,13 +42,13 @@ def shrink(
     *,
     seconds: float = 30.0,
     trials_max: int = TRIALS_MAX,
-    breaks: Breaks | None = None,
+    breaks: Callable[[Scenario], bool] | None = None,
 ) -> Shrunk:
-    """The smallest scenario found in which the invariant of that number breaks, too.
+    """Return the smallest scenario found in which the same invariant breaks.
 
     Args:
-        number: 1 to 11, or 0 for liveness. seconds, trials_max: when to stop looking.
-        breaks: decides that; by default a trial with all checkers.
+        number: of the invariant, 1 to 11, or 0 for liveness. seconds, trials_max: when to stop looking.
+        breaks: returns True if it still breaks in a scenario; by default, runs a trial with all checkers.
     """
     found: dict[Scenario, tuple[str, tuple[str, ...]]] = {}
 
@@ -66,7 +63,7 @@ def shrink(
         return trials >= trials_max or time.monotonic() >= until_s
 
     def attempt(**changes: Any) -> bool:
-        """Whether it still breaks with these changes; then it is the best."""
+        """Return True if it still breaks with these changes; if so, keep them."""
         nonlocal best, trials
         smaller = _valid(msgspec.structs.replace(best, **changes))
         if smaller is None or smaller == best or is_over():
@@ -90,7 +87,7 @@ def shrink(
 def _remove_groups(
     name: str, items: tuple[Any, ...], attempt: Callable[..., bool], is_over: Callable[[], bool]
 ) -> None:
-    """First all, then halves, quarters, ..., single ones."""
+    """Try to remove all items, then halves, quarters, ..., single items."""
     size = len(items)
     while size:
         start = 0
@@ -104,7 +101,7 @@ def _remove_groups(
 
 
 def _simpler(best: Callable[[], Scenario]) -> Iterator[dict[str, Any]]:
-    """Changes that make a scenario simpler, each of the best one at that time."""
+    """Yield changes that simplify the scenario, each applied to the best one so far."""
     for part, name, least in (
         ("rounds", "count", 1),
         ("population", "clients", 3),
@@ -125,13 +122,13 @@ def _simpler(best: Callable[[], Scenario]) -> Iterator[dict[str, Any]]:
 
 
 def _lower(value: int, least: int) -> list[int]:
-    """Values to try instead: the least, then larger and larger parts."""
+    """Return smaller values to try: the least first, then larger fractions."""
     tried = [least, *(value * part // whole for part, whole in _SMALLER), value - 1]
     return sorted({one for one in tried if least <= one < value})
 
 
 def _with(scenario: Scenario, part: str, name: str, value: float) -> dict[str, Any]:
-    """One number changed, and everything left out that it makes impossible."""
+    """Return the change of one number, and of the faults and adversaries that are impossible with it."""
     changed = {part: msgspec.structs.replace(getattr(scenario, part), **{name: value})}
     if part == "population":
         there = msgspec.structs.replace(scenario, **changed).population
@@ -147,7 +144,7 @@ def _is_there(one: Fault | Adversary, counts: dict[str, int]) -> bool:
 
 
 def _valid(scenario: Scenario) -> Scenario | None:
-    """The scenario, if it may be run."""
+    """Return the scenario if it passes the checks, else None."""
     try:
         return from_plain(to_plain(scenario))
     except UsageError:

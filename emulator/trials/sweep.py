@@ -1,6 +1,6 @@
-"""Many seeds, each a scenario of its own, over worker processes: how often which fault was reached, and what broke.
+"""Runs the scenarios of many seeds on worker processes, and counts what they reached and what broke.
 
-Every tenth seed is also compared with a second run of itself and with one on neighbouring data (invariants 5 and 9).
+Every tenth seed is also compared with a second run of itself and with a run on neighbouring data (invariants 5, 9).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ SHRUNK_MAX = 3
 
 
 class Failure(msgspec.Struct, kw_only=True):
-    """A seed that failed: the terminal prints it, `--json` writes it, the page reads it.
+    """A failed seed. The terminal and the page show it, `--json` writes it.
 
     Attributes:
-        seed: whose scenario. invariant: 1 to 11, 0 for liveness, None where there is no result. name: of the invariant.
-        detail, facts: what was broken, and the facts of that round before; of the shrunk run if there is one.
+        seed: of the scenario. invariant: 1 to 11, 0 for liveness, None if the trial gave no result. name: of it.
+        detail, facts: what broke, and the facts of that round before; of the shrunk run if there is one.
         options: the scenario as plain data. replay: the command that repeats it.
-        shrunk: a smaller scenario in which the same invariant breaks, as plain data; None where there was no time.
+        shrunk: a smaller scenario in which the same invariant breaks, as plain data; None if not shrunk.
     """
 
     seed: int | str
@@ -47,23 +47,21 @@ class Failure(msgspec.Struct, kw_only=True):
     shrunk: dict[str, Any] | None = None
 
     def take_shrunk(self, shrunk: Shrunk) -> None:
-        """Take the smaller scenario, how it breaks, and its facts before that."""
+        """Store the smaller scenario, and how it breaks."""
         self.shrunk = to_plain(shrunk.scenario)
         if shrunk.detail:
             self.detail, self.facts = shrunk.detail, shrunk.facts
 
 
 class Sweep(msgspec.Struct, kw_only=True):
-    """What a sweep has found so far: the terminal prints it, `--json` writes it, the page reads it.
+    """The results of a sweep so far. The terminal and the page show them, `--json` writes them.
 
     Attributes:
-        ok: whether nothing failed. seeds: first and last that were asked for. run: how many were run.
-        failed: in the order in which they came.
-        coverage: fault kind -> trials that reached it, adversary kind -> trials that had one; all kinds are there.
-        transitions: entry of an actor's table -> trials that took it; all entries are there.
-        checked: invariant -> how many facts were checked; invariants: its name. rounds: result -> how many ended so.
-        wall_s: how long it took. scenarios_per_s: in that time.
-        interrupted: whether it was ended before all seeds were run.
+        ok: nothing failed. seeds: first and last requested. run: number of seeds run. failed: in order of completion.
+        coverage: fault kind -> trials that reached it; adversary kind -> trials that had one. Includes all kinds.
+        transitions: entry of an actor's table -> trials that took it. Includes all entries.
+        checked: invariant -> facts checked. invariants: number -> name. rounds: result -> number of rounds.
+        wall_s: duration. scenarios_per_s: rate. interrupted: ended by Ctrl-C.
     """
 
     ok: bool
@@ -82,17 +80,17 @@ class Sweep(msgspec.Struct, kw_only=True):
 
     @classmethod
     def begun(cls, first: int, last: int) -> Sweep:
-        """Nothing was run yet."""
+        """Return an empty sweep."""
         kinds, entries = dict.fromkeys((*FAULTS, *HOSTILE), 0), dict.fromkeys(TRANSITIONS, 0)
         return cls(ok=True, run=0, failed=[], coverage=kinds, transitions=entries, seeds=(first, last))
 
     @property
     def never_reached(self) -> list[str]:
-        """The kinds of faults and adversaries, and the entries of tables, that no trial had."""
+        """The kinds of faults and adversaries, and the entries of tables, that no trial reached."""
         return [name for counts in (self.coverage, self.transitions) for name, count in counts.items() if not count]
 
     def note(self, done: Done[int, Outcome], wall_s: float) -> None:
-        """Add what came of one seed, so long after the beginning."""
+        """Add the result of one seed. `wall_s`: time since the sweep began."""
         self.run += 1
         self.wall_s, self.scenarios_per_s = wall_s, self.run / wall_s if wall_s else None
         replay, outcome = f"dca emulate replay {done.item}", done.result
@@ -115,7 +113,7 @@ class Sweep(msgspec.Struct, kw_only=True):
 
 
 def failures_of(outcome: Outcome, replay: str) -> list[Failure]:
-    """Each invariant that a trial broke."""
+    """Return a failure for each invariant that a trial broke."""
     names = {one.number: one.name for one in outcome.invariants}
     return [
         Failure(
@@ -132,7 +130,7 @@ def failures_of(outcome: Outcome, replay: str) -> list[Failure]:
 
 
 def trial_of(seed: int) -> Outcome:
-    """One seed's trial: what a worker does."""
+    """Run the trial of one seed, in a worker."""
     return examine(draw_scenario(seed), compare=seed % COMPARE_EVERY == 0)
 
 
@@ -149,9 +147,8 @@ def sweep(
     """Run the scenarios of the seeds from `first` to `last`.
 
     Args:
-        minutes: hand out no more seeds after that time. processes: how many at once, by default all cores.
-        engine: where they run.
-        on_done: called whenever another seed is done. work: what is done with a seed.
+        minutes: start no more trials after this time. processes: trials that run at once, by default one per core.
+        engine: where they run. on_done: called after each seed. work: runs one seed.
     """
     began_s = time.monotonic()
     until_s = began_s + 60 * minutes if minutes is not None else float("inf")
@@ -165,12 +162,12 @@ def sweep(
     except KeyboardInterrupt:
         found.interrupted = True
     except engines.WorkerDiedError:
-        assert found.failed, "it holds the seeds over which processes have died"
+        assert found.failed, "the seeds whose processes died are recorded as failures"
     return found
 
 
 def shrink_failures(found: Sweep, seconds: float) -> None:
-    """Make the first few failing scenarios smaller, so many seconds each."""
+    """Shrink the first few failing scenarios, for at most `seconds` each."""
     for failure in found.failed[:SHRUNK_MAX]:
         if isinstance(failure.invariant, int):
             failure.take_shrunk(shrink(draw_scenario(int(failure.seed)), failure.invariant, seconds=seconds))

@@ -1,4 +1,4 @@
-"""Faults that a malicious broker makes: damaged, swallowed, replayed, forged, spoofed and misdirected messages."""
+"""Faults of a malicious broker: damaged, swallowed, replayed, forged, spoofed and misdirected messages."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from emulator.trials.hostile_trainer import messages_of_nodes
 from emulator.wire import body_of
 
 BURST = 5
-"""How many messages are injected where the scenario does not say."""
+"""Messages to inject if the scenario gives no amount."""
 SPREAD_MS, TRIES = 2_000, 10
 LATER_MS = (10_000, 60_000, 2_000_000, 4_000_000)
 PART, HEAD_BYTES = 1, 21
-"""How a packet with a part of a message begins (`dca_proto.runtime.parts`)."""
+"""The first byte of a packet with a part of a message, and the size of its header (`dca_proto.runtime.parts`)."""
 TAMPERING = Kinds()
 _ACTORS, _ALL = ("client", "compute", "trainer"), ("client", "compute", "trainer", "broker")
 _SOME: dict[str, Any] = {"amount": "a probability", "amounts": (0, 1)}
@@ -32,7 +32,7 @@ _MANY: dict[str, Any] = {"heals": True, "amount": "how many messages", "amounts"
 
 
 def _tampering(tamper: Callable[[Injection, Packet], Sequence[Packet]]) -> Make:
-    """Every packet passes through `tamper`."""
+    """Return steps that pass every packet through `tamper` until the end."""
 
     def steps(it: Injection) -> Steps:
         own = functools.partial(tamper, it)
@@ -44,10 +44,10 @@ def _tampering(tamper: Callable[[Injection, Packet], Sequence[Packet]]) -> Make:
 
 
 def _altering(change: Callable[[Injection, bytes], bytes | None]) -> Make:
-    """Packets of its actors are changed, each with the probability `amount`; None swallows one."""
+    """Return steps that change packets of the targets, each with probability `amount`; `change` drops it with None."""
 
     def tamper(it: Injection, packet: Packet) -> Sequence[Packet]:
-        content = packet.payload or packet.wire  # nothing, where another has cut it short
+        content = packet.payload or packet.wire  # empty if another fault has truncated it
         senders = [process for process in it.targets if process.id == packet.sender]
         if not senders or not content or it.stream.random() >= it.amount:
             return (packet,)
@@ -82,11 +82,11 @@ TAMPERING.add("truncate", "its messages are cut short", _ACTORS,
 TAMPERING.add("relay", "invitations reach everybody", ("broker",), _tampering(_relay), early=True, promise="harmless")
 
 Draw = Callable[[], Packet | None]
-"""A message to send; None where nothing of use has passed yet."""
+"""Returns a message to send; None if nothing suitable has passed yet."""
 
 
 def _injecting(it: Injection, draw: Draw, later_ms: Sequence[int] = ()) -> Steps:
-    """`amount` messages come, within a few seconds or later, also when all else is mended."""
+    """Inject `amount` messages within a few seconds, or after one of the delays `later_ms`, even after healing."""
     left = int(it.amount) or BURST
 
     def send(packet: Packet) -> None:
@@ -115,7 +115,7 @@ def _injecting(it: Injection, draw: Draw, later_ms: Sequence[int] = ()) -> Steps
 
 
 def _drawn(it: Injection, change: Callable[[Packet], Packet | None] = lambda packet: packet) -> Draw:
-    """Draws of the messages of its actors that have passed, of each kind as often as of any other."""
+    """Return a function that draws a passed message of the targets, each kind equally often, and changes it."""
     senders = {one.id for one in it.targets}
 
     def draw() -> Packet | None:
@@ -128,13 +128,13 @@ def _drawn(it: Injection, change: Callable[[Packet], Packet | None] = lambda pac
     return draw
 
 
-TAMPERING.add("replay", "its messages are repeated later", _ALL, lambda it: _injecting(it, _drawn(it)), **_MANY)
+TAMPERING.add("replay", "its messages are repeated soon after", _ALL, lambda it: _injecting(it, _drawn(it)), **_MANY)
 TAMPERING.add("replay-elsewhere", "its messages are repeated rounds and epochs later", _ALL,
               lambda it: _injecting(it, _drawn(it), LATER_MS), **_MANY)  # fmt: skip
 
 
 class _ForgedMessages:
-    """Messages of its own making, under others' names, signed with a key of its own."""
+    """Messages forged by the broker in the names of actors, signed with a key of its own."""
 
     def __init__(self, it: Injection) -> None:
         self._actors, self._stream, self._passed = it.world.actors, it.stream, it.world.router.passed
@@ -145,17 +145,17 @@ class _ForgedMessages:
         self._draw = _drawn(it, self._change)
 
     def draw(self) -> Packet | None:
-        """Half of them are answers to an announcement that has passed."""
+        """Return a forgery; half of them answer an announcement that has passed."""
         asked = [one for one in self._passed if isinstance(body_of(one.payload or b""), m.Announcement)]
         if not asked or self._stream.random() < 0.5:
             return self._draw()
         payload = self._stream.choice(asked).payload or b""
         body = body_of(payload)
-        assert isinstance(body, m.Announcement), "it was chosen so"
+        assert isinstance(body, m.Announcement), "only announcements were chosen"
         hashed = announcement_hash(payload)
         if not body.terms.is_summed or self._stream.random() >= 0.5:
             return self._sealed(hashed, body)
-        computes = self._actors.computes  # what one of them would send of the round, or what closes it
+        computes = self._actors.computes
         sent = messages_of_nodes(body.round_id, hashed, computes, self._actors.clients)
         close = m.Close(body.round_id, hashed)
         sent += [(body.trainer, Address(Channel.COMPUTE, one), close) for one in computes]
@@ -174,7 +174,7 @@ class _ForgedMessages:
         return msgspec.structs.replace(passed, payload=made)
 
     def _sealed(self, hashed: bytes, asked: m.Announcement) -> Packet | None:
-        """What a client or a Compute node would seal to the trainer; with the certificate of a client."""
+        """Return a partial sum, release or decline sealed to the trainer, with a certificate that has passed."""
         hellos = [
             one for one in (body_of(packet.payload or b"") for packet in self._passed) if isinstance(one, m.Hello)
         ]
@@ -195,7 +195,7 @@ class _ForgedMessages:
         return encode(sign(self._identity, self._federation_id, body))
 
     def _resigned(self, payload: bytes, body: object) -> bytes:
-        """The same message with keys of its own where it names a key, signed anew."""
+        """Return the message signed by the forger, with the forger's key in place of any key in it."""
         own = AgreementKey(self._identity.seed).public
         match body:
             case m.Hello():
@@ -212,7 +212,7 @@ class _ForgedMessages:
         return self._signed(body)  # type: ignore[arg-type]
 
 
-@TAMPERING.kind("forge", "others forge its messages, signed with a key of their own", _ALL, **_MANY)
+@TAMPERING.kind("forge", "forged messages come in its name, signed with another key", _ALL, **_MANY)
 def _forge(it: Injection) -> Steps:
     yield from _injecting(it, _ForgedMessages(it).draw)
 
@@ -223,7 +223,7 @@ def _mix_parts(it: Injection) -> Steps:
 
     def change(it: Injection, content: bytes) -> bytes:
         nonlocal last
-        is_part = content[0] == PART and len(content) > HEAD_BYTES  # no message begins so
+        is_part = content[0] == PART and len(content) > HEAD_BYTES  # no whole message begins with PART
         piece, last = last, content[HEAD_BYTES:] if is_part else last
         return content[:HEAD_BYTES] + piece if is_part and piece else content
 
@@ -250,7 +250,7 @@ def _misdirect(it: Injection) -> Steps:
     return _injecting(it, _drawn(it, change))
 
 
-@TAMPERING.kind("garbage", "meaningless bytes come from nobody", ("broker",), **_MANY)
+@TAMPERING.kind("garbage", "random bytes come from unknown senders", ("broker",), **_MANY)
 def _garbage(it: Injection) -> Steps:
     def draw() -> Packet:
         receiver = it.stream.choice(list(it.simulator.processes.values()))

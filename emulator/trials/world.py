@@ -1,4 +1,4 @@
-"""The federation of a scenario in virtual time: what was asked for, what went wrong, and how it is mended."""
+"""Runs the federation of a scenario in virtual time, requests its rounds, records their ends, and mends all faults."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ FACTS_KEPT, PACKETS_KEPT = 1_000, 400
 OWNER_WAITS_MS = 500
 _ENDED = (*trainer_round.ENDED, trainer_round.CLOSED)
 Tamper = Callable[[Packet], Sequence[Packet]]
-"""What becomes of a packet: itself, nothing, several, others."""
+"""Maps a packet to the packets that the broker handles instead: none, the same, or others."""
 
 
 class Router(Broker):
-    """The broker of a trial: honest until a fault or an adversary adds to `tampers`, which every packet passes.
+    """The broker of a trial. It is honest unless a fault or an adversary adds to `tampers`, which see every packet.
 
     Attributes:
-        passed: the last whole messages.
+        passed: the last whole messages that it took.
     """
 
     def __init__(self, simulator: Simulator, options: BrokerOptions) -> None:
@@ -52,7 +52,7 @@ class Router(Broker):
         self.tampers: list[Tamper] = []
 
     def take(self, uplink: Uplink, packet: Packet) -> None:
-        """A packet arrives, and is passed on as the tampers have it."""
+        """Take an arriving packet as the tampers change it."""
         if packet.payload is not None:
             self.passed.append(packet)
         packets: Sequence[Packet] = (packet,)
@@ -62,25 +62,25 @@ class Router(Broker):
             super().take(uplink, changed)
 
     def inject_message(self, packet: Packet) -> None:
-        """Send a whole message that no actor has sent, under any name."""
+        """Deliver a whole message that no actor has sent, under the name in `packet.sender`."""
         topic = topic_of(self._simulator.federation, packet.to, packet.sender)
         for wire in split(packet.payload or b"", self.options.part_bytes_max):
             self.inject(topic, wire)
 
 
 class RoundLog(msgspec.Struct, kw_only=True):
-    """One round as its owner sees it. Times are Unix milliseconds of virtual time, None before.
+    """One round as its owner sees it. Times are Unix milliseconds of virtual time; None if not yet reached.
 
     Attributes:
-        request: what was asked. asked_of: which start of the trainer it was asked of last, None while it was down.
-        refused: why the trainer did not take it, if it did not.
-        ended: `RoundCompleted` or `RoundFailed`, as it was first reported.
-        contributors: ids of the clients in its result.
+        asked_ms: when it was requested. asked_start: the number of starts of the trainer at its last request; None if
+            the trainer was down.
+        refused: why the trainer rejected the request; empty if it did not.
+        ended: the first report of its end. contributors: ids of the clients in its result.
     """
 
     request: OpenRound
     asked_ms: int
-    asked_of: int | None = None
+    asked_start: int | None = None
     refused: str = ""
     contributors: tuple[bytes, ...] = ()
     announced_ms: int | None = None
@@ -94,22 +94,22 @@ class RoundLog(msgspec.Struct, kw_only=True):
 
 
 class TrialWorld(World, Observer):
-    """A trial's federation, running, and the owner of the trainer and the clients, who asks for rounds.
+    """The running federation of a trial. It also acts as the owner of the trainer, who requests rounds.
 
     Args:
-        scenario: of what. faulty: as of `TrialFederation`.
+        faulty: as in `TrialFederation`.
 
     Attributes:
         scenario, actors, simulator, computes, clients, trainer: as in `World`. router: the simulator's broker.
-        rounds: those that were asked for. further: the last of them, once all is mended; None before.
-        hostile: ids of clients, Compute nodes and trainers that do not keep to the protocol, ever.
+        rounds: all requested rounds. further: the round requested after healing; None before.
+        hostile: ids of enrolled clients, Compute nodes and trainers that are hostile at any time.
         strangers: ids of clients that were never enrolled. enrolled: ids of those that were.
-        altering: ids of Compute nodes that may spoil a result's value, as documented.
-        duplicated: ids that a second process with a copy of the disk used, too, and Compute nodes whose store was
-            replaced by an old copy: what that may break is documented.
+        altering: ids of Compute nodes that may spoil the value of a result (DESIGN §10).
+        duplicated: ids of actors of which two processes have run, and of Compute nodes whose store was replaced by an
+            old copy. DESIGN §10 states what either can break.
         restored: ids of clients whose store was replaced by an old copy.
         warned_old: ids of clients that have reported that their ledger is an old copy.
-        killed_ms: id -> when it was last killed. injections: the faults, in the scenario's order.
+        killed_ms: id -> time of its last kill. injections: the faults, in the scenario's order.
     """
 
     actors: TrialFederation
@@ -156,32 +156,27 @@ class TrialWorld(World, Observer):
         ]
 
     def client_number(self, actor_id: bytes) -> int:
-        """A client's number in the scenario. Raises `KeyError` for any other actor."""
+        """Return a client's number in the scenario. Raises `KeyError` for any other actor."""
         return self._numbers[actor_id]
 
     @property
     def faults(self) -> list[FaultOutcome]:
-        """What became of each fault, in the scenario's order."""
+        """The outcome of each fault, in the scenario's order."""
         return [injection.record for injection in self.injections]
 
     def spoils(self) -> frozenset[str]:
-        """What the scenario's adversaries may spoil, as documented: of `value`, `round`, `consent`."""
+        """Return what the scenario's adversaries may spoil: `value`, `round`, `consent` (see `adversary`)."""
         return frozenset[str]().union(*(HOSTILE[one.kind].spoils for one in self.scenario.adversaries))
 
-    @property
-    def has_batches(self) -> bool:
-        """Whether a round asks some clients alone."""
-        return bool(self.scenario.rounds.batch)
-
     def _copy(self, copier: bytes, packet: Packet) -> Sequence[Packet]:
-        """Every contribution, release or report of others comes once more, as the copier's own."""
+        """Add to every contribution, release or report of another client a copy in the copier's name."""
         copied = Channel.COMPUTE if self.scenario.rounds.is_summed else Channel.TRAINER
         if packet.to.channel is not copied or packet.sender not in self._numbers or packet.sender == copier:
             return (packet,)
         return packet, msgspec.structs.replace(packet, sender=copier)
 
     def processes_of(self, actor: str) -> list[Process]:
-        """The processes that a scenario's name means."""
+        """Return the processes that a name in a scenario stands for."""
         groups = {"clients": self.clients, "computes": self.computes, "trainer": [self.trainer], "broker": []}
         if actor in groups:
             return groups[actor]
@@ -189,7 +184,7 @@ class TrialWorld(World, Observer):
         return [groups[f"{role}s"][int(number)]]
 
     def name_of(self, process: Process) -> str:
-        """What a scenario calls a process."""
+        """Return the name of a process in a scenario."""
         if process is self.trainer:
             return "trainer"
         for role, processes in (("client", self.clients), ("compute", self.computes)):
@@ -198,16 +193,16 @@ class TrialWorld(World, Observer):
         return process.name
 
     def tardiness_ms(self, process: Process) -> int:
-        """By how much a process may be late, for it is slow (over ten batches and their writes) or its clock jumps."""
+        """Return by how much a process may be late if it is slow (ten batches and their writes) or its clock jumps."""
         own = [one for one in self.injections if process in self.processes_of(one.fault.actor)]
         return sum(int(one.kind.tardy * one.amount) for one in own)
 
     def open_at(self, log: RoundLog) -> list[str]:
-        """Where a round has not ended, and in which phase it is: at the trainer and at honest Compute nodes."""
+        """Return where a round is still open, with its phase: the trainer, and Compute nodes that are not hostile."""
         where = []
         phase = phase_at(self.trainer, log.id)
         if log.ended is None and not log.refused:
-            # A durable end counts, though it was not reported; one that a slow trainer still writes does not.
+            # A durable end counts even if it was not reported. An end that a slow trainer is still writing does not.
             table, kind = trainer_round.ROUNDS, trainer_round.StoredRound
             stored = self.trainer.disk.records.get((table, log.id))
             if phase not in _ENDED or stored is None or decoded(table, stored, kind).phase not in _ENDED:
@@ -219,7 +214,7 @@ class TrialWorld(World, Observer):
         return where
 
     def ask(self, request: OpenRound) -> RoundLog:
-        """Ask the trainer for a round, now or as soon as it runs."""
+        """Request a round from the trainer, now or as soon as it runs."""
         log = RoundLog(request=request, asked_ms=self.simulator.now_ms)
         self.rounds.append(log)
         self.requests.append(request)
@@ -227,20 +222,20 @@ class TrialWorld(World, Observer):
         return log
 
     def _command(self, log: RoundLog) -> None:
-        log.asked_of = self.trainer.starts if self.trainer.is_up else None
+        log.asked_start = self.trainer.starts if self.trainer.is_up else None
         try:
             self.simulator.command(self.trainer.id, log.request)
         except UsageError as error:
             log.refused = str(error)
 
     def _ask_again(self) -> None:
-        """The trainer has started again: ask for what it does not know."""
+        """After a restart of the trainer, request the rounds that it does not know."""
         for log in self._unknown():
-            if log.asked_of != self.trainer.starts:
+            if log.asked_start != self.trainer.starts:
                 self._command(log)
 
     def _unknown(self) -> list[RoundLog]:
-        """Rounds that were asked for, have not ended, and that the trainer does not know."""
+        """Return the requested rounds that have not ended and that the trainer does not know."""
         waiting = [log for log in self.rounds if log.ended is None and not log.refused]
         return [log for log in waiting if phase_at(self.trainer, log.id) == NEW]
 
@@ -248,7 +243,7 @@ class TrialWorld(World, Observer):
         now_ms = self.simulator.now_ms
         match fact:
             case Refused() if process is self.trainer:
-                for log in self._unknown()[:1]:  # a slow trainer refuses later
+                for log in self._unknown()[:1]:  # a slow trainer refuses after `_command` has returned
                     log.refused = fact.text
             case LedgerReused():
                 self.warned_old.add(process.id)
@@ -270,7 +265,7 @@ class TrialWorld(World, Observer):
             self.simulator.after(OWNER_WAITS_MS, self._ask_again)
 
     def duplicate(self, original: Process) -> Process:
-        """Start a second process with a copy of the original's disk, as of now. It waits for its connection."""
+        """Start a second process with the same identity and a copy of the disk."""
         is_client = original.role is Channel.CLIENT
         index = (self.clients if is_client else self.computes).index(original)
         build = functools.partial(self.actors.client if is_client else self.actors.compute, index)
@@ -278,9 +273,10 @@ class TrialWorld(World, Observer):
         return self.simulator.add(original.role, build, link=self.scenario.network, disk=original.disk.copy())
 
     def mend(self) -> None:
-        """Everything that was broken works again; clients whose ledger is an old copy start anew.
+        """End all faults and restart processes; links then lose nothing and delay by at most 1 s.
 
-        Links lose nothing any more, and delay by a second at most.
+        Hostile clients, strangers and clients with copied or old stores are removed. Other hostile actors restart as
+        honest ones. Clients that were warned that their ledger is an old copy restart.
         """
         for injection in self.injections:
             injection.stop()
@@ -307,7 +303,7 @@ class TrialWorld(World, Observer):
 
 
 def _forget_open_rounds(node: Process) -> None:
-    """A Compute node that has lied in a round cannot go on with it honestly."""
+    """Delete the open rounds of a Compute node: after lying in a round it cannot continue it honestly."""
     records, table, kind = node.disk.records, node_round.ROUNDS, node_round.StoredRound
     stored = [decoded(table, value, kind) for (name, _), value in records.items() if name == table]
     lost = {one.round_id for one in stored if one.phase in node_round.OPEN}

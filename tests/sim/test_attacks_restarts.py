@@ -19,6 +19,7 @@ from dca_proto.protocol.facts import RoundFailed
 from dca_proto.protocol.trainer.round import ROUNDS as TRAINER_ROUNDS
 from emulator.sim.events import Observer
 from emulator.sim.process import KillPoint, Process
+from emulator.trials.outcome import UNREPORTED
 from emulator.trials.scenario import Fault
 from emulator.trials.trial import begin
 from emulator.trials.world import TrialWorld
@@ -116,7 +117,7 @@ def test_a_failure_that_was_durable_and_not_told_is_told_by_the_next_start(phase
     assert world.faults[0].phase == phase
     assert isinstance(world.rounds[0].ended, RoundFailed)
     assert results(outcome) == ["aborted"]
-    assert outcome.ended.rounds[0].reason != "ended untold"
+    assert outcome.ended.rounds[0].reason != UNREPORTED
 
 
 def test_attack_29_a_contribution_that_comes_after_clean_up_open_nothing() -> None:

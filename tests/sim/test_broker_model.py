@@ -65,7 +65,7 @@ def test_what_is_injected_comes_under_any_name_and_nonsense_to_nobody() -> None:
     stage.run(1000)
     assert [event.sender for _, event in stage.heard[1][1:]] == [b"someone else...."]
     assert stage.messages(1) == [b"spoofed"]
-    assert stage.broker.dropped["topic of nobody"] == 4
+    assert stage.broker.dropped["unknown topic"] == 4
 
 
 # --- retained messages -----------------------------------------------------------------------------------------------

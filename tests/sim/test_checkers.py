@@ -25,6 +25,7 @@ from emulator.sim.world import World
 from emulator.trials.checkers import Checker, checkers_of
 from emulator.trials.checkers.inputs import CODES
 from emulator.trials.checkers.view import Transcript, neighbour
+from emulator.trials.scenario import Scenario
 from emulator.trials.world import RoundLog
 
 HOUR_MS = 3600 * 1000
@@ -68,7 +69,7 @@ class Stage(World):
     duplicated: frozenset[bytes] = frozenset()
     restored: frozenset[bytes] = frozenset()
     rounds: tuple[RoundLog, ...] = ()
-    has_batches = False
+    scenario = Scenario()
 
     @property
     def enrolled(self) -> frozenset[bytes]:

@@ -1,7 +1,7 @@
-"""The eleven invariants of the protocol, each an observer of a running trial.
+"""The checkers of the protocol's eleven invariants. Each observes a running trial.
 
-base        the log of a run, decoded once for all checkers; what a checker is
-recording   what clients draw, and what its key depends on
+base        the log of a run, decoded once for all checkers; the base class of checkers
+recording   records the noise that clients draw, and what its key depends on
 releases    1 one partial sum, one release or report of a client; 2 over one set of enough enrolled clients; 8 kills
 sums        3 the exact ring sum         budget      4 charges
 view        5 independent of the data; 9 the same seed, the same run
@@ -26,14 +26,14 @@ from emulator.trials.world import TrialWorld
 def checkers_of(
     world: TrialWorld, *, neighbour: tuple[Transcript, bytes] | None = None, digest: str | None = None
 ) -> list[Checker]:
-    """All eleven for one trial, in the order of their numbers; to be made before any round is requested.
+    """Return all eleven checkers for a trial in which no round has been requested yet.
 
     Args:
-        neighbour: of the run of the same seed on neighbouring data, and the id of the client whose data differ.
+        neighbour: transcript of the same scenario on neighbouring data, and the id of the client whose data differ.
         digest: of another run of the same scenario.
     """
     log = RunLog(world)
-    world.simulator.observers.append(log)  # before the checkers, which read it
+    world.simulator.observers.append(log)  # the log observes before the checkers, which read it
     log.checkers = [
         OneRelease(world, log),
         EnoughContributors(world, log),

@@ -1,7 +1,7 @@
-"""What all checkers share: the log of a run, decoded once, and how a checker counts facts and reports breaks.
+"""The log of a run, decoded once for all checkers, and the base class of checkers.
 
-The log reads what actors store and send, with the trainer's reply keys where something is sealed to it. It trusts no
-number that an actor has computed: it derives the agreed set S and its hash again, from lists and answers.
+The log reads what actors store and send; the trainer's reply keys open what is sealed to the trainer. It uses no value
+that an actor computed: it derives the agreed set S and its hash again from lists and answers.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from emulator.sim.process import Process
 from emulator.sim.trace import Entry as TraceEntry
 from emulator.trials.checkers.recording import Recording
 from emulator.trials.world import TrialWorld
-from emulator.wire import Asked, asked_in, body_of, contributions_in
+from emulator.wire import Accepted, body_of, contributions_in, decode_accepted
 
 BROKEN_KEPT_MAX = 8
 Key = tuple[bytes, bytes]
-"""The id of a Compute node or a client, and a round's."""
+"""The id of a Compute node or client, and a round id."""
 
 
 class Entry(NamedTuple):
-    """An entry of a list, and the node whose list it is."""
+    """An entry of a list. `holder`: the node that made the list."""
 
     client: bytes
     contribution: bytes
@@ -57,9 +57,9 @@ class Entry(NamedTuple):
 
 
 class Release(NamedTuple):
-    """What an honest sender stores or sends: a node's partial sum, a data node's release, a client's report.
+    """A Compute node's partial sum, a data node's release or a client's report, from an honest sender.
 
-    `number`: 0 for the first in that round, then 1, ... `body`: a `PartialSum` or a `Release` message.
+    `number`: 0 for the sender's first in that round, then 1, ... `body`: a `PartialSum` or `Release` message.
     """
 
     sender: bytes
@@ -69,19 +69,19 @@ class Release(NamedTuple):
 
 
 class RunLog(Observer):
-    """What happened in a run, decoded; it observes before all checkers.
+    """The decoded events of a run. It observes before the checkers, and notifies them.
 
     Attributes:
-        checkers: who is notified of what was decoded (`Checker`).
-        draws: what honest clients draw.
-        announcements, requests: of each round, as the trainer stored them.
-        asked: of each honest node or client and round: the announcement that it has stored first.
-        ends, ended_hash: of each honest node and round: the end that is durable, and of which announcement.
-        lists, answers: of each honest node and round: its frozen entries, and its stored answer.
-        tags: of each honest node and round, its own tag of each entry of its stored lists.
-        kept: of each Compute node and round, hostile ones too: contributions ever kept, by client and contribution id.
+        checkers: that are notified. draws: the noise that honest clients draw.
+        announcements, requests: by round id, as the trainer stored them.
+        accepted: by honest member and round: the first announcement that it stored.
+        ends, ended_hash: by honest node and round: the durable final phase, and the hash of its announcement.
+        lists, answers: by honest node and round: its frozen entries, and its stored answer.
+        tags: by honest node and round: the node's own tag of each entry in the lists that it stored.
+        kept: by Compute node (also hostile) and round: all contributions ever kept, by client and contribution id.
         pairs: the keys that clients share with Compute nodes.
-        gathered: of each round without Compute nodes, what the trainer has stored of it, by client: the first of each.
+        stored_releases: by round without Compute nodes: the first release or report of each client that the trainer
+            stored.
     """
 
     def __init__(self, world: TrialWorld) -> None:
@@ -89,7 +89,7 @@ class RunLog(Observer):
         self.draws = world.actors.mechanism = Recording(world.actors.mechanism)
         self.announcements: dict[bytes, Announcement] = {}
         self.requests: dict[bytes, OpenRound] = {}
-        self.asked: dict[Key, Asked] = {}
+        self.accepted: dict[Key, Accepted] = {}
         self.lists: dict[Key, bytes] = {}
         self.answers: dict[Key, Answer] = {}
         self.tags: defaultdict[Key, dict[bytes, bytes]] = defaultdict(dict)
@@ -97,86 +97,86 @@ class RunLog(Observer):
         self.ended_hash: dict[Key, bytes] = {}
         self.kept: defaultdict[Key, dict[tuple[bytes, bytes], Kept]] = defaultdict(dict)
         self.pairs = Pairs(world.actors.federation.id)
-        self.gathered: defaultdict[bytes, dict[bytes, Signed]] = defaultdict(dict)
-        for process in world.simulator.machines:  # they have started, and made their first keys
+        self.stored_releases: defaultdict[bytes, dict[bytes, Signed]] = defaultdict(dict)
+        for process in world.simulator.machines:  # they have started and have made their first keys
             self.pairs.read(process)
             self.on_restart(process)
         self._world = world
         self._reply_keys: dict[bytes, AgreementKey] = {}
-        self._opened: dict[bytes, Asked] = {}  # by the stored announcement
-        self._announced: dict[bytes, Asked] = {}  # as the trainer stored it, by round
+        self._opened: dict[bytes, Accepted] = {}  # by the stored announcement
+        self._announced: dict[bytes, Accepted] = {}  # by round, as the trainer stored it
         self._entries: dict[bytes, bytes] = {}  # by list hash
         self._answers: dict[bytes, Answer] = {}  # by answer hash
         self._sent: defaultdict[Key, list[bytes]] = defaultdict(list)  # partial sums, releases and reports
 
     @property
     def dishonest(self) -> AbstractSet[bytes]:
-        """Who need not keep to the protocol: adversaries, and ids of which two processes hold a copy."""
+        """The ids that may break the protocol: adversaries, and ids that two processes share."""
         return self._world.hostile | self._world.strangers | self._world.duplicated
 
     def announced_hash(self, round_id: bytes) -> bytes:
-        """The hash of a round's announcement, as the trainer stored it."""
+        """Return the hash of a round's announcement as the trainer stored it."""
         return self._announced[round_id].hash
 
     def is_summed(self, round_id: bytes) -> bool:
-        """Whether a round was announced as a secure sum."""
+        """Return True if a round was announced as a secure sum."""
         announced = self.announcements.get(round_id)
         return announced is not None and announced.terms.is_summed
 
     def is_release(self, client: bytes, round_id: bytes, payload: bytes) -> bool:
-        """Whether an honest client's message is a release or a report of that round."""
+        """Return True if an honest client's message is a release or report of that round."""
         return payload in self._sent[client, round_id]
 
     def agreed(self, release: Release) -> list[Entry] | None:
-        """S, from the lists and the objections that a partial sum names; None where these do not fit together."""
-        asked, named = self.asked.get((release.sender, release.round_id)), release.body.answers
+        """Return S by the lists and objections that a partial sum names; None if they are unknown or inconsistent."""
+        accepted, named = self.accepted.get((release.sender, release.round_id)), release.body.answers
         answers = [self._answers[one] for one in named if one in self._answers]
-        if asked is None or not len(answers) == len(named) == len(asked.computes):
+        if accepted is None or not len(answers) == len(named) == len(accepted.computes):
             return None
-        union = self._union(asked, answers[0])
+        union = self._union(accepted, answers[0])
         if union is None or any(one.lists != answers[0].lists for one in answers):
             return None
         objected = {place for one in answers for place in _places_in(one.objections)}
         return [entry for place, entry in enumerate(union) if place not in objected]
 
-    def _union(self, asked: Asked, answer: Answer) -> list[Entry] | None:
-        """U, of the lists that an answer names; None where nobody has stored these."""
+    def _union(self, accepted: Accepted, answer: Answer) -> list[Entry] | None:
+        """Return U, the union of the lists that an answer names; None if nobody has stored one of them."""
         lists = [self._entries[one] for one in answer.lists if one in self._entries]
-        if not len(lists) == len(answer.lists) == len(asked.computes):
+        if not len(lists) == len(answer.lists) == len(accepted.computes):
             return None
-        pairs = zip(asked.computes, lists, strict=True)
+        pairs = zip(accepted.computes, lists, strict=True)
         return [entry for holder, data in pairs for entry in entries_in(data, holder)]
 
-    def _notify(self, method: str, *what: Any) -> None:
+    def _notify(self, method: str, *arguments: Any) -> None:
         for checker in self.checkers:
-            getattr(checker, method)(*what)
+            getattr(checker, method)(*arguments)
 
     def on_restart(self, process: Process) -> None:
-        """A client that starts again draws by new objects."""
+        """Record the draws of a restarted client, whose objects are new."""
         if isinstance(process.actor, Client):
             self.draws.watch(process.actor)
 
     def on_handled(self, process: Process, event: Event, effects: Sequence[Effect]) -> None:
-        """Read which announcement an honest client answers: others ask before it is durable."""
+        """Note which announcement an honest client answers; checkers need it before it is durable."""
         if process.role is not Channel.CLIENT or process.id in self.dishonest:
             return
         for effect in effects:
             if isinstance(effect, Persist) and effect.table == CLIENT_ANNOUNCEMENTS:
-                self.asked.setdefault((process.id, effect.key), self._asked_in(effect.value))
+                self.accepted.setdefault((process.id, effect.key), self._decode_accepted(effect.value))
         for round_id, made in contributions_in(effects):
-            if (process.id, round_id) not in self.asked:
-                self.asked[process.id, round_id] = self._announced[round_id]  # invariant 8 checks that
+            if (process.id, round_id) not in self.accepted:
+                self.accepted[process.id, round_id] = self._announced[round_id]  # invariant 8 reports that it is lost
             self._notify("on_drawn", process, round_id, made)
             self.draws.drawn = None
 
-    def _asked_in(self, payload: bytes) -> Asked:
-        """The same object for all who store the same announcement."""
+    def _decode_accepted(self, payload: bytes) -> Accepted:
+        """Decode an announcement once for all members that store it."""
         if payload not in self._opened:
-            self._opened[payload] = asked_in(payload)
+            self._opened[payload] = decode_accepted(payload)
         return self._opened[payload]
 
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
-        """Read all that has become durable; then notify the checkers."""
+        """Decode the writes that have become durable, then notify the checkers."""
         self.pairs.on_commit(process, writes)
         events: list[tuple[Any, ...]] = []
         if process.role is Channel.CLIENT:
@@ -193,7 +193,7 @@ class RunLog(Observer):
             self._notify(*one)
 
     def on_send(self, process: Process, send: Send) -> None:
-        """Read all answers, and what honest senders seal to the trainer."""
+        """Decode answers, and what honest senders seal to the trainer."""
         if process.role is Channel.COMPUTE and send.to.channel is Channel.COMPUTE:
             body = body_of(send.payload)
             if isinstance(body, Answer):
@@ -207,14 +207,14 @@ class RunLog(Observer):
         if write.table == trainer_round.ROUNDS:
             stored = decoded(write.table, write.value, trainer_round.StoredRound)
             if write.key not in self._announced:
-                asked = self._announced[write.key] = self._asked_in(encode(stored.announcement))
-                self.announcements[write.key], self.requests[write.key] = asked.body, stored.request
+                accepted = self._announced[write.key] = self._decode_accepted(encode(stored.announcement))
+                self.announcements[write.key], self.requests[write.key] = accepted.body, stored.request
                 self._reply_keys[write.key] = AgreementKey(stored.reply_secret)
             return [("on_trainer_round", process, write.key, stored)]
         if write.table == trainer_round.RELEASES:
             round_id, client = write.key[:ID_BYTES], write.key[ID_BYTES:]
-            self.gathered[round_id].setdefault(client, decoded(write.table, write.value, Signed))
-            return [("on_gathered", process, round_id, client)]
+            self.stored_releases[round_id].setdefault(client, decoded(write.table, write.value, Signed))
+            return [("on_stored_release", process, round_id, client)]
         return []
 
     def _read_node(self, process: Process, write: Persist) -> list[tuple[Any, ...]]:
@@ -226,7 +226,7 @@ class RunLog(Observer):
         if node in self.dishonest:
             return []
         if write.table == node_round.ANNOUNCEMENTS:
-            return [("on_begun", process, self.asked.setdefault(key, self._asked_in(write.value)))]
+            return [("on_begun", process, self.accepted.setdefault(key, self._decode_accepted(write.value)))]
         if write.table == SESSIONS:
             return [("on_session", process, write.key, decoded(SESSIONS, write.value, StoredSession))]
         if write.table == node_round.ROUNDS:
@@ -244,7 +244,7 @@ class RunLog(Observer):
         if stored.header is not None and key not in self.lists:
             self.lists[key] = stored.entries
             self._note_list(key, process.id, stored.entries)
-            at = 8 * self.asked[key].computes.index(process.id)
+            at = 8 * self.accepted[key].computes.index(process.id)
             for entry in entries_in(stored.entries, process.id):
                 kept = self.kept[key].get((entry.client, entry.contribution))
                 self.tags[key][entry.encoded] = kept.tags[at : at + 8] if kept else b""
@@ -253,8 +253,8 @@ class RunLog(Observer):
             assert isinstance(body, Answer), "an honest node has made it"
             self.answers[key] = body
             self._note_answer(process.id, body)
-            union, objected = self._union(self.asked[key], body), _places_in(body.objections)
-            events.append(("on_answer", process, self.asked[key], union, objected))
+            union, objected = self._union(self.accepted[key], body), _places_in(body.objections)
+            events.append(("on_answer", process, self.accepted[key], union, objected))
         if stored.phase in node_round.ENDS:
             self.ends.setdefault(key, stored.phase)
             self.ended_hash.setdefault(key, stored.announcement_hash)
@@ -263,22 +263,25 @@ class RunLog(Observer):
         return events
 
     def _note_list(self, key: Key, owner: bytes, entries: bytes) -> None:
-        if key in self.asked:
-            self._entries[list_hash(self.asked[key].hash, owner, entries)] = entries
+        if key in self.accepted:
+            self._entries[list_hash(self.accepted[key].hash, owner, entries)] = entries
 
     def _note_answer(self, node: bytes, body: Answer) -> None:
         self._answers[answer_hash(body.announcement_hash, node, body.lists, body.objections)] = body
 
     def _read_sealed(self, sender: Process, round_id: bytes, payload: bytes) -> None:
-        """Open what is sealed to the trainer and bound to the announcement that its sender knows: a sum or a release.
+        """Open a partial sum, release or report that is sealed to the trainer under the announcement of its sender.
 
-        Aborts are not sealed. A client may also decline.
+        Aborts are not sealed. A sealed message may also decline, which needs no note.
         """
         frame, known = decode_frame(payload), self._sent[sender.id, round_id]
-        if payload in known or not isinstance(frame, Sealed) or round_id not in self._reply_keys:
-            return  # invariants 2 and 4 report who takes part in a round that was never announced
-        asked, is_node = self.asked[sender.id, round_id], sender.role is Channel.COMPUTE
-        body = decode_body(open_answer(frame, self._reply_keys[round_id], asked.hash).body)
+        if payload in known or not isinstance(frame, Sealed):
+            return
+        if round_id not in self._reply_keys:
+            self._notify("on_unannounced", sender, round_id)
+            return
+        accepted, is_node = self.accepted[sender.id, round_id], sender.role is Channel.COMPUTE
+        body = decode_body(open_answer(frame, self._reply_keys[round_id], accepted.hash).body)
         if isinstance(body, PartialSum if is_node else ReleaseBody):
             known.append(payload)
             release = Release(sender.id, round_id, len(known) - 1, body)
@@ -286,29 +289,36 @@ class RunLog(Observer):
 
 
 class Checker(Observer):
-    """One of the eleven invariants, checked against everything that happens in a trial.
+    """Checks one invariant against the events of a trial.
 
-    Beside what every observer sees, the log notifies it of what it has decoded, after it has noted that itself:
+    Besides the events of every observer, it gets these from the log, which has recorded them before:
 
         on_drawn(client, round_id, made)        an honest client is about to contribute, release or report
-        on_paid(client, round_id, made)         that is durable
-        on_charge(process, charge)              an entry of an honest actor's ledger is durable
-        on_session(node, client, stored)        so is a session at an honest node
-        on_begun(node, asked)                   so is an announcement at an honest node
-        on_kept(node, round_id, client, kept)   so is a contribution at any node
-        on_round(node, stored)                  so is a round's state at an honest node
-        on_answer(node, asked, union, objected) so is the node's first answer: U (None of unknown lists), places in it
-        on_trainer_round(trainer, round_id, stored)    so is a round's state at the trainer
-        on_gathered(trainer, round_id, client)  so is a release or a report at the trainer
-        on_partial_sum(release)                 each distinct partial sum of an honest node leaves
-        on_release(release)                     so does each distinct release or report of an honest client
+        on_paid(client, round_id, made)         a client has durably paid for that
+
+    an honest actor has made durable:
+        on_charge(process, charge)                     an entry of its ledger
+        on_session(node, client, stored)               a client's session
+        on_begun(node, accepted)                       an announcement
+        on_round(node, stored)                         its state of a round
+        on_answer(node, accepted, union, objected)     its first answer: U (None if a list is unknown), places in U
+
+    any node, or the trainer, has made durable:
+        on_kept(node, round_id, client, kept)          a contribution
+        on_trainer_round(trainer, round_id, stored)    its state of a round
+        on_stored_release(trainer, round_id, client)   a release or report
+
+    an honest member sends the trainer:
+        on_partial_sum(release)                        a partial sum not sent before
+        on_release(release)                            a release or report not sent before
+        on_unannounced(sender, round_id)               a sealed message of a round that was never announced
 
     Args:
-        world: whose actors are observed. log: what has been decoded for all checkers.
+        world: the trial that is observed. log: the decoded events.
 
     Attributes:
-        number, name: of the invariant. checked: how many single facts were checked so far.
-        broken: the first few breaks, as text. before: the facts in the trace until the first of them.
+        number, name: of the invariant. checked: number of facts checked so far.
+        broken: the first few breaks, as text. before: the trace's last facts at the first break.
     """
 
     number: int
@@ -321,35 +331,35 @@ class Checker(Observer):
         self.broken: list[str] = []
         self.before: list[TraceEntry] = []
 
-    def _ignore(self, *what: Any) -> None:
-        """By default a checker ignores an event."""
+    def _ignore(self, *arguments: Any) -> None:
+        """Ignore the event: the default."""
 
     on_drawn = on_paid = on_charge = on_session = on_begun = on_kept = on_round = on_answer = _ignore
-    on_trainer_round = on_gathered = on_partial_sum = on_release = _ignore
+    on_trainer_round = on_stored_release = on_partial_sum = on_release = on_unannounced = _ignore
 
     def finish(self) -> None:
-        """The trial is over: check what can only be checked now."""
+        """Check at the end of the trial what can only be checked then."""
 
-    def expect(self, holds: bool, what: str) -> None:
-        """Count one fact, and keep `what` where it does not hold."""
+    def expect(self, holds: bool, failure: str) -> None:
+        """Count a checked fact; record `failure` if it does not hold."""
         self.checked += 1
         if not holds:
-            self.fail(what)
+            self.fail(failure)
 
-    def fail(self, what: str) -> None:
-        """The invariant is broken."""
+    def fail(self, failure: str) -> None:
+        """Record that the invariant is broken."""
         simulator = self.world.simulator
         if not self.broken:
             self.before = list(simulator.trace.entries)
         if len(self.broken) < BROKEN_KEPT_MAX:
-            self.broken.append(f"at {(simulator.now_ms - simulator.start_ms) / 1000:.3f} s: {what}")
+            self.broken.append(f"at {(simulator.now_ms - simulator.start_ms) / 1000:.3f} s: {failure}")
 
     def is_honest(self, process: Process) -> bool:
-        """Whether the process runs a production actor, and no other one has a copy of its disk."""
+        """Return True if the process runs a production actor and no other process has a copy of its disk."""
         return process.id not in self.log.dishonest
 
     def honest(self) -> list[Process]:
-        """All such processes."""
+        """Return all honest processes."""
         return [process for process in self.world.simulator.processes.values() if self.is_honest(process)]
 
     @property
@@ -358,20 +368,20 @@ class Checker(Observer):
 
 
 def about(actor: Process | bytes, round_id: bytes) -> str:
-    """Which actor and which round a finding concerns."""
+    """Return the actor and the round of a failure, as text."""
     name = actor.name if isinstance(actor, Process) else actor.hex()[:8]
     return f"{name}, round {round_id.hex()[:8]}"
 
 
 def release_in(frame: Signed) -> ReleaseBody:
-    """What a data node or a client that reports has signed, and the trainer has checked."""
+    """Decode a release or report that the trainer has kept."""
     body = decode_body(frame.body)
-    assert isinstance(body, ReleaseBody), "the trainer keeps nothing else"
+    assert isinstance(body, ReleaseBody), "the trainer keeps only releases and reports"
     return body
 
 
 def entries_in(data: bytes, holder: bytes) -> list[Entry]:
-    """The entries of a list; an honest actor has checked its length."""
+    """Decode the entries of a list, the length of which an honest actor has checked."""
     parts = (data[at : at + ENTRY_BYTES] for at in range(0, len(data), ENTRY_BYTES))
     return [
         Entry(one[:ID_BYTES], one[ID_BYTES : 2 * ID_BYTES], int.from_bytes(one[2 * ID_BYTES :], "little"), holder)
@@ -380,5 +390,5 @@ def entries_in(data: bytes, holder: bytes) -> list[Entry]:
 
 
 def _places_in(objections: bytes) -> list[int]:
-    """The places in U that an answer objects to."""
+    """Return the indices in U of the entries that an answer objects to."""
     return [int.from_bytes(objections[at : at + 4], "little") for at in range(0, len(objections), 4)]

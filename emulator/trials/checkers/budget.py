@@ -1,12 +1,12 @@
-"""Invariant 4: what is spent is durable before anything leaves, stays within the budget, and comes back only once.
+"""Invariant 4: a charge is durable before anything is sent, stays within the budget, and is returned at most once.
 
-A charge is of the announced price: μ, or ε of a report that is ε-private (δ = 0). It pays for one contribution, which
-never changes and has a number, which no Compute node takes twice or forgets. Only a client that is asked pays. A charge
-comes back against the signed aborts of all M Compute nodes, each of which is durable at its node. A ledger adds its
-charges up to what `emulator.reference` gives.
+A charge has the announced cost: μ, or ε of an ε-private report (δ = 0). It pays for one contribution, which never
+changes. Its number is taken only once by each Compute node, and never forgotten. Only invited clients pay. A charge is
+returned only against the signed aborts of all M Compute nodes, each durable at its node. The total of a ledger equals
+that of `emulator.reference`.
 
-A client whose store was replaced by an old copy spends no number twice in released sums. A node that remembers the
-number reports it, and then the client takes part in no further round until it starts anew.
+A client whose store was replaced by an old copy does not spend a number twice in released sums. A node that remembers
+the number reports it, and the client then takes part in no further round until it restarts.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from emulator import reference
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker, Entry, Key, Release, RunLog, about
 from emulator.trials.world import TrialWorld
-from emulator.wire import Asked, body_of
+from emulator.wire import Accepted, body_of
 
 _DAY_MS = 86_400_000
 _ROUNDING = 1e-9
 
 
 class Budget(Checker):
-    """Every ledger write, every contribution, release and announcement, of honest clients and of the trainer."""
+    """Checks every ledger write, contribution, release and announcement of honest clients and the trainer."""
 
     number, name = 4, "budget"
 
@@ -57,13 +57,13 @@ class Budget(Checker):
         self._numbers: defaultdict[Key, set[int]] = defaultdict(set)  # by node and client
         self._aborts: defaultdict[tuple[bytes, bytes], set[bytes]] = defaultdict(set)  # by receiver and announcement
         self._genuine: dict[bytes, bool] = {}  # by payload
-        self._paid: defaultdict[Key, set[int]] = defaultdict(set)  # by client and round, ever
+        self._paid: defaultdict[Key, set[int]] = defaultdict(set)  # all numbers ever, by client and round
         self._spent: dict[tuple[bytes, int], bytes] = {}  # round, by client and charge number in a released sum
-        self._unreported: set[bytes] = set()  # clients that know of a number used twice, but whose owner does not yet
-        self._warned: dict[bytes, int] = {}  # in which start a client has warned its owner
+        self._unreported: set[bytes] = set()  # clients that got a report of a reused number, and must warn their owners
+        self._warned: dict[bytes, int] = {}  # client -> the number of its start in which it warned its owner
 
     def on_paid(self, client: Process, round_id: bytes, made: Outbound) -> None:
-        """A round has one contribution, with the same bytes after any restart."""
+        """Each client has one contribution to a round, with the same bytes after any restart."""
         if self.is_honest(client):
             first = self._made.setdefault((client.id, round_id), made)
             self.expect(first == made, f"{about(client, round_id)}: one charge, two contributions")
@@ -74,7 +74,7 @@ class Budget(Checker):
             self.fail(f"{process.name} deletes a charge")
 
     def on_charge(self, process: Process, charge: Charge) -> None:
-        """It is new and numbered in order, or comes back once."""
+        """A charge is new and numbered in order, or is returned once."""
         charges, who = self._charges[process.id], about(process, charge.round_id)
         before = charges.get(charge.round_id)
         highest = max((one.number for one in charges.values()), default=0)
@@ -92,14 +92,14 @@ class Budget(Checker):
             return
         again = before.returned and process.role is Channel.TRAINER and not self.log.is_summed(charge.round_id)
         fits = not charge.returned if again else charge.returned and not before.returned
-        self.expect(fits, f"{who}: a charge is returned twice, or made twice")  # again: of more clients than expected
+        self.expect(fits, f"{who}: a charge is returned twice, or made twice")  # again: a late release came after all
         self.expect(charge.mu == before.mu and charge.number == before.number, f"{who}: a charge is changed")
         if self.log.is_summed(charge.round_id):
             self._check_aborts(process, charge.round_id, who)
 
     def _check_consent(self, client: bytes, round_id: bytes, who: str) -> None:
-        """Who pays was asked, and its policy allows what was asked of it."""
-        policy, body = self.world.actors.policy, self.log.asked[client, round_id].body
+        """A client that pays is invited, and its policy allows the announced terms."""
+        policy, body = self.world.actors.policy, self.log.accepted[client, round_id].body
         request = self.log.requests.get(round_id)
         is_invited = request is not None and (not request.invited or client in request.invited)
         self.expect(
@@ -113,23 +113,23 @@ class Budget(Checker):
         self.expect(within, f"{who}: it pays for what its policy forbids")
 
     def _check_price(self, process: Process, who: str, charge: Charge) -> None:
-        """A charge is what was announced, of what it protects."""
-        own = self.log.asked.get((process.id, charge.round_id))
-        asked = own.body if own is not None else self.log.announcements[charge.round_id]
-        of_row = isinstance(asked.terms, NodeRelease)
+        """A charge has the announced cost and relation, and the announced μ is private at the announced (ε, δ)."""
+        own = self.log.accepted.get((process.id, charge.round_id))
+        accepted = own.body if own is not None else self.log.announcements[charge.round_id]
+        of_row = isinstance(accepted.terms, NodeRelease)
         self.expect(charge.relation == (REPLACE_ONE_ROW if of_row else REPLACE_ONE_CLIENT), f"{who}: {charge.relation}")
-        pure = asked.mechanism in PURE_MECHANISMS
-        found, price = _spent_by([charge]), reference.composed([(asked.mu, asked.epsilon, 0.0 if pure else 1.0)])
+        pure = accepted.mechanism in PURE_MECHANISMS
+        found, price = _spent_by([charge]), reference.composed([(accepted.mu, accepted.epsilon, 0.0 if pure else 1.0)])
         self.expect(_are_close(found, price), f"{who}: a charge of {found}, where {price} was announced")
-        same = (charge.epsilon, charge.delta) == (asked.epsilon, asked.delta)
+        same = (charge.epsilon, charge.delta) == (accepted.epsilon, accepted.delta)
         self.expect(same, f"{who}: a charge of epsilon {at_least(charge.epsilon)} at delta {at_least(charge.delta)}")
-        most = sqrt(price[2]) if pure else reference.mu_of(asked.epsilon, asked.delta)
-        private = asked.mu <= most * (1 + _ROUNDING)
-        self.expect(private, f"{who}: mu {at_least(asked.mu)} is not private at what it is quoted")
+        most = sqrt(price[2]) if pure else reference.mu_of(accepted.epsilon, accepted.delta)
+        private = accepted.mu <= most * (1 + _ROUNDING)
+        self.expect(private, f"{who}: mu {at_least(accepted.mu)} is not private at what it is quoted")
 
     def _check_aborts(self, process: Process, round_id: bytes, who: str) -> None:
-        """All M nodes of the announcement have signed; and those that are honest hold to it."""
-        own = self.log.asked.get((process.id, round_id))
+        """All M nodes of the announcement have signed aborts, which are durable at the honest ones."""
+        own = self.log.accepted.get((process.id, round_id))
         hashed = own.hash if own is not None else self.log.announced_hash(round_id)
         computes = self.log.requests[round_id].ask.computes
         signed = self._aborts[process.id, hashed]
@@ -141,11 +141,11 @@ class Budget(Checker):
         self.expect(not others, f"{who}: a charge comes back without the abort of {', '.join(others)}")
 
     def _check_total(self, process: Process) -> None:
-        """All that counts in the period together, within the client's own policy, or the trainer's account."""
+        """The charges of the period are within the client's policy or the trainer's account."""
         actors = self.world.actors
         limit = actors.policy.budget_limit if process.role is Channel.CLIENT else actors.account
-        if limit is None or (process.role is Channel.TRAINER and self.world.has_batches):
-            return  # of mini-batches the account is each client's own, which its ledger holds
+        if limit is None or (process.role is Channel.TRAINER and self.world.scenario.rounds.batch):
+            return  # with batches, the trainer's account counts for each client by itself
         since_ms = process.now_ms - limit.period_days * _DAY_MS
         kept = [one for one in self._charges[process.id].values() if not one.returned and one.at_ms >= since_ms]
         spent, most = _spent_by(kept), limit.epsilon * (1 + _ROUNDING)
@@ -155,21 +155,21 @@ class Budget(Checker):
                             f"allowed at delta {at_least(limit.delta)}")  # fmt: skip
 
     def on_kept(self, node: Process, round_id: bytes, client: bytes, kept: Kept) -> None:
-        """What a holder keeps of an honest client has the number of the charge that paid for it."""
+        """A kept contribution of an honest client has the number of a charge that it paid for that round."""
         if self.is_honest(node) and client not in self.log.dishonest:
             paid = kept.charge in self._paid[client, round_id]
             who = f"{node.name} keeps a contribution of {client.hex()[:8]}"
             self.expect(paid, f"{who} with another number than it paid")
 
     def on_partial_sum(self, release: Release) -> None:
-        """No number pays for two sums, whatever a client's ledger has forgotten."""
+        """No charge number pays for two sums, even if a client's ledger has forgotten it."""
         for entry in self.log.agreed(release) or ():
             first = self._spent.setdefault((entry.client, entry.charge), release.round_id)
             what = f"round {release.round_id.hex()[:8]}: charge {entry.charge} of {entry.client.hex()[:8]}"
             self.expect(first == release.round_id, f"{what} pays for a second sum")
 
-    def on_answer(self, node: Process, asked: Asked, union: list[Entry] | None, objected: list[int]) -> None:
-        """With its answer a node has remembered the numbers of all entries that it lets through, each of them new."""
+    def on_answer(self, node: Process, accepted: Accepted, union: list[Entry] | None, objected: list[int]) -> None:
+        """With its answer, a node has stored the charge numbers of all entries that it accepts, and each is new."""
         if union is None:
             self.fail(f"{node.name} answers for lists that it has not stored")
             return
@@ -183,7 +183,7 @@ class Budget(Checker):
             self.expect(not lost, f"{who}: charge numbers {sorted(lost)} are not remembered")
 
     def on_deliver(self, process: Process, sender: bytes, payload: bytes) -> None:
-        """Note aborts that nodes have really signed, and their reports that a number was used before."""
+        """Note genuine aborts, and genuine reports of a reused charge number."""
         if process.role is Channel.COMPUTE:
             return
         body = body_of(payload)
@@ -195,7 +195,7 @@ class Budget(Checker):
     def _is_genuine(self, payload: bytes, compute: bytes) -> bool:
         if payload not in self._genuine:
             federation, frame = self.world.actors.federation, decode_frame(payload)
-            assert isinstance(frame, Signed), "a body was in it"
+            assert isinstance(frame, Signed), "it has a body"
             try:
                 verify_signed(frame, federation.compute(compute).key, federation.id)
                 self._genuine[payload] = True
@@ -204,41 +204,41 @@ class Budget(Checker):
         return self._genuine[payload]
 
     def _concerns(self, client: Process, body: ChargeReused) -> bool:
-        """Whether a client of which one copy runs has that round open, and paid for it with that number."""
+        """Return True if an honest client that is not slow has the round open and paid for it with that number."""
         stored = client.disk.records.get((client_round.ROUNDS, body.round_id))
         if stored is None or body.client != client.id or not self.is_honest(client) or client.options.work_ms:
             return False
         phase = decoded(client_round.ROUNDS, stored, client_round.StoredRound).phase
         charge = self._charges[client.id].get(body.round_id)
-        asked = self.log.asked.get((client.id, body.round_id))
-        is_known = asked is not None and asked.hash == body.announcement_hash
+        accepted = self.log.accepted.get((client.id, body.round_id))
+        is_known = accepted is not None and accepted.hash == body.announcement_hash
         is_open = phase in (client_round.SENT, client_round.KEPT, client_round.MISSED)
         return is_open and is_known and charge is not None and charge.number == body.charge
 
     def on_fact(self, process: Process, fact: object) -> None:
-        """A client warns its owner that its ledger is an old copy."""
+        """Note that a client has warned its owner that its ledger is an old copy."""
         if isinstance(fact, LedgerReused):
             self._warned[process.id] = process.starts
             self._unreported.discard(process.id)
 
     def on_kill(self, process: Process) -> None:
-        """It forgets what it has not reported."""
+        """A killed client forgets reports that it has not passed on."""
         self._unreported.discard(process.id)
 
     def on_send(self, process: Process, send: Send) -> None:
-        """No contribution, release, report or announcement leaves without a durable charge, and only as stored."""
-        what = self._spends(process, send) if self.is_honest(process) else ""
-        if not what:
+        """A contribution, release, report or announcement leaves with a durable charge, and as it was stored."""
+        kind = self._spends(process, send) if self.is_honest(process) else ""
+        if not kind:
             return
         who = about(process, send.round_id)
-        self.expect((LEDGER, send.round_id) in process.disk.records, f"{who}: {what} leaves without a durable charge")
+        self.expect((LEDGER, send.round_id) in process.disk.records, f"{who}: {kind} leaves without a durable charge")
         if process.role is Channel.CLIENT:
             made = self._made.get((process.id, send.round_id))
             same = made is not None and send.payload == made.payload
-            self.expect(same, f"{who}: {what} leaves that was not stored before")
+            self.expect(same, f"{who}: {kind} leaves that was not stored before")
 
     def _spends(self, process: Process, send: Send) -> str:
-        """What a message is that must have been paid for; empty for any other. A report is a release, too."""
+        """Return the kind of a message that must be paid for; empty for any other. A report counts as a release."""
         match process.role, send.to.channel:
             case Channel.CLIENT, Channel.COMPUTE:
                 return "a contribution" if isinstance(decode_frame(send.payload), Contribution) else ""
@@ -253,21 +253,21 @@ class Budget(Checker):
                 return ""
 
     def on_restore(self, process: Process) -> None:
-        """An old copy: what it has forgotten was paid for, and what it sends now is paid for again."""
+        """A store was replaced by an old copy: forget the later charges, too, which the client may make again."""
         records = process.disk.records.items()
         charges = [decoded(LEDGER, value, Charge) for (table, _), value in records if table == LEDGER]
         known = self._charges[process.id] = {charge.round_id: charge for charge in charges}
         self._made = {of: made for of, made in self._made.items() if of[0] != process.id or of[1] in known}
 
     def on_restart(self, process: Process) -> None:
-        """A start finds every charge that was ever durable."""
+        """A restarted process has every charge that was durable."""
         if isinstance(process.actor, Client | Trainer) and self.is_honest(process):
             found = {charge.round_id: charge for charge in process.actor.ledger.charges}
             same = found == self._charges[process.id]
             self.expect(same, f"{process.name} starts with another ledger than was durable")
 
     def finish(self) -> None:
-        """What nodes have reported of old copies has reached the owners; and ledgers add up as they must."""
+        """Owners were warned of every reported old copy, and ledgers have the reference totals."""
         names = ", ".join(client.hex()[:8] for client in self._unreported if self._warned.get(client) is None)
         self.expect(not names, f"the owner of {names} was not warned that a charge number was used before")
         for process in self.honest():
@@ -288,7 +288,7 @@ def _are_close(found: tuple[float, ...], expected: tuple[float, ...]) -> bool:
 
 
 def _numbers_at(node: Process, client: bytes) -> set[int]:
-    """The charge numbers that a node's disk has of a client: the highest, and which of those below it were seen."""
+    """Return the charge numbers of a client that are marked as seen on a node's disk, within the window."""
     session = node.disk.records.get((SESSIONS, client))
     slot = -1 if session is None else decoded(SESSIONS, session, StoredSession).slot
     page = node.disk.records.get((SEEN_CHARGES, (slot // PAGE).to_bytes(4, "big"))) if slot >= 0 else None

@@ -1,12 +1,12 @@
-"""Invariants 7 and 11: every round ends, neither too early nor too late; one within the promise completes.
+"""Invariants 7 and 11: every round ends, neither too early nor too late; a round within the promise completes.
 
-A round ends with a result, or with an abort that names its reason. After its end a Compute node holds no more work of
-it, after its grace no sum, after its retention nothing but charges. No secret of an epoch outlives the epoch's grace
-(DESIGN §2.2, §4.7, §4.8, §8).
+A round ends with a result, or with an abort that names its reason. After its end a Compute node keeps no contributions
+or lists of it; after its grace, no sum; after its retention, nothing but charges. No secret of an epoch outlives the
+epoch's grace (DESIGN §2.2, §4.7, §4.8, §8).
 
-emulator/DESIGN.md §3 states the promise. Whether a round is within it follows from the scenario and from what went over
-the network and when: machines that were down, links and brokers that were bad, Hellos that arrived, the first
-announcement, the first Close or list. No actor is asked. The judgement is cautious: other rounds may complete, too.
+emulator/DESIGN.md §3 states the promise of completion. The checker decides from the scenario and the network whether a
+round is within it: machines that were down, bad links and brokers, Hellos that arrived, the first announcement, the
+first Close or list. It uses no actor's state. It is cautious: rounds outside the promise may complete as well.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from emulator import reference
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker, Key, RunLog, about
 from emulator.trials.world import RoundLog, TrialWorld
-from emulator.wire import Asked, body_of
+from emulator.wire import Accepted, body_of
 
 _SLACK_MS, _GRACE_MS = 1_000, 4_000
 _NEVER = 1 << 62
@@ -38,44 +38,44 @@ _LOSSES = 1e-6
 
 
 class Endings(Checker):
-    """When and how each round that was asked for ends: at the trainer, and at each honest node that has stored it."""
+    """Each requested round ends in time, at the trainer and at each honest node that has stored it."""
 
     number, name = 7, "every round ends"
 
     def __init__(self, world: TrialWorld, log: RunLog) -> None:
         super().__init__(world, log)
         self._ended_ms: dict[bytes, int] = {}  # by the trainer's own clock
-        self._up_ms: dict[bytes, int] = {}  # since when a process runs, by its own clock
+        self._up_ms: dict[bytes, int] = {}  # last start of each process, by its own clock
         self._crashed: set[bytes] = set()
-        self._heard_ms: dict[Key, int] = {}  # when a node stored an announcement, by its own clock
+        self._heard_ms: dict[Key, int] = {}  # when a node stored an announcement, by the node's clock
         self._collected: set[Key] = set()
         self._aborted: set[bytes] = set()  # rounds of which the trainer has received an abort
 
     def on_crash(self, process: Process, error: Exception) -> None:
-        """Note who broke invariant 6."""
+        """Note processes that broke invariant 6."""
         self._crashed.add(process.id)
 
     def on_restart(self, process: Process) -> None:
-        """No process ends a round while it is down."""
+        """Note the start: no process ends a round while it is down."""
         self._up_ms[process.id] = process.now_ms
 
     def on_trainer_round(self, trainer: Process, round_id: bytes, stored: trainer_round.StoredRound) -> None:
-        """A durable failure has ended the round, also where a kill keeps the trainer from reporting it."""
+        """A durable failure ends the round, even if a kill keeps the trainer from reporting it."""
         if stored.phase in (trainer_round.FAILED, trainer_round.RETURNED):
             known, announced = round_id in self._ended_ms, self.log.announcements[round_id]
             self._end(trainer, round_id, stored.reason)
             early_ms = announced.commit_by_ms - trainer.now_ms - _SLACK_MS - self.world.tardiness_ms(trainer)
             if not known and self.all_nodes_are_honest and self.is_honest(trainer) and announced.terms.is_summed:
                 gave_up = early_ms > 0 and round_id not in self._aborted
-                self.expect(not gave_up, f"round {round_id.hex()[:8]} fails before its end, and nobody has aborted it")
+                self.expect(not gave_up, f"round {round_id.hex()[:8]} fails before its end, though nobody aborted it")
 
     def on_deliver(self, process: Process, sender: bytes, payload: bytes) -> None:
-        """Note aborts, whoever sent them."""
+        """Note aborts from any sender."""
         if process is self.world.trainer and isinstance(body := body_of(payload), Abort):
             self._aborted.add(body.round_id)
 
-    def on_begun(self, node: Process, asked: Asked) -> None:
-        self._heard_ms[node.id, asked.body.round_id] = node.now_ms
+    def on_begun(self, node: Process, accepted: Accepted) -> None:
+        self._heard_ms[node.id, accepted.body.round_id] = node.now_ms
 
     def on_round(self, node: Process, stored: node_round.StoredRound) -> None:
         """A node that runs collects until `close_by`, and no longer."""
@@ -83,12 +83,12 @@ class Endings(Checker):
         if stored.phase == node_round.COLLECTING or of not in self._heard_ms or of in self._collected:
             return
         self._collected.add(of)
-        due_ms = max(self.log.asked[of].body.close_by_ms, self._heard_ms[of], self._up_ms.get(node.id, 0))
+        due_ms = max(self.log.accepted[of].body.close_by_ms, self._heard_ms[of], self._up_ms.get(node.id, 0))
         late_ms = node.now_ms - due_ms - _SLACK_MS - self.world.tardiness_ms(node)
         self.expect(late_ms <= 0, f"{node.name} has collected for round {of[1].hex()[:8]} {late_ms} ms too long")
 
     def on_fact(self, process: Process, fact: object) -> None:
-        """Note ends; aborts, failures and refusals say why."""
+        """Note ends. Aborts, failures and declines give a reason, and no node gives up before `commit_by`."""
         if not self.is_honest(process) and process is not self.world.trainer:
             return
         match fact:
@@ -98,10 +98,10 @@ class Endings(Checker):
                 self._end(process, fact.round_id, fact.reason)
             case NodeAborted():
                 self.expect(bool(fact.reason and fact.detail), f"{process.name} aborts without a reason")
-                asked = self.log.asked.get((process.id, fact.round_id))
-                own = fact.reason == "peer-silent" and fact.detail.startswith("no ")  # and not a peer's report
-                if own and asked is not None:
-                    over_ms = asked.body.commit_by_ms
+                accepted = self.log.accepted.get((process.id, fact.round_id))
+                own = fact.reason == "peer-silent" and fact.detail.startswith("no ")  # not reported by a peer
+                if own and accepted is not None:
+                    over_ms = accepted.body.commit_by_ms
                     waited = process.now_ms + _SLACK_MS + self.world.tardiness_ms(process) >= over_ms
                     self.expect(waited, f"{about(process, fact.round_id)}: it gives up before commit_by")
             case Declined():
@@ -112,7 +112,7 @@ class Endings(Checker):
         self.expect(bool(reason.strip()), f"round {round_id.hex()[:8]} fails without a reason")
 
     def finish(self) -> None:
-        """All is healed and the time is over."""
+        """Check all rounds and disks, at the end of the trial."""
         for request in self.world.requests:
             self._check_trainer(request.round_id)
         for node in self.world.computes:
@@ -125,7 +125,7 @@ class Endings(Checker):
     def _check_trainer(self, round_id: bytes) -> None:
         name, trainer = round_id.hex()[:8], self.world.trainer
         ended_ms, announced = self._ended_ms.get(round_id), self.log.announcements.get(round_id)
-        if ended_ms is None or announced is None:  # one that ended before it was announced has said why
+        if ended_ms is None or announced is None:  # a round that failed before its announcement gave a reason
             pending = "; ".join(self.world.simulator.pending()[:4] or ["nothing is left to happen"])
             self.expect(ended_ms is not None, f"round {name} has not ended at the trainer ({pending})")
             return
@@ -135,16 +135,16 @@ class Endings(Checker):
         self.expect(ended_ms <= due_ms, f"round {name} ended {ended_ms - due_ms} ms after its announced end")
 
     def _check_node(self, node: Process) -> None:
-        """After healing every node runs (invariant 6 reports crashes), and has ended what was to end."""
+        """After healing every node runs (invariant 6 reports crashes), and has ended its rounds."""
         self.expect(node.is_up or node.id in self._crashed, f"{node.name} is down after all was healed")
-        for (compute, round_id), asked in self.log.asked.items() if node.is_up else ():
-            over_ms = max(asked.body.commit_by_ms, self._up_ms.get(node.id, 0)) + _SLACK_MS
+        for (compute, round_id), accepted in self.log.accepted.items() if node.is_up else ():
+            over_ms = max(accepted.body.commit_by_ms, self._up_ms.get(node.id, 0)) + _SLACK_MS
             if compute == node.id and node.now_ms > over_ms + self.world.tardiness_ms(node):
                 phase = self.log.ends.get((compute, round_id), "open")
                 self.expect(phase in node_round.ENDS, f"{node.name} has not ended round {round_id.hex()[:8]}")
 
     def _check_forgotten(self, process: Process) -> None:
-        """What is over has left the disk, once its time to be asked for is over."""
+        """Records have left the disk once their time is over."""
         timing, records = self.world.actors.timing, process.disk.records
         slack_ms = _SLACK_MS + self.world.tardiness_ms(process)
         kept_ms = {
@@ -164,20 +164,20 @@ class Endings(Checker):
                     and stored.final_message
                     and ago_ms > timing.abort_grace_ms + _GRACE_MS
                 )
-                self.expect(not secret, f"{who}: it keeps a sum that nobody may ask for any more")
+                self.expect(not secret, f"{who}: it keeps its sum after the grace")
                 ended = stored.phase in node_round.ENDS
                 work = left.intersection((node_round.CONTRIBUTIONS, node_round.LISTS))
-                self.expect(not (ended and work), f"{who}: it has ended, and keeps its work")
+                self.expect(not (ended and work), f"{who}: it has ended, but keeps contributions or lists")
         late_ms = slack_ms + (timing.hello_spread_ms if process.role is Channel.CLIENT else 0)
         epochs = [int.from_bytes(key, "big") for table, key in records if table == EPOCHS]
         over_epochs = [
             one for one in epochs if (one + 1) * timing.epoch_ms + timing.epoch_grace_ms + late_ms < process.now_ms
         ]
-        self.expect(not over_epochs, f"{process.name} keeps the secret of epochs {over_epochs}, which are over")
+        self.expect(not over_epochs, f"{process.name} keeps the secrets of epochs {over_epochs}, which are over")
 
 
 class Completion(Checker):
-    """Each round that is announced, when the trial is over."""
+    """Each announced round within the promise has completed at the end of the trial."""
 
     number, name = 11, "completes within the promise"
 
@@ -185,12 +185,12 @@ class Completion(Checker):
         super().__init__(world, log)
         self._announced_ms: dict[bytes, int] = {}
         self._closing_ms: dict[bytes, int] = {}  # the first Close or list
-        self._greeted: defaultdict[bytes, set[bytes]] = defaultdict(set)  # by client, the nodes that its Hello reached
-        self._greeted_ms: dict[bytes, int] = {}  # when it reached the last of them
+        self._greeted: defaultdict[bytes, set[bytes]] = defaultdict(set)  # client -> nodes that its Hello has reached
+        self._greeted_ms: dict[bytes, int] = {}  # client -> when its Hello reached the last node
         self._down: defaultdict[bytes, list[tuple[int, int]]] = defaultdict(list)
 
     def on_send(self, process: Process, send: Send) -> None:
-        """Note when a round was announced, and when it began to close."""
+        """Note when a round was first announced, and when it began to close."""
         now_ms, channel = self.world.simulator.now_ms, send.to.channel
         if process.role is Channel.TRAINER and send.round_id not in self._closing_ms:
             body = body_of(send.payload)
@@ -202,7 +202,7 @@ class Completion(Checker):
             self._closing_ms.setdefault(send.round_id, now_ms)
 
     def on_deliver(self, process: Process, sender: bytes, payload: bytes) -> None:
-        """Note whose Hello has reached all Compute nodes."""
+        """Note the clients whose Hello has reached all Compute nodes."""
         nodes = self._greeted[sender]
         if process.role is Channel.COMPUTE and process.id not in nodes and isinstance(body_of(payload), Hello):
             nodes.add(process.id)
@@ -210,24 +210,24 @@ class Completion(Checker):
                 self._greeted_ms[sender] = self.world.simulator.now_ms
 
     def on_kill(self, process: Process) -> None:
-        """It is down from now on."""
+        """Note the beginning of its downtime."""
         self._down[process.id].append((self.world.simulator.now_ms, _NEVER))
 
     def on_restart(self, process: Process) -> None:
-        """It is up again."""
+        """Note the end of its downtime."""
         if self._down[process.id]:
             begin_ms, _ = self._down[process.id].pop()
             self._down[process.id].append((begin_ms, self.world.simulator.now_ms))
 
     def finish(self) -> None:
-        """Each round that was promised has completed."""
+        """Each round within the promise has completed."""
         for place, log in enumerate(self.world.rounds):
             if self._is_promised(log, place + 1):
                 done = isinstance(log.ended, RoundCompleted)
-                self.expect(done, f"round {log.id.hex()[:8]} was within the promise, and did not complete")
+                self.expect(done, f"round {log.id.hex()[:8]} was within the promise, but did not complete")
 
     def _is_promised(self, log: RoundLog, count: int) -> bool:
-        """Whether round number `count` stays within it."""
+        """Return True if round number `count`, from 1, is within the promise."""
         world, announced = self.world, self.log.announcements.get(log.id)
         begin_ms = self._announced_ms.get(log.id, _NEVER)
         if announced is None or begin_ms == _NEVER or not world.spoils() <= {"value"}:
@@ -249,7 +249,7 @@ class Completion(Checker):
         return self._has_time(announced, servers, [one for one in clients if one.id not in self.log.dishonest])
 
     def _has_time(self, announced: Announcement, servers: list[Process], clients: list[Process]) -> bool:
-        """Whether enough clients, and all that serve the round, were there for long enough."""
+        """Return True if enough clients, the trainer and the round's nodes were up for long enough."""
         begin_ms, closing_ms = self._announced_ms[announced.round_id], self._closing_ms.get(announced.round_id, _NEVER)
         terms, limits, frozen_ms = announced.terms, self.world.scenario.limits, min(closing_ms, announced.close_by_ms)
         served_ms = max(self._steady_ms(one, begin_ms, frozen_ms) for one in servers)
@@ -270,20 +270,23 @@ class Completion(Checker):
         return self._due_ms(agreed_ms, frozen_ms, 3, 1) <= announced.commit_by_ms
 
     def _due_ms(self, steady_ms: int, since_ms: int, hops: int, chained: int) -> int:
-        """When so many hops are made, if nothing is wrong from `steady_ms` on: after so many resends in a chain."""
+        """Return when messages have passed `hops` hops, if nothing is wrong from `steady_ms` on.
+
+        chained: number of resends in a chain that may come first, if there was trouble after `since_ms`.
+        """
         at_ms = steady_ms
         for _ in range(chained if steady_ms > since_ms else 0):
             at_ms += min(_RETRY_MS, int(1.5 * (at_ms - since_ms + _AGAIN_MS)))
         link, window = self.world.scenario.network, self.world.scenario.broker.inflight_max
         losses = math.ceil(math.log(_LOSSES) / math.log(link.loss)) if link.loss else 0
-        hop_ms = int(2 * (link.delay_ms + link.jitter_ms + link.reorder_ms + losses * link.retry_ms))  # at most
+        hop_ms = int(2 * (link.delay_ms + link.jitter_ms + link.reorder_ms + losses * link.retry_ms))  # upper bound
         trip_ms = 2 * link.delay_ms + link.jitter_ms + link.loss * link.retry_ms
         narrow_ms = 1e8 / link.bandwidth_bytes_s if link.bandwidth_bytes_s else 0
         queued_ms = int(self._messages() / window * trip_ms + narrow_ms)  # the last message waits for the others
         return at_ms + hops * hop_ms + queued_ms
 
     def _steady_ms(self, process: Process, begin_ms: int, end_ms: int) -> int:
-        """When the last trouble was over that began before `end_ms`.
+        """Return the end of the last trouble that began before `end_ms`, or `begin_ms`.
 
         Trouble: the machine was down, or it, its link or the broker was worse than the scenario says.
         """
@@ -298,13 +301,13 @@ class Completion(Checker):
         return max(ends, default=begin_ms)
 
     def _is_beyond(self, process: Process, end_ms: int) -> bool:
-        """Whether something happened to it, before the round's end, about which nothing is promised."""
+        """Return True if a fault outside the promise struck the process before the round's end."""
         began = [
             one.began_ms for one in self.world.injections if process in one.targets and one.kind.promise == "beyond"
         ]
         return any(began_ms is not None and began_ms < end_ms for began_ms in began)
 
     def _messages(self) -> int:
-        """How many packets one machine may get in a round, and what is left of others."""
+        """Return an upper bound on the packets that one machine gets in a round, including leftovers of others."""
         parts = 1 if self.world.scenario.broker.part_bytes_max >= 1 << 14 else 4
         return parts * (len(self.world.actors.clients) + 50)

@@ -1,7 +1,7 @@
-"""Invariant 6: hostile or damaged input never crashes, blocks or grows an actor; it is counted, dropped and named.
+"""Invariant 6: hostile or damaged input never crashes, blocks or grows an actor, which drops, counts and reports it.
 
-No store changes for a message that nobody sent, that comes under another name, or that has changed it before. No fact
-holds a key, a tag or a row: logs, traces and reports are made of facts.
+No message changes a store if nobody sent it, if it comes under another name, or if it has changed the store before. No
+fact contains a key, a tag or a row, since logs, traces and reports are made of facts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dca_proto.protocol.wire.codec import decode_frame, encode
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker, RunLog
 from emulator.trials.world import TrialWorld
-from emulator.wire import Asked, body_of
+from emulator.wire import Accepted, body_of
 
 CODES = frozenset({
     "announcement", "answer", "ask", "certificate", "ciphertext", "computes", "contribution", "deadline", "epoch",
@@ -41,16 +41,16 @@ CODES = frozenset({
 })  # fmt: skip
 """All codes under which an actor drops a message."""
 
-_PREFIX = 8  # bytes of a secret that give it away
+_PREFIX = 8  # leading bytes by which a secret is recognised
 _EPOCHS_MAX = 4
 _HEX = re.compile(r"[0-9a-f]{16,}")
-_LOOK_EVERY = 512  # handled events between two looks at an actor's memory
-_SAME_EACH_TIME = (m.EpochKey, m.HelloWanted, m.Sessions)  # messages about no round, which may come again
+_LOOK_EVERY = 512  # handled events between two checks of an actor's memory
+_SAME_EACH_TIME = (m.EpochKey, m.HelloWanted, m.Sessions)  # messages that belong to no round and may be repeated
 _OPAQUE = (bytes, str, int, float, bool, type(None), np.ndarray)
 
 
 class Inputs(Checker):
-    """Crashes, drops, growth and secrets, at every honest actor."""
+    """Checks crashes, drops, growth and leaked secrets at every honest actor."""
 
     number, name = 6, "hostile input"
 
@@ -58,24 +58,24 @@ class Inputs(Checker):
         super().__init__(world, log)
         self._reported: Counter[tuple[bytes, int]] = Counter()  # drops by process and start
         self._handled: Counter[bytes] = Counter()
-        self._bytes: set[bytes] = set()  # of all facts
-        self._texts: set[str] = set()
-        self._secrets: dict[bytes, str] = {}  # first bytes -> what it is
-        self._sent: defaultdict[bytes, set[bytes]] = defaultdict(set)  # payload -> who has really sent it
-        for process in world.simulator.machines:  # they have started, and said who they are
+        self._bytes: set[bytes] = set()  # in all facts
+        self._texts: set[str] = set()  # in all facts
+        self._secrets: dict[bytes, str] = {}  # first bytes of a secret -> its description
+        self._sent: defaultdict[bytes, set[bytes]] = defaultdict(set)  # payload -> ids that have really sent it
+        for process in world.simulator.machines:  # they have started and sent these already
             if isinstance(process.actor, Client):
                 self._sent[process.actor._session.hello].add(process.id)
             elif isinstance(process.actor, ComputeNode):
                 self._sent[encode(process.actor._sign(process.actor._epoch_key()))].add(process.id)
-        self._acting: defaultdict[bytes, list[bytes]] = defaultdict(list)  # payloads whose writes wait, by process
-        self._acted: defaultdict[bytes, set[bytes]] = defaultdict(set)  # payloads whose writes are durable
+        self._acting: defaultdict[bytes, list[bytes]] = defaultdict(list)  # process -> payloads with pending writes
+        self._acted: defaultdict[bytes, set[bytes]] = defaultdict(set)  # process -> payloads with durable writes
 
     def on_crash(self, process: Process, error: Exception) -> None:
         if self.is_honest(process):
             self.fail(f"{process.name} crashes: {type(error).__name__}: {error}")
 
     def on_handled(self, process: Process, event: Event, effects: Sequence[Effect]) -> None:
-        """What is dropped is counted in the actor and reported to its owner, in equal numbers."""
+        """An actor counts and reports the same number of drops, and acts only upon genuine messages."""
         if process.actor is None or not self.is_honest(process):
             return
         drops = [one.fact for one in effects if isinstance(one, Report) and isinstance(one.fact, facts.Dropped)]
@@ -94,19 +94,19 @@ class Inputs(Checker):
             self._check_memory(process)
 
     def on_send(self, process: Process, send: Send) -> None:
-        """A message that leaves a process is genuine."""
+        """Note a genuine message."""
         self._sent[send.payload].add(process.id)
 
     def on_kill(self, process: Process) -> None:
-        """What was not durable may be asked for again."""
+        """Forget payloads with pending writes, which may come again."""
         self._acting.pop(process.id, None)
 
     def on_restore(self, process: Process) -> None:
-        """An old copy of a store does not know what came since."""
+        """Forget all payloads: an old copy of a store does not have the later ones."""
         self._acted.pop(process.id, None)
 
     def _check_origin(self, process: Process, event: Received, *, writes: bool) -> None:
-        """What changes something was sent, by whom the topic names, and has not changed the store before."""
+        """A message that has an effect was sent by the actor that the topic names, and changes the store only once."""
         body, senders = body_of(event.payload), self._sent.get(event.payload)
         kind = type(body).__name__
         genuine = senders is not None or (isinstance(body, m.Invitation) and self._was_announced(body.announcement))
@@ -120,17 +120,17 @@ class Inputs(Checker):
             self._acting[process.id].append(event.payload)
 
     def _was_announced(self, announcement: m.Signed) -> bool:
-        """Whether the trainer has sent it, in whatever invitation: a path may be written in two ways."""
+        """Return True if the trainer has sent this announcement, in any invitation: its encoding may differ."""
         frames = (decode_frame(one) for one in self._sent if announcement.signature in one)
         return any(getattr(one, "announcement", one) == announcement for one in frames)
 
     @property
     def _rounds(self) -> int:
-        """How many were asked for, or announced unasked."""
+        """The number of rounds that were requested, or announced without a request."""
         return len({*(one.round_id for one in self.world.requests), *self.log.announcements})
 
     def _records_max(self, role: Channel) -> dict[str, int]:
-        """How many records of each table the requested rounds and the enrolled clients explain."""
+        """Return the largest number of records in each table, given the rounds and the enrolled clients."""
         rounds, nodes, enrolled = self._rounds, len(self.world.computes), len(self.world.enrolled)
         if role is Channel.COMPUTE:
             return {
@@ -154,14 +154,14 @@ class Inputs(Checker):
         }
 
     def _check_memory(self, process: Process) -> None:
-        """Containers hold a fixed number of things, and so many for each round and each actor."""
+        """An actor's containers hold a bounded number of items for each round and each member."""
         assert process.actor is not None
         people = len(self.world.enrolled) + len(self.world.computes)
         limit, found = 1000 + 64 * people * (1 + self._rounds), _items(process.actor)
-        self.expect(found <= limit, f"{process.name} holds {found} things in memory, at most {limit} belong")
+        self.expect(found <= limit, f"{process.name} holds {found} items in memory, expected at most {limit}")
 
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
-        """What was acted upon is durable; epoch keys are secret."""
+        """Note payloads whose writes are durable, and epoch keys as secrets."""
         self._acted[process.id].update(self._acting.pop(process.id, ()))
         for write in writes:
             if isinstance(write, Persist) and write.table == keyring.TABLE:
@@ -179,37 +179,36 @@ class Inputs(Checker):
 
     def on_paid(self, client: Process, round_id: bytes, made: object) -> None:
         if self.is_honest(client):
-            self._check_seen(client, self.log.asked[client.id, round_id])
+            self._check_seen(client, self.log.accepted[client.id, round_id])
 
-    def on_begun(self, node: Process, asked: Asked) -> None:
-        self._check_seen(node, asked)
+    def on_begun(self, node: Process, accepted: Accepted) -> None:
+        self._check_seen(node, accepted)
 
-    def _check_seen(self, process: Process, asked: Asked) -> None:
-        """An actor that takes part in a round has stored which epochs its Compute nodes have shown."""
-        for key in asked.epochs:
+    def _check_seen(self, process: Process, accepted: Accepted) -> None:
+        """An actor in a round has stored the epochs of the round's Compute nodes."""
+        for key in accepted.epochs:
             seen = keyring.epoch_of(process.disk.records.get((keyring.SEEN, key.compute), b""))
             self.expect(seen >= key.epoch, f"{process.name} does not remember epoch {key.epoch} of a Compute node")
 
     def on_fact(self, process: Process, fact: object) -> None:
-        """Collect the texts and bytes of all facts."""
+        """Collect the texts and bytes of facts."""
         if self.is_honest(process):
             leaves = list(_leaves(fact))
             self._bytes.update(leaf for leaf in leaves if isinstance(leaf, bytes))
             self._texts.update([repr(fact), *(leaf for leaf in leaves if isinstance(leaf, str))])
 
     def finish(self) -> None:
-        """Look at stores, at memory and through all facts."""
+        """Stores and memory are within bounds, and no fact contains a secret."""
         for process in self.honest():
             most = self._records_max(process.role)
             for table, count in Counter(table for table, _ in process.disk.records).items():
                 limit = most.get(table, 0)
-                what = f"{process.name} stores {count} records of {table!r}, at most {limit} belong"
-                self.expect(count <= limit, what)
+                self.expect(count <= limit, f"{process.name} stores {count} records in {table!r}, limit {limit}")
             if process.actor is not None:
                 self._check_memory(process)
         values = [float(value) for table in self.world.actors.rows for value in np.ravel(table)]
         known = {**self._secrets, **{np.float64(value).tobytes(): "a row" for value in values}}
-        texts = [text for text in map(repr, values) if len(text) > 9]  # short ones are everywhere
+        texts = [text for text in map(repr, values) if len(text) > 9]  # shorter ones occur by chance
         for text in self._texts:
             self._bytes.update(bytes.fromhex(run[: len(run) // 2 * 2]) for run in _HEX.findall(text))
             self.expect(not any(value in text for value in texts), "a fact reveals the value of a row")
@@ -220,7 +219,7 @@ class Inputs(Checker):
 
 
 def _leaves(fact: object) -> Iterator[object]:
-    """The bytes and texts of a fact, of a result all but the public sum itself."""
+    """Yield the leaves of a fact; of a result, only ids and hashes."""
     if isinstance(fact, NoisyAggregate):
         fact = (fact.round_id, fact.announcement_hash, fact.contributors_hash)
     if isinstance(fact, msgspec.Struct):
@@ -233,7 +232,7 @@ def _leaves(fact: object) -> Iterator[object]:
 
 
 def _items(actor: Actor) -> int:
-    """How many things the containers that an actor reaches hold, all together."""
+    """Return the total number of items in all containers that an actor reaches."""
     seen: set[int] = set()
     waiting: deque[object] = deque([actor])
     count = 0

@@ -1,8 +1,8 @@
 """Invariant 10: each release carries the noise that its claim needs, drawn from a secret that nobody can repeat.
 
-`emulator.reference` computes the amount from the announcement alone: no figure of the product's own plan is used.
-Checked are the variance of each draw, before the sum; the draws of the whole trial together, against a law of less
-noise; that a key depends on fresh randomness and on the client's secret; that no two contributions have the same noise.
+`emulator.reference` computes the amount from the announcement alone, without the product's own plan. The checker tests
+the variance of each draw before the sum, and all draws of the trial together against too little noise. It checks that
+each key depends on fresh randomness and on the client's secret, and that no two contributions have the same noise.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from emulator import reference
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker, RunLog, about
 from emulator.trials.world import TrialWorld
-from emulator.wire import Asked
+from emulator.wire import Accepted
 
 _ROUNDING = 1 - 1e-9
-_ALIKE = 30.0  # ln of how many values noise must have before two that are the same are no chance
+_ALIKE = 30.0  # natural log of the number of values that noise must have before two equal draws are no chance
 
 
 class Noise(Checker):
-    """The amount of noise and where it comes from."""
+    """Checks the amount of noise and its key."""
 
     number, name = 10, "enough noise from a fresh secret"
 
     def __init__(self, world: TrialWorld, log: RunLog) -> None:
         super().__init__(world, log)
-        self._variances: dict[bytes, float] = {}  # the least of one client's noise, by announcement
+        self._variances: dict[bytes, float] = {}  # least variance of one client's noise, by announcement
         self._drawn: set[bytes] = set()
-        self._sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0])  # scaled noise, and how much of it
+        self._sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0])  # scaled noise and number of draws
         self._hits: defaultdict[tuple[str, float, bool], list[int]] = defaultdict(lambda: [0, 0])
 
     def on_drawn(self, client: Process, round_id: bytes, made: Outbound) -> None:
-        """What an honest client has just drawn for a contribution."""
-        drawn, body = self.log.draws.drawn, self.log.asked[client.id, round_id].body
+        """An honest client's draw for a contribution has enough noise, from a fresh key."""
+        drawn, body = self.log.draws.drawn, self.log.accepted[client.id, round_id].body
         if drawn is None:
-            return  # invariant 3 reports that
-        who, missing = about(client, round_id), " and on ".join(self.log.draws.without)
+            return  # invariant 3 reports a contribution without noise
+        who, missing = about(client, round_id), " and on ".join(self.log.draws.key_ignores)
         self.expect(not missing, f"{who}: its noise does not depend on {missing}")
         if isinstance(body.terms, LdpReport):
             self._add_report(client, body, drawn)
         elif body.mechanism == DistributedDiscreteGaussian.name:
-            least, found = self._least(self.log.asked[client.id, round_id]), float(self.log.draws.variance)
+            least, found = self._least(self.log.accepted[client.id, round_id]), float(self.log.draws.variance)
             enough = found >= least * _ROUNDING
             self.expect(enough, f"{who}: its noise has the variance {found:.6g}, expected {least:.6g}")
             self._add("gaussian", float(np.sum(drawn.astype(float) ** 2)) / least, drawn.size)
@@ -59,19 +59,19 @@ class Noise(Checker):
                 self._drawn.add(drawn.tobytes())
                 self.expect(not again, f"{who}: another contribution has the same noise")
 
-    def _least(self, asked: Asked) -> float:
-        """The variance that one client's noise has at least, in squared grid units."""
-        body = asked.body
-        if asked.hash not in self._variances:
+    def _least(self, accepted: Accepted) -> float:
+        """Return the least variance of one client's noise, in squared grid units."""
+        body = accepted.body
+        if accepted.hash not in self._variances:
             honest = body.terms.fewest - 1 - body.terms.colluders if isinstance(body.terms, SecureSum) else 1
             rows = 1 if isinstance(body.terms, NodeRelease) else max(1, body.rows_max)
             _, l2 = reference.sensitivity_of(body.statistic, body.parameters, rows)
             least = reference.least_variance(l2, body.epsilon, body.delta, honest)
-            self._variances[asked.hash] = ldexp(least, 2 * body.fraction_bits)
-        return self._variances[asked.hash]
+            self._variances[accepted.hash] = ldexp(least, 2 * body.fraction_bits)
+        return self._variances[accepted.hash]
 
     def _add_report(self, process: Process, body: Announcement, report: NDArray[Any]) -> None:
-        """What a client without a missing value reports of its bin."""
+        """Count the report of a client with one row in a histogram and no missing value."""
         row = self.world.actors.rows[self.world.client_number(process.id)]
         if body.statistic != "histogram" or len(row) != 1 or np.isnan(row).any():
             return
@@ -103,12 +103,12 @@ class Noise(Checker):
         count[1] += int(np.size(hits))
 
     def finish(self) -> None:
-        """All draws of the trial together."""
+        """All draws of the trial together have enough noise."""
         for law, (total, count) in self._sums.items():
             weak = reference.too_little(total, int(count), half=law == "gaussian")
             self.expect(
-                not weak, f"{count:.0f} {law} draws are {total / max(count, 1):.3g} of what they must be at least"
+                not weak, f"{count:.0f} {law} draws have {total / max(count, 1):.3g} of the noise that they must have"
             )
         for (what, chance, above), (hits, count) in self._hits.items():
             odd = reference.unlikely(hits, count, chance, above=above)
-            self.expect(not odd, f"reports name an {what} {hits} times of {count}, where the chance is {chance:.3g}")
+            self.expect(not odd, f"reports name an {what} {hits} times of {count}, expected a share of {chance:.3g}")

@@ -1,7 +1,7 @@
-"""What clients drew, and from which key: the production mechanisms, watched while honest clients use them.
+"""Records the noise that honest clients draw with the production mechanisms, and the keys that it is drawn from.
 
-A contribution is made up to three times: once for its holder, and twice to see what its key depends on. With other
-fresh randomness and all else the same the key must be another one; so it must with another secret of the client.
+It composes the first contribution to each announcement twice more to see what the key depends on. The key must change
+with the fresh randomness alone, and with the client's secret alone.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ from emulator.trials.adversary import Replaced
 
 
 class Recording(Replaced):
-    """The production mechanism of sums and data nodes, and around those of reports.
+    """A proxy of the production mechanism of sums and node releases; it also records the mechanisms of reports.
 
     Attributes:
-        key: from which something was drawn last. drawn: what that was, noise or a report; None once it was looked at.
-        variance: of noise that was drawn last. without: on what the last key does not depend, as text.
+        key: of the last draw. drawn: its noise or report; None after the checkers have seen it.
+        variance: of the last noise. key_ignores: the inputs that the last key wrongly does not depend on, as text.
     """
 
     def __init__(self, mechanism: Mechanism) -> None:
         super().__init__(mechanism)
         self._mechanism = mechanism
-        self._probed: set[bytes] = set()  # announcements of which one contribution's key was looked at
+        self._probed: set[bytes] = set()  # hashes of announcements for which a key was tested
         self.key = b""
         self.drawn: NDArray[Any] | None = None
         self.variance = 0
-        self.without: tuple[str, ...] = ()
+        self.key_ignores: tuple[str, ...] = ()
 
     def sample(self, variance: int, dimension: int, key: bytes) -> NDArray[np.int64]:
-        """As the production mechanism draws, and kept."""
+        """Draw as the production mechanism does, and record the noise."""
         noise = self._mechanism.sample(variance, dimension, key)
         self.key, self.drawn, self.variance = key, noise, variance
         return noise
 
     def watch(self, client: Client) -> None:
-        """Have a client, as it was just made, draw by it; hostile ones draw as they like."""
+        """Record the draws of a client that was just built, unless it is hostile."""
         if isinstance(client._composer, Replaced):
             return
         composer = msgspec.structs.replace(client._composer, mechanism=self)
@@ -64,7 +64,7 @@ class Recording(Replaced):
     def _compose(
         self, composer: Composer, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int
     ) -> tuple[Outbound, list[str]]:
-        """As the composer does; of the first contribution to a round, look at what its key depends on."""
+        """Compose as the composer does; for the first contribution to a round, test what the key depends on."""
         if validated.report is not None:
             kept = functools.partial(self._report, validated.report)
             validated = msgspec.structs.replace(validated, report=Replaced(validated.report, randomise=kept))
@@ -80,7 +80,7 @@ class Recording(Replaced):
             return signed[-1]
 
         made = msgspec.structs.replace(composer, random=random, sign=sign).compose(opened, validated, charge)
-        self.without = ()
+        self.key_ignores = ()
         if opened.hash not in self._probed:
             self._probed.add(opened.hash)
             key, drawn, variance = self.key, self.drawn, self.variance
@@ -98,6 +98,6 @@ class Recording(Replaced):
                 changed = msgspec.structs.replace(composer, sign=lambda body: signed[-1], **changes)
                 changed.compose(opened, validated, charge)
                 found += [what] if self.key == key else []
-            self.without = tuple(found)
+            self.key_ignores = tuple(found)
             self.key, self.drawn, self.variance = key, drawn, variance
         return made

@@ -1,9 +1,9 @@
-"""Invariants 1, 2 and 8: what leaves a Compute node or a client, over whom, and that kills lose and double nothing.
+"""Invariants 1, 2 and 8: one release each, over one set of enough enrolled clients, and nothing lost by kills.
 
-A receipt promises that the contribution is kept until the round's end, and stands in its holder's list. An answer that
-it was late promises that it stands in none. A node's list, its answer and its end never change once they are durable,
-and nothing else leaves. (That charges stay is invariant 4.) Without Compute nodes the trainer's receipt for a release
-or a report promises a place in the result.
+A receipt promises that the holder keeps the contribution until the round's end and lists it. A notice of lateness
+promises that the holder does not list it. A node's list, answer and final phase never change once they are durable, and
+it sends no others. (Invariant 4 covers charges.) In a round without Compute nodes, the trainer's receipt for a release
+or report promises a place in the result.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker, Entry, Key, Release, RunLog, about, entries_in, release_in
 from emulator.trials.federation import FOREVER_MS
 from emulator.trials.world import TrialWorld
-from emulator.wire import Asked
+from emulator.wire import Accepted
 
 
 class OneRelease(Checker):
-    """Distinct partial sums per honest node and round, sent or stored, over all restarts; none beside an abort.
+    """Each honest node has at most one partial sum of a round, stored or sent, over all restarts; none beside an abort.
 
-    Without Compute nodes: distinct releases of each honest data node, distinct reports of each client.
+    Without Compute nodes, each honest data node has one release, or each client one report.
     """
 
     number, name = 1, "one partial sum"
 
     def on_release(self, release: Release) -> None:
         who, round_id = release.sender.hex()[:8], release.round_id.hex()[:8]
-        once = release.number == 0 or release.sender in self.world.restored  # which nothing notices (DESIGN §10)
+        once = release.number == 0 or release.sender in self.world.restored  # no party can notice that (DESIGN §10)
         self.expect(once, f"client {who} releases or reports twice in round {round_id}")
 
     def on_partial_sum(self, release: Release) -> None:
@@ -54,9 +54,9 @@ class OneRelease(Checker):
 
 
 class EnoughContributors(Checker):
-    """The size of S, where its members come from, and that all honest nodes that release sum over one set.
+    """S has n_min to n_max members, each enrolled, invited and from its holder; honest nodes sum over the same S.
 
-    Without Compute nodes: where what the trainer keeps comes from.
+    Without Compute nodes, the trainer keeps releases of enrolled and invited clients only.
     """
 
     number, name = 2, "enough, enrolled, one set"
@@ -65,64 +65,70 @@ class EnoughContributors(Checker):
         super().__init__(world, log)
         self._sets: dict[bytes, list[Entry]] = {}  # by the announcement's hash
         self._kept: dict[bytes, bytes] = {}  # contribution ids by round and client
-        self._gathered: set[Key] = set()
+        self._stored: set[Key] = set()
         self._ranks: dict[tuple[bytes, bytes], tuple[int, int, bytes]] = {}  # of sessions, by node and client
+
+    def on_unannounced(self, sender: Process, round_id: bytes) -> None:
+        self.fail(f"{about(sender, round_id)}: it sends the trainer a message of a round that was never announced")
 
     def on_partial_sum(self, release: Release) -> None:
         who = f"compute {release.sender.hex()[:8]} releases round {release.round_id.hex()[:8]}"
-        asked = self.log.asked.get((release.sender, release.round_id))
-        if asked is None:
-            self.fail(f"{who} of which it has stored no announcement")
+        accepted = self.log.accepted.get((release.sender, release.round_id))
+        if accepted is None:
+            self.fail(f"{who}, but has stored no announcement of it")
             return
         chosen = self.log.agreed(release)
         if chosen is None:
-            self.fail(f"{who} by answers or lists that nobody has given")
+            self.fail(f"{who} by unknown or inconsistent answers or lists")
             return
-        hashed = set_hash(asked.hash, b"".join(entry.encoded for entry in chosen))
+        hashed = set_hash(accepted.hash, b"".join(entry.encoded for entry in chosen))
         same = (hashed, len(chosen)) == (release.body.set_hash, release.body.count)
         self.expect(same, f"{who} over another set than lists and answers give")
-        fewest, most, count = asked.terms.fewest, asked.terms.most, len(chosen)
+        fewest, most, count = accepted.terms.fewest, accepted.terms.most, len(chosen)
         self.expect(fewest <= count <= most, f"{who} over {count} contributions, where {fewest} to {most} are needed")
         self.expect(len({entry.client for entry in chosen}) == count, f"{who} over a client twice")
-        first = self._sets.setdefault(asked.hash, chosen)
+        first = self._sets.setdefault(accepted.hash, chosen)
         self.expect(chosen == first, f"{who} over another set than its peers")
         records = self.world.simulator.processes[release.sender].disk.records
         found = {
             "is not enrolled": [one for one in chosen if one.client not in self.world.enrolled],
             "has no session here": [one for one in chosen if (SESSIONS, one.client) not in records],
-            "is not invited": [one for one in chosen if one.client not in (asked.invited or {one.client})],
-            "another node holds": [one for one in chosen if asked.holder(one.client) != one.holder],
+            "is not invited": [one for one in chosen if one.client not in (accepted.invited or {one.client})],
+            "another node holds": [one for one in chosen if accepted.holder(one.client) != one.holder],
         }
         for what, members in found.items():
             names = ", ".join(one.client.hex()[:8] for one in members)
             self.expect(not members, f"{who} over a client that {what}: {names}")
 
-    def on_begun(self, node: Process, asked: Asked) -> None:
-        """A node takes part where its floors hold, and knows exactly those whom the trainer has invited."""
-        floors, round_id = self.world.actors.floors_of(node.id), asked.body.round_id
-        fewest, honest = asked.terms.fewest, asked.terms.fewest - 1 - asked.terms.colluders
+    def on_begun(self, node: Process, accepted: Accepted) -> None:
+        """A node takes part only if its floors allow it, and knows exactly the clients that the trainer invited."""
+        floors, round_id = self.world.actors.floors_of(node.id), accepted.body.round_id
+        fewest, honest = accepted.terms.fewest, accepted.terms.fewest - 1 - accepted.terms.colluders
         allowed = fewest >= floors.clients_min and honest >= max(1, floors.honest_min)
         self.expect(allowed, f"{node.name} takes part in round {round_id.hex()[:8]}, which its floors forbid")
         request = self.log.requests.get(round_id)
-        same = request is not None and (asked.invited or frozenset()) == frozenset(request.invited)
+        same = request is not None and (accepted.invited or frozenset()) == frozenset(request.invited)
         self.expect(
-            same, f"{node.name} takes others for invited to round {round_id.hex()[:8]} than the trainer invited"
+            same, f"{node.name} has other clients as invited to round {round_id.hex()[:8]} than the trainer invited"
         )
 
-    def on_answer(self, node: Process, asked: Asked, union: list[Entry] | None, objected: list[int]) -> None:
-        """A node objects to everybody whose certificate has ended, and to no other honest client's entry in an honest
-        holder's list whose tag its own session gives.
+    def on_answer(self, node: Process, accepted: Accepted, union: list[Entry] | None, objected: list[int]) -> None:
+        """A node objects to all clients whose certificate has ended.
+
+        It accepts all other entries of honest clients and holders with a tag that is right under its own session.
         """
-        accepted = [entry for place, entry in enumerate(union or ()) if place not in objected]
-        ended = [one.client.hex()[:8] for one in accepted if self._has_ended(one.client, node)]
+        admitted = [entry for place, entry in enumerate(union or ()) if place not in objected]
+        ended = [one.client.hex()[:8] for one in admitted if self._has_ended(one.client, node)]
         self.expect(not ended, f"{node.name} accepts {', '.join(ended)}, whose certificate has ended")
-        own, tags = asked.epochs[asked.computes.index(node.id)], self.log.tags[node.id, asked.body.round_id]
-        excused = self.log.dishonest | self.world.restored | self.world.duplicated  # may use a charge's number twice
+        own, tags = accepted.epochs[accepted.computes.index(node.id)], self.log.tags[node.id, accepted.body.round_id]
+        excused = self.log.dishonest | self.world.restored | self.world.duplicated  # may reuse a charge number
         for entry in [union[place] for place in objected] if union else ():
             record = node.disk.records.get((SESSIONS, entry.client))
             if record is None or not excused.isdisjoint((entry.client, entry.holder)):
                 continue
-            found = self.log.pairs.public_of(own, entry.client, tags.get(entry.encoded, b""), asked.hash, entry.encoded)
+            found = self.log.pairs.public_of(
+                own, entry.client, tags.get(entry.encoded, b""), accepted.hash, entry.encoded
+            )
             stored, grace_ms = decoded(SESSIONS, record, StoredSession), self.world.actors.timing.epoch_grace_ms
             alive = {
                 one.public
@@ -133,49 +139,49 @@ class EnoughContributors(Checker):
             self.expect(not wrong, f"{node.name} objects to {entry.client.hex()[:8]} without a reason")
 
     def _has_ended(self, client: bytes, judge: Process) -> bool:
-        """Whether a client's certificate has ended, by the clock of the actor that has to judge."""
+        """Return True if a client's certificate has ended by the clock of `judge`."""
         return self.world.actors.ends_ms.get(client, FOREVER_MS) <= judge.now_ms
 
     def on_session(self, node: Process, client: bytes, stored: StoredSession) -> None:
-        """The key is one that the client has made, and later than those before."""
+        """A session's client is enrolled and made its key, and no session is older than the one before."""
         session, who = stored.current, f"{node.name}, {client.hex()[:8]}"
-        assert session is not None, "it is stored with a session"
-        self.expect(client in self.world.enrolled, f"{who} has a session, who is not enrolled")
+        assert session is not None, "a record of sessions has a current one"
+        self.expect(client in self.world.enrolled, f"{who} has a session, but is not enrolled")
         own = self.log.pairs.has(client, session.public)
         self.expect(own, f"{who} has a session under a key that is not the client's")
         before = self._ranks.get((node.id, client), session.rank)
         self._ranks[node.id, client] = session.rank
         self.expect(before <= session.rank, f"{who} has an older session than before")
 
-    def on_gathered(self, trainer: Process, round_id: bytes, client: bytes) -> None:
-        """What is kept of a client is its first, of one who was asked."""
+    def on_stored_release(self, trainer: Process, round_id: bytes, client: bytes) -> None:
+        """The trainer keeps one release of each client, which is enrolled and invited and has a valid certificate."""
         if not self.is_honest(trainer):
             return
-        who = f"round {round_id.hex()[:8]}: what {client.hex()[:8]} releases"
-        self.expect(client in self.world.enrolled, f"{who} is kept, who is not enrolled")
-        self.expect(not self._has_ended(client, trainer), f"{who} is kept, whose certificate has ended")
+        who = f"round {round_id.hex()[:8]}: the release of {client.hex()[:8]}"
+        self.expect(client in self.world.enrolled, f"{who} is kept, but the client is not enrolled")
+        self.expect(not self._has_ended(client, trainer), f"{who} is kept, but the client's certificate has ended")
         invited = self.log.requests[round_id].invited
-        self.expect(not invited or client in invited, f"{who} is kept, who is not invited")
-        self.expect((client, round_id) not in self._gathered, f"{who} is stored twice")
-        self._gathered.add((client, round_id))
+        self.expect(not invited or client in invited, f"{who} is kept, but the client is not invited")
+        self.expect((client, round_id) not in self._stored, f"{who} is stored twice")
+        self._stored.add((client, round_id))
 
     def on_kept(self, node: Process, round_id: bytes, client: bytes, kept: Kept) -> None:
-        """What is kept of a client is its first, of one who was asked, at its holder."""
+        """A node keeps one contribution of each client that is invited and that it holds."""
         if not self.is_honest(node):
             return
         who = f"{about(node, round_id)}: a contribution of {client.hex()[:8]}"
-        asked = self.log.asked.get((node.id, round_id))
-        if asked is None:
+        accepted = self.log.accepted.get((node.id, round_id))
+        if accepted is None:
             self.fail(f"{who} is kept without an announcement")
             return
-        self.expect(asked.holder(client) == node.id, f"{who} is kept, which another node is to hold")
-        self.expect(client in (asked.invited or {client}), f"{who} is kept, who is not invited")
+        self.expect(accepted.holder(client) == node.id, f"{who} is kept, but another node is its holder")
+        self.expect(client in (accepted.invited or {client}), f"{who} is kept, but the client is not invited")
         first = self._kept.setdefault(round_id + client, kept.contribution)
-        self.expect(first == kept.contribution, f"{who} takes the place of another one")
+        self.expect(first == kept.contribution, f"{who} replaces another one")
 
 
 class Kills(Checker):
-    """Receipts, lists, answers, ends and results, against what is durable."""
+    """Receipts, lists, answers, final phases and results agree with durable records, over all restarts."""
 
     number, name = 8, "kills lose and double nothing"
 
@@ -184,19 +190,19 @@ class Kills(Checker):
         self._acknowledged: defaultdict[bytes, set[bytes]] = defaultdict(set)  # round -> clients with a receipt
         self._phases: dict[Key, str] = {}
         self._messages: dict[Key, tuple[bytes, Signed | None, Signed | None]] = {}  # entries, header and answer
-        self._in_result: dict[bytes, set[bytes]] = {}  # round -> clients, without Compute nodes
-        self._receipts: dict[tuple[bytes, ...], str] = {}  # of each node, round, client and contribution
+        self._in_result: dict[bytes, set[bytes]] = {}  # round without Compute nodes -> clients
+        self._receipts: dict[tuple[bytes, ...], str] = {}  # meaning, by node, round, client and contribution
         self._made: dict[tuple[bytes, bytes], Outbound] = {}  # by client and contribution id
-        self._results: dict[bytes, bytes | None] = {}  # round -> the result's bytes; None where it failed
+        self._results: dict[bytes, bytes | None] = {}  # round -> the result's bytes; None if it failed
 
     def on_paid(self, client: Process, round_id: bytes, made: Outbound) -> None:
-        """The announcement is stored with the charge."""
+        """A client stores the announcement with the charge."""
         self._made[client.id, made.contribution] = made
         known = (client_round.ANNOUNCEMENTS, round_id) in client.disk.records
-        self.expect(known, f"{about(client, round_id)}: paid for, and its announcement is lost")
+        self.expect(known, f"{about(client, round_id)}: it has paid, but has not stored the announcement")
 
     def on_partial_sum(self, release: Release) -> None:
-        """What a node holds of S was durable."""
+        """The contributions to S that a node holds were durable."""
         kept = self.log.kept[release.sender, release.round_id]
         held = [one for one in self.log.agreed(release) or () if one.holder == release.sender]
         lost = [one for one in held if (one.client, one.contribution) not in kept]
@@ -204,7 +210,7 @@ class Kills(Checker):
         self.expect(not lost, f"{who}: {len(lost)} of its sum were never durable")
 
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
-        """Contributions are deleted only after an end."""
+        """A node deletes contributions only after the round's end."""
         if process.role is not Channel.COMPUTE or not self.is_honest(process):
             return
         for write in writes:
@@ -214,20 +220,20 @@ class Kills(Checker):
                 self.expect(ended, f"{about(process, round_id)}: it forgets a contribution before the end")
 
     def on_kept(self, node: Process, round_id: bytes, client: bytes, kept: Kept) -> None:
-        """Contributions come before the list."""
+        """A node keeps no new contribution after it has frozen its list."""
         key = node.id, round_id
         if self.is_honest(node):
             in_time = key not in self.log.lists or (client, kept.contribution) in self._listed(key)
             self.expect(in_time, f"{about(node, round_id)}: it keeps a contribution after its list was frozen")
 
     def on_round(self, node: Process, stored: StoredRound) -> None:
-        """An end, a list and an answer do not change."""
+        """A final phase, a list and an answer do not change."""
         key, who = (node.id, stored.round_id), about(node, stored.round_id)
         first = self._phases.get(key, stored.phase)
         self._phases[key] = stored.phase
         self.expect(first not in ENDS or stored.phase == first, f"{who} was {first} and is {stored.phase}")
         if stored.phase == RELEASED and not stored.final_message:
-            return  # an hour after the end
+            return  # the sum was deleted after its grace
         now = stored.entries, stored.header, stored.answer
         before = self._messages.get(key, now)
         same = all(old == new or old in (b"", None) for old, new in zip(before, now, strict=True))
@@ -235,7 +241,7 @@ class Kills(Checker):
         self._messages[key] = now
 
     def on_restart(self, process: Process) -> None:
-        """A start finds the ends that were durable."""
+        """A restarted node has the final phases that were durable."""
         if process.role is not Channel.COMPUTE or process.actor is None or not self.is_honest(process):
             return
         for (node, round_id), end in self.log.ends.items():
@@ -244,19 +250,19 @@ class Kills(Checker):
                 self.expect(stored.phase == end, f"{process.name} has lost the end of round {round_id.hex()[:8]}")
 
     def on_handled(self, process: Process, event: Event, effects: Sequence[Effect]) -> None:
-        """A client that starts goes on with what it has paid for and has no receipt of."""
+        """A restarted client resends what it has paid for and has no receipt of."""
         if process.role is not Channel.CLIENT or not isinstance(event, Started) or not self.is_honest(process):
             return
         sent = {one.payload for one in effects if isinstance(one, Send)}
         for (table, round_id), value in process.disk.records.items():
-            asked = self.log.asked.get((process.id, round_id))
-            if table == client_round.ROUNDS and asked is not None and process.now_ms < asked.body.commit_by_ms:
+            accepted = self.log.accepted.get((process.id, round_id))
+            if table == client_round.ROUNDS and accepted is not None and process.now_ms < accepted.body.commit_by_ms:
                 stored = decoded(table, value, client_round.StoredRound)
                 lost = stored.phase == client_round.SENT and stored.outbound and stored.outbound.payload not in sent
-                self.expect(not lost, f"{about(process, round_id)}: it starts anew, and gives the round up")
+                self.expect(not lost, f"{about(process, round_id)}: it restarts, and does not resend its contribution")
 
     def on_send(self, process: Process, send: Send) -> None:
-        """What a node or the trainer sends is durable."""
+        """What a node or the trainer sends was durable before."""
         if process.role is Channel.CLIENT or not self.is_honest(process):
             return
         frame, key, who = decode_frame(send.payload), (process.id, send.round_id), about(process, send.round_id)
@@ -276,10 +282,10 @@ class Kills(Checker):
                 self.expect(ended == ABORTED, f"{who}: it sends an abort and has stored {ended or 'no end'}")
 
     def _check_trainers_receipt(self, trainer: Process, client: bytes, receipt: Receipt) -> None:
-        """A receipt is for what is on the disk, "late" for what is not; the client knows the tags of both."""
+        """A receipt is for a stored release, "late" for one that is not stored; the client knows both tags."""
         who, made = f"round {receipt.round_id.hex()[:8]}", self._made.get((client, receipt.contribution))
         if made is None:
-            self.expect(client in self.log.dishonest, f"{who}: an answer to a release that nobody has made")
+            self.expect(client in self.log.dishonest, f"{who}: a receipt for a release that nobody has made")
             return
         stored = trainer.disk.records.get((RELEASES, receipt.round_id + client))
         kept = stored is not None and release_in(decoded(RELEASES, stored, Signed)).contribution == receipt.contribution
@@ -294,11 +300,11 @@ class Kills(Checker):
         Its tag tells them apart: both tags are computed again, under the keys of the client and of the node.
         """
         key, who = (node.id, receipt.round_id), about(node, receipt.round_id)
-        asked, pair = self.log.asked[key], (client, receipt.contribution)
-        own = asked.epochs[asked.computes.index(node.id)]
-        meaning = self.log.pairs.receipts(own, client, asked.hash, receipt.contribution).get(receipt.tag)
+        accepted, pair = self.log.accepted[key], (client, receipt.contribution)
+        own = accepted.epochs[accepted.computes.index(node.id)]
+        meaning = self.log.pairs.receipts(own, client, accepted.hash, receipt.contribution).get(receipt.tag)
         if meaning is None:
-            self.expect(client in self.log.dishonest, f"{who}: a receipt whose tag means nothing")
+            self.expect(client in self.log.dishonest, f"{who}: a receipt with an unknown tag")
             return
         first = self._receipts.setdefault((*key, *pair), meaning)
         self.expect(first == meaning, f"{who}: both a receipt and an answer that it was late for one contribution")
@@ -311,11 +317,11 @@ class Kills(Checker):
         self.expect(not frozen or listed, f"{who}: a receipt for what its list does not hold")
 
     def _listed(self, key: Key) -> set[tuple[bytes, bytes]]:
-        """Clients and contributions in a node's own list; none before there is one."""
+        """Return the clients and contributions in a node's own list; none before it has one."""
         return {(one.client, one.contribution) for one in entries_in(self.log.lists.get(key, b""), key[0])}
 
     def on_fact(self, process: Process, fact: object) -> None:
-        """Note who has a receipt, and compare each result with those reported before."""
+        """Note the clients with a receipt. Each result equals those that the trainer reported before."""
         if not self.is_honest(process):
             return
         match fact:
@@ -323,7 +329,7 @@ class Kills(Checker):
                 self._acknowledged[fact.round_id].add(process.id)
             case ChargeReturned():
                 charge = decoded(LEDGER, process.disk.records[LEDGER, fact.round_id], Charge)
-                self.expect(charge.returned, f"{process.name} reports a charge that has not durably come back")
+                self.expect(charge.returned, f"{process.name} reports a returned charge that is not durably returned")
             case RoundCompleted():
                 self._check_result(fact.round_id, fact.aggregate.value.tobytes())
             case RoundFailed():
@@ -333,7 +339,7 @@ class Kills(Checker):
         first, name = self._results.setdefault(round_id, result), round_id.hex()[:8]
         self.expect(first == result, f"round {name} ends in two ways at the trainer")
         if round_id in self.log.announcements and not self.log.is_summed(round_id):
-            kept = self.log.gathered[round_id]
+            kept = self.log.stored_releases[round_id]
             count = sum(bool(release_in(frame).rows) for frame in kept.values())
             self.expect(result is not None or not count, f"round {name} fails with {count} releases")
             self._in_result.setdefault(round_id, set(kept))
@@ -349,10 +355,10 @@ class Kills(Checker):
                 self.expect(not missing, f"round {round_id.hex()[:8]}: {len(missing)} with a receipt are in no result")
         for (node, round_id), entries in self.log.lists.items():
             if node not in self.log.dishonest:
-                asked, listed = self.log.asked[node, round_id], {one.client for one in entries_in(entries, node)}
-                own = {one for one in self._acknowledged[round_id] if asked.holder(one) == node}
-                known = {one: self.log.asked.get((one, round_id)) for one in own}  # the announcement that it has stored
-                missing = {one for one, stored in known.items() if stored is not None and stored.hash == asked.hash}
+                accepted, listed = self.log.accepted[node, round_id], {one.client for one in entries_in(entries, node)}
+                own = {one for one in self._acknowledged[round_id] if accepted.holder(one) == node}
+                known = {one: self.log.accepted.get((one, round_id)) for one in own}
+                missing = {one for one, stored in known.items() if stored is not None and stored.hash == accepted.hash}
                 missing -= listed
                 who = f"compute {about(node, round_id)}"
                 self.expect(not missing, f"{who}: {len(missing)} with a receipt are not in its list")

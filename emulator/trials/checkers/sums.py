@@ -1,14 +1,14 @@
 """Invariant 3: the combined value is the exact ring sum of what the contributions in S encoded.
 
-What an honest client encoded is computed anew: its statistic from its rows by `emulator.reference`, plus the recorded
-noise that its mechanism drew. What a hostile client encoded is what its holder keeps of it, minus all M masks, which
-are computed a second time. Each honest node's partial sum is compared with the contributions that it has durably kept
-and its own masks over S. The trainer's result is compared with the one set that all honest nodes have summed over, also
-where other nodes are hostile: only a node that alters its sum may spoil the value, and nothing but the value.
+For an honest client, the checker recomputes that: the statistic of its rows by `emulator.reference`, plus the recorded
+noise. For a hostile client, it takes what the holder keeps and removes all M masks, which it recomputes. Each honest
+node's partial sum must equal the sum of the contributions that it durably kept and of its own masks over S. The
+trainer's result must be of the set that all honest nodes have summed over, even if other nodes are hostile. Only a node
+that alters its sum may spoil the value, and it may spoil nothing else.
 
-Without Compute nodes each release is compared with what the data node encoded and how many rows it has, and the result
-with all releases that the trainer has durably kept. Each report is the one that its mechanism draws of the client's own
-value from the one key that the client used, and is of one row.
+Without Compute nodes, each release must equal what the data node encoded, with its number of rows, and the result must
+match all releases that the trainer durably kept. Each LDP report must be the mechanism's draw for the client's own
+value from the recorded key, and of one row.
 
 The expected value, noise and scale of a result use no arithmetic of the product.
 """
@@ -44,30 +44,30 @@ from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker, Entry, Release, RunLog, release_in
 from emulator.trials.scenario import CATEGORICAL
 from emulator.trials.world import TrialWorld
-from emulator.wire import Asked
+from emulator.wire import Accepted
 
-_CLOSE, _WIDER = 1e-9, 1.001  # floats of one figure; what the grid may add to noise
+_CLOSE, _WIDER = 1e-9, 1.001  # tolerance of equal floats; factor by which the grid may widen noise
 
 
 class ExactSum(Checker):
-    """Bit for bit: each honest node's partial sum, and the trainer's result."""
+    """Checks each honest node's partial sum and the trainer's result, bit for bit."""
 
     number, name = 3, "exact sum"
 
     def __init__(self, world: TrialWorld, log: RunLog) -> None:
         super().__init__(world, log)
         self._encoded: dict[tuple[bytes, bytes, bytes], RingVector] = {}  # by round, client and contribution
-        self._released: dict[tuple[bytes, bytes, bytes], tuple[int, bytes]] = {}  # the same: rows, vector of a release
-        self._variances: dict[bytes, float] = {}  # of each client's noise, in units of the grid, by round
+        self._released: dict[tuple[bytes, bytes, bytes], tuple[int, bytes]] = {}  # rows and vector, by the same
+        self._variances: dict[bytes, float] = {}  # of each client's noise, in squared units of the grid, by round
         self._summed: dict[bytes, dict[bytes, list[Entry]]] = defaultdict(dict)  # by round and honest node
 
     def on_drawn(self, client: Process, round_id: bytes, made: Outbound) -> None:
-        """Keep what an honest client has just encoded."""
+        """Record what an honest client must have encoded."""
         draws, drawn = self.log.draws, self.log.draws.drawn
         if drawn is None:
             self.fail(f"{client.name} contributes to round {round_id.hex()[:8]} without any noise")
             return
-        body, key = self.log.asked[client.id, round_id].body, (round_id, client.id, made.contribution)
+        body, key = self.log.accepted[client.id, round_id].body, (round_id, client.id, made.contribution)
         actors = self.world.actors
         places = [actors.columns.index(column) for column in msgspec.convert(body.parameters["columns"], list[str])]
         number = self.world.client_number(client.id)
@@ -80,68 +80,68 @@ class ExactSum(Checker):
             self._encoded[key], self._released[key] = noisy, (min(len(rows), body.rows_max), noisy.tobytes())
         else:
             report = validate_announcement(body, draws, Limits()).report
-            assert report is not None, "no other kind is left"
+            assert report is not None, "the round is of LDP reports"
             held = (np.argmax(value) if value.any() else -1) if body.mechanism in CATEGORICAL else value
             (own_report,) = report.randomise(np.array([held]), draws.key)
             self._released[key] = 1, report.encode(own_report)
 
     def on_release(self, release: Release) -> None:
-        """An honest data node releases its own rows' sum with the noise that it drew, and their number.
+        """An honest data node releases the number of its rows and their sum with the recorded noise.
 
-        An honest client reports what its mechanism makes of its value with the key that it drew.
+        An honest client reports the mechanism's draw for its value from the recorded key.
         """
         body, who = release.body, f"client {release.sender.hex()[:8]} in round {release.round_id.hex()[:8]}"
         expected = self._released.get((release.round_id, release.sender, body.contribution))
         if expected is None:
-            self.fail(f"{who} releases what it has not stored")
+            self.fail(f"{who} releases a contribution that it never made")
             return
         rows, vector = expected
         self.expect(body.vector == vector, f"{who}: it does not release what its rows and its key give")
         self.expect(body.rows == rows, f"{who}: it names {body.rows} rows, expected {rows}")
 
-    def _encoded_by(self, asked: Asked, entry: Entry) -> RingVector | None:
-        """What a contribution encoded; None where no honest actor knows."""
+    def _encoded_by(self, accepted: Accepted, entry: Entry) -> RingVector | None:
+        """Return what a contribution encoded; None if it cannot be reconstructed."""
         if entry.client not in self.log.dishonest:
-            return self._encoded.get((asked.body.round_id, entry.client, entry.contribution))
-        kept = self.log.kept[entry.holder, asked.body.round_id].get((entry.client, entry.contribution))
+            return self._encoded.get((accepted.body.round_id, entry.client, entry.contribution))
+        kept = self.log.kept[entry.holder, accepted.body.round_id].get((entry.client, entry.contribution))
         if kept is None:
             return None
-        tags = [kept.tags[8 * place : 8 * place + 8] for place in range(len(asked.epochs))]
-        masks = [self._mask(asked, place, entry, tag) for place, tag in enumerate(tags)]
+        tags = [kept.tags[8 * place : 8 * place + 8] for place in range(len(accepted.epochs))]
+        masks = [self._mask(accepted, place, entry, tag) for place, tag in enumerate(tags)]
         known = [mask for mask in masks if mask is not None]
         return _total([_words(kept.y), *known]) if len(known) == len(masks) else None
 
-    def _mask(self, asked: Asked, place: int, entry: Entry, tag: bytes) -> RingVector | None:
-        """A node's mask of an entry; None where no key of its client gives that tag."""
-        dimension = reference.dimension(asked.body.statistic, asked.body.parameters)
-        data = self.log.pairs.mask(asked.epochs[place], entry.client, tag, asked.hash, entry.encoded, dimension)
+    def _mask(self, accepted: Accepted, place: int, entry: Entry, tag: bytes) -> RingVector | None:
+        """Return a node's mask of an entry; None if no key of its client gives that tag."""
+        dimension = reference.dimension(accepted.body.statistic, accepted.body.parameters)
+        data = self.log.pairs.mask(accepted.epochs[place], entry.client, tag, accepted.hash, entry.encoded, dimension)
         return None if data is None else _words(data)
 
     def on_partial_sum(self, release: Release) -> None:
-        """A node's first partial sum adds up the contributions that the node has kept, and its masks over all of S."""
+        """A node's first partial sum adds up the contributions that it has kept, and its masks over all of S."""
         key = release.sender, release.round_id
-        asked, chosen = self.log.asked.get(key), self.log.agreed(release)
-        if release.number or asked is None or chosen is None:
-            return  # invariants 1 and 2 report that
+        accepted, chosen = self.log.accepted.get(key), self.log.agreed(release)
+        if release.number or accepted is None or chosen is None:
+            return  # invariants 1 and 2 report these
         who = f"compute {release.sender.hex()[:8]} in round {release.round_id.hex()[:8]}"
         self._summed[release.round_id][release.sender] = chosen
         own = [entry for entry in chosen if entry.holder == release.sender]
         named = release.body.clients == b"".join(entry.client for entry in own)
         self.expect(named, f"{who}: it names other clients than it holds")
-        kept, place = self.log.kept[key], asked.computes.index(release.sender)
+        kept, place = self.log.kept[key], accepted.computes.index(release.sender)
         held = [kept.get((one.client, one.contribution)) for one in own]
         if None in held:
-            return  # invariant 8 reports that it was never durable
-        masks = [self._mask(asked, place, one, self.log.tags[key].get(one.encoded, b"")) for one in chosen]
+            return  # invariant 8 reports contributions that were never durable
+        masks = [self._mask(accepted, place, one, self.log.tags[key].get(one.encoded, b"")) for one in chosen]
         false = sum(mask is None for mask in masks)
         self.expect(not false, f"{who}: {false} in S have a tag that no key of that client gives")
         if not false:
             parts = [*(_words(one.y) for one in held if one is not None), *(mask for mask in masks if mask is not None)]
             same = np.array_equal(_words(release.body.vector), _total(parts))
-            self.expect(same, f"{who}: its sum is not that of what it kept")
+            self.expect(same, f"{who}: its sum is not that of the contributions it kept and its masks")
 
     def on_fact(self, process: Process, fact: object) -> None:
-        """Compare the trainer's result with the sum over S, as each honest node has summed it up."""
+        """The trainer's result is the sum over the set S of the honest nodes."""
         if not isinstance(fact, RoundCompleted) or process.role is not Channel.TRAINER:
             return
         if not self.log.is_summed(fact.round_id):
@@ -149,28 +149,30 @@ class ExactSum(Checker):
             return
         sets, name = list(self._summed[fact.round_id].items()), fact.round_id.hex()[:8]
         if not sets:
-            return  # no node is honest, or it has stored no announcement, which invariant 2 reports
-        chosen, asked = sets[0][1], self.log.asked[sets[0][0], fact.round_id]
+            return  # no honest node has summed, or invariant 2 has reported it
+        chosen, accepted = sets[0][1], self.log.accepted[sets[0][0], fact.round_id]
         self.expect(all(one == chosen for _, one in sets), f"round {name}: a result of sums over different sets")
-        parts = {entry.client: self._encoded_by(asked, entry) for entry in chosen}
+        parts = {entry.client: self._encoded_by(accepted, entry) for entry in chosen}
         unknown = {client for client, part in parts.items() if part is None}
         secretive = set() if self.all_nodes_are_honest else self.log.dishonest
-        self.expect(unknown <= secretive, f"round {name}: nobody knows what {len(unknown)} in its sum encoded")
-        hashes = asked.hash, set_hash(asked.hash, b"".join(entry.encoded for entry in chosen))
+        self.expect(unknown <= secretive, f"round {name}: {len(unknown)} contributions in its sum cannot be decoded")
+        hashes = accepted.hash, set_hash(accepted.hash, b"".join(entry.encoded for entry in chosen))
         clients = max(self.log.requests[fact.round_id].answers_expected, len(chosen))
         spoiled = self.world.altering or unknown
-        total = None if spoiled else _value_of(asked.body, _total([one for one in parts.values() if one is not None]))
-        self._compare(fact.aggregate, asked.body, hashes, total, len(chosen), clients)
+        total = (
+            None if spoiled else _value_of(accepted.body, _total([one for one in parts.values() if one is not None]))
+        )
+        self._compare(fact.aggregate, accepted.body, hashes, total, len(chosen), clients)
         if isinstance(process.actor, Trainer):
             named = process.actor.contributors(fact.round_id)
-            self.expect(named == tuple(sorted(parts)), f"round {name}: the trainer names others than those in S")
+            self.expect(named == tuple(sorted(parts)), f"round {name}: the trainer names other contributors than S")
 
     def _check_without_nodes(self, fact: RoundCompleted) -> None:
-        """The result is of each release or report that is kept, by client id, and their sum."""
-        kept = sorted(self.log.gathered[fact.round_id].items())
+        """The result holds each kept release or report, by client id, and their sum."""
+        kept = sorted(self.log.stored_releases[fact.round_id].items())
         members = [(client, frame) for client, frame in kept if release_in(frame).rows]
         if not members:
-            self.fail(f"round {fact.round_id.hex()[:8]}: a result of releases that were never durable")
+            self.fail(f"round {fact.round_id.hex()[:8]}: a result without durable releases")
             return
         body, found = self.log.announcements[fact.round_id], fact.aggregate
         releases, count = [release_in(frame) for _, frame in members], len(members)
@@ -196,7 +198,7 @@ class ExactSum(Checker):
         self, found: NoisyAggregate, body: Announcement, hashes: tuple[bytes, bytes], value: NDArray[np.float64] | None,
         contributors: int, clients: int, *, where: str = "",
     ) -> None:  # fmt: skip
-        """All fields of a result, but its single releases. `value`: None where it may be spoiled."""
+        """Compare all fields of a result except its single releases. `value`: None if it may be spoiled."""
         terms, private = body.terms, self.log.draws.private
         known: dict[str, Any] = {name: getattr(body, name) for name in ("statistic", "parameters", "mechanism")}
         known |= {name: getattr(body, name) if private else None for name in ("epsilon", "delta", "mu")}
@@ -211,7 +213,7 @@ class ExactSum(Checker):
         if not l2 * (1 - _CLOSE) <= found.sensitivity <= l2 + rounding:
             wrong.append("sensitivity")
         variance = found.sigma_local**2
-        noises = clients if isinstance(terms, NodeRelease) else contributors  # one of each that took part
+        noises = clients if isinstance(terms, NodeRelease) else contributors  # one for each participant
         if not isclose(found.noise_variance, noises * variance, rel_tol=_CLOSE):
             wrong.append("noise_variance")
         if not self._is_noise(body, variance, (l1 + d * unit, l2 + rounding)):
@@ -223,7 +225,7 @@ class ExactSum(Checker):
         self.expect(not wrong, f"round {body.round_id.hex()[:8]}: the result differs in {', '.join(wrong)}")
 
     def _is_noise(self, body: Announcement, variance: float, most: tuple[float, float]) -> bool:
-        """Whether one client's noise has that variance, in squared units of the statistic."""
+        """Return True if one client's noise has that variance, in squared units of the statistic."""
         unit = ldexp(1.0, -body.fraction_bits)
         if isinstance(body.terms, SecureSum | NodeRelease):
             drawn = self._variances.get(body.round_id)
@@ -239,7 +241,7 @@ class ExactSum(Checker):
     def _reported(
         self, found: NoisyAggregate, body: Announcement, clients: tuple[bytes, ...], vectors: list[bytes]
     ) -> NDArray[np.float64]:
-        """The sum that reports stand for; that the result holds each is checked here."""
+        """Return the sum that reports estimate, and check the reports in the result."""
         k, count, reports = reference.dimension(body.statistic, body.parameters), len(vectors), found.reports
         chances: tuple[float, float] | None = None
         if body.mechanism == RANDOMISED_RESPONSE:
@@ -267,8 +269,8 @@ class ExactSum(Checker):
             wide = scale * (1 - _CLOSE) <= reports.noise_scale <= scale * _WIDER + ldexp(k, -body.fraction_bits)
             holds = {"values": same, "probabilities": near, "noise_scale": wide}
             wrong += [name for name, ok in holds.items() if not ok]
-        what = ", ".join(f"{one} of the reports" for one in wrong)
-        self.expect(not wrong, f"round {body.round_id.hex()[:8]}: the result differs in {what}")
+        differing = ", ".join(f"{name} of the reports" for name in wrong)
+        self.expect(not wrong, f"round {body.round_id.hex()[:8]}: the result differs in {differing}")
         return value
 
 
@@ -282,11 +284,11 @@ def _total(vectors: Sequence[RingVector]) -> RingVector:
 
 
 def _value_of(body: Announcement, words: Iterable[Any]) -> NDArray[np.float64]:
-    """What ring elements stand for, in the statistic's units."""
+    """Decode ring elements to the statistic's units."""
     return np.array([ldexp(float(reference.centred(int(word))), -body.fraction_bits) for word in words])
 
 
 def _sensitivity(body: Announcement) -> tuple[float, float]:
-    """Δ₁ and Δ₂ of what is protected, in the statistic's units."""
+    """Return Δ₁ and Δ₂ of one protected client, or row of a node release, in the statistic's units."""
     rows = 1 if isinstance(body.terms, NodeRelease) else max(1, body.rows_max)
     return reference.sensitivity_of(body.statistic, body.parameters, rows)

@@ -1,10 +1,11 @@
-"""Invariant 5: what any M - 1 Compute nodes and the broker see does not depend on anybody's data. And 9, repetition.
+"""Invariant 5: the view of M - 1 Compute nodes and the broker does not depend on data. Invariant 9: runs repeat.
 
-In every run: contribution ids, tags, masked vectors, nonces and the keys of noise are never used twice, and all
-contributions of a round have the same size, as have all reports. Against a second run of the same seed on neighbouring
-data: the same messages go between the same actors at the same times in the same sizes; and what Compute nodes keep is
-the same but for the id, the tags and the masked vector of the client whose data changed, all of them pseudorandom.
-Without Compute nodes nothing that the trainer keeps differs but the release of that client.
+In every run, no contribution id, tag, masked vector, nonce or key of noise is used twice. All contributions of a round
+have the same size, and so have all reports.
+
+A second run of the same seed on neighbouring data has the same messages: times, senders, receivers and sizes. Compute
+nodes keep the same, except the id, tags and masked vector of the client whose data changed, which are pseudorandom.
+Without Compute nodes, the trainer keeps the same except that client's release.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from emulator.trials.world import TrialWorld
 
 
 class Passed(NamedTuple):
-    """A message as the broker sees it, without its content: when (µs), from whom, to whom, about what, how long."""
+    """A message as the broker sees it, without its content."""
 
     at_us: int
     sender: bytes
@@ -45,11 +46,11 @@ class Passed(NamedTuple):
 
 
 class Transcript(Observer):
-    """The shape of a run's traffic, and what its Compute nodes and its trainer hold.
+    """The messages of a run without their contents, and the records of its Compute nodes and trainer.
 
     Attributes:
-        passed: all messages, in order. held: contributions by node, round and client, as they were kept.
-        released: without Compute nodes, by round and client, as the trainer keeps it.
+        passed: all messages, in order. held: kept contribution by node, round and client.
+        released: release or report, by round and client, as the trainer keeps it.
     """
 
     def __init__(self, world: TrialWorld) -> None:
@@ -72,9 +73,9 @@ class Transcript(Observer):
 
 
 def neighbour(world: TrialWorld) -> bytes:
-    """Give one honest client other rows; its id. To be called before anything is asked of it.
+    """Give one honest client other rows, before any round, and return its id.
 
-    Of another number, but where that is public: rows that are other people's are counted in a node release.
+    Their number changes, too, except in node releases, where it is public.
     """
     client = next(one.id for one in world.clients if one.id not in world.hostile)
     index = world.client_number(client)
@@ -86,10 +87,10 @@ def neighbour(world: TrialWorld) -> bytes:
 
 
 class View(Checker):
-    """Sizes, ids, tags, nonces and noise keys of one run, and the comparison with its neighbour where there is one.
+    """Checks sizes, ids, tags, nonces and noise keys of a run, and compares it with a run on neighbouring data.
 
     Args:
-        other: the transcript of the run of the same seed on neighbouring data, and whose data they are.
+        other: transcript of the run on neighbouring data, and the id of the client whose data differ; None to skip.
     """
 
     number, name = 5, "view independent of data"
@@ -100,18 +101,18 @@ class View(Checker):
         self._other = other
         if other is not None:
             world.simulator.observers.append(self._own)
-        self._nonces: dict[bytes, bytes] = {}  # -> the payload that it encrypts
-        self._once: dict[bytes, Key] = {}  # ids, tags and first words -> the client and the round
+        self._nonces: dict[bytes, bytes] = {}  # nonce or contribution id -> payload
+        self._once: dict[bytes, Key] = {}  # tag or first masked word -> client and round
         self._sizes: dict[bytes, int] = {}  # by round
-        self._noise_keys: dict[bytes, Key] = {}  # -> the client and the round whose noise it made
+        self._noise_keys: dict[bytes, Key] = {}  # -> client and round
 
     def on_drawn(self, client: Process, round_id: bytes, made: Outbound) -> None:
-        """Noise is fresh: an honest client that contributes has drawn it from a key of its own."""
+        """Noise is fresh: no other contribution has drawn it from the same key."""
         first = self._noise_keys.setdefault(self.log.draws.key, (client.id, round_id))
         self.expect(first == (client.id, round_id), f"{about(client, round_id)}: its noise was used before")
 
     def on_send(self, process: Process, send: Send) -> None:
-        """What an honest client encrypts: its nonce or id is new unless it is a repetition, its size the others'."""
+        """An honest client's ciphertext has a new nonce or id unless it is a resend, and the size of the others."""
         if process.role is not Channel.CLIENT or not self.is_honest(process):
             return
         frame = decode_frame(send.payload)
@@ -121,7 +122,7 @@ class View(Checker):
         unique = frame.contribution if isinstance(frame, Contribution) else frame.nonce
         first = self._nonces.setdefault(unique, send.payload)
         self.expect(first == send.payload, f"{who}: a nonce or an id is used for two ciphertexts")
-        # A data node's release is left out, whose number of rows is public, and so is a message that declines.
+        # Sizes of node releases (their number of rows is public) and of declines may differ.
         is_report = self.log.is_release(process.id, send.round_id, send.payload) and (
             self.log.announcements[send.round_id].mechanism in LOCAL_MECHANISMS
         )
@@ -130,45 +131,44 @@ class View(Checker):
             self.expect(size == len(send.payload), f"{who}: it sends {len(send.payload)} bytes, others {size}")
 
     def on_kept(self, node: Process, round_id: bytes, client: bytes, kept: Kept) -> None:
-        """Masks are fresh: no two contributions have a tag alike, or begin alike."""
+        """Masks are fresh: no two contributions share a tag or the first masked word."""
         if client not in self.log.dishonest:
             tags = [kept.tags[at : at + 8] for at in range(0, len(kept.tags), 8)]
             whose = client, round_id
             alike = [one for one in (*tags, kept.y[:8]) if self._once.setdefault(one, whose) != whose]
-            self.expect(not alike, f"{node.name} keeps a tag or a masked word that another contribution has, too")
+            self.expect(not alike, f"{node.name} keeps a tag or a masked word of another contribution")
 
     def finish(self) -> None:
-        """Compare with the neighbouring run."""
+        """The run on neighbouring data looks the same."""
         if self._other is None:
             return
         (other, changed), own = self._other, self._own
         self.checked += min(len(own.passed), len(other.passed))
         for mine, theirs in zip(own.passed, other.passed, strict=False):
             if mine != theirs:
-                self.fail(f"traffic depends on the data of a client: {mine}, or else {theirs}")
+                self.fail(f"traffic depends on the data of a client: {mine} in one run, {theirs} in the other")
                 break
         counts = len(own.passed), len(other.passed)
-        self.expect(counts[0] == counts[1], f"traffic depends on the data of a client: {counts[0]} or {counts[1]}")
+        self.expect(counts[0] == counts[1], f"traffic depends on the data of a client: {counts} messages")
         same = own.held.keys() == other.held.keys()
-        self.expect(same, "who holds whose contribution depends on the data of a client")
+        self.expect(same, "the holders of contributions depend on the data of a client")
         for key in own.held.keys() & other.held.keys():
             (node, _, client), held, else_held = key, own.held[key], other.held[key]
             shapes = [(kept.charge, len(kept.tags), len(kept.y)) for kept in (held, else_held)]
             same = held == else_held if client != changed else shapes[0] == shapes[1]
-            self.expect(same, f"compute {node.hex()[:8]} sees what client {client.hex()[:8]} holds")
-        self.expect(own.released.keys() == other.released.keys(), "who releases depends on the data of a client")
-        for of in own.released.keys() & other.released.keys():
-            said, else_said, client = own.released[of], other.released[of], of[1]
-            same = said == else_said or (client == changed and _blank(said) == _blank(else_said))
-            what = f"what client {client.hex()[:8]} sends beside its release depends on the data of a client"
-            self.expect(same, what)
+            self.expect(same, f"what compute {node.hex()[:8]} keeps of client {client.hex()[:8]} depends on its data")
+        self.expect(own.released.keys() == other.released.keys(), "the senders of releases depend on a client's data")
+        for pair in own.released.keys() & other.released.keys():
+            first, second, client = own.released[pair], other.released[pair], pair[1]
+            same = first == second or (client == changed and _blank(first) == _blank(second))
+            self.expect(same, f"what client {client.hex()[:8]} sends beside its release depends on a client's data")
 
 
 class Repetition(Checker):
-    """Invariant 9: the same seed gives the same run, byte for byte in its trace of facts.
+    """Invariant 9: the same seed gives the same run, that is, the same digest of its trace.
 
     Args:
-        digest: of another run of the same scenario; None checks nothing.
+        digest: of another run of the same scenario; None to skip.
     """
 
     number, name = 9, "same seed, same run"
@@ -180,11 +180,11 @@ class Repetition(Checker):
     def finish(self) -> None:
         if self._before is not None:
             found = self.world.simulator.trace.digest()
-            self.expect(found == self._before, f"the trace has digest {found}, and had {self._before}")
+            self.expect(found == self._before, f"the trace has digest {found}; in another run it had {self._before}")
 
 
 def _blank(frame: Signed) -> Release:
-    """With zeros for what is drawn from the client's own randomness and its value."""
+    """Decode a release, with zeros for all fields that depend on the client's randomness or value."""
     release = release_in(frame)
     zeros = {name: bytes(len(getattr(release, name))) for name in ("contribution", "receipt_key", "vector")}
     return msgspec.structs.replace(release, **zeros)
