@@ -1,7 +1,7 @@
 """Public bounds of columns: what is known about a measurement before anybody's data are seen.
 
-Bounds set the sensitivity, so reading them from the data would leak. They need not hold for every row: each client
-projects its own rows into them (Algorithm 2, step 1), so wrong bounds cost accuracy and never privacy.
+Bounds set the sensitivity, so reading them from the data would leak. They need not contain every row: each client
+clips its own rows to them (Algorithm 2, step 1), so wrong bounds cost accuracy but never privacy.
 """
 
 from __future__ import annotations
@@ -19,11 +19,9 @@ from numpy.typing import NDArray
 from inference.errors import DataError
 
 PUBLISHED_WITH_ROWS = "ranges were published with the rows, whose own minimum and maximum they are"
-"""Why experiments that repeat published ones may claim no ε for real, where they take such ranges for public."""
+"""Why experiments that repeat published ones, and treat such ranges as public, claim no real ε."""
 _ADVICE = "give COL=LO:HI,... or a TOML file, from what is known of the measurement"
-
-
-_APART_MIN, _SIZE_MAX = 2e-50, 1e50  # as every participant of a round checks (`dca_proto.statistics.scaled`)
+_APART_MIN, _SIZE_MAX = 2e-50, 1e50  # every participant of a round checks the same (`dca_proto.statistics.scaled`)
 
 
 @dataclass(frozen=True)
@@ -32,8 +30,8 @@ class Interval:
 
     Attributes:
         lower, upper: finite, ``lower < upper``.
-        reason: why these, for people.
-        public: False where they come from the rows themselves, as a minimum and maximum do, published or not.
+        reason: where they come from, for people.
+        public: False if they come from the rows themselves, as a minimum and maximum do, published or not.
 
     Raises:
         DataError: if they are not an interval.
@@ -54,17 +52,17 @@ class Interval:
 
     @property
     def centre(self) -> float:
-        """The midpoint: the paper assumes bounds (-c, c), so this is what is subtracted."""
+        """The midpoint, which is subtracted: the paper assumes bounds (-c, c)."""
         return (self.lower + self.upper) / 2
 
     @property
     def half_width(self) -> float:
-        """c of the assumed bounds (-c, c) around the centre."""
+        """c of the paper's bounds (-c, c) around the centre."""
         return (self.upper - self.lower) / 2
 
 
 def given_bounds(text: str) -> dict[str, Interval]:
-    """Bounds from an option's value: a TOML file where there is one of that name, else ``COL=LO:HI,...``.
+    """Read bounds from an option's value: a TOML file if there is one of that name, else ``COL=LO:HI,...``.
 
     Raises:
         DataError: it is neither.
@@ -77,7 +75,7 @@ def given_bounds(text: str) -> dict[str, Interval]:
 
 
 def parse_bounds(text: str) -> dict[str, Interval]:
-    """Bounds from ``COL=LO:HI,COL=LO:HI``. Raises `DataError` for anything else."""
+    """Parse bounds from ``COL=LO:HI,COL=LO:HI``. Raises `DataError` for anything else."""
     bounds: dict[str, Interval] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         column, _, ends = part.rpartition("=")
@@ -88,7 +86,7 @@ def parse_bounds(text: str) -> dict[str, Interval]:
 
 
 def read_bounds(path: Path) -> dict[str, Interval]:
-    """Bounds from a TOML file of ``column = [LO, HI]``. Raises `DataError` if it cannot be read as that."""
+    """Read bounds from a TOML file of ``column = [LO, HI]``. Raises `DataError` if it cannot be read as that."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -101,7 +99,7 @@ def read_bounds(path: Path) -> dict[str, Interval]:
 
 
 def as_interval(column: str, ends: object) -> Interval:
-    """An interval, or one from a list or tuple of two texts or numbers. Raises `DataError` for anything else."""
+    """Convert a list or tuple of two texts or numbers to an interval. Raises `DataError` for anything else."""
     if isinstance(ends, Interval):
         return ends
     given: list[Any] = list(ends) if isinstance(ends, list | tuple) else [ends]
@@ -117,15 +115,15 @@ def as_interval(column: str, ends: object) -> Interval:
 
 
 def bounds_from_data(columns: Sequence[str], rows: NDArray[np.float64]) -> dict[str, Interval]:
-    """Bounds read from the rows themselves, shape ``(n, len(columns))``: **not private**, for trials only.
+    """Read bounds from the rows themselves, shape ``(n, len(columns))``: **not private**, for trials only.
 
-    They are marked so, and a schema with them claims no epsilon.
+    They are marked as not public, so a schema with them claims no epsilon.
     """
     reason = "read from the data: not private"
     low, high = rows.min(axis=0), rows.max(axis=0)
     flat = [column for column, a, b in zip(columns, low, high, strict=True) if a == b]
     if flat:
-        raise DataError(f"column {flat[0]!r} holds one value only, so its data give no bounds; leave it out")
+        raise DataError(f"column {flat[0]!r} has a single value, so its data give no bounds; leave it out")
     ends = zip(columns, low, high, strict=True)
     return {column: Interval(float(a), float(b), reason, public=False) for column, a, b in ends}
 
@@ -139,7 +137,7 @@ class MissingBoundsError(DataError):
 
 
 def require(bounds: Mapping[str, Interval], columns: Sequence[str]) -> None:
-    """Raise `MissingBoundsError` naming every column that has none."""
+    """Raise `MissingBoundsError` with the names of all columns that have no bounds."""
     missing = [column for column in columns if column not in bounds]
     if missing:
         raise MissingBoundsError(missing)

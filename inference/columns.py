@@ -1,8 +1,8 @@
-"""How columns are measured: centred, in units of a scale, and clipped.
+"""Standardisation of columns: centred, divided by a scale, and clipped.
 
-A step of one length in all directions, one clipping norm and one prior for all coefficients make sense where features
-are alike: of mean about 0 and standard deviation about 1. Centres and scales come from a first round (`locate`). A
-centre that is off costs little: the intercept takes it up.
+One step length for all directions, one clipping norm and one prior for all coefficients make sense if features are
+alike, with mean about 0 and standard deviation about 1. Centres and scales come from a first round (`locate`). A wrong
+centre costs little: the intercept absorbs it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from inference.problem import Schema
 Array: TypeAlias = NDArray[np.float64]
 
 PRIOR_BOUND_SDS = 3.0
-"""Standard deviations in a half-width, where nothing else is known: people state bounds that most values lie within."""
-FREE_BOUND = 1.665  # of the statistic "moments", in its scale: the largest at which squares cost nothing
-PRIOR_MEAN_SD = 1 / PRIOR_BOUND_SDS  # of a column's mean about the public centre, as a fraction of the half-width
+"""Assumed standard deviations per half-width: people state bounds that contain most values."""
+FREE_BOUND = 1.665  # the largest bound, in scales, at which the squares of the statistic "moments" cost nothing
+PRIOR_MEAN_SD = 1 / PRIOR_BOUND_SDS  # prior sd of a column's mean about the public centre, in half-widths
 
 
 @dataclass(frozen=True, eq=False)
 class Standardisation:
-    """z = clip((x - centre)/scale, ±bound), of the features and the target, last: shapes ``(d + 1,)``.
+    """z = clip((x - centre)/scale, ±bound), for the features and then the target: shapes ``(d + 1,)``.
 
     Clients then bring the features into the ball of that radius, if it is finite.
     """
@@ -41,64 +41,64 @@ class Standardisation:
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any]) -> Standardisation:
-        """That of a statistic with these public parameters."""
+        """Return the standardisation of a statistic with these public parameters."""
         centre, scale, bound = (np.array(parameters[name], float) for name in ("centre", "scale", "bound"))
         radius = parameters.get("radius")
         return cls(tuple(parameters["columns"]), centre, scale, bound, inf if radius is None else radius)
 
     @classmethod
     def within_bounds(cls, schema: Schema, unit: float = 1.0) -> Standardisation:
-        """About the middle of the public bounds, whose half-width is ``unit`` scales."""
+        """Return a standardisation about the middle of the public bounds; their half-width becomes ``unit`` scales."""
         bound = np.full(len(schema.columns), unit)
         return cls(schema.columns, schema.centres, schema.half_widths / bound, bound)
 
     def parameters(self) -> dict[str, object]:
-        """The parameters of a statistic of scaled columns."""
+        """Return the parameters for a statistic of scaled columns."""
         numbers = {"centre": self.centre, "scale": self.scale, "bound": self.bound}
         known: dict[str, object] = {"columns": list(self.columns)}
         known |= {name: [float(x) for x in row] for name, row in numbers.items()}
         return known if self.radius == inf else known | {"radius": self.radius}
 
     def z(self, X: Array) -> Array:
-        """Rows of features in their own units, shape ``(k, d)``, as the clients standardise them."""
+        """Standardise rows of features in their own units, shape ``(k, d)``, as the clients do."""
         m = X.shape[1]
         return into_ball(np.clip(self.scaled(X), -self.bound[:m], self.bound[:m]), self.radius)
 
     def scaled(self, X: Array) -> Array:
-        """The first columns centred and scaled, but not projected, shape ``(k, m)``."""
+        """Centre and scale the first m columns, without clipping, shape ``(k, m)``."""
         m = X.shape[1]
         return np.asarray((X - self.centre[:m]) / self.scale[:m])
 
     def farthest(self, schema: Schema) -> Array:
-        """How far the public bounds are from the centres, in scales, shape ``(d + 1,)``."""
+        """Return the distance from the centres to the farther public bound, in scales, shape ``(d + 1,)``."""
         return np.asarray((schema.half_widths + np.abs(schema.centres - self.centre)) / self.scale)
 
     def in_own_units(self, theta: Array) -> Array:
-        """(θ₀, θ), shape ``(..., d + 1)``, of a predictor θ₀ + Σ θ_j z_j, as intercept and slopes in own units."""
+        """Convert (θ₀, θ), shape ``(..., d + 1)``, of θ₀ + Σ θ_j z_j to the intercept and slopes in own units."""
         slopes = theta[..., 1:] / self.scale[:-1]
         return np.concatenate([theta[..., :1] - (slopes @ self.centre[:-1])[..., None], slopes], axis=-1)
 
     def with_own_target(self, bounds: Interval) -> Standardisation:
-        """A standardisation with the target in its own units, within its public bounds."""
+        """Return a standardisation that leaves the target in its own units, within its public bounds."""
         last = 0.0, 1.0, max(abs(bounds.lower), abs(bounds.upper))
         rows = zip((self.centre, self.scale, self.bound), last, strict=True)
         return Standardisation(self.columns, *(np.r_[row[:-1], value] for row, value in rows))
 
     def without_target(self) -> Standardisation:
-        """The standardisation of the features alone."""
+        """Return the standardisation of the features alone."""
         return Standardisation(self.columns[:-1], self.centre[:-1], self.scale[:-1], self.bound[:-1], self.radius)
 
     def in_bounds(self) -> Standardisation:
-        """The same projection in units of the bounds, which are 1 then."""
+        """Return the same projection with the bounds as units, so that each bound is 1."""
         return replace(self, scale=self.scale * self.bound, bound=np.ones_like(self.bound))
 
 
 def into_ball(z: Array, radius: float) -> Array:
-    """Vectors along the last axis, those outside the ball of that radius drawn to its surface; it may be infinite."""
+    """Scale vectors (along the last axis) that lie outside the ball to its surface; the radius may be infinite."""
     return np.asarray(z / np.maximum(1.0, np.linalg.norm(z, axis=-1, keepdims=True) / radius))
 
 
 def standardisation(rows: Array) -> tuple[Array, Array]:
-    """Mean and standard deviation of each column of raw rows, without privacy; 1 for a column that is constant."""
+    """Return mean and standard deviation of each column of raw rows, not private; 1 for a constant column."""
     scale = rows.std(axis=0)
     return rows.mean(axis=0), np.where(scale > 0, scale, 1.0)

@@ -2,13 +2,14 @@
 
     contraction = 1 - (spread of the posterior / spread of the prior)²
 
-1 means that all is known, and 0 that the posterior is as wide as the prior. Below 0 it is wider. This is the *posterior
-contraction* of Schad, Betancourt and Vasishth (2021, "Toward a principled Bayesian workflow in cognitive science",
-section 2.4), 1 - Var[θ | data]/Var[θ]. Where prior and likelihood are normal it is the weight of the data in the
-posterior mean: mean = c (what the data alone give) + (1 - c) (the prior mean). So below a half the prior weighs more.
+1 means that the value is known exactly, 0 that the posterior is as wide as the prior, below 0 that it is wider. This is
+the *posterior contraction* of Schad, Betancourt and Vasishth (2021, "Toward a principled Bayesian workflow in cognitive
+science", section 2.4), 1 - Var[θ | data]/Var[θ]. If prior and likelihood are normal it is the weight c of the data in
+the posterior mean: mean = c (estimate from the data alone) + (1 - c) (prior mean). So below a half the prior weighs
+more.
 
 The spread is a standard deviation, or the width of the central 95 % interval. For normal laws both give the same ratio.
-`of_draws` compares draws by the width, since some priors have no variance (that of a mean 1/rate, for example).
+`of_draws` compares draws by the width, since some priors have no variance (the prior of a mean 1/rate, for example).
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from numpy.typing import ArrayLike
 from dca_proto.wording import listed
 from inference.problem import Array
 
-HALF = 0.5  # below, the prior weighs more than the data
-HARDLY = 0.1  # below, the posterior is nearly the prior
+HALF = 0.5  # below this, the prior weighs more than the data
+HARDLY = 0.1  # below this, the posterior is nearly the prior
 TAILS = (0.025, 0.975)
 ADVICE = "raise epsilon, or ask more clients"
 
 
 def contraction(spread: ArrayLike, prior_spread: ArrayLike) -> Array:
-    """The contraction of each number, of spreads in the same units; they broadcast.
+    """Return the contraction for each pair of spreads in the same units; they broadcast.
 
     Args:
         spread, prior_spread: of posterior and prior, at least 0. An infinite prior spread, that of a flat prior, gives
-            1; nan, or 0 in the prior, gives nan.
+            1; nan, or a prior spread of 0, gives nan.
     """
     before, after = np.asarray(prior_spread, float), np.asarray(spread, float)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -41,21 +42,22 @@ def contraction(spread: ArrayLike, prior_spread: ArrayLike) -> Array:
 
 
 def of_draws(draws: Array, prior: Array) -> Array:
-    """The contraction, shape ``(...)``, of draws ``(chains, draws, ...)``. Args: prior: its draws, ``(draws, ...)``."""
+    """Return the contraction, shape ``(...)``, of draws ``(chains, draws, ...)`` from prior draws ``(draws, ...)``."""
     low, high = np.quantile(draws, TAILS, axis=(0, 1))
     before_low, before_high = np.quantile(prior, TAILS, axis=0)
     return contraction(high - low, before_high - before_low)
 
 
-def about_contraction(names: Sequence[str], found: Sequence[float | None]) -> list[str]:
-    """Warnings of what was hardly learned; empty where the data weigh most in all.
+def about_contraction(names: Sequence[str], contractions: Sequence[float | None]) -> list[str]:
+    """Return warnings about estimates that were hardly learned; empty if the data outweigh the prior in all.
 
     Args:
-        names: of the estimates. found: their contractions; None or nan where it is not known.
+        names, contractions: of the estimates; a contraction is None or nan if it is not known.
     """
-    known = {name: one for name, one in zip(names, found, strict=True) if one is not None and np.isfinite(one)}
-    hardly = [name for name, one in known.items() if one < HARDLY]
-    weak = [name for name, one in known.items() if HARDLY <= one < HALF]
+    pairs = zip(names, contractions, strict=True)
+    known = {name: part for name, part in pairs if part is not None and np.isfinite(part)}
+    hardly = [name for name, part in known.items() if part < HARDLY]
+    weak = [name for name, part in known.items() if HARDLY <= part < HALF]
     if known and len(hardly) == len(known):
         most = max(0.0, *known.values())
         return [
@@ -73,6 +75,6 @@ def about_contraction(names: Sequence[str], found: Sequence[float | None]) -> li
 
 
 def percent(part: float) -> str:
-    """A part of 1 for people; what is below 1 is not said to be 100 %: 99.5 %, 99.96 %, at most 99.9999 %."""
+    """Format a part of 1 for people; only 1 is shown as 100 %: 99.5 %, 99.96 %, at most 99.9999 %."""
     places = next((k for k in range(5) if part >= 1 or round(100 * part, k) < 100), None)
     return "99.9999 %" if places is None else f"{round(100 * part, places) + 0.0:.{places}f} %"

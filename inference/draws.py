@@ -1,8 +1,8 @@
 """A posterior's draws as ArviZ's data. ArviZ is optional: only this module imports it, when a function is called.
 
-Arrays have the shape ``(chain, draw, ...)``. Attributes state which aggregates the draws come from
-(`attributes`); netCDF stores them as numbers and texts. ArviZ also measures whether chains have mixed (`mixing`), and
-`about_mixing` turns that into warnings.
+Arrays have the shape ``(chain, draw, ...)``. Attributes state the provenance of the draws (`attributes`); netCDF stores
+them as numbers and texts. ArviZ also measures whether chains have mixed (`mixing`); `about_mixing` turns that into
+warnings.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from dca_proto.wording import to_install
 from inference.errors import DataError
 from inference.problem import Array
 
-CHAINS, DRAWS = 4, 1000  # unless asked for others
-MIXING_DRAWS_MIN = 4  # of a chain, for ArviZ to say anything about it
-R_HAT_MAX, EFFECTIVE_DRAWS_MIN = 1.01, 400  # Vehtari et al. (2021): beyond, a warning
+CHAINS, DRAWS = 4, 1000  # defaults
+MIXING_DRAWS_MIN = 4  # draws per chain that ArviZ needs
+R_HAT_MAX, EFFECTIVE_DRAWS_MIN = 1.01, 400  # limits for a warning (Vehtari et al. 2021)
 R_HAT_REQUIRED = 1.1  # from here on, an error
 ADVICE = "raise the settings warmup and draws"
 ACCEPT = "set require_mixed to false to take these draws"
-TAILS = (0.05, 0.95)  # the quantiles that effective draws in the tails are counted for
+TAILS = (0.05, 0.95)  # the quantiles for effective draws in the tails
 InferenceData: TypeAlias = Any
 """`arviz.InferenceData`, or from ArviZ 1 on `xarray.DataTree`; neither can be named without importing it."""
 
@@ -43,16 +43,16 @@ def inference_data(
     warmup_posterior: Mapping[str, Array] | None = None,
     sample_stats: Mapping[str, Array] | None = None,
 ) -> InferenceData:
-    """Draws, with names for their axes, as ArviZ's common type.
+    """Return draws, with names for their axes, as ArviZ's common type.
 
     Args:
         posterior: by parameter, shape ``(chain, draw, ...)``; all with the same chains and draws.
         dims: names of each parameter's axes after the first two. coords: labels along each named axis.
-        attrs: what the draws rest on (`attributes`); truth values become 0 and 1, None is left out, the library's
-            version is added. They stand on the whole and on the posterior.
-        posterior_predictive: draws of what is predicted, as `posterior`. prior: of parameters, from their prior.
-        warmup_posterior: draws that the chains made before they were taken to have converged, kept as a group apart.
-        sample_stats: figures about each chain, such as how often it accepted, shape ``(chain,)``.
+        attrs: provenance of the draws (`attributes`), attached to the whole and to the posterior. Truth values become
+            0 and 1, None is left out, and the library's version is added.
+        posterior_predictive: draws of predicted values, like `posterior`. prior: draws of parameters from their prior.
+        warmup_posterior: draws from the chains' warm-up, kept as a separate group.
+        sample_stats: figures about each chain, such as its acceptance rate, shape ``(chain,)``.
 
     Raises:
         DataError: ArviZ is not installed, or the arrays' first two axes differ.
@@ -94,9 +94,9 @@ class Mixing(NamedTuple):
     """How well the chains agree on one number: R̂ and effective draws, rank-normalised (Vehtari et al. 2021).
 
     Attributes:
-        label: of the number, as in "theta[bmi]". r_hat: 1 where all chains are alike; infinite where one stands still;
+        label: the number's name, such as "theta[bmi]". r_hat: 1 if all chains are alike; infinite if one stands still;
             nan with fewer than 4 draws.
-        bulk, tail: how many independent draws the chains are worth, for the middle and for the 5 % and 95 % quantiles.
+        bulk, tail: effective number of independent draws for the middle, and for the 5 % and 95 % quantiles.
     """
 
     label: str
@@ -106,38 +106,38 @@ class Mixing(NamedTuple):
 
 
 def mixing(draws: Mapping[str, Array], labels: Mapping[str, Sequence[str]]) -> list[Mixing]:
-    """The mixing of each number in draws of shape ``(chain, draw)`` or ``(chain, draw, k)``.
+    """Return the mixing of each number in draws of shape ``(chain, draw)`` or ``(chain, draw, k)``.
 
     Args:
-        labels: of the k numbers of each parameter that has a third axis; else they are numbered from 0.
+        labels: names of the k numbers, for parameters with a third axis; without names, they are numbered from 0.
 
     Raises:
         DataError: ArviZ is not installed.
     """
-    arviz, found = require_arviz(), []
+    arviz, diagnostics = require_arviz(), []
     for name, array in draws.items():
         columns = [array] if array.ndim == 2 else list(np.moveaxis(array, -1, 0))
         places = labels.get(name) or range(len(columns))
         names = [name] if array.ndim == 2 else [f"{name}[{label}]" for label in places]
         for label, column in zip(names, columns, strict=True):
             if column.shape[1] < MIXING_DRAWS_MIN:
-                found.append(Mixing(label, math.nan, math.nan, math.nan))
+                diagnostics.append(Mixing(label, math.nan, math.nan, math.nan))
             elif np.any(np.ptp(column, axis=1) == 0):
-                found.append(Mixing(label, math.inf, 0.0, 0.0))
+                diagnostics.append(Mixing(label, math.inf, 0.0, 0.0))
             else:
                 bulk, tail = arviz.ess(column, method="bulk"), arviz.ess(column, method="tail", prob=TAILS)
-                found.append(Mixing(label, float(arviz.rhat(column)), float(bulk), float(tail)))
-    return found
+                diagnostics.append(Mixing(label, float(arviz.rhat(column)), float(bulk), float(tail)))
+    return diagnostics
 
 
-def check_mixing(found: Sequence[Mixing], advice: str = f"{ADVICE}, or {ACCEPT}") -> None:
-    """Raise `DataError` with advice on what to change where R̂ is 1.1 or more: chains disagree on the law.
+def check_mixing(diagnostics: Sequence[Mixing], advice: str = f"{ADVICE}, or {ACCEPT}") -> None:
+    """Raise `DataError` with advice on what to change if an R̂ is 1.1 or more: the chains disagree.
 
-    This and `about_mixing` are the rule of every fit that samples.
+    Every fit that samples applies this rule and `about_mixing`.
     """
-    if any(math.isnan(one.r_hat) for one in found):
+    if any(math.isnan(number.r_hat) for number in diagnostics):
         raise DataError("too few draws to say whether the chains have mixed; set draws to at least 4, better 1000")
-    worst = max(found, key=lambda one: one.r_hat, default=None)
+    worst = max(diagnostics, key=lambda number: number.r_hat, default=None)
     if worst is not None and not worst.r_hat < R_HAT_REQUIRED:
         raise DataError(
             f"the chains have not mixed: R-hat of {worst.label} is {worst.r_hat:.4g}, required below "
@@ -145,22 +145,22 @@ def check_mixing(found: Sequence[Mixing], advice: str = f"{ADVICE}, or {ACCEPT}"
         )
 
 
-def about_mixing(found: Sequence[Mixing], advice: str = ADVICE) -> list[str]:
-    """Warnings that name the worst of all numbers; empty where the chains have mixed."""
-    if any(math.isnan(one.r_hat) for one in found):
+def about_mixing(diagnostics: Sequence[Mixing], advice: str = ADVICE) -> list[str]:
+    """Return warnings that name the worst number; empty if the chains have mixed."""
+    if any(math.isnan(number.r_hat) for number in diagnostics):
         return ["too few draws to say whether the chains have mixed; take at least 4 of each chain, better 1000"]
-    apart = [one for one in found if one.r_hat > R_HAT_MAX]
-    few = [one for one in found if min(one.bulk, one.tail) < EFFECTIVE_DRAWS_MIN]
-    of_apart, of_few = (f", the worst of {len(those)}" if len(those) > 1 else "" for those in (apart, few))
+    apart = [number for number in diagnostics if number.r_hat > R_HAT_MAX]
+    few = [number for number in diagnostics if min(number.bulk, number.tail) < EFFECTIVE_DRAWS_MIN]
+    of_apart, of_few = (f", the worst of {len(numbers)}" if len(numbers) > 1 else "" for numbers in (apart, few))
     words = []
     if apart:
-        worst = max(apart, key=lambda one: one.r_hat)
+        worst = max(apart, key=lambda number: number.r_hat)
         words.append(
             f"chains have not mixed: R-hat of {worst.label} is {worst.r_hat:.4g}{of_apart}, expected at most "
             f"{R_HAT_MAX:g}; {advice}"
         )
     if few:
-        worst = min(few, key=lambda one: min(one.bulk, one.tail))
+        worst = min(few, key=lambda number: min(number.bulk, number.tail))
         words.append(
             f"few effective draws: {worst.label} has {min(worst.bulk, worst.tail):.0f}{of_few}, expected at least "
             f"{EFFECTIVE_DRAWS_MIN}; means and intervals are rough until there are more draws"
@@ -169,13 +169,13 @@ def about_mixing(found: Sequence[Mixing], advice: str = ADVICE) -> list[str]:
 
 
 def attributes(*aggregates: NoisyAggregate, private: bool = True) -> dict[str, object]:
-    """The provenance of a posterior: attributes of the aggregates that it was learnt from.
+    """Return the provenance of a posterior: attributes of the aggregates that it was learned from.
 
-    Epsilon is given for one round only: for several, ``mu`` = √Σμ² is what they cost together (Dong, Roth and Su 2022,
-    corollary 3.3), and the job's budget has the epsilon. Nothing is claimed where a round is not private.
+    Epsilon is given only for a single round. The joint cost of several is ``mu`` = √Σμ² (Dong, Roth and Su 2022,
+    corollary 3.3), and the job's budget has their epsilon. If a round is not private, nothing is claimed.
 
     Args:
-        private: False where bounds were read from the data.
+        private: False if bounds were read from the data.
     """
     private = private and all(aggregate.private for aggregate in aggregates)
     mus = [aggregate.mu for aggregate in aggregates if aggregate.mu is not None]
@@ -199,7 +199,7 @@ def _version() -> str:
 
 
 def require_arviz() -> Any:
-    """ArviZ, without its announcement of a new major version. Raises `DataError` where it is missing."""
+    """Import ArviZ without its announcement of a new major version. Raises `DataError` if it is missing."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)

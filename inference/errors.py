@@ -11,7 +11,7 @@ class DataError(ValueError):
 
 
 def unknown(kind: str, name: str, place: str | None, known: Iterable[str]) -> DataError:
-    """A `DataError` for a name that is not in a place, or in none, with the nearest one that is."""
+    """Return a `DataError` for a name unknown in `place` (None: anywhere), with the nearest known one as a hint."""
     names = list(known)
     by_lower = {known_name.lower(): known_name for known_name in names}
     near = get_close_matches(name.lower(), by_lower, n=1)

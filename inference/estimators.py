@@ -1,6 +1,6 @@
 """Estimators with the interface of scikit-learn: `fit` from rows, from aggregates or over rounds, `predict`, `coef_`.
 
-They stand beside their models. They alone need scikit-learn; the pure functions that they call do not.
+Each is defined beside its model. Only estimators need scikit-learn; the pure functions that they call do not.
 """
 
 from inference.models.glm.estimator import PrivatePoissonRegression, PrivateRobustRegression

@@ -1,10 +1,10 @@
-"""Laplace's approximation to a posterior given a noisy sum, its mode found by Gauss and Newton's method.
+"""Laplace's approximation to a posterior given a noisy sum; its mode is found by the Gauss-Newton method.
 
     value | θ ~ N(μ(θ) + o, C),   θ ~ N(m, P⁻¹)
 
-is the law of a noisy sum by the central limit theorem. o and C depend on θ too, but slowly: they are held fixed while
-the mode is sought, and worked out anew from there, `PASSES` times. The curvature JᵀC⁻¹J + P at the mode is the
-posterior's precision, with J = ∂μ/∂θ. Steps are halved until they raise the density.
+is the law of a noisy sum by the central limit theorem. o and C depend on θ too, but slowly: they stay fixed during the
+search for the mode, and are then computed again at the mode, `PASSES` times. The curvature JᵀC⁻¹J + P at the mode is
+the posterior's precision, with J = ∂μ/∂θ. Steps are halved until they raise the density.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from scipy.linalg import solve_triangular
 from inference.columns import Array
 
 PASSES, STEPS, HALVINGS = 4, 60, 12
-ENOUGH = 1e-6  # of the logarithm of the density: a step that gains less is the last
+ENOUGH = 1e-6  # a step that gains less in the log density is the last
 STEP_MAX = 1.0  # of any coordinate in one step; parameters are of that order
-RIDGE = 1e-10  # of C's largest variance: coordinates that add up to n are public, and have none without noise
+RIDGE = 1e-10  # of C's largest variance: coordinates that add up to the public n would have none without noise
 
 
 class Law(NamedTuple):
-    """The law of a sum, given θ of shape ``(p,)``.
+    """The distribution of a sum, given θ of shape ``(p,)``.
 
     Attributes:
         mean: μ, shape ``(D,)``. jacobian: ∂μ/∂θ, shape ``(D, p)``. spread: o and C, ``(D,)`` and ``(D, D)``.
@@ -36,7 +36,7 @@ class Law(NamedTuple):
 
 
 class Mode(NamedTuple):
-    """θ, the covariance of the normal law there, ``(p, p)``, and whether it was reached."""
+    """The mode θ, the covariance of the normal approximation, ``(p, p)``, and whether the mode was reached."""
 
     theta: Array
     cov: Array
@@ -44,10 +44,10 @@ class Mode(NamedTuple):
 
 
 def posterior(law: Law, value: Array, centre: Array, precision: Array, start: Array) -> Mode:
-    """The posterior of θ.
+    """Approximate the posterior of θ.
 
     Args:
-        value: the noisy sum. centre, precision: m and P of each coordinate, ``(p,)``; 0 is flat. start: θ.
+        value: the noisy sum. centre, precision: m and the diagonal of P, ``(p,)``; 0 is flat. start: of θ.
     """
     theta = start
     for _ in range(PASSES):
@@ -60,14 +60,14 @@ def posterior(law: Law, value: Array, centre: Array, precision: Array, start: Ar
 def _ascend(
     law: Law, value: Array, root: Array, centre: Array, precision: Array, theta: Array
 ) -> tuple[Array, Array, bool]:
-    """The mode from θ on, given C = root rootᵀ, the curvature there, and whether it was reached."""
+    """Return the mode found from θ on, given C = root rootᵀ, the curvature there, and whether it was reached."""
 
     def white(right: Array) -> Array:
         return np.asarray(solve_triangular(root, right, lower=True), float)
 
-    def loss(at: Array) -> float:
-        off, away = white(value - law.mean(at)), at - centre
-        return float(off @ off + away @ (precision * away)) / 2
+    def loss(point: Array) -> float:
+        residual, shift = white(value - law.mean(point)), point - centre
+        return float(residual @ residual + shift @ (precision * shift)) / 2
 
     best, reached = loss(theta), False
     for _ in range(STEPS):
@@ -75,10 +75,10 @@ def _ascend(
         curvature = slope.T @ slope + np.diag(precision)
         step = np.linalg.solve(curvature, slope.T @ white(value - law.mean(theta)) + precision * (centre - theta))
         step *= min(1.0, STEP_MAX / max(float(np.abs(step).max()), np.finfo(float).tiny))
-        shorter = (step * 0.5**k for k in range(HALVINGS))
-        found = next(((at, lost) for one in shorter if (lost := loss(at := theta + one)) <= best), (theta, best))
-        reached = best - found[1] < ENOUGH
-        theta, best = found
+        trials = (theta + step * 0.5**k for k in range(HALVINGS))
+        moved, lower = next(((point, lost) for point in trials if (lost := loss(point)) <= best), (theta, best))
+        reached = best - lower < ENOUGH
+        theta, best = moved, lower
         if reached:
             break
     return theta, curvature, reached

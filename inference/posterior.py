@@ -1,13 +1,14 @@
-"""What jobs and estimators learn: one interface for every posterior.
+"""The result of jobs and estimators: one interface for every posterior.
 
-    estimates         a table in the user's units: mean, sd, 95 % interval, and that of the prior
-    summary           the table beside estimates without privacy, with warnings and scores on held-out rows
+    estimates         a table in the user's units: mean, sd, 95 % interval, and the prior's interval
+    summary           the table with estimates without privacy, warnings and scores on held-out rows
     inference_data    draws, for ArviZ
     plot              a picture of that table
-    refit             the posterior of the same aggregates under another prior, at no price
+    refit             the posterior of the same aggregates under another prior; it spends no privacy
 
 `inference.models.coefficients` has the class of regressions with a normal posterior, `inference.mcmc.posterior` that
-of draws. Terminal, JSON and picture are made from a summary (`inference.jobs.estimates`, `inference.jobs.picture`).
+of posteriors known by draws. Terminal, JSON and picture all show a summary (`inference.jobs.estimates`,
+`inference.jobs.picture`).
 """
 
 from __future__ import annotations
@@ -23,46 +24,46 @@ from inference.jobs.estimates import COEFFICIENTS, INTERCEPT, Estimate, Figure, 
 from inference.jobs.summary import HeldOut, Summary
 from inference.problem import Problem, Schema
 
-REPAIR, PRIOR = "repair", "prior_"  # names of what a refit may change, or how they begin
+REPAIR, PRIOR = "repair", "prior_"  # a refit may change the setting `repair`, and those that begin with `prior_`
 
 
 class Posterior(ABC):
-    """What was learned.
+    """A posterior distribution.
 
     Attributes:
-        again: makes the posterior anew from the same aggregates, given another prior; None where nothing is kept.
+        again: makes the posterior anew from the same aggregates, given another prior; None if no aggregates are kept.
     """
 
     again: Callable[..., Any] | None = None
 
     @property
     def warnings(self) -> Sequence[str]:
-        """Reasons to doubt it, a sentence each."""
+        """Reasons to doubt the posterior, a sentence each."""
         return ()
 
     @abstractmethod
     def estimates(self, schema: Schema | None = None) -> list[Estimate]:
-        """The table. Args: schema: of the columns, for their names and units."""
+        """Return the table. Args: schema: gives the columns' names and units."""
 
     def refit(self, **prior: Any) -> Self:
-        """The posterior of the same aggregates under another prior: no round, and no privacy, is spent.
+        """Return the posterior of the same aggregates under another prior; it needs no round and spends no privacy.
 
         Args:
             prior: by the names of the job's settings.
 
         Raises:
-            DataError: nothing is kept to learn from, as of raw rows; a name is unknown; a number is out of range.
+            DataError: no aggregates are kept, as in a fit of raw rows; a name is unknown; a number is out of range.
         """
         if self.again is None:
             raise DataError("this posterior keeps no aggregates to learn from; fit the rows again with the other prior")
         takes = signature(self.again).parameters
-        if all(one.kind is not Parameter.VAR_KEYWORD for one in takes.values()):  # else it checks names by itself
+        if all(parameter.kind is not Parameter.VAR_KEYWORD for parameter in takes.values()):  # else it checks the names
             known = [name for name in takes if name == REPAIR or name.startswith(PRIOR)]
             for name in prior:
                 if name not in known:
                     raise unknown("setting", name, "what a refit changes", known)
-        found: Self = self.again(**prior)
-        return found
+        posterior: Self = self.again(**prior)
+        return posterior
 
     def summary(
         self,
@@ -71,28 +72,29 @@ class Posterior(ABC):
         train: Problem | None = None,
         test: Problem | None = None,
     ) -> Summary:
-        """The table beside the one without privacy, warnings, and scores on rows that nobody learned from.
+        """Return the table with the one without privacy, warnings, and scores on rows that nobody learned from.
 
         Args:
-            reference: the same model without privacy, or its figures. train: rows that were learned from, of which a
-                constant prediction is made. test: rows to score on.
+            reference: the same model without privacy, or its figures. train: rows that were learned from; their mean
+                is the constant prediction to compare with. test: rows to score on.
         """
         own = self.estimates(schema)
-        beside = self.beside(reference, schema) if reference is not None else [None] * len(own)
-        found: Summary = {"warnings": list(self.warnings), **self.more()}
-        for one, other in zip(own, beside, strict=True):
-            if one.table == INTERCEPT:
-                found["intercept"] = figures(one.figure, other)
-            elif one.table == COEFFICIENTS:
-                found.setdefault("coefficients", []).append(one.row(other))
+        references = self.beside(reference, schema) if reference is not None else [None] * len(own)
+        summary: Summary = {"warnings": list(self.warnings), **self.more()}
+        for estimate, other in zip(own, references, strict=True):
+            if estimate.table == INTERCEPT:
+                summary["intercept"] = figures(estimate.figure, other)
+            elif estimate.table == COEFFICIENTS:
+                summary.setdefault("coefficients", []).append(estimate.row(other))
             else:
-                found.setdefault("estimates", []).append(one.row(other))
-        found["test"] = None if test is None else self.scored(reference, train, test)
-        return found
+                summary.setdefault("estimates", []).append(estimate.row(other))
+        summary["test"] = None if test is None else self.scored(reference, train, test)
+        return summary
 
     def beside(self, reference: Any, schema: Schema | None) -> Sequence[Figure | None]:
-        """Figures without privacy, in the order of the estimates."""
-        return [one.figure for one in reference.estimates(schema)] if isinstance(reference, Posterior) else reference
+        """Return the figures without privacy, in the order of the estimates."""
+        is_posterior = isinstance(reference, Posterior)
+        return [estimate.figure for estimate in reference.estimates(schema)] if is_posterior else reference
 
     def plot(
         self,
@@ -103,21 +105,21 @@ class Posterior(ABC):
         schema: Schema | None = None,
         caption: str = "",
     ) -> Path:
-        """Write a picture of the estimates and intervals, beside those without privacy, and return its path.
+        """Write a picture of the estimates and intervals, with those without privacy, and return its path.
 
         Args:
-            path: where to; the suffix says the format (png, svg, pdf). caption: a line below the title. Others as of
+            path: the file; its suffix chooses the format (png, svg, pdf). caption: a line below the title. Others as in
                 `summary`.
         """
         from inference.jobs.picture import plot_estimates  # needs Matplotlib
 
-        said, private = self.summary(schema, reference), bool(getattr(self, "private", True))
-        return plot_estimates(said, path, title=title, private=private, caption=caption)
+        summary, private = self.summary(schema, reference), bool(getattr(self, "private", True))
+        return plot_estimates(summary, path, title=title, private=private, caption=caption)
 
     def more(self) -> Summary:
-        """Further entries of the summary."""
+        """Return further entries of the summary."""
         return {}
 
     def scored(self, reference: Any, train: Problem | None, test: Problem) -> HeldOut | None:
-        """Scores on the test rows, where the model predicts any."""
+        """Return scores on the test rows, if the model predicts them."""
         return None

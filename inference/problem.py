@@ -1,6 +1,6 @@
-"""Problems to learn: a schema, which is public, beside rows, which are not.
+"""Problems to learn: a public schema with private rows.
 
-A learning job sees the schema alone. The rows belong to clients; a `Problem` holds them together only where one machine
+A learning job sees the schema alone. The rows belong to clients; a `Problem` has them together only if one machine
 plays all clients (the swarm, the ideal functionality, tests).
 """
 
@@ -21,13 +21,13 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Schema:
-    """What is public about a regression problem.
+    """The public part of a regression problem.
 
     Attributes:
         features, target: column names.
         bounds: public bounds of each of them, in the column's own units; a pair (LO, HI) becomes an `Interval`.
         units: units by column name, for people; a column without one is a plain number.
-        alone: whether the target may be without features, as a column that is described and not predicted.
+        alone: allow a target without features, for jobs that describe one column.
     """
 
     features: tuple[str, ...]
@@ -57,19 +57,19 @@ class Schema:
         return (*self.features, self.target)
 
     def column(self, name: str | None) -> str:
-        """The column of that name, by default the target. Raises `DataError` for one that is not there."""
+        """Return the name, or the target by default. Raises `DataError` for an unknown column."""
         if name is not None and name not in self.columns:
             raise unknown("column", name, "the data", self.columns)
         return self.target if name is None else name
 
     @property
     def read_columns(self) -> tuple[str, ...]:
-        """Columns whose bounds come from the rows themselves."""
+        """Columns with bounds that were read from the rows themselves."""
         return tuple(column for column in self.columns if not self.bounds[column].public)
 
     @property
     def private(self) -> bool:
-        """Whether all bounds are public; else no epsilon may be claimed."""
+        """True if all bounds are public; otherwise no epsilon may be claimed."""
         return not self.read_columns
 
     @property
@@ -79,7 +79,7 @@ class Schema:
 
     @property
     def half_widths(self) -> Array:
-        """c_j of the assumed bounds (-c_j, c_j) around the centres, shape ``(d + 1,)``."""
+        """Half the width of each column's bounds, shape ``(d + 1,)``: c_j of (-c_j, c_j) around the centres."""
         return np.array([self.bounds[column].half_width for column in self.columns])
 
 
@@ -94,11 +94,11 @@ class Problem:
 
     @property
     def rows(self) -> Array:
-        """Features, then the target, shape ``(n, d + 1)``: what one client holds is one row (or several)."""
+        """Features, then the target, shape ``(n, d + 1)``; a client has one of these rows, or several."""
         return np.column_stack([self.X, self.y])
 
     def values(self, *columns: str) -> Array:
-        """The values of these columns, shape ``(n, len(columns))``; of a single one ``(n,)``."""
+        """Return the values of these columns, shape ``(n, len(columns))``; for a single column ``(n,)``."""
         places = [self.schema.columns.index(column) for column in columns]
         return np.asarray(self.rows[:, places if len(places) != 1 else places[0]])
 
@@ -109,15 +109,15 @@ class Problem:
         return self if whole.all() else self.take(np.flatnonzero(whole))
 
     def take(self, indices: NDArray[np.int64]) -> Problem:
-        """The problem with these rows only."""
+        """Return the problem with these rows only."""
         return replace(self, X=self.X[indices], y=self.y[indices])
 
     def bounded(self, bounds: Mapping[str, Interval]) -> Problem:
-        """The problem with these bounds of the columns that they name."""
+        """Return the problem with the bounds of these columns replaced."""
         return replace(self, schema=replace(self.schema, bounds={**self.schema.bounds, **bounds}))
 
     def select(self, features: tuple[str, ...]) -> Problem:
-        """The problem with these features only, in this order. Raises `DataError` for one that it has not."""
+        """Return the problem with these features only, in this order. Raises `DataError` for an unknown one."""
         schema = self.schema
         for feature in features:
             if feature not in schema.features:
@@ -128,13 +128,13 @@ class Problem:
 
 
 def stream(seed: int, name: str) -> np.random.Generator:
-    """The random stream of that name under a seed: one more draw in one stream never reshuffles another."""
+    """Return the random stream of that name under a seed; draws from one stream never change another."""
     digest = blake2b(f"{seed}/{name}".encode(), digest_size=16).digest()
     return np.random.default_rng(int.from_bytes(digest, "little"))
 
 
 def split(problem: Problem, test_rows: int, seed: int) -> tuple[Problem, Problem]:
-    """Train and test parts, drawn from the stream ``seed/split``. Rows that lack a value are never tested on.
+    """Split into train and test parts by the stream ``seed/split``. Rows that lack a value are never in the test part.
 
     Raises:
         DataError: if fewer than one row would be left on either side.

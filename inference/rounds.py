@@ -1,6 +1,6 @@
-"""The interface through which a job gets its sums: an object that holds a round and returns its `NoisyAggregate`.
+"""The interface through which a job gets its sums: an object that runs a round and returns its `NoisyAggregate`.
 
-A running trainer has it, and so has the ideal functionality. A job does not know which one it uses.
+A running trainer implements it, and so does the ideal functionality. A job does not know which one it uses.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ class Rounds(Protocol):
     """A source of noisy sums."""
 
     def hold(self, request: RoundRequest) -> NoisyAggregate:
-        """Hold one round and wait for its result. Raises `NoAggregate` where it ends without one."""
+        """Run one round and wait for its result. Raises `NoAggregate` if it ends without a sum."""
 
 
 @runtime_checkable
 class CostedRounds(Rounds, Protocol):
-    """Rounds that know what they cost: a trainer's do. Without it, only those that gave a sum can be added up.
+    """Rounds with a known total cost, such as a trainer's. With other sources, only rounds with a sum can be counted.
 
     Attributes:
-        spent: what all rounds so far cost the participant that they cost most, those included that ended without a sum
+        spent: the cost of all rounds so far to the participant charged most, including rounds that ended without a sum
             and kept their charge.
     """
 
@@ -41,30 +41,30 @@ class CostedRounds(Rounds, Protocol):
 
 
 class Replayed:
-    """Rounds that were held already, to a job that asks for the same again.
+    """Recorded rounds, returned to a job that makes the same requests again.
 
     Args:
-        aggregates: of all rounds of the job, in their order.
+        aggregates: those of all rounds of the job, in order.
     """
 
     def __init__(self, aggregates: Iterable[NoisyAggregate]) -> None:
         self._left = iter(aggregates)
 
     def hold(self, request: RoundRequest) -> NoisyAggregate:
-        """The next aggregate. Raises `DataError` where it is none, or not of that request."""
-        found = next(self._left, None)
-        if found is None:
+        """Return the next aggregate. Raises `DataError` if there is none, or it answers another request."""
+        aggregate = next(self._left, None)
+        if aggregate is None:
             raise DataError(f"the job asks for one more round, of {request.statistic!r}; give those of all rounds")
-        if (found.statistic, as_text(found.parameters)) != (request.statistic, as_text(request.parameters)):
+        if (aggregate.statistic, as_text(aggregate.parameters)) != (request.statistic, as_text(request.parameters)):
             raise DataError(
-                f"an aggregate of {found.statistic!r} is not of the round that the job asks for, of "
+                f"an aggregate of {aggregate.statistic!r} does not answer the round that the job asks for, of "
                 f"{request.statistic!r}; give those of all rounds in order, and the settings that asked for them"
             )
-        return found
+        return aggregate
 
 
 def as_text(parameters: Mapping[str, object]) -> str:
-    """Parameters as something that compares and hashes: equal where they mean the same."""
+    """Return parameters as text that compares and hashes; equal parameters give equal texts."""
     return json.dumps(parameters, sort_keys=True, default=lambda array: np.asarray(array).tolist())
 
 
@@ -72,7 +72,7 @@ def run(job: Job[R], rounds: Rounds) -> R:
     """Run a job to its result, one round after the other.
 
     Raises:
-        NoAggregate: a round ended without a sum, and the job could not do without.
+        NoAggregate: a round ended without a sum, and the job cannot continue without it.
     """
     try:
         request = next(job)

@@ -75,7 +75,7 @@ def test_given_bounds_are_a_file_where_there_is_one_else_a_list(
 
 def test_bounds_from_data_are_the_extremes() -> None:
     assert bounds_from_data(["a"], np.array([[3.0], [1.0]]))["a"].lower == 1.0
-    with pytest.raises(DataError, match="'a' holds one value only"):
+    with pytest.raises(DataError, match="'a' has a single value"):
         bounds_from_data(["a"], np.ones((3, 1)))
 
 

@@ -144,10 +144,10 @@ def test_aggregates_of_other_rounds_are_refused() -> None:
     aggregates, schema = [one for _, one in source.results], data("number")[1]
     with pytest.raises(DataError, match="the job asks for one more round, of 'regression'"):
         refit("regression", aggregates[:1], schema)
-    with pytest.raises(DataError, match="an aggregate of 'regression' is not of the round that the job asks for"):
+    with pytest.raises(DataError, match="an aggregate of 'regression' does not answer the round that the job asks for"):
         refit("regression", aggregates[::-1], schema)
     other = replace(schema, bounds={**schema.bounds, "a": Interval(-6, 6)})
-    with pytest.raises(DataError, match="is not of the round"):
+    with pytest.raises(DataError, match="does not answer the round"):
         refit("regression", aggregates, other)
     with pytest.raises(DataError, match="prior_precision"):
         refit("regression", aggregates, schema, prior_precision=-1.0)
