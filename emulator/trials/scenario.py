@@ -172,7 +172,8 @@ class Fault(_Part, frozen=True, kw_only=True):
 
     Attributes:
         kind: a name in `faults.FAULTS`. actor: `client 3`, `compute 0`, `trainer`, `broker`, `clients` or `computes`.
-        at_ms: when it strikes, or starts to wait for its moment. for_ms: how long it lasts; 0 lasts until healing.
+        at_ms: when it strikes, or starts to wait for its moment.
+        for_ms: how long it lasts; 0 is until healing, or a default time for kinds that end by themselves.
         phase: if it strikes at a transition, the phase that is entered, such as `frozen`; empty for any.
         amount: its size, if it has one: milliseconds, a probability or a number of messages.
     """

@@ -15,6 +15,8 @@ import numpy as np
 import dca_proto
 from dca_proto.protocol.client.actor import Client
 from dca_proto.protocol.compute.actor import ComputeNode
+from dca_proto.protocol.compute.round import Round as NodeRound
+from dca_proto.protocol.effects import Channel, Effect, Send
 from dca_proto.protocol.policy import BudgetLimit, Floors, Policy
 from dca_proto.protocol.trainer.actor import Trainer
 from dca_proto.testing import TestFederation
@@ -170,3 +172,18 @@ def test_a_stream_that_is_not_of_the_seed_breaks_the_ninth() -> None:
         process.link._streams = world.simulator.streams
     checkers = play(world, digest=before.simulator.trace.digest())
     assert broken(checkers) == {9}, texts(checkers)
+
+
+class SendsOutsideRounds(ComputeNode):
+    """It sends the trainer its partial sum once more, under the id of a round that nobody has announced."""
+
+    def _release_when_complete(self, current: NodeRound, now_ms: int) -> list[Effect]:
+        effects = super()._release_when_complete(current, now_ms)
+        sums = [one for one in effects if isinstance(one, Send) and one.to.channel is Channel.TRAINER]
+        return [*effects, *(msgspec.structs.replace(one, round_id=bytes(16)) for one in sums)]
+
+
+def test_a_sealed_message_of_a_round_that_was_never_announced_breaks_the_second() -> None:
+    checkers = play(stage(SendsOutsideRounds))
+    assert broken(checkers) == {2}, texts(checkers)
+    assert "a round that was never announced" in texts(checkers)[0]
