@@ -1,7 +1,7 @@
-"""Regressions with a normal posterior: one class, whatever rounds, rows or reports it was learned from.
+"""Regressions with a normal posterior: one class for every source, be it rounds, rows or reports.
 
-The model is linear in the standardised, projected features z_j = clip((x_j - centre_j)/scale_j, ±bound_j), which are
-brought into a ball where there is a radius, as clients bring them:
+The model is linear in the standardised, projected features z_j = clip((x_j - centre_j)/scale_j, ±bound_j). If the
+columns have a radius, features are also brought into a ball of that radius, just as clients do:
 
     η = c θ₀ + Σ_j θ_j z_j,   θ ~ N(mean, cov), the privacy noise included            c: the constant feature, mostly 1
 
@@ -9,7 +9,7 @@ brought into a ball where there is a radius, as clients bring them:
     logit       P(y = 1) = 1/(1 + exp(-η))                    classes
     log         E[y] = exp(η)                                 counts, of variance λ + κλ² about their mean λ
 
-A coefficient in the user's units is the slope inside the bounds. At a row η is normal with mean m and variance v, and
+A coefficient in the user's units is the slope inside the bounds. At a given row η is normal with mean m and variance v:
 
     E[1/(1 + exp(-η))] ≈ 1/(1 + exp(-m/√(1 + πv/8)))          (MacKay 1992, eq. 10, exact to 0.02)
     count: mean M = E[λ], variance M + (1 + κ) E[λ²] - M², of λ = min(exp(η), u) with u the count's public bound
@@ -49,23 +49,23 @@ from inference.problem import Problem, Schema
 
 IDENTITY, LOGIT, LOG = LINKS = ("identity", "logit", "log")
 LOG_ODDS = "log odds"
-LOG_MOST = 40.0  # of a mean count without a public bound; a limit of arithmetic
+LOG_MOST = 40.0  # ln of the largest mean count if there is no public bound; it prevents overflow
 DISPERSION, RESIDUAL_SCALE = "dispersion", "residual scale"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class NormalPosterior(Posterior):
-    """θ ~ N(mean, cov), of columns that are standardised as `columns` says; the privacy noise included.
+    """θ ~ N(mean, cov) for columns standardised by `columns`; cov includes the privacy noise.
 
     Attributes:
         names: of θ's coordinates. columns: how clients standardise and project features and target.
         mean, cov: shapes ``(p,)`` and ``(p, p)``.
-        prior_mean, prior_sd: of each of θ, broadcastable to ``(p,)``; an infinite sd is a flat prior, and None none,
-            or none of that form.
-        method: as text. contributors: clients, or rows. private: False where no epsilon may be claimed.
-        iterations: how many rounds of gradients were held. epochs: in how many of them each client was asked.
-        stopped: why not in all, as a sentence. aggregates: it was learned from, where they are kept.
-        warnings, again: as of `Posterior`.
+        prior_mean, prior_sd: of each coordinate of θ, broadcastable to ``(p,)``. An infinite sd is a flat prior; None
+            means that there is no prior, or that it is not normal.
+        method: as text. contributors: number of clients, or of rows. private: False if no epsilon may be claimed.
+        iterations: number of gradient rounds that ran. epochs: number of rounds that asked each client.
+        stopped: why fewer rounds ran than planned, as a sentence. aggregates: the source, if they are kept.
+        warnings, again: as for `Posterior`.
     """
 
     names: tuple[str, ...]
@@ -90,11 +90,11 @@ class NormalPosterior(Posterior):
         return np.sqrt(np.diag(self.cov))
 
     def estimates(self, schema: Schema | None = None) -> list[Estimate]:
-        found = with_prior(self.mean, self.sd, self.prior_mean, self.prior_sd)
-        return [Estimate(name, "", figure) for name, figure in zip(self.names, found, strict=True)]
+        figures = with_prior(self.mean, self.sd, self.prior_mean, self.prior_sd)
+        return [Estimate(name, "", figure) for name, figure in zip(self.names, figures, strict=True)]
 
     def in_own_units(self, drawn: Array) -> dict[str, Array]:
-        """Draws of θ, shape ``(..., p)``, by parameter."""
+        """Return draws of θ, shape ``(..., p)``, by parameter."""
         return {"theta": drawn}
 
     @property
@@ -103,11 +103,11 @@ class NormalPosterior(Posterior):
         return {"theta": ["parameter"]}, {"parameter": list(self.names)}
 
     def _predicted(self, drawn: Array, X: Array | None, rng: np.random.Generator) -> dict[str, Array] | None:
-        """Draws of what is predicted at rows, where the model predicts."""
+        """Return draws of the predictions at rows X; None if the model predicts nothing or X is None."""
         return None
 
     def draws(self, rng: np.random.Generator, chains: int = CHAINS, draws: int = DRAWS) -> dict[str, Array]:
-        """Independent draws, by parameter."""
+        """Return independent draws by parameter."""
         return self.in_own_units(self._thetas(rng, chains, draws))
 
     def _thetas(self, rng: np.random.Generator, chains: int, draws: int) -> Array:
@@ -116,10 +116,10 @@ class NormalPosterior(Posterior):
     def inference_data(
         self, rng: np.random.Generator, X: Array | None = None, *, chains: int = CHAINS, draws: int = DRAWS
     ) -> InferenceData:
-        """Draws as ArviZ's common type, of a regression in the user's units.
+        """Return draws as ArviZ's `InferenceData`; a regression's are in the user's units.
 
         Args:
-            X: rows, shape ``(k, d)``; with them, the group ``posterior_predictive`` holds a ``target`` for each.
+            X: rows, shape ``(k, d)``; if given, the group ``posterior_predictive`` holds a ``target`` for each.
 
         Raises:
             DataError: ArviZ is not installed.
@@ -135,12 +135,12 @@ class NormalPosterior(Posterior):
         return {**{name: getattr(self, name) for name in names}, "stopped": self.stopped or None}
 
     def more(self) -> Summary:
-        found: Summary = {"remarks": {"method": self.method}} if self.method else {}
-        return {**found, "stopped": self.stopped or None}
+        remarks: Summary = {"remarks": {"method": self.method}} if self.method else {}
+        return {**remarks, "stopped": self.stopped or None}
 
 
 class Spread(NamedTuple):
-    """The spread of targets about their mean: κ, or σ in units of the target; posterior mean and standard deviation."""
+    """The spread of targets about their mean, κ or σ in units of the target: its posterior mean and sd."""
 
     name: str
     mean: float
@@ -149,16 +149,18 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Coefficients(NormalPosterior):
-    """Intercept and slopes, in this order.
+    """The posterior of an intercept and slopes, in this order.
 
     Attributes:
-        link: one of `LINKS`. constant: c; 0 where there is no intercept, and θ₀ is 0.
-        residual_variance: of η's residuals where the link is the identity.
-        spread: where it is a parameter of its own. degrees: of freedom of Student's t, where ``cov`` is its scale.
-        schema: of the columns, where it is known. repair: how an indefinite noisy matrix was dealt with.
-        by: what the scale of the columns is, as text.
+        link: one of `LINKS`. constant: c; 0 if there is no intercept (then θ₀ is 0).
+        residual_variance: of η's residuals if the link is the identity.
+        spread: of the targets, if it is a separate parameter. degrees: of freedom of Student's t, whose scale is
+            ``cov``; infinite for a normal posterior.
+        schema: of the columns, if known. repair: how an indefinite noisy matrix was repaired.
+        by: describes the scale of the columns, as text.
         coefficients, coefficient_sd: posterior mean and standard deviation of the slopes per feature unit, ``(d,)``.
-        intercept, intercept_sd: of what is predicted at features of zero. covariance: of both, ``(d + 1, d + 1)``.
+        intercept, intercept_sd: of the prediction at features of zero. covariance: of intercept and slopes,
+            ``(d + 1, d + 1)``.
     """
 
     names: tuple[str, ...] = ()
@@ -175,8 +177,8 @@ class Coefficients(NormalPosterior):
     intercept: float = field(init=False)
     intercept_sd: float = field(init=False)
     covariance: Array = field(init=False)
-    _target: tuple[float, float] = field(init=False)  # centre and scale of η, in units of what it predicts
-    _map: Array = field(init=False)  # from θ to (intercept less the target's centre, slopes)
+    _target: tuple[float, float] = field(init=False)  # centre and scale of η in the target's units
+    _map: Array = field(init=False)  # from θ to (intercept minus the target's centre, slopes)
 
     def __post_init__(self) -> None:
         centre, unit = (float(self.centre[-1]), float(self.scale[-1])) if self.link == IDENTITY else (0.0, 1.0)
@@ -184,15 +186,15 @@ class Coefficients(NormalPosterior):
         to_own = np.diag(np.r_[unit * self.constant, slopes])
         to_own[0, 1:] = -slopes * self.centre[:-1]
         mean, cov = to_own @ self.mean, to_own @ self.cov @ to_own.T
-        found = {"names": (INTERCEPT, *self.columns.columns[:-1]), "_target": (centre, unit), "_map": to_own,
-                 "coefficients": mean[1:], "coefficient_sd": np.sqrt(np.diag(cov)[1:]), "covariance": cov,
-                 "intercept": float(mean[0] + centre), "intercept_sd": float(np.sqrt(cov[0, 0]))}  # fmt: skip
-        for name, value in found.items():
+        derived = {"names": (INTERCEPT, *self.columns.columns[:-1]), "_target": (centre, unit), "_map": to_own,
+                   "coefficients": mean[1:], "coefficient_sd": np.sqrt(np.diag(cov)[1:]), "covariance": cov,
+                   "intercept": float(mean[0] + centre), "intercept_sd": float(np.sqrt(cov[0, 0]))}  # fmt: skip
+        for name, value in derived.items():
             object.__setattr__(self, name, value)
 
     @classmethod
     def of(cls, columns: Standardisation, found: closed_form.Posterior, constant: float, **more: Any) -> Coefficients:
-        """Makes one of a posterior of standardised coefficients, a constant's first unless c is 0; more: attributes."""
+        """Convert a posterior of standardised coefficients (the constant's first unless c is 0); more: attributes."""
         mean, cov, prior = found.mean, found.cov, found.prior_variance
         if not constant:
             mean, cov = np.r_[0.0, mean], np.pad(cov, ((1, 0), (1, 0)))
@@ -218,42 +220,42 @@ class Coefficients(NormalPosterior):
         mean = self._map @ np.broadcast_to(np.asarray(self.prior_mean, float), self.mean.shape)
         mean[0] += self._target[0]
         squares = self._map**2
-        with np.errstate(invalid="ignore"):  # 0 times infinity: no part of a flat prior
+        with np.errstate(invalid="ignore"):  # 0 times an infinite sd counts as 0
             parts = np.where(squares > 0, squares * np.asarray(self.prior_sd, float) ** 2, 0.0)
         return mean, np.sqrt(parts.sum(axis=1))
 
     @property
     def contraction(self) -> Array | None:
-        """How much was learned, ``(d + 1,)`` (`inference.contraction`); None without a prior."""
+        """Contraction of each coefficient, ``(d + 1,)`` (`inference.contraction`); None without a prior."""
         return None if self.priors is None else contraction(np.sqrt(np.diag(self.covariance)), self.priors[1])
 
     def figures(self) -> list[Figure]:
-        """Figures of the intercept, then of each slope."""
+        """Return the figures of the intercept, then of each slope."""
         mean, sd = np.r_[self.intercept, self.coefficients], np.r_[self.intercept_sd, self.coefficient_sd]
         before = self.priors or (0.0, None)
         return with_prior(mean, sd, before[0], before[1], degrees=self.degrees)
 
     def estimates(self, schema: Schema | None = None) -> list[Estimate]:
         known = schema or self.schema
-        found = rows_of_slopes(self.figures(), self.columns.columns, known, self.link, self.scale[:-1], self.by)
+        rows = rows_of_slopes(self.figures(), self.columns.columns, known, self.link, self.scale[:-1], self.by)
         if self.spread is not None:
             unit = known.units.get(known.target, known.target) if known and self.link == IDENTITY else ""
-            found.append(Estimate(self.spread.name, unit, normal(*self.spread[1:])))
-        return found
+            rows.append(Estimate(self.spread.name, unit, normal(*self.spread[1:])))
+        return rows
 
     def standardised(self, X: Array) -> Array:
-        """Rows as the model sees them, the constant feature first, shape ``(k, d + 1)``."""
+        """Return rows as the model takes them: standardised, the constant feature first, shape ``(k, d + 1)``."""
         return np.insert(self.columns.z(np.asarray(X, float)), 0, self.constant, axis=1)
 
     def linear_predictor(self, X: Array) -> tuple[Array, Array]:
-        """Mean and variance of η at rows in their own units, shape ``(k, d)``: each ``(k,)``."""
+        """Return mean and variance of η, each ``(k,)``, at rows ``(k, d)`` in their own units."""
         z = self.standardised(X)
         return z @ self.mean, np.einsum("ki,ij,kj->k", z, self.cov, z)
 
     def predict(self, X: Array) -> tuple[Array, Array]:
-        """Posterior predictive mean and standard deviation of the target at rows ``(k, d)``, each ``(k,)``.
+        """Return the posterior predictive mean and standard deviation of the target, each ``(k,)``, at rows ``(k, d)``.
 
-        Of classes, of the probability of the upper one.
+        With the logit link they are those of the upper class's probability.
         """
         mean, variance = self.linear_predictor(X)
         if self.link == IDENTITY:
@@ -268,7 +270,7 @@ class Coefficients(NormalPosterior):
 
     @property
     def _log_most(self) -> float:
-        """ln u: a count's public bound, where rounds had one."""
+        """ln u, where u is a count's public bound if the posterior is from rounds."""
         return log(float(self.columns.bound[-1])) if self.aggregates else LOG_MOST
 
     @property
@@ -276,11 +278,11 @@ class Coefficients(NormalPosterior):
         return 0.0 if self.spread is None else self.spread.mean
 
     def predict_proba(self, X: Array) -> Array:
-        """P(y = 1) of rows, averaged over the posterior, shape ``(k,)``."""
+        """Return P(y = 1) of rows, averaged over the posterior, shape ``(k,)``."""
         return probability(*self.linear_predictor(X))
 
     def in_own_units(self, drawn: Array) -> dict[str, Array]:
-        """Draws of θ, shape ``(..., d + 1)``, in the user's units: ``intercept`` and ``coefficients``."""
+        """Convert draws of θ, shape ``(..., d + 1)``, to the user's units: ``intercept`` and ``coefficients``."""
         own = drawn @ self._map.T
         return {INTERCEPT: own[..., 0] + self._target[0], COEFFICIENTS: own[..., 1:]}
 
@@ -289,20 +291,20 @@ class Coefficients(NormalPosterior):
         return {COEFFICIENTS: ["feature"], "target": ["row"]}, {"feature": list(self.names[1:])}
 
     def _predicted(self, drawn: Array, X: Array | None, rng: np.random.Generator) -> dict[str, Array] | None:
-        """A target for each draw of θ and each row, in its own units, shape ``(chains, draws, k)``."""
+        """Draw a target for each draw of θ and each row, in its own units, shape ``(chains, draws, k)``."""
         if X is None:
             return None
         eta = drawn @ self.standardised(X).T
         if self.link == LOGIT:
-            found = rng.random(eta.shape) < expit(eta)
+            target = rng.random(eta.shape) < expit(eta)
         elif self.link == LOG:
             k = max(self._dispersion, 1e-9)
-            found = rng.poisson(np.exp(np.minimum(eta, self._log_most)) * k * rng.standard_gamma(1 / k, eta.shape))
+            target = rng.poisson(np.exp(np.minimum(eta, self._log_most)) * k * rng.standard_gamma(1 / k, eta.shape))
         else:
             centre, unit = self._target
             residual = np.sqrt(self.residual_variance) * rng.standard_normal(eta.shape)
-            found = centre + unit * (eta + residual)
-        return {"target": np.asarray(found, float)}
+            target = centre + unit * (eta + residual)
+        return {"target": np.asarray(target, float)}
 
     @property
     def attrs(self) -> dict[str, object]:
@@ -312,7 +314,7 @@ class Coefficients(NormalPosterior):
         return super().more() if self.repair is None else {**super().more(), "repair": self.repair}
 
     def scored(self, reference: Any, train: Problem | None, test: Problem) -> HeldOut | None:
-        """By what the link asks for: root mean square errors, scores of probabilities, or mean absolute errors."""
+        """Score by what suits the link: root mean square error, scores of probabilities, or mean absolute error."""
         other = None if reference is None else reference.predict(test.X)[0]
         return scored(self.link, self.predict(test.X)[0], other, train, test, absolute=self.spread is not None)
 
@@ -320,30 +322,30 @@ class Coefficients(NormalPosterior):
 def with_prior(
     mean: Array, sd: Array, prior_mean: ArrayLike = 0.0, prior_sd: ArrayLike | None = None, degrees: float = inf
 ) -> list[Figure]:
-    """Figures of numbers with a normal (or Student's t) posterior, and with a normal prior if there is one."""
-    found = [student(m, s, degrees) for m, s in zip(mean, sd, strict=True)]
+    """Return figures of a normal (or Student's t) posterior, with the interval of the normal prior if there is one."""
+    figures = [student(m, s, degrees) for m, s in zip(mean, sd, strict=True)]
     if prior_sd is None:
-        return found
+        return figures
     before = np.broadcast_to(np.asarray(prior_mean, float), mean.shape), np.broadcast_to(prior_sd, mean.shape)
     priors = [normal(float(m), float(s)).interval for m, s in zip(*before, strict=True)]
-    return [one._replace(prior=prior) for one, prior in zip(found, priors, strict=True)]
+    return [figure._replace(prior=prior) for figure, prior in zip(figures, priors, strict=True)]
 
 
 def rows_of_slopes(
-    found: list[Figure], columns: tuple[str, ...], schema: Schema | None, link: str, scale: Array, by: str
+    figures: list[Figure], columns: tuple[str, ...], schema: Schema | None, link: str, scale: Array, by: str
 ) -> list[Estimate]:
-    """The table of an intercept and slopes.
+    """Return the rows of the table of an intercept and slopes.
 
     Args:
-        found: figures of the intercept, then of each slope. columns: the features, then the target.
-        scale: of each feature in its own units, by which pictures multiply its coefficient; public, or private.
-        by: what the scale is, as text.
+        figures: of the intercept, then of each slope. columns: the features, then the target.
+        scale: of each feature in its own units, public or privately estimated; plots multiply the coefficient by it.
+        by: describes the scale, as text.
     """
     (*features, target), units = columns, {} if schema is None else schema.units
     own = units.get(target, target)
     predicted = {IDENTITY: own, LOG: f"log {own}", LOGIT: LOG_ODDS}[link]
-    axis, rows = standard_unit(predicted, by), [Estimate(INTERCEPT, "", found[0], INTERCEPT)]
-    for name, figure, size in zip(features, found[1:], scale, strict=True):
+    axis, rows = standard_unit(predicted, by), [Estimate(INTERCEPT, "", figures[0], INTERCEPT)]
+    for name, figure, size in zip(features, figures[1:], scale, strict=True):
         per = units.get(name, f"unit of {name}" if link == IDENTITY else "")
         unit = f"{predicted} per {per}" if per else predicted
         standard = {"unit": axis, "scale": float(size), "centre": 0.0}
@@ -354,13 +356,13 @@ def rows_of_slopes(
 def scored(
     link: str, own: Array, other: Array | None, train: Problem | None, test: Problem, *, absolute: bool = False
 ) -> HeldOut:
-    """Scores of predictions of the test's rows, shape ``(k,)``, beside those without privacy and of a constant.
+    """Score predictions of the test rows, shape ``(k,)``, beside those without privacy and those of a constant.
 
-    Of classes the AUC, where both are there, and the mean log likelihood of a row; else root mean squared errors.
-    Without training rows at hand, the test's own mean stands for the constant's.
+    With the logit link: the AUC, if both classes occur, and the mean log likelihood of a row; else root mean squared
+    errors. Without training rows the constant is taken from the test rows.
 
     Args:
-        absolute: whether errors are absolute ones, since squares would count outliers above all else.
+        absolute: whether to score mean absolute errors, because outliers would dominate squared errors.
     """
     rows, constant = len(test.y), (train or test).y
     if link == LOGIT:
@@ -374,11 +376,10 @@ def scored(
         return {"rows": rows, "scores": scores}
     unit = test.schema.units.get(test.schema.target, f"units of {test.schema.target}")
     if absolute:
-        errors = [
-            None if one is None else float(np.mean(np.abs(test.y - one))) for one in (own, other, np.median(constant))
-        ]
-        found = score("mean absolute error", *errors, higher_is_better=False)  # type: ignore[arg-type]
-        return {"rows": rows, "unit": unit, "scores": [found]}
+        predictions = (own, other, np.median(constant))
+        errors = [None if guess is None else float(np.mean(np.abs(test.y - guess))) for guess in predictions]
+        scores = [score("mean absolute error", *errors, higher_is_better=False)]  # type: ignore[arg-type]
+        return {"rows": rows, "unit": unit, "scores": scores}
     return {
         "rows": rows,
         "unit": unit,
@@ -389,18 +390,18 @@ def scored(
 
 
 def is_positive(rows: Problem) -> NDArray[np.bool_]:
-    """Which rows are of the class that the target's upper bound stands for."""
+    """Return which rows belong to the upper class: target above the middle of its bounds."""
     return np.asarray(rows.y > rows.schema.centres[-1])
 
 
 def area_under_curve(scores: Array, positive: NDArray[np.bool_]) -> float:
-    """Area under the ROC curve: the probability that a positive row scores above a negative one, ties counting half.
+    """Return the area under the ROC curve: P(a positive row scores above a negative one), ties counting half.
 
     Args:
-        scores: shape ``(n,)``. positive: which rows are of the class sought, shape ``(n,)``.
+        scores: shape ``(n,)``. positive: which rows are of the positive class, shape ``(n,)``.
 
     Raises:
-        DataError: the rows are all of one class.
+        DataError: all rows are of one class.
     """
     from scipy.stats import rankdata
 
@@ -413,28 +414,28 @@ def area_under_curve(scores: Array, positive: NDArray[np.bool_]) -> float:
 
 
 def log_likelihood(p: Array, positive: NDArray[np.bool_]) -> float:
-    """The mean over the rows of the logarithm of their class's probability, in nats. Args: p: of the class sought."""
+    """Return the mean log likelihood of a row, in nats. Args: p: probability of the positive class."""
     return float(np.mean(np.log(np.maximum(np.where(positive, p, 1 - p), 1e-12))))
 
 
 def rmse(predicted: Array, y: Array) -> float:
-    """Root mean squared error, in target units."""
+    """Return the root mean squared error, in target units."""
     return float(np.sqrt(np.mean((y - predicted) ** 2)))
 
 
 def limited(mean: Array, variance: Array, log_most: float, power: int = 1) -> Array:
-    """E[min(exp(η), u)^power] of η ~ N(mean, variance), as at the head. Args: log_most: ln u."""
+    """Return E[min(exp(η), u)^power] for η ~ N(mean, variance), as in the formula above. Args: log_most: ln u."""
     sd = np.sqrt(np.maximum(variance, 1e-12))
     below = power * mean + power**2 * variance / 2 + log_ndtr((log_most - mean - power * variance) / sd)
     return np.asarray(np.exp(below) + np.exp(power * log_most + log_ndtr((mean - log_most) / sd)))
 
 
 def probability(mean: Array, variance: Array) -> Array:
-    """E[1/(1 + exp(-η))] of η ~ N(mean, variance), as at the head."""
+    """Approximate E[1/(1 + exp(-η))] for η ~ N(mean, variance)."""
     return np.asarray(expit(mean / np.sqrt(1 + np.pi * variance / 8)))
 
 
 def probability_square(mean: Array, variance: Array) -> Array:
-    """E[1/(1 + exp(-η))²], by Gauss and Hermite's rule of 20 points."""
+    """Return E[1/(1 + exp(-η))²] by Gauss-Hermite quadrature with 20 points."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(20)
     return np.asarray(expit(mean[..., None] + np.sqrt(variance)[..., None] * nodes) ** 2 @ (weights / weights.sum()))

@@ -1,11 +1,11 @@
-"""The base of all estimators with the interface of scikit-learn: one `fit` for three sources.
+"""The base class of all estimators with scikit-learn's interface: one `fit` for three sources.
 
     fit(X, y)          raw rows: the same model without privacy, from exact statistics; ``private_`` is False
-    fit(aggregates)    a `NoisyAggregate` that was released, or a list of them
-    fit(rounds)        anything that holds rounds (`inference.rounds.Rounds`): a running trainer or the ideal
-                       functionality; the estimator runs its learning job over it
+    fit(aggregates)    a released `NoisyAggregate`, or a list of them
+    fit(rounds)        anything that runs rounds (`inference.rounds.Rounds`): a running trainer or the ideal
+                       functionality; the estimator runs its learning job over them
 
-An estimator is a dataclass, whose fields are its parameters. It says what it learns from each source.
+An estimator is a dataclass; its fields are its parameters. It implements learning from each source.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from inference.rounds import CostedRounds, Job, Rounds, run
 
 
 class Recorded:
-    """Rounds that remember what was held: ``results`` has each request with its aggregate, in order."""
+    """Rounds that record their results: ``results`` lists each request with its aggregate, in order."""
 
     def __init__(self, rounds: Rounds) -> None:
         self.results: list[tuple[RoundRequest, NoisyAggregate]] = []
         self._rounds = rounds
 
     def hold(self, request: RoundRequest) -> NoisyAggregate:
-        """As `Rounds.hold`."""
+        """Run the round (`Rounds.hold`) and record it."""
         aggregate = self._rounds.hold(request)
         self.results.append((request, aggregate))
         return aggregate
@@ -46,26 +46,26 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     """An estimator that learns from rows, from aggregates or over rounds.
 
     Attributes:
-        fit_: what was learned. private_: whether it satisfies differential privacy.
-        epsilon_, delta_: what it cost each participant in all; None where `private_` is False. Rounds that know
-            what they cost, as a trainer's do, are asked (`inference.rounds.CostedRounds`); of others, those that gave
-            a sum are added up.
+        fit_: the posterior. private_: whether it satisfies differential privacy.
+        epsilon_, delta_: the total cost to each participant; None if `private_` is False. Rounds that know their cost,
+            such as a trainer's, report it (`inference.rounds.CostedRounds`); otherwise the estimator composes the
+            rounds that released a sum.
         warnings_: reasons to doubt the fit, a sentence each.
-        n_features_in_: how many features there are. feature_names_in_: their names, where known.
+        n_features_in_: number of features. feature_names_in_: their names, if known.
     """
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn.
+        """Learn from one source.
 
         Args:
             X: rows of shape ``(n, d)``; or a `NoisyAggregate` or a list of them; or `Rounds`.
-            y: targets of shape ``(n,)`` with rows; nothing otherwise.
+            y: targets of shape ``(n,)`` with rows; None otherwise.
 
         Raises:
-            DataError: the source does not fit the estimator, or a target was given beside aggregates or rounds.
+            DataError: the source does not fit the estimator, or ``y`` was given with aggregates or rounds.
             NoAggregate: a round ended without a sum.
 
-        A fit that fails leaves the estimator as it was, ``epsilon_`` too. What its rounds have cost stays spent.
+        A failed fit leaves the estimator as it was, ``epsilon_`` included. The privacy cost of its rounds stays spent.
         """
         before = dict(vars(self))
         try:
@@ -83,12 +83,12 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         private, cost = False, None
         if aggregates:
             fit = self._of_aggregates(aggregates)
-            private, cost = all(one.private for one in aggregates), composed(aggregates)
+            private, cost = all(aggregate.private for aggregate in aggregates), composed(aggregates)
         elif holds:
             recorded = Recorded(X)
             fit = run(self._job(), recorded)
             private, cost = fit.private, self._spent(fit, recorded.results)
-            if cost is not None and isinstance(X, CostedRounds):  # which count what aborted rounds cost, too
+            if cost is not None and isinstance(X, CostedRounds):  # these also count the cost of aborted rounds
                 cost = X.spent.epsilon(cost[1]), cost[1]
         elif y is None and not _could_be_rows(X):
             raise DataError(
@@ -106,22 +106,22 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     @abstractmethod
     def _of_rows(self, X: Any, y: Any) -> Any:
-        """The posterior of raw rows, which it checks."""
+        """Check raw rows and return their posterior."""
 
     @abstractmethod
     def _of_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> Any:
-        """The posterior of what was released (at least one)."""
+        """Return the posterior from at least one aggregate."""
 
     @abstractmethod
     def _job(self) -> Job[Any]:
-        """The learning job, whose result is the posterior."""
+        """Return the learning job; its result is the posterior."""
 
     @abstractmethod
     def _keep(self, fit: Any) -> None:
-        """Note the posterior, and the features where scikit-learn's `validate_data` has not (`_name_features`)."""
+        """Store the posterior, and the features' names unless `validate_data` stored them (`_name_features`)."""
 
     def _spent(self, fit: Any, results: Sequence[tuple[RoundRequest, NoisyAggregate]]) -> tuple[float, float] | None:
-        """(ε, δ) of all rounds; a job of mini-batches, of which no client takes part in all, overrides it."""
+        """Return (ε, δ) of all rounds. Mini-batch jobs override it, because no client is in every batch."""
         return composed([aggregate for _, aggregate in results])
 
     def _name_features(self, names: Sequence[str]) -> None:
@@ -130,15 +130,15 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         self._named_by_rows = False
 
     def _checked(self, X: Any) -> Array:
-        """Rows to predict for, shape ``(k, d)``; columns of a data frame must have the names of the fit."""
+        """Check rows to predict for, shape ``(k, d)``; a data frame's columns must be named as in the fit."""
         with warnings.catch_warnings():
-            if not self._named_by_rows:  # plain arrays are welcome
+            if not self._named_by_rows:  # plain arrays without names are fine
                 warnings.filterwarnings("ignore", message="X does not have valid feature names")
             return np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
 
 
 class RegressionEstimator(PrivateEstimator):
-    """A regression. A subclass says what it learns from each source."""
+    """The base class of regressions; subclasses implement learning from each source."""
 
     coef_: Any
     coef_sd_: Any
@@ -146,7 +146,7 @@ class RegressionEstimator(PrivateEstimator):
     intercept_sd_: Any
 
     def _keep(self, fit: Coefficients) -> None:
-        """Note a posterior, in the columns' own units."""
+        """Store the posterior and its coefficients in the columns' own units."""
         if not self._named_by_rows:
             self._name_features(fit.names[1:])
         self.fit_ = fit
@@ -155,21 +155,21 @@ class RegressionEstimator(PrivateEstimator):
 
 
 class PrivateRegressor(RegressorMixin, RegressionEstimator):  # type: ignore[misc]
-    """A regression of a number."""
+    """The base class of regressions with a numeric target."""
 
     def _validated(self, X: Any, y: Any) -> tuple[Array, Array]:
         checked: tuple[Array, Array] = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         return checked
 
     def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
-        """The posterior predictive mean at rows of shape ``(k, d)``, with its standard deviation if asked for."""
+        """Return the posterior predictive mean at rows ``(k, d)`` and, if ``return_std``, its standard deviation."""
         check_is_fitted(self, "fit_")
         mean, sd = self.fit_.predict(self._checked(X))
         return (mean, sd) if return_std else mean
 
 
 def required(schema: Schema | None) -> Schema:
-    """The schema that rounds need. Raises `DataError` where there is none."""
+    """Return the schema that rounds need. Raises `DataError` if there is none."""
     if schema is None:
         raise DataError("rounds need public bounds; give schema=Schema(features, target, bounds)")
     return schema
@@ -180,21 +180,21 @@ def _could_be_rows(X: Any) -> bool:
 
 
 def aggregates_in(X: Any) -> list[NoisyAggregate]:
-    """The aggregates, if X is one or a sequence of nothing else; otherwise none. Raises `DataError` of a mixture."""
+    """Return X as a list of aggregates; empty if X has none. Raises `DataError` if X mixes them with other values."""
     if isinstance(X, NoisyAggregate):
         return [X]
-    if not isinstance(X, list | tuple) or not any(isinstance(one, NoisyAggregate) for one in X):
+    if not isinstance(X, list | tuple) or not any(isinstance(item, NoisyAggregate) for item in X):
         return []
-    wrong = next((one for one in X if not isinstance(one, NoisyAggregate)), None)
+    wrong = next((item for item in X if not isinstance(item, NoisyAggregate)), None)
     if wrong is not None:
         raise DataError(f"found a {type(wrong).__name__} among aggregates; expected a list of NoisyAggregate alone")
     return list(X)
 
 
 def composed(aggregates: Sequence[NoisyAggregate]) -> tuple[float, float] | None:
-    """(ε, δ) of all these rounds for a client that took part in each of them, at the largest δ of a round.
+    """Return (ε, δ) of all these rounds for a client in each of them, at the largest δ of a round.
 
-    None where one of them was not private, so that nothing can be claimed.
+    Return None if a round was not private, because then nothing can be claimed.
     """
     if not aggregates or any(one.mu is None or one.epsilon is None for one in aggregates):
         return None

@@ -1,15 +1,15 @@
-"""Fits: reports or sums in, a posterior with its diagnosis out.
+"""The fits by name: each takes reports or sums and returns a posterior with its diagnostics.
 
-    column           a clipped number, reported with Laplace or Gaussian noise; of a law of `families`    (10)
+    column           a clipped number of a family of `families`, reported with Laplace or Gaussian noise  (10)
     histogram        one of k categories, by unary encoding or randomised response                        (11)
     regression       linear or logistic, from noisy sums, however they were released                      (13)
     row_regression   the same from perturbed rows                                                         (12)
 
-(The numbers are sections of the LDP paper.) Each takes what the protocol gives (`reports` says what is refused), a
-prior that may be left out, and how to sample, as keyword arguments (`run.Options`).
+(The numbers are sections of the LDP paper.) Each takes the aggregates of the protocol (`reports` checks them), an
+optional prior, and the options of the sampler as keyword arguments (`run.Options`).
 
-``noise_aware=False`` leaves the noise out of a regression's model: the *noise-naive* posterior, to compare with. It is
-too narrow, and off where noise in xxᵀ draws coefficients towards zero.
+``noise_aware=False`` leaves the noise out of a regression's model. This *noise-naive* posterior is for comparison: it
+is too narrow, and biased, because noise in xxᵀ draws coefficients towards zero.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from inference.models.glm.perturbed import Mean
 
 MODELS = "inference.models.noise_aware"
-MISSING_SDS = 4.0  # of the number of bits
+MISSING_SDS = 4.0  # standard deviations of the number of bits set
 
 
 def column(
@@ -50,17 +50,17 @@ def column(
     bounds: Interval | None = None,
     **run: Unpack[Run],
 ) -> LocalPosterior:
-    """The parameters of a column's law, in the column's own units.
+    """Fit the parameters of a family to one column, in the column's own units.
 
     Args:
-        given: reports of a round of the statistic "sum" or "mean" of one column, of one row for each client (rows_max
-            1), or bare. A client without a value reported the middle of the bounds.
-        family: one of `families.FAMILIES`. prior: of its parameters; by default that of the bounds.
-        bounds: that clients clipped to; bare reports need them.
+        given: reports of a round of the statistic "sum" or "mean" of one column, with one row per client (rows_max
+            1), or bare reports. A client without a value reported the middle of the bounds.
+        family: one of `families.FAMILIES`. prior: of its parameters; by default it follows from the bounds.
+        bounds: the bounds that clients clipped to; bare reports need them.
 
     Raises:
-        DataError: what `reports` refuses, an unknown family, bounds or a prior that are none for it, JAX or NumPyro is
-            missing, or the chains have not mixed.
+        DataError: `reports` refuses the reports; the family is unknown; the bounds or the prior do not fit the family;
+            JAX or NumPyro is missing; or the chains have not mixed.
     """
     if family not in FAMILIES:
         raise unknown("family", family, None, FAMILIES)
@@ -70,11 +70,11 @@ def column(
     reports = scalars_of(given, bounds, parameters=len(law.prior.sites))
     reports = replace(reports, bounds=bounds_for(family, reports.column, reports.bounds))
     prior = prior or law.within(reports.bounds)
-    seen, believed, middle, half = reports, prior, reports.bounds.centre, reports.bounds.half_width
-    if isinstance(prior, GaussianPrior):  # in half-widths: chains' starts do not fit other units
-        seen, believed = reports.seen_from(middle, half), prior.seen_from(middle, half)
-    model = models.ClippedColumn(family, seen.laplace, int(seen.bounds.upper) if law.counts else 0)
-    sampled = options.sample(model, {"prior": asdict(believed), **models.reduced(family, seen)})
+    scaled, scaled_prior, middle, half = reports, prior, reports.bounds.centre, reports.bounds.half_width
+    if isinstance(prior, GaussianPrior):  # in half-widths, because the chains' starting points fit no other unit
+        scaled, scaled_prior = reports.seen_from(middle, half), prior.seen_from(middle, half)
+    model = models.ClippedColumn(family, scaled.laplace, int(scaled.bounds.upper) if law.counts else 0)
+    sampled = options.sample(model, {"prior": asdict(scaled_prior), **models.reduced(family, scaled)})
 
     def in_own_units(drawn: Draws) -> Draws:
         own = isinstance(prior, GaussianPrior) and drawn
@@ -97,16 +97,16 @@ def column(
 def histogram(
     given: Given, prior: DirichletPrior | None = None, *, labels: Sequence[str] | None = None, **run: Unpack[Run]
 ) -> LocalPosterior:
-    """``shares`` of k categories.
+    """Fit ``shares``, the probabilities of k categories.
 
     Args:
-        given: reports by "unary-encoding" or "randomised-response" of a round of the statistic "histogram", or bare.
-            Clients without a category report by a law of their own; many of them draw the shares towards each other.
-            (Of bits `warnings` tells so; one category of each client does not show it.)
+        given: reports by "unary-encoding" or "randomised-response" of a round of the statistic "histogram", or bare
+            reports. Clients without a category report too; many of them draw the shares towards each other. Under
+            unary encoding `warnings` says so; randomised response cannot show it.
         prior: by default uniform over shares. labels: of the categories; by default "0", "1", ....
 
     Raises:
-        DataError: as `column`, or other than k labels or concentrations.
+        DataError: as for `column`, or the number of labels or concentrations is not k.
     """
     reports, prior, options = categories_of(given), prior or DirichletPrior(), Options(**run)
     k = reports.categories
@@ -133,7 +133,7 @@ def histogram(
 
 
 def _about_missing(reports: Categories) -> tuple[str, ...]:
-    """Whether fewer bits were reported than of clients that all have a category, by far (false alarm 3e-5)."""
+    """Warn if clearly fewer bits are set than if every client had a category (false-alarm rate 3e-5)."""
     if not reports.unary:
         return ()
     n, k, p, q = len(reports.values), reports.categories, reports.p, reports.q
@@ -156,14 +156,16 @@ def regression(
     noise_aware: bool = True,
     **run: Unpack[Run],
 ) -> LocalRegression:
-    """Regression from noisy sums of the statistic "regression", in own units. Errors as of `column`.
+    """Fit a regression to noisy sums of the statistic "regression", in own units. Errors as for `column`.
+
+    The model takes columns to be normal: about unknown means if there is a constant (``intercept``), else about the
+    public centres. It ignores clipping; `warnings` reports it.
 
     Args:
-        given: a sum, or several of different clients: of the protocol, of a trusted aggregator, of data nodes or of
-            clients' reports; only the noise's variance differs. With its parameter ``target_square`` the sum says what
-            the residuals are like. Columns are normal, about unknown means where there is a constant (``intercept``),
-            else about the public centres; clipping is not in the model, but in `warnings`.
-        prior: by default that of the columns' bounds (`RegressionPrior.within`).
+        given: a sum, or several over different clients. They may come from the protocol, a trusted aggregator, data
+            nodes or clients' reports: only the noise's variance differs. With the parameter ``target_square`` a sum
+            also informs the residuals' standard deviation.
+        prior: by default it follows from the columns' bounds (`RegressionPrior.within`).
         logistic: whether the target is a label, -1 or 1 in units of its scale. schema: of the columns, for their units.
         noise_aware: False leaves the noise out of the model.
     """
@@ -189,17 +191,18 @@ def row_regression(
     noise_aware: bool = True,
     **run: Unpack[Run],
 ) -> LocalRegression:
-    """Regression from perturbed rows: logistic with labels, else linear. Errors as of `column`.
+    """Fit a regression to perturbed rows: logistic if there are labels, else linear. Errors as for `column`.
+
+    The model takes rows to be normal. It ignores clipping; `warnings` reports it.
 
     Args:
-        given: reports by "analytic-gaussian" of the statistic "sum" or "mean", one row for each client, or bare: the
-            features, then, without labels, the target. Rows are normal; clipping is not in the model, but in
-            `warnings`.
-        prior: as of `regression`; bare reports, whose bounds are not known, have the paper's.
-        labels: the same clients' labels 0 and 1, by "randomised-response". Reports of two rounds are put together by
-            who reported them. (How a client's budget is split between the two is the rounds' affair.)
-        intercept: whether there is one and the features have unknown means; the paper's model has neither.
-        mean: in the place of the sigmoid's mean under a normal law (`perturbed.Mean`); by default itself.
+        given: reports by "analytic-gaussian" of the statistic "sum" or "mean", one row per client, or bare reports.
+            Columns are the features, then, without labels, the target.
+        prior: as for `regression`; the paper's for bare reports, whose bounds are unknown.
+        labels: the same clients' labels 0 and 1, by "randomised-response". Reports of two rounds are matched by client.
+            (The rounds split a client's budget between the two.)
+        intercept: whether there is an intercept and the features have unknown means; the paper's model has neither.
+        mean: replaces the sigmoid's mean under a normal law (`perturbed.Mean`); None keeps it.
         noise_aware: False takes the reports for the rows.
     """
     options, logistic = Options(**run), labels is not None

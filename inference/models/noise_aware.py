@@ -1,13 +1,13 @@
 """The models in NumPyro: priors as sites, and the likelihood of the reports or sums as one factor.
 
     ClippedColumn     mean and sd, a rate or a probability, of one clipped column             `rectified`
-    Histogram         shares on the simplex, of categories reported at random                     `categories`
+    Histogram         shares on the simplex, of categories reported at random                 `categories`
     SummedRegression  θ, Σ and σ from noisy sums of xxᵀ, xy and y²                            `moments`
     RowRegression     the same from perturbed rows, or from perturbed features and labels     `perturbed`
 
-A model's fields state what is chosen once: which family, how many features. All numbers, also those of the prior, are
-arguments of the call. So `nuts` compiles a model once for all data sets of one shape. Sites are in the units of the
-data that are given.
+A model's fields hold what is fixed before sampling, such as the family or the number of features. All numbers, the
+prior's included, are arguments of the call. So `nuts` compiles a model once for all data sets of one shape. Sites are
+in the units of the data.
 
 **Σ** = diag(τ) Ω diag(τ), Ω = LLᵀ of LKJ's law, is sampled as τ and the Cholesky factor L.
 """
@@ -36,10 +36,10 @@ from inference.releases.reports import Categories, Scalars
 
 Array: TypeAlias = Any
 Data: TypeAlias = Mapping[str, Any]
-"""By name; "prior" holds the numbers of the prior, by the names of its fields."""
+"""A model's data by name; "prior" holds the prior's numbers by field name."""
 LAWS: Mapping[str, Any] = {NORMAL: dist.Normal, GAMMA: dist.Gamma, BETA: dist.Beta}
 FACTOR = "reports"
-TINY = 1e-6  # of a mean square, against 0
+TINY = 1e-6  # smallest mean square, to avoid 0
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class ClippedColumn:
     ``z`` and ``weight``, shape ``(k,)``, bounds ``low`` and ``high``, and the noise's ``scale``.
 
     Attributes:
-        family: its name. laplace: whether the noise is Laplace's, else Gaussian. high: where counts are clipped.
+        family: its name. laplace: whether the noise is Laplace, else Gaussian. high: upper bound of clipped counts.
     """
 
     family: str
@@ -73,12 +73,12 @@ class ClippedColumn:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Shares of k categories, of categories reported at random.
+    """Shares of k categories, from randomised reports of categories.
 
     Data: ``patterns`` and ``counts``, as from `counted`, and the probabilities ``p`` and ``q``.
 
     Attributes:
-        unary: whether bits were reported, else one category.
+        unary: whether clients reported bits, else one category.
     """
 
     unary: bool
@@ -99,9 +99,10 @@ class SummedRegression:
     Data: ``value`` and ``noise`` (variances), shape ``(D,)``, and ``n`` rows.
 
     Attributes:
-        features: columns. constant: value of the constant first feature, or None. logistic: whether y is a label.
-        counted: whether the constant's noisy square says how many of the n rows are complete (`linear.rows`); else
-            all are.
+        features: number of columns. constant: value of the constant first feature, or None. logistic: whether y is a
+            label.
+        counted: whether to infer the number of complete rows from the constant's noisy square (`linear.rows`); else
+            all n are complete.
     """
 
     features: int
@@ -125,9 +126,9 @@ class SummedRegression:
         observe(sums, row[0][seen], row[1][seen, seen], name=FACTOR)
 
     def start(self, data: Data) -> dict[str, Array]:
-        """About where the data are: the features' mean squares, no smaller than noise may hide; hardly a row missing.
+        """Return where chains start: at the features' mean squares, or the noise if larger, and few missing rows.
 
-        Where all features are far too wide and nearly all rows missing, the density has a second mode.
+        The density has a second mode, with far too wide features and nearly all rows missing.
         """
         d, n, noise = self.features + (self.constant is not None), data["n"], np.sqrt(data["noise"])
         squares = np.flatnonzero(np.equal(*np.triu_indices(d)))[-self.features :]
@@ -135,7 +136,7 @@ class SummedRegression:
         return {FEATURE_SD: spread, "missing": np.array(MISSING / 2)}
 
     def _rows(self, data: Data) -> Array:
-        """How many rows are complete."""
+        """Return the number of complete rows, drawn if it is `counted`."""
         if not self.counted or self.constant is None:
             return data["n"]
         rows = data["n"] * (1 - numpyro.sample("missing", dist.Uniform()))
@@ -149,13 +150,14 @@ class SummedRegression:
 class RowRegression:
     """Linear regression from perturbed rows, or logistic regression from perturbed features and reported labels.
 
-    Data, with w a row, or its features alone where there are labels: ``scatter`` Σ wwᵀ and ``total`` Σ w; the variance
-    ``var_x``. Of rows also ``n`` and the variance ``var_y``; with labels ``x`` (n, d), ``y`` (n,), 0 or 1, and the
-    probability ``p`` of a true one.
+    Data, with w a row, or only its features if there are labels: ``scatter`` Σ wwᵀ, ``total`` Σ w and the noise
+    variance ``var_x``. Without labels also ``n`` and the noise variance ``var_y``. With labels also ``x`` (n, d),
+    ``y`` (n,), 0 or 1, and the probability ``p`` that a label is reported unchanged.
 
     Attributes:
-        features: d. intercept: whether there is one, and features have means. logistic: whether there are labels.
-        mean: as of `perturbed.logistic_scatter`.
+        features: d. intercept: whether there is an intercept and features have means. logistic: whether there are
+            labels.
+        mean: as for `perturbed.logistic_scatter`.
     """
 
     features: int
@@ -183,13 +185,13 @@ class RowRegression:
 
 
 def _coefficients(prior: Data, features: int, intercept: bool) -> tuple[Array, Array]:
-    """Slopes, shape ``(features,)``, and the intercept, or 0."""
+    """Draw the slopes, shape ``(features,)``, and the intercept, or 0."""
     theta = numpyro.sample(THETA, dist.Normal(0.0, prior["coefficient_sd"]).expand([features]))
     return theta, numpyro.sample(ALPHA, dist.Normal(0.0, prior["intercept_sd"])) if intercept else 0.0
 
 
 def _features(prior: Data, features: int, free_mean: bool) -> tuple[Array, Array]:
-    """Covariance of the features, and their mean where it is free, else None."""
+    """Draw the covariance of the features, and their mean if it is free, else None."""
     sd = numpyro.sample(FEATURE_SD, dist.HalfNormal(prior["feature_sd"]).expand([features]))
     root = sd[:, None]
     if features > 1:
@@ -200,13 +202,13 @@ def _features(prior: Data, features: int, free_mean: bool) -> tuple[Array, Array
 
 
 def _scatter_about(centre: Array, scatter: Array, total: Array, n: Array) -> Array:
-    """Σ (w - c)(w - c)ᵀ of n vectors, from Σ wwᵀ and Σ w."""
+    """Return Σ (w - c)(w - c)ᵀ of n vectors, from Σ wwᵀ and Σ w."""
     across = jnp.outer(total, centre)
     return scatter - across - across.T + n * jnp.outer(centre, centre)
 
 
 def counted(reports: Categories) -> dict[str, NDArray[Any]]:
-    """The different reports of a category, as far as they differ, and how often each came."""
+    """Return the data of `Histogram`: how often each distinct report occurred."""
     if reports.unary:
         patterns, counts = categories.patterns(reports.values)
         return {"patterns": patterns, "counts": counts}
@@ -214,7 +216,7 @@ def counted(reports: Categories) -> dict[str, NDArray[Any]]:
 
 
 def reduced(family: str, reports: Scalars) -> dict[str, Any]:
-    """The data of `ClippedColumn`: what its likelihood needs of many reports."""
+    """Return the data of `ClippedColumn`, with the reports reduced to what its likelihood needs."""
     bounds, scale = reports.bounds, reports.scale
     if family == GAUSSIAN and reports.laplace:
         return {"summary": rectified.summarise(reports.z, bounds.lower, bounds.upper, scale)}

@@ -1,8 +1,8 @@
-"""Draws of the posterior predictive: values of new clients, and the reports that they would send.
+"""Draws from the posterior predictive: values of new clients, and the reports that they would send.
 
 For each draw of the parameters it simulates as many clients as the caller asks for. Values are not clipped; reports are
-clipped and have the mechanism's noise. If simulated reports look unlike the real ones, the model is wrong. Where only
-sums are known, there are values and no reports.
+clipped and have the mechanism's noise. If simulated reports look unlike the real ones, the model is wrong. If only sums
+were released, there are values but no reports.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from inference.models.column.families import FAMILIES
 from inference.releases.reports import Categories, Rows, Scalars
 
 THETA, ALPHA, ROOT = "theta", "alpha", "correlation_root"
-"""Sites that the models of regressions draw, in their own units."""
-CORRELATION = "feature_correlation"  # in the place of the root, as `COEFFICIENTS` and `INTERCEPT` of the other two
+"""Sites that the regression models draw. In own units `COEFFICIENTS`, `INTERCEPT` and `CORRELATION` replace them."""
+CORRELATION = "feature_correlation"
 FEATURE_SD, FEATURE_MEAN, RESIDUAL_SD = "feature_sd", "feature_mean", "residual_sd"
-"""The same in both units."""
+"""Sites with the same name in both units."""
 VALUE, REPORT = "value", "report"
 Axes = Mapping[str, tuple[str, ...]]
-"""By what is drawn, names of its axes after chains and draws."""
+"""Names of the axes of each variable, after chains and draws."""
 
 
 @dataclass(frozen=True, eq=False)
 class ScalarClient:
-    """One column's value of that family, and its report."""
+    """Draws a client's value of one column from a family, and its report."""
 
     family: str
     reports: Scalars
     axes: ClassVar[Axes] = {VALUE: ("client",), REPORT: ("client",)}
 
     def draws(self, parameters: Mapping[str, Array], clients: int, rng: np.random.Generator) -> dict[str, Array]:
-        """``value`` and ``report``, shape ``(chains, draws, clients)``, in the column's own units."""
+        """Draw ``value`` and ``report``, shape ``(chains, draws, clients)``, in the column's own units."""
         given = {name: array[..., None] for name, array in parameters.items()}
         shape = (*next(iter(parameters.values())).shape, clients)
         value = FAMILIES[self.family].values(rng, given, shape)
@@ -49,17 +49,17 @@ class ScalarClient:
 
 @dataclass(frozen=True, eq=False)
 class CategoryClient:
-    """One category, reported as one or as bits."""
+    """Draws a client's category, reported as a category or as bits."""
 
     reports: Categories
 
     @property
     def axes(self) -> Axes:
-        """Of what is drawn."""
+        """The axes of both variables."""
         return {VALUE: ("client",), REPORT: ("client", "category") if self.reports.unary else ("client",)}
 
     def draws(self, parameters: Mapping[str, Array], clients: int, rng: np.random.Generator) -> dict[str, Array]:
-        """``value`` and ``report``: categories ``(chains, draws, clients)``; bits have an axis of categories more."""
+        """Draw ``value`` and ``report``, shape ``(chains, draws, clients)``; bits have a further axis of categories."""
         shares = parameters["shares"]
         below = np.cumsum(shares, axis=-1)[..., None, :-1]
         value = np.sum(rng.random((*shares.shape[:-1], clients, 1)) >= below, axis=-1)
@@ -73,11 +73,11 @@ class CategoryClient:
 
 @dataclass(frozen=True, eq=False)
 class RowClient:
-    """A row of a regression, its target last: a number, or a label 0 or 1.
+    """Draws a client's row for a regression; the target comes last: a number, or a label 0 or 1.
 
     Attributes:
-        centre: of the columns, which is the features' mean where this is no parameter. logistic: whether there are
-            labels. rows: those that were reported, as to noise and bounds; None where clients reported sums.
+        centre: of the columns; the features' mean if that is not a parameter. logistic: whether the target is a label.
+        rows: the reported rows, for their noise and bounds; None if only sums were released.
     """
 
     centre: Array
@@ -86,15 +86,15 @@ class RowClient:
     axes: ClassVar[Axes] = {VALUE: ("client", "column"), REPORT: ("client", "column")}
 
     def draws(self, parameters: Mapping[str, Array], clients: int, rng: np.random.Generator) -> dict[str, Array]:
-        """``value`` and, of rows, ``report``, shape ``(chains, draws, clients, d + 1)``.
+        """Draw ``value`` and, if rows were reported, ``report``, shape ``(chains, draws, clients, d + 1)``.
 
-        Numbers are in the columns' own units. A client has all of its values: one that lacks some reports zeros.
+        Numbers are in the columns' own units. No value is missing (a real client that lacks one reports zeros).
         """
         sd = parameters[FEATURE_SD]
         mean = parameters.get(FEATURE_MEAN, self.centre[:-1] + np.zeros_like(sd))
         white = rng.standard_normal((*sd.shape[:2], clients, sd.shape[2]))
         if CORRELATION in parameters:
-            # RᵀR = Ω; unlike Cholesky's, R is there for all that are singular but for rounding
+            # RᵀR = Ω by eigenvalues: unlike Cholesky's factor, R exists if Ω is singular up to rounding
             values, vectors = np.linalg.eigh(parameters[CORRELATION])
             white = white @ (np.sqrt(np.maximum(values, 0.0))[..., None] * np.swapaxes(vectors, -1, -2))
         x = mean[..., None, :] + sd[..., None, :] * white
@@ -103,7 +103,7 @@ class RowClient:
         return {VALUE: value} if self.rows is None else {VALUE: value, REPORT: self._report(value, self.rows, rng)}
 
     def _report(self, value: Array, rows: Rows, rng: np.random.Generator) -> Array:
-        """Clipped, brought into the ball and with noise; a label as it is with probability p."""
+        """Clip the row, bring it into the ball and add noise; keep a label with probability p, else flip it."""
         columns, noise = rows.columns, np.sqrt(np.r_[np.full(rows.x.shape[1], rows.variance_x), rows.variance_y])
         seen = np.clip((value - columns.centre) / columns.scale, -columns.bound, columns.bound)
         seen[..., :-1] = into_ball(seen[..., :-1], columns.radius)
@@ -114,10 +114,10 @@ class RowClient:
 
 
 def targets_of(score: Array, parameters: Mapping[str, Array], rng: np.random.Generator) -> Array:
-    """Targets with these means, or labels 0 and 1 of these log odds where there are no residuals.
+    """Draw targets with these means or, if there is no residual sd, labels 0 and 1 with these log odds.
 
     Args:
-        score: of each draw of the parameters, shape ``(chains, draws, k)``, as what is returned.
+        score: mean or log odds for each draw of the parameters, shape ``(chains, draws, k)``, like the result.
     """
     if RESIDUAL_SD not in parameters:
         return np.asarray(rng.random(score.shape) < expit(score), float)

@@ -1,8 +1,8 @@
-"""Linear regression from what rounds of the statistic "regression" released (supplement, eqs. 3 to 7).
+"""Linear regression from aggregates of the statistic "regression" (supplement, eqs. 3 to 7).
 
-Everything needed stands in the aggregates' own parameters: columns, centre, scale and bounds, the constant feature, the
-weights of the blocks, the radius and what it is of. Several aggregates, of different clients, are one sum: their values
-add up, and so do the variances of their noise.
+The aggregates' own parameters contain everything needed: columns, centre, scale and bounds, the constant feature, the
+weights of the blocks, and whether the radius is that of the features or of whole rows. Several aggregates of different
+clients form one sum: values and noise variances add up.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ DEFAULTS: Mapping[str, Any] = {
     "weights": (1, 1, 1),
     "whole_rows": False,
 }
-"""The statistic's parameters where a round does not name them."""
+"""Defaults of the statistic's parameters."""
 MUST_AGREE = ("columns", "centre", "scale", "bound", *(name for name in DEFAULTS if name != "weights"))
 
 
 def checked(aggregates: Aggregates) -> list[NoisyAggregate]:
-    """The aggregates as a list in which all fit together. Raises `DataError` as `statistics_of`."""
+    """Return the aggregates as a list. Raises `DataError` if there is none or they do not fit together."""
     listed = [aggregates] if isinstance(aggregates, NoisyAggregate) else list(aggregates)
     if not listed:
         raise DataError("no aggregate; give at least one of the statistic 'regression'")
-    given = [parameters_of(one) for one in listed]
+    given = [parameters_of(aggregate) for aggregate in listed]
     first, *others = ({key: list(v) if isinstance(v := one[key], tuple) else v for key in MUST_AGREE} for one in given)
     check_once(listed)
     for place, other in enumerate(others, start=2):
@@ -62,19 +62,19 @@ def checked(aggregates: Aggregates) -> list[NoisyAggregate]:
 
 
 def parameters_of(aggregate: NoisyAggregate) -> dict[str, Any]:
-    """The statistic's parameters, the defaults filled in."""
+    """Return the statistic's parameters with defaults filled in. Raises `DataError` for another statistic."""
     if aggregate.statistic != STATISTIC:
         raise DataError(f"an aggregate is of the statistic {aggregate.statistic!r}; expected {STATISTIC!r}")
     return {**DEFAULTS, **aggregate.parameters}
 
 
 def constant_of(parameters: Mapping[str, Any]) -> float:
-    """c, the value of the constant feature; 0 where there is none."""
+    """Return c, the value of the constant feature; 0 if there is none."""
     return float(parameters["intercept_bound"]) if parameters["intercept"] else 0.0
 
 
 def require_plain_rows(parameters: Mapping[str, Any], name: str) -> None:
-    """Raise `DataError` for sums of whole rows, which a model of unweighted rows takes for something else."""
+    """Raise `DataError` for sums of whole rows, which a model of unweighted rows would misread."""
     if parameters["whole_rows"]:
         raise DataError(
             f"the rows were scaled as a whole, their constant with them, which {name} does not describe; ask for a "
@@ -83,7 +83,7 @@ def require_plain_rows(parameters: Mapping[str, Any], name: str) -> None:
 
 
 def unpacked(aggregate: NoisyAggregate) -> SufficientStatistics:
-    """The statistics of one aggregate, a constant's own square as noisy as it was released."""
+    """Return the statistics of one aggregate; a constant's square stays as released."""
     parameters = parameters_of(aggregate)
     features = len(parameters["columns"]) - 1 + bool(parameters["intercept"])
     weights = tuple(parameters["weights"])
@@ -91,8 +91,8 @@ def unpacked(aggregate: NoisyAggregate) -> SufficientStatistics:
 
 
 def summed(aggregates: Sequence[NoisyAggregate]) -> SufficientStatistics:
-    """The statistics of all aggregates: sums of values and of variances."""
-    parts = [unpacked(one) for one in aggregates]
+    """Return the statistics of all aggregates: values and variances add up."""
+    parts = [unpacked(aggregate) for aggregate in aggregates]
     squares = [part.yy for part in parts if part.yy is not None]
     xx, xy = (np.sum([getattr(part, name) for part in parts], axis=0) for name in ("xx", "xy"))
     noise = Noise(*(np.sum([getattr(part.noise, name) for part in parts]) for name in ("xx", "xy", "yy")))
@@ -101,53 +101,56 @@ def summed(aggregates: Sequence[NoisyAggregate]) -> SufficientStatistics:
 
 
 def statistics_of(aggregates: Aggregates) -> SufficientStatistics:
-    """The sufficient statistics over all rows of these aggregates, standardised as their parameters say.
+    """Return the sufficient statistics over all rows of these aggregates, standardised by their parameters.
 
-    Where there is a constant, rows without a missing value are counted by its squares (`rows.counted`); of whole rows,
-    by the trace of xx (`rows.with_weights`).
+    If there is a constant, the sum of its squares estimates the number of complete rows (`rows.counted`); for whole
+    rows the trace of xx does (`rows.with_weights`).
 
     Raises:
-        DataError: there is none, one is of another statistic, one is there twice, or they do not fit together; or rows
-            are scaled as a whole to a sphere whose radius is not the constant's value.
+        DataError: there is no aggregate, one is of another statistic, one occurs twice, or they do not fit together; or
+            whole rows are scaled to a sphere whose radius is not the constant's value.
     """
     listed = checked(aggregates)
-    found, parameters = summed(listed), parameters_of(listed[0])
+    statistics, parameters = summed(listed), parameters_of(listed[0])
     constant = constant_of(parameters)
     if not parameters["whole_rows"]:
-        return counted(found, constant) if constant else found
+        return counted(statistics, constant) if constant else statistics
     if parameters["radius"] != constant:
         raise DataError(
             f"whole rows have the radius {parameters['radius']:g} and the constant {constant:g}; expected "
             "the same, so that every row lies on the sphere"
         )
-    return with_weights(found, constant)
+    return with_weights(statistics, constant)
 
 
-def vector_of(found: SufficientStatistics, aggregates: Sequence[NoisyAggregate], *, squares: bool = True) -> NoisySums:
-    """Statistics of these aggregates in one vector: unique terms of Σ xxᵀ row by row, Σ xy and, if wanted, Σ y²."""
-    (i, j), noise = np.triu_indices(len(found.xy)), found.noise
-    parts = [(found.xx[i, j], noise.xx), (found.xy, noise.xy)]
-    if squares and found.yy is not None:
-        parts.append((np.atleast_1d(np.asarray(found.yy)), noise.yy))
+def vector_of(
+    statistics: SufficientStatistics, aggregates: Sequence[NoisyAggregate], *, squares: bool = True
+) -> NoisySums:
+    """Join the statistics to one vector: unique terms of Σ xxᵀ row by row, Σ xy and, if ``squares``, Σ y²."""
+    (i, j), noise = np.triu_indices(len(statistics.xy)), statistics.noise
+    parts = [(statistics.xx[i, j], noise.xx), (statistics.xy, noise.xy)]
+    if squares and statistics.yy is not None:
+        parts.append((np.atleast_1d(np.asarray(statistics.yy)), noise.yy))
     value = np.concatenate([part for part, _ in parts])
-    variance = np.concatenate([np.full(len(part), np.asarray(one, float)) for part, one in parts])
-    if found.constant:
+    variance = np.concatenate([np.full(len(part), np.asarray(s2, float)) for part, s2 in parts])
+    if statistics.constant:
         variance[0] = noise.constant
-    n = sum(one.contributors for one in aggregates)
+    n = sum(aggregate.contributors for aggregate in aggregates)
     return NoisySums(value, variance, n, STATISTIC, parameters_of(aggregates[0]), {"n": n, **attributes(*aggregates)})
 
 
 def sums_of(aggregates: Aggregates, *, labels: bool) -> NoisySums:
-    """The sums as released, for a model of their law: a DCA sum, a trusted one, data nodes' or clients' reports.
+    """Return the released sums for a model of their distribution, whatever released them.
 
-    A constant's own square, the first of them, counts the rows without a missing value (`rows`); ``n`` is as many rows
-    as can be.
+    A constant's square, the first sum, is kept: it counts the complete rows (`rows`). ``n`` is the largest possible
+    number of rows.
 
     Args:
-        labels: whether the target is a label, -1 or 1 in the statistic's units, of which there is no square.
+        labels: whether the target is a label, -1 or 1 in the statistic's units; the sum of its squares is left out.
 
     Raises:
-        DataError: they are of another statistic or do not fit together, the target is no label, or too few rows.
+        DataError: the aggregates do not fit together, the target is not ±1, a number is not finite, or there are too
+            few rows.
     """
     listed = checked(aggregates)
     parameters = parameters_of(listed[0])
@@ -157,8 +160,8 @@ def sums_of(aggregates: Aggregates, *, labels: bool) -> NoisySums:
             f"the target is clipped to ±{parameters['bound'][-1]:g} in units of its scale; logistic regression takes "
             "labels of -1 and 1, so scale it to ±1"
         )
-    found = vector_of(summed(listed), listed, squares=not labels)
-    value, variance, n = found.value, found.noise_variance, found.n
+    sums = vector_of(summed(listed), listed, squares=not labels)
+    value, variance, n = sums.value, sums.noise_variance, sums.n
     if constant := constant_of(parameters):
         count = value[0] / constant**2
         most = int(max_complete_rows(count, variance[0] / constant**4, n))
@@ -170,14 +173,14 @@ def sums_of(aggregates: Aggregates, *, labels: bool) -> NoisySums:
             f"{n} rows are too few: this model needs at least {len(value)}, as many as there are sums, whose law is "
             "taken to be normal"
         )
-    return replace(found, n=n, attrs={**found.attrs, "n": n})
+    return replace(sums, n=n, attrs={**sums.attrs, "n": n})
 
 
 def plausible_prior(statistics: SufficientStatistics, features: int, residual_variance: float | None = None) -> Array:
-    """λ₀ of each coefficient such that d features explain half of the target on average, whatever the units: ``(m,)``.
+    """Return λ₀ of each coefficient, ``(m,)``: in any units, d features explain half of the target on average.
 
-    Mean squares are read from the (noisy) diagonal, no smaller than the standard deviation of its noise: what was
-    released is public. Without yy the residual variance stands for the half that is not explained.
+    Mean squares come from the noisy diagonal, and are at least the standard deviation of its noise; what was released
+    is public. Without yy the residual variance stands for the unexplained half.
     """
     n, noise = statistics.n, statistics.noise
     squares = np.maximum(np.diagonal(statistics.xx), np.sqrt(noise.xx)) / n
@@ -191,30 +194,30 @@ def plausible_prior(statistics: SufficientStatistics, features: int, residual_va
 
 def fit_of(
     aggregates: Aggregates,
-    found: Posterior,
+    fitted: Posterior,
     schema: Schema | None = None,
     repair: str | None = None,
     *,
     before: Sequence[NoisyAggregate] = (),
     **more: Any,
 ) -> Coefficients:
-    """A posterior of standardised coefficients (a constant's first) in the columns' own units.
+    """Convert a posterior of standardised coefficients (a constant's first) to the columns' own units.
 
     Args:
-        aggregates: that it is from. before: those of earlier rounds. schema: of the job that asked, if one did.
-        more: of `Coefficients`.
+        aggregates: the posterior's source. before: aggregates of earlier rounds. schema: of the job, if a job asked.
+        more: further attributes of `Coefficients`.
     """
     listed = checked(aggregates)
     parameters, every = parameters_of(listed[0]), (*before, *listed)
     columns = Standardisation.of(parameters)
-    if parameters["whole_rows"]:  # the model is linear in the features as they are
+    if parameters["whole_rows"]:  # the model is linear in the unclipped features
         columns = replace(columns, bound=np.full_like(columns.bound, inf), radius=inf)
     return Coefficients.of(
         columns,
-        found,
+        fitted,
         constant_of(parameters),
-        contributors=sum(one.contributors for one in listed),
-        private=(schema is None or schema.private) and all(one.private for one in every),
+        contributors=sum(aggregate.contributors for aggregate in listed),
+        private=(schema is None or schema.private) and all(aggregate.private for aggregate in every),
         schema=schema,
         aggregates=every,
         repair=repair,
@@ -233,26 +236,26 @@ def regression_of(
     notes: tuple[str, ...] = (),
     by: str = BY_SD,
 ) -> Coefficients:
-    """The regression from sums, whose ``refit`` takes another ``repair`` and ``prior_precision``.
+    """Return the regression from sums; its ``refit`` takes another ``repair`` and ``prior_precision``.
 
     Args:
         aggregates: of a job's last round, or any that fit together.
-        schema: of the job that asked, whose columns are in standard deviations; else scales may be anything.
+        schema: of the job, if a job asked; columns are then in standard deviations, else in any scale.
         repair: of an indefinite matrix. prior_precision: λ₀ of each slope, in units of the scales, broadcastable to
-            ``(d,)``; None: its scale is learned (`prior`), without a schema about that of `plausible_prior`.
-        residual_variance: λ⁻¹, in squared units of the same; None: estimated.
+            ``(d,)``. None learns its scale (`prior`), without a schema about that of `plausible_prior`.
+        residual_variance: λ⁻¹, in squares of the same units; None estimates it.
         before: aggregates of earlier rounds. notes: warnings from these.
-        by: what the scale of the columns is, as text.
+        by: describes the scale of the columns, as text.
 
     Raises:
-        DataError: as `statistics_of`; the repair is unknown, or the prior does not fit.
+        DataError: as for `statistics_of`; the repair is unknown, or the prior does not match the features.
     """
     listed = checked(aggregates)
     statistics, parameters = statistics_of(listed), parameters_of(listed[0])
     d = len(parameters["columns"]) - 1
     base = None if schema else plausible_prior(statistics, d, residual_variance)
-    found = fitted_to(statistics, d, prior_precision, residual_variance, repair=repair, base=base)
-    words = about_columns(statistics, parameters) if schema and parameters["whole_rows"] else ()
+    fitted = fitted_to(statistics, d, prior_precision, residual_variance, repair=repair, base=base)
+    doubts = about_columns(statistics, parameters) if schema and parameters["whole_rows"] else ()
     own: dict[str, Any] = {"residual_variance": residual_variance, "before": before, "notes": notes, "by": by}
     again = partial(regression_of, listed, schema, repair=repair, **own)
-    return fit_of(listed, found, schema, repair, before=before, warnings=(*notes, *words), again=again, by=by)
+    return fit_of(listed, fitted, schema, repair, before=before, warnings=(*notes, *doubts), again=again, by=by)

@@ -1,4 +1,4 @@
-"""Linear regression from rows as they are, without privacy: what a private one is compared with."""
+"""Linear regression from raw rows, without privacy, to compare a private regression with."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from inference.models.coefficients import Coefficients
 from inference.models.linear.closed_form import Posterior, posterior, summarise
 from inference.problem import Problem, Schema
 
-FLAT = 1e-6  # prior precision: nothing beside one row's, yet it bears columns that are constant or repeated
+FLAT = 1e-6  # prior precision: negligible beside one row's, but enough for constant or repeated columns
 
 
 def nonprivate_regression(train: Problem) -> Coefficients:
-    """Ordinary least squares with intercept on the raw rows: no bounds, no projection, no noise, a flat prior.
+    """Fit ordinary least squares with intercept to the raw rows: no bounds, no projection, no noise, a flat prior.
 
-    The strongest honest opponent: the posterior mean is the least-squares solution, and the residual variance the
-    unbiased one. Each coefficient has Student's t law, with n - m degrees of freedom for m coefficients.
+    It is the strongest fair baseline: the posterior mean is the least-squares solution, and the residual variance the
+    unbiased one. Each coefficient has a Student's t law, with n - m degrees of freedom for m coefficients.
 
     Raises:
-        DataError: if there are no more rows than coefficients.
+        DataError: there are not more rows than coefficients.
     """
     n, m = train.rows.shape  # m counts the features and the intercept
     if n <= m:
@@ -36,11 +36,11 @@ def nonprivate_regression(train: Problem) -> Coefficients:
 def exact_fit(
     rows: Array, prior_precision: ArrayLike, residual_variance: float | None = None, schema: Schema | None = None
 ) -> Coefficients:
-    """The regression of the last column of raw rows on the others, all brought to mean 0 and standard deviation 1.
+    """Regress the last column of raw rows on the others, all scaled to mean 0 and standard deviation 1.
 
     Args:
         rows: shape ``(n, d + 1)``. prior_precision: λ₀ of intercept and slopes, broadcastable to ``(d + 1,)``.
-        residual_variance: λ⁻¹; None: the unbiased estimate where there are more rows than coefficients.
+        residual_variance: λ⁻¹; None estimates it, without bias if there are more rows than coefficients.
     """
     n, m = rows.shape
     centre, scale = standardisation(rows)
@@ -53,7 +53,7 @@ def exact_fit(
 
 
 def of_rows(rows: Array, fitted: Posterior, centre: Array, scale: Array, schema: Schema | None) -> Coefficients:
-    """A posterior of raw rows with these centres and scales, in own units."""
+    """Convert a posterior from raw rows with these centres and scales to own units."""
     names = (*(f"x{j}" for j in range(rows.shape[1] - 1)), "y") if schema is None else schema.columns
     columns = Standardisation(names, centre, scale, np.full(rows.shape[1], np.inf))
     return Coefficients.of(columns, fitted, 1.0, contributors=len(rows), schema=schema, repair="none")

@@ -6,8 +6,8 @@
     Λ̂ = diag(λ₀) + λ xx         (6)     s²  variance of the privacy noise in each unique term of a block
     μ̂ = Λ̂⁻¹ λ xy                (7)     E, e  the noise in xx (symmetric) and xy
 
-**The repair.** What comes out of a round is A = xx + E and b = xy + e. A can be indefinite, and plugging it into (6)
-takes noise for data. But how large the noise is, is known. From xy = xx β + Σ xᵢrᵢ, with residuals rᵢ,
+**The repair.** A round releases A = xx + E and b = xy + e. A can be indefinite, and plugging it into (6) takes noise
+for data. But the noise's variance is known. From xy = xx β + Σ xᵢrᵢ, with residuals rᵢ,
 
     b = A β + (e - E β) + Σ xᵢ rᵢ,   Cov = S(β) = Cov(e - E β) + λ⁻¹ xx
 
@@ -15,40 +15,40 @@ is itself a linear regression, of b on the rows of A, with a known noise covaria
 
     Λ̂ = diag(λ₀) + Aᵀ S⁻¹ A,   μ̂ = Λ̂⁻¹ Aᵀ S⁻¹ b,
 
-needs no positive definite A, since Aᵀ S⁻¹ A always is positive semi-definite. Its spread contains the privacy noise. It
-keeps to the prior in directions in which A is mostly noise. At s = 0, where S = λ⁻¹ xx, it is (6) and (7).
+needs no positive definite A, because Aᵀ S⁻¹ A is always positive semi-definite. Its spread contains the privacy noise.
+It stays near the prior in directions in which A is mostly noise. At s = 0, where S = λ⁻¹ xx, it is (6) and (7).
 
 Bayes' rule gives this posterior under a flat prior on xx if S is known. S is plugged in: β and λ are iterated from
-zero, and xx in S is the positive semi-definite matrix nearest to A. The spread then takes E[ββᵀ] for ββᵀ. A is first
-shrunk (`shrunk`), which reduces its error. The variance of E still stands for that error: it is not too small.
+zero, and xx in S is the positive semi-definite matrix nearest to A. The spread then replaces ββᵀ by E[ββᵀ]. A is first
+shrunk (`shrunk`), which reduces its error. The variance of E remains an upper bound on that error.
 
-This repair is the default: it has the smallest errors, and its intervals hold. The table shows the median squared error
-of predictions beyond the residuals, in variances of the target. The features explain 0.5 of that variance. In brackets:
-how many of 100 releases do worse than predicting zero. Releases are simulated, with 500 rows, 8 features with
-correlations of a half, bounds of 1.5 standard deviations, δ = 1e-5, and 300 draws of β and of the noise.
+This repair is the default: it has the smallest errors, and its intervals have close to nominal coverage. The table
+shows the median squared error of predictions beyond the residuals, in variances of the target. The features explain 0.5
+of that variance. In brackets: how many of 100 releases do worse than predicting zero. Releases are simulated: 500 rows,
+8 features with correlations of 0.5, bounds of 1.5 standard deviations, δ = 1e-5, 300 draws of β and of the noise.
 
                   ε = 1     2          3          5          10         30
     noise-aware   0.13 (4)  0.066 (1)  0.043 (0)  0.026 (0)  0.014 (0)  0.0086 (0)
     nearest-psd   160 (92)  0.24 (34)  0.080 (5)  0.031 (0)  0.014 (0)  0.0085 (0)
     absolute      2.0 (84)  0.24 (33)  0.080 (5)  0.031 (0)  0.014 (0)  0.0085 (0)
 
-Its 95 % intervals hold the true coefficients in 94 to 96 % of all cases, at each of these ε, and in 92 % with
-correlations of 0.95 between neighbouring features. These β are drawn from the prior; `scripts/check_linear_coverage.py`
-has fixed ones. The estimate of the residual variance is up to 30 % too small where there is hardly more than noise.
+Its 95 % intervals contain the true coefficients in 94 to 96 % of all cases at each of these ε, and in 92 % with
+correlations of 0.95 between neighbouring features. Here β is drawn from the prior; `scripts/check_linear_coverage.py`
+uses fixed β. The estimate of the residual variance is up to 30 % too small if noise dominates.
 
 **The repairs** of a matrix A = xx + E that may not be positive semi-definite, although xx is:
 
-- `absolute`: |A|, negative eigenvalues change their sign (what the DCA paper's published code does);
+- `absolute`: |A|, negative eigenvalues change their sign (as in the DCA paper's published code);
 - `nearest-psd`: A₊, negative eigenvalues become 0 (nearest in Frobenius norm);
-- `noise-aware`: A shrunk, in a regression that knows the noise (above).
+- `noise-aware`: A shrunk, in the regression with the noise in its model (above).
 
-Neither |A| nor A₊ is further from xx than A is, in Frobenius norm: the projection onto a convex set that holds xx
+Neither |A| nor A₊ is further from xx than A is, in Frobenius norm: projecting onto a convex set that contains xx
 never adds distance, and for symmetric matrices A -> |A| is Lipschitz with constant 1 while |xx| = xx. So the known
-variance of the noise bounds what is left of it. The same holds on average for the shrinkage of James and Stein, which
-the noise-aware repair starts with: k >= 3 numbers with independent noise of variance s² are nearer to the truth after a
-multiplication by 1 - (k - 2) s² / Σ a².
+variance of the noise bounds the remaining error. On average this also holds for James-Stein shrinkage, with which the
+noise-aware repair starts: k >= 3 numbers with independent noise of variance s² get nearer to the truth if they are
+multiplied by 1 - (k - 2) s² / Σ a².
 
-All functions broadcast over leading axes, so that many releases may be repaired at once.
+All functions broadcast over leading axes, so that many releases can be repaired at once.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ NOISE_AWARE = "noise-aware"
 NEAREST_PSD = "nearest-psd"
 ABSOLUTE = "absolute"
 REPAIRS = (NOISE_AWARE, NEAREST_PSD, ABSOLUTE)
-REPAIR = NOISE_AWARE  # unless asked for another
-ITERATIONS = 4  # of the plug-in of β and λ into S; measured at ε = 1: the mean is then 0.003 sd from the fixed point
+REPAIR = NOISE_AWARE  # the default
+ITERATIONS = 4  # of plugging β and λ into S; at ε = 1 the mean was then measured 0.003 sd from the fixed point
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Noise:
     """Variance of the noise in each unique term of xx, of xy and of yy, each broadcastable to ``(...)``.
 
     Attributes:
-        constant: in the square of a constant first feature itself, in the place of xx's; 0 where it is exact.
+        constant: variance in the square of a constant first feature, instead of ``xx``; 0 if that square is exact.
     """
 
     xx: ArrayLike = 0.0
@@ -84,27 +84,27 @@ class Noise:
 
 
 def check_repair(repair: str) -> None:
-    """Raise `DataError` for a name that is none of `REPAIRS`."""
+    """Raise `DataError` unless the name is one of `REPAIRS`."""
     if repair not in REPAIRS:
         raise unknown("repair", repair, None, REPAIRS)
 
 
 def repaired(A: Array, repair: str) -> Array:
-    """The positive semi-definite matrix that stands for A, shape ``(..., m, m)``; for noise-aware, A₊."""
+    """Return the positive semi-definite matrix that replaces A, shape ``(..., m, m)``; A₊ for noise-aware."""
     values, vectors = np.linalg.eigh(A)
     values = np.abs(values) if repair == ABSOLUTE else np.maximum(values, 0.0)
     return np.asarray((vectors * values[..., None, :]) @ np.swapaxes(vectors, -1, -2))
 
 
 def shrunk(A: Array, variance: ArrayLike, *, constant: bool = False) -> Array:
-    """A with its noise reduced by positive-part James-Stein shrinkage in groups, shape ``(..., m, m)``.
+    """Return A with its noise reduced by positive-part James-Stein shrinkage in groups, shape ``(..., m, m)``.
 
-    The groups: products of two features, towards 0; those with the constant, towards 0; squares, towards their mean
-    (k - 3 for k - 2 then). One of fewer than three numbers beyond its centre stays as it is.
+    There are three groups: products of two features shrink towards 0, products with the constant shrink towards 0, and
+    squares shrink towards their mean (with k - 3 for k - 2). A group of k < 3 (of squares, k < 4) does not change.
 
     Args:
-        variance: s² of each unique term, shape ``(...)``. constant: whether the first feature is a constant, whose own
-            square stays as it is.
+        variance: s² of each unique term, shape ``(...)``. constant: whether the first feature is a constant; its own
+            square does not change.
     """
     result, m, first = A.copy(), A.shape[-1], int(constant)
     i, j = np.triu_indices(m, 1)
@@ -130,10 +130,10 @@ def _james_stein(a: Array, variance: ArrayLike, freedom: int) -> Array:
 def noise_covariance(
     beta: Array, noise: Noise | ArrayLike, *, constant: bool = False, cov: Array | None = None
 ) -> Array:
-    """Cov(e - E β), shape ``(..., m, m)``, where the unique terms of the symmetric E and those of e are independent.
+    """Return Cov(e - E β), shape ``(..., m, m)``, for independent unique terms of the symmetric E and of e.
 
-    (E β)_j and (E β)_k share E_jk, hence s_xy² I + s_xx² [ tr(B) I + B - diag(B) ] with B = ββᵀ, or B = E[ββᵀ] where β
-    is uncertain and has the covariance ``cov`` about ``beta``. Args: constant: as of `SufficientStatistics`.
+    (E β)_j and (E β)_k share E_jk, hence s_xy² I + s_xx² [ tr(B) I + B - diag(B) ] with B = ββᵀ, or B = E[ββᵀ] if β
+    is uncertain and has the covariance ``cov`` about ``beta``. Args: constant: as for `SufficientStatistics`.
     """
     variances = noise if isinstance(noise, Noise) else Noise(noise, noise, noise)
     second = beta[..., :, None] * beta[..., None, :] + (0.0 if cov is None else cov)
@@ -142,11 +142,11 @@ def noise_covariance(
     if constant:
         diagonal[..., 0] -= squares[..., 0]
     eye = np.eye(beta.shape[-1])
-    of_xx, of_xy = (np.asarray(one, float)[..., None, None] for one in (variances.xx, variances.xy))
-    scaled: Array = of_xx * (second + diagonal[..., None] * eye) + of_xy * eye
+    in_xx, in_xy = (np.asarray(one, float)[..., None, None] for one in (variances.xx, variances.xy))
+    total: Array = in_xx * (second + diagonal[..., None] * eye) + in_xy * eye
     if constant:
-        scaled[..., 0, 0] += np.asarray(variances.constant, float) * squares[..., 0]
-    return scaled
+        total[..., 0, 0] += np.asarray(variances.constant, float) * squares[..., 0]
+    return total
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,13 +154,12 @@ class SufficientStatistics:
     """Sums over n rows with m features: ``xx`` of shape ``(..., m, m)``, ``xy`` of shape ``(..., m)``.
 
     Attributes:
-        n: number of rows, one or as many as ``(...)``. xx, xy: as above.
-        yy: sum of squared targets, shape ``(...)``, or None if not asked for.
-        noise_variance: s² of each unique term, broadcastable to ``(...)``, or one for each block; 0 without noise.
-        constant: whether the first feature is a constant, whose own square carries no noise but what
-            ``noise_variance`` gives for it.
-        residuals: what λ⁻¹ is multiplied by in the covariance of Σ xᵢrᵢ, shape ``(m, m)``; None for xx. Of rows that
-            were multiplied by weights s (`rows`), that is Σ s² xᵢxᵢᵀ of the weighted rows, and n is Σ s².
+        n: number of rows, a number or shape ``(...)``. xx, xy: as above.
+        yy: sum of squared targets, shape ``(...)``; None if it was not released.
+        noise_variance: s² of each unique term, broadcastable to ``(...)``, or a `Noise` by block; 0 without noise.
+        constant: whether the first feature is a constant; the noise in its own square is ``Noise.constant``.
+        residuals: the matrix R, shape ``(m, m)``, for which Σ xᵢrᵢ has the covariance λ⁻¹ R; None: R = xx. For rows
+            multiplied by weights s (`rows`) it is Σ s² xᵢxᵢᵀ over the weighted rows, and n is Σ s².
     """
 
     n: float | Array
@@ -174,8 +173,8 @@ class SufficientStatistics:
     @property
     def noise(self) -> Noise:
         """s² of each block."""
-        same = self.noise_variance
-        return same if isinstance(same, Noise) else Noise(same, same, same)
+        variance = self.noise_variance
+        return variance if isinstance(variance, Noise) else Noise(variance, variance, variance)
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,8 +182,8 @@ class Posterior:
     """β | data ~ N(mean, cov): shapes ``(..., m)`` and ``(..., m, m)``; residual_variance is λ⁻¹, shape ``(...)``.
 
     Attributes:
-        prior_variance: of each coefficient's normal prior about 0, shape ``(m,)``, infinite where it is flat; None
-            where there is no prior, as in least squares, or none of that form.
+        prior_variance: of each coefficient's normal prior about 0, shape ``(m,)``, infinite if it is flat; None if
+            there is no such prior.
     """
 
     mean: Array
@@ -196,14 +195,17 @@ class Posterior:
 def unpack(
     value: Array, features: int, n: int, noise_variance: float, *, weights: tuple[float, float, float] = (1, 1, 1)
 ) -> SufficientStatistics:
-    """The statistics in a released vector: unique terms of xxᵀ row by row, then xy, then y² if it is there.
+    """Split a released vector into statistics: unique terms of xxᵀ row by row, then xy, then y² if present.
 
     Args:
         value: shape ``(m(m+1)/2 + m,)`` or one longer.
-        features: m, a constant included, whose own square is left as it was released (`rows.counted`).
-        n: how many contributors the sum is over. noise_variance: of each coordinate of ``value``.
-        weights: w that the terms of xxᵀ, xy and y² were multiplied by before the noise, whose variance in a block's own
-            units is therefore 1/w² times that of ``value``. Raises `DataError` where the vector has another length.
+        features: m, a constant included; the constant's square stays as released (`rows.counted`).
+        n: number of contributors to the sum. noise_variance: of each coordinate of ``value``.
+        weights: factors w of the terms of xxᵀ, xy and y², applied before the noise. So in a block's own units the
+            noise variance is 1/w² times that of ``value``.
+
+    Raises:
+        DataError: the vector has another length.
     """
     unique = features * (features + 1) // 2
     if value.size not in (unique + features, unique + features + 1):
@@ -215,7 +217,7 @@ def unpack(
 
 
 def symmetric(unique: Array, m: int | None = None) -> Array:
-    """Symmetric matrices ``(..., m, m)`` of their upper triangles row by row, ``(..., m(m+1)/2)``."""
+    """Return symmetric matrices ``(..., m, m)`` from their upper triangles row by row, ``(..., m(m+1)/2)``."""
     m = int(np.sqrt(2 * unique.shape[-1])) if m is None else m
     i, j = np.triu_indices(m)
     matrix = np.empty((*unique.shape[:-1], m, m))
@@ -232,17 +234,17 @@ def posterior(
     repair: str = REPAIR,
     noise_in_spread: bool = True,
 ) -> Posterior:
-    """The posterior over β given noisy sufficient statistics: supplement eqs. (5) to (7), with a repair.
+    """Return the posterior of β given noisy sufficient statistics: supplement eqs. (5) to (7), with a repair.
 
     Args:
         statistics: of the rows. prior_precision: λ₀, broadcastable to ``(m,)``; 0 is flat.
         residual_variance: λ⁻¹ > 0 if known; None estimates it from ``yy``.
         repair: one of `REPAIRS`.
-        noise_in_spread: whether the covariance holds the privacy noise. False gives the published one, Λ̂⁻¹ alone,
-            which claims far too much; the noise-aware repair has no such spread.
+        noise_in_spread: whether the covariance includes the privacy noise. False gives the published Λ̂⁻¹ alone, which
+            is far too narrow; the noise-aware repair does not support it.
 
     Raises:
-        DataError: neither ``yy`` nor the residual variance is there, or the options do not go together.
+        DataError: both ``yy`` and the residual variance are missing, or the options exclude each other.
     """
     if repair == NOISE_AWARE and not noise_in_spread:
         raise DataError("the noise-aware repair always has the noise in its spread; name another repair")
@@ -251,11 +253,11 @@ def posterior(
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """β and λ⁻¹ plugged into each other, with what they rest on.
+    """β and λ⁻¹ plugged into each other, with their inputs.
 
     Attributes:
-        statistics: with A shrunk, if aware. plus: the positive semi-definite matrix in the place of xx.
-        prior: diag(λ₀). aware: whether there is noise to be aware of. variance: λ⁻¹.
+        statistics: with A shrunk, if aware. plus: the positive semi-definite matrix that replaces xx.
+        prior: diag(λ₀). aware: whether the noise-aware regression is used. variance: λ⁻¹.
     """
 
     statistics: SufficientStatistics
@@ -266,13 +268,13 @@ class Fit:
     beta: Array
 
     def posterior(self, *, noise_in_spread: bool = True) -> Posterior:
-        """The normal law of β. Args: noise_in_spread: as for `posterior`."""
+        """Return the posterior of β. Args: noise_in_spread: as for the function `posterior`."""
         spread = self.spread() if noise_in_spread else self.published_spread()
         with np.errstate(divide="ignore"):
             return Posterior(self.beta, spread, self.variance, 1 / np.diag(self.prior))
 
     def learnt(self, cov: Array | None = None) -> tuple[Array, Array]:
-        """What is added to the prior in Λ̂, and Λ̂ μ̂: Aᵀ S⁻¹ A and Aᵀ S⁻¹ b; or λ xx and λ xy, with the repaired xx."""
+        """Return the data's part of Λ̂, and Λ̂ μ̂: Aᵀ S⁻¹ A and Aᵀ S⁻¹ b; if not aware, λ xx (repaired) and λ xy."""
         A, b, scale = self.statistics.xx, self.statistics.xy, self.variance[..., None]
         if not self.aware:
             return self.plus / scale[..., None], b / scale
@@ -281,12 +283,12 @@ class Fit:
         return weighted @ A, _apply(weighted, b)
 
     def _of_residuals(self, cov: Array | None) -> Array:
-        """S, the covariance of b about A β."""
+        """Return S, the covariance of b about A β."""
         residuals = self.plus if self.statistics.residuals is None else self.statistics.residuals
         return self._privacy(cov) + self.variance[..., None, None] * residuals
 
     def log_evidence(self) -> float:
-        """ln p(b | A, λ₀) but for a constant, b ~ N(0, A diag(λ₀)⁻¹ A + S), S as in the posterior; no leading axes."""
+        """Return ln p(b | A, λ₀) up to a constant: b ~ N(0, A diag(λ₀)⁻¹ A + S), S as in the posterior; no batches."""
         A = self.statistics.xx if self.aware else self.plus
         cov = A @ np.linalg.solve(self.prior, A) + self._of_residuals(self.published_spread())
         cov = cov + np.eye(len(cov)) * np.finfo(float).eps * np.trace(cov)
@@ -294,13 +296,13 @@ class Fit:
         return float(-0.5 * (np.linalg.slogdet(cov)[1] + off @ np.linalg.solve(cov, off)))
 
     def published_spread(self) -> Array:
-        """Λ̂⁻¹, eq. (6), as if β were known in S."""
+        """Return Λ̂⁻¹, eq. (6), as if S contained the true β."""
         return np.asarray(np.linalg.inv(self.prior + self.learnt()[0]), float)
 
     def spread(self) -> Array:
-        """The covariance with all of the privacy noise in it, that in products with an uncertain β included.
+        """Return the covariance with all of the privacy noise, including its products with an uncertain β.
 
-        A plugged-in mean's is Λ̂⁻¹ + λ² Λ̂⁻¹ Cov(e - E β) Λ̂⁻¹. With M = xx + E' in the place of xx, b = M β + (e - E' β)
+        If not aware, it is Λ̂⁻¹ + λ² Λ̂⁻¹ Cov(e - E β) Λ̂⁻¹. With M = xx + E' instead of xx, b = M β + (e - E' β)
         + Σ xᵢrᵢ, so that μ̂ - β is Λ̂⁻¹ times λ (e - E' β) + λ Σ xᵢrᵢ - diag(λ₀) β. The last two have the covariance Λ̂
         over residuals and prior, which leaves Λ̂⁻¹; the first is independent of them. E' is no larger than E.
         """
@@ -316,7 +318,7 @@ class Fit:
 def fitted(
     statistics: SufficientStatistics, prior_precision: ArrayLike, residual_variance: ArrayLike | None, repair: str
 ) -> Fit:
-    """β and λ⁻¹, iterated. Arguments and errors as of `posterior`."""
+    """Iterate β and λ⁻¹. Arguments and errors as for `posterior`."""
     check_repair(repair)
     if statistics.yy is None and residual_variance is None:
         raise DataError("the residual variance is unknown and the statistics hold no yy to estimate it from")
@@ -337,7 +339,7 @@ def fitted(
 
 
 def _residual_variance(statistics: SufficientStatistics, plus: Array, beta: Array) -> Array:
-    """(yy - 2βᵀb + βᵀAβ)/n, but no smaller than what one standard deviation of the noise can hide."""
+    """Return (yy - 2βᵀb + βᵀAβ)/n, but at least one standard deviation of the noise in yy, over n."""
     assert statistics.yy is not None
     explained = 2 * (beta * statistics.xy).sum(axis=-1) - (beta * _apply(plus, beta)).sum(axis=-1)
     yy = np.abs(statistics.yy)
@@ -350,5 +352,5 @@ def _apply(matrix: Array, vector: Array) -> Array:
 
 
 def summarise(x: Array, y: Array) -> SufficientStatistics:
-    """The exact statistics of rows ``x``, shape ``(n, m)``, and targets ``y``, shape ``(n,)``."""
+    """Return the exact statistics of rows ``x``, shape ``(n, m)``, and targets ``y``, shape ``(n,)``."""
     return SufficientStatistics(len(y), x.T @ x, x.T @ y, np.asarray(y @ y))

@@ -1,10 +1,10 @@
-"""Bayesian linear regression with the interface of scikit-learn.
+"""Bayesian linear regression with scikit-learn's interface.
 
     PrivateLinearRegression().fit(X, y)                       raw rows: without privacy
     PrivateLinearRegression().fit(aggregates)                 from released sums of the statistic "regression"
     PrivateLinearRegression(schema=schema).fit(rounds)        Algorithm 2 over a running trainer or ideal rounds
 
-Rows are standardised first, so that the prior is in standard deviations whatever the units; then the posterior mean is
+Rows are standardised first, so the prior is in standard deviations whatever the units. The posterior mean then equals
 scikit-learn's `Ridge` with alpha = λ⁻¹ λ₀ on standardised columns, and `LinearRegression` at λ₀ = 0.
 """
 
@@ -36,19 +36,19 @@ class PrivateLinearRegression(PrivateRegressor):
 
     Args:
         prior_precision: λ₀ of each slope, broadcastable to ``(d,)``, with columns in standard deviations (rows, rounds)
-            or in units of the aggregates' ``scale``; None: the features explain half of the target's variance on
-            average, and of noisy sums the scale of that is learned (`inference.models.linear.prior`).
-        residual_variance: λ⁻¹, in squared units of the same; None, as it must be over rounds: estimated.
+            or in units of the aggregates' ``scale``. None: the features explain half of the target's variance on
+            average; from noisy sums that scale is learned (`inference.models.linear.prior`).
+        residual_variance: λ⁻¹, in squares of the same units; None estimates it. It must be None over rounds.
         repair: of an indefinite noisy matrix, one of `inference.models.linear.closed_form.REPAIRS`.
-        schema: names and public bounds of features and target; needed over rounds alone.
-        projection: over rounds, Algorithm 2 in two rounds; False: one round within the public bounds.
-        std_share: of Algorithm 2 (`inference.models.linear.job`).
+        schema: names and public bounds of features and target; needed only over rounds.
+        projection: True runs Algorithm 2 in two rounds; False runs one round within the public bounds.
+        std_share: Algorithm 2's setting (`inference.models.linear.job`).
 
     Attributes:
         coef_, coef_sd_: posterior mean and standard deviation of the slopes, in own units, shape ``(d,)``.
         intercept_, intercept_sd_: of the target at features of zero.
         residual_sd_: of the target about its prediction, in target units.
-        repair_: the repair that was used; "none" on rows.
+        repair_: the repair used; "none" on rows.
         fit_: the whole posterior (`inference.models.coefficients.Coefficients`); with ``draws`` and ``refit``.
         private_, epsilon_, delta_, warnings_, n_features_in_, feature_names_in_: `PrivateEstimator`.
     """

@@ -6,12 +6,13 @@
     step 2   the target's bound q, from public figures and the noise                                `rows`
     step 3   round 2: noisy statistics of whole rows, scaled to the unit sphere                     `closed_form`
 
-Against the paper: phases find centres and scales, whole rows are scaled and no column is clipped, no threshold is
-searched, the model has an intercept and learns its prior's scale, and clients send y² too, at no price. `DESIGN.md` has
-the reasons (section 2), `scripts/compare_regressions.py` the errors beside other software. The two rounds share one
-budget: ``std_share`` of the squared Gaussian DP parameter, and the rest. The noise of the second round follows from
-that of the first: it is proportional to the sensitivity, and inversely to the square root of the share. So the job
-needs to know neither T nor the budget. The constant column's weight (`intercept_bound`) matters little from 0.7 to 1.2.
+Differences from the paper: phases find centres and scales; whole rows are scaled and no feature is clipped beyond its
+public bounds; no threshold is searched; the model has an intercept and learns its prior's scale; and clients also send
+y², without extra cost. `DESIGN.md` gives the reasons (section 2), `scripts/compare_regressions.py` compares the errors
+with other software. The two rounds share one budget: the first gets ``std_share`` of the squared Gaussian DP parameter,
+the second the rest. The noise of the second round follows from that of the first: it is proportional to the
+sensitivity, and inversely proportional to the square root of the share. So the job needs to know neither T nor the
+budget. The constant column's weight (`intercept_bound`) matters little from 0.7 to 1.2.
 
 **`regression-bounded`** is the paper's straightforward BLR, without projection. Columns are measured in half-widths of
 their public bounds. The job assumes that a half-width is three standard deviations. So the intercept's column is a
@@ -50,11 +51,11 @@ INTERCEPT_BOUND = 1 / PRIOR_BOUND_SDS
 def regression_with_projection(
     schema: Schema, *, std_share: float = STD_SHARE, repair: str = REPAIR, prior_precision: ArrayLike | None = None
 ) -> Job[Coefficients]:
-    """Linear regression over two rounds: centres and scales, then the statistics of scaled rows.
+    """Run linear regression over two rounds: centres and scales, then the statistics of scaled rows.
 
     Args:
         schema: columns and their public bounds. std_share: the first round's share of the budget, in (0, 1).
-        repair, prior_precision: as of `regression_of`; ``refit`` gives others from the same sums.
+        repair, prior_precision: as for `regression_of`; ``refit`` takes others, with the same sums.
 
     Raises:
         DataError: ``std_share`` is not inside (0, 1), or the repair is unknown.
@@ -73,7 +74,7 @@ def regression_with_projection(
 
 
 def parameters(schema: Schema, located: Located, bound: float) -> dict[str, object]:
-    """Parameters of round 2: rows in scales about centres, on the unit sphere; only public bounds clip features."""
+    """Return the parameters of round 2: standardised rows on the unit sphere; only public bounds clip features."""
     columns = located.standardisation(schema, np.inf)
     farthest = columns.farthest(schema)
     whole = replace(columns, bound=np.r_[farthest[:-1], bound], radius=RADIUS).parameters()
@@ -83,7 +84,7 @@ def parameters(schema: Schema, located: Located, bound: float) -> dict[str, obje
 def regression_in_bounds(
     schema: Schema, *, repair: str = REPAIR, prior_precision: ArrayLike | None = None
 ) -> Job[Coefficients]:
-    """Linear regression over one round. Arguments and errors as of `regression_with_projection`."""
+    """Run linear regression over one round. Arguments and errors as for `regression_with_projection`."""
     check_repair(repair)
     asked = Standardisation.within_bounds(schema).parameters()
     asked |= {"intercept": True, "intercept_bound": INTERCEPT_BOUND, "target_square": True}
@@ -93,7 +94,7 @@ def regression_in_bounds(
 
 @dataclass(frozen=True)
 class BoundedSettings(JobSettings):
-    """Settings of the job of one round."""
+    """Settings of `regression-bounded`."""
 
     repair: str = setting(REPAIR, f"How to repair an indefinite noisy matrix: {', '.join(REPAIRS)}.", one_of(REPAIRS))
     prior_precision: float | None = setting(
@@ -105,7 +106,7 @@ class BoundedSettings(JobSettings):
 
 @dataclass(frozen=True)
 class Settings(BoundedSettings):
-    """Settings of the job of two rounds."""
+    """Settings of `regression`."""
 
     std_share: float = setting(STD_SHARE, "The first round's share of the budget, between 0 and 1.", require_share)
 
@@ -123,7 +124,7 @@ class Bounded(RefitJob):
         return regression_in_bounds(schema)
 
     def reference(self, train: Problem, settings: object) -> Coefficients:
-        """Ordinary least squares on the raw rows."""
+        """Fit ordinary least squares to the raw rows."""
         return nonprivate_regression(train)
 
 

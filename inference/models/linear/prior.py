@@ -1,23 +1,23 @@
-"""The coefficients' prior: normal, and in units in which columns have a standard deviation of 1.
+"""The coefficients' normal prior, in units in which columns have a standard deviation of 1.
 
     β ~ N(0, g λ₀⁻¹),   λ₀ = d/R²,   R² = 1/2,   g in 1/4, 1, 4, 16 with a probability of a quarter each
 
-At g = 1 the d features explain half of the target on average. How large effects are is unknown before, so the scale g
-has a prior, and the data weigh it.
+At g = 1 the d features explain half of the target's variance on average. The size of effects is unknown beforehand, so
+the scale g has a prior and is learned.
 
-**The mean** is the posterior's over all four scales. Small ones pay where noise is large: on red wine at ε = 1 the test
-error is 1.07 times that of least squares, and 1.13 times without the two small scales.
+**The mean** is the posterior mean over all four scales. Small scales help if noise is large: on red wine at ε = 1 the
+test error is 1.07 times that of least squares, and 1.13 times without the two small scales.
 
-**The spread** is of the scales 4 and 16 alone, about that mean:
+**The spread** comes from the scales 4 and 16 alone, about that mean:
 
     Cov = Σ_g w_g [ C_g + (m_g - m)(m_g - m)ᵀ ],   w_g proportional to the evidence of g = 4, 16
 
-with C_g and m_g the posterior under g, and m the mean over all scales. Noise can hide opposite effects of features that
-repeat each other, and the evidence then favours small scales: for correlations of 0.95 and coefficients 1, -0.7 and
-0.3, 90 % intervals of all scales held in 66 % of 500-row releases at ε = 1, those of the worst coefficient in 37 %;
-these hold in 90 % and 83 %. They are wider than needed where effects are as small as g = 1 expects.
+with C_g and m_g the covariance and mean under g, and m the mean over all scales. Noise can hide opposite effects of
+nearly collinear features; the evidence then favours small scales. For correlations of 0.95 and coefficients 1, -0.7 and
+0.3, 90 % intervals from all scales covered 66 % in 500-row releases at ε = 1, and 37 % for the worst coefficient. From
+the two wide scales they cover 90 % and 83 %. They are wider than needed if effects are as small as g = 1 expects.
 
-What is given as a prior precision is taken as it is, without scales.
+A given prior precision is used as it is, without scales.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from inference.models.linear.closed_form import REPAIR, Posterior, SufficientSta
 
 PRIOR_R2 = 0.5
 SCALES = (0.25, 1.0, 4.0, 16.0)
-WIDE = slice(2, None)  # those of the spread
+WIDE = slice(2, None)  # the scales that determine the spread
 
 
 def prior_precision(features: int) -> Array:
-    """λ₀ of the intercept and of each coefficient, all columns in standard deviations, shape ``(d + 1,)``."""
+    """Return λ₀ of the intercept and each slope, for columns in standard deviations, shape ``(d + 1,)``."""
     return np.array([1.0] + [features / PRIOR_R2] * features)
 
 
@@ -49,16 +49,16 @@ def fitted_to(
     repair: str = REPAIR,
     base: ArrayLike | None = None,
 ) -> Posterior:
-    """The posterior under a given prior, or else under unknown scales, with the spread of the wide ones.
+    """Return the posterior under a given prior, or under unknown scales with the spread of the wide ones.
 
     Args:
         statistics: of the rows. features: d, without the constant. residual_variance, repair: as for
             `closed_form.posterior`.
-        given: λ₀ of each slope, broadcastable to ``(d,)``; None: its scale is unknown.
+        given: λ₀ of each slope, broadcastable to ``(d,)``; None learns its scale.
         base: λ₀ of all m coefficients at g = 1; None: columns have a standard deviation of 1.
 
     Raises:
-        DataError: ``given`` is negative, not finite, or does not fit to d slopes.
+        DataError: ``given`` is negative, not finite, or does not match d slopes.
     """
     precision = np.array(prior_precision(features)[-statistics.xy.shape[-1] :] if base is None else base)
     if given is not None:

@@ -1,45 +1,46 @@
-"""Rows: how many of them are complete, and rows that are scaled to the unit sphere.
+"""The number of complete rows, and rows scaled to the unit sphere.
 
-**Complete rows** have no missing value. A row with one counts as zero (`dca_proto.statistics.contribution`): it adds
-nothing to a sum, but the public n counts it. So m, the number of complete rows, is private. Where each row has a
-constant feature c the sum of its squares is m c², and is released with noise like every other term. To replace it by
-n c² biases the intercept: the noise can hide missing rows, as many as several times its own size in the intercept.
+**Complete rows** have no missing value. A row with a missing value adds zero to a sum
+(`dca_proto.statistics.contribution`), but the public n counts it. So m, the number of complete rows, is private. If
+each row has a constant feature c, the sum of its squares is m c², released with noise like every other term. Replacing
+it by n c² would bias the intercept: noise can hide so many missing rows that the bias is several times the intercept's
+own noise.
 
-    c² m + N(0, s²)                        what was released
-    p(m) ∝ exp(-(n - m)/(n q)), m <= n     before: a share of about q = `MISSING` of the rows lacks a value, and that
-                                           none does is the likeliest
+    c² m + N(0, s²)                        the released square
+    p(m) ∝ exp(-(n - m)/(n q)), m <= n     prior: a share of about q = `MISSING` of the rows lacks a value; the most
+                                           likely share is none
 
-`counted` puts c² E[m] in the place of the noisy square, and c⁴ Var[m] in that of its noise, given the square alone (a
-normal law cut off at n); the sampler of `nodes.model` draws m with all else.
+`counted` replaces the noisy square by c² E[m], and the variance of its noise by c⁴ Var[m], given the square alone (a
+normal law cut off at n). The sampler of `nodes.model` draws m jointly with all else.
 
-Clients who sum several rows each can be more rows than clients. Then n is no bound, and `max_complete_rows` finds one.
+If clients sum several rows each, there can be more rows than clients. Then n is no bound; `max_complete_rows` is.
 
-**Whole rows** on the sphere are Algorithm 2's projection, step 3, such that it does not bias a linear relation.
+**Whole rows** on the sphere are Algorithm 2's projection, step 3, changed so that it does not bias a linear relation.
 Each client scales its whole row, v = (1, x) and the target y, by s = 1/|v|, so that v s lies on the unit sphere, and
-clips the scaled target to ±q. Where y = vᵀβ + r, also s y = (s v)ᵀβ + s r with the same β. So
+clips the scaled target to ±q. If y = vᵀβ + r, then also s y = (s v)ᵀβ + s r with the same β. So
 
     xx = Σ s² v vᵀ,    xy = Σ s² v y,    yy = Σ s² y²
 
 are the sums of a regression with weights s² that depend on the features alone: Mallows' estimator of robust statistics.
-It has no bias from skewed, heavy-tailed or collinear features, whereas features that are clipped one by one have (with
-log-normal ones, 50,000 rows and ε = 4, their 90 % intervals covered 25 %), and there is no threshold to search: scales
-only weigh columns against each other. A sphere in d + 1 dimensions has the sensitivity √2 (1 + q²/2) and
-squares of 1/(d + 1), the box of ±p about 2p²d for squares of 1.
+Skewed, heavy-tailed or collinear features do not bias it. Clipping features one by one does: with log-normal features,
+50,000 rows and ε = 4, 90 % intervals covered 25 %. There is no threshold to search, because scales only weigh columns
+against each other. A sphere in d + 1 dimensions has the sensitivity √2 (1 + q²/2) and mean squares of 1/(d + 1); the
+box of ±p has a sensitivity of about 2p²d and mean squares of 1.
 
-**What the weights cost.** Beside least squares without noise, variances of slopes are 1.3 times as large for normal
-features, 2 to 4 times for heavy tails, whose far rows would inform most. At 50,000 rows and ε = 4 that equals the
-noise.
+**The cost of the weights.** Compared with least squares without noise, variances of slopes are 1.3 times as large for
+normal features, and 2 to 4 times for heavy tails, whose far rows would inform most. At 50,000 rows and ε = 4 that
+equals the noise.
 
 **The target's bound** q is the smallest whose bias stays below a third of the spread (`target_bound`). If a share of
 1 - κ of the slopes' information is clipped, a slope loses about that share (exactly, for normal targets: Bussgang's
-theorem). A slope that explains half of the target has the most to lose. The spread is that of the noise in the second
-round and of the residuals, Student's t with 5 degrees of freedom; the rest is normal there. A worse law is not in the
-spread: the result warns where the target's mean square shows that much of it was clipped.
+theorem). A slope that explains half of the target has the most to lose. The spread comes from the second round's noise
+and from the residuals, which are taken as Student's t with 5 degrees of freedom; all else is taken as normal. A heavier
+tail is not in the spread: the result warns if the target's mean square shows that much of it was clipped.
 
-**The residuals' spread.** Cov(Σ s² v r) is λ⁻¹ Σ s⁴ v vᵀ, which the sums do not contain. Were features normal,
-xx would tell their covariance, and so the weights' law (`weighted`): in the features' eigenbasis it is a fixed point of
-one variance for each direction. Against simulation a standard deviation is right to about 5 % for log-normal features,
-Student's t with 3 degrees, and neighbours of correlation 0.95.
+**The residuals' spread.** Cov(Σ s² v r) is λ⁻¹ Σ s⁴ v vᵀ, which the sums do not contain. For normal features xx
+determines their covariance, and with it the weights' law (`weighted`): in the features' eigenbasis it is a fixed point
+of one variance for each direction. Compared with simulation, standard deviations are right to about 5 % for log-normal
+features, Student's t with 3 degrees, and correlations of 0.95 between neighbours.
 
 Here the trace of xx counts the complete rows: each adds exactly 1 to it.
 """
@@ -57,30 +58,30 @@ from inference.locate import repeated
 from inference.models.linear.closed_form import NEAREST_PSD, SufficientStatistics, repaired, shrunk
 from inference.models.linear.prior import PRIOR_R2
 
-MISSING = 0.1
-MARGIN = 8.0  # standard deviations of noise that the moments are calculated over
-BEYOND = 4.0  # standard deviations above n that noise alone does not reach
-POINTS = 1025
+MISSING = 0.1  # q, the expected share of rows with a missing value
+MARGIN = 8.0  # range of the quadrature, in standard deviations of the noise
+BEYOND = 4.0  # standard deviations above n that noise alone practically never reaches
+POINTS = 1025  # of the quadrature
 BOUNDS = np.geomspace(0.5, 12, 65)  # q in root mean squares of the weights
 BIAS_SHARE = 1 / 3  # of the spread
-DRAWS = 4000  # of rows, to integrate over
+DRAWS = 4000  # simulated rows to average over
 FREEDOM = 5  # of the residuals' t
-CLIPPED = 0.6  # mean square over that of the bound, from which much of a target is clipped: of a normal one a third
-TURNS = 60  # of the fixed point
-LEAST = 1e-4  # share of the trace below which a direction is not taken to lie: noise and repair may leave less
+CLIPPED = 0.6  # warn if a target's mean square exceeds this share of its bound's: a third of a normal is then clipped
+TURNS = 60  # iterations of the fixed point
+LEAST = 1e-4  # smallest share of the trace for a direction's variance; noise and repair may leave less
 
 
 def log_prior(rows: Any, n: Any, missing: float = MISSING) -> Any:
-    """ln p(m) but for a constant, of m <= n: NumPy's or JAX's arrays.
+    """Return ln p(m) up to a constant, for m <= n; takes NumPy or JAX arrays.
 
     Args:
-        missing: the share of rows without all values that is expected, above 0.
+        missing: q, the expected share of incomplete rows, above 0.
     """
     return (rows - n) / (missing * n)
 
 
 def max_complete_rows(count: Array, variance: Array, n: Array) -> Array:
-    """The largest possible number of rows: n, or more where the noisy count is far above n.
+    """Return the largest possible number of rows: n, or more if the noisy count is far above n.
 
     Args:
         count: the noisy sum of the constant's squares over c². variance: of its noise, in rows².
@@ -90,10 +91,10 @@ def max_complete_rows(count: Array, variance: Array, n: Array) -> Array:
 
 
 def estimate(count: Array, variance: Array, n: Array) -> tuple[Array, Array]:
-    """Mean and variance of m given its noisy count, by quadrature of N(count; m, variance) p(m) over what m can be.
+    """Return mean and variance of m given its noisy count, by quadrature of N(count; m, variance) p(m).
 
     Args:
-        count, variance, n: as of `max_complete_rows`; they broadcast.
+        count, variance, n: as for `max_complete_rows`; they broadcast.
     """
     n, margin = max_complete_rows(count, variance, n)[..., None], MARGIN * np.sqrt(variance)[..., None]
     count, twice = count[..., None], 2 * np.maximum(variance, np.finfo(float).tiny)[..., None]
@@ -108,7 +109,7 @@ def estimate(count: Array, variance: Array, n: Array) -> tuple[Array, Array]:
 
 
 def counted(statistics: SufficientStatistics, constant: float) -> SufficientStatistics:
-    """The statistics with as many rows as are complete, as far as the square of their constant feature c shows."""
+    """Replace n, and the noisy square of the constant feature c, by their estimates given that square."""
     square, noise = constant**2, statistics.noise
     count, variance = np.asarray(statistics.xx[..., 0, 0]) / square, np.asarray(noise.xx, float) / square**2
     rows, left = estimate(count, variance, np.asarray(statistics.n))
@@ -119,12 +120,12 @@ def counted(statistics: SufficientStatistics, constant: float) -> SufficientStat
 
 
 def sensitivity(bound: float) -> float:
-    """The second round's at target bound q (`dca_proto.statistics.regression_sensitivity`), or up to 6 % more."""
+    """Return the second round's sensitivity at target bound q, or up to 6 % more (`regression_sensitivity`)."""
     return float(np.sqrt(2) * (1 + bound**2 / 2) if bound**2 <= 2 else 1 + bound**2)
 
 
 def target_bound(n: int, features: int, noise_std: Callable[[float], float]) -> float:
-    """q, in standard deviations of the scaled target. Args: noise_std: of the second round's sum, given q."""
+    """Return q for targets of standard deviation 1. Args: noise_std: noise of the second round's sum, given q."""
     rng = np.random.default_rng(features)
     squares = rng.standard_normal(DRAWS) ** 2  # of one feature
     rest = rng.chisquare(features - 1, DRAWS) if features > 1 else 0.0
@@ -143,21 +144,22 @@ def target_bound(n: int, features: int, noise_std: Callable[[float], float]) -> 
 
 
 def about_columns(statistics: SufficientStatistics, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-    """Warns of features that nearly repeat each other, and of a target that is clipped."""
+    """Warn of nearly collinear features and of a target that is mostly clipped."""
     *features, target = parameters["columns"]
-    words = list(repeated(features, statistics.xx[1:, 1:], float(np.sqrt(np.asarray(statistics.noise.xx, float)))))
+    notes = list(repeated(features, statistics.xx[1:, 1:], float(np.sqrt(np.asarray(statistics.noise.xx, float)))))
     most = (parameters["bound"][-1] / parameters["intercept_bound"]) ** 2 * np.trace(statistics.xx)
     doubtful = 2 * np.sqrt(np.asarray(statistics.noise.yy, float))
     if statistics.yy is not None and statistics.yy - doubtful > CLIPPED * most:
-        words.append(f"much of {target} is clipped, so that its coefficients come out too small; check its bounds")
-    return tuple(words)
+        notes.append(f"much of {target} is clipped, so that its coefficients come out too small; check its bounds")
+    return tuple(notes)
 
 
 def weighted(moments: Array) -> tuple[float, Array]:
-    """E s², and E s⁴ v vᵀ of shape ``(m, m)``, of normal features about 0 for which E s² v vᵀ is as given.
+    """Return E s², and E s⁴ v vᵀ of shape ``(m, m)``, for normal features about 0 with the given E s² v vᵀ.
 
     Args:
-        moments: positive semi-definite, of the constant first, shape ``(m, m)``; scaled to trace 1.
+        moments: E s² v vᵀ up to a factor, positive semi-definite, the constant first, shape ``(m, m)``; the function
+            scales it to trace 1.
     """
     values, vectors = np.linalg.eigh(moments[1:, 1:])
     values = np.maximum(values, LEAST * max(float(np.trace(moments)), np.finfo(float).tiny))
@@ -181,7 +183,7 @@ def weighted(moments: Array) -> tuple[float, Array]:
 
 
 def with_weights(statistics: SufficientStatistics, constant: float) -> SufficientStatistics:
-    """Statistics of whole rows with Σ s² for n, and with what the residuals' spread is. Args: constant: and radius."""
+    """Complete the statistics of whole rows: n becomes Σ s², and `residuals` is set. Args: constant: c, the radius."""
     m, square = statistics.xx.shape[-1], constant**2
     variance = np.asarray(statistics.noise.xx, float)
     count = np.asarray(np.trace(statistics.xx)) / square

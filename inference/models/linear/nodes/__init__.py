@@ -1,8 +1,8 @@
 """Distributed Bayesian regression with the privacy noise in the model (Alparslan, Yildirim and Birbil, ICML 2023).
 
-J data nodes release noisy S_j = X_jᵀX_j and z_j = X_jᵀy_j; the posterior of the coefficients knows of the noise.
+J data nodes release noisy S_j = X_jᵀX_j and z_j = X_jᵀy_j; the posterior of the coefficients models the noise.
 
-    observed        what was released, the prior, and the door from aggregates
+    observed        the released statistics, the prior, and the conversion from aggregates
     methods         statistics in, a regression in the columns' own units out
     model           the NumPyro model (needs the extra `samplers`)
     fixed_s_fast    Algorithm 3, in closed form

@@ -4,12 +4,13 @@
     σ̂_y²    a crude estimate of the residuals' variance               m_post = Σ_post (C⁻¹ m + Σ_j u_j)
     v       variance of the noise in z_j                              U_j = Ŝ_j (σ̂_y² Ŝ_j + v I)⁻¹ Ŝ_j
                                                                       u_j = Ŝ_j (σ̂_y² Ŝ_j + v I)⁻¹ z_j
-With the eigenvalues λ of Ŝ_j, U_j has λ²/(σ̂_y² λ + v) in the same vectors; this needs no inverse, and is 0 where λ is.
+If Ŝ_j has the eigenvalues λ, U_j has the eigenvalues λ²/(σ̂_y² λ + v) with the same vectors. This needs no inverse, and
+is 0 if λ is.
 
 The paper estimates the *standard deviation* σ̂_y by ‖Y‖/3; the published code takes ‖Y‖/3 for the *variance*. With
-targets in (-1, 1) that is three times the paper's variance. Both are here by name, the paper's is the default. The
-published code also leaves out m, which is 0 in its experiments. The posterior is overconfident, because it treats the
-noisy Ŝ_j as exact.
+targets in (-1, 1) that is three times the paper's variance. `crude_sigma_y2` offers both; the paper's is the default.
+The published code also leaves out m, which is 0 in its experiments. The posterior is overconfident, because it treats
+the noisy Ŝ_j as exact.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ SD, VARIANCE = SIGMA_Y = ("sd", "variance")
 
 
 def crude_sigma_y2(bound_y: float, rule: str = SD) -> float:
-    """σ̂_y² of ‖Y‖, the largest absolute target: its third is the standard deviation, or the variance.
+    """Return σ̂_y² from ‖Y‖, the largest absolute target: a third of it is the standard deviation, or the variance.
 
     Args:
-        rule: "sd" as the paper has it (section 4.2), "variance" as its code.
+        rule: "sd" as in the paper (section 4.2), "variance" as in its code.
 
     Raises:
         DataError: the rule is neither, or the bound is not a finite number above 0.
@@ -41,13 +42,13 @@ def crude_sigma_y2(bound_y: float, rule: str = SD) -> float:
 
 
 def posterior(observed: NodeStatistics, prior: Prior, sigma_y2: float) -> Posterior:
-    """θ | noisy S, z ~ N(mean, cov), with the noise of z in it and that of S not.
+    """Return θ | noisy S, z ~ N(mean, cov), which includes the noise of z but not that of S.
 
     Args:
         sigma_y2: σ̂_y², as from `crude_sigma_y2`; it becomes the residual variance of predictions.
 
     Raises:
-        DataError: as `check_observed`, or sigma_y2 is not a finite number above 0.
+        DataError: as for `check_observed`, or sigma_y2 is not a finite number above 0.
     """
     if not 0 < sigma_y2 < np.inf:
         raise DataError(f"sigma_y2 is {sigma_y2:g}; give a finite number above 0")

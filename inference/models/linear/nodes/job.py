@@ -1,14 +1,15 @@
 """Job `regression-mcmc`: distributed Bayesian regression with the privacy noise in the model, one round, then draws.
 
-Of what J data nodes release by themselves (`methods`), or of one secure sum over all clients. One sum also has Σ y²,
-which nodes' model does not know, so its posterior is that of all noisy sums (`models.fit.regression`).
+It learns from the releases of J data nodes (`methods`), or from one secure sum over all clients. Such a sum also has
+Σ y², which the nodes' model does not use, so its posterior is the one for any noisy sum (`models.fit.regression`).
 
 Columns are measured in half-widths of their public bounds, about the bounds' centres, as in `regression-bounded`; a
 constant feature is a third of a half-width.
 
-**Averages** (appendix B.1): with ``group`` = k > 1 nodes release the statistic of averages of k rows, which are closer
-to normal than rows are, without a constant. It is dear: a kth of the rows, with more noise than single rows have, 1.3
-times at k = 2 and 2.4 at 10 (in a unit ball; `dca_proto.statistics.averaged_regression`).
+**Averages** (appendix B.1): with ``group`` = k > 1 nodes release the statistic of averages of k rows, without a
+constant. Averages are closer to normal than rows are. They are expensive: there are only n/k of them, with more noise
+than single rows, 1.3 times at k = 2 and 2.4 times at k = 10 (in a unit ball;
+`dca_proto.statistics.averaged_regression`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from inference.models.linear.nodes.methods import ABOUT, FAST, NAMES, NORMAL, fi
 from inference.models.linear.nodes.observed import AVERAGED, prior_of
 from inference.problem import Problem, Schema
 
-ROWS_MAX = 100_000  # of one node, unless asked for more
+ROWS_MAX = 100_000  # default for each node
 Fit = LocalRegression | Coefficients
 
 
@@ -107,7 +108,7 @@ class NodesRegression(LearningJob):
         return f"{target_on_features(schema)}; method {settings.method}: {ABOUT[settings.method]}{averages}; {how}"
 
     def reference(self, train: Problem, settings: object) -> Coefficients:
-        """Ordinary least squares on the raw rows."""
+        """Fit ordinary least squares to the raw rows."""
         return nonprivate_regression(train)
 
 

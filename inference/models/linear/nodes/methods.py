@@ -1,13 +1,13 @@
-"""Makes a regression in the columns' own units of what data nodes released: by NUTS, or in closed form.
+"""Regression in the columns' own units from the releases of data nodes: by NUTS, or in closed form.
 
-    method    model of the features                     what is sampled                  needs
+    method    model of the features                     sampled                          needs
     normal    normal; with a constant, of any mean      S_j, θ, σ_y², Σ_x, mean, m_j     the extra `samplers`
     fast      none; S_j and σ_y² plugged in             nothing (closed form)            NumPy alone
 
-`fast` is Algorithm 3 of the paper. It takes the noisy S_j for S_j, so its intervals are too narrow.
+`fast` is Algorithm 3 of the paper. It treats the noisy S_j as exact, so its intervals are too narrow.
 
-**Small nodes.** A Wishart S_j has a density from as many rows on as there are features. Method `normal` leaves out
-nodes with fewer, and the result warns of it; how many rows a node has is public.
+**Small nodes.** A Wishart S_j has a density only if there are at least as many rows as features. Method `normal` leaves
+out nodes with too few rows (`rows_least`), and the result warns of it. A node's number of rows is public.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ ABOUT = {NORMAL: "normal features (B.2), by NUTS", FAST: "Bayes-fixedS-fast (Alg
 BOUND_Y = 1.0  # of the target, in half-widths of its bounds
 KEPT = ("theta", "sigma_y2", "Sigma_x", "mu_x")
 MISSING_START = 0.05
-TARGET = 0.8  # acceptance; at 0.95 the same draws take 2.5 times as long
+TARGET = 0.8  # acceptance rate; at 0.95 the same number of draws takes 2.5 times as long
 
 
 @dataclass(frozen=True)
 class Before:
-    """The prior as draws by the sites of all regressions.
+    """The prior, which draws the sites that all regressions have.
 
     Attributes:
         constant: c, or None.
@@ -65,7 +65,7 @@ class Before:
     constant: float | None
 
     def draws(self, rng: np.random.Generator, count: int, features: int) -> dict[str, Array]:
-        """Draws by site (`models.glm.regression.SitePrior`)."""
+        """Return draws by site (`models.glm.regression.SitePrior`)."""
         from scipy.stats import invwishart  # slow to import
 
         prior, first = self.prior, int(self.constant is not None)
@@ -88,16 +88,16 @@ def fit(
     schema: Schema | None = None,
     **run: Unpack[Run],
 ) -> LocalRegression:
-    """Method `normal`: the regression from releases of data nodes, or from a secure sum, which is one node.
+    """Fit a regression by method `normal` to releases of data nodes, or to a secure sum, which counts as one node.
 
     Args:
-        aggregates: of one round or of several, of the statistic "regression" or "averaged-regression".
-        prior: by default that of columns in half-widths of their bounds. schema: of the job that asked, if one did.
+        aggregates: of one or several rounds, of the statistic "regression" or "averaged-regression".
+        prior: by default `prior_of` the nodes. schema: of the job, if a job asked.
         run: chains, warmup, draws and more (`mcmc.run.Options`).
 
     Raises:
-        DataError: as `nodes_of`; a prior does not fit; all nodes have too few rows; there is no noise; the chains have
-            not mixed; or a package is missing.
+        DataError: as for `nodes_of`; the prior does not match; all nodes have too few rows; there is no noise; the
+            chains have not mixed; or a package is missing.
     """
     options = Options(**run)
     nodes, notes = listed_nodes(aggregates), tuple[str, ...]()
@@ -137,10 +137,10 @@ def sample(
     prior_rows: float = PRIOR_ROWS,
     missing: float = MISSING,
 ) -> Sampled:
-    """Draws in the statistics' units: ``theta``, ``sigma_y2``, ``Sigma_x`` and, with a constant, ``mu_x``.
+    """Draw ``theta``, ``sigma_y2``, ``Sigma_x`` and, with a constant, ``mu_x``, in the statistics' units.
 
     Args:
-        prior_rows, missing: of the model (`model.NodeRegression`), where there is a constant.
+        prior_rows, missing: of the model (`model.NodeRegression`); used only if there is a constant.
     """
     observed = check_observed(observed)
     check_prior(prior, observed.features)
@@ -156,17 +156,17 @@ def sample(
 
 
 def fit_fast(aggregates: NoisyAggregate, schema: Schema, prior: Prior | None = None) -> Coefficients:
-    """Method `fast`, of nodes of any size."""
+    """Fit a regression by method `fast`, to nodes of any size."""
     nodes = listed_nodes(aggregates)
-    found = fixed_s_fast.posterior(nodes_of(nodes), prior or prior_of(nodes), fixed_s_fast.crude_sigma_y2(BOUND_Y))
-    return fit_of(regressions(nodes), found, schema, method=ABOUT[FAST], by=BY_BOUNDS)
+    fitted = fixed_s_fast.posterior(nodes_of(nodes), prior or prior_of(nodes), fixed_s_fast.crude_sigma_y2(BOUND_Y))
+    return fit_of(regressions(nodes), fitted, schema, method=ABOUT[FAST], by=BY_BOUNDS)
 
 
 def rows_least(method: str, features: int) -> int:
-    """Rows that each node must have. Raises `DataError` for an unknown method.
+    """Return the number of rows that each node needs. Raises `DataError` for an unknown method.
 
     Args:
-        features: D, a constant among them.
+        features: D, a constant included.
     """
     if method not in NAMES:
         raise unknown("method", method, None, NAMES)
@@ -174,11 +174,11 @@ def rows_least(method: str, features: int) -> int:
 
 
 def _by_site(drawn: Mapping[str, Array], constant: float | None) -> dict[str, Array]:
-    """Draws by the names that all regressions have (`models.predictive`)."""
+    """Convert draws to the site names that all regressions share (`models.predictive`)."""
     theta, Sigma = drawn["theta"], drawn["Sigma_x"]
     sd = np.sqrt(np.diagonal(Sigma, axis1=-2, axis2=-1))
     root = np.linalg.cholesky(Sigma) / sd[..., None]
-    found = {THETA: theta, FEATURE_SD: sd, ROOT: root, RESIDUAL_SD: np.sqrt(drawn["sigma_y2"])}
+    sites = {THETA: theta, FEATURE_SD: sd, ROOT: root, RESIDUAL_SD: np.sqrt(drawn["sigma_y2"])}
     if constant is None:
-        return found
-    return {**found, THETA: theta[..., 1:], ALPHA: constant * theta[..., 0], FEATURE_MEAN: drawn["mu_x"]}
+        return sites
+    return {**sites, THETA: theta[..., 1:], ALPHA: constant * theta[..., 0], FEATURE_MEAN: drawn["mu_x"]}

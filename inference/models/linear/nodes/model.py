@@ -1,4 +1,4 @@
-"""The NumPyro model of several nodes' noisy statistics: S_j is Wishart, θ is integrated out, all of the noise is known.
+"""The NumPyro model of several nodes' noisy statistics: S_j is Wishart, θ is integrated out, the noise law is known.
 
     S_j = Σ_i x_i x_iᵀ of node j's m_j rows, x ~ N(0, Σ_x); or x = (c, features), features ~ N(μ_x, Σ_x), c public
     Ŝ_j | S_j        each unique term N(S_im, σ_S²)                                                  (8)
@@ -7,11 +7,11 @@
     ln p(ẑ | S, σ_y²) = -½ [Σ_j ln|V_j| + ln|P| + Σ_j r_jᵀV_j⁻¹r_j + (μ - m)ᵀC⁻¹(μ - m)],  r_j = ẑ_j - S_jμ
     prior            θ ~ N(m, C), σ_y² ~ IG(a, b), Σ_x ~ IW(Λ, κ), μ_x ~ N(0, Σ_x/k_0), m_j of `linear.rows`
 
-(Numbers are the third paper's: this is the posterior of MCMC-normalX, and with a constant that of appendix B.2.) Where
-there is a constant the number m_j of complete rows is drawn too, as a real number: only its noisy multiple c²m_j is
-seen.
+(The numbers refer to the ICML 2023 paper: this is the posterior of MCMC-normalX, and with a constant that of appendix
+B.2.) With a constant the number m_j of complete rows is drawn too, as a real number: only its noisy multiple c²m_j is
+observed.
 
-**Coordinates** in which NUTS sees nearly a standard Gaussian:
+**Coordinates** in which the posterior is close to a standard Gaussian for NUTS:
 
     T = B K             T Tᵀ = Σ_x; with a constant T = [[c, 0], [μ_x, M]], M Mᵀ = Σ_x. K and T are lower triangular,
                         (K⁻¹)_ii = exp(-k_ii), (K⁻¹)_im = -k_im (K_00 = 1 with a constant); B is fixed
@@ -22,15 +22,15 @@ seen.
 
 Why A_j and not S_j (non-centred; Papaspiliopoulos, Roberts and Sköld 2007): noise often exceeds the smallest
 eigenvalues of S_j. Then only their common Σ_x informs them, up to a factor, and the posterior is a funnel. The law of
-the A_j given Σ_x does not depend on its size. Why K⁻¹ and not K: where noise drowns all nodes, Σ_x⁻¹ is nearly Wishart,
-whose factor has independent terms. Where noise is small, S_j is known and Σ_x less. So A_j is centred as far as the
-data ask, term by term: noise sees (k + a_j)_im with a precision p_j, a_j has the prior precision w_j and k has π. Of
-this arrow matrix's Cholesky factor
+the A_j given Σ_x does not depend on the size of Σ_x. Why K⁻¹ and not K: if noise dominates at all nodes, Σ_x⁻¹ is
+nearly Wishart, and a Wishart matrix's factor has independent terms. If noise is small, S_j is known better than Σ_x. So
+A_j is centred as far as the data require, term by term: the release observes (k + a_j)_im with precision p_j, a_j has
+the prior precision w_j and k has π. The Cholesky factor of this arrow matrix gives
 
     k   = s x_0               s = (π + Σ_j p_j w_j/(p_j + w_j))^-1/2
     a_j = s_j x_j - ρ_j k     s_j = (p_j + w_j)^-1/2,  ρ_j = p_j/(p_j + w_j)
 
-The posterior does not depend on the choice of coordinates. These are quick.
+The posterior does not depend on the choice of coordinates; they only speed up sampling.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ from inference.models.linear.nodes.observed import PRIOR_ROWS, NodeStatistics, P
 from inference.models.linear.rows import MISSING, log_prior
 
 Array: TypeAlias = Any
-SHARE_MIN = 0.5  # of the rows: at least so many are taken for complete where the coordinates are chosen
+SHARE_MIN = 0.5  # smallest share of complete rows assumed when choosing the coordinates
 
 
 class Frame(NamedTuple):
-    """The origin and scales of the coordinates. T terms: of a lower triangle row by row, a constant's square left out.
+    """The origin and scales of the coordinates; T terms of a lower triangle, row by row without a constant's square.
 
     Attributes:
-        B: shape ``(D, D)``, D features, a constant among them. prior_root: the Cholesky factor of B⁻¹ΛB⁻ᵀ of the
-            features, ``(d, d)``. off: B⁻¹ times the pooled mean, ``(d,)``; 0 without a constant.
+        B: shape ``(D, D)``, D features, a constant included. prior_root: Cholesky factor of B⁻¹ΛB⁻ᵀ, restricted to the
+            d columns, ``(d, d)``. off: B⁻¹ times the pooled mean, ``(d,)``; 0 without a constant.
         rho, s: ρ_j and s_j, shape ``(J, T)``. s_0: s, shape ``(T,)``.
     """
 
@@ -72,9 +72,9 @@ class Frame(NamedTuple):
 
 
 def frame(observed: NodeStatistics, prior: Prior) -> Frame:
-    """Coordinates that suit these data, in NumPy.
+    """Choose coordinates for these data, in NumPy.
 
-    Eigenvalues of the pooled Ŝ/n below its noise are set to what is likely there: what the prior says, or the noise.
+    Eigenvalues of the pooled Ŝ/n have a lower limit: the noise, or the prior's expectation if that is smaller.
     """
     n, c, D = observed.n[:, None], float(observed.constant), observed.features
     total, first = n.sum(), int(c > 0)
@@ -85,7 +85,7 @@ def frame(observed: NodeStatistics, prior: Prior) -> Frame:
         pooled = pooled[1:, 1:] / share - np.outer(mean, mean)
     Lambda = prior.Lambda[first:, first:]
     values, E = np.linalg.eigh(pooled)
-    values, E = values[::-1], E[:, ::-1]  # each row of K depends on such before it as are known better
+    values, E = values[::-1], E[:, ::-1]  # each row of K then depends only on better-known rows before it
     expected = np.diagonal(E.T @ Lambda @ E)
     noise = np.sqrt(observed.variance_S.sum()) / total
     values = np.maximum(values, np.minimum(noise, expected / prior.kappa))
@@ -105,7 +105,7 @@ def frame(observed: NodeStatistics, prior: Prior) -> Frame:
 
 
 def terms(D: int, *, constant: bool) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Rows and columns of the T terms."""
+    """Return the row and column indices of the T terms."""
     i, j = np.tril_indices(D)
     return i[int(constant) :], j[int(constant) :]
 
@@ -115,8 +115,8 @@ class NodeRegression:
     """Linear regression from noisy S_j and ẑ_j. Data: ``observed``, ``prior`` and ``frame``.
 
     Attributes:
-        constant: whether the first feature is a public constant. prior_rows: k_0. missing: the share of rows that is
-            expected to lack a value, where there is a constant.
+        constant: whether the first feature is a public constant. prior_rows: k_0. missing: expected share of incomplete
+            rows; used only if there is a constant.
     """
 
     constant: bool
@@ -141,10 +141,10 @@ class NodeRegression:
             numpyro.deterministic("mu_x", T[1:, 0])
 
     def _sums(self, frame: Frame, observed: NodeStatistics, prior: Prior) -> tuple[Array, Array]:
-        """T, and all S_j."""
+        """Draw T and all S_j."""
         J, D = observed.z.shape
         i, j = terms(D, constant=self.constant)
-        free = dist.Normal(0.0, 1.0).mask(False)  # where chains start; the density stands below
+        free = dist.Normal(0.0, 1.0).mask(False)  # only to start chains; the factors "A" and "K" are the density
         k = frame.s_0 * numpyro.sample("x_0", free.expand([i.size]))
         a = frame.s * numpyro.sample("x", free.expand([J, i.size])) - frame.rho * k
         n, rows = observed.n[:, None], self._rows(observed)[:, None]
@@ -160,7 +160,7 @@ class NodeRegression:
         return T, n[..., None] * (F @ jnp.swapaxes(F, 1, 2))
 
     def _rows(self, observed: NodeStatistics) -> Array:
-        """m_j, shape ``(J,)``."""
+        """Draw m_j, shape ``(J,)``; n_j without a constant."""
         if not self.constant:
             return observed.n
         J, D = observed.z.shape
@@ -170,7 +170,7 @@ class NodeRegression:
         return rows
 
     def _root(self, frame: Frame, prior: Prior, k: Array, D: int) -> Array:
-        """K."""
+        """Return K, with the density of Σ_x and μ_x as a factor."""
         i, j = terms(D, constant=self.constant)
         first, d = int(self.constant), D - self.constant
         inverse = jnp.eye(D).at[i, j].set(jnp.where(i == j, jnp.exp(-k), -k))
@@ -185,7 +185,7 @@ class NodeRegression:
 
 
 def marginal(S: Array, sigma_y2: Array, observed: NodeStatistics, prior: Prior) -> tuple[Array, Array, Array]:
-    """θ | S, σ_y², ẑ ~ N(mean, (root rootᵀ)⁻¹), and ln p(ẑ | S, σ_y²) but for a constant."""
+    """Return mean and root of θ | S, σ_y², ẑ ~ N(mean, (root rootᵀ)⁻¹), and ln p(ẑ | S, σ_y²) up to a constant."""
     V = sigma_y2 * S + observed.variance_z[:, None, None] * jnp.eye(S.shape[-1])
     roots = jnp.linalg.cholesky(V, symmetrize_input=False)
     white = solved(roots, jnp.concatenate([S, observed.z[..., None]], -1))
@@ -200,10 +200,10 @@ def marginal(S: Array, sigma_y2: Array, observed: NodeStatistics, prior: Prior) 
 
 
 def log_determinant(root: Array) -> Array:
-    """ln |LLᵀ| of a Cholesky factor L."""
+    """Return ln |LLᵀ| for a Cholesky factor L."""
     return 2 * jnp.sum(jnp.log(jnp.diagonal(root, axis1=-2, axis2=-1)), axis=-1)
 
 
 def solved(root: Array, right: Array, *, transpose: bool = False) -> Array:
-    """L⁻¹B, or L⁻ᵀB, of lower triangular L and matrices B with the same leading axes."""
+    """Return L⁻¹B or, if ``transpose``, L⁻ᵀB for lower triangular L and matrices B with the same leading axes."""
     return jax.lax.linalg.triangular_solve(root, right, left_side=True, lower=True, transpose_a=transpose)

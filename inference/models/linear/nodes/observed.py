@@ -1,4 +1,4 @@
-"""What J data nodes released, and the prior: the input of all samplers (ICML 2023, section 3).
+"""The statistics that J data nodes released, and the prior: the input of all samplers (ICML 2023, section 3).
 
     θ ~ N(m, C)             coefficients, d of them            S_j = X_jᵀX_j,  z_j = X_jᵀy_j,  u_j = y_jᵀy_j
     σ_y² ~ IG(a, b)         variance of the residuals          n_j   rows of node j (public under replacement)
@@ -6,33 +6,33 @@
     S_j | Σ_x ~ W(Σ_x, n_j)                                    with its own Gaussian noise, whose variance is known
     z_j | S_j ~ N(S_j θ, S_j σ_y²)                             (Proposition 3.1)
 
-`nodes_of` is the one door from aggregates, `check_observed` the same for arrays made by hand. A data node is an
-aggregate of the statistic "regression": one data node's release, or a whole federation whose sum is a DCA sum
-(J = 1), with the variance of the noise that was really added. The weights of the blocks are divided out, so that the
-variances of S, z and u may differ. The statistic "averaged-regression" (appendix B.1), of averages of k rows, is the
-same for n/k rows with k as weights.
+`nodes_of` converts and checks aggregates; `check_observed` checks arrays made by hand. A data node is an aggregate of
+the statistic "regression", with the variance of the noise that was really added: either one data node's release, or the
+DCA sum of a whole federation (J = 1). The weights of the blocks are divided out, so the variances of S, z and u may
+differ. The statistic "averaged-regression" (appendix B.1), of averages of k rows, is the same with n/k rows and
+weights k.
 
-**Rows with missing values** count as zero: S, z and u are sums over the m_j complete rows, and n_j, which is public, is
-not. `nodes_of` leaves the square of a constant, m_jc² and noise, as it was released. Method `normal` draws m_j; fixed-s
-and fast take that square as any other term. Without a constant nothing shows m_j, and the models have n_j for it. Then
-Σ_x comes out smaller by the missing share, with bernstein-sheldon σ_y² too; θ and its intervals do not change. Where
-nodes miss different shares, and noise is too small to hide it, intervals are too wide: 2.5 times, with 20,000 rows of
-each node at ε = 1 and shares of 0, 0.1 and 0.3, where σ_y² comes out 45 times too large.
+**Rows with missing values** count as zero: S, z and u are sums over the m_j complete rows, but the public n_j counts
+all rows. `nodes_of` leaves the square of a constant, m_jc² plus noise, as released. Method `normal` draws m_j; fixed-s
+and fast treat that square like any other term. Without a constant nothing reveals m_j, and the models use n_j instead.
+Then Σ_x is too small by the missing share, with bernstein-sheldon also σ_y²; θ and its intervals do not change. If
+nodes miss different shares and the noise is too small to hide that, intervals are too wide: 2.5 times, for 20,000 rows
+per node, ε = 1 and shares of 0, 0.1 and 0.3; σ_y² is then 45 times too large.
 
-**Is S possible?** The noise is E, symmetric, with unique terms of variance s². Its largest eigenvalue is 2s√d at most
-on average (Slepian; more noise on the diagonal, as the GOE has, only adds to it), and changes by at most √2 times what
-the vector of unique terms does, so that P(λ_max(E) > s(2√d + t)) <= exp(-t²/4). A smallest eigenvalue below minus that,
-at 1e-9, is no noisy sum of squares: wrong weights or scale, a wrong variance, or not this statistic.
+**Is S possible?** The noise E is symmetric, with unique terms of variance s². Its largest eigenvalue is at most 2s√d
+on average (Slepian; the GOE's larger noise on the diagonal only adds to it), and changes by at most √2 times as much as
+the vector of unique terms. So P(λ_max(E) > s(2√d + t)) <= exp(-t²/4). With a smallest eigenvalue below minus that
+limit, at 1e-9, S is not a noisy sum of squares: weights, scale or variance are wrong, or it is another statistic.
 
-**The default prior.** Columns are (x - centre)/scale with public centres and scales, clamped to ±bound, and a standard
-deviation is about bound/3 (`inference.columns`). With s_j and s_y for these, and h half of the target's variance:
+**The default prior.** Columns are (x - centre)/scale with public centres and scales, clamped to ±bound; a standard
+deviation is about bound/3 (`inference.columns`). With s_j and s_y for these, and h = 1/2 of the target's variance:
 
     θ_j ~ N(0, h s_y²/(d s_j²))     the features together explain half of the target on average; a constant's: s_y²/c²
     σ_y² ~ IG(2, (1 - h) s_y²)      mean: the other half; 90 % of it within a factor of 13; the variance is infinite
     Σ_x ~ IW(diag(s_j²), d + 2)     mean diag(s_j²), with the fewest whole degrees of freedom that have a mean
 
-The prior of σ_y² matters more than usual: S and z alone hold d J numbers about it, from which θ takes d, so that with
-one node the data hold nothing about it and the prior remains. (The paper's prior is `Prior.published`.)
+The prior of σ_y² matters more than usual: S and z contain d J numbers about it, of which θ uses up d. So with one node
+the data say nothing about it, and the prior remains. (The paper's prior is `Prior.published`.)
 """
 
 from __future__ import annotations
@@ -54,24 +54,24 @@ from inference.models.linear.prior import PRIOR_R2
 from inference.models.linear.rows import max_complete_rows
 
 Field: TypeAlias = Any
-"""A float64 array: NumPy's, and JAX's own where a sampler is at work."""
+"""A float64 array: NumPy's, or JAX's inside a sampler."""
 
-OF_CLIENTS = "replace-one-client"  # the relation of a sum over clients, each of which counts as one row
-AVERAGED, AVERAGED_GROUP = "averaged-regression", 10  # the statistic's name, and k where a round does not name it
-PRIOR_ROWS = 1.0  # k_0: as if so many rows lay at the public centre
-IMPOSSIBLE = 1e-9  # how rarely noise alone makes an eigenvalue as low as is refused
+OF_CLIENTS = "replace-one-client"  # the relation of a sum over clients; each counts as one row
+AVERAGED, AVERAGED_GROUP = "averaged-regression", 10  # the statistic's name, and its default k
+PRIOR_ROWS = 1.0  # k_0: the prior's weight, in rows at the public centre
+IMPOSSIBLE = 1e-9  # probability that noise alone produces an eigenvalue low enough to be refused
 
 
 class NodeStatistics(NamedTuple):
-    """Noisy statistics of J nodes with d features, and their exact noise: NumPy, float64, a JAX pytree as it is.
+    """Noisy statistics of J nodes with d features, and the variances of the noise; float64, a JAX pytree.
 
     Attributes:
         S: noisy XᵀX, symmetric, shape ``(J, d, d)``. z: noisy Xᵀy, shape ``(J, d)``.
         n: rows, complete or not, shape ``(J,)``.
-        variance_S: of the noise in each unique term of S, shape ``(J,)``. variance_z: in each of z, shape ``(J,)``.
-        u: noisy yᵀy, shape ``(J,)``; nan where it was not released. variance_u: of its noise, shape ``(J,)``.
-        constant: value of the first feature where it is a public constant (an intercept), whose own square is c² for
-            each complete row, and as noisy as the other terms; 0 where all features are columns. Shape ``()``.
+        variance_S: noise variance of each unique term of S, shape ``(J,)``. variance_z: of each term of z, ``(J,)``.
+        u: noisy yᵀy, shape ``(J,)``; nan if it was not released. variance_u: its noise variance, shape ``(J,)``.
+        constant: value c of the first feature if it is a public constant (an intercept); 0 if all features are columns.
+            Its square, c² for each complete row, is as noisy as the other terms. Shape ``()``.
     """
 
     S: Field
@@ -90,7 +90,7 @@ class NodeStatistics(NamedTuple):
 
     @property
     def features(self) -> int:
-        """d, a constant among them."""
+        """d, a constant included."""
         return int(self.S.shape[-1])
 
 
@@ -99,7 +99,7 @@ class Prior(NamedTuple):
 
     Attributes:
         m: shape ``(d,)``. C, Lambda: shape ``(d, d)``, positive definite. a, b, kappa: above 0; kappa > d - 1.
-            The samplers that know of a constant first feature take the rest of Lambda.
+            Samplers that model a constant first feature ignore Lambda's first row and column.
     """
 
     m: Field
@@ -111,12 +111,12 @@ class Prior(NamedTuple):
 
     @classmethod
     def default(cls, d: int, sd: ArrayLike = PRIOR_MEAN_SD, constant: float = 0.0) -> Prior:
-        """The prior of standardised columns; the head of this file has the reasons.
+        """Return the prior for standardised columns; the module's docstring gives the reasons.
 
         Args:
-            d: features, a constant among them. sd: rough standard deviations of the d features, then the target, in
-                the scaled units, broadcastable to ``(d + 1,)``; a third for columns in half-widths of their bounds.
-            constant: value of the first feature where it is a constant, else 0. Its entry of ``sd`` is not used.
+            d: features, a constant included. sd: rough standard deviations of the d features, then the target, in the
+                scaled units, broadcastable to ``(d + 1,)``; a third for columns in half-widths of their bounds.
+            constant: value of the first feature if it is a constant, else 0.
         """
         spread = np.broadcast_to(np.asarray(sd, float), (d + 1,)) ** 2
         explained, columns = PRIOR_R2 * spread[-1], d - (constant > 0)
@@ -133,11 +133,11 @@ class Prior(NamedTuple):
         feature_sd: float | None = None,
         residual_sd: float | None = None,
     ) -> Prior:
-        """This prior with other standard deviations, in the scaled units; that of the residuals is √E[σ_y²].
+        """Return this prior with other standard deviations, in scaled units; the residuals' is √E[σ_y²].
 
         Args:
-            intercept_sd: of a constant's coefficient times the constant. A prior has a constant where κ counts one
-                feature less than there are.
+            intercept_sd: of a constant's coefficient times the constant. A prior has a constant if κ = d + 1, not
+                d + 2.
         """
         d = len(self.m)
         first, C, Lambda = int(d + 2 - float(self.kappa)), np.array(self.C), np.array(self.Lambda)
@@ -151,12 +151,12 @@ class Prior(NamedTuple):
 
     @classmethod
     def published(cls, d: int, Lambda: ArrayLike) -> Prior:
-        """That of the paper's experiments (section 5.1): a = 20, b = 0.5, m = 0, κ = d + 1, C = b/(a - 1)·I.
+        """Return the prior of the paper's section 5.1: a = 20, b = 0.5, m = 0, κ = d + 1, C = b/(a - 1)·I.
 
-        The paper's tables come out with this C; its code has the inverse.
+        This C reproduces the paper's tables; its code has the inverse.
 
         Args:
-            Lambda: Λ = VᵀV with random V there, shape ``(d, d)``.
+            Lambda: Λ, shape ``(d, d)``; VᵀV with random V in the experiments.
         """
         a, b = 20.0, 0.5
         scale = np.asarray(Lambda, float)
@@ -164,15 +164,15 @@ class Prior(NamedTuple):
 
 
 def nodes_of(aggregates: Aggregates) -> NodeStatistics:
-    """The samplers' data, of released aggregates of the statistic "regression".
+    """Convert aggregates of the statistic "regression" to the samplers' data.
 
     Args:
-        aggregates: one or several. One of a node release stands for all its nodes: give it, or some of its ``nodes``.
-            Any other stands for one node.
+        aggregates: one or several. A node release stands for all its nodes: pass it, or some of its ``nodes``. Any
+            other aggregate stands for one node.
 
     Raises:
-        DataError: there is none, they are of another statistic, or of different columns, scales, bounds or relations;
-            or as `check_observed`.
+        DataError: there is no aggregate, or they differ in statistic, columns, scales, bounds or relation; or as for
+            `check_observed`.
     """
     nodes = listed_nodes(regressions(aggregates))
     for place, node in enumerate(nodes[1:], start=2):
@@ -186,7 +186,7 @@ def nodes_of(aggregates: Aggregates) -> NodeStatistics:
     constant = constant_of(parameters)
 
     def rows(node: NoisyAggregate, part: SufficientStatistics) -> float:
-        """Complete or not. Clients who sum several rows each may be more rows than clients."""
+        """Count rows, complete or not. If clients sum several rows each, there may be more rows than clients."""
         if node.relation != OF_CLIENTS or not constant:
             return float(node.contributors)
         variance = np.asarray(part.noise.xx) / constant**4
@@ -196,7 +196,7 @@ def nodes_of(aggregates: Aggregates) -> NodeStatistics:
         NodeStatistics(
             S=np.array([part.xx for part in parts]),
             z=np.array([part.xy for part in parts]),
-            n=np.array([rows(*one) for one in zip(nodes, parts, strict=True)]),
+            n=np.array([rows(node, part) for node, part in zip(nodes, parts, strict=True)]),
             variance_S=np.array([part.noise.xx for part in parts], float),
             variance_z=np.array([part.noise.xy for part in parts], float),
             u=np.array([np.nan if part.yy is None else part.yy for part in parts], float),
@@ -207,23 +207,23 @@ def nodes_of(aggregates: Aggregates) -> NodeStatistics:
 
 
 def listed_nodes(aggregates: Aggregates) -> list[NoisyAggregate]:
-    """The nodes of all aggregates; one without any stands for one node."""
+    """Return the nodes of all aggregates; an aggregate without nodes stands for one node."""
     listed = [aggregates] if isinstance(aggregates, NoisyAggregate) else aggregates
-    return [node for one in listed for node in (one.nodes or (one,))]
+    return [node for aggregate in listed for node in (aggregate.nodes or (aggregate,))]
 
 
 def regressions(aggregates: Aggregates) -> list[NoisyAggregate]:
-    """The aggregates as of the statistic "regression", averaged ones too, which all fit together.
+    """Convert aggregates, averaged ones included, to the statistic "regression", and check that they fit together.
 
     Raises:
-        DataError: there is none, one is there twice, or they are of another statistic or of different columns.
+        DataError: there is no aggregate, one occurs twice, or they are of another statistic or of different columns.
     """
     listed = [aggregates] if isinstance(aggregates, NoisyAggregate) else list(aggregates)
-    return aggregate_stats.checked([_as_regression(one) for one in listed])
+    return aggregate_stats.checked([_as_regression(aggregate) for aggregate in listed])
 
 
 def _as_regression(aggregate: NoisyAggregate) -> NoisyAggregate:
-    """Reads averages of k rows as k times the terms of n/k rows, or of one group of each client."""
+    """Express averages of k rows as a regression on n/k rows (one per client in a sum) with weights k."""
     if aggregate.statistic != AVERAGED:
         return aggregate
     parameters = dict(aggregate.parameters)
@@ -238,10 +238,10 @@ def _as_regression(aggregate: NoisyAggregate) -> NoisyAggregate:
 
 
 def prior_of(aggregates: Aggregates) -> Prior:
-    """`Prior.default` for the columns of these aggregates: standard deviations of a third of their bounds.
+    """Return `Prior.default` for the columns of these aggregates: standard deviations are a third of their bounds.
 
     Raises:
-        DataError: as `nodes_of` for what does not fit together.
+        DataError: as for `regressions`.
     """
     parameters = parameters_of(regressions(aggregates)[0])
     sd, constant = PRIOR_MEAN_SD * Standardisation.of(parameters).bound, constant_of(parameters)
@@ -249,11 +249,12 @@ def prior_of(aggregates: Aggregates) -> Prior:
 
 
 def check_observed(observed: NodeStatistics) -> NodeStatistics:
-    """Returns float64 arrays that fit together.
+    """Return the statistics as float64 arrays after checking them.
 
     Raises:
-        DataError: no node, shapes differ, between nodes too, a number is not finite, S is not symmetric or further from
-            any positive semi-definite matrix than its noise explains, a node has no row, or a variance is negative.
+        DataError: there is no node; shapes differ within or between nodes; a number is not finite; S is not symmetric,
+            or further from any positive semi-definite matrix than its noise explains; a node has no row; or a variance
+            is negative.
     """
     try:
         arrays = NodeStatistics(*(np.asarray(array, float) for array in observed))
@@ -272,10 +273,10 @@ def check_observed(observed: NodeStatistics) -> NodeStatistics:
 
 
 def check_prior(prior: Prior, d: int) -> None:
-    """Raise `DataError` where a prior is no distribution of d features: shapes, positive numbers, definite matrices."""
+    """Raise `DataError` if the prior has wrong shapes for d features, or a number or matrix that is not positive."""
     for name, shape in (("m", (d,)), ("C", (d, d)), ("Lambda", (d, d))):
-        if (found := np.shape(getattr(prior, name))) != shape:
-            raise DataError(f"the prior's {name} has the shape {found}; expected {shape} for {d} features")
+        if (actual := np.shape(getattr(prior, name))) != shape:
+            raise DataError(f"the prior's {name} has the shape {actual}; expected {shape} for {d} features")
     for name, above in (("a", 0), ("b", 0), ("kappa", d - 1)):
         if not above < (number := float(getattr(prior, name))) < np.inf:
             raise DataError(f"the prior's {name} is {number:g}; give a finite number above {above}")
@@ -286,7 +287,7 @@ def check_prior(prior: Prior, d: int) -> None:
 
 
 def _check_node(observed: NodeStatistics, j: int) -> None:
-    """Raise `DataError` for what is wrong with one node."""
+    """Raise `DataError` if the statistics of node j are impossible."""
     S, n = observed.S[j], observed.n[j]
     for name in ("S", "z", "n", "variance_S", "variance_z"):
         if not np.all(np.isfinite(getattr(observed, name)[j])):
@@ -299,7 +300,7 @@ def _check_node(observed: NodeStatistics, j: int) -> None:
     scale = float(np.abs(S).max(initial=0.0))
     if not np.allclose(S, S.T, rtol=0, atol=1e-9 * scale):
         raise DataError(f"S of node {j + 1} is not symmetric; give both halves the same noisy terms")
-    # How far below 0 noise takes an eigenvalue, but for `IMPOSSIBLE`
+    # Noise takes an eigenvalue further below 0 than this with a probability of at most `IMPOSSIBLE`
     margin = sqrt(observed.variance_S[j]) * (2 * sqrt(len(S)) + 2 * sqrt(log(1 / IMPOSSIBLE)))
     if (lowest := float(np.linalg.eigvalsh(S)[0])) < -margin - 1e-9 * scale:
         raise DataError(
