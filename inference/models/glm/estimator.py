@@ -1,10 +1,10 @@
-"""Regression of counts, and of targets with outliers, with the interface of scikit-learn.
+"""Regression of counts, and of targets with outliers, with scikit-learn's interface.
 
     PrivatePoissonRegression().fit(X, y)                   raw rows: without privacy
     PrivatePoissonRegression(schema=schema).fit(rounds)    a few rounds over a running trainer or ideal rounds
-    PrivatePoissonRegression(prior_sd=0.5).fit(aggregates) the same sums under another prior, at no price
+    PrivatePoissonRegression(prior_sd=0.5).fit(aggregates) the same sums under another prior, at no further cost
 
-Features are standardised first, so that the prior is in standard deviations whatever the units.
+Features are standardised first, so the prior is in standard deviations whatever the units.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from inference.rounds import Job
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class _Scored(PrivateRegressor):
-    """What both share; a subclass says which family."""
+    """The base class of both estimators; a subclass chooses the family."""
 
-    spread: ClassVar[str]  # the attribute that holds it
+    spread: ClassVar[str]  # name of the attribute with the posterior of the spread
     prior_sd: float = PRIOR_SD
     schema: Schema | None = None
     rounds: int = ROUNDS
@@ -55,23 +55,23 @@ class _Scored(PrivateRegressor):
 
     def _keep(self, fit: Coefficients) -> None:
         super()._keep(fit)
-        assert fit.spread is not None, "the family has one"
+        assert fit.spread is not None, "both families have a spread"
         setattr(self, f"{self.spread}_", fit.spread.mean)
         setattr(self, f"{self.spread}_sd_", fit.spread.sd)
 
 
 class PrivatePoissonRegression(_Scored):
-    """Bayesian regression of counts: log E[y] is linear in the features, and counts may vary more than Poisson's law.
+    """Bayesian regression of counts: log E[y] is linear in the features, and counts may be overdispersed.
 
     Args:
         prior_sd: of each slope, with features in standard deviations.
-        schema: names and public bounds of features and target, which starts at 0; needed over rounds alone.
-        rounds: of scores, after the one for scales.
+        schema: names and public bounds of features and target, whose lower bound is 0; needed only over rounds.
+        rounds: number of rounds of scores, after the one for scales.
 
     Attributes:
         coef_, coef_sd_: posterior mean and standard deviation of the slopes of the log rate, in own units, shape
             ``(d,)``. intercept_, intercept_sd_: of the log rate at features of zero.
-        dispersion_, dispersion_sd_: κ, the variance of a count being λ + κλ² about its mean λ.
+        dispersion_, dispersion_sd_: posterior mean and sd of κ; a count of mean λ has the variance λ + κλ².
         fit_: the whole posterior (`inference.models.coefficients.Coefficients`), with ``refit(prior_sd)``.
         private_, epsilon_, delta_, warnings_, n_features_in_, feature_names_in_: `PrivateEstimator`.
     """
@@ -91,18 +91,18 @@ class PrivatePoissonRegression(_Scored):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateRobustRegression(_Scored):
-    """Bayesian linear regression whose residuals have Student's t distribution, so that outliers count for little.
+    """Bayesian linear regression with Student-t residuals, so that outliers have little influence.
 
     Args:
-        degrees: of freedom of the residuals; fewer ignore outliers more.
-        prior_sd: of each slope, in standard deviations of the target for one of the feature.
-        schema, rounds: as of `PrivatePoissonRegression`.
+        degrees: of freedom of the residuals; fewer give outliers less influence.
+        prior_sd: of each slope, in standard deviations of the target per standard deviation of the feature.
+        schema, rounds: as for `PrivatePoissonRegression`.
 
     Attributes:
         coef_, coef_sd_: posterior mean and standard deviation of the slopes, in own units, shape ``(d,)``.
         intercept_, intercept_sd_: of the target at features of zero.
         residual_scale_, residual_scale_sd_: σ of the residuals' law, in target units.
-        fit_, private_, epsilon_, delta_, warnings_: as of `PrivatePoissonRegression`.
+        fit_, private_, epsilon_, delta_, warnings_: as for `PrivatePoissonRegression`.
         n_features_in_, feature_names_in_: `PrivateEstimator`.
     """
 

@@ -1,15 +1,14 @@
 """Jobs `poisson-regression` and `robust-regression`: counts, and targets with outliers, on features.
 
-A round for scales, then a few of scores (`scoring`), as also in job `logistic`. The first round gives centres and
-scales of the features, and where to start: slopes of 0, for counts the logarithm of their mean, for Student-t the mean
-and standard deviation of the target. Counts are left in their own units, clipped at their public upper bound; a target
-with outliers is measured in its standard deviation and clipped at its public bounds. Features are clipped at their
-public bounds too: a score's norm is bounded, so that nothing else needs a limit, and a rare value of a binary feature
-may be many standard deviations out. `FAR` is a limit of arithmetic alone, of counts: exp(η) of the farthest row that
-the bounds allow must be a number.
+They run a round for scales, then a few of scores (`scoring`), as job `logistic` does. The first round gives centres and
+scales of the features, and the start: slopes of 0, for counts the logarithm of their mean, for Student-t the mean and
+standard deviation of the target. Counts stay in their own units, clipped at their public upper bound. A target with
+outliers is measured in its standard deviation and clipped at its public bounds. Features are also clipped only at their
+public bounds: a score's norm is bounded anyway, and a rare value of a binary feature may be many standard deviations
+out. `FAR` only prevents overflow, for counts: exp(η) of the farthest row within the bounds must be finite.
 
 The first round of scores has slopes of 0, where the information is a multiple of the features' second moments. Only the
-last asks for κ's term. Between them, κ is what the variance of the counts leaves beyond what the features explain.
+last asks for κ's term. In between, κ is estimated from the variance of the counts that the features do not explain.
 """
 
 from __future__ import annotations
@@ -34,21 +33,21 @@ from inference.problem import Problem, Schema
 from inference.rounds import Job
 
 STD_SHARE, ROUNDS = 0.1, 4
-SHARES = (1.0, 1.0, 2.0, 4.0)  # of the rounds of scores, the last ones where there are fewer; the first is repeated
-FAR = 60.0  # standard deviations, over the root of the number of features: no feature is farther from its centre
-REACH_MAX = 100.0  # of a row's linear predictor at the slopes that a round asks about
-DISPERSION_MAX = 5.0  # that a clip is planned for
-STEPS, PULL = 30, 0.001  # of Newton's method, of at most 1 each, to where the next round of two classes asks
+SHARES = (1.0, 1.0, 2.0, 4.0)  # of the rounds of scores: fewer rounds take the last ones, more repeat the first
+FAR = 60.0  # largest distance of a feature from its centre, in standard deviations times √(number of features)
+REACH_MAX = 100.0  # largest linear predictor of a row at a round's slopes
+DISPERSION_MAX = 5.0  # largest κ that a clip is planned for
+STEPS, PULL = 30, 0.001  # of `_next_phi_of_classes`: Newton steps, each of length 1 at most, and the pull to φ
 
 
 def shares(rounds: int, std_share: float) -> list[float]:
-    """Of the job's μ², of each round of scores."""
+    """Return the share of the job's μ² for each round of scores."""
     parts = np.array([SHARES[0]] * (rounds - len(SHARES)) + list(SHARES[-rounds:]))
     return [float(part) for part in (1 - std_share) * parts / parts.sum()]
 
 
 def stages_of(rounds: int, std_share: float) -> list[Stage]:
-    """Scales first, then scores, the later rounds with more of the budget."""
+    """Return the stages: scales first, then scores; later rounds get more of the budget."""
     later = enumerate(shares(rounds, std_share), 1)
     return [Stage(1, std_share, "on scales"), *(Stage(1, share, f"on scores, round {place}") for place, share in later)]
 
@@ -61,14 +60,14 @@ def scored_regression(
     rounds: int = ROUNDS,
     std_share: float = STD_SHARE,
 ) -> Job[Coefficients]:
-    """The job: yields `SecureSumRequest`s, is sent `NoisyAggregate`s, returns the fit.
+    """Run the job: a generator that yields `SecureSumRequest`s, receives `NoisyAggregate`s and returns the fit.
 
     Args:
-        prior_sd: of each slope, with features in standard deviations. rounds: of scores, at least 1.
-        std_share: the first round's part of the budget.
+        prior_sd: of each slope, with features in standard deviations. rounds: number of rounds of scores, at least 1.
+        std_share: the first round's share of the budget.
 
     Raises:
-        DataError: before the first round: a number is out of range, or counts have a lower bound below 0.
+        DataError: a number is out of range, or counts have a lower bound below 0; raised before the first round.
         NoAggregate: a round ended without a sum.
     """
     check(schema, family)
@@ -82,13 +81,13 @@ def scored_regression(
 def scores(
     phases: NoisyAggregate, schema: Schema, family: Family, rounds: int, std_share: float
 ) -> Job[tuple[NoisyAggregate, ...]]:
-    """The rounds of scores after that of phases, which ask the same whatever prior is meant in the end.
+    """Run the rounds of scores after that of phases; they do not depend on the final prior.
 
     Returns:
-        The aggregates of all rounds.
+        The aggregates of all rounds, phases included.
     """
     per_sensitivity = sqrt(phases.noise_variance * std_share) / phases.sensitivity
-    columns, mean, sd = _measured(schema, phases, family)
+    columns, mean, sd = _standardised(schema, phases, family)
     prior = prior_of(family, columns, family.prior_sd)
     rows, phi = rows_of(family, columns, np.eye(len(columns.columns))), _start(prior.mean, family, mean, sd)
     aggregates = [phases]
@@ -97,29 +96,32 @@ def scores(
         terms = best_terms(rows, phi, phases.contributors, noise, prior, last=place == rounds)
         aggregates.append((yield _request(columns, family, terms, share)))
         if place < rounds:
-            held = Scores.of(aggregates)
-            rows, found = held.rows, held.phi(family.prior_sd).mean
-            phi = _nearer(phi, found, rows) if isinstance(family, Bernoulli) else _next(found, rows, columns, mean, sd)
+            released = Scores.of(aggregates)
+            rows, estimate = released.rows, released.phi(family.prior_sd).mean
+            if isinstance(family, Bernoulli):
+                phi = _next_phi_of_classes(phi, estimate, rows)
+            else:
+                phi = _next_phi(estimate, rows, columns, mean, sd)
     return tuple(aggregates)
 
 
 def check(schema: Schema, family: Family) -> None:
-    """Raise `DataError` where the target's bounds are none of counts."""
+    """Raise `DataError` if a target of counts has a lower bound below 0."""
     lower = schema.bounds[schema.target].lower
     if family.sends_dispersion and lower < 0:
         raise DataError(f"target {schema.target!r} has the lower bound {lower:g}; counts start at 0, so give 0:HIGH")
 
 
-def _measured(schema: Schema, phases: NoisyAggregate, family: Family) -> tuple[Standardisation, float, float]:
-    """Columns within their public bounds, the target as the model takes it; its mean and sd in its own units."""
-    found = locate(phases).standardisation(schema, inf)
-    mean, sd = float(found.centre[-1]), float(found.scale[-1])
+def _standardised(schema: Schema, phases: NoisyAggregate, family: Family) -> tuple[Standardisation, float, float]:
+    """Return the columns as the model takes them, within public bounds; the target's mean and sd in own units."""
+    columns = locate(phases).standardisation(schema, inf)
+    mean, sd = float(columns.centre[-1]), float(columns.scale[-1])
     if family.sends_dispersion:
-        found.centre[-1], found.scale[-1] = 0.0, 1.0
-    farthest = found.farthest(schema)
+        columns.centre[-1], columns.scale[-1] = 0.0, 1.0
+    farthest = columns.farthest(schema)
     if not family.bounded:
         farthest[:-1] = np.minimum(farthest[:-1], FAR / sqrt(farthest.size - 1))
-    return replace(found, bound=farthest), mean, sd
+    return replace(columns, bound=farthest), mean, sd
 
 
 def _start(phi: Array, family: Family, mean: float, sd: float) -> Array:
@@ -130,8 +132,8 @@ def _start(phi: Array, family: Family, mean: float, sd: float) -> Array:
     return phi
 
 
-def _next(phi: Array, rows: Rows, columns: Standardisation, mean: float, sd: float) -> Array:
-    """Where to ask next: the posterior mean, with slopes at which the exponential of each row's predictor is finite."""
+def _next_phi(phi: Array, rows: Rows, columns: Standardisation, mean: float, sd: float) -> Array:
+    """Return the next round's φ: the posterior mean, with slopes small enough that no row's exp(η) overflows."""
     phi = phi.copy()
     if not rows.family.bounded:
         farthest = float(np.abs(phi[1:-1]) @ columns.bound[:-1])
@@ -142,11 +144,11 @@ def _next(phi: Array, rows: Rows, columns: Standardisation, mean: float, sd: flo
     return phi
 
 
-def _nearer(asked: Array, phi: Array, rows: Rows) -> Array:
-    """Where to ask next of two classes: the θ at which simulated rows have the mean score that a step to φ stands for.
+def _next_phi_of_classes(asked: Array, phi: Array, rows: Rows) -> Array:
+    """Return the next round's φ for two classes: θ such that simulated rows have the mean score implied by φ.
 
-    From slopes of 0 the step falls short of strong effects and of a rare class; simulated rows know by how much. Only
-    the place of a round hangs on them, not its result. A weak pull to φ keeps θ finite whatever the noise is.
+    From slopes of 0 the step to φ falls short of strong effects and of a rare class; simulated rows show by how much.
+    They affect only where a round asks, not its result. A weak pull to φ keeps θ finite whatever the noise is.
     """
     x, theta = rows.x, asked[:-1].copy()
     p = expit(x @ theta)
@@ -172,7 +174,7 @@ def _request(columns: Standardisation, family: Family, terms: Terms, share: floa
 
 @dataclass(frozen=True)
 class Settings(JobSettings):
-    """Of both jobs."""
+    """Settings of `poisson-regression`, and the base of the other's."""
 
     rounds: int = setting(ROUNDS, "How many rounds of scores follow the one for scales.", require_count)
     std_share: float = setting(STD_SHARE, "The first round's share of the budget, between 0 and 1.", require_share)
@@ -188,11 +190,11 @@ class Settings(JobSettings):
 
 @dataclass(frozen=True)
 class RobustSettings(Settings):
-    """Of the job with outliers."""
+    """Settings of `robust-regression`."""
 
     degrees: float = setting(
         StudentT.degrees,
-        "Degrees of freedom of the residuals' Student-t law; fewer ignore outliers more.",
+        "Degrees of freedom of the residuals' Student-t law; fewer give outliers less influence.",
         require_positive,
     )
 
@@ -202,7 +204,7 @@ class RobustSettings(Settings):
 
 
 class PoissonRegression(RefitJob):
-    """Counts on features."""
+    """Regression of counts."""
 
     name, title, settings = "poisson-regression", "Effect on the log of {target}", Settings
     changeable = ("prior_sd",)
@@ -217,12 +219,12 @@ class PoissonRegression(RefitJob):
         return scored_regression(schema, settings.family, rounds=settings.rounds, std_share=settings.std_share)
 
     def reference(self, train: Problem, settings: Settings) -> Coefficients:
-        """The same model on the raw rows. Raises `DataError` of targets that are no counts."""
+        """Fit the same model to the raw rows. Raises `DataError` if the targets are not counts."""
         return exact_fit(train.X, train.y, settings.family, settings.prior_sd, train.schema.columns)
 
 
 class RobustRegression(PoissonRegression):
-    """Targets with outliers on features."""
+    """Regression of targets with outliers."""
 
     name, title, settings = "robust-regression", EFFECT, RobustSettings
 

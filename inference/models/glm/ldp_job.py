@@ -1,14 +1,14 @@
 """Job `ldp-regression`: linear or logistic regression from one report of each client, of its sufficient statistics.
 
-A report is the products of a client's own row, clipped to public bounds, with Gaussian noise; their sum is a noisy sum
-like any other, and the model has its noise. With ``inputs`` a client reports its row itself, with noise: of few columns
-that may inform more, and the products of noise are then in the model.
+A report contains the products of a client's row, clipped to public bounds, plus Gaussian noise. The reports' sum is a
+noisy sum like any other, with its noise in the model. With ``inputs`` a client instead reports the row itself, with
+noise. For few columns rows may inform more; the model then accounts for the products of noise.
 
-**Rows of a logistic regression** take two reports of each client, in two rounds: its features with Gaussian noise, and
-its label by randomised response. ``label_share`` = c splits the budget: μ² into (1 - c)μ² and cμ², of which the latter
-buys the label the largest ε for which whatever is ε-private is √c μ-private (`dca_proto.privacy.cost`). The paper
-(section 12.2) splits ε itself into (1 - c)ε and cε and adds up; by that rule a mixture is not private where releases
-are chosen in view of results, so clients do not go by it.
+**Rows of a logistic regression** take two reports from each client, in two rounds: its features with Gaussian noise,
+and its label by randomised response. ``label_share`` = c splits the budget: μ² into (1 - c)μ² and cμ². The label gets
+the largest ε for which every ε-private mechanism is √c μ-private (`dca_proto.privacy.cost`). The paper (section 12.2)
+instead splits ε into (1 - c)ε and cε and adds up. That rule does not hold for a mixture of mechanisms if releases are
+chosen in view of earlier results, so clients do not use it.
 """
 
 from __future__ import annotations
@@ -39,30 +39,32 @@ from inference.releases.terms import GAUSSIAN, RESPONSE
 LINEAR, LOGISTIC = FAMILIES = ("linear", "logistic")
 PRIORS = (*REGRESSION_PRIOR, "lkj", "feature_mean_sd")
 Released: TypeAlias = NoisyAggregate | tuple[NoisyAggregate, NoisyAggregate]
-"""A round of reports, or those of the features and of the labels."""
-ROUNDING = 1 - 1e-9  # so that the account, which rounds up, lets both reports through
+"""The reports of one round, or two rounds': features and labels."""
+ROUNDING = 1 - 1e-9  # leaves room for the account, which rounds up, to accept both reports
 
 
 @dataclass(frozen=True)
 class Settings(RegressionSettings):
-    """Of the job."""
+    """Settings of `ldp-regression`."""
 
     family: str = setting(
-        LINEAR, f"{LINEAR}, or {LOGISTIC} of a target whose bounds are its two classes.", one_of(FAMILIES)
+        LINEAR, f"{LINEAR}, or {LOGISTIC} for a target whose bounds are its two classes.", one_of(FAMILIES)
     )
-    inputs: bool = setting(False, "Clients report their rows with noise, in place of the products.")
+    inputs: bool = setting(False, "Clients report their rows with noise, instead of the products.")
     label_share: float = setting(
-        0.5, "Of the budget, for labels; where rows of a logistic regression are reported.", require_share
+        0.5, "Share of the budget for labels, if rows of a logistic regression are reported.", require_share
     )
     radius: float | None = setting(
-        None, "Clients bring their scaled features into a ball; by default the bounds' box.", require_positive
+        None,
+        "Clients bring their scaled features into a ball of this radius; by default the bounds' box.",
+        require_positive,
     )
-    noise_aware: bool = setting(True, "false leaves the noise out of the model, to compare.")
+    noise_aware: bool = setting(True, "false leaves the noise out of the model, for comparison.")
     lkj: float | None = setting(
-        None, "Of the prior of the features' correlations, by default 2; 1 is uniform.", require_positive
+        None, "LKJ parameter of the prior of the features' correlations, by default 2; 1 is uniform.", require_positive
     )
     feature_mean_sd: float | None = setting(
-        None, f"Of the normal prior of the features' means, {OF_BOUNDS}.", require_positive
+        None, f"Standard deviation of the normal prior of the features' means, {OF_BOUNDS}.", require_positive
     )
 
     def __post_init__(self) -> None:
@@ -75,18 +77,18 @@ class Settings(RegressionSettings):
 
     @property
     def labelled(self) -> bool:
-        """Whether a client reports features and label apart."""
+        """True if clients report features and label separately."""
         return self.inputs and self.family == LOGISTIC
 
 
 def _of_features(schema: Schema, settings: Settings) -> LdpReportRequest:
-    """A report of a client's features, mapped from their bounds to ±1."""
+    """Ask for a report of a client's features, mapped from their bounds to ±1."""
     parameters = _columns(schema, settings).without_target().parameters()
     return LdpReportRequest("sum", parameters, 1 - settings.label_share, rows_max=1, mechanism=GAUSSIAN)
 
 
 def _of_labels(schema: Schema, settings: Settings, conditions: Conditions) -> LdpReportRequest:
-    """A report of a client's label, of which class its target is."""
+    """Ask for a report of a client's label: the class of its target."""
     bounds = schema.bounds[schema.target]
     edges = [bounds.lower, float(schema.centres[-1]), bounds.upper]
     part = ROUNDING * epsilon_of(sqrt(settings.label_share) * conditions.mu) / conditions.epsilon
@@ -95,12 +97,12 @@ def _of_labels(schema: Schema, settings: Settings, conditions: Conditions) -> Ld
 
 
 def epsilon_of(mu: float) -> float:
-    """The largest ε for which whatever is ε-private is μ-private."""
+    """Return the largest ε for which every ε-private mechanism is μ-private."""
     return float(log_ndtr(mu / 2) - log_ndtr(-mu / 2))
 
 
 def _columns(schema: Schema, settings: Settings) -> Standardisation:
-    """The columns mapped from their bounds to ±1."""
+    """Return the columns mapped from their bounds to ±1."""
     return replace(Standardisation.within_bounds(schema), radius=settings.radius or inf)
 
 
@@ -151,18 +153,18 @@ class LdpRegression(ReportJob):
         return fit.regression(first, prior, logistic=logistic, schema=schema, noise_aware=settings.noise_aware, **run)
 
     def model(self, schema: Schema, settings: Settings) -> str:
-        what = "rows" if settings.inputs else "products"
+        reported = "rows" if settings.inputs else "products"
         noise = "" if settings.noise_aware else ", their noise left out of the model"
         labels = f", labels by {RESPONSE}" if settings.labelled else ""
-        words = f"{settings.family}, from {what} reported by {GAUSSIAN}{labels}{noise}"
-        return f"{target_on_features(schema)} ({words}); {settings.words}"
+        method = f"{settings.family}, from {reported} reported by {GAUSSIAN}{labels}{noise}"
+        return f"{target_on_features(schema)} ({method}); {settings.words}"
 
     def reference(self, train: Problem, settings: Any) -> Any:
         return reference(train, settings)
 
 
 def reference(train: Problem, settings: Any) -> Any:
-    """Least squares, or a logistic regression, on the raw rows."""
+    """Fit least squares, or a logistic regression, to the raw rows."""
     if settings.family == LINEAR:
         return nonprivate_regression(train)
     return logistic.reference(train, logistic.Settings())

@@ -1,24 +1,24 @@
-"""E[σ(u)] of the sigmoid σ(u) = 1/(1 + e⁻ᵘ) under u ~ N(m, v), and of its derivatives: exact, in log space.
+"""E[σ(u)] of the sigmoid σ(u) = 1/(1 + e⁻ᵘ) under u ~ N(m, v), and means of its derivatives: exact, in log space.
 
-Logistic regression depends on features through u = xᵀθ alone. If they are normal, these means are all that it needs.
+Logistic regression depends on features through u = xᵀθ alone. For normal features these means are all that it needs.
 
-**Quadrature.** σ has poles at ±iπ, so that Gauss-Hermite's nodes, spread over many standard deviations s = √v, would
-have to be thousands for s = 30. The trapezoidal rule converges like exp(-2πa/h) for a step h in a variable in which all
-is analytic within ±ia. With u = m + sz that is a = π/s, so up to s = 1 evenly spaced z do. Beyond, u = π√2·sinh t puts
-the poles at ±iπ/4, where the normal density still decays: steps are even near 0, where σ bends, and as wide as |u| far
-from it, where σ is 1 or eᵘ and only the density is to be resolved. The 64 nodes lie within 9.2 s of the integrand's
-mode (about min(m + v, 0) for m <= 0): -ln of it curves by 1/v or more, so that what is left out is below 1e-16 of the
-whole. The error relative to E[σ(u)] itself, however far in its tail, is below 1e-12 up to s = 30 and 1e-10 at s = 100,
-but for tails below e⁻¹⁰⁰ at s > 7, where it may be 1e-6.
+**Quadrature.** σ has poles at ±iπ. So Gauss-Hermite quadrature, whose nodes spread over many standard deviations
+s = √v, would need thousands of nodes for s = 30. The trapezoidal rule converges like exp(-2πa/h) for a step h in a
+variable in which the integrand is analytic within ±ia. With u = m + sz, a = π/s, so up to s = 1 evenly spaced z are
+enough. Beyond, u = π√2·sinh t puts the poles at ±iπ/4, where the normal density still decays. Steps are then even near
+0, where σ bends, and as wide as |u| far from it, where σ is 1 or eᵘ and only the density must be resolved. The 64 nodes
+lie within 9.2 s of the integrand's mode (about min(m + v, 0) for m <= 0). The negative logarithm of the integrand
+curves by 1/v or more, so the rest is below 1e-16 of the whole. The error relative to E[σ(u)], even far in its tail, is
+below 1e-12 up to s = 30 and 1e-10 at s = 100. The exception are tails below e⁻¹⁰⁰ at s > 7, where it may be 1e-6.
 
 **Derivatives.** With E_k = E[dᵏσ/duᵏ], ∂E_k/∂m = E_{k+1} and ∂E_k/∂v = ½E_{k+2} (the density solves the heat equation).
-So gradients come from the same nodes, and v = 0 is nothing special. Where s > 1, E_k = E[He_{k-1}(z) σ'(u)]/sᵏ⁻¹ (by
-parts, with Hermite's polynomials): moments multiply E_3 by s³, and there dᵏσ/duᵏ would cancel to nothing.
+So gradients come from the same nodes, and v = 0 is no special case. For s > 1, E_k = E[He_{k-1}(z) σ'(u)]/sᵏ⁻¹ (by
+parts, with Hermite polynomials). Moments multiply E_3 by s³, and with dᵏσ/duᵏ itself it would cancel to nothing.
 
-**Signs.** All is calculated at -|m|, where E[σ] <= ½ is a sum of positive terms; 1 - E[σ(u)] = E[σ(-u)], and
+**Signs.** Everything is computed at -|m|, where E[σ] <= ½ is a sum of positive terms; 1 - E[σ(u)] = E[σ(-u)], and
 dᵏσ/duᵏ(-u) = (-1)ᵏ⁺¹ dᵏσ/duᵏ(u).
 
-**Time.** A loop over nodes in which all m are one vector: 1 µs for each m, gradient included.
+**Time.** A loop over nodes, with all m as one vector: 1 µs for each m, gradient included.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _Table: TypeAlias = tuple[Array, ...]
 
 
 def log_means(m: Array, v: Array) -> tuple[Array, Array]:
-    """ln E[σ(u)] and ln E[σ(-u)] of u ~ N(m, v); the two means add up to 1.
+    """Return ln E[σ(u)] and ln E[σ(-u)] for u ~ N(m, v); the two means add up to 1.
 
     Args:
         m: shape ``(...)``. v: at least 0, broadcastable to it.
@@ -54,7 +54,7 @@ def log_means(m: Array, v: Array) -> tuple[Array, Array]:
 
 
 def derivative_means(m: Array, v: Array, order: int) -> tuple[Array, ...]:
-    """E[σ(u)], E[σ'(u)], ... up to the derivative of that order, u ~ N(m, v): a tuple of arrays ``(...)``.
+    """Return E[σ(u)], E[σ'(u)], ... up to the derivative of that order, for u ~ N(m, v): arrays ``(...)``.
 
     Args:
         m: shape ``(...)``. v: at least 0, broadcastable to it. order: 0, 1, ...
@@ -67,7 +67,7 @@ def derivative_means(m: Array, v: Array, order: int) -> tuple[Array, ...]:
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _table(order: int, m: Array, v: Array) -> _Table:
-    """ln E_0, E_1/E_0, ..., E_order/E_0 for m <= 0."""
+    """Return ln E_0, E_1/E_0, ..., E_order/E_0 for m <= 0."""
     m, v = jnp.broadcast_arrays(m, v)
     line = _line(m, v)
 
@@ -88,7 +88,7 @@ def _table(order: int, m: Array, v: Array) -> _Table:
 
 @_table.defjvp
 def _table_jvp(order: int, primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[_Table, _Table]:
-    """From the same nodes. What JAX derives through the loop is the same to rounding, and takes twice as long."""
+    """Derive from the same nodes. JAX's own derivative is the same to rounding, but takes twice as long."""
     dm, dv = tangents
     log_mean, *r = _table(order + 2, *primals)
     first = r[0] * dm + r[1] * dv / 2
@@ -97,11 +97,11 @@ def _table_jvp(order: int, primals: tuple[Array, Array], tangents: tuple[Array, 
 
 
 class _Line(NamedTuple):
-    """Where to evaluate, for m <= 0; arrays ``(...)`` of one shape.
+    """The quadrature nodes for m <= 0; arrays ``(...)`` of one shape.
 
     Attributes:
-        shift: the mode of e^min(u, 0) times the density, in standard deviations from m. top: the logarithm there.
-        middle, half: of the interval of t, where s is above EVEN_SD_MAX.
+        shift: mode of e^min(u, 0) times the density, in standard deviations from m. top: its logarithm at the mode.
+        middle, half: middle and half-width of the interval of t, used if s is above EVEN_SD_MAX.
     """
 
     m: Array
@@ -113,16 +113,16 @@ class _Line(NamedTuple):
 
     @property
     def even(self) -> Array:
-        """Whether nodes are evenly spaced."""
+        """True where nodes are evenly spaced."""
         return self.s <= EVEN_SD_MAX
 
     @property
     def wide(self) -> Array:
-        """s where they are not."""
+        """s, at least EVEN_SD_MAX; used where nodes are not evenly spaced."""
         return jnp.maximum(self.s, EVEN_SD_MAX)
 
     def at(self, place: Array) -> tuple[Array, Array, Array]:
-        """Of a place from -1 to 1 on the line: u, z, and dz by the place."""
+        """Return u, z and dz/dplace at a place from -1 to 1."""
         growth = jnp.exp(self.middle + self.half * place)
         z = self.shift + REACH * place
         u = jnp.where(self.even, self.m + self.s * z, SCALE / 2 * (growth - 1 / growth))
@@ -141,7 +141,7 @@ def _line(m: Array, v: Array) -> _Line:
 
 @cache
 def _factor(k: int) -> tuple[float, ...]:
-    """Coefficients, the highest first, of R_k with dᵏσ/duᵏ = σR_k(σ): R_{k+1} = (1 - σ)(R_k + σR_k'), R_0 = 1."""
+    """Return R_k's coefficients, highest first: dᵏσ/duᵏ = σR_k(σ), R_{k+1} = (1 - σ)(R_k + σR_k'), R_0 = 1."""
     factor, p = Polynomial([1.0]), Polynomial([0.0, 1.0])
     for _ in range(k):
         factor = (1 - p) * (factor + p * factor.deriv())
@@ -150,7 +150,7 @@ def _factor(k: int) -> tuple[float, ...]:
 
 @cache
 def _hermite(k: int) -> tuple[float, ...]:
-    """Coefficients of the probabilists' Hermite polynomial He_k, the highest first."""
+    """Return the coefficients of the probabilists' Hermite polynomial He_k, highest first."""
     return tuple(hermite_e.herme2poly([0.0] * k + [1.0])[::-1].tolist())
 
 

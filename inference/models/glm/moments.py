@@ -1,4 +1,4 @@
-"""Mean and covariance of one row's sufficient statistics, for linear and for logistic regression.
+"""Mean and covariance of one row's sufficient statistics, for linear and logistic regression.
 
     x ~ N(μ, Σ), d features         y | x ~ N(xᵀθ, σ²), or y in {-1, 1} with P(y = 1 | x) = 1/(1 + exp(-xᵀθ))
     t(x, y) = [the d(d+1)/2 unique terms of xxᵀ: upper triangle, row by row | xy | y², linear regression only]
@@ -12,21 +12,21 @@ in the order of the statistic "regression", each product once. A sum of n rows h
     Cov(w_i w_j, w_k w_l) = V_ik W_jl + V_il W_jk + m_i m_k V_jl + m_i m_l V_jk
 
 **Logistic.** E[y | x] = g(u) = tanh(u/2), u = xᵀθ ~ N(μᵀθ, θᵀΣθ). With a = Σθ, e = x - μ and γ_k = E[dᵏg/duᵏ], Stein's
-lemma (E[e_i F(x)] = Σ_j Σ_ij E[∂_j F]) leaves one-dimensional means alone, so nothing is approximated:
+lemma (E[e_i F(x)] = Σ_j Σ_ij E[∂_j F]) leaves only one-dimensional means, so nothing is approximated:
 
     E[x_i y]          = μ_i γ0 + a_i γ1
     Cov(x_i y, x_j y) = W_ij - E[x_i y] E[x_j y]                                                     for y² = 1
     Cov(x_i x_j, x_k y) = μ_i (Σ_jk γ0 + μ_k a_j γ1 + a_j a_k γ2) + μ_j (Σ_ik γ0 + μ_k a_i γ1 + a_i a_k γ2)
                           + (Σ_ik a_j + Σ_jk a_i) γ1 + μ_k a_i a_j γ2 + a_i a_j a_k γ3
 
-The γ_k are `logistic_normal`'s: g = 2σ - 1. (Kulkarni et al. 2021 have a polynomial in the place of g.)
+The γ_k come from `logistic_normal`: g = 2σ - 1. (Kulkarni et al. 2021 replace g by a polynomial.)
 
-**A constant feature** c, an intercept, is a first feature of mean c and no variance: its own square has none either,
-and the products of the others with it are c times them. Then θ has its coefficient first, while Σ and μ are without it.
+**A constant feature** c, an intercept, is a first feature with mean c and variance 0. Its square also has variance 0,
+and its products with other features are c times those features. θ then has its coefficient first; Σ and μ omit it.
 
-**Weights** of the blocks are no matter of the row: divide the released value by them, and its noise.
+**Weights** of the blocks do not enter here: divide the released value, and its noise, by them first.
 
-**What it leaves out.** n rows' statistics are normal only as n grows, and rows that were clipped are taken for whole.
+**Limits.** The statistics of n rows are normal only as n grows, and clipped rows are treated as unclipped.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ Array: TypeAlias = Any
 def linear(
     theta: Array, sigma2: Array, Sigma: Array, *, mean: Array | None = None, constant: float | None = None
 ) -> tuple[Array, Array]:
-    """Mean and covariance of [unique terms of xxᵀ, xy, y²].
+    """Return mean and covariance of [unique terms of xxᵀ, xy, y²].
 
     Args:
         theta: coefficients, shape ``(d,)``, a constant's first. sigma2: σ², variance of the residuals, above 0.
-        Sigma: covariance of the features, a constant not among them, positive definite.
-        mean: μ, of the same features; 0 where it is left out. constant: c, if the first feature is one.
+        Sigma: covariance of the features without the constant, positive definite.
+        mean: μ, of the same features; None means 0. constant: c, if the first feature is a constant.
 
     Returns:
-        Shapes ``(D,)`` and ``(D, D)``, D = (d + 1)(d + 2)/2. The covariance is positive definite, but for the zeros of
-        the first coordinate where that is a constant's square.
+        Shapes ``(D,)`` and ``(D, D)``, D = (d + 1)(d + 2)/2. The covariance is positive definite, except for the zeros
+        of a constant's square in the first coordinate.
     """
     mu, cov = _features(Sigma, mean, constant)
     slope = cov @ theta
@@ -69,10 +69,10 @@ def linear(
 def logistic(
     theta: Array, Sigma: Array, *, mean: Array | None = None, constant: float | None = None
 ) -> tuple[Array, Array]:
-    """Mean and covariance of [unique terms of xxᵀ, xy], y in {-1, 1}.
+    """Return mean and covariance of [unique terms of xxᵀ, xy], y in {-1, 1}.
 
     Args:
-        theta: coefficients, shape ``(d,)``, a constant's first. The others as for `linear`.
+        theta: coefficients, shape ``(d,)``, a constant's first. The other arguments as for `linear`.
 
     Returns:
         Shapes ``(D,)`` and ``(D, D)``, D = d(d + 3)/2. Positive definite as for `linear`.
@@ -83,7 +83,7 @@ def logistic(
     g0, g1, g2, g3 = 2 * of_sigmoid[0] - 1, *(2 * one for one in of_sigmoid[1:])
     W, xy = expected_products(mu, V, a, g0, g1)
     i, j = np.triu_indices(theta.shape[0])
-    # The factor of μ_i in Cov(x_i x_j, x_k y), by j and k; then all that is left of it, by pair and k.
+    # The factor of μ_i in Cov(x_i x_j, x_k y), by j and k; then the remaining terms, by pair and k.
     moved = V * g0 + jnp.outer(a, mu * g1 + a * g2)
     mixed = mu[i, None] * moved[j] + mu[j, None] * moved[i] + (V[i] * a[j, None] + V[j] * a[i, None]) * g1
     mixed += (a[i] * a[j])[:, None] * (mu * g2 + a * g3)
@@ -92,7 +92,7 @@ def logistic(
 
 
 def _features(Sigma: Array, mean: Array | None, constant: float | None) -> tuple[Array, Array]:
-    """Mean and covariance of all features, a constant among them."""
+    """Return mean and covariance of all features, a constant included."""
     cov = jnp.asarray(Sigma)
     mu = jnp.zeros(cov.shape[0]) if mean is None else jnp.asarray(mean)
     if constant is None:
@@ -101,14 +101,14 @@ def _features(Sigma: Array, mean: Array | None, constant: float | None) -> tuple
 
 
 def _pairs(d: int) -> tuple[Array, Array]:
-    """Which two of (x, y) each coordinate of t is the product of, y counted as d."""
+    """Return the two factors of each coordinate of t, as indices into (x, y); y has index d."""
     i, j = np.triu_indices(d)
     features = np.arange(d)
     return np.r_[i, features, d], np.r_[j, np.full(d + 1, d)]
 
 
 def _products(V: Array, W: Array, m: Array, i: Array, j: Array) -> Array:
-    """Cov(w_i w_j, w_k w_l) for all pairs (i, j) and (k, l) among those given."""
+    """Return Cov(w_i w_j, w_k w_l) for all given pairs (i, j) and (k, l)."""
     I, J, K, L = i[:, None], j[:, None], i[None, :], j[None, :]  # noqa: E741 - as in the formula
     shifted = m[I] * (m[K] * V[J, L] + m[L] * V[J, K])
     return V[I, K] * W[J, L] + V[I, L] * W[J, K] + shifted

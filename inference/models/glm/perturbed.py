@@ -8,21 +8,19 @@ With x integrated out, z_x ~ N(0, Σ + Σ*), and u = xᵀθ given z_x is normal 
 
     b = (Σ + Σ*)⁻¹Σθ,   r = (Σ + Σ*)⁻¹Σ*θ = θ - b,   v = θᵀAθ = rᵀΣr + bᵀΣ*b
 
-(A as in eq. 37; in this form, Joseph's, nothing cancels, however small the noise, and 0 is allowed). Hence
+(A as in eq. 37; in this form, Joseph's, nothing cancels, so the noise may be small or 0). Hence
 
     linear:   p(z_x, z_y) = N(z_x; 0, Σ + Σ*) N(z_y; z_xᵀb, v + σ² + σ*²)                                          (41)
     logistic: p(z_x, z_y) = N(z_x; 0, Σ + Σ*) [p s + (1 - p)(1 - s)] for z_y = 1,  s = E[1/(1 + exp(-u))];
               with p and 1 - p exchanged for z_y = 0
 
-**Linear, at no cost in n.** (z_x, z_y) is jointly normal, so that all rows together depend on the data through their
-scatter matrix alone.
+**Cost.** Linear: (z_x, z_y) is jointly normal, so the likelihood depends on the rows only through their scatter matrix,
+at a cost independent of n. Logistic: the same holds for the features' part, so each row costs one label probability.
 
-**Logistic, one number a row.** That is so of the features' part here too, so that a row costs its label's probability.
+**s is exact** (`logistic_normal`); the paper uses the mean of a polynomial.
 
-**s is exact** (`logistic_normal`), where the paper has the mean of a polynomial.
-
-**Offsets.** Features with a mean μ: give z_x - μ. An intercept α: give linear models z_y - α - μᵀθ, and logistic ones
-``offset = α + μᵀθ``.
+**Offsets.** For features with a mean μ, pass z_x - μ. For an intercept α, pass z_y - α - μᵀθ to linear models and
+``offset = α + μᵀθ`` to logistic ones.
 """
 
 from __future__ import annotations
@@ -40,12 +38,12 @@ Array: TypeAlias = Any
 """A float64 array, JAX's or NumPy's."""
 
 Mean: TypeAlias = Callable[[Array, Array], Array]
-"""Of (m, v), of one shape: E[1/(1 + exp(-u))] of u ~ N(m, v), or what stands in its place, within (0, 1)."""
+"""A function of (m, v) of one shape: E[1/(1 + exp(-u))] for u ~ N(m, v), or an approximation within (0, 1)."""
 LOG_2PI = log(2 * pi)
 
 
 class _Inputs(NamedTuple):
-    """Of z_x: the lower Cholesky factor of Σ + Σ*, shape ``(d, d)``; and of u given it: b, shape ``(d,)``, and v."""
+    """The lower Cholesky factor of Σ + Σ*, shape ``(d, d)``; and for u given z_x: b, shape ``(d,)``, and v."""
 
     root: Array
     weights: Array
@@ -55,10 +53,10 @@ class _Inputs(NamedTuple):
 def linear_scatter(
     scatter: Array, n: Array, theta: Array, sigma2: Array, Sigma: Array, var_x: Array, var_y: Array
 ) -> Array:
-    """The sum of ln p(z_x, z_y) over n rows, from Σ wwᵀ of w = (z_x, z_y) alone.
+    """Return the sum of ln p(z_x, z_y) over n rows, from Σ wwᵀ of w = (z_x, z_y) alone.
 
     Args:
-        scatter: shape ``(d + 1, d + 1)``. n: how many rows it is over.
+        scatter: Σ wwᵀ, shape ``(d + 1, d + 1)``. n: number of rows.
         theta: coefficients, shape ``(d,)``. sigma2: σ², of the residuals. Sigma: Σ, positive definite.
         var_x: variances of the noise in the features, broadcastable to ``(d,)``. var_y: σ*². They may be 0.
 
@@ -84,13 +82,13 @@ def logistic_scatter(
     *,
     offset: Array = 0.0,
 ) -> Array:
-    """The same of labelled rows.
+    """Return the sum of ln p(z_x, z_y) over rows with labels.
 
     Args:
         scatter: Σ z_x z_xᵀ of the rows, shape ``(d, d)``. zx: released features, shape ``(n, d)``.
         zy: released labels, 0 or 1, shape ``(n,)``. theta, Sigma, var_x: as for `linear_scatter`.
-        p: the probability that a label was released as it is, from ½ to 1.
-        mean: in the place of s, as for the paper's polynomials; by default s itself. offset: added to xᵀθ.
+        p: probability that a label was released unchanged, from ½ to 1.
+        mean: replaces s, for example by the paper's polynomials; None keeps s. offset: added to xᵀθ.
     """
     inputs = _inputs(theta, Sigma, var_x)
     labels = _log_labels(zx @ inputs.weights + offset, inputs.variance, zy, p, mean)
@@ -106,7 +104,7 @@ def _inputs(theta: Array, Sigma: Array, var_x: Array) -> _Inputs:
 
 
 def _log_labels(m: Array, v: Array, zy: Array, p: float, mean: Mean | None) -> Array:
-    """ln P(z_y) of each row, whose u is N(m, v); shape of m."""
+    """Return ln P(z_y) of each row, where u ~ N(m, v); shape of m."""
     positive = jnp.asarray(zy) == 1
     if mean is None:
         one, zero = logistic_normal.log_means(m, v)
@@ -117,7 +115,7 @@ def _log_labels(m: Array, v: Array, zy: Array, p: float, mean: Mean | None) -> A
 
 
 def _log_features(scatter: Array, n: Array, root: Array) -> Array:
-    """ln N(z_x; 0, LLᵀ) of n rows together, from their scatter Σ z_x z_xᵀ; shape ``()``."""
+    """Return Σ ln N(z_x; 0, LLᵀ) over n rows, from their scatter Σ z_x z_xᵀ; shape ``()``."""
     half = jax.scipy.linalg.solve_triangular(root, jnp.eye(root.shape[0]), lower=True)
     constants = root.shape[0] * LOG_2PI / 2 + jnp.log(jnp.diagonal(root)).sum()
     return -jnp.sum((half @ scatter) * half) / 2 - n * constants

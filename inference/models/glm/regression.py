@@ -1,7 +1,7 @@
-"""What a regression from noisy sums or perturbed rows returns: coefficients in the units of the user's columns.
+"""The result of a regression from noisy sums or perturbed rows: coefficients in the units of the user's columns.
 
-The models see columns as the statistic scales them; `Coefficients` knows the way back, as for every other regression.
-A logistic regression's coefficients are changes of the log odds per unit of a feature.
+The models use columns as the statistic scales them; `Coefficients` converts back, as for every other regression. A
+logistic regression's coefficients are changes of the log odds per unit of a feature.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from scipy.special import expit, ndtr
 
-from inference.columns import Array
+from inference.columns import Array, Standardisation
 from inference.errors import DataError
 from inference.jobs.estimates import BY_SD, COEFFICIENTS, INTERCEPT, Estimate
 from inference.jobs.summary import HeldOut
@@ -47,22 +47,22 @@ NO_SQUARES = (
     "the squares of {} were not released, so the residuals' standard deviation rests on its prior; ask for "
     "target_square"
 )
-PREDICTED_ROWS = 500  # at a time: for each of them there are as many probabilities as draws
-CLIPPED = 0.02  # a share of clipped values that matters
-SURELY = 0.05  # the quantile of its posterior that has to exceed it
-BALL_DRAWS, BALL_ROWS = 200, 500  # of the posterior, and of rows for each, to estimate how many leave the ball
+PREDICTED_ROWS = 500  # predicted at a time, to limit memory: each row has as many probabilities as there are draws
+CLIPPED = 0.02  # warn if this share of the values is clipped
+SURELY = 0.05  # quantile of the share's posterior that must exceed `CLIPPED`
+BALL_DRAWS, BALL_ROWS = 200, 500  # draws of the posterior, and rows for each, to estimate the share outside the ball
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LocalRegression(LocalPosterior):
     """The posterior of a linear or logistic regression.
 
-    Its draws are ``coefficients`` (chains, draws, d), ``intercept`` and, of linear ones, ``residual_sd`` (chains,
-    draws), and of the features ``feature_sd`` (chains, draws, d) and ``feature_correlation`` (chains, draws, d, d);
-    ``feature_mean`` (chains, draws, d) where it was not taken to be the public centre.
+    Draws, by name: ``coefficients`` (chains, draws, d) and ``intercept`` (chains, draws); for linear regression
+    ``residual_sd`` (chains, draws); for the features ``feature_sd`` (chains, draws, d), ``feature_correlation``
+    (chains, draws, d, d) and, unless it is fixed at the public centre, ``feature_mean`` (chains, draws, d).
 
     Attributes:
-        linear: the same as moments, in the columns' own units. Of a logistic regression it is of log odds.
+        linear: mean and covariance of the coefficients, in the columns' own units; on log odds if logistic.
         logistic: whether targets are labels.
     """
 
@@ -70,9 +70,9 @@ class LocalRegression(LocalPosterior):
     logistic: bool
 
     def estimates(self, schema: Schema | None = None) -> list[Estimate]:
-        found = [*self.figures(INTERCEPT), *self.figures(COEFFICIENTS)]
+        figures = [*self.figures(INTERCEPT), *self.figures(COEFFICIENTS)]
         link, known = LOGIT if self.logistic else IDENTITY, schema or self.linear.schema
-        return rows_of_slopes(found, self.linear.columns.columns, known, link, self.mean[FEATURE_SD], BY_SD)
+        return rows_of_slopes(figures, self.linear.columns.columns, known, link, self.mean[FEATURE_SD], BY_SD)
 
     def scored(self, reference: Any, train: Problem | None, test: Problem) -> HeldOut:
         other = None if reference is None else reference.predict(test.X)[0]
@@ -82,12 +82,12 @@ class LocalRegression(LocalPosterior):
         return scored(LOGIT, np.concatenate([self.probability(part) for part in parts]), other, train, test)
 
     def scores(self, X: Array) -> Array:
-        """Of rows ``X``, shape ``(k, d)``: the target's mean, or the log odds, of each draw: ``(chains, draws, k)``.
+        """Return the target's mean, or the log odds, of each draw at rows ``(k, d)``: ``(chains, draws, k)``.
 
-        Rows are clipped to the public bounds first, as clients clip theirs; bare reports know no bounds.
+        Rows are clipped to the public bounds first, just as clients do; bare reports have no bounds.
 
         Raises:
-            DataError: another number of columns, or a value that is not finite.
+            DataError: the number of columns is wrong, or a value is not finite.
         """
         rows = np.asarray(X, float)
         d = len(self.linear.coefficients)
@@ -97,16 +97,16 @@ class LocalRegression(LocalPosterior):
         return np.asarray(self.draws[COEFFICIENTS] @ seen.T + self.draws[INTERCEPT][..., None])
 
     def probability(self, X: Array) -> Array:
-        """Posterior predictive P(y = 1) of rows, shape ``(k, d)`` to ``(k,)``. Raises `DataError` of a linear one."""
+        """Return the posterior predictive P(y = 1) at rows ``(k, d)``, ``(k,)``. Raises `DataError` if linear."""
         if not self.logistic:
             raise DataError("a linear regression has no probabilities; see predict")
         return np.asarray(expit(self.scores(X)).mean(axis=(0, 1)))
 
     def predict(self, X: Array) -> tuple[Array, Array]:
-        """Posterior predictive mean and standard deviation of the target at rows ``X``, each ``(k,)``, in its units.
+        """Return posterior predictive mean and standard deviation of the target at rows ``X``, each ``(k,)``.
 
         Raises:
-            DataError: of a logistic regression, or as `scores`.
+            DataError: the regression is logistic, or as for `scores`.
         """
         if self.logistic:
             raise DataError("a logistic regression predicts labels; see probability")
@@ -115,15 +115,15 @@ class LocalRegression(LocalPosterior):
         return np.asarray(score.mean(axis=(0, 1))), np.sqrt(variance)
 
     def targets(self, X: Array, rng: np.random.Generator) -> Array:
-        """A target, or a label 0 or 1, for each draw and each row of ``X``, shape ``(chains, draws, k)``."""
+        """Draw a target, or a label 0 or 1, for each draw and each row of ``X``, shape ``(chains, draws, k)``."""
         return targets_of(self.scores(X), self.draws, rng)
 
 
 class SitePrior(Protocol):
-    """What is believed of a regression before."""
+    """A prior of a regression."""
 
     def draws(self, rng: np.random.Generator, count: int, features: int) -> dict[str, Array]:
-        """By the models' sites, shape ``(count, ...)``."""
+        """Draw the models' sites, shape ``(count, ...)``."""
 
 
 def regression_of_sums(
@@ -137,11 +137,11 @@ def regression_of_sums(
     logistic: bool = False,
     notes: Sequence[str] | None = None,
 ) -> LocalRegression:
-    """The posterior in the columns' own units, of draws by the models' sites given these sums.
+    """Convert draws of the models' sites, given these sums, to a posterior in the columns' own units.
 
     Args:
-        schema: with it, ``linear`` is what a job over the schema returns.
-        notes: what speaks against the result; None: that there are no squares of the target, if it lacks them.
+        schema: of the job, if a job asked; passed on to ``linear``.
+        notes: warnings; None warns if a linear regression's sums lack the target's squares.
     """
     parameters = parameters_of(checked(given)[0])
     constant = constant_of(parameters)
@@ -161,7 +161,7 @@ def regression_of_rows(
     *,
     intercept: bool,
 ) -> LocalRegression:
-    """The same given perturbed rows."""
+    """Convert draws of the models' sites, given perturbed rows, to a posterior in the columns' own units."""
     moments = moments_of(sampled.draws, 1.0 if intercept else None)
     mean, cov = moments.mean, moments.cov
     linear = Coefficients(
@@ -196,7 +196,7 @@ def _regression(
         axes=AXES,
         coords={"feature": tuple(features), "other_feature": tuple(features), "column": (*features, target)},
         warmup=_in_own_units(sampled.warmup, linear) if sampled.warmup else {},
-        notes=(*notes, *_about_bounds(sampled.draws, linear, logistic)),
+        notes=(*notes, *_clipping_warnings(sampled.draws, linear.columns, logistic)),
         attrs=attrs,
         linear=linear,
         logistic=logistic,
@@ -207,19 +207,19 @@ def _in_own_units(drawn: Draws, linear: Coefficients) -> dict[str, Array]:
     theta, scale = drawn[THETA], linear.scale
     first = drawn[ALPHA] / linear.constant if ALPHA in drawn else np.zeros(theta.shape[:-1])
     own = linear.in_own_units(np.concatenate([first[..., None], theta], axis=-1))
-    found = {COEFFICIENTS: own[COEFFICIENTS], INTERCEPT: own[INTERCEPT]}
+    converted = {COEFFICIENTS: own[COEFFICIENTS], INTERCEPT: own[INTERCEPT]}
     if RESIDUAL_SD in drawn:
-        found[RESIDUAL_SD] = scale[-1] * drawn[RESIDUAL_SD]
-    found[FEATURE_SD] = scale[:-1] * drawn[FEATURE_SD]
+        converted[RESIDUAL_SD] = scale[-1] * drawn[RESIDUAL_SD]
+    converted[FEATURE_SD] = scale[:-1] * drawn[FEATURE_SD]
     if FEATURE_MEAN in drawn:
-        found[FEATURE_MEAN] = linear.centre[:-1] + scale[:-1] * drawn[FEATURE_MEAN]
+        converted[FEATURE_MEAN] = linear.centre[:-1] + scale[:-1] * drawn[FEATURE_MEAN]
     if ROOT in drawn:
-        found[CORRELATION] = drawn[ROOT] @ np.swapaxes(drawn[ROOT], -1, -2)
-    return found
+        converted[CORRELATION] = drawn[ROOT] @ np.swapaxes(drawn[ROOT], -1, -2)
+    return converted
 
 
 def moments_of(draws: Draws, constant: float | None) -> Posterior:
-    """Mean and covariance of θ, a constant's coefficient first, and the mean of σ² (0 where there is none)."""
+    """Return mean and covariance of θ, a constant's coefficient first, and the mean of σ² (0 if logistic)."""
     theta = draws[THETA]
     if constant is not None:
         theta = np.concatenate([draws[ALPHA][..., None] / constant, theta], axis=-1)
@@ -230,15 +230,14 @@ def moments_of(draws: Draws, constant: float | None) -> Posterior:
     )
 
 
-def _about_bounds(draws: Draws, linear: Coefficients, logistic: bool) -> tuple[str, ...]:
-    """What the model surely expects where clients bring it elsewhere; a label is not clipped."""
-    columns = linear.columns
+def _clipping_warnings(draws: Draws, columns: Standardisation, logistic: bool) -> tuple[str, ...]:
+    """Warn if the model clearly expects values or rows where clients clip them; labels are not clipped."""
     clipped = columns.columns[:-1] if logistic else columns.columns
-    return _about_clipping(draws, columns.bound, clipped) + _about_ball(draws, columns.radius)
+    return _beyond_bounds(draws, columns.bound, clipped) + _beyond_ball(draws, columns.radius)
 
 
-def _about_ball(draws: Draws, radius: float) -> tuple[str, ...]:
-    """Whether the model surely expects rows beyond the ball that clients bring theirs into."""
+def _beyond_ball(draws: Draws, radius: float) -> tuple[str, ...]:
+    """Warn if the model clearly expects rows outside the ball into which clients bring them."""
     if not np.isfinite(radius):
         return ()
     rng, sd = np.random.default_rng(0), draws[FEATURE_SD].reshape(-1, draws[FEATURE_SD].shape[-1])
@@ -257,8 +256,8 @@ def _about_ball(draws: Draws, radius: float) -> tuple[str, ...]:
     )
 
 
-def _about_clipping(draws: Draws, bounds: Array, columns: Sequence[str]) -> tuple[str, ...]:
-    """Which columns the model surely expects beyond their bounds, where clients clip them."""
+def _beyond_bounds(draws: Draws, bounds: Array, columns: Sequence[str]) -> tuple[str, ...]:
+    """Warn of each column in which the model clearly expects values outside the bounds."""
     d = draws[THETA].shape[-1]
     mean, sd = draws.get(FEATURE_MEAN, np.zeros(draws[THETA].shape)), draws[FEATURE_SD]
     if len(columns) > d:

@@ -1,9 +1,9 @@
 """A Poisson, Student-t or logistic regression in the user's own units, from released scores or from rows.
 
-`inference.models.coefficients` has the model in the user's units. The posterior of φ = (θ, κ or ln σ) is normal.
+`inference.models.coefficients` describes the model in the user's units. The posterior of φ = (θ, κ or ln σ) is normal.
 
-**Prior.** θ_j ~ N(0, τ²), in units of a standardised feature; for counts θ₀ ~ N(ln(upper bound/3), 3²) and κ ~ N(0, 1),
-for two classes θ₀ is as the slopes; for Student-t θ₀ ~ N(0, 3²) and ln σ ~ N(ln ½, 2²), the target standardised.
+**Prior.** θ_j ~ N(0, τ²), in units of a standardised feature. For counts θ₀ ~ N(ln(upper bound/3), 3²) and κ ~ N(0, 1);
+for two classes θ₀ has the slopes' prior; for Student-t θ₀ ~ N(0, 3²) and ln σ ~ N(ln ½, 2²), the target standardised.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from inference.problem import Schema
 
 STATISTIC = "gradient"
 PRIOR_SD = 1.0
-AWAY_MAX = 0.3  # of a standardised coefficient, or of ln σ, from where the last round asked
-FAMILIES: dict[str, type[Family]] = {one.name: one for one in (Poisson, Bernoulli, StudentT)}
-STEPS, CONVERGED = 100, 1e-10  # of Fisher's scoring on rows, and its last step
+AWAY_MAX = 0.3  # largest distance of a standardised coefficient, or of ln σ, from the last round's φ_k
+FAMILIES: dict[str, type[Family]] = {family.name: family for family in (Poisson, Bernoulli, StudentT)}
+STEPS, CONVERGED = 100, 1e-10  # of Fisher scoring on rows: the most steps, and the size of the last
 
 
 class Scores(NamedTuple):
-    """Released scores: the rounds, and what they asked of which columns."""
+    """Released scores: the rounds, the family and columns they asked about, and the parsed sums."""
 
     rounds: list[NoisyAggregate]
     family: Family
@@ -44,7 +44,7 @@ class Scores(NamedTuple):
 
     @classmethod
     def of(cls, aggregates: Sequence[NoisyAggregate]) -> Scores:
-        """Those among the aggregates. Raises `DataError` as `fit_of`."""
+        """Select and parse the rounds of scores among the aggregates. Raises `DataError` as `fit_of`."""
         rounds = [one for one in aggregates if one.statistic == STATISTIC and one.parameters.get("information")]
         if not rounds:
             raise DataError(
@@ -56,12 +56,12 @@ class Scores(NamedTuple):
 
     @property
     def rows(self) -> Rows:
-        """The simulation by the features' moments that the first round has."""
+        """Simulated rows with the features' moments from the first round."""
         squares = squares_of(self.scores[0], self.family, self.rounds[0].contributors)
         return rows_of(self.family, self.columns, squares)
 
     def phi(self, prior_sd: float) -> Normal:
-        """The posterior of φ, shapes ``(d + 2,)`` and ``(d + 2, d + 2)``."""
+        """Return the posterior of φ, shapes ``(d + 2,)`` and ``(d + 2, d + 2)``."""
         prior = prior_of(self.family, self.columns, prior_sd)
         return posterior(self.scores, self.rows, self.rounds[-1].contributors, prior)
 
@@ -73,50 +73,51 @@ def fit_of(
     schema: Schema | None = None,
     notes: tuple[str, ...] = (),
 ) -> Coefficients:
-    """The posterior given released scores; everything else is in the aggregates' own parameters.
+    """Return the posterior given released scores; the aggregates' own parameters contain everything else.
 
     Args:
-        aggregates: of the job's rounds in their order; others than of the statistic "gradient" are left out.
-        schema: of the job that asked, if one did. notes: further warnings.
+        aggregates: of the job's rounds in order; only those of the statistic "gradient" inform the posterior.
+        schema: of the job, if a job asked. notes: further warnings.
 
     Raises:
-        DataError: none is of that statistic with the information beside the gradient, or ``prior_sd`` is not above 0.
+        DataError: no aggregate has that statistic with its information, or ``prior_sd`` is not above 0.
     """
-    held = Scores.of(aggregates)
-    phi, rounds = held.phi(prior_sd), len(held.rounds)
-    located = [word for one in aggregates if one.statistic == PHASES for word in locate(one).warnings]
+    released = Scores.of(aggregates)
+    phi, rounds = released.phi(prior_sd), len(released.rounds)
+    located = [warning for one in aggregates if one.statistic == PHASES for warning in locate(one).warnings]
     return replace(
-        _coefficients(held.family, held.columns, phi, prior_sd, schema),
+        _coefficients(released.family, released.columns, phi, prior_sd, schema),
         method="private Fisher scoring",
-        contributors=held.rounds[-1].contributors,
-        private=(schema is None or schema.private) and all(one.private for one in aggregates),
+        contributors=released.rounds[-1].contributors,
+        private=(schema is None or schema.private) and all(aggregate.private for aggregate in aggregates),
         epochs=rounds,
         iterations=rounds,
-        warnings=(*notes, *located, *_warnings(held, phi)),
+        warnings=(*notes, *located, *_warnings(released, phi)),
         aggregates=tuple(aggregates),
         again=partial(fit_of, tuple(aggregates), schema=schema, notes=notes),
     )
 
 
-def _warnings(held: Scores, phi: Normal) -> list[str]:
-    """What speaks against the posterior, a sentence each."""
-    first, logistic = held.scores[0], isinstance(held.family, Bernoulli)  # whose job has no setting of rounds
+def _warnings(released: Scores, phi: Normal) -> list[str]:
+    """Return reasons to doubt the posterior, a sentence each."""
+    first, logistic = released.scores[0], isinstance(released.family, Bernoulli)
     squares, noise = symmetric(first.curved)[1:, 1:], float(np.sqrt(first.noise_variance))
-    found = list(repeated(held.columns.columns, squares, noise))
-    asked = np.array(held.rounds[-1].parameters["theta"])
+    warnings = list(repeated(released.columns.columns, squares, noise))
+    asked = np.array(released.rounds[-1].parameters["theta"])
     away = float(np.abs(phi.mean[: asked.size] - asked).max())
     if away > AWAY_MAX:
-        found.append(
+        advice = "" if logistic else "ask for more rounds, or "  # job `logistic` has no setting of rounds
+        warnings.append(
             f"the last round asked {away:.2g} from the result in one standardised parameter, too far for a linear "
-            f"approximation; intervals may fail; {'' if logistic else 'ask for more rounds, or '}raise epsilon"
+            f"approximation; intervals may fail; {advice}raise epsilon"
         )
-    return found
+    return warnings
 
 
 def _coefficients(
     family: Family, columns: Standardisation, phi: Normal, prior_sd: float, schema: Schema | None = None
 ) -> Coefficients:
-    """φ as a regression, its last coordinate apart."""
+    """Convert φ to a regression and, from its last coordinate, a spread."""
     last, sd = float(phi.mean[-1]), float(np.sqrt(phi.cov[-1, -1]))
     spread, residual = None, 0.0
     if isinstance(family, StudentT):
@@ -140,7 +141,7 @@ def _coefficients(
 
 
 def prior_of(family: Family, columns: Standardisation, prior_sd: float) -> Prior:
-    """As at the head. Raises `DataError` where ``prior_sd`` is not above 0."""
+    """Return the prior given at the head. Raises `DataError` if ``prior_sd`` is not above 0."""
     if not prior_sd > 0:
         raise DataError(f"prior_sd is {prior_sd:g}; expected a number above 0")
     slopes = np.full(len(columns.columns) - 1, prior_sd)
@@ -153,13 +154,13 @@ def prior_of(family: Family, columns: Standardisation, prior_sd: float) -> Prior
 
 
 def rows_of(family: Family, columns: Standardisation, squares: Array) -> Rows:
-    """The simulation for columns so standardised."""
+    """Return simulated rows for these columns."""
     bound = float(columns.bound[-1])
     return Rows(family, squares, columns.bound[:-1], (-bound, bound))
 
 
 def family_of(aggregate: NoisyAggregate) -> Family:
-    """The model that a round asked for. Raises `DataError` for one that is not fitted here."""
+    """Return the model that a round asked about. Raises `DataError` if it is not one of `FAMILIES`."""
     name = aggregate.parameters["family"]
     if name not in FAMILIES:
         raise DataError(f"an aggregate is of the family {name!r}; expected one of: {', '.join(FAMILIES)}")
@@ -182,9 +183,11 @@ def _score(aggregate: NoisyAggregate, family: Family) -> Score:
 def exact_fit(
     X: Array, y: Array, family: Family, prior_sd: float = PRIOR_SD, names: Sequence[str] = ()
 ) -> Coefficients:
-    """The same model from raw rows, without privacy: the posterior's mode, with a sandwich for its covariance or,
-    of two classes, the inverse curvature. Counts have the score of Poisson's law (κ_k = 0), so where they are dispersed
-    and the features have long tails, the intervals can be wider than those of private rounds.
+    """Fit the same model to raw rows, without privacy.
+
+    The result is the posterior's mode with a sandwich covariance; for two classes, with the inverse curvature. Counts
+    are scored as Poisson (κ_k = 0). So if they are dispersed and the features have long tails, the intervals can be
+    wider than those of private rounds.
 
     Args:
         X: shape ``(n, d)``. y: ``(n,)``, counts from 0 on for Poisson. names: of the features, then the target.
@@ -202,12 +205,11 @@ def exact_fit(
     columns = Standardisation(labels, centre, scale, bound)
     prior = prior_of(family, columns, prior_sd)
     x, target = np.insert((X - centre[:-1]) / scale[:-1], 0, 1.0, axis=1), (y - centre[-1]) / scale[-1]
-    found = _mode(family, x, target, prior)
-    return replace(_coefficients(family, columns, found, prior_sd), contributors=len(y))
+    return replace(_coefficients(family, columns, _mode(family, x, target, prior), prior_sd), contributors=len(y))
 
 
 def _mode(family: Family, x: Array, y: Array, prior: Prior) -> Normal:
-    """Fisher's scoring; for counts κ is the moments' estimate."""
+    """Find the mode by Fisher scoring; for counts κ is estimated from moments."""
     phi, q, n = prior.mean.copy(), x.shape[1] + (not family.disperses), len(x)
     if family.sends_dispersion:
         phi[0] = log(max(float(y.mean()), 1e-9))
@@ -224,7 +226,7 @@ def _mode(family: Family, x: Array, y: Array, prior: Prior) -> Normal:
     centred = to_likelihood * score
     cov = np.zeros((phi.size, phi.size))
     cov[:q, :q] = inverse
-    if not isinstance(family, Bernoulli):  # counts may vary beyond the family's law, and residuals have outliers
+    if not isinstance(family, Bernoulli):  # counts may be overdispersed, and residuals may have outliers
         cov[:q, :q] = inverse @ (centred.T @ centred + np.diag(prior.precision[:q])) @ inverse
     if family.sends_dispersion:
         mean = family.curvature(phi, x)

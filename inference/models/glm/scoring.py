@@ -10,44 +10,44 @@ The clients' scores at φ_k show where the true parameters are. By the central l
     G_k = n M_k + e_k,   M_k = b_k + D_k (φ* + ζ - φ_k)    ζ ~ N(0, D⁻¹ K D⁻¹/n): the same rows, in all rounds    (1)
                                                            e_k ~ N(0, (N_k (1 + |f (φ* - φ_k)|²/v²) + n² m_k²/9) I)
 
-a linear regression with known noise: with the prior N(φ₀, P⁻¹), (φ, ζ) has a normal posterior, of which ζ is integrated
-out. It holds sampling error, privacy noise and all correlations. One round gives one step of Newton's method, and
-several give their weighted mean. Rounds get shares of 1, 2, 4, ... of the budget, so the last one, which is nearest to
-the solution, counts most.
+This is a linear regression with known noise: with the prior N(φ₀, P⁻¹), (φ, ζ) has a normal posterior, from which ζ is
+integrated out. It includes sampling error, privacy noise and all correlations. One round gives one step of Newton's
+method, and several give their weighted mean. Later rounds get larger shares of the budget (`job.SHARES`), so the last
+one, which is nearest to the solution, counts most.
 
-**Features of any law.** D_k is the information A_k that the clients themselves send, so nothing is assumed of the
+**Features of any law.** D_k is the information A_k that the clients themselves send, so nothing is assumed about the
 features. Each of its terms has noise of variance N_k/v², v being the term's weight. This noise is multiplied by the
-distance φ* - φ_k, and is part of e_k. f is 1, or the factor by which terms of q x xᵀ become the information.
+distance φ* - φ_k, and is part of e_k. f is 1, or the factor that turns terms of q x xᵀ into the information.
 
-**Bounded residuals**, as of two classes and Student-t of up to 5 degrees: clients shorten rows by their features
+**Bounded residuals**, as for two classes and Student-t with up to 5 degrees: clients shorten rows by their features
 alone, s̃ = w(x) s (`dca_proto.statistics.gradient`). A score has mean zero given x. So b = 0, and A_k, whose terms have
-the same weights, is D_k itself: whatever the law of the features is, nothing is distorted. Only K = E[w² s sᵀ] is from
-rows that the trainer simulates, normal ones with the moments that A_1 has (at θ = 0, where it is a multiple of
-Σ w x xᵀ), carried over to the clients' A as below.
+the same weights, is D_k itself: nothing is distorted, whatever the law of the features. Only K = E[w² s sᵀ] comes from
+rows that the trainer simulates. They are normal with the moments of A_1 (at θ = 0, where it is a multiple of
+Σ w x xᵀ), and K is transferred to the clients' A as below.
 
-**Counts** have no bound, and that of Student-t of more degrees is far above most residuals. Their clip is in the model.
-b_k, and the factors by which clipping changes D_k and K, come from simulated rows, with targets by the model at θ_k
-and the posterior's κ; scores keep the round's κ_k. With information I in the simulation, s unclipped, and l the
-likelihood's score at the κ of the targets,
+**Counts** have no bound, and the bound of Student-t with more degrees is far above most residuals. Their clip is in the
+model. b_k, and the factors by which clipping changes D_k and K, come from simulated rows, with targets from the model
+at θ_k and the posterior's κ; scores keep the round's κ_k. Let I be the information in the simulation, s the unclipped
+score, and l the likelihood's score at the κ of the targets. Then
 
     b = E[s̃ - s]      D = I + E[(s̃ - s) lᵀ]      K = Cov[s̃]                                                       (2)
 
-are carried over to the clients' A in the coordinates in which the information is the identity: A^½ I^-½ D I^-½ A^½. κ,
-which has no score of mean zero, has its column of D by differences. So the features' law matters only for what the clip
-takes.
+are transferred to the clients' A in the coordinates in which the information is the identity: A^½ I^-½ D I^-½ A^½. κ
+has no score of mean zero; its column of D is a difference quotient. So the features' law matters only for the part
+that is clipped.
 
 **Margins.** That law is never exactly normal, and (1) never exactly linear. So the posterior allows for an error in M_k
 of a third of m_k, its largest coordinate. Every coordinate gets the same margin, because far from the solution the step
 of one coordinate also moves the scores of the others. The step of the last parameter (κ or ln σ) enters only its own
-margin, because θ's scores are orthogonal to it. In e_k, φ* is an estimate: first the last round's own target, then the
-posterior mean until it stays. A round's own step would not do: far from strong effects it falls short itself. What
-Newton's method neglects grows with the distance squared, and so does the margin of a step. Below a distance of √0.1 it
-is a tenth of the step, for what the clip changes in D_k.
+margin, because θ's scores are orthogonal to it. In e_k, φ* is an estimate: first the last round's Newton step, then the
+posterior mean until it converges. Each round's own step would not do, because far from strong effects it falls short.
+The error of Newton's method grows with the distance squared, and so does the margin of a step. Below a distance of √0.1
+the margin is a tenth of the step, because the clip also changes D_k.
 
-**The clip** minimises V + (3h)², summed over φ. V is the posterior's variance at that clip, and h the bias that it
-would cause if it were not in the model. Real features may have longer tails than simulated ones, so that the clip takes
-several times as much: of 100,000 negative binomial counts on an exponential feature, a clip planned for h/3 left a bias
-of 0.9 % of the slope, and this one half of it.
+**The clip** minimises V + (3h)², summed over φ. V is the posterior's variance at that clip, and h the bias that the
+clip would cause if it were not in the model. Real features may have longer tails than simulated ones, so that the clip
+removes several times as much. For 100,000 negative binomial counts on an exponential feature, a clip planned with h/3
+left a bias of 0.9 % of the slope; this one leaves half of that.
 """
 
 from __future__ import annotations
@@ -66,22 +66,23 @@ from inference.columns import Array
 from inference.models.glm.families import Family
 from inference.models.linear.closed_form import symmetric
 
-SIMULATED_LOG2 = 12  # of the rows
-WRONG = 1 / 3  # of M, as at the head
-PLANNED = 3.0  # times b that a clip is planned for: features may have longer tails than simulated ones
-NEAR = 0.1  # square of the distance below which the margin of a step is a part of it
-PASSES, CONVERGED = 8, 0.01  # over what depends on φ*: margins, and the simulation by κ; the last change of φ
-DIFFERENCE = 0.1  # of κ
-QUANTILES = (0.3, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1.0)  # of norms, to choose a clip from
-INFORMATION, DISPERSION = 1.0, 0.5  # typical norms of the information and of κ's largest term, against the score's
+SIMULATED_LOG2 = 12  # log2 of the number of simulated rows
+WRONG = 1 / 3  # margin of M, see above
+PLANNED = 3.0  # factor of h when choosing a clip: features may have longer tails than simulated ones
+NEAR = 0.1  # squared distance below which a step's margin is proportional to the step
+PASSES, CONVERGED = 8, 0.01  # of updating the margins and κ from φ*: the most passes, and the last change of φ
+DIFFERENCE = 0.1  # of κ, for difference quotients
+QUANTILES = (0.3, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1.0)  # of norms: the candidates for a clip
+INFORMATION, DISPERSION = 1.0, 0.5  # typical norm of the information, and of κ's largest term, relative to the score's
 TINY = 1e-12
-FLOOR = 1e-6  # of the mean eigenvalue, and of the sampling variance: no eigenvalue or noise is below
+FLOOR = 1e-6  # smallest eigenvalue relative to their mean, and smallest noise relative to the sampling variance
 
 
 class Terms(NamedTuple):
-    """How a round asks: φ_k, C_k, and what the information and κ's term are multiplied by before they are clipped.
+    """The request of a round: φ_k, C_k, and the weights of the information and of κ's term before clipping.
 
-    Only the last round asks for κ's term: far from θ*, residuals are large whatever κ is. It is 0 without one.
+    Only the last round asks for κ's term, because far from θ* residuals are large whatever κ is. In other rounds its
+    weight is 0.
     """
 
     phi: Array
@@ -91,11 +92,12 @@ class Terms(NamedTuple):
 
 
 class Score(NamedTuple):
-    """A round: how it asked, and the noisy sums, each with noise of that variance.
+    """The result of a round: its request, and the noisy sums.
 
     Attributes:
-        score: G_k, shape ``(p,)``. curved: of the weighted unique terms of q x xᵀ.
-        observed: which parameters G_k informs about, shape ``(p,)``: not κ without its term.
+        score: G_k, shape ``(p,)``. curved: sum of the weighted unique terms of q x xᵀ.
+        noise_variance: of each coordinate of both.
+        observed: which parameters G_k informs about, shape ``(p,)``; not κ unless its term was sent.
     """
 
     terms: Terms
@@ -106,7 +108,7 @@ class Score(NamedTuple):
 
 
 class Prior(NamedTuple):
-    """φ ~ N(mean, 1/precision), each coordinate by itself: shapes ``(p,)``."""
+    """φ ~ N(mean, 1/precision), with independent coordinates: shapes ``(p,)``."""
 
     mean: Array
     precision: Array
@@ -125,7 +127,7 @@ class Rows:
 
     Attributes:
         family: the model. squares: E[x xᵀ] of the standardised features with the constant first, ``(d + 1, d + 1)``.
-        feature_bound, target_bounds: where clients clip features, shape ``(d,)``, and the target, in the model's units.
+        feature_bound, target_bounds: clients' bounds of features, shape ``(d,)``, and target, in the model's units.
     """
 
     family: Family
@@ -143,23 +145,23 @@ class Rows:
 
     @cached_property
     def _uniform(self) -> Array:
-        """Sobol's points, two coordinates for the target: their means' errors fall about as 1/m."""
+        """Sobol points, with two coordinates for the target; errors of their means fall about as 1/m."""
         from scipy.stats.qmc import Sobol  # slow to import
 
         points = Sobol(len(self.squares) + 1, rng=np.random.default_rng(0)).random_base2(SIMULATED_LOG2)
         return np.asarray(np.clip(points, TINY, 1 - TINY))
 
     def targets(self, phi: Array) -> Array:
-        """By the model at φ, as clients clip them."""
+        """Draw targets from the model at φ, and clip them as clients do."""
         return np.clip(self.unclipped_targets(phi), *self.target_bounds)
 
     def unclipped_targets(self, phi: Array) -> Array:
-        """By the model at φ."""
+        """Draw targets from the model at φ."""
         return self.family.targets(phi, self.x, self._uniform[:, :2])
 
 
 class Expected(NamedTuple):
-    """In the simulation: b (p,), D (p, p) and K (p, p); what clipping takes from the mean of q x xᵀ; and I."""
+    """Moments in the simulation: b (p,), D (p, p), K (p, p), the loss by clipping in the mean of q x xᵀ, and I."""
 
     shift: Array
     slope: Array
@@ -169,8 +171,8 @@ class Expected(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class At:
-    """Simulated rows and what they send when asked so, with targets drawn at φ = ``drawn``, before it is clipped."""
+class Simulation:
+    """The unclipped answers of simulated rows to a request, with targets drawn at φ = ``drawn``."""
 
     rows: Rows
     terms: Terms
@@ -178,39 +180,39 @@ class At:
 
     @cached_property
     def sent(self) -> tuple[Array, Array]:
-        """In the score's place, shape ``(m, p)``, and the weighted terms of the information."""
+        """The scores as sent, shape ``(m, p)``, and the weighted terms of the information."""
         x, phi = self.rows.x, self.terms.phi
         i, j = np.triu_indices(x.shape[1])
         curved = self.terms.information * self.rows.family.curvature(phi, x)[:, None] * x[:, i] * x[:, j]
         return self._sent(self.drawn), curved
 
     def _sent(self, drawn_at: Array) -> Array:
-        """In the score's place, of targets that are drawn at another φ."""
+        """Return the scores as sent, for targets drawn at this φ."""
         return self.rows.family.sent(self.terms.phi, self.rows.x, self.rows.targets(drawn_at), self.terms.dispersion)
 
     @cached_property
-    def _apart(self) -> Array:
-        """What they send in the score's place where κ is larger by `DIFFERENCE`."""
+    def _sent_at_larger_dispersion(self) -> Array:
+        """The scores as sent if κ is larger by `DIFFERENCE`."""
         phi = self.drawn.copy()
         phi[-1] = max(phi[-1], 0.0) + DIFFERENCE
         return self._sent(phi)
 
     @cached_property
     def _scores(self) -> tuple[Array, Array]:
-        """s and l of the targets as they are drawn."""
+        """s and l of the unclipped targets."""
         family, x, y = self.rows.family, self.rows.x, self.rows.unclipped_targets(self.drawn)
         return family.score(self.terms.phi, x, y), family.likelihood_score(self.drawn, x, y)
 
     @cached_property
     def norms(self) -> Array:
-        """Of all that a row sends, shape ``(m,)``; where residuals are bounded, the largest for any target."""
+        """The norm of each row's whole answer, shape ``(m,)``; for bounded residuals the largest over all targets."""
         score, curved = self.sent
         family, phi = self.rows.family, self.terms.phi
         longest = family.score_bound(phi, self.rows.x) if family.bounded else np.linalg.norm(score, axis=1)
         return np.asarray(np.hypot(longest, np.linalg.norm(curved, axis=1)))
 
     def expected(self, clip: float) -> Expected:
-        """Equation (2) at norm C."""
+        """Return the moments of equation (2) for the clip C."""
         (sent, curved), (score, likelihood) = self.sent, self._scores
         shorter = 1 / np.maximum(1.0, self.norms / clip)[:, None]
         kept, m = sent * shorter, len(sent)
@@ -226,9 +228,9 @@ class At:
         slope[:q, :q] = information
         slope[:, :q] += off.T @ likelihood / m
         if q < p:
-            apart = self._apart
-            longer = np.maximum(1.0, np.sqrt((apart**2).sum(axis=1) + (curved**2).sum(axis=1)) / clip)[:, None]
-            slope[:, -1] = (apart / longer - kept).mean(axis=0) / DIFFERENCE
+            other = self._sent_at_larger_dispersion
+            longer = np.maximum(1.0, np.sqrt((other**2).sum(axis=1) + (curved**2).sum(axis=1)) / clip)[:, None]
+            slope[:, -1] = (other / longer - kept).mean(axis=0) / DIFFERENCE
         return Expected(off.mean(axis=0), slope, np.cov(kept.T), self._mean(curved * (1 - shorter)), information)
 
     def _mean(self, curved: Array) -> Array:
@@ -236,40 +238,40 @@ class At:
 
 
 def positive(matrix: Array) -> Array:
-    """The nearest matrix whose eigenvalues are above 0."""
+    """Return the nearest symmetric matrix with eigenvalues above 0."""
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
     least = FLOOR * max(float(np.abs(values).mean()), TINY)
     return np.asarray((vectors * np.maximum(values, least)) @ vectors.T)
 
 
-def squares_of(one: Score, family: Family, n: float) -> Array:
-    """E[x xᵀ] from a round at slopes of 0, where q is the same for all rows."""
-    squares = symmetric(one.curved) / (one.terms.information * n)
-    return positive(squares / float(family.curvature(one.terms.phi, np.eye(1, len(squares)))[0]))
+def squares_of(first: Score, family: Family, n: float) -> Array:
+    """Return E[x xᵀ] from a round at slopes of 0, where q is the same for all rows."""
+    squares = symmetric(first.curved) / (first.terms.information * n)
+    return positive(squares / float(family.curvature(first.terms.phi, np.eye(1, len(squares)))[0]))
 
 
 def posterior(rounds: Sequence[Score], rows: Rows, n: float, prior: Prior) -> Normal:
-    """The posterior of φ given the rounds, as at the head.
+    """Return the posterior of φ given the rounds.
 
     Args:
-        rounds: at least one. n: how many rows the sums are over.
+        rounds: at least one. n: number of rows in the sums.
     """
     last, centred = float(rounds[-1].terms.phi[-1]), _centred(rows.family, rounds[-1].score.size)
     near = None
     for _ in range(PASSES):
         parts = [_carried_over(one, rows, n, last) for one in rounds]
         before = _newton(rounds[-1], parts[-1], n, prior) if near is None else near
-        found = _regressed(rounds, parts, n, prior, centred, before)
-        near = found.mean
+        result = _regressed(rounds, parts, n, prior, centred, before)
+        near = result.mean
         if np.abs(near - before).max() < CONVERGED:
             break
         if rows.family.disperses:
             last = max(float(near[-1]), 0.0)
-    return found
+    return result
 
 
 class _Part(NamedTuple):
-    """φ_k, f, b, D and K of one round, with the clients' own information."""
+    """φ_k, f, b, D and K of one round, based on the clients' own information."""
 
     phi: Array
     factor: float
@@ -279,11 +281,11 @@ class _Part(NamedTuple):
 
 
 def _carried_over(one: Score, rows: Rows, n: float, last: float) -> _Part:
-    """Args: last: of φ, at which the rows are simulated where clients need not know it (κ)."""
+    """Transfer the simulation's moments to the clients' information. Args: last: of φ; κ for the simulated targets."""
     terms, p, drawn = one.terms, one.score.size, one.terms.phi
     if rows.family.disperses:
         drawn = np.r_[drawn[:-1], max(last, 0.0)]
-    simulated = At(rows, terms, drawn).expected(terms.clip)
+    simulated = Simulation(rows, terms, drawn).expected(terms.clip)
     curved = symmetric(one.curved) / (terms.information * n) + simulated.taken
     information = rows.family.information(terms.phi, positive(curved))
     across = _root(information, 0.5) @ _root(simulated.information, -0.5)
@@ -299,7 +301,7 @@ def _root(matrix: Array, power: float) -> Array:
 
 
 def _newton(one: Score, part: _Part, n: float, prior: Prior) -> Array:
-    """The round's own target, with privacy noise alone."""
+    """Return φ after one Newton step from this round alone, with only its privacy noise."""
     weighted = n * part.slope.T * (one.observed / (one.noise_variance + FLOOR * n * float(np.trace(part.cov))))
     pull = weighted @ (one.score - n * part.shift + n * part.slope @ part.phi) + prior.precision * prior.mean
     return np.asarray(np.linalg.solve(weighted @ (n * part.slope) + np.diag(prior.precision), pull))
@@ -308,7 +310,7 @@ def _newton(one: Score, part: _Part, n: float, prior: Prior) -> Array:
 def _regressed(
     rounds: Sequence[Score], parts: Sequence[_Part], n: float, prior: Prior, centred: Array, near: Array
 ) -> Normal:
-    """Equation (1) as a linear regression of (φ, ζ), ζ integrated out. Args: near: an estimate of φ*, for margins."""
+    """Solve equation (1) as a linear regression, ζ integrated out. Args: near: an estimate of φ*, for margins."""
     p, last = parts[-1].phi.size, parts[-1]
     precision, pull = np.zeros((2 * p, 2 * p)), np.zeros(2 * p)
     precision[:p, :p], pull[:p] = np.diag(prior.precision), prior.precision * prior.mean
@@ -323,10 +325,10 @@ def _regressed(
 
 
 def _variances(one: Score, part: _Part, n: float, centred: Array, near: Array) -> Array:
-    """Of e_k, shape ``(p,)``. Args: near: an estimate of φ*."""
+    """Return the variances of e_k, shape ``(p,)``. Args: near: an estimate of φ*."""
     apart = (near - part.phi) ** 2
     far = float(apart[:-1].sum())
-    squares = (centred * part.shift) ** 2 + max(NEAR, far) * (part.slope**2 @ np.r_[apart[:-1], 0.0])  # of θ's step
+    squares = (centred * part.shift) ** 2 + max(NEAR, far) * (part.slope**2 @ np.r_[apart[:-1], 0.0])  # θ's step
     own = part.slope[-1, -1] ** 2 * apart[-1]
     squares = np.r_[np.full(apart.size - 1, squares[:-1].max()), max(squares.max(), own)]
     in_slope = (part.factor / one.terms.information) ** 2 * far
@@ -335,29 +337,29 @@ def _variances(one: Score, part: _Part, n: float, centred: Array, near: Array) -
 
 
 def _centred(family: Family, p: int) -> Array:
-    """1 for a score of mean zero, and 0 for κ's term."""
+    """Return 1 for each score of mean zero, and 0 for κ's term."""
     return np.asarray(np.r_[np.ones(p - 1), float(not family.disperses)])
 
 
 def best_terms(rows: Rows, phi: Array, n: float, noise_per_sensitivity: float, prior: Prior, *, last: bool) -> Terms:
-    """How to ask next: at φ, with the clip of the least loss at the head.
+    """Return the next round's request at φ, with the clip of least loss.
 
     Args:
         last: whether it is the last round.
-        noise_per_sensitivity: standard deviation of the round's noise, for each unit of the L2 sensitivity 2C.
+        noise_per_sensitivity: standard deviation of the round's noise for each unit of the L2 sensitivity 2C.
     """
-    score, curved = At(rows, Terms(phi, np.inf, 1.0, 0.0), phi).sent
+    score, curved = Simulation(rows, Terms(phi, np.inf, 1.0, 0.0), phi).sent
     typical, of_terms = (float(np.median(np.linalg.norm(part, axis=1))) for part in (score, curved))
     weight = DISPERSION * typical if last and rows.family.sends_dispersion else 0.0
     terms = Terms(phi, np.inf, INFORMATION * typical / of_terms, weight)
-    at, losses, centred = At(rows, terms, phi), [], _centred(rows.family, phi.size)
-    clips = np.quantile(at.norms, QUANTILES)
+    simulation, losses, centred = Simulation(rows, terms, phi), [], _centred(rows.family, phi.size)
+    clips = np.quantile(simulation.norms, QUANTILES)
     for clip in clips:
-        found = at.expected(clip)
-        noise = (2 * clip * noise_per_sensitivity / n) ** 2 + FLOOR * float(np.trace(found.cov)) / n
-        error = found.cov / n + noise * np.eye(phi.size)
-        gain = found.slope.T @ np.linalg.inv(error)  # of a κ without its term, the slope is 0
-        cov = np.linalg.inv(gain @ found.slope + np.diag(prior.precision))
-        moved = cov @ gain @ (centred * found.shift)
+        expected = simulation.expected(clip)
+        noise = (2 * clip * noise_per_sensitivity / n) ** 2 + FLOOR * float(np.trace(expected.cov)) / n
+        error = expected.cov / n + noise * np.eye(phi.size)
+        gain = expected.slope.T @ np.linalg.inv(error)  # for a κ without its term the slope is 0
+        cov = np.linalg.inv(gain @ expected.slope + np.diag(prior.precision))
+        moved = cov @ gain @ (centred * expected.shift)
         losses.append(float(np.trace(cov) + ((PLANNED * moved) ** 2).sum()))
     return terms._replace(clip=float(clips[int(np.argmin(losses))]))

@@ -1,6 +1,6 @@
 """Job `ldp-sgd`: stochastic gradient descent over reports, each client used once (LDP paper, section 4.2).
 
-Linear or logistic regression, which needs no sampler and gives a point, without a spread.
+It fits linear or logistic regression without a sampler, and returns a point estimate without a spread.
 
     groups    L = ⌊N/G⌋ groups, one after the other, of ⌊N/L⌋ clients each, at most `GROUPS_MAX`
     reports   of each client of group t: its gradient g of the log likelihood at θ_t, within the ball of radius C, with
@@ -8,23 +8,24 @@ Linear or logistic regression, which needs no sampler and gives a point, without
     step      θ_{t+1} = θ_t + η_t ḡ_t,   ḡ_t the mean of the group's reports, from θ_1 = 0
     result    the last iterate
 
-A client's whole budget goes into its one report, so that the number of steps costs nothing but time.
+A client's whole budget goes into its one report, so the number of steps costs nothing but time.
 
-**Steps.** The paper gives no rule. Here they are planned from what is public: n, ε and d. Columns are scaled so that
-their standard deviations are about 1 (a third of the half-width of their public bounds), and then the gradient's mean
-is about h(θ* - θ) in each coordinate, with h = 1 (linear) or ¼ (logistic, where p(1 - p) is largest). So θ_t + ḡ_t/h is
-an observation of θ*_j with noise of variance v/h², v that of ḡ_t's coordinates. With θ*_j ~ N(0, q_j) before, Kalman's
-filter gives
+**Steps.** The paper gives no rule. Here steps are planned from public numbers: n, ε and d. Columns are scaled so that
+their standard deviations are about 1 (a third of the half-width of their public bounds). Then the gradient's mean is
+about h(θ* - θ) in each coordinate, with h = 1 (linear) or ¼ (logistic, where p(1 - p) is largest). So θ_t + ḡ_t/h
+observes θ*_j with noise of variance v/h², v being the variance of ḡ_t's coordinates. With the prior θ*_j ~ N(0, q_j),
+the Kalman filter gives
 
     η_tj = 1/(h (t + k_j)),   k_j = v/(h² q_j):   much noise, short steps; little noise, θ_t is the mean of observations
-    w_j = L/(L + k_j)         the weight of the data in the result, as planned
+    w_j = L/(L + k_j)         the planned weight of the data in the result
 
 with q_j = V/d for features and 2V for the intercept, V = ½ (linear: features explain half of the target) or 2
-(logistic). Where features are narrower than their bounds say, h is smaller, and the result is drawn towards 0.
+(logistic). If features are narrower than their bounds suggest, h is smaller, and the result is drawn towards 0.
 
-**Radius.** By default C = √m (linear) or √m/2 (logistic), the norm of a usual gradient of m coordinates: most pass.
+**Radius.** By default C = √m (linear) or √m/2 (logistic), the norm of a typical gradient of m coordinates: most
+gradients are not shortened.
 
-Measured on diabetes (398 clients, 3 features, 40 splits, each with its own noise), as test errors in units of that of
+Test errors on diabetes (398 clients, 3 features, 40 splits, each with its own noise), relative to the error of
 predicting the mean; without privacy 0.74:
 
     ε                          1       2       4       6       8
@@ -32,11 +33,11 @@ predicting the mean; without privacy 0.74:
     mean                       1.07    0.92    0.85    0.82    0.78
     splits above 0.97          27      13      6       2       1
 
-Steps η_t = 1/(√(C² + d s²) √t) in units of the bounds, the rule of convex functions, give 2.06, 1.11 and 0.84 at ε = 1,
-8 and 30. Below w = 0.8 the result warns.
+Steps η_t = 1/(√(C² + d s²) √t) in units of the bounds, the rule for convex functions, give 2.06, 1.11 and 0.84 at
+ε = 1, 8 and 30. Below w = 0.8 the result warns.
 
-**Failed rounds.** A client's charge for a report never comes back. So where a group gives no report at all the job ends
-with the iterates that it has, and the result says so.
+**Failed rounds.** The budget charged for a report is never refunded. So if a group yields no report at all, the job
+ends with the iterates so far, and the result says so.
 """
 
 from __future__ import annotations
@@ -65,25 +66,25 @@ from inference.variational.progress import Iteration, OnProgress
 
 GAINED = "log likelihood gained"
 GROUPS_MAX = 50
-WEIGHT_LEAST = 0.8  # w: with less, a tenth of the runs or more were hardly better than a constant
+WEIGHT_LEAST = 0.8  # w; below, at least a tenth of the runs were hardly better than a constant
 CURVATURE = {NORMAL: 1.0, BERNOULLI: 0.25}
 PREDICTED = {NORMAL: 0.5, BERNOULLI: 2.0}  # V
 Gain: TypeAlias = Callable[[int, float], "Array | float"]
-"""η_t of a step's number, from 1 on, and the variance of the noise in each coordinate of its mean gradient."""
+"""A function that returns η_t, given t from 1 on and the noise variance in each coordinate of the mean gradient."""
 
 
 @dataclass(frozen=True)
 class SgdSettings:
-    """Of the job; all public.
+    """Settings of the descent; all public.
 
     Attributes:
         family: ``normal`` (linear regression) or ``bernoulli`` (logistic). intercept: whether there is one.
-        clip: C, in units of a gradient of scaled columns; None for that at the head.
-        gain: η_t; None for that at the head. averaged: the part of the iterates, at the end, whose mean is the result;
-            0 for the last one.
+        clip: C, in units of a gradient of scaled columns; None for the default above.
+        gain: η_t; None for the rule above. averaged: the result is the mean of this share of the iterates, the last
+            ones; 0 takes only the last.
 
     Raises:
-        DataError: a number is out of range, or an unknown family.
+        DataError: a number is out of range, or the family is unknown.
     """
 
     family: str = NORMAL
@@ -101,14 +102,14 @@ class SgdSettings:
             raise DataError(f"setting averaged is {self.averaged:g}; expected a part from 0 to 1")
 
     def radius(self, dimension: int) -> float:
-        """C of gradients with so many coordinates."""
+        """Return C for gradients with this number of coordinates."""
         return sqrt(dimension) * (1.0 if self.family == NORMAL else 0.5) if self.clip is None else self.clip
 
     def noise_to_signal(self, dimension: int, variance: float) -> Array:
-        """k of each coordinate, shape ``(dimension,)``.
+        """Return k of each coordinate, shape ``(dimension,)``.
 
         Args:
-            variance: v, of the noise in each coordinate of a step's mean gradient.
+            variance: v, the noise variance in each coordinate of a step's mean gradient.
         """
         before = np.full(dimension, PREDICTED[self.family] / max(1, dimension - self.intercept))
         if self.intercept:
@@ -116,7 +117,7 @@ class SgdSettings:
         return np.asarray(variance / (CURVATURE[self.family] ** 2 * before))
 
     def step(self, number: int, dimension: int, variance: float) -> Array | float:
-        """η of a step."""
+        """Return η of a step."""
         if self.gain is not None:
             return self.gain(number, variance)
         return np.asarray(1 / (CURVATURE[self.family] * (number + self.noise_to_signal(dimension, variance))))
@@ -126,17 +127,19 @@ DEFAULT = SgdSettings()
 
 
 class Groups(NamedTuple):
-    """L, and how many clients are in each group; those that are left over are asked nothing."""
+    """L, and the number of clients in each group; remaining clients are not asked."""
 
     number: int
     size: int
 
 
 def groups(clients: int, least: int = 1, most: int = GROUPS_MAX) -> Groups:
-    """As many groups as can be, at most ``most``, of at least G = ``least`` of N clients; one, where those are fewer.
+    """Split N clients into as many groups as possible, at most ``most``, of at least G = ``least`` clients each.
+
+    Fewer than G clients form one group.
 
     Raises:
-        DataError: no client, or groups of none.
+        DataError: there is no client, or ``least`` is below 1.
     """
     if clients < 1 or least < 1:
         raise DataError(f"groups of {least} of {clients} clients; expected at least 1 of each")
@@ -145,7 +148,7 @@ def groups(clients: int, least: int = 1, most: int = GROUPS_MAX) -> Groups:
 
 
 class Score(NamedTuple):
-    """A score of θ, in units of scaled columns, on rows that the trainer holds."""
+    """A score of θ, in units of scaled columns, on the trainer's held-out rows."""
 
     name: str
     of: Callable[[Array], float]
@@ -153,11 +156,11 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SgdFit(Coefficients):
-    """What LDP-SGD learnt: a point, without a spread.
+    """The result of LDP-SGD: a point estimate without a spread.
 
     Attributes:
         groups: as planned. noise_sd: of the mean gradient's coordinates, at each step.
-        weight: w, of the data in each of θ, from 0 to 1: by the plan, whatever was reported.
+        weight: w of each coordinate of θ, from 0 to 1; it follows from the noise and the steps, not from the reports.
     """
 
     groups: Groups
@@ -172,7 +175,7 @@ class SgdFit(Coefficients):
 
 
 def about_weight(least: float, contributors: int) -> tuple[str, ...]:
-    """Whether reports are too few for their noise, in a sentence. Args: least: weight of the data in a coefficient."""
+    """Warn if there are too few reports for their noise. Args: least: the smallest weight of the data."""
     if least >= WEIGHT_LEAST:
         return ()
     return (
@@ -191,19 +194,19 @@ def ldp_sgd(
     score: Score | None = None,
     on_progress: OnProgress | None = None,
 ) -> Job[SgdFit]:
-    """The job: a report round for each group, each of which spends its clients' whole budget.
+    """Run a report round for each group; each round spends its clients' whole budget.
 
-    In a job's plan these are one stage of `plan.number` rounds, each with all of the budget, of `plan.size` clients and
-    one use of each.
+    In a job's plan these are one stage of `plan.number` rounds. Each round has the whole budget and `plan.size`
+    clients, and each client is used once.
 
     Args:
-        plan: from `groups`, of all clients.
-        columns: how clients scale and clamp; by default in what standard deviations probably are (`Standardisation`).
-        score: of iterates, for `on_progress`; without one, the gain in the log likelihood of a client is reported, an
-            estimate from the same reports that costs no budget.
+        plan: from `groups`, for all clients.
+        columns: how clients scale and clip; by default in a third of the half-width of the public bounds.
+        score: of iterates, for `on_progress`. None reports the gain in a client's log likelihood, estimated from the
+            same reports at no privacy cost.
 
     Raises:
-        NoAggregate: of the first group, without which there is no result.
+        NoAggregate: the first group gave no report, so there is no result.
         DataError: the columns are not the schema's.
     """
     scaled = Standardisation.within_bounds(schema, PRIOR_BOUND_SDS) if columns is None else columns
@@ -212,7 +215,7 @@ def ldp_sgd(
     dimension = len(scaled.columns) - 1 + settings.intercept
     known = scaled.parameters() | {"clip": settings.radius(dimension), "family": settings.family}
     known["intercept"] = settings.intercept
-    iterates, held, gained, stopped = [np.zeros(dimension)], list[NoisyAggregate](), 0.0, ""
+    iterates, rounds, gained, stopped = [np.zeros(dimension)], list[NoisyAggregate](), 0.0, ""
     for t in range(1, plan.number + 1):
         asked = known | {"theta": [float(value) for value in iterates[-1]]}
         try:
@@ -222,16 +225,16 @@ def ldp_sgd(
                 raise
             stopped = ended.reason
             break
-        held.append(reports)
+        rounds.append(reports)
         n = reports.contributors
         gradient, variance = reports.value / n, reports.noise_variance / n**2
-        if t > 1:  # this group's noise has nothing to do with what was moved before
+        if t > 1:  # this group's noise is independent of the previous step
             gained += float(gradient @ (iterates[-1] - iterates[-2]))
         iterates.append(iterates[-1] + settings.step(t, dimension, variance) * gradient)
         if on_progress is not None:
-            told = (GAINED, gained) if score is None else (score.name, score.of(iterates[-1]))
-            on_progress(Iteration(t, plan.number, *told))
-    return _result(schema, scaled, plan, settings, iterates, held, stopped)
+            progress = (GAINED, gained) if score is None else (score.name, score.of(iterates[-1]))
+            on_progress(Iteration(t, plan.number, *progress))
+    return _result(schema, scaled, plan, settings, iterates, rounds, stopped)
 
 
 def _result(
@@ -240,12 +243,12 @@ def _result(
     plan: Groups,
     settings: SgdSettings,
     iterates: list[Array],
-    held: list[NoisyAggregate],
+    rounds: list[NoisyAggregate],
     stopped: str,
 ) -> SgdFit:
-    """The mean of the last iterates; the first, zero, is never among them."""
-    noise_sd = tuple(sqrt(one.noise_variance / one.contributors**2) for one in held)
-    contributors, steps = sum(one.contributors for one in held), len(held)
+    """Average the last iterates; the first, zero, is never among them."""
+    noise_sd = tuple(sqrt(reports.noise_variance / reports.contributors**2) for reports in rounds)
+    contributors, steps = sum(reports.contributors for reports in rounds), len(rounds)
     last = iterates[-max(1, round(settings.averaged * steps)) :]
     weight = steps / (steps + settings.noise_to_signal(len(last[0]), float(np.mean(np.square(noise_sd)))))
     theta = np.mean(last, axis=0)
@@ -263,7 +266,7 @@ def _result(
         contributors=contributors,
         noise_sd=noise_sd,
         weight=weight,
-        private=schema.private and all(one.private for one in held),
+        private=schema.private and all(reports.private for reports in rounds),
         warnings=about_weight(float(weight.min()), contributors),
         by=BY_BOUNDS,
     )
@@ -271,11 +274,13 @@ def _result(
 
 @dataclass(frozen=True)
 class Settings:
-    """Of the job."""
+    """Settings of `ldp-sgd`."""
 
-    family: str = setting(LINEAR, f"{', '.join(FAMILIES)}; the latter of a target whose bounds are its two classes.")
-    group: int | None = setting(None, f"Clients of each step; by default for {GROUPS_MAX} steps.")
-    clip: float | None = setting(None, "Largest norm of a client's gradient, features being in sds; by default usual.")
+    family: str = setting(LINEAR, f"{', '.join(FAMILIES)}; the latter for a target whose bounds are its two classes.")
+    group: int | None = setting(None, f"Clients per step; by default enough for {GROUPS_MAX} steps.")
+    clip: float | None = setting(
+        None, "Largest norm of a client's gradient, with columns in standard deviations; by default a typical norm."
+    )
 
     def __post_init__(self) -> None:
         require_choice("family", self.family, FAMILIES)
@@ -284,7 +289,7 @@ class Settings:
 
     @property
     def own(self) -> SgdSettings:
-        """As the descent takes them. Raises `DataError` where a number is out of range."""
+        """The settings of the descent. Raises `DataError` if a number is out of range."""
         return SgdSettings(NORMAL if self.family == LINEAR else BERNOULLI, True, self.clip)
 
 
@@ -293,7 +298,7 @@ def _groups(settings: Settings, conditions: Conditions) -> Groups:
 
 
 def _score(schema: Schema, settings: Settings, held_out: Problem | None) -> Score | None:
-    """None where the rows that are held out show nothing."""
+    """Return a score on the held-out rows; None if there are none, or all are of one class."""
     if held_out is None:
         return None
     columns = Standardisation.within_bounds(schema, PRIOR_BOUND_SDS)
@@ -309,7 +314,7 @@ def _score(schema: Schema, settings: Settings, held_out: Problem | None) -> Scor
 
 
 class LdpSgd(LearningJob):
-    """Linear or logistic regression by gradient steps over reports; a point, without a posterior."""
+    """Linear or logistic regression by gradient steps over reports; a point estimate without a posterior."""
 
     name, settings = "ldp-sgd", Settings
     iterative, drawable = True, False
@@ -324,7 +329,7 @@ class LdpSgd(LearningJob):
         return [Stage(number, 1.0, purpose, batch=size, uses=1)]
 
     def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[SgdFit]:
-        """Iterates are scored on the held-out rows, where there are any."""
+        """Run the descent; iterates are scored on the held-out rows, if there are any."""
         return ldp_sgd(
             schema,
             _groups(settings, conditions),

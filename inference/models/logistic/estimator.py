@@ -1,11 +1,11 @@
-"""Bayesian logistic regression with the interface of scikit-learn.
+"""Bayesian logistic regression with scikit-learn's interface.
 
     PrivateLogisticRegression().fit(X, y)                  raw rows: the posterior's mode and curvature, without privacy
-    PrivateLogisticRegression().fit(aggregates)            of its rounds of scores, or of the statistic "regression"
+    PrivateLogisticRegression().fit(aggregates)            rounds of scores, or sums of the statistic "regression"
     PrivateLogisticRegression(schema=schema).fit(rounds)   job `logistic` over a running trainer or ideal rounds
 
-Columns are standardised first, so that the prior is in standard deviations whatever the units. An aggregate has the
-prior in units of its own scale. The spread includes the privacy noise; `predict_proba` averages over it.
+Columns are standardised first, so the prior is in standard deviations whatever the units. For aggregates the prior is
+in units of their own scale. The spread includes the privacy noise; `predict_proba` averages over it.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from inference.variational.models import PRIOR_SD
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateLogisticRegression(ClassifierMixin, RegressionEstimator):  # type: ignore[misc]
-    """Bayesian logistic regression of two classes with intercept, from rows or over rounds.
+    """Bayesian logistic regression of two classes with intercept, from rows, aggregates or over rounds.
 
     Args:
         prior_sd: of each coefficient, with columns in standard deviations.
-        schema: names and public bounds of features and target; needed over rounds alone. The class above the middle of
+        schema: names and public bounds of features and target; needed only over rounds. The class above the middle of
             the target's bounds is the second one.
-        method: "scores", "one-sum", "variational", or "auto", which takes scores where noise and the number of features
-            allow (`inference.models.logistic.job`); with a setting of variational inference it is that.
-        epochs, batch, clip, rate: of variational inference alone (`VariationalSettings`).
-        random_state: seed of the Monte Carlo draws, or a numpy `Generator`. No noise comes from it. With rounds that a
-            journal records, give a seed: a resumed job must ask the same.
+        method: "scores", "one-sum", "variational" or "auto". "auto" takes scores if noise and the number of features
+            allow (`inference.models.logistic.job`), and variational inference if one of its settings is given.
+        epochs, batch, clip, rate: settings of variational inference (`VariationalSettings`).
+        random_state: seed of the Monte Carlo draws, or a numpy `Generator`. The privacy noise does not use it. If a
+            journal records the rounds, give a seed, because a resumed job must ask the same.
 
     Attributes:
         classes_: the two labels; over rounds, the target's bounds.
@@ -70,22 +70,22 @@ class PrivateLogisticRegression(ClassifierMixin, RegressionEstimator):  # type: 
     random_state: int | np.random.Generator | None = None
 
     def decision_function(self, X: Any) -> Array:
-        """The posterior mean of the log odds of the second class, shape ``(k,)``."""
+        """Return the posterior mean of the log odds of the second class, shape ``(k,)``."""
         return self._log_odds(X)[0]
 
     def predict_proba(self, X: Any) -> Array:
-        """Probabilities of the two classes, averaged over the posterior, shape ``(k, 2)``."""
+        """Return the probabilities of the two classes, averaged over the posterior, shape ``(k, 2)``."""
         second = probability(*self._log_odds(X))
         return np.column_stack([1 - second, second])
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The likelier class of each row, shape ``(k,)``."""
-        above = self.decision_function(X) > 0
-        labels: NDArray[Any] = self.classes_[above.astype(int)]
+        """Return the more probable class of each row, shape ``(k,)``."""
+        is_second = self.decision_function(X) > 0
+        labels: NDArray[Any] = self.classes_[is_second.astype(int)]
         return labels
 
     def _log_odds(self, X: Any) -> tuple[Array, Array]:
-        """Mean and variance of each row's log odds."""
+        """Return mean and variance of each row's log odds."""
         check_is_fitted(self, "fit_")
         return self.fit_.linear_predictor(self._checked(X))
 
@@ -100,11 +100,11 @@ class PrivateLogisticRegression(ClassifierMixin, RegressionEstimator):  # type: 
         return exact_fit(X, second.astype(float), Bernoulli(), self.prior_sd)
 
     def _of_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> Coefficients:
-        if {one.statistic for one in aggregates} == {PHASES}:
+        if {aggregate.statistic for aggregate in aggregates} == {PHASES}:
             raise DataError(
                 "found the round of phases alone; expected all rounds of a job 'logistic', or a sum 'regression'"
             )
-        scored = any(one.statistic == SCORES for one in aggregates)
+        scored = any(aggregate.statistic == SCORES for aggregate in aggregates)
         fit = scores_fit_of(aggregates, self.prior_sd) if scored else fit_of(aggregates, self.prior_sd)
         columns = fit.columns
         self.classes_ = columns.centre[-1] + columns.scale[-1] * columns.bound[-1] * np.array([-1.0, 1.0])
@@ -123,7 +123,7 @@ class PrivateLogisticRegression(ClassifierMixin, RegressionEstimator):  # type: 
         )
 
     def _spent(self, fit: Any, results: Sequence[tuple[RoundRequest, NoisyAggregate]]) -> tuple[float, float] | None:
-        """(ε, δ) of a client that took part in the rounds of all clients and in as many others as there are epochs."""
+        """Return (ε, δ) for a client in all rounds that ask every client, and in one round of gradients per epoch."""
         aggregates = [aggregate for _, aggregate in results]
         others = sum(request.statistic != "gradient" for request, _ in results)
         return composed(aggregates[: others + fit.epochs])

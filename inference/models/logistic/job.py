@@ -1,16 +1,16 @@
 """Job `logistic`: Bayesian logistic regression, from a few rounds of scores unless noise or many features forbid it.
 
     round 0     noisy phases of the features -> centres and scales                         `locate`
-    rounds 1-4  scores with the clients' own information, whatever the features' law is    `glm.scoring`
-        or, where noise would be too much, or features are very many:
+    rounds 1-4  scores with the clients' own information, for features of any law          `glm.scoring`
+        or, if there is too much noise or there are too many features:
     rounds 1... variational inference
-        or by name, for features that are normal:
-    round 1     one sum with all of the budget that is left -> the posterior               `one_sum`
+        or only by name, for normal features:
+    round 1     one sum with all of the remaining budget -> the posterior                  `one_sum`
 
-The method "auto" chooses between scores and variational inference. Where it does not take scores, the result says why.
-One sum is asked for by name, where rounds are dear: at 3 to 20 normal features its errors are 0 to 26 % larger than
-those of scores, and other features bias it. Rounds of gradients, by name or by a setting of theirs, have such a sum of
-a tenth of the budget as their pilot where that is worth it.
+The method "auto" chooses between scores and variational inference. If it does not take scores, the result says why. Ask
+for "one-sum" if rounds are expensive: with 3 to 20 normal features its errors are 0 to 26 % larger than those of
+scores, and other features bias it. Variational inference starts with such a sum as a pilot, with a tenth of the budget,
+unless that would be too noisy.
 """
 
 from __future__ import annotations
@@ -56,28 +56,28 @@ def logistic_regression(
     held_out: Problem | None = None,
     on_progress: OnProgress | None = None,
 ) -> Job[Coefficients]:
-    """The job: yields `SecureSumRequest`s, is sent `NoisyAggregate`s, returns the fit.
+    """Run the job: a generator that yields `SecureSumRequest`s, receives `NoisyAggregate`s and returns the fit.
 
     Args:
-        rng: for auxiliary rows and Monte Carlo draws; nothing private depends on it, and a restarted job needs it in
-            the same state again. method: one of `METHODS`. settings: as of `method_of`.
-        prior_sd: of each standardised coefficient, the intercept among them. The rounds ask the same whatever it is.
-        held_out: rows that the trainer holds, for the score that `on_progress` gets after each round of gradients.
+        rng: for auxiliary rows and Monte Carlo draws; the privacy noise does not use it. A restarted job needs it in
+            the same state. method: one of `METHODS`. settings: as for `method_of`.
+        prior_sd: of each standardised coefficient, the intercept included. The rounds do not depend on it.
+        held_out: the trainer's own rows, for the score that `on_progress` gets after each round of gradients.
 
     Raises:
-        DataError: before the first round, of an unknown method, a setting that the method does not read, held-out rows
-            of one class and a prior that is not above 0.
-        NoAggregate: of the first two rounds, without which there is no result.
+        DataError: the method is unknown or does not use one of the settings, held-out rows are of one class, or the
+            prior is not above 0; raised before the first round.
+        NoAggregate: one of the first rounds, without which there is no result, ended without a sum.
     """
     method, share = method_of(method, settings), settings.std_share
-    gaussian_prior(prior_sd)  # refuses what is none
+    gaussian_prior(prior_sd)  # raises if it is not above 0
     score = None if held_out is None else score_on(held_out)
     phases = yield located_by(schema, share, schema.features)
-    said: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     if method == AUTO:
         per_sensitivity = sqrt(phases.noise_variance * share / (1 - share)) / phases.sensitivity
         reasons = too_noisy(len(schema.features), per_sensitivity, phases.contributors)
-        said = tuple(f"learned from gradients alone and not from scores: {reason}" for reason in reasons)
+        notes = tuple(f"learned from gradients alone and not from scores: {reason}" for reason in reasons)
         method = VARIATIONAL if reasons else SCORES
     if method == ONE_SUM:
         columns = locate(phases).standardisation(schema, settings.bound)
@@ -90,20 +90,20 @@ def logistic_regression(
     fit = yield from variational_after(
         phases, schema, model, rng, settings, pilot, score=score, on_progress=on_progress
     )
-    return _of_gradients(schema, said, fit, prior_sd)
+    return _of_gradients(schema, notes, fit, prior_sd)
 
 
 def method_of(method: str, settings: VariationalSettings) -> str:
-    """The method that settings ask for: "auto" is variational inference where a setting of it is not its default.
+    """Resolve the method: "auto" becomes variational inference if one of its settings is not the default.
 
-    All methods read ``std_share``, one sum also ``bound``, variational inference all.
+    All methods use ``std_share``; one sum also ``bound``; variational inference all settings.
 
     Raises:
-        DataError: the method is unknown, or does not read one of the settings.
+        DataError: the method is unknown, or does not use one of the settings.
     """
     if method not in METHODS:
         raise unknown("method", method, None, METHODS)
-    names = [one.name for one in fields(VariationalSettings) if one.name != "std_share"]
+    names = [field.name for field in fields(VariationalSettings) if field.name != "std_share"]
     asked = [name for name in names if getattr(settings, name) != getattr(DEFAULT, name)]
     if method == AUTO:
         return VARIATIONAL if asked else AUTO
@@ -114,9 +114,9 @@ def method_of(method: str, settings: VariationalSettings) -> str:
 
 
 def score_on(rows: Problem) -> Score:
-    """What iterations are scored by, on rows that the trainer holds. Raises `DataError` of rows of one class."""
+    """Return the score of iterations on the trainer's held-out rows. Raises `DataError` if they are of one class."""
     positive = is_positive(rows)
-    area_under_curve(rows.y, positive)  # refuses rows of one class before anything is spent
+    area_under_curve(rows.y, positive)  # raises if rows are of one class, before any budget is spent
 
     def area(mean: Array, sd: Array, columns: Standardisation) -> float:
         return area_under_curve(mean[0] + columns.z(rows.X) @ mean[1:], positive)
@@ -127,7 +127,7 @@ def score_on(rows: Problem) -> Score:
 def _of_one_sum(
     schema: Schema, columns: Standardisation, phases: NoisyAggregate, aggregate: NoisyAggregate, prior_sd: float
 ) -> Coefficients:
-    """The regression from the first round's columns and one sum."""
+    """Return the regression from the first round's columns and one sum."""
     return replace(
         regression_of([aggregate], columns, prior_sd),
         schema=schema,
@@ -138,38 +138,41 @@ def _of_one_sum(
     )
 
 
-def _of_gradients(schema: Schema, said: tuple[str, ...], fit: NormalPosterior, prior_sd: float) -> Coefficients:
-    """The regression from a fit of gradients, under this prior. Args: said: further warnings."""
-    found = fit.refit(prior_sd=prior_sd)
-    own: dict[str, Any] = {"warnings": (*said, *found.warnings), "again": partial(_of_gradients, schema, said, fit)}
-    return Coefficients(**{**vars(found), **own, "link": LOGIT, "schema": schema})
+def _of_gradients(schema: Schema, notes: tuple[str, ...], fit: NormalPosterior, prior_sd: float) -> Coefficients:
+    """Return the regression from a fit of gradients, under this prior. Args: notes: further warnings."""
+    refitted = fit.refit(prior_sd=prior_sd)
+    own: dict[str, Any] = {
+        "warnings": (*notes, *refitted.warnings),
+        "again": partial(_of_gradients, schema, notes, fit),
+    }
+    return Coefficients(**{**vars(refitted), **own, "link": LOGIT, "schema": schema})
 
 
 @dataclass(frozen=True)
 class _OneSumPilot:
-    """The same sum with a small share, as the pilot of variational inference: `variational.mean_field_job.Pilot`."""
+    """One sum with a small share of the budget, as a `variational.mean_field_job.Pilot`."""
 
     share: float
 
     def request(self, columns: Standardisation, noise_per_sensitivity: float, n: int) -> SecureSumRequest | None:
-        """None where noise would be too much, or the numbers too many."""
+        """Return the request; None if the sum would be too noisy or too long."""
         d = len(columns.columns) - 1
         return None if too_noisy(d, noise_per_sensitivity, n) else sum_request(columns, self.share)
 
     def rows(self, aggregate: NoisyAggregate, rng: np.random.Generator) -> Rows:
-        """Normal rows with the phases of the sum, and its coefficients."""
-        found = one_sum_posterior(aggregate, PRIOR_SD)
-        x = rng.multivariate_normal(found.feature_mean, found.feature_cov, ROWS)
-        return Rows(np.insert(x, 0, 1.0, axis=1), found.mean)
+        """Draw normal rows with the mean and covariance of the features; return them with the sum's coefficients."""
+        posterior = one_sum_posterior(aggregate, PRIOR_SD)
+        x = rng.multivariate_normal(posterior.feature_mean, posterior.feature_cov, ROWS)
+        return Rows(np.insert(x, 0, 1.0, axis=1), posterior.mean)
 
 
 @dataclass(frozen=True)
 class Settings(VariationalSettings):
-    """Of the job: of rounds of gradients, and further ones."""
+    """Settings of `logistic`: those of variational inference, the method and the prior."""
 
     method: str = setting(
         AUTO,
-        "scores, variational, one-sum (of normal features), or auto: scores if noise and the number of features allow.",
+        "scores, variational, one-sum (for normal features), or auto: scores if noise and number of features allow.",
         one_of(METHODS),
     )
     prior_sd: float = setting(
@@ -178,14 +181,14 @@ class Settings(VariationalSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        method_of(self.method, self)  # refuses what the method does not read
+        method_of(self.method, self)  # raises if the method does not use a setting
 
 
 def reference(train: Problem, settings: Settings) -> Coefficients:
-    """Laplace's approximation (Bishop 2006, section 4.5) on standardised rows, with the same prior.
+    """Fit Laplace's approximation (Bishop 2006, section 4.5) to standardised rows, with the same prior.
 
     Raises:
-        DataError: the target has other values than its bounds, or only one of them.
+        DataError: the target has values other than its two bounds, or only one of them.
     """
     bounds = train.schema.bounds[train.schema.target]
     others = np.count_nonzero((train.y != bounds.lower) & (train.y != bounds.upper))
@@ -206,7 +209,7 @@ class Logistic(RefitJob):
     changeable = ("prior_sd",)
 
     def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
-        """Scales, then scores or one sum; or a first fit and as many iterations as the noise makes worth while."""
+        """Plan scales, then scores or one sum; or a pilot and as many iterations as the noise makes worthwhile."""
         first, d = settings.std_share, len(schema.features)
         n = conditions.clients
         noise = sqrt(n / max(1, n - conditions.tolerated - 1)) / conditions.mu
@@ -220,7 +223,7 @@ class Logistic(RefitJob):
         return stages(d + 1, first, settings.epochs, settings.batch, conditions, most, pilot)
 
     def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[Coefficients]:
-        """Iterations are scored on the held-out rows where these are of both classes."""
+        """Run the job; iterations are scored on the held-out rows if both classes occur there."""
         held_out = conditions.held_out
         if held_out is not None and len(np.unique(is_positive(held_out))) < 2:
             held_out = None

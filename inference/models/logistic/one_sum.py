@@ -1,31 +1,31 @@
-"""Logistic regression from one secure sum of [the unique terms of xxᵀ, xy], for features that are about normal.
+"""Logistic regression from one secure sum of [the unique terms of xxᵀ, xy], for approximately normal features.
 
     x ~ N(μ, Σ)        P(y = 1 | x) = 1/(1 + exp(-u)),  u = α + xᵀθ,  y in {-1, 1}        standardised columns
     g(u) = E[y | x] = tanh(u/2),  γ_k = E[dᵏg/duᵏ] under u ~ N(α + μᵀθ, θᵀΣθ)
 
-Stein's lemma leaves one-dimensional means alone in the law of one row (constant c, x, y), and nothing is approximated:
+By Stein's lemma the means of one row (constant c, x, y) need only one-dimensional means, so nothing is approximated:
 
     E[c x] = cμ      E[xxᵀ] = Σ + μμᵀ      E[c y] = cγ0      E[xy] = μγ0 + Σθγ1                              (1)
 
-There are as many numbers in (1) as parameters φ = (α, θ, μ, Σ), so the sums identify them all. The sum over n rows plus
-the privacy noise of known variances V is normal:
+(1) has as many numbers as there are parameters φ = (α, θ, μ, Σ), so the sums identify them all. The sum over n rows
+plus the privacy noise of known variances V is normal:
 
     released ~ N(n m(φ), n C(φ) + diag(V))                                                                  (2)
 
-**Posterior.** `inference.laplace` finds the mode of (2) times a normal prior of φ, Σ by its Cholesky factor with
-logarithms on the diagonal. The curvature there, JᵀK⁻¹J + P, is the posterior's precision (Laplace's approximation),
-J = n ∂m/∂φ and K the covariance in (2). `scripts/check_logistic.py` measures how often its intervals hold.
+**Posterior.** `inference.laplace` finds the mode of (2) times a normal prior of φ; Σ is represented by its Cholesky
+factor with logarithms on the diagonal. The curvature there, JᵀK⁻¹J + P, is the posterior's precision (Laplace's
+approximation), with J = n ∂m/∂φ and K the covariance in (2). `scripts/check_logistic.py` measures its coverage.
 
-**Clipping.** Clients bring their rows into a ball, for noise is proportional to its radius squared. Auxiliary rows that
-the trainer draws from the model say what that takes off m(φ), and what C(φ) is. So clipping costs no bias where the
+**Clipping.** Clients bring their rows into a ball, because noise is proportional to its radius squared. From auxiliary
+rows, drawn from the model, the trainer computes how clipping changes m(φ), and C(φ). So clipping causes no bias if the
 model holds, and the ball may be narrow.
 
-**Features that are not normal** bias (1). Without noise, at θ = (1, -0.7, 0.3), the largest slope comes out as 1.07 of
-uniform features, 0.90 of Student's t with 5 degrees, 0.84 of exponential ones, and 0.72 of binary ones that are 1 in a
-tenth of the rows.
+**Features that are not normal** bias (1). Without noise, at θ = (1, -0.7, 0.3), the estimate of the largest slope is
+1.07 for uniform features, 0.90 for Student's t with 5 degrees, 0.84 for exponential features, and 0.72 for binary
+features that are 1 in a tenth of the rows.
 
-**Rows with a missing value** count as zero. Their share is a parameter, of which the constant's noisy square speaks
-(`linear.rows`).
+**Rows with a missing value** count as zero. The share of complete rows is a parameter; the constant's noisy square
+informs about it (`linear.rows`).
 """
 
 from __future__ import annotations
@@ -60,20 +60,20 @@ UNCHECKED = (
     "the coefficients suppose normal features, and an aggregate alone does not show whether they are normal; fit over "
     "rounds, whose first one shows it"
 )
-INSIDE = 0.95  # of normal rows are inside the ball
-WEIGHTS = (1, 2, 1)  # of xxᵀ and xy: xy has few terms, is smaller, and decides most
-MEAN_SD, ROOT_SD = 0.5, 0.5  # priors of μ and of Σ's Cholesky factor, about what the first round found
-AUXILIARY, NUMBERS_MAX = 2**14, 4_000_000  # rows that the trainer draws, by Sobol's points, and numbers in them
-TINY = 1e-12  # of a variance: a public constant has none
+INSIDE = 0.95  # share of normal rows inside the ball
+WEIGHTS = (1, 2, 1)  # of xxᵀ, xy and y²: xy has few terms, is smaller, and matters most
+MEAN_SD, ROOT_SD = 0.5, 0.5  # priors of μ and of Σ's Cholesky factor, about the first round's standardisation
+AUXILIARY, NUMBERS_MAX = 2**14, 4_000_000  # the most auxiliary rows (Sobol points), and numbers in them
+TINY = 1e-12  # added to variances: a public constant has none
 NODES = np.linspace(-9.0, 9.0, 601)  # the trapezoidal rule: exact to rounding for standard deviations up to 20
 NODE_WEIGHTS = np.exp(-(NODES**2) / 2) / np.exp(-(NODES**2) / 2).sum()
 
-TERMS_MAX = 600  # numbers in the sum, whose covariance is inverted
-NOISE_MAX = 0.5  # of the noise in the features' covariance matrix, as its largest eigenvalue
+TERMS_MAX = 600  # the most numbers in the sum; its covariance is inverted
+NOISE_MAX = 0.5  # largest eigenvalue of the noise in the features' covariance matrix
 
 
 def sum_request(columns: Standardisation, share: float) -> SecureSumRequest:
-    """The round: products of standardised features in a ball, with a constant, and of these with the label."""
+    """Return the request: products of standardised features in a ball, with a constant, and products with the label."""
     d = len(columns.columns) - 1
     radius = radius_of(d)
     parameters = columns.parameters() | {"bound": [radius] * d + [1.0], "radius": radius, "intercept": True}
@@ -81,17 +81,17 @@ def sum_request(columns: Standardisation, share: float) -> SecureSumRequest:
 
 
 def radius_of(d: int) -> float:
-    """Of the ball that holds `INSIDE` of normal rows."""
+    """Return the radius of the ball that contains a share `INSIDE` of normal rows."""
     from scipy.stats import chi2  # slow to import
 
     return sqrt(float(chi2.ppf(INSIDE, d)))
 
 
 def too_noisy(d: int, noise_per_sensitivity: float, n: int) -> list[str]:
-    """Why the sum of n rows of d features would not do, whatever these are like; a sentence each.
+    """Return the reasons, as text, why the sum of n rows of d features would be too long or too noisy.
 
     Args:
-        noise_per_sensitivity: standard deviation of the noise of the sum for each unit of its L2 sensitivity.
+        noise_per_sensitivity: standard deviation of the sum's noise for each unit of its L2 sensitivity.
     """
     if (terms := (d + 1) * (d + 4) // 2) > TERMS_MAX:
         return [f"{d} features make a sum of {terms} numbers, more than {TERMS_MAX}"]
@@ -102,8 +102,8 @@ def too_noisy(d: int, noise_per_sensitivity: float, n: int) -> list[str]:
     return [f"the noise in the features' covariances would be {noise:.2g} of their variance, above {NOISE_MAX:g}"]
 
 
-class Found(NamedTuple):
-    """What a sum says.
+class OneSumPosterior(NamedTuple):
+    """The posterior given one sum.
 
     Attributes:
         mean, cov: of (α, θ), standardised: shapes ``(d + 1,)`` and ``(d + 1, d + 1)``.
@@ -116,14 +116,15 @@ class Found(NamedTuple):
     feature_cov: Array
 
 
-def one_sum_posterior(aggregate: NoisyAggregate | Sequence[NoisyAggregate], prior_sd: float) -> Found:
-    """The posterior given the sum of `sum_request`, or several of different clients.
+def one_sum_posterior(aggregate: NoisyAggregate | Sequence[NoisyAggregate], prior_sd: float) -> OneSumPosterior:
+    """Return the posterior given the sum of `sum_request`, or several over different clients.
 
     Args:
-        prior_sd: of α and of each of θ, about 0, in standardised units.
+        prior_sd: of α and of each coordinate of θ, about 0, in standardised units.
 
     Raises:
-        DataError: what `statistics_of` refuses, rows were scaled as a whole, or there is no constant.
+        DataError: `statistics_of` refuses the sums, rows were scaled as a whole, there is no constant, or the sums
+            contain the target's squares.
     """
     listed = checked(aggregate)
     parameters = parameters_of(listed[0])
@@ -133,40 +134,41 @@ def one_sum_posterior(aggregate: NoisyAggregate | Sequence[NoisyAggregate], prio
     if parameters["target_square"]:
         raise DataError("the sum holds the target's squares, which say nothing about a label; leave them out")
     sums = vector_of(statistics_of(listed), listed)
-    sums = replace(sums, value=sums.value / sums.n, noise_variance=sums.noise_variance / sums.n**2)  # of a row
+    sums = replace(sums, value=sums.value / sums.n, noise_variance=sums.noise_variance / sums.n**2)  # per row
     law = _Law(sums)
     start, precision = law.start(), law.prior_precision(prior_sd)
-    found = laplace.posterior(
+    mode = laplace.posterior(
         laplace.Law(law.mean, law.jacobian, law.spread), sums.value, np.zeros_like(start), precision, start
     )
-    parts, own = law.parts(found.theta), slice(1, 2 + law.d)
-    return Found(found.theta[own], found.cov[own, own], parts.mu, parts.root @ parts.root.T)
+    parts, own = law.parts(mode.theta), slice(1, 2 + law.d)
+    return OneSumPosterior(mode.theta[own], mode.cov[own, own], parts.mu, parts.root @ parts.root.T)
 
 
 def fit_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate], prior_sd: float) -> Coefficients:
-    """The regression from sums alone; ``prior_sd`` in units of their scale. Raises `DataError` as `one_sum_posterior`.
+    """Return the regression from sums alone; ``prior_sd`` is in units of their scale.
 
-    The ball is that in which clients summed; the log odds are linear beyond it.
+    The clients' ball limits only their sums: the log odds are linear beyond it. Raises `DataError` as
+    `one_sum_posterior`.
     """
     listed = checked(aggregates)
     columns = Standardisation.of(parameters_of(listed[0]))
     bound = np.r_[np.full(len(columns.bound) - 1, np.inf), columns.bound[-1]]
-    found = regression_of(listed, replace(columns, bound=bound, radius=np.inf), prior_sd)
-    return replace(found, warnings=(UNCHECKED,), again=partial(fit_of, listed))
+    regression = regression_of(listed, replace(columns, bound=bound, radius=np.inf), prior_sd)
+    return replace(regression, warnings=(UNCHECKED,), again=partial(fit_of, listed))
 
 
 def regression_of(sums: Sequence[NoisyAggregate], columns: Standardisation, prior_sd: float) -> Coefficients:
-    """The regression from one sum over these clients, whose columns are so standardised."""
-    found = one_sum_posterior(sums, prior_sd)
+    """Return the regression from sums of columns standardised in this way."""
+    posterior = one_sum_posterior(sums, prior_sd)
     return Coefficients(
         columns=columns,
         link=LOGIT,
-        mean=found.mean,
-        cov=found.cov,
+        mean=posterior.mean,
+        cov=posterior.cov,
         prior_sd=prior_sd,
         method=METHOD,
-        contributors=sum(one.contributors for one in sums),
-        private=all(one.private for one in sums),
+        contributors=sum(aggregate.contributors for aggregate in sums),
+        private=all(aggregate.private for aggregate in sums),
         aggregates=tuple(sums),
     )
 
@@ -182,7 +184,7 @@ class _Parts(NamedTuple):
 
 
 class _Law:
-    """The law of one row's statistics: m(φ), its Jacobian, and by auxiliary rows C(φ) and what clipping takes off."""
+    """The law of one row's statistics: m(φ), its Jacobian and, from auxiliary rows, C(φ) and the effect of clipping."""
 
     def __init__(self, sums: NoisySums) -> None:
         from scipy.stats.qmc import Sobol  # slow to import
@@ -196,23 +198,23 @@ class _Law:
         self._z = ndtri(Sobol(self.d, rng=np.random.default_rng(0)).random_base2(power).clip(TINY, 1 - TINY))
 
     def start(self) -> Array:
-        """All rows complete, the columns as the first round found them, and nothing learned."""
+        """Return φ of complete rows whose columns match the first round's standardisation, with slopes of 0."""
         return np.asarray(np.r_[1.0, np.zeros(1 + 2 * self.d + len(self._lower[0]))])
 
     def prior_precision(self, prior_sd: float) -> Array:
-        """Of each of φ, about 0: shape ``(p,)``."""
+        """Return the prior precision of each coordinate of φ, about 0: shape ``(p,)``."""
         sds = [prior_sd] * (self.d + 1) + [MEAN_SD] * self.d + [ROOT_SD] * len(self._lower[0])
         return np.asarray(np.r_[0.0, np.array(sds) ** -2])
 
     def parts(self, phi: Array) -> _Parts:
-        """φ by name."""
+        """Split φ into its parts."""
         d, root = self.d, np.zeros((self.d, self.d))
         root[self._lower] = phi[2 + 2 * d :]
         root[np.diag_indices(d)] = np.exp(np.diag(root))
         return _Parts(phi[0], phi[1], phi[2 : 2 + d], phi[2 + d : 2 + 2 * d], root)
 
     def mean(self, phi: Array) -> Array:
-        """m of rows that nobody clips, in the order of the statistic: equation (1)."""
+        """Return m of unclipped rows, in the statistic's order: equation (1)."""
         share, alpha, theta, mu, root = self.parts(phi)
         cov = root @ root.T
         a = cov @ theta
@@ -222,14 +224,14 @@ class _Law:
         return np.asarray(share * np.r_[xx[self._pairs], xy])
 
     def jacobian(self, phi: Array) -> Array:
-        """∂m/∂φ, by central differences: shape ``(D, p)``."""
+        """Return ∂m/∂φ by central differences: shape ``(D, p)``."""
         steps = 1e-5 * np.eye(len(phi))
         return np.stack([(self.mean(phi + one) - self.mean(phi - one)) / 2e-5 for one in steps], axis=1)
 
     def spread(self, phi: Array) -> tuple[Array, Array]:
-        """What clipping adds to m, and the covariance of the sum for each row: shapes ``(D,)`` and ``(D, D)``.
+        """Return the change of m by clipping, and the sum's covariance per row: shapes ``(D,)`` and ``(D, D)``.
 
-        Both are of the same auxiliary rows, so that the first one's Monte Carlo error is a part of a small number.
+        Clipped and unclipped means use the same auxiliary rows, so the change has only a small Monte Carlo error.
         """
         share, alpha, theta, mu, root = self.parts(phi)
         x = mu + self._z @ root.T
@@ -246,11 +248,11 @@ class _Law:
 
 
 def expected_products(mu: Any, V: Any, a: Any, g0: Any, g1: Any) -> tuple[Any, Any]:
-    """E[xxᵀ] and E[xy] of equation (1), x ~ N(μ, V) with the constant first and a = Vθ: NumPy's arrays or JAX's."""
+    """Return E[xxᵀ] and E[xy] of equation (1); x ~ N(μ, V), the constant first, a = Vθ; NumPy or JAX arrays."""
     return V + mu[:, None] * mu, mu * g0 + a * g1
 
 
 def sigmoid_means(mean: float, variance: float) -> tuple[float, float]:
-    """γ0 and γ1: E[g] and E[g'] of g(u) = tanh(u/2) under u ~ N(mean, variance)."""
+    """Return γ0 and γ1: E[g] and E[g'] of g(u) = tanh(u/2) under u ~ N(mean, variance)."""
     g = np.tanh((mean + sqrt(variance) * NODES) / 2)
     return float(NODE_WEIGHTS @ g), float(NODE_WEIGHTS @ (1 - g**2)) / 2
