@@ -1,21 +1,21 @@
 """Differentially private sums on swarms of devices: the Distributed Compute Algorithm over MQTT.
 
-A program that embeds an actor imports all names that it needs from this module. Each loads when it is first used.
+A program that embeds an actor imports every name it needs from this module. Each loads on first use.
 """
 
 # Layout, lowest layer first. Each package imports only those listed above it.
 #
 #   errors.py    the kinds of failure; wording.py: helpers for their texts
-#   aggregate.py the result of a round, the request of a learning job; shared with `inference`
-#   crypto/      seals, masks, and the ring that masks add up in
+#   aggregate.py the result of a round and a learning job's requests; shared with `inference`
+#   crypto/      encryption and signatures, masks, and the ring in which masks cancel
 #   statistics/  the statistics that a client can compute from its rows, by name
-#   privacy/     the cost of a release, and the noise that it needs; local/: mechanisms of LDP reports
+#   privacy/     the cost of a release and the noise it needs; local/: mechanisms of LDP reports
 #   protocol/    the protocol as pure state machines; start with protocol/play.py, then client/, compute/, trainer/
-#   runtime/     thin shells around the machines: files, transports, durable store, asyncio runner, broker launcher
-#   jobs/        a learning job at a running trainer: retried, recorded, resumed
+#   runtime/     shells around the state machines: files, transports, durable store, asyncio runner, broker launcher
+#   jobs/        runs a learning job at a trainer: retries, records and resumes its rounds
 #   cli/         the `dca` command
 #
-#   testing.py   helpers for tests of actors, yours included
+#   testing.py   helpers for tests of actors, including your own
 #   DESIGN.md    the protocol, numbered; the code cites its sections
 #   PRIVACY.md   the guarantees and their proofs
 

@@ -1,4 +1,4 @@
-"""`python -m dca_proto CONFIG`: one actor, without the command line's libraries."""
+"""`python -m dca_proto CONFIG` runs one actor without the command line's libraries."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _EXAMPLES = """examples:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong with a call in one line, as `dca` does."""
+    """Reports a wrong call in one line, as `dca` does."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"dca: {message}; see `{self.prog} --help`\n")
 
 
 def main() -> int:
-    """Parse the arguments, run, and turn errors into one line."""
+    """Parse the arguments, run the actor, and report an error in one line."""
     parser = _Parser(
         prog="python -m dca_proto",
         description=_DESCRIPTION,
@@ -35,11 +35,11 @@ def main() -> int:
     )
     parser.add_argument("config", type=Path, help="the actor's TOML file")
     parser.add_argument("--log-json", action="store_true", help="logs as one JSON object per line")
-    parser.add_argument("--verbose", action="store_true", help="also log what happens for every single client")
+    parser.add_argument("--verbose", action="store_true", help="also log every event of every single client")
     parser.add_argument("--debug", action="store_true", help="show a traceback with an error")
     parser.add_argument("--version", action="version", version=f"dca {__version__}")
     given = parser.parse_args()
-    from dca_proto.runtime import device  # after the arguments: --help needs none of it
+    from dca_proto.runtime import device  # imported late, so that --help is fast
 
     try:
         return device.run(given.config, json_logs=given.log_json, verbose=given.verbose)

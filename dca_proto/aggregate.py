@@ -1,6 +1,6 @@
-"""What the protocol, the emulator and the inference share: a learning job's question, and a round's result.
+"""The result of a round, and what a learning job requests: shared by the protocol, the emulator and the inference.
 
-The result carries every assumption that inference and auditors need, so that nobody has to remember them elsewhere.
+A result carries every assumption that inference and auditors need.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class LocalReports:
-    """What each client reported in a round of LDP reports, sorted by client id; each is private by itself.
+    """The reports of one round of LDP reports, sorted by client id. Each is private by itself.
 
     Attributes:
-        values: vectors in the statistic's own units, shape ``(n, dimension)``, of an additive mechanism; of randomised
-            response the category that each reported, shape ``(n,)``, int64; of unary encoding bits, shape ``(n, k)``,
-            bool.
+        values: the decoded reports. Additive mechanism: vectors in the statistic's units, shape ``(n, dimension)``.
+            Randomised response: the reported categories, shape ``(n,)``, int64. Unary encoding: bits, shape
+            ``(n, k)``, bool.
         mechanism: its name on the wire.
-        epsilon, delta: of each report; delta is 0.0 where that is ε-private.
-        noise_scale: of an additive mechanism, in units of `values`: σ of Gaussian noise, b = Δ1/ε of Laplace noise
-            (whose law is on the grid, P(x) ∝ e^(-|x|/b)). 0.0 of a categorical one.
-        probabilities: of a categorical mechanism, how probably a report names (or sets the bit of) the client's
-            own category, p, and any other one, q. None of an additive one.
-        categories: k, of a categorical mechanism; 0 of an additive one.
-        clients: ids of those who sent them, in the same order; empty where nobody knows.
+        epsilon, delta: privacy parameters of each report; delta is 0.0 if the mechanism is ε-private.
+        noise_scale: of an additive mechanism, in units of `values`: σ of Gaussian noise, or b = Δ1/ε of Laplace noise
+            (on the grid: P(x) ∝ e^(-|x|/b)). 0.0 for a categorical mechanism.
+        probabilities: (p, q) of a categorical mechanism: p that a report names the client's own category (or sets its
+            bit), q for each other category. None for an additive mechanism.
+        categories: k of a categorical mechanism; 0 for an additive one.
+        clients: ids of the clients, in the order of `values`; empty if unknown.
     """
 
     values: NDArray[Any]
@@ -42,7 +42,7 @@ class LocalReports:
 
     @property
     def contributors(self) -> int:
-        """n, how many clients reported."""
+        """n, the number of reports."""
         return len(self.values)
 
 
@@ -50,36 +50,36 @@ class LocalReports:
 class NoisyAggregate:
     """A differentially private sum over the clients that contributed.
 
+    A secure sum has neither `nodes` nor `reports`. Node releases have `nodes`, LDP reports have `reports`.
+
     Attributes:
         value: the noisy sum in the statistic's own units, shape ``(dimension,)``.
-        noise_variance: exact variance of the noise that each coordinate of ``value`` carries (all contributors' shares,
-            in squared units of ``value``). The noise is the sum of ``contributors`` independent discrete Gaussians; of
-            data nodes' sum, of ``clients`` of them, one for each; of reports, of the noises of ``contributors`` of
-            them, and of those that name categories it is the largest variance that their estimated counts can have.
-        statistic: name of the statistic; ``parameters`` its public parameters (bounds, columns, ...).
-        contributors: ``|S|``, how many clients the sum is over; of data nodes, how many rows of all of them; of reports
-            n, how many there are.
-        clients: N, how many were expected (at least as many as contributed); without Compute nodes how many released,
-            J data nodes or n clients.
-        fewest: n_min, how many contributions the sum holds at least. colluders: c, how many clients may collude. Both
-            are 0 without Compute nodes.
+        noise_variance: exact variance of the noise in each coordinate of ``value``, in squared units of ``value``.
+            A secure sum adds up ``contributors`` independent discrete Gaussians, node releases ``clients`` of them, and
+            LDP reports the noises of ``contributors`` reports. For categories, it is the largest variance that an
+            estimated count can have.
+        statistic: name of the statistic.
+        parameters: its public parameters (bounds, columns, ...).
+        contributors: number of contributions in a secure sum, ``|S|``; of all data nodes' rows; of LDP reports.
+        clients: N, the number of clients that a secure sum expected, at least ``contributors``. Without Compute nodes,
+            the number that released: J data nodes or n clients.
+        fewest: n_min, the fewest contributions that a secure sum may hold; 0 for the other kinds.
+        colluders: c, the number of clients of a secure sum that may collude; 0 for the other kinds.
         mechanism: name of the noise mechanism on the wire.
-        sensitivity: L2 sensitivity of the sum in units of ``value``; ``relation`` its neighbouring relation.
-        sigma_local: standard deviation of one client's noise share, or of its release's or report's whole noise (see
-            ``noise_variance``), in units of ``value``.
-        epsilon, delta: what the round spent of every participant's budget; mu: the same as a Gaussian DP parameter.
-            At delta 0, as of a report, mu is the smallest that the epsilon implies. None, whatever is given,
-            where `private` is False: the clients' ledgers were charged, but nothing is guaranteed for it, so there is
-            no figure that anybody could print.
-        round_id: 16 bytes. announcement_hash: identifies what was asked, 32 bytes. contributors_hash: identifies the
-            contributions in the sum, 32 bytes.
-        nodes: of data nodes, what each released, sorted by client id, of which this is the sum
-            (values, variances and rows add up). Each is an aggregate of its own with `clients` 1, its rows as
-            `contributors`, and no nodes. Empty for every other sum.
-        reports: of LDP reports, what each client reported, of which this is the sum, or of categories the estimated
-            counts. None of every other sum.
-        private: False where the noise was not drawn by an exact mechanism; then no epsilon may be claimed. (That bounds
-            were read from the data cannot be seen here: who chose them must remember it.)
+        sensitivity: L2 sensitivity of the sum in units of ``value``.
+        relation: the neighbouring relation for which `sensitivity` holds.
+        sigma_local: standard deviation of the noise of one client, release or report, in units of ``value``.
+        epsilon, delta, mu: what the round costs each participant; mu is the Gaussian DP parameter. If delta is 0
+            (ε-private reports), mu is the smallest that epsilon implies. All three are None if `private` is False: the
+            round was charged, but guarantees nothing.
+        round_id: 16 bytes.
+        announcement_hash: identifies the announcement, 32 bytes.
+        contributors_hash: identifies the contributions in the sum, 32 bytes.
+        private: False if the noise was not drawn by an exact mechanism: then no epsilon may be claimed. (Bounds that
+            were read from the data are not detected here; whoever chose them must keep track of it.)
+        nodes: the releases of the data nodes, sorted by client id. Each is an aggregate with `clients` 1, its rows as
+            `contributors`, and no `nodes`. Their values, variances and rows add up to this aggregate's.
+        reports: the LDP reports behind this sum, which for categories holds the estimated counts.
     """
 
     value: NDArray[np.float64]
@@ -116,7 +116,7 @@ class NoisyAggregate:
 
 @dataclass(frozen=True)
 class RoundRequest:
-    """What a learning job asks of a trainer: a statistic, its parameters and this round's share of the job's budget.
+    """One round that a learning job requests from a trainer.
 
     Each kind of round has a subclass: `SecureSumRequest`, `NodeReleaseRequest` and `LdpReportRequest`.
 
@@ -125,7 +125,7 @@ class RoundRequest:
         parameters: its public parameters.
         budget_share: this round's part of the job's squared Gaussian DP parameter, in (0, 1]: mu_round² = share * mu².
         rows_max: 0 for the mean of a client's rows (weight 1), R >= 1 for the sum of at most R rows.
-        batch: 0 asks all clients; B >= 1 a random mini-batch of B of them, those first that were asked least often.
+        batch: 0 invites all clients; B >= 1 invites a random mini-batch of B, least often invited clients first.
     """
 
     statistic: str
@@ -137,23 +137,23 @@ class RoundRequest:
 
 @dataclass(frozen=True)
 class SecureSumRequest(RoundRequest):
-    """Asks for a sum over Compute nodes, to which each client adds a share of the noise."""
+    """Requests a sum over Compute nodes. Each client adds a share of the noise."""
 
 
 @dataclass(frozen=True)
 class NodeReleaseRequest(RoundRequest):
-    """Asks each client as a data node with rows of many people, at most `rows_max` >= 1 of which count.
+    """Requests a release from each data node: a sum over at most `rows_max` >= 1 of its rows, each another person's.
 
-    It adds the whole noise by itself, for one row's replacement, and no Compute node takes part. The aggregate is the
-    sum of what was released, and has `nodes`.
+    Each data node adds noise that protects one row by itself. No Compute node takes part. The aggregate is the sum of
+    the releases, and holds them in `nodes`.
     """
 
 
 @dataclass(frozen=True)
 class LdpReportRequest(RoundRequest):
-    """Asks each client for a report that is private by itself, of all its data; no Compute node takes part.
+    """Requests a report from each client that protects all its data by itself. No Compute node takes part.
 
-    The aggregate has `reports`. The share of a budget is of ε where the mechanism is ε-private.
+    The aggregate has `reports`. If the mechanism is ε-private, `budget_share` is a share of ε.
 
     Attributes:
         mechanism: a local mechanism's name (`dca_proto.privacy.local`).
@@ -162,10 +162,10 @@ class LdpReportRequest(RoundRequest):
     mechanism: str = ""
 
 
-class NoAggregate(Exception):  # noqa: N818 - not an error: how a round may end
-    """The round that a job asked for gives no sum: it was aborted, or what it may cost is spent.
+class NoAggregate(Exception):  # noqa: N818 - not an error, but one way in which a round ends
+    """A requested round gives no sum: it was aborted, or the budget is spent.
 
-    It is thrown into the job where that waits for the aggregate; a job that can do with what it has may catch it.
+    It is raised at the job's `yield`. A job that can finish with earlier aggregates may catch it.
 
     Args:
         reason: why, as a sentence.
@@ -178,4 +178,4 @@ class NoAggregate(Exception):  # noqa: N818 - not an error: how a round may end
 
 R = TypeVar("R")
 Job = Generator[RoundRequest, NoisyAggregate, R]
-"""A learning job: yields requests, is sent their aggregates, returns its result."""
+"""A learning job: it yields requests, receives their aggregates, and returns its result."""

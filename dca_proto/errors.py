@@ -1,13 +1,13 @@
-"""The four kinds of failure, each with a type of its own.
+"""The four kinds of failure, by who caused it.
 
-- `UsageError`: the caller's (a wrong argument or option): raised, shown in one line. Three kinds have exit codes of
-  their own: `InputError` (a file or its content), `LoginError` (the broker refuses us), `StorageError` (what must be
-  kept cannot be read or written).
-- `PeerError`: a peer's (a malformed, unauthentic or unexpected message): counted and dropped, never fatal.
-- `TransportError`: the network's: retried with back-off.
-- `assert`: ours: stop.
+- `UsageError`: the caller (a wrong argument or option). It is raised, and shown in one line. Three subclasses have exit
+  codes of their own: `InputError`, `LoginError` and `StorageError`.
+- `PeerError`: a peer (a malformed, unauthentic or unexpected message). It is counted, and the message is dropped; it
+  never stops the program.
+- `TransportError`: the network. The operation is retried with back-off.
+- `assert`: a bug in this program, which stops.
 
-`RoundAborted` is no failure of a part: it is how a round ends by its own rules. `dca_proto.cli` lists the exit codes.
+`RoundAborted` is not a failure of any part: a round may end so by its own rules. `dca_proto.cli` lists the exit codes.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ class DcaError(Exception):
     """Base of all errors that this project raises on purpose.
 
     Attributes:
-        exit_code: of a command that ends with it.
+        exit_code: exit code of a command that ends with this error.
     """
 
     exit_code = 2
 
 
 class UsageError(DcaError, ValueError):
-    """A caller's request is invalid. The message names what was found, what was expected and what to do."""
+    """The caller's request is invalid. The message states what was found, what was expected and what to do."""
 
 
 class InputError(UsageError):
@@ -51,8 +51,8 @@ class PeerError(DcaError):
     """A peer sent something unacceptable.
 
     Args:
-        code: a short fixed text for counters and logs, such as ``signature`` or ``phase``.
-        found: what came, as text that holds no secret.
+        code: a short fixed code for counters and logs, such as ``signature`` or ``phase``.
+        found: what was received; contains no secret.
         expected: what would have been accepted.
     """
 
@@ -72,14 +72,14 @@ class TransportError(DcaError):
     exit_code = 6
 
 
-class RoundAborted(NoAggregate, DcaError):  # noqa: N818 - not an error: how a round may end
+class RoundAborted(NoAggregate, DcaError):  # noqa: N818 - not an error, but one way in which a round ends
     """A round ended without a result.
 
     Args:
         reason: why, as a sentence.
-        contributors: how many contributions all Compute nodes held, where that is known.
-        needed: how many were needed, N - T + c.
-        remedy: what to do before the round is asked for again; "" where asking again may help by itself.
+        contributors: number of contributions that all Compute nodes held; None if unknown.
+        needed: number that was needed, N - T + c; None if unknown.
+        remedy: what to do before requesting the round again; "" if a new attempt alone may help.
     """
 
     exit_code = 3

@@ -1,7 +1,7 @@
-"""Helpers for tests of actors: a deterministic network in virtual time. Nothing here is private or for production.
+"""Helpers for tests of actors: a deterministic network in virtual time. Not for production: nothing here is private.
 
-`Network` delivers the effects of production actors to each other in order, with virtual timers and a store for each
-actor; a test may drop, change or repeat any message, and crash and restart any actor with what its store held.
+`Network` delivers production actors' messages in order. It has virtual timers and a store for each actor. A test may
+drop, change or repeat any message, and crash and restart any actor from its store.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from dca_proto.protocol.wire.messages import Certificate
 
 Records = dict[tuple[str, bytes], bytes]
 Build = Callable[[Iterable[tuple[str, bytes, bytes]]], Actor]
-"""Makes an actor from the records of its store, as a process does when it starts."""
+"""Constructs an actor from the records of its store, as a process does when it starts."""
 
 
 class NoNoise:
-    """A mechanism without noise, for the oracle of exactness: each coordinate of the sum must be a plain sum.
+    """A mechanism without noise: tests compare its sum with the exact one.
 
-    Actors offer it only where a test constructs them with it; it has no name in any configuration.
+    Only a test can construct actors with it; no configuration can name it.
     """
 
     name = "no-noise-for-tests"
@@ -52,7 +52,7 @@ class NoNoise:
 
 
 class SeededRandom:
-    """Reproducible bytes in place of the operating system's: a ChaCha20 stream of the seed and a counter."""
+    """Reproducible bytes in place of the operating system's: ChaCha20, keyed by the seed and a counter."""
 
     def __init__(self, name: str) -> None:
         self._key = digest(b"dca1-test-random", name.encode())[:24]
@@ -63,7 +63,7 @@ class SeededRandom:
 
 
 class Envelope:
-    """A message on its way, as `Network.tamper` sees it."""
+    """A message in transit, as passed to `Network.tamper`."""
 
     def __init__(self, sender: bytes, send: Send) -> None:
         self.sender = sender
@@ -73,16 +73,18 @@ class Envelope:
 
 
 Tamper = Callable[[Envelope], Iterable[Envelope]]
-"""What becomes of a message: itself, nothing, several, others."""
+"""Returns the messages to deliver in place of one: the same, none, several, or others."""
 
 
 class Network:
     """Actors, their stores, a first-in-first-out network and a heap of timers, all in one thread.
 
     Attributes:
-        now_ms: virtual time. facts: (actor id, fact) as they were reported. sent: every message that left an actor.
-        tamper: called for each message; by default it passes.
-        down: ids of actors that lose what is sent to them, as a process does that is not there.
+        now_ms: virtual time.
+        facts: (actor id, fact) pairs in the order of reporting.
+        sent: every message that an actor sent.
+        tamper: called for each message; by default it passes the message on.
+        down: ids of stopped actors, which lose all messages sent to them.
     """
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
@@ -101,7 +103,7 @@ class Network:
         self._retained: dict[tuple[bytes, Channel], Envelope] = {}
 
     def add(self, role: Channel, build: Build) -> Actor:
-        """Start an actor with an empty store. `build` is called again whenever it restarts."""
+        """Start an actor with an empty store. `build` is called again at each restart."""
         actor = build(())
         self.stores[actor.id] = {}
         self._build[actor.id] = (role, build)
@@ -109,12 +111,12 @@ class Network:
         return actor
 
     def crash(self, actor_id: bytes) -> None:
-        """Kill the process: its memory and timers are gone, its store stays."""
+        """Kill the process: it loses its memory and timers, and keeps its store."""
         self.down.add(actor_id)
         self._set = {key: at_ms for key, at_ms in self._set.items() if key[0] != actor_id}
 
     def restart(self, actor_id: bytes) -> Actor:
-        """Start a killed actor again, with what its store holds."""
+        """Start a killed actor again from its store."""
         self.crash(actor_id)
         self.down.discard(actor_id)
         records = [(table, key, value) for (table, key), value in self.stores[actor_id].items()]
@@ -133,7 +135,7 @@ class Network:
         return effects
 
     def deliver(self) -> None:
-        """Deliver all messages, and those that they cause, until none is left."""
+        """Deliver all messages, including those they cause, until none is left."""
         while self._queue:
             envelope = self._queue.popleft()
             for receiver in self._receivers(envelope.to):
@@ -141,7 +143,7 @@ class Network:
                     self.handle(receiver, Received(envelope.sender, envelope.payload))
 
     def advance(self, until_ms: int) -> None:
-        """Let virtual time pass, firing timers in order and delivering what they cause."""
+        """Advance virtual time: fire timers in order and deliver the messages they cause."""
         self.deliver()
         while self._timers and self._timers[0][0] <= until_ms:
             at_ms, order, actor_id, timer = heapq.heappop(self._timers)
@@ -154,8 +156,8 @@ class Network:
         self.now_ms = max(self.now_ms, until_ms)
 
     def reported(self, kind: type, actor_id: bytes | None = None) -> list[object]:
-        """The facts of one kind, of one actor or of all."""
-        return [fact for who, fact in self.facts if isinstance(fact, kind) and actor_id in (None, who)]
+        """Return the facts of one kind, by one actor or by all."""
+        return [fact for reporter, fact in self.facts if isinstance(fact, kind) and actor_id in (None, reporter)]
 
     def _run(self, actor: Actor) -> None:
         self.actors[actor.id] = actor
@@ -201,7 +203,7 @@ class Network:
 
 
 def seeded(name: str) -> Random:
-    """Reproducible random bytes for tests and emulations."""
+    """Return a source of reproducible bytes for tests and emulations."""
     return SeededRandom(name)
 
 
@@ -209,12 +211,15 @@ class TestFederation:
     """A federation with fresh keys, and builders for all of its actors.
 
     Args:
-        clients: N. computes: M. name: of the federation, and of every random stream.
-        rows: each client's rows, ``rows[i]`` of shape (m, number of columns). columns: their names.
-        policy, floors, mechanism, timing: as for the actors; by default small swarms are let through.
+        clients: N.
+        computes: M.
+        columns: names of the columns.
+        rows: each client's rows, ``rows[i]`` of shape (m, number of columns).
+        name: names the federation and seeds every random stream.
+        policy, floors, mechanism, timing: as for the actors; by default, policy and floors accept small swarms.
     """
 
-    __test__ = False  # pytest collects classes by their names
+    __test__ = False  # otherwise pytest would collect the class, by its name
 
     def __init__(
         self,
@@ -239,7 +244,7 @@ class TestFederation:
         unsigned = Federation(
             name,
             self.authority.public_key,
-            tuple(Member(f"compute-{i}", one.public_key) for i, one in enumerate(self.compute_identities)),
+            tuple(Member(f"compute-{i}", node.public_key) for i, node in enumerate(self.compute_identities)),
             (Member("trainer", self.trainer_identity.public_key),),
         )
         self.federation = sign_federation(self.authority, unsigned)
@@ -255,27 +260,27 @@ class TestFederation:
 
     @property
     def computes(self) -> tuple[bytes, ...]:
-        return tuple(one.id for one in self.compute_identities)
+        return tuple(identity.id for identity in self.compute_identities)
 
     @property
     def clients(self) -> tuple[bytes, ...]:
-        return tuple(one.id for one in self.client_identities)
+        return tuple(identity.id for identity in self.client_identities)
 
-    def _count(self, what: str) -> int:
-        self._starts[what] += 1
-        return self._starts[what] - 1
+    def _count(self, name: str) -> int:
+        self._starts[name] += 1
+        return self._starts[name] - 1
 
     def _common(self, records: Iterable[tuple[str, bytes, bytes]], actor: str) -> dict[str, Any]:
-        """Each start of each actor has a random stream of its own, so that a restart of one changes no other's."""
+        """Common arguments of actors. Each start has its own random stream, so a restart changes no other actor's."""
         random = seeded(f"{self._name}/{actor}/start{self._count(actor)}")
         return {"random": random, "mechanism": self.mechanism, "timing": self.timing, "records": records}
 
     def certificate(self, index: int, expires_ms: int = 1 << 52) -> Certificate:
-        """What the enrolment key says of a client."""
+        """Enrol client `index`: return its certificate."""
         return enrol(self.authority, self.federation, self.client_identities[index].public_key, expires_ms)
 
     def client(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> Client:
-        """Client `index`, from the records of its store."""
+        """Construct client `index` from the records of its store."""
 
         def rows(columns: tuple[str, ...]) -> NDArray[np.float64]:
             table = self.rows[index]
@@ -292,7 +297,7 @@ class TestFederation:
         )
 
     def compute(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> ComputeNode:
-        """Compute node `index`, from the records of its store."""
+        """Construct Compute node `index` from the records of its store."""
         return ComputeNode(
             self.compute_identities[index],
             self.federation,
@@ -301,11 +306,11 @@ class TestFederation:
         )
 
     def trainer(self, records: Iterable[tuple[str, bytes, bytes]] = ()) -> Trainer:
-        """The trainer, from the records of its store."""
+        """Construct the trainer from the records of its store."""
         return Trainer(self.trainer_identity, self.federation, **self._common(records, "trainer"))
 
     def network(self, network: Network | None = None) -> Network:
-        """All actors, started, on one network."""
+        """Start all actors on one network."""
         network = network or Network()
         for index in range(len(self.compute_identities)):
             network.add(Channel.COMPUTE, functools.partial(self.compute, index))
@@ -315,9 +320,10 @@ class TestFederation:
         return network
 
     def request(self, **changes: Any) -> OpenRound:
-        """A secure sum of column ``x`` within [-1, 1], with T = 1; any field can be changed.
+        """Return a request for a secure sum of column ``x`` within [-1, 1], with T = 1.
 
-        `tolerated`, `colluders`, `most` and `computes` are those of the secure sum.
+        `changes` replaces fields of the request, or `tolerated`, `colluders`, `most` and `computes` of its
+        `AskSecureSum`.
         """
         terms = {name: changes.pop(name) for name in ("tolerated", "colluders", "most", "computes") if name in changes}
         plain: dict[str, Any] = {

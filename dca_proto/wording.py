@@ -1,4 +1,4 @@
-"""Parts of texts: the nearest known name, lists of names, what to install, msgspec's findings."""
+"""Helpers for messages: spelling hints, lists of names, counts, install commands, msgspec errors in plain words."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ _PLACE = re.compile(r" - at `\$\.?(?P<place>[^`]*)`$")
 
 
 def nearest(text: str, names: Iterable[str]) -> str:
-    """The hint " (did you mean 'name'?)" for the known name most like the given one, or nothing."""
+    """Return the hint " (did you mean 'name'?)" for the known name most like `text`; "" if none is close."""
     near = get_close_matches(text, list(names), n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:
-    """The first names in a row, and how many more there are."""
+    """Return the first `most` names, separated by commas, and the number of further ones."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def counted(value: int, noun: str) -> str:
-    """A whole number of things: "1 round", "3,000 rounds"."""
+    """Return a count with its noun: "1 round", "3,000 rounds"."""
     return f"{value:,} {noun}{'' if value == 1 else 's'}"
 
 
 def to_install(extra: str) -> str:
-    """The command that installs an optional part of this project, and where to type it."""
+    """Return the command that installs an optional part of this project, and where to run it."""
     return f"pip install -e '.[{extra}]' in the checkout"
 
 
 def in_words(error: msgspec.ValidationError) -> str:
-    """What msgspec found in a table: the key, what stands there, and what is expected."""
+    """Return msgspec's error about a table in plain words: the key, the value's type and the expected type."""
     text = str(error)
     where = _PLACE.search(text)
     if where is None or not (mismatch := _MISMATCH.match(text)):

@@ -1,1 +1,1 @@
-"""Keys, seals, masks, and the ring that masks add up in (DESIGN §2)."""
+"""Keys, encryption, masks, and the ring in which masks cancel (DESIGN §2)."""

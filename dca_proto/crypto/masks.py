@@ -1,9 +1,9 @@
 """Masks that cancel, and the tags that prove them (DESIGN §2.4, §4.4; DCA, Algorithm 1, steps 1 and 2).
 
 Client i and Compute node j expand their pair key into a tag of 8 bytes and a mask of d ring elements, for one
-announcement, contribution id and charge number. The client subtracts all M masks; each node adds its own, once, over
-the agreed set. What a node does here it does for each client of each round, so that all is one PRF call per client
-and one NumPy sum for many.
+announcement, contribution id and charge number. The client subtracts all M masks. Each node adds its own masks once,
+over the agreed set. A node does this for each client of each round, so it costs one PRF call per client and one NumPy
+sum per batch of clients.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TAG_BYTES = 8
 WORD_BYTES = 8
 CHARGE_BYTES = 4
 ENTRY_BYTES = 2 * ID_BYTES + CHARGE_BYTES
-"""Client, contribution id, charge number: what a tag and a mask are for, beside the announcement."""
+"""Client, contribution id and charge number. With the announcement, they determine a tag and a mask."""
 _CHUNK_BYTES = 1 << 17
 _SPONGE_BYTES_MAX = 1024
 _MASK = b"dca4-mask"
@@ -35,61 +35,61 @@ Keys = NDArray[np.uint8]
 
 
 def holder_index(announcement_hash: bytes, client: bytes, nodes: int) -> int:
-    """Which of the M Compute nodes gets a client's contribution: multiply-shift hashing, keyed by the announcement."""
+    """Return which of the M Compute nodes holds a client's contribution: a multiply-shift hash keyed by `ah`."""
     factor, offset = _hash_words(announcement_hash)
     return ((factor * int.from_bytes(client[:8], "little") + offset & _WORD) >> 32) * nodes >> 32
 
 
 def holder_indices(announcement_hash: bytes, clients: NDArray[np.uint8], nodes: int) -> NDArray[np.uint64]:
-    """`holder_index` of many: ids are the rows of ``clients``, shape ``(n, 16)``; the result has shape ``(n,)``."""
+    """Return `holder_index` for many clients: ids are the rows of ``clients``, ``(n, 16)``; the result is ``(n,)``."""
     factor, offset = map(np.uint64, _hash_words(announcement_hash))
     words = np.ascontiguousarray(clients[:, :8]).view("<u8")[:, 0]
-    found: NDArray[np.uint64] = (words * factor + offset >> np.uint64(32)) * np.uint64(nodes) >> np.uint64(32)
-    return found
+    indices: NDArray[np.uint64] = (words * factor + offset >> np.uint64(32)) * np.uint64(nodes) >> np.uint64(32)
+    return indices
 
 
-@lru_cache(maxsize=64)  # asked for with every contribution of a round
+@lru_cache(maxsize=64)  # called for every contribution of a round
 def _hash_words(announcement_hash: bytes) -> tuple[int, int]:
     return int.from_bytes(announcement_hash[:8], "little") | 1, int.from_bytes(announcement_hash[8:16], "little")
 
 
 def entry_of(client: bytes, contribution: bytes, charge: int) -> bytes:
-    """A contribution's entry in a list: 36 bytes."""
+    """Return a contribution's entry in a list: 36 bytes."""
     return client + contribution + charge.to_bytes(CHARGE_BYTES, "little")
 
 
 def tag_and_mask(pair_key: bytes, announcement_hash: bytes, entry: bytes, dimension: int) -> bytes:
-    """The pair's tag (8 bytes) and mask (``8 * dimension`` bytes, little-endian words) for one entry.
+    """Return the pair's tag (8 bytes) and mask (``8 * dimension`` bytes, little-endian words) for one entry.
 
-    SHAKE128 (FIPS 202) under the key as its prefix; a long mask is ChaCha20 under the 32 bytes behind the tag, which is
-    faster from some `_SPONGE_BYTES_MAX` bytes on.
+    Both come from SHAKE128 (FIPS 202) with the key as a prefix. Beyond `_SPONGE_BYTES_MAX` bytes, the mask is ChaCha20
+    keyed by the 32 bytes that follow the tag, which is faster.
     """
     return _pads([pair_key + _about(announcement_hash, entry)], dimension).tobytes()
 
 
 def _about(announcement_hash: bytes, entry: bytes) -> bytes:
-    """What the sponge absorbs behind the pair key."""
+    """Return what the sponge absorbs after the pair key."""
     return b"".join((_MASK, announcement_hash, entry))
 
 
 def _pads(absorbed: Sequence[bytes], dimension: int) -> NDArray[np.uint64]:
-    """The tag and the mask of each, as words: shape ``(n, 1 + dimension)``."""
+    """Return a tag and a mask for each of the `absorbed` inputs, as words of shape ``(n, 1 + dimension)``."""
     size = TAG_BYTES + WORD_BYTES * dimension
     if size <= _SPONGE_BYTES_MAX:
-        made: bytes | bytearray = b"".join([shake_128(one).digest(size) for one in absorbed])
+        pads: bytes | bytearray = b"".join([shake_128(data).digest(size) for data in absorbed])
     else:
-        made = bytearray(size * len(absorbed))
-        for start, one in zip(range(0, len(made), size), absorbed, strict=True):
-            head = shake_128(one).digest(TAG_BYTES + KEY_BYTES)
-            made[start : start + TAG_BYTES] = head[:TAG_BYTES]
-            expand_into(made, start + TAG_BYTES, size - TAG_BYTES, head[TAG_BYTES:])
-    return np.frombuffer(made, dtype=_WORDS).reshape(-1, 1 + dimension)
+        pads = bytearray(size * len(absorbed))
+        for start, data in zip(range(0, len(pads), size), absorbed, strict=True):
+            head = shake_128(data).digest(TAG_BYTES + KEY_BYTES)
+            pads[start : start + TAG_BYTES] = head[:TAG_BYTES]
+            expand_into(pads, start + TAG_BYTES, size - TAG_BYTES, head[TAG_BYTES:])
+    return np.frombuffer(pads, dtype=_WORDS).reshape(-1, 1 + dimension)
 
 
 def masked(
     value: RingVector, pair_keys: Sequence[bytes], announcement_hash: bytes, entry: bytes
 ) -> tuple[bytes, bytes]:
-    """At a client: all M tags, and its value (the noisy statistic in the ring) minus all M masks, as bytes."""
+    """Mask a client's value (its noisy statistic in the ring): return all M tags, and the value minus all M masks."""
     dimension, about = value.size, _about(announcement_hash, entry)
     words = _pads([key + about for key in pair_keys], dimension)
     y = value - np.add.reduce(words[:, 1:], axis=0)
@@ -99,10 +99,10 @@ def masked(
 def check_and_sum(
     pair_keys: Keys, entries: bytes, tags: bytes, announcement_hash: bytes, dimension: int
 ) -> tuple[NDArray[np.bool_], RingVector]:
-    """At a Compute node: which entries' tags hold, shape ``(n,)``, and the sum of their masks, shape ``(dimension,)``.
+    """Check a Compute node's tags: return which are valid, ``(n,)``, and the sum of their masks, ``(dimension,)``.
 
-    The keys have shape ``(n, 32)``. Entries are `ENTRY_BYTES` each. Tags, `TAG_BYTES` each, are those that the client's
-    message had for this node.
+    The keys have shape ``(n, 32)``. `entries` has `ENTRY_BYTES` for each entry; `tags` has `TAG_BYTES` for each: the
+    tag for this node from the client's message.
     """
     count = len(pair_keys)
     holds, total = np.zeros(count, dtype=np.bool_), np.zeros(dimension, dtype=np.uint64)
@@ -122,21 +122,22 @@ def check_and_sum(
 
 
 def sum_words(vectors: Iterable[bytes], dimension: int) -> RingVector:
-    """The sum modulo 2^64 of vectors of ``8 * dimension`` bytes each."""
+    """Return the sum modulo 2^64 of vectors of ``8 * dimension`` bytes each."""
     total = np.zeros(dimension, dtype=np.uint64)
-    waiting = iter(vectors)
-    at_once = max(1, _CHUNK_BYTES // (WORD_BYTES * dimension))  # few numpy calls, all in the cache
-    while chunk := b"".join(islice(waiting, at_once)):
+    remaining = iter(vectors)
+    chunk_size = max(1, _CHUNK_BYTES // (WORD_BYTES * dimension))  # few numpy calls, each within the CPU cache
+    while chunk := b"".join(islice(remaining, chunk_size)):
         total += np.add.reduce(np.frombuffer(chunk, dtype=_WORDS).reshape(-1, dimension), axis=0)
     return total
 
 
 class ContributionKeys(NamedTuple):
-    """What client and holder derive from their pair key for one contribution, and for nothing else.
+    """Keys that client and holder derive from their pair key for a single contribution.
 
     Attributes:
-        seal: encrypts it. receipt: by which the holder proves that it keeps it durably. late: by which it says that
-            it came after the list was frozen.
+        seal: encrypts the contribution.
+        receipt: the MAC that proves to the client that the holder stored the contribution durably.
+        late: the MAC that proves that it arrived after the list was frozen.
     """
 
     seal: bytes
@@ -145,11 +146,11 @@ class ContributionKeys(NamedTuple):
 
 
 def contribution_keys(pair_key: bytes, announcement_hash: bytes, contribution: bytes) -> ContributionKeys:
-    """One keyed BLAKE2b of 64 bytes, cut in three."""
-    made = derive(pair_key, b"dca4-one", announcement_hash + contribution, KEY_BYTES + 2 * ID_BYTES)
-    return ContributionKeys(made[:KEY_BYTES], made[KEY_BYTES : KEY_BYTES + ID_BYTES], made[KEY_BYTES + ID_BYTES :])
+    """Derive the keys: one keyed BLAKE2b of 64 bytes, split in three."""
+    keys = derive(pair_key, b"dca4-one", announcement_hash + contribution, KEY_BYTES + 2 * ID_BYTES)
+    return ContributionKeys(keys[:KEY_BYTES], keys[KEY_BYTES : KEY_BYTES + ID_BYTES], keys[KEY_BYTES + ID_BYTES :])
 
 
 def ask_tag(pair_key: bytes, announcement_hash: bytes) -> bytes:
-    """The MAC by which a client that asks for aborts proves who it is."""
+    """Return the MAC that authenticates a client when it asks a Compute node for aborts."""
     return derive(pair_key, b"dca4-ask", announcement_hash, ID_BYTES)

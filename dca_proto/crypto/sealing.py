@@ -1,15 +1,15 @@
-"""All cryptography, in one file: libsodium through PyNaCl, and BLAKE2b.
+"""All cryptographic primitives except masks: libsodium through PyNaCl, and BLAKE2b.
 
 | purpose | primitive |
 | --- | --- |
 | identities, signatures | Ed25519, over the federation's id and the message |
-| key agreement | X25519, once per pair and epoch; once per answer to the trainer's reply key |
-| encryption | XChaCha20-Poly1305 under a key for one message |
+| key agreement | X25519: once per pair and epoch, and once per answer sealed to the trainer's reply key |
+| encryption | XChaCha20-Poly1305 with a key for one message |
 | hashing, key derivation | BLAKE2b with a personalisation per purpose (RFC 7693) |
 | expansion of seeds | ChaCha20 (RFC 8439), as libsodium's `randombytes_buf_deterministic` |
 
-Randomness is an argument everywhere: the shells pass the operating system's, the emulator a seeded stream.
-Secrets live in objects whose `repr` shows none of them.
+Every source of randomness is an argument: the runtime passes the operating system's, the emulator a seeded stream.
+Objects that hold secrets do not show them in their `repr`.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ TAG_BYTES = 16
 
 
 def digest(person: bytes, *parts: bytes) -> bytes:
-    """BLAKE2b-256 of the parts, each behind its length, personalised by `person` (at most 16 bytes)."""
+    """Return BLAKE2b-256 of the parts, each prefixed with its length, personalised by `person` (at most 16 bytes)."""
     framed = b"".join([piece for part in parts for piece in (len(part).to_bytes(8, "little"), part)])
     return hashlib.blake2b(framed, digest_size=32, person=person).digest()
 
 
 def derive(key: bytes, person: bytes, message: bytes = b"", size: int = KEY_BYTES) -> bytes:
-    """A key of `size` bytes for one purpose from another key: keyed BLAKE2b."""
+    """Derive a key of `size` bytes for one purpose from another key: keyed BLAKE2b."""
     return hashlib.blake2b(message, digest_size=size, key=key, person=person).digest()
 
 
 def actor_id(public_key: bytes) -> bytes:
-    """The 16-byte id of an actor: a hash of its Ed25519 public key."""
+    """Return an actor's 16-byte id: a hash of its Ed25519 public key."""
     return hashlib.blake2b(public_key, digest_size=ID_BYTES, person=b"dca1-id").digest()
 
 
@@ -61,25 +61,25 @@ class Identity:
 
     @property
     def seed(self) -> bytes:
-        """The secret, for writing it to its owner-only file."""
+        """The secret seed, to be written to a file that only its owner can read."""
         return self._secret[:KEY_BYTES]
 
     @cached_property
     def hedge(self) -> bytes:
-        """A secret for `hedged`: what a restored random generator repeats stays unknown to all others (DESIGN §2.6)."""
+        """A secret for `hedged`: derived keys stay secret even if the random generator repeats (DESIGN §2.6)."""
         return derive(self.seed, b"dca4-hedge")
 
     def hedged(self, person: bytes, message: bytes, size: int = KEY_BYTES) -> bytes:
-        """Bytes for one purpose from the identity's secret and a message that holds fresh randomness."""
+        """Derive bytes for one purpose from the identity's secret and a message that contains fresh randomness."""
         return derive(self.hedge, person, message, size)
 
     @property
     def store_key(self) -> bytes:
-        """The secret under which the actor authenticates the records of its store (DESIGN §8)."""
+        """The secret with which the actor authenticates the records of its store (DESIGN §8)."""
         return derive(self.seed, b"dca4-store")
 
     def sign(self, federation_id: bytes, body: bytes) -> bytes:
-        """Signature of 64 bytes, bound to one federation."""
+        """Return a signature of 64 bytes, bound to one federation."""
         return bindings.crypto_sign(_signed_bytes(federation_id, body), self._secret)[:64]
 
     def __repr__(self) -> str:
@@ -106,10 +106,10 @@ class AgreementKey:
         self.public = bindings.crypto_scalarmult_base(secret)
 
     def agree(self, peer_public: bytes, person: bytes = b"dca4-reply", *binding: bytes) -> bytes:
-        """The pair's shared secret: the same on both sides, hashed with both public keys and what it is bound to.
+        """Return the pair's shared secret: X25519, hashed with both public keys and `binding`.
 
-        `person` is what the secret is for, `binding` what both sides must see alike. Raises `PeerError("key")` where
-        the peer's key is a point of low order.
+        Both sides get the same secret if they agree on its purpose `person` and on `binding`. Raises `PeerError("key")`
+        if the peer's key is a point of low order.
         """
         point = _shared_point(self.secret, peer_public)
         return digest(person, point, *sorted((self.public, peer_public)), *binding)
@@ -119,7 +119,7 @@ class AgreementKey:
 
 
 def check_public(key: bytes) -> None:
-    """Raises `PeerError("key")` for an X25519 public key of low order, before anything is decided on it."""
+    """Reject an X25519 public key of low order. Raises `PeerError("key")`."""
     _shared_point(bytes(KEY_BYTES), key)
 
 
@@ -132,14 +132,14 @@ def _shared_point(secret: bytes, public: bytes) -> bytes:
 
 _NULL = ffi.NULL
 SINGLE_USE_NONCE = bytes(NONCE_BYTES)
-"""The nonce of a key that seals one message and no other."""
+"""The nonce for a key that encrypts a single message."""
 
 
 def encrypt(key: bytes, nonce: bytes, plaintext: bytes, associated: bytes) -> bytes:
-    """XChaCha20-Poly1305: ciphertext and 16-byte tag.
+    """Encrypt with XChaCha20-Poly1305: return ciphertext and 16-byte tag.
 
-    libsodium is called as PyNaCl's own wrapper calls it; that one formats its error messages before it needs them,
-    which takes most of its time.
+    This calls libsodium directly: PyNaCl's wrapper formats its error messages on every call, which takes most of its
+    time.
     """
     _check_sizes(key, nonce)
     sealed = bytearray(len(plaintext) + TAG_BYTES)
@@ -150,7 +150,7 @@ def encrypt(key: bytes, nonce: bytes, plaintext: bytes, associated: bytes) -> by
 
 
 def decrypt(key: bytes, nonce: bytes, ciphertext: bytes, associated: bytes) -> bytes:
-    """Inverse of `encrypt`. Raises `PeerError("ciphertext")` for anything that was not made with this key and data."""
+    """Decrypt what `encrypt` returned. Raises `PeerError("ciphertext")` if it is not authentic."""
     _check_sizes(key, nonce)
     opened = bytearray(max(0, len(ciphertext) - TAG_BYTES))
     failed = lib.crypto_aead_xchacha20poly1305_ietf_decrypt(
@@ -167,14 +167,15 @@ def _check_sizes(key: bytes, nonce: bytes) -> None:
 
 
 def same(mac: bytes, claimed: bytes) -> bool:
-    """Whether a MAC is the one that was worked out, in a time that does not depend on where they differ."""
+    """Return True if two MACs are equal, in constant time."""
     return hmac.compare_digest(mac, claimed)
 
 
 def seal_to(public: bytes, plaintext: bytes, associated: bytes, random: Random) -> tuple[bytes, bytes, bytes]:
-    """Encrypt to a public X25519 key from a fresh one: (ephemeral public key, nonce, ciphertext).
+    """Encrypt to an X25519 public key with a fresh key: return (ephemeral public key, nonce, ciphertext).
 
-    The fresh key depends on what is sealed, too: a random generator that repeats itself never gives two texts one key.
+    The fresh key also depends on the plaintext. So two plaintexts never share a key, even if the random generator
+    repeats.
     """
     ephemeral = AgreementKey(digest(b"dca4-ephemeral", random(KEY_BYTES), public, plaintext, associated))
     nonce = random(NONCE_BYTES)
@@ -182,19 +183,19 @@ def seal_to(public: bytes, plaintext: bytes, associated: bytes, random: Random) 
 
 
 def open_sealed(key: AgreementKey, ephemeral: bytes, nonce: bytes, ciphertext: bytes, associated: bytes) -> bytes:
-    """Inverse of `seal_to`. Raises `PeerError`."""
+    """Decrypt what `seal_to` returned. Raises `PeerError`."""
     return decrypt(key.agree(ephemeral), nonce, ciphertext, associated)
 
 
 def expand(seed: bytes, size: int) -> bytes:
-    """`size` pseudo-random bytes from a 32-byte seed: ChaCha20."""
-    made = bytearray(size)
-    expand_into(made, 0, size, seed)
-    return bytes(made)
+    """Expand a 32-byte seed to `size` pseudo-random bytes: ChaCha20."""
+    expanded = bytearray(size)
+    expand_into(expanded, 0, size, seed)
+    return bytes(expanded)
 
 
 def expand_into(buffer: bytearray, start: int, size: int, seed: bytes) -> None:
-    """Write what `expand` gives to a place in a buffer, without a copy."""
+    """Write the bytes of `expand` into `buffer` at `start`, without a copy."""
     if len(seed) != KEY_BYTES or start < 0 or start + size > len(buffer):
         raise ValueError(f"{size} bytes at {start} of {len(buffer)}, from a seed of {len(seed)}")
     lib.randombytes_buf_deterministic(ffi.from_buffer(buffer) + start, size, seed)
