@@ -1,1 +1,1 @@
-"""The protocol as pure state machines: no I/O, no clock, no hidden randomness. Read `play.py` first."""
+"""The protocol as pure state machines: no I/O, no clock, no hidden randomness. Start with `play.py`."""

@@ -1,6 +1,6 @@
-"""What all actors have in common: rounds by literal tables, and the one door through which events come.
+"""The base of all actors: rounds that follow a transition table, and `handle`, the only entry for events.
 
-A table maps (phase, event) to the next phase; a missing entry is a peer's error, raised before anything has changed.
+A table maps (phase, event) to the next phase. A missing entry is a peer's error, raised before any state changes.
 The diagrams of DESIGN §9 are generated from these tables.
 """
 
@@ -29,12 +29,12 @@ Table = Mapping[tuple[str, str], str]
 
 
 def stays(phases: Iterable[str], *events: str) -> Table:
-    """The part of a table in which each of some events leaves each of some phases as it is."""
+    """Return the table entries for events that change none of the given phases."""
     return {(phase, event): phase for phase in phases for event in events}
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """A round as an actor stores it: its phase, and what else the actor adds."""
+    """An actor's stored record of a round. Each actor's subclass adds fields to the phase."""
 
     phase: str
 
@@ -43,9 +43,13 @@ S = TypeVar("S", bound=Stored)
 
 
 class ActorRound(Generic[S]):
-    """A round in an actor's memory, by the `table` of its phases. The store's table `records` holds what is `stored`.
+    """A round in an actor's memory.
 
-    `attempt` counts how often its messages were sent again.
+    Attributes:
+        table: the transitions of its phase.
+        records: the store's table that holds `stored`.
+        stored: the record of the round.
+        attempt: how often its messages were resent.
     """
 
     __slots__ = ("attempt", "id", "stored")
@@ -62,11 +66,11 @@ class ActorRound(Generic[S]):
         return self.stored.phase
 
     def takes(self, event: str) -> bool:
-        """Whether the table has a place for `event` in this phase."""
+        """Return True if the table accepts `event` in this phase."""
         return (self.phase, event) in self.table
 
     def step(self, event: str) -> str:
-        """The phase after `event`. Raises `PeerError("phase")` for an event that has no place in this phase."""
+        """Return the phase after `event`. Raises `PeerError("phase")` if this phase does not accept it."""
         after = self.table.get((self.phase, event))
         if after is None:
             expected = ", ".join(sorted(known for at, known in self.table if at == self.phase)) or "nothing more"
@@ -74,37 +78,37 @@ class ActorRound(Generic[S]):
         return after
 
     def advance(self, event: str, **changes: object) -> Persist:
-        """Take a step, and change what else is stored. Raises `PeerError("phase")` as `step`."""
+        """Move to the phase after `event`, and change other stored fields. Raises `PeerError("phase")` as `step`."""
         return self.store(phase=self.step(event), **changes)
 
     def store(self, **changes: object) -> Persist:
-        """Change what is stored; the effect makes it durable."""
+        """Change stored fields; the returned effect makes them durable."""
         self.stored = msgspec.structs.replace(self.stored, **changes)
         return Persist(self.records, self.id, encode(self.stored))
 
     def resend_timer(self, timing: Timing, entropy: bytes, now_ms: int) -> SetTimer:
-        """When its messages are sent again, ever more rarely; spread by one random byte."""
+        """Schedule the next resend, with back-off; one byte of `entropy` spreads it."""
         wait_ms = timing.resend_after_ms(self.attempt, entropy)
         self.attempt += 1
         return SetTimer(Timer(RESEND, self.id), now_ms + wait_ms)
 
 
 class Pace:
-    """Lets an actor repeat itself to each peer once in `every_ms`, whatever that peer, or who poses as it, sends."""
+    """Limits repeated answers to one per peer in `every_ms`, however often that peer (or an impostor) asks."""
 
     def __init__(self, every_ms: int) -> None:
         self._every_ms = every_ms
         self._last: dict[bytes, int] = {}
 
     def is_due(self, key: bytes, now_ms: int) -> bool:
-        """Whether it is time again for `key`; then its wait begins anew. A clock set back holds up nobody."""
+        """Return True if `key` may be answered now, and restart its wait. A clock that was set back blocks nobody."""
         if 0 <= now_ms - self._last.get(key, -self._every_ms) < self._every_ms:
             return False
         self.note(key, now_ms)
         return True
 
     def note(self, key: bytes, now_ms: int) -> None:
-        """The wait of `key` begins now."""
+        """Start the wait of `key`."""
         if len(self._last) >= PACED_MAX:
             self._last.clear()
         self._last[key] = now_ms
@@ -114,15 +118,17 @@ class Actor(ABC):
     """A sans-IO actor: events in, effects out.
 
     Args:
-        identity: its Ed25519 identity. federation: the file given out of band.
-        random: returns random bytes; the operating system's in earnest.
-        mechanism: the noise mechanism that it knows; by default the distributed discrete Gaussian.
-        records: of its store; a newer federation file among them takes the given one's place.
+        identity: its Ed25519 identity.
+        federation: the federation file given out of band.
+        random: returns random bytes; in production the operating system's.
+        mechanism: its noise mechanism; by default the distributed discrete Gaussian.
+        records: the records of its store. A newer federation file among them replaces the given one.
 
     Attributes:
-        id: 16 bytes, the hash of its identity's public key. dropped: how many messages were dropped, by code.
-        messages: the method for each kind of message; any other is a peer's error.
-        timers: the method for each timer of a round, which is also an event in the round's table.
+        id: 16 bytes, the hash of its identity's public key.
+        dropped: number of dropped messages by error code.
+        messages: the method that handles each kind of message; any other kind is a peer's error.
+        timers: the method that handles each timer of a round. The timer is also an event in the round's table.
     """
 
     def __init__(
@@ -151,15 +157,15 @@ class Actor(ABC):
     _rounds: Mapping[bytes, ActorRound[Any]]
 
     def phase(self, round_id: bytes) -> str:
-        """The phase of a round here, as in its table; `NEW` of one that is not known."""
+        """Return the phase of a round; `NEW` if the round is unknown."""
         known = self._rounds.get(round_id)
         return known.phase if known else NEW
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
-        """React to one event at the time `now_ms` (Unix milliseconds).
+        """Handle one event at the time `now_ms` (Unix milliseconds), and return its effects.
 
-        A peer's error changes nothing but a counter: it becomes a `Dropped` fact. Raises `UsageError`: a command that
-        this actor does not take, or that cannot be.
+        A peer's error changes nothing but a counter, and is reported as a `Dropped` fact. Raises `UsageError` for a
+        command that is invalid or that this actor does not accept.
         """
         try:
             match event:
@@ -175,16 +181,16 @@ class Actor(ABC):
             return [self._drop(error, event.sender if isinstance(event, Received) else self.id)]
 
     def _receive(self, sender: bytes, payload: bytes, now_ms: int) -> list[Effect]:
-        """A message, for its method: that gets the sender, the frame, the body of a signed one, and the time.
+        """Pass a message to its method: `(sender, frame, now_ms)`, or `(sender, frame, body, now_ms)` if it is signed.
 
-        Any of them may raise `PeerError` before any state has changed.
+        Raises `PeerError` before any state has changed.
         """
         frame = decode_frame(payload)
-        given: tuple[Frame | Body, ...] = (frame, decode_body(frame.body)) if isinstance(frame, Signed) else (frame,)
-        return self._method(self.messages, given[-1])(sender, *given, now_ms)
+        parts: tuple[Frame | Body, ...] = (frame, decode_body(frame.body)) if isinstance(frame, Signed) else (frame,)
+        return self._method(self.messages, parts[-1])(sender, *parts, now_ms)
 
     def _method(self, messages: Mapping[Any, str], body: Frame | Body) -> Callable[..., list[Effect]]:
-        """The method of a message. Raises `PeerError` for a kind that has none."""
+        """Return the method that handles a message. Raises `PeerError` for a kind that has none."""
         name = messages.get(type(body))
         if name is None:
             known = ", ".join(kind.__name__ for kind in messages)
@@ -193,7 +199,7 @@ class Actor(ABC):
         return method
 
     def _on_timer(self, timer: Timer, now_ms: int) -> list[Effect]:
-        """A timer of a round, in a phase that takes it."""
+        """Call the timer's method if the round's phase accepts it."""
         current = self._rounds.get(timer.round_id)
         if current is None or not current.takes(timer.purpose):
             return []
@@ -202,19 +208,19 @@ class Actor(ABC):
 
     @abstractmethod
     def _on_start_up(self, now_ms: int) -> list[Effect]:
-        """Go on where the records end."""
+        """Continue from the stored records."""
 
     def _on_command(self, request: object, now_ms: int) -> list[Effect]:
-        """What the owner asks for: nothing, unless an actor says otherwise."""
+        """Handle the owner's request; the default accepts none."""
         raise UsageError(f"{type(self).__name__} takes no command {type(request).__name__}")
 
     @property
     def federation(self) -> Federation:
-        """The newest file that this actor knows."""
+        """The newest federation file that this actor knows."""
         return self._federation
 
     def _on_file(self, sender: bytes, frame: Signed, body: FederationFile, now_ms: int) -> list[Effect]:
-        """Follow a newer federation file from now on (§2.7). Raises `PeerError`."""
+        """Switch to a newer federation file (§2.7). Raises `PeerError`."""
         newer = self._federation.newer(self._federation.opened(frame))
         if newer is None:
             return []
@@ -223,7 +229,7 @@ class Actor(ABC):
         return [*self._file_effects(), *self._on_changed_file(now_ms), changed]
 
     def _file_effects(self) -> list[Effect]:
-        """Keep the file that has replaced the first one; a server publishes it, for those that do not have it."""
+        """Store a federation file above number 1; a server also publishes it, for members that lack it."""
         if self._federation.number == 1:
             return []
         payload = encode(self._federation.frame)
@@ -234,19 +240,19 @@ class Actor(ABC):
 
     @abstractmethod
     def _on_changed_file(self, now_ms: int) -> list[Effect]:
-        """What a newer federation file changes."""
+        """Apply a newer federation file."""
 
     def _drop(self, error: PeerError, sender: bytes) -> Report:
-        """Count and name a peer's error."""
+        """Count and report a peer's error."""
         self.dropped[error.code] += 1
         return Report(Dropped(error.code, sender, str(error)))
 
     def _check_node_message(
         self, frame: Signed, compute: bytes, computes: Collection[bytes], about: bytes, known: bytes
     ) -> None:
-        """Check that one of a round's Compute nodes signed a message about its announcement. Raises `PeerError`.
+        """Check that one of a round's `computes` signed a message about its announcement. Raises `PeerError`.
 
-        `about` is the hash of the announcement that the message names, `known` that of the round's.
+        `about` is the announcement hash in the message, `known` the round's.
         """
         if compute not in computes:
             raise PeerError("unknown-compute", found=compute.hex(), expected="another Compute node of the round")

@@ -1,7 +1,7 @@
-"""An announcement as every participant checks it: signatures, deadlines, epochs and invitations (DESIGN §4.1, §4.2).
+"""Checks that every participant makes of an announcement: signatures, deadlines, epochs, invitations (DESIGN §4.1-4.2).
 
-A process remembers the announcements that it has verified, by every byte: each of many clients that it holds checks the
-same one, and they keep one copy and one set of numbers. What depends on the clock is checked each time.
+A process caches verified announcements by their bytes, so its many clients verify each one once and share the copy.
+Checks that depend on the clock are made each time.
 """
 
 from __future__ import annotations
@@ -30,13 +30,18 @@ if TYPE_CHECKING:
 
 
 class OpenedAnnouncement(msgspec.Struct, weakref=True, eq=False):
-    """An announcement whose signatures hold.
+    """An announcement with verified signatures.
 
     Attributes:
-        frame: as it was signed; payload: encoded. body: what it says. hash: ah, of the frame, 32 bytes.
-        epochs: the Compute nodes' epoch keys, in the announcement's order. computes: their ids, in the same order.
-        first_expiry_ms: when the first of these keys expires. holders: the nodes' addresses.
-        consents: what clients of this process found that depends on the announcement and their policy alone.
+        frame: the signed frame.
+        payload: the encoded frame.
+        body: the decoded announcement.
+        hash: ah, the hash of the payload, 32 bytes.
+        epochs: the Compute nodes' epoch keys, in the announcement's order.
+        computes: the nodes' ids, in the same order.
+        first_expiry_ms: when the first of these keys expires; None without Compute nodes.
+        holders: addresses of the Compute nodes; without any, the trainer's.
+        consents: cached decisions of this process's clients that depend only on the announcement and their policy.
     """
 
     frame: Signed
@@ -51,34 +56,34 @@ class OpenedAnnouncement(msgspec.Struct, weakref=True, eq=False):
     _validated: dict[str, ValidatedRound] = msgspec.field(default_factory=dict)
 
     def validated(self, mechanism: Mechanism, limits: Limits) -> ValidatedRound:
-        """What it asks, worked out once in a process. Raises `UsageError` where it cannot be asked."""
+        """Return the validated round, computed once per process. Raises `UsageError` if the announcement is invalid."""
         key = f"{mechanism.name}/{limits.dimension_max}"
-        found = self._validated.get(key)
-        if found is None:
-            found = self._validated[key] = validate_announcement(self.body, mechanism, limits)
-        return found
+        validated = self._validated.get(key)
+        if validated is None:
+            validated = self._validated[key] = validate_announcement(self.body, mechanism, limits)
+        return validated
 
     def holder(self, client: bytes) -> Address:
-        """The Compute node that holds a client's contribution; the trainer of a round without any."""
+        """Return the address of the Compute node that holds a client's contribution; without nodes, the trainer's."""
         return self.holders[holder_index(self.hash, client, len(self.holders))]
 
 
 _verified: WeakValueDictionary[tuple[bytes, bytes], OpenedAnnouncement] = WeakValueDictionary()
-"""What this process's actors hold, by the encoded frame and the federation file's hash."""
+"""Verified announcements that this process still uses, by encoded frame and federation file hash."""
 
 
 def recall(payload: bytes, federation: Federation) -> OpenedAnnouncement | None:
-    """The announcement of a payload, if this process holds it verified."""
+    """Return the verified announcement of a payload, if this process has cached it."""
     return _verified.get((payload, federation.hash))
 
 
 def announcement_hash(payload: bytes) -> bytes:
-    """ah: identifies an announcement, signature included, by its encoded frame."""
+    """Return ah, which identifies an announcement and its signature, from its encoded frame."""
     return digest(b"dca4-announce", payload)
 
 
 def open_announcement(frame: Signed, federation: Federation, limits: Limits) -> OpenedAnnouncement:
-    """Check an announcement's signatures by the federation file's keys, and its reply key. Raises `PeerError`."""
+    """Check an announcement's signatures with the federation file's keys, and its reply key. Raises `PeerError`."""
     if len(frame.body) > limits.announcement_bytes_max:
         raise PeerError("size", found=f"{len(frame.body)} bytes", expected=f"<= {limits.announcement_bytes_max}")
     payload = encode(frame)
@@ -87,13 +92,13 @@ def open_announcement(frame: Signed, federation: Federation, limits: Limits) -> 
         return known
     body = body_of(frame, Announcement)
     trainer = federation.trainer(body.trainer)
-    federation.check_number(body.federation_number, body.federation_hash)  # before a signature fails over it
+    federation.check_number(body.federation_number, body.federation_hash)  # first: its error names both files
     verify_signed(frame, trainer.key, federation.id)
     check_public(body.reply_key)
     if len(body.invited) not in (0, 32):
         raise PeerError("invited", found=f"a root of {len(body.invited)} bytes", expected="32 bytes, or none")
-    signed = body.terms.computes if isinstance(body.terms, SecureSum) else ()
-    epochs, computes = open_epoch_keys(signed, federation)
+    key_frames = body.terms.computes if isinstance(body.terms, SecureSum) else ()
+    epochs, computes = open_epoch_keys(key_frames, federation)
     holders = tuple(Address(Channel.COMPUTE, compute) for compute in computes)
     opened = OpenedAnnouncement(
         frame,
@@ -108,11 +113,11 @@ def open_announcement(frame: Signed, federation: Federation, limits: Limits) -> 
     return _verified.setdefault((payload, federation.hash), opened)
 
 
-@lru_cache(maxsize=EPOCH_KEYS_KNOWN_MAX)  # they stay the same for an epoch, round after round; what fails is not kept
+@lru_cache(maxsize=EPOCH_KEYS_KNOWN_MAX)  # an epoch's rounds repeat the same keys; failures are not cached
 def open_epoch_keys(
     frames: tuple[Signed, ...], federation: Federation
 ) -> tuple[tuple[EpochKey, ...], tuple[bytes, ...]]:
-    """The signed epoch keys of distinct Compute nodes, expired or not, and the nodes' ids. Raises `PeerError`."""
+    """Check signed epoch keys of distinct Compute nodes, expired or not; return keys and ids. Raises `PeerError`."""
     epochs = tuple(open_epoch_key(frame, federation) for frame in frames)
     computes = tuple(epoch.compute for epoch in epochs)
     if len(set(computes)) != len(computes):
@@ -121,17 +126,17 @@ def open_epoch_keys(
 
 
 def open_epoch_key(frame: Signed, federation: Federation) -> EpochKey:
-    """Check a Compute node's signed epoch key by the federation file's keys. Raises `PeerError`."""
-    claimed = body_of(frame, EpochKey)
-    compute = federation.compute(claimed.compute)
-    federation.check_stamp(claimed.file)
+    """Check a Compute node's signed epoch key with the federation file's keys. Raises `PeerError`."""
+    key = body_of(frame, EpochKey)
+    compute = federation.compute(key.compute)
+    federation.check_stamp(key.file)
     verify_signed(frame, compute.key, federation.id)
-    check_public(claimed.public)
-    return claimed
+    check_public(key.public)
+    return key
 
 
 def check_time(opened: OpenedAnnouncement, timing: Timing, now_ms: int, *, until_ms: int) -> None:
-    """No round is begun too late, far ahead, or with keys that do not outlast it.
+    """Refuse a round that begins too late, ends too far ahead, or outlasts its epoch keys.
 
     `until_ms` is `close_by` at a client, `commit_by` at a Compute node. Raises `PeerError`: ``late``, ``deadline`` or
     ``epoch``.
@@ -147,7 +152,7 @@ def check_time(opened: OpenedAnnouncement, timing: Timing, now_ms: int, *, until
 
 
 def last_commit_ms(expires_ms: int, timing: Timing) -> int:
-    """The latest `commit_by` that leaves the abort grace before an epoch key that expires then is deleted."""
+    """Return the latest `commit_by` for an epoch key: the abort grace must end before the key is deleted."""
     return expires_ms + timing.epoch_grace_ms - timing.abort_grace_ms
 
 
@@ -155,13 +160,13 @@ def last_commit_ms(expires_ms: int, timing: Timing) -> int:
 
 
 def invitation_root(invited: Sequence[bytes]) -> bytes:
-    """The root over ids that ascend strictly; empty for nobody, which asks everybody."""
+    """Return the Merkle root of strictly ascending ids; empty without ids, which invites everybody."""
     return _levels(invited)[-1][0] if invited else b""
 
 
 def invitations(frame: Signed, invited: Sequence[bytes]) -> dict[bytes, Invitation]:
-    """Each invited client's own message, by id. `invited` ascends strictly."""
-    levels, made = _levels(invited), {}
+    """Return each invited client's message, by id. `invited` ascends strictly."""
+    levels, messages = _levels(invited), {}
     for position, client in enumerate(invited):
         path, place = [], position
         for level in levels[:-1]:
@@ -169,12 +174,12 @@ def invitations(frame: Signed, invited: Sequence[bytes]) -> dict[bytes, Invitati
             if sibling < len(level):
                 path.append(level[sibling])
             place //= 2
-        made[client] = Invitation(frame, position, len(invited), tuple(path))
-    return made
+        messages[client] = Invitation(frame, position, len(invited), tuple(path))
+    return messages
 
 
 def check_invitation(invitation: Invitation | None, client: bytes, body: Announcement) -> None:
-    """Whether a client is asked at all: everybody is, or its path leads to the root. Raises `PeerError("invited")`."""
+    """Check that a client is invited: everybody is, or its path leads to the root. Raises `PeerError("invited")`."""
     if not body.invited:
         return
     if invitation is None or not 0 <= invitation.position < invitation.leaves:
@@ -191,7 +196,7 @@ def check_invitation(invitation: Invitation | None, client: bytes, body: Announc
 
 
 def check_invited(clients: Sequence[bytes], body: Announcement, limits: Limits) -> None:
-    """At a Compute node: whether these are all clients that an announcement invites. Raises `PeerError`."""
+    """Check, at a Compute node, that `clients` are exactly those that an announcement invites. Raises `PeerError`."""
     if len(clients) > limits.invited_max:
         raise PeerError("invited", found=f"{len(clients)} clients", expected=f"<= {limits.invited_max}")
     ascends = all(later > earlier for earlier, later in pairwise(clients))
@@ -200,7 +205,7 @@ def check_invited(clients: Sequence[bytes], body: Announcement, limits: Limits) 
 
 
 def _levels(invited: Sequence[bytes]) -> list[list[bytes]]:
-    """The tree from its leaves to its root; an odd last node moves up unchanged."""
+    """Return the tree's levels from the leaves to the root; an odd last node moves up unchanged."""
     levels = [[_leaf(client) for client in invited]]
     while len(level := levels[-1]) > 1:
         pairs = [_node(left, right) for left, right in zip(level[::2], level[1::2], strict=False)]
@@ -220,13 +225,13 @@ def _node(left: bytes, right: bytes) -> bytes:
 
 
 def seal_answer(answer: Signed, opened: OpenedAnnouncement, random: Random) -> bytes:
-    """An encoded frame that only the announcement's trainer can read, and only as part of this round."""
+    """Seal a signed answer to the announcement's trainer, bound to this round; return the encoded frame."""
     sealed = seal_to(opened.body.reply_key, encode(answer), opened.hash, random)
     return encode(Sealed(opened.body.round_id, *sealed))
 
 
 def open_answer(frame: Sealed, reply_key: AgreementKey, opened_hash: bytes) -> Signed:
-    """Inverse of `seal_answer`, at the trainer. Raises `PeerError`."""
+    """Decrypt what `seal_answer` sealed, or a list sealed to a Compute node's epoch key. Raises `PeerError`."""
     inner = decode_frame(open_sealed(reply_key, frame.ephemeral, frame.nonce, frame.ciphertext, opened_hash))
     if not isinstance(inner, Signed):
         raise PeerError("kind", found=type(inner).__name__, expected="Signed")

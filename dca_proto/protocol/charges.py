@@ -1,15 +1,15 @@
-"""The charge numbers that a Compute node has seen of each client: they expose a restored ledger (DESIGN §4.6).
+"""The charge numbers that a Compute node has seen from each client: they expose a restored ledger (DESIGN §4.6).
 
-A client numbers its charges 1, 2, ... and never uses a number twice. One that was restored from an old copy has
-forgotten what it spent since, and goes on with numbers that were used before. As in IPsec's protection against replays
-(RFC 4303, section 3.4.3; RFC 6479), a node remembers of each client the highest number, and which of the last `WINDOW`
-it has seen. Concurrent rounds may come in any order, but no number twice, and none from long ago.
+A client numbers its charges 1, 2, ... and never uses a number twice. A client restored from an old copy has forgotten
+its charges since, and reuses their numbers. As IPsec does against replays (RFC 4303, section 3.4.3; RFC 6479), a node
+remembers each client's highest number and which of the last `WINDOW` numbers it has seen. Concurrent rounds may arrive
+in any order, but no number may arrive twice, or `WINDOW` or more behind.
 
-Numbers are all that is compared. A number that never arrived is new when it comes, also after later ones, and a
-forgotten number may be charged anew for a round that costs less (DESIGN §10).
+Only numbers are compared. A number that never arrived is accepted later, even after higher ones. So a restored client
+can use a forgotten number again for a cheaper round (DESIGN §10).
 
-Clients stand at *slots*, which `sessions` deals out. The numbers are two arrays; they are stored in pages of `PAGE`
-slots, 12 bytes each, and never forgotten: a copy may come back after years.
+Each client has a *slot*, which `sessions` assigns. The numbers are two arrays, stored in pages of `PAGE` slots with 12
+bytes per slot. They are never deleted, for an old copy may return after years.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dca_proto.protocol.wire.messages import ChargeReused
 TABLE = "charges"
 WINDOW = 64
 NUMBER_MAX = (1 << 32) - 1
-"""The last charge number: entries have four bytes for it."""
+"""The largest charge number that fits the four bytes of an entry."""
 PAGE = 512
 _HIGHEST_BYTES, _SEEN_BYTES = 4, 8
 Slots = NDArray[np.int64]
@@ -36,20 +36,20 @@ Slots = NDArray[np.int64]
 def check_reused(claim: ChargeReused, number: int, next_number: int) -> None:
     """Check, at a client, a Compute node's claim that a charge number was used before.
 
-    `number` is that of the charge, `next_number` the next one in its ledger. Raises `PeerError` where the claim is
-    about another number, or the contribution was merely late.
+    `number` is the charge's number, `next_number` the next one in the client's ledger. Raises `PeerError` if the claim
+    names another number, or if the contribution was merely late.
     """
     if claim.charge != number:
         raise PeerError("ledger", found=f"charge {claim.charge}", expected=f"charge {number}, which was sent")
     if claim.highest < next_number and claim.highest - number >= WINDOW:
-        late = f"a contribution {claim.highest - number} charges late"  # all of these this ledger has made itself
+        late = f"a contribution {claim.highest - number} charges late"  # this ledger made all charges up to `highest`
         raise PeerError("ledger", found=late, expected="a number that was used twice")
 
 
 class SeenCharges:
-    """Per slot: the highest charge number seen, and which of the last `WINDOW`: bit i says that of i below the highest.
+    """For each slot, the highest charge number seen, and a bit for each of the last `WINDOW` numbers.
 
-    `records` are those of the store.
+    Bit i is set if the number i below the highest was seen. `records` are the store's.
     """
 
     def __init__(self, records: Iterable[tuple[str, bytes, bytes]]) -> None:
@@ -70,25 +70,25 @@ class SeenCharges:
             self._seen = np.concatenate([self._seen, np.zeros(size - self._seen.size, dtype="<u8")])
 
     def highest(self, slot: int) -> int:
-        """The highest number seen of a client; 0 before the first."""
+        """Return the highest number seen in a slot; 0 before the first."""
         return int(self._highest[slot]) if slot < self._highest.size else 0
 
     def is_used(self, slot: int, number: int) -> bool:
-        """Whether one number was seen before, or is too old to know."""
+        """Return True if a number was seen before, or is too old to tell."""
         age = self.highest(slot) - number
         return age >= WINDOW or (age >= 0 and bool(int(self._seen[slot]) >> age & 1))
 
     def used(self, slots: Slots, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which numbers were seen before, or are too old to know; all of shape ``(n,)``."""
+        """Return, for each number, what `is_used` returns; all arrays have shape ``(n,)``."""
         if slots.size:
             self._grow(int(slots.max()) + 1)
         age = self._highest[slots].astype(np.int64) - numbers
         shift = np.clip(age, 0, WINDOW - 1).astype(np.uint64)
-        found: NDArray[np.bool_] = (age >= WINDOW) | ((age >= 0) & ((self._seen[slots] >> shift) & np.uint64(1) == 1))
-        return found
+        used: NDArray[np.bool_] = (age >= WINDOW) | ((age >= 0) & ((self._seen[slots] >> shift) & np.uint64(1) == 1))
+        return used
 
     def note(self, slots: Slots, numbers: NDArray[np.int64]) -> list[Persist]:
-        """Remember numbers that `used` lets through, of distinct clients. The writes are the pages that changed."""
+        """Record unused numbers of distinct clients. The writes are the pages that changed."""
         if not slots.size:
             return []
         ahead = numbers - self._highest[slots].astype(np.int64)

@@ -1,9 +1,7 @@
-"""A contribution on its way: noise, masks, tags and sealing, at a client and at its holder (DESIGN §2.6, §4.4).
+"""Contributions: a client adds noise, masks and seals its statistic; its holder opens it (DESIGN §2.6, §4.4).
 
-Pure functions that both ends build on; the benchmark of the core times exactly these.
-
-The number of the charge that pays for a contribution travels inside the encryption: it says how many rounds a client
-was ever charged for. Compute nodes learn it, for they recognise old copies of a ledger by it; the broker does not.
+The charge number of a contribution is encrypted, because it reveals how many rounds a client was ever charged for.
+Compute nodes learn it, and recognise old copies of a ledger by it. The broker does not learn it.
 """
 
 from __future__ import annotations
@@ -38,11 +36,13 @@ _TAGS_AT = _CHARGE_AT + CHARGE_BYTES
 
 
 class Outbound(msgspec.Struct, frozen=True):
-    """What a client stores before its first send, and resends byte for byte until the receipt.
+    """A client's message: stored before it is sent, then resent byte for byte until the receipt.
 
     Attributes:
-        contribution: its id. payload: the encoded frame. receipt: the tag that proves its arrival.
-        late: the tag that says that it came too late.
+        contribution: the contribution's id.
+        payload: the encoded frame.
+        receipt: the tag of the receipt, which proves that it was kept.
+        late: the tag of the notice that it came too late.
     """
 
     contribution: bytes
@@ -57,7 +57,7 @@ class Outbound(msgspec.Struct, frozen=True):
 def hedged_root(
     identity: Identity, fresh: bytes, hello: bytes, announcement_hash: bytes, charge: int, value: NDArray[np.int64]
 ) -> tuple[bytes, bytes]:
-    """The noise key and the contribution id, from 32 `fresh` random bytes and everything that they are for.
+    """Derive the noise key and the contribution id from 32 `fresh` random bytes and everything they are used for.
 
     `hello` is the session's hash, `value` the quantised statistic.
     """
@@ -86,9 +86,11 @@ def make_contribution(
     """Noise, mask and seal one client's statistic.
 
     Args:
-        value: the clipped, encoded statistic, shape ``(dimension,)``, in grid units.
-        hello: hash of the client's session. charge: the number in its ledger of the charge that pays.
-        holder: id of the Compute node that gets the message; holder_key: the key shared with it.
+        value: the clipped, quantised statistic, shape ``(dimension,)``, in grid units.
+        hello: hash of the client's session.
+        charge: number of the charge in the client's ledger that pays for it.
+        holder: id of the Compute node that receives the message.
+        holder_key: the key shared with the holder.
         pair_keys: the keys shared with all M nodes, in the announcement's order.
     """
     noise_key, contribution = hedged_root(identity, random(KEY_BYTES), hello, announcement_hash, charge, value)
@@ -107,14 +109,14 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
     """A contribution at its holder.
 
     Attributes:
-        record: as it is stored: client, contribution id, M in one byte, charge number, M tags, masked vector.
+        record: the stored bytes: client, contribution id, M in one byte, charge number, M tags, masked vector.
     """
 
     record: bytes
 
     @property
     def entry(self) -> bytes:
-        """Its entry in a list."""
+        """Its entry in the holder's list."""
         return self.record[:_NODES_AT] + self.record[_CHARGE_AT:_TAGS_AT]
 
     @property
@@ -127,12 +129,12 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def tags(self) -> bytes:
-        """`TAG_BYTES` for each node, in the announcement's order."""
+        """The tags, `TAG_BYTES` for each node, in the announcement's order."""
         return self.record[_TAGS_AT : self._vector_at]
 
     @property
     def y(self) -> bytes:
-        """The masked vector, `WORD_BYTES` a coordinate."""
+        """The masked vector, `WORD_BYTES` for each coordinate."""
         return self.record[self._vector_at :]
 
     @property
@@ -144,7 +146,7 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
 
 
 def restored_kept(table: str, record: bytes) -> Kept:
-    """A contribution as it was stored. Raises `UsageError` where it is damaged."""
+    """Read a stored contribution. Raises `UsageError` if it is damaged."""
     kept = Kept(record)
     size = len(record) - kept._vector_at if len(record) >= _TAGS_AT else 0
     if size <= 0 or size % WORD_BYTES:
@@ -162,9 +164,9 @@ def open_contribution(
     nodes: int,
     dimension: int,
 ) -> tuple[Kept, ContributionKeys]:
-    """What reached a holder, and the keys for its answer.
+    """Open a contribution at its holder; also return the keys for the holder's answer.
 
-    Raises `PeerError("contribution")` for a wrong length or charge number, ``ciphertext`` where it is not authentic.
+    Raises `PeerError`: ``contribution`` for a wrong length or charge number, ``ciphertext`` if it is not authentic.
     """
     expected = CHARGE_BYTES + TAG_BYTES * nodes + WORD_BYTES * dimension + SEAL_BYTES
     if len(message.ciphertext) != expected:

@@ -1,7 +1,7 @@
-"""What an actor wants done: returned data, carried out in order by the runner or the emulator.
+"""Effects: the actions that an actor returns as data. The runner or the emulator carries them out in order.
 
-A `Persist` that stands before a `Send` must be durable before that message leaves. An interpreter may gather the
-effects of several events, make all their writes durable in one transaction, and send afterwards (group commit).
+A `Persist` before a `Send` must be durable before that message leaves. An interpreter may collect the effects of
+several events, commit all their writes in one transaction, and then send (group commit).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dca_proto.protocol.events import Timer
 
 
 class Channel(enum.Enum):
-    """Where a message goes: an inbox of one actor, or a broadcast."""
+    """The destination of a message: an actor's inbox, or a broadcast."""
 
     CLIENT = "client"
     COMPUTE = "compute"
@@ -31,7 +31,7 @@ class Channel(enum.Enum):
 
 
 class Address(msgspec.Struct, frozen=True, gc=False):
-    """A channel and, for an inbox, the 16-byte id of its owner."""
+    """A channel and, for an inbox, its owner's 16-byte id."""
 
     channel: Channel
     id: bytes = b""
@@ -40,7 +40,7 @@ class Address(msgspec.Struct, frozen=True, gc=False):
 class Send(msgspec.Struct, frozen=True, gc=False):
     """Hand `payload` to the broker at least once. `retain` asks it to keep the message for late subscribers.
 
-    `round_id` says to observers of the actor what it belongs to; it is not sent.
+    `round_id` tells observers to which round the message belongs; it is not sent.
     """
 
     to: Address
@@ -50,20 +50,20 @@ class Send(msgspec.Struct, frozen=True, gc=False):
 
 
 class SetTimer(msgspec.Struct, frozen=True, gc=False):
-    """Fire `timer` at `at_ms` (Unix milliseconds), replacing an earlier setting of the same timer."""
+    """Fire `timer` at `at_ms` (Unix milliseconds). This replaces an earlier setting of the same timer."""
 
     timer: Timer
     at_ms: int
 
 
 class CancelTimer(msgspec.Struct, frozen=True, gc=False):
-    """Forget the timer, if it is set."""
+    """Cancel the timer, if it is set."""
 
     timer: Timer
 
 
 class Persist(msgspec.Struct, frozen=True, gc=False):
-    """Write a record durably, replacing one of the same table and key."""
+    """Write a record durably. This replaces a record with the same table and key."""
 
     table: str
     key: bytes
@@ -74,14 +74,14 @@ class Persist(msgspec.Struct, frozen=True, gc=False):
 
 
 class Forget(msgspec.Struct, frozen=True, gc=False):
-    """Delete a record durably and overwrite what it held."""
+    """Delete a record durably and overwrite its content."""
 
     table: str
     key: bytes
 
 
 class Report(msgspec.Struct, frozen=True, gc=False):
-    """A fact for the actor's owner: logs, progress, results. Holds no secret."""
+    """Report a fact to the actor's owner, for logs, progress and results. It contains no secret."""
 
     fact: object
 

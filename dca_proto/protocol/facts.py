@@ -1,4 +1,4 @@
-"""Facts that actors report to their owners: for logs, progress bars and results. None holds a secret."""
+"""Facts that actors report to their owners, for logs, progress bars and results. None contains a secret."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dca_proto.privacy.cost import PrivacyCost
 
 
 class _Fact(msgspec.Struct, frozen=True, gc=False):
-    """Base of all facts; they print with ids cut to their first digits, and long values as their type."""
+    """Base of all facts. Their `repr` shortens ids, and shows a tuple by its length and an aggregate by its type."""
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={_brief(value)}" for name, value in msgspec.structs.asdict(self).items())
@@ -29,7 +29,7 @@ def _brief(value: object) -> str:
 
 
 class Dropped(_Fact, frozen=True):
-    """A message was counted and dropped (invariant 6): a fixed code, who the topic claims sent it, and why."""
+    """A message was dropped and counted under `code`. `sender` is claimed by its topic; `detail` explains the error."""
 
     code: str
     sender: bytes
@@ -37,14 +37,14 @@ class Dropped(_Fact, frozen=True):
 
 
 class FederationChanged(_Fact, frozen=True):
-    """The actor has stored a newer federation file, and follows it from now on."""
+    """The actor has stored a newer federation file, and follows it now."""
 
     number: int
     file_hash: bytes
 
 
 class WaitingForKeys(_Fact, frozen=True):
-    """The trainer cannot announce yet: these Compute nodes have published no epoch key that lasts long enough."""
+    """The trainer cannot announce the round yet: these Compute nodes have no epoch key that lasts long enough."""
 
     round_id: bytes
     computes: tuple[bytes, ...]
@@ -59,7 +59,7 @@ class Announced(_Fact, frozen=True):
 
 
 class Declined(_Fact, frozen=True):
-    """At the client and at the trainer: a client does not take part, and why."""
+    """A client declined a round, with the reason. The client and the trainer report it."""
 
     round_id: bytes
     client: bytes
@@ -69,7 +69,7 @@ class Declined(_Fact, frozen=True):
 
 
 class Arrived(_Fact, frozen=True):
-    """At the trainer: `count` contributions are kept by their holders, of `expected` (0: nobody knows how many)."""
+    """At the trainer: the holders keep `count` contributions of `expected` (0 if unknown)."""
 
     round_id: bytes
     count: int
@@ -77,9 +77,9 @@ class Arrived(_Fact, frozen=True):
 
 
 class Closed(_Fact, frozen=True):
-    """The trainer waits for no further contribution; `count` are kept.
+    """The trainer closed a round: it waits for no further contribution, and the holders keep `count`.
 
-    `why` is ``all`` that were expected have come, ``full``, ``quiet``, or ``deadline``.
+    `why` is ``all`` (all expected contributions arrived), ``full``, ``quiet`` or ``deadline``.
     """
 
     round_id: bytes
@@ -90,7 +90,7 @@ class Closed(_Fact, frozen=True):
 class Contributed(_Fact, frozen=True):
     """The client charged its budget with `mu` and sent its contribution, its release or its report.
 
-    `pure` is the ε that was charged for a report with δ = 0; its mu is what that ε is within.
+    `pure` is the ε of a report with δ = 0, for which `mu` is the smallest μ that this ε implies; otherwise 0.
     """
 
     round_id: bytes
@@ -100,13 +100,15 @@ class Contributed(_Fact, frozen=True):
 
     @property
     def price(self) -> PrivacyCost:
-        """What it was charged."""
+        """The privacy cost that was charged."""
         return PrivacyCost.of_pure(self.pure) if self.pure else PrivacyCost.of_mu(self.mu)
 
 
 class DataFailed(_Fact, frozen=True):
-    """The client's data, or its statistic on some rows, failed with an error of that type (the first), and counted as
-    zero."""
+    """Reading the client's data failed, or its statistic failed on some rows; what failed counts as zero.
+
+    `error` is the type of the first error.
+    """
 
     round_id: bytes
     statistic: str
@@ -114,10 +116,10 @@ class DataFailed(_Fact, frozen=True):
 
 
 class LedgerReused(_Fact, frozen=True):
-    """At the client: a Compute node refused its contribution, for the number of its `charge` was used before.
+    """At the client: a Compute node refused its contribution because its `charge` number was used before.
 
-    The ledger looks restored from an old copy, or runs twice: it has forgotten charges up to `highest`. The client
-    declines every round until the process starts again.
+    The ledger was restored from an old copy, or two copies are running. The node has seen charges up to `highest`. The
+    client declines every round until its process restarts.
     """
 
     round_id: bytes
@@ -127,35 +129,35 @@ class LedgerReused(_Fact, frozen=True):
 
 
 class Acknowledged(_Fact, frozen=True):
-    """The client has the receipt of what it sent."""
+    """The client received the receipt for its contribution, release or report."""
 
     round_id: bytes
 
 
 class Missed(_Fact, frozen=True):
-    """The client's contribution reached its holder too late: it is in no sum. Its charge stays, unless all abort."""
+    """The client's contribution reached its holder too late to count. Its charge stays, unless all nodes abort."""
 
     round_id: bytes
 
 
 class ChargeReturned(_Fact, frozen=True):
-    """A client, or the trainer's account, got a charge back against M signed aborts.
+    """A client or the trainer's account got a round's charge back, against M signed aborts.
 
-    The account of a round without Compute nodes gets it back against the signed declines of all whom it invited.
+    In a round without Compute nodes, the trainer's account gets it back against signed declines of all clients.
     """
 
     round_id: bytes
 
 
 class SessionKept(_Fact, frozen=True):
-    """A Compute node keeps a session of a client; `count` clients have one."""
+    """A Compute node stored a client's session; `count` clients have one."""
 
     client: bytes
     count: int
 
 
 class ContributionKept(_Fact, frozen=True):
-    """A Compute node, as their holder, keeps `count` contributions durably."""
+    """A Compute node stored a client's contribution; it now keeps `count` as their holder."""
 
     round_id: bytes
     client: bytes
@@ -187,7 +189,7 @@ class NodeAborted(_Fact, frozen=True):
 
 
 class ReleaseKept(_Fact, frozen=True):
-    """The trainer holds a data node's release of so many `rows`, or a client's report (1), durably; `count` so far."""
+    """The trainer stored a data node's release over `rows` rows, or a client's report (1 row); it now keeps `count`."""
 
     round_id: bytes
     client: bytes
@@ -203,9 +205,9 @@ class RoundCompleted(_Fact, frozen=True):
 
 
 class RoundFailed(_Fact, frozen=True):
-    """The round ended at the trainer without a result; figures are None where they are not known.
+    """The round ended at the trainer without a result; unknown figures are None.
 
-    `declined`: all whom it asked have declined, so that it would end alike if it were held again now.
+    `declined`: all clients declined, so a repetition now would fail as well.
     """
 
     round_id: bytes

@@ -1,8 +1,9 @@
-"""Who belongs to a federation: the file that every participant gets out of band, and its changes (DESIGN §2.1, §2.7).
+"""The federation file, which lists a federation's members, and its changes (DESIGN §2.1, §2.7).
 
-Members take keys from this file alone. The enrolment key signs it, and each client's certificate: whoever holds that
-key can make Sybils, and nothing in the protocol can distinguish them from clients. A change is a file with a higher
-number."""
+Every participant gets the file out of band and takes keys from it alone. The enrolment key signs the file and each
+client's certificate. Whoever holds that key can create Sybils, which the protocol cannot distinguish from clients. A
+changed file has a higher number.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +22,9 @@ from dca_proto.protocol.wire.codec import body_of, encode, sign, verify_signed
 from dca_proto.protocol.wire.messages import Certificate, FederationFile, FileStamp, Signed
 
 FILES = "federation"
-"""The store's table of the newest federation file."""
+"""The store's table that holds the newest federation file."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
-_MEMBER = re.compile(r"\w[\w .-]{0,63}")  # also the name of its files
+_MEMBER = re.compile(r"\w[\w .-]{0,63}")  # the name is also used for file names
 
 
 class Member(msgspec.Struct, frozen=True, dict=True):
@@ -34,19 +35,21 @@ class Member(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def id(self) -> bytes:
-        """16 bytes: a hash of the key."""
+        """A hash of the key, 16 bytes."""
         return actor_id(self.key)
 
 
 class Federation(msgspec.Struct, frozen=True, dict=True):
-    """The federation file's content.
+    """The content of the federation file.
 
     Attributes:
         name: lower-case letters, digits and dashes; part of every topic.
         enrolment_key: Ed25519 public key that signs this file and clients' certificates.
-        computes: the Compute nodes. trainers: those who may announce rounds.
-        number: 1, and one more with each change. revoked: ids of members and clients that were, ascending.
-        signature: the enrolment key's, over all of this; zeros until `sign_federation`.
+        computes: the Compute nodes.
+        trainers: the members that may announce rounds.
+        number: 1 for the first file, one more with each change.
+        revoked: ids of revoked members and clients, ascending.
+        signature: the enrolment key's signature over the content; zeros until `sign_federation`.
     """
 
     name: str
@@ -61,35 +64,36 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
         if not _NAME.fullmatch(self.name):
             raise InputError(f"federation name {self.name!r}: use up to 32 lower-case letters, digits and dashes")
         members = self.computes + self.trainers
-        odd = [one.name for one in members if not _MEMBER.fullmatch(one.name)]
-        if odd:
+        invalid = [member.name for member in members if not _MEMBER.fullmatch(member.name)]
+        if invalid:
             raise InputError(
-                f"federation {self.name!r}: a member is named {odd[0][:80]!r}; use up to 64 letters, digits, spaces, "
-                "dots, dashes and underscores, and begin with none of the four"
+                f"federation {self.name!r}: a member is named {invalid[0][:80]!r}; use up to 64 letters, digits, "
+                "spaces, dots, dashes and underscores, and begin with a letter, a digit or an underscore"
             )
-        for what, values in (("name", [m.name for m in members]), ("key", [m.key for m in members])):
+        for field, values in (("name", [m.name for m in members]), ("key", [m.key for m in members])):
             if len(set(values)) != len(values):
-                raise InputError(f"federation {self.name!r}: a {what} stands there twice; each member has its own")
+                raise InputError(f"federation {self.name!r}: two members have the same {field}; give each its own")
         if any(len(key) != 32 for key in (self.enrolment_key, *(member.key for member in members))):
             raise InputError(f"federation {self.name!r}: a key is not 32 bytes (64 hexadecimal digits)")
         if list(self.revoked) != sorted(set(self.revoked)):
-            raise InputError(f"federation {self.name!r}: revoked ids are out of order, or one stands there twice")
-        back = [member.name for member in members if member.id in self._revoked]
-        if back:
-            raise InputError(f"federation {self.name!r}: the key of {back[0]} is revoked; take a new one")
+            raise InputError(f"federation {self.name!r}: revoked ids are repeated, or not in ascending order")
+        revoked = [member.name for member in members if member.id in self._revoked]
+        if revoked:
+            raise InputError(f"federation {self.name!r}: the key of {revoked[0]} is revoked; use a new key")
 
     def __repr__(self) -> str:
         return f"Federation({self.name!r}, {self.title})"
 
     @cached_property
     def id(self) -> bytes:
-        """32 bytes that every signature is bound to: another federation's messages verify nowhere here."""
+        """32 bytes to which every signature is bound, so that no message is valid in another federation."""
         return _id_of(self.name, self.enrolment_key)
 
     @cached_property
     def frame(self) -> Signed:
-        """The file as a message: its content with its signature."""
-        computes, trainers = (tuple((one.name, one.key) for one in role) for role in (self.computes, self.trainers))
+        """The file as a message, with its signature."""
+        roles = (self.computes, self.trainers)
+        computes, trainers = (tuple((member.name, member.key) for member in members) for members in roles)
         return Signed(encode(FederationFile(self.number, computes, trainers, self.revoked)), self.signature)
 
     @cached_property
@@ -99,15 +103,15 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def title(self) -> str:
-        """Number and hash, for people to compare."""
+        """The file's number and hash, for people to compare."""
         return _title(self.number, self.hash)
 
     def compute(self, compute_id: bytes) -> Member:
-        """The Compute node of that id. Raises `PeerError("unknown-compute")`."""
+        """Return the Compute node with this id. Raises `PeerError("unknown-compute")`."""
         return self._find(self._computes_by_id, compute_id, "unknown-compute")
 
     def trainer(self, trainer_id: bytes) -> Member:
-        """The trainer of that id. Raises `PeerError("unknown-trainer")`."""
+        """Return the trainer with this id. Raises `PeerError("unknown-trainer")`."""
         return self._find(self._trainers_by_id, trainer_id, "unknown-trainer")
 
     def _find(self, members: dict[bytes, Member], member_id: bytes, code: str) -> Member:
@@ -117,20 +121,20 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
         return member
 
     def has(self, trainer: bytes, computes: Iterable[bytes]) -> bool:
-        """Whether this file names all members of a round."""
-        return trainer in self._trainers_by_id and all(one in self._computes_by_id for one in computes)
+        """Return True if this file names the trainer and all Compute nodes of a round."""
+        return trainer in self._trainers_by_id and all(compute in self._computes_by_id for compute in computes)
 
     def name_of(self, member_id: bytes) -> str:
-        """A member's name, or the id of somebody who is none."""
+        """Return a member's name; for an unknown id, the id in hexadecimal."""
         member = self._computes_by_id.get(member_id) or self._trainers_by_id.get(member_id)
         return member.name if member else member_id.hex()
 
     def is_server(self, member_id: bytes) -> bool:
-        """Whether it is a Compute node or a trainer."""
+        """Return True if the id belongs to a Compute node or a trainer."""
         return member_id in self._computes_by_id or member_id in self._trainers_by_id
 
     def is_revoked(self, member_id: bytes) -> bool:
-        """Whether a member or a client was revoked, which cannot be undone."""
+        """Return True if a member or a client was revoked, which cannot be undone."""
         return member_id in self._revoked
 
     @cached_property
@@ -146,7 +150,10 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
         return frozenset(self.revoked)
 
     def check_certificate(self, certificate: Certificate, now_ms: int) -> bytes:
-        """The client's id, if the certificate is this federation's, not expired and not revoked. Raises `PeerError`."""
+        """Check that a certificate is valid: signed, not expired, not revoked. Return the client's id.
+
+        Raises `PeerError`.
+        """
         client = certified_client(self.enrolment_key, self.id, certificate)
         if self.is_revoked(client):
             raise PeerError("revoked", found=client.hex(), expected=f"a client that {self.title} does not revoke")
@@ -156,29 +163,29 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def stamp(self) -> FileStamp:
-        """What members say of it when they connect."""
+        """The file's number and hash, as members send them."""
         return FileStamp(self.number, self.hash)
 
     def check_stamp(self, stamp: FileStamp) -> None:
-        """Refuse whoever follows another file of this number, before a signature fails over it. Raises `PeerError`."""
+        """Refuse a sender that follows another file of this number. Raises `PeerError`, which names both files."""
         if stamp.number == self.number and stamp.hash != self.hash:
             found = _title(stamp.number, stamp.hash)
             raise PeerError("federation", found=found, expected=f"{self.title}; give both the owner's newest file")
 
     def check_number(self, number: int, file_hash: bytes) -> None:
-        """Whether one who knows this file can judge a round that was announced by another. Raises `PeerError`."""
+        """Refuse a round announced under a newer file, or under another of this number. Raises `PeerError`."""
         if number > self.number or (number == self.number and file_hash != self.hash):
             found = f"a round by {_title(number, file_hash)}"
             raise PeerError("federation", found=found, expected=f"one by {self.title}, which is known here, or older")
 
     def opened(self, frame: Signed) -> Federation:
-        """A file of this federation that came as a message. Raises `PeerError` where it is none."""
+        """Return the federation file in a message, if this federation's enrolment key signed it. Raises `PeerError`."""
         return _opened(self.name, self.enrolment_key, frame)
 
     def newer(self, other: Federation) -> Federation | None:
-        """The other file of this federation if it is the newer one.
+        """Return the `other` file of this federation if it is newer, else None.
 
-        Raises `PeerError` where it has this file's number but not its content, or takes a revocation back.
+        Raises `PeerError` if it has this file's number but another content, or if it takes a revocation back.
         """
         if other.number < self.number or other.hash == self.hash:
             return None
@@ -190,13 +197,13 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
         return other
 
     def to_toml(self) -> str:
-        """The file's text."""
+        """Return the file's text."""
         lines = [
             "# `dca federation` makes and signs this file. A change by hand breaks the signature.",
             f'name = "{self.name}"',
             f"number = {self.number}",
             f'enrolment_key = "{self.enrolment_key.hex()}"',
-            f"revoked = {_quoted([one.hex() for one in self.revoked])}",
+            f"revoked = {_quoted([member_id.hex() for member_id in self.revoked])}",
             f'signature = "{self.signature.hex()}"',
         ]
         for table, members in (("computes", self.computes), ("trainers", self.trainers)):
@@ -206,19 +213,19 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
 
     @classmethod
     def from_toml(cls, text: str) -> Federation:
-        """Parse the file's text. Raises `UsageError`, also where the signature does not hold."""
+        """Parse the file's text and check its signature. Raises `UsageError`."""
         try:
             raw = msgspec.convert(tomllib.loads(text), _File, strict=True)
-            given = cls(
+            parsed = cls(
                 raw.name,
                 bytes.fromhex(raw.enrolment_key),
                 tuple(Member(m.name, bytes.fromhex(m.key)) for m in raw.computes),
                 tuple(Member(m.name, bytes.fromhex(m.key)) for m in raw.trainers),
                 raw.number,
-                tuple(bytes.fromhex(one) for one in raw.revoked),
+                tuple(bytes.fromhex(member_id) for member_id in raw.revoked),
                 bytes.fromhex(raw.signature),
             )
-            return given.opened(given.frame)
+            return parsed.opened(parsed.frame)
         except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
             raise InputError(f"federation file: {error}; `dca federation init` writes one") from None
         except UsageError:
@@ -227,9 +234,10 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
             raise InputError("federation file: a key is not hexadecimal; `dca federation init` writes one") from None
         except PeerError as error:
             if error.code == "malformed":
-                raise InputError(f"federation file: content that no member would take: {error.found}") from None
+                raise InputError(f"federation file: members would refuse its content: {error.found}") from None
             raise InputError(
-                "federation file: its enrolment key did not sign this content: it was changed; get it from its owner"
+                "federation file: the enrolment key did not sign this content, so it was changed; get the file from "
+                "its owner"
             ) from None
 
 
@@ -249,17 +257,17 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def sign_federation(authority: Identity, federation: Federation) -> Federation:
-    """The file with its signature. Raises `UsageError` for another key, and for content that no file can have."""
+    """Sign a federation file. Raises `UsageError` for a wrong key, and for content that members would refuse."""
     _require_authority(authority, federation)
     signature = sign(authority, federation.id, federation.frame.body).signature
-    finished = msgspec.structs.replace(federation, signature=signature)
-    return Federation.from_toml(finished.to_toml())
+    signed_file = msgspec.structs.replace(federation, signature=signature)
+    return Federation.from_toml(signed_file.to_toml())
 
 
 def newest_file(given: Federation, records: Iterable[tuple[str, bytes, bytes]]) -> Federation:
-    """The file that an actor was given, or the newer one that its store has.
+    """Return the newer of two files: the one given to an actor and the one in its store.
 
-    Raises `UsageError` where the enrolment key has signed two files of that number, or takes a revocation back.
+    Raises `UsageError` if they differ but have the same number, or if the newer one takes a revocation back.
     """
     for frame in (signed(FILES, value) for table, key, value in records if (table, key) == (FILES, given.id)):
         try:
@@ -273,11 +281,10 @@ def newest_file(given: Federation, records: Iterable[tuple[str, bytes, bytes]]) 
     return given
 
 
-@lru_cache(maxsize=8)  # all actors of a process hold one copy
+@lru_cache(maxsize=8)  # all actors of a process share one copy
 def _opened(name: str, enrolment_key: bytes, frame: Signed) -> Federation:
-    """The federation of a file that the enrolment key signed. Raises `PeerError`."""
     body = body_of(frame, FederationFile)
-    computes, trainers = (tuple(Member(*one) for one in role) for role in (body.computes, body.trainers))
+    computes, trainers = (tuple(Member(*fields) for fields in role) for role in (body.computes, body.trainers))
     verify_signed(frame, enrolment_key, _id_of(name, enrolment_key))
     try:
         return Federation(name, enrolment_key, computes, trainers, body.number, body.revoked, frame.signature)
@@ -286,7 +293,7 @@ def _opened(name: str, enrolment_key: bytes, frame: Signed) -> Federation:
 
 
 def enrol(authority: Identity, federation: Federation, client_key: bytes, expires_ms: int) -> Certificate:
-    """Sign a client's certificate. Raises `UsageError` if it is not the enrolment key, or the client's is revoked."""
+    """Sign a client's certificate. Raises `UsageError` for a wrong enrolment key or a revoked client."""
     _require_authority(authority, federation)
     if federation.is_revoked(actor_id(client_key)):
         raise InputError(f"the key of {actor_id(client_key).hex()} is revoked for good; have the client make a new one")
@@ -299,9 +306,9 @@ def _require_authority(authority: Identity, federation: Federation) -> None:
         raise InputError("this is not the federation file's enrolment key; use the one that `federation init` made")
 
 
-@lru_cache(maxsize=CERTIFICATES_KNOWN_MAX)  # a client shows the same one in every round; what fails is not kept
+@lru_cache(maxsize=CERTIFICATES_KNOWN_MAX)  # a client sends the same one in every round; failures are not cached
 def certified_client(enrolment_key: bytes, federation_id: bytes, certificate: Certificate) -> bytes:
-    """The client's id, if the certificate is signed, whether it has expired or not. Raises `PeerError("signature")`."""
+    """Check a certificate's signature, but not its expiry. Return the client's id. Raises `PeerError("signature")`."""
     verify(enrolment_key, federation_id, _certified(certificate), certificate.signature)
     return actor_id(certificate.client_key)
 

@@ -1,7 +1,7 @@
-"""X25519 keys by epoch: one agreement per pair and epoch, forward secrecy by epochs (DESIGN §2.2, §2.4).
+"""X25519 keys by epoch: one key agreement per pair and epoch, forward secrecy by epoch (DESIGN §2.2, §2.4).
 
-A key is deleted when its epoch and a time of grace are over: no round that uses it may end later (§4.1). So is a key of
-a far future epoch, which a clock that ran ahead has left behind.
+A key is deleted when its epoch and a grace period are over: no round that uses it may end later (§4.1). A key of an
+epoch far in the future, made while the clock ran ahead, is deleted as well.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EPOCH_BYTES = 4
 
 
 class Keyring:
-    """An actor's own epoch keys, restored from its store. The identity's secret hedges new keys."""
+    """An actor's own epoch keys, restored from its store. New keys also depend on the identity's secret."""
 
     def __init__(
         self, records: Iterable[tuple[str, bytes, bytes]], timing: Timing, identity: Identity, random: Random
@@ -34,7 +34,7 @@ class Keyring:
 
     @property
     def epoch(self) -> int:
-        """The newest epoch that there is a key of."""
+        """The newest epoch that has a key."""
         return max(self._keys)
 
     @property
@@ -44,26 +44,26 @@ class Keyring:
 
     @property
     def expires_ms(self) -> int:
-        """When the newest epoch ends."""
+        """The end of the newest epoch."""
         return (self.epoch + 1) * self._timing.epoch_ms
 
     @property
     def epochs(self) -> tuple[int, ...]:
-        """Those whose keys are kept."""
+        """The epochs that have a key."""
         return tuple(self._keys)
 
     def next_turn_ms(self, now_ms: int) -> int:
-        """When there is a key to make or to delete next."""
+        """Return when the next key must be made or deleted."""
         ends = ((epoch + 1) * self._timing.epoch_ms for epoch in self._keys)
         turns = [at_ms for end_ms in ends for at_ms in (end_ms, end_ms + self._timing.epoch_grace_ms)]
         return min((at_ms for at_ms in turns if at_ms > now_ms), default=now_ms)
 
     def key(self, epoch: int) -> AgreementKey | None:
-        """The key of an epoch, if it is kept here."""
+        """Return the key of an epoch; None if there is none."""
         return self._keys.get(epoch)
 
     def renew(self, now_ms: int) -> list[Write]:
-        """Make the current epoch's key if there is none, and delete those that are over or far ahead of the clock."""
+        """Make the current epoch's key if there is none, and delete keys that are over or far ahead of the clock."""
         timing, current = self._timing, now_ms // self._timing.epoch_ms
         over = [
             epoch
@@ -73,7 +73,7 @@ class Keyring:
         writes: list[Write] = [Forget(TABLE, epoch_bytes(epoch)) for epoch in over]
         for epoch in over:
             del self._keys[epoch]
-        if not any(epoch >= current for epoch in self._keys):  # one ahead is good: the clock may have gone back
+        if not any(epoch >= current for epoch in self._keys):  # the clock may have been set back
             fresh = self._random(KEY_BYTES) + epoch_bytes(current) + now_ms.to_bytes(8, "big")
             secret = self._identity.hedged(b"dca4-epoch", fresh)
             self._keys[current] = AgreementKey(secret)
@@ -85,9 +85,9 @@ class Keyring:
 
 
 class SeenEpochs:
-    """The highest epoch seen of each Compute node: a lower one is of a copy that was restored, or of a replay.
+    """The highest epoch seen from each Compute node. A lower one comes from a restored copy or a replay.
 
-    One more than an epoch ahead of the clock is not believed, nor is one that a clock ahead has left behind.
+    Epochs more than one ahead of this clock are refused. One remembered while this clock ran ahead is ignored.
     """
 
     def __init__(self, records: Iterable[tuple[str, bytes, bytes]], timing: Timing) -> None:
@@ -95,31 +95,31 @@ class SeenEpochs:
         self._epoch_ms = timing.epoch_ms
         stored = ((key, sized(SEEN, value, _EPOCH_BYTES)) for table, key, value in records if table == SEEN)
         self._seen = {key: epoch_of(value) for key, value in stored}
-        self._noted: tuple[EpochKey, ...] | None = None  # the last ones, which a process holds once
+        self._noted: tuple[EpochKey, ...] | None = None  # keys of the last `note`, shared by a process
         self._noted_ms = self._noted_until_ms = 0
 
     def check(self, keys: tuple[EpochKey, ...], now_ms: int) -> None:
-        """Refuse what `wrong` names. Raises `PeerError("epoch")`."""
+        """Refuse keys of which `wrong` names one. Raises `PeerError("epoch")`."""
         wrong = self.wrong(keys, now_ms)
         if wrong is not None:
             raise PeerError("epoch", found=f"epoch {wrong[0].epoch}", expected=wrong[1])
 
     def wrong(self, keys: tuple[EpochKey, ...], now_ms: int) -> tuple[EpochKey, str] | None:
-        """A key that is too far ahead or outdated, and what is expected; None if all are right."""
+        """Return a key that is too far ahead or outdated, and the expected epoch in words; None if all are right."""
         if keys is self._noted and self._noted_ms <= now_ms < self._noted_until_ms:
             return None
         ahead = now_ms // self._epoch_ms + 1
         for key in keys:
             if key.epoch > ahead:
                 return key, f"at most {ahead} by this clock; one of the two clocks is wrong"
-            least = min(self._seen.get(key.compute, 0), ahead)  # what a clock ahead left behind locks nobody out
+            least = min(self._seen.get(key.compute, 0), ahead)  # `seen` may be too high if this clock once ran ahead
             in_grace = key.epoch == least - 1 and now_ms < key.expires_ms + self._grace_ms
             if key.epoch < least and not in_grace:
                 return key, f"{least} or later, as this node has shown before"
         return None
 
     def note(self, keys: tuple[EpochKey, ...], now_ms: int) -> list[Write]:
-        """Remember those that are higher than what was seen, or than what a clock ahead left. For keys not `wrong`."""
+        """Record the epochs of keys that `wrong` accepts, if they are higher than before or correct a future one."""
         if keys is self._noted and self._noted_ms <= now_ms:
             return []
         self._noted, self._noted_ms = keys, now_ms
@@ -131,10 +131,10 @@ class SeenEpochs:
 
 
 def epoch_bytes(epoch: int) -> bytes:
-    """An epoch as a record's key, and as a part of what a pair key is bound to."""
+    """Encode an epoch, as a record's key and as part of a pair key's binding."""
     return epoch.to_bytes(_EPOCH_BYTES, "big")
 
 
 def epoch_of(key: bytes) -> int:
-    """Inverse of `epoch_bytes`."""
+    """Decode an epoch."""
     return int.from_bytes(key, "big")

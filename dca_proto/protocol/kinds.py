@@ -1,19 +1,18 @@
-"""The three kinds of rounds, one type each, and all numbers of a round that follow from its announcement.
+"""The three kinds of rounds, one type each, and the numbers of a round that follow from its announcement.
 
-| kind | who adds which noise | who holds what is sent | what is protected |
+| kind | noise | receiver of the clients' messages | protected data |
 | --- | --- | --- | --- |
-| `SecureSum` | each client a share | Compute nodes, masked | all data of one client |
-| `NodeRelease` | each data node all of it | the trainer | one row |
-| `LdpReport` | each client all of it | the trainer | all data of one client |
+| `SecureSum` | each client adds a share | Compute nodes, masked | all data of one client |
+| `NodeRelease` | each data node adds all of it | the trainer | one row |
+| `LdpReport` | each client adds all of it | the trainer | all data of one client |
 
-A kind has its terms on the wire, its consent rule and its noise (DESIGN §4, §5). Actors ask the kind; nobody compares
-flags. A job asks for a kind by a type of `RoundRequest` (`aggregate`), which does not name the participants. The
-trainer's command names them (`trainer.request`: `AskSecureSum` and its like). Every participant computes all
-numbers for itself (`validate_announcement`).
+A kind defines its terms on the wire, its consent rule and its noise (DESIGN §4, §5). A job requests a kind by a type of
+`RoundRequest` (`aggregate`), which names no participants. The trainer's command names them (`AskSecureSum` and others
+in `trainer.request`). Every participant computes all numbers for itself (`validate_announcement`).
 
 Theorem 1 of the DCA paper: each client adds noise of variance σ_std² / (N - T - 1). A sum is released only if it holds
-at least n_min = N - T + c contributions: n_min - 1 - c noises stay unknown to a curious client with c colluders.
-Where each data node or client releases by itself, its own noise is the only one, and has to suffice.
+at least n_min = N - T + c contributions. So at least n_min - 1 - c noises are unknown to a curious client with c
+colluders. If each data node or client releases by itself, its own noise must suffice.
 """
 
 from __future__ import annotations
@@ -35,17 +34,18 @@ from dca_proto.protocol.wire.fields import COMPUTES_MAX, Count, Signed, Wire
 from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW, Sensitivity, Statistic, resolve
 from dca_proto.statistics.contribution import client_sensitivity, row_sensitivity
 
-if TYPE_CHECKING:  # the announcement holds a kind, and the policy asks it
+if TYPE_CHECKING:  # `messages` and `policy` import this module
     from dca_proto.privacy.local import LocalMechanism
     from dca_proto.protocol.policy import Policy, Refusal
     from dca_proto.protocol.wire.messages import Announcement
 
 
 class _Kind(Wire, frozen=True, array_like=True):
-    """What kinds have in common.
+    """The base of the kinds.
 
     Attributes:
-        is_summed: whether Compute nodes hold what clients send. relation: whose data's replacement the noise hides.
+        is_summed: True if Compute nodes add up the clients' messages.
+        relation: the neighbouring relation under which the noise protects.
     """
 
     is_summed: ClassVar[bool] = False
@@ -53,22 +53,22 @@ class _Kind(Wire, frozen=True, array_like=True):
 
     @property
     def honest(self) -> int:
-        """How many clients' noises must suffice, at least."""
+        """The smallest number of clients' noises that must suffice."""
         return 1
 
     def price(self, asked: Announcement) -> PrivacyCost:
-        """What the round costs each participant: its μ. Raises `UsageError` if μ exceeds what (ε, δ) allow."""
+        """Return the round's cost to each participant. Raises `UsageError` if μ exceeds what (ε, δ) allow."""
         accounting.check_mu(asked.mu, asked.epsilon, asked.delta)
         return PrivacyCost.of_mu(asked.mu)
 
     def sensitivity(self, statistic: Statistic, rows_max: int, fraction_bits: int) -> Sensitivity:
-        """How far the protected data can move a contribution, in grid units. Raises `UsageError`."""
+        """Return how far the protected data can move a contribution, in grid units. Raises `UsageError`."""
         return client_sensitivity(statistic, rows_max, fraction_bits)
 
     def noise(
         self, asked: Announcement, statistic: Statistic, sensitivity: Sensitivity, mechanism: Mechanism
     ) -> tuple[int, LocalMechanism | None]:
-        """S, the variance of one client's noise, in squared grid units; and the mechanism of an LDP report, or None.
+        """Return S, the variance of one client's noise in squared grid units, and an LDP report's mechanism or None.
 
         Raises `UsageError` if no variance fits these terms, or if the largest sum does not fit in the ring.
         """
@@ -80,18 +80,18 @@ class _Kind(Wire, frozen=True, array_like=True):
         return variance, None
 
     def contributions_max(self) -> int:
-        """How many contributions are added up at most. Raises `UsageError` if the terms contradict each other."""
+        """Return the largest number of contributions in a sum. Raises `UsageError` if the terms are inconsistent."""
         return 1
 
     def refusals(self, policy: Policy, missing: frozenset[str]) -> Iterator[Refusal]:
-        """What a client's policy has against this kind's own terms; `missing` names trusted Compute nodes left out."""
+        """Yield a client policy's refusals of this kind's terms. `missing`: trusted Compute nodes that are left out."""
         yield from ()
 
 
 class SecureSum(_Kind, frozen=True, array_like=True, tag=1):
     """§4: a sum over Compute nodes.
 
-    `fewest` is n_min, `most` is n_max, `colluders` is c; `computes` are the nodes' signed epoch keys.
+    `fewest` is n_min, `most` is n_max, `colluders` is c. `computes` are the nodes' signed epoch keys.
     """
 
     is_summed: ClassVar[bool] = True
@@ -102,7 +102,7 @@ class SecureSum(_Kind, frozen=True, array_like=True, tag=1):
 
     @property
     def honest(self) -> int:
-        """n_min - 1 - c: how many noises nobody knows, at least."""
+        """n_min - 1 - c, the smallest number of noises that a coalition does not know."""
         return self.fewest - 1 - self.colluders
 
     def contributions_max(self) -> int:
@@ -122,7 +122,7 @@ class SecureSum(_Kind, frozen=True, array_like=True, tag=1):
 
 
 class NodeRelease(_Kind, frozen=True, array_like=True, tag=2):
-    """§5.1: each data node releases by itself."""
+    """§5.1: a release by each data node."""
 
     relation: ClassVar[str] = REPLACE_ONE_ROW
 
@@ -134,7 +134,7 @@ class NodeRelease(_Kind, frozen=True, array_like=True, tag=2):
 
 
 class LdpReport(_Kind, frozen=True, array_like=True, tag=3):
-    """§5.2: each client reports by itself, by the announcement's mechanism."""
+    """§5.2: a report by each client, by the announcement's mechanism."""
 
     def price(self, asked: Announcement) -> PrivacyCost:
         if asked.mechanism not in PURE_MECHANISMS:
@@ -150,7 +150,7 @@ class LdpReport(_Kind, frozen=True, array_like=True, tag=3):
     def noise(
         self, asked: Announcement, statistic: Statistic, sensitivity: Sensitivity, mechanism: Mechanism
     ) -> tuple[int, LocalMechanism | None]:
-        from dca_proto.privacy.local import mechanism_of  # devices that only take part in sums start faster without it
+        from dca_proto.privacy.local import mechanism_of  # late: devices that only take part in sums start faster
 
         if asked.mechanism not in LOCAL_MECHANISMS:
             known = ", ".join(LOCAL_MECHANISMS)
@@ -165,16 +165,17 @@ Terms = SecureSum | NodeRelease | LdpReport
 
 
 class ValidatedRound(msgspec.Struct, frozen=True):
-    """What a valid announcement asks.
+    """The numbers of a valid announcement.
 
     Attributes:
-        terms: the kind of the round, with its own terms.
+        terms: the kind of the round, with its terms.
         statistic: the named statistic.
         sensitivity: how far the protected data can move a contribution, in grid units.
-        price: what the round costs whoever takes part.
-        noise_variance: S, of one client's noise, in squared grid units. For a report: of its noise in the sum.
+        price: the round's cost to each participant.
+        noise_variance: S, the variance of one client's noise (of a report: of its noise in the sum), in squared grid
+            units.
         unit: 2^-f, the size of a grid unit in the statistic's units.
-        report: the mechanism by which each client makes its LDP report; None for the other kinds.
+        report: the mechanism of each client's LDP report; None for the other kinds.
     """
 
     terms: Terms
@@ -187,22 +188,22 @@ class ValidatedRound(msgspec.Struct, frozen=True):
 
     @property
     def dimension(self) -> int:
-        """d, how many coordinates the statistic has."""
+        """d, the number of the statistic's coordinates."""
         return self.statistic.dimension
 
     @property
     def honest(self) -> int:
-        """How many clients' noises must suffice, at least: n_min - 1 - c of a secure sum, otherwise 1."""
+        """The smallest number of clients' noises that must suffice: n_min - 1 - c in a secure sum, otherwise 1."""
         return self.terms.honest
 
     @property
     def mu(self) -> float:
-        """The Gaussian DP parameter that is charged; of a report at delta 0 the one that it is within."""
+        """The Gaussian DP parameter that is charged; of a report at delta 0, the smallest that its ε implies."""
         return self.price.mu
 
     @property
     def sensitivity_l2(self) -> float:
-        """Δ, L2, in the statistic's units."""
+        """Δ, the L2 sensitivity in the statistic's units."""
         return self.sensitivity.l2 * self.unit
 
     @property
@@ -212,10 +213,10 @@ class ValidatedRound(msgspec.Struct, frozen=True):
 
 
 def validate_announcement(announcement: Announcement, mechanism: Mechanism, limits: Limits) -> ValidatedRound:
-    """Check an announcement's own numbers, and work out what follows from them.
+    """Check an announcement's numbers, and compute all numbers that follow from them.
 
-    `mechanism` is the one that the actor offers for sums and for data nodes' releases. Raises `UsageError` that names
-    the number that is wrong.
+    `mechanism` is the one that the actor offers for sums and for data nodes' releases. Raises `UsageError`, which names
+    the wrong number.
     """
     statistic = resolve(announcement.statistic, announcement.parameters)
     if statistic.dimension > limits.dimension_max:

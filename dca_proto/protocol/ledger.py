@@ -1,12 +1,14 @@
-"""A record of what was spent: written before a message leaves, returned only against aborts (DESIGN §4.4, §4.8).
+"""The ledger of spent budget: charged before a message leaves, returned only against aborts (DESIGN §4.4, §4.8).
 
-A client keeps one for itself, and a trainer one for its federation (`account`).
-What is spent is a `PrivacyCost`: Σμ² of Gaussian rounds, which compose exactly in Gaussian DP, and Σε and Σμ(ε)² of
-rounds of ε-private reports, which in a mixture count as Gaussian ones that reveal more. A charge with delta = 0 is of
-the second kind; a ledger from before there were such rounds has none.
-A trainer's charge may be of some clients only, those that it invited. What is spent is then, sum by sum, what it comes
-to for the client for which it comes to most: no less than what any single client has spent, and more where one client
-leads in Gaussian rounds and another one in reports.
+A client keeps a ledger for itself, and a trainer keeps one for its federation (the account).
+
+The total is a `PrivacyCost`: Σμ² of Gaussian rounds, which compose exactly in Gaussian DP, and Σε and Σμ(ε)² of rounds
+of ε-private reports. If both kinds occur, reports count as Gaussian rounds that reveal more. A charge with delta = 0 is
+a report's.
+
+A trainer's charge may cost only the clients that it invited. The account's total is then the maximum over clients, for
+each of the three sums. It is at least what any single client has spent. It is more if one client has spent most on
+Gaussian rounds and another most on reports.
 """
 
 from __future__ import annotations
@@ -28,14 +30,16 @@ class Charge(msgspec.Struct, frozen=True):
     """One round's entry.
 
     Attributes:
-        round_id: 16 bytes. statistic: what was asked. trainer: who asked, an id of 16 bytes.
-        mu, epsilon, delta: what it cost; delta is 0 of an epsilon-private report, and mu then its μ(ε) (`price`).
-        at_ms: when it was charged.
-        number: 1, 2, ... in the order of charging, never used twice, also not after a return.
-        returned: whether all Compute nodes have signed that they released nothing and never will; in an account, of a
-            local round, whether all whom it asked have signed that they decline.
-        clients: in a trainer's account, ids of the invited clients, whom alone the round costs; empty: everybody.
-        relation: what it protects, all data of a client or one row. Charges of both kinds together protect one row.
+        round_id: 16 bytes.
+        statistic: the round's statistic.
+        trainer: id of the trainer that announced the round, 16 bytes.
+        mu, epsilon, delta: the cost. For an ε-private report, delta is 0 and mu is its μ(ε) (`price`).
+        at_ms: time of the charge.
+        number: 1, 2, ... in the order of charging; never reused, even after a return.
+        returned: True if all Compute nodes have signed that they released nothing and never will. In the account, for a
+            round without Compute nodes: True if all clients have signed that they decline.
+        clients: in a trainer's account, ids of the invited clients, the only ones charged; empty if all are.
+        relation: the neighbouring relation: all data of a client, or one row. Charges of both together protect one row.
     """
 
     round_id: bytes
@@ -52,36 +56,35 @@ class Charge(msgspec.Struct, frozen=True):
 
     @property
     def price(self) -> PrivacyCost:
-        """What it cost."""
+        """The privacy cost of the charge."""
         return PrivacyCost.of_mu(self.mu) if self.delta else PrivacyCost.of_pure(self.epsilon)
 
 
 class Cost(msgspec.Struct, frozen=True, gc=False):
-    """What a round costs, and the ids of the only clients whom it costs that; empty: everybody."""
+    """The price of a round, and the ids of the clients that pay it; empty if all do."""
 
     price: PrivacyCost
     clients: frozenset[bytes] = frozenset()
 
 
 def max_client_cost(costs: Iterable[Cost], of: Collection[bytes] = ()) -> PrivacyCost:
-    """The largest total cost of any one client; for costs of two kinds, the largest total of each kind.
+    """Return the largest total cost of any one client; for costs of two kinds, the largest total of each kind.
 
     Only the clients `of` are considered; if it is empty, all.
     """
-    borne = tuple(costs)
-    if not any(cost.clients for cost in borne):
-        return total(cost.price for cost in borne)
-    among = frozenset(of)
+    costs = tuple(costs)
+    if not any(cost.clients for cost in costs):
+        return total(cost.price for cost in costs)
     among = frozenset(of)
     return PrivacyCost(
-        _largest([(cost.price.gaussian, cost.clients) for cost in borne], among),
-        _largest([(cost.price.pure, cost.clients) for cost in borne], among),
-        _largest([(cost.price.converted, cost.clients) for cost in borne], among),
+        _largest([(cost.price.gaussian, cost.clients) for cost in costs], among),
+        _largest([(cost.price.pure, cost.clients) for cost in costs], among),
+        _largest([(cost.price.converted, cost.clients) for cost in costs], among),
     )
 
 
 def _largest(amounts: list[tuple[float, frozenset[bytes]]], among: frozenset[bytes]) -> float:
-    """The sum of some amounts for the client for which it is largest."""
+    """Return the largest sum of amounts of any one client."""
     common = math.fsum([amount for amount, clients in amounts if not clients])
     each: defaultdict[bytes, float] = defaultdict(float)
     for amount, clients in amounts:
@@ -92,14 +95,14 @@ def _largest(amounts: list[tuple[float, frozenset[bytes]]], among: frozenset[byt
 
 
 class Ledger:
-    """The charges of one client or one trainer, restored from the entries of its store."""
+    """The charges of a client or a trainer, restored from its store."""
 
     def __init__(self, charges: Iterable[Charge] = ()) -> None:
         self._charges = {charge.round_id: charge for charge in charges}
         self._highest = max((charge.number for charge in self._charges.values()), default=0)
-        # When and what, of the charges that count: all that is looked at for every announcement.
+        # Time and cost of each charge that was not returned, which every announcement needs.
         self._counting = {c.round_id: (c.at_ms, _cost(c)) for c in self._charges.values() if not c.returned}
-        self._total: PrivacyCost | None = None  # of all of these, and when the oldest was charged
+        self._total: PrivacyCost | None = None  # cached total of `_counting`, with the time of its oldest charge
         self._oldest_ms = 0
 
     def __contains__(self, round_id: bytes) -> bool:
@@ -110,36 +113,36 @@ class Ledger:
 
     @property
     def charges(self) -> tuple[Charge, ...]:
-        """All entries, in the order of charging."""
+        """All charges, in the order of charging."""
         return tuple(sorted(self._charges.values(), key=lambda charge: charge.number))
 
     @property
     def next_number(self) -> int:
-        """The number of the next charge: above all that this ledger remembers, returned ones too."""
+        """The number of the next charge: above all in this ledger, including returned ones."""
         return self._highest + 1
 
     def is_charged(self, round_id: bytes) -> bool:
-        """Whether a round has a charge that was not returned."""
+        """Return True if a round has a charge that was not returned."""
         return round_id in self._counting
 
     def spent(self, since_ms: int = 0, *, of: Collection[bytes] = (), beside: Iterable[Cost] = ()) -> PrivacyCost:
-        """What is charged since `since_ms` and not returned, as `max_client_cost` adds it up.
+        """Return the total of charges since `since_ms` that were not returned, as `max_client_cost` adds them up.
 
-        Only the clients `of` are considered; if it is empty, all. `beside` counts as well, and is not charged.
+        Only the clients `of` are considered; if it is empty, all. Costs `beside` are added, but not charged.
         """
         reserved = tuple(beside)
         if self._total is None:
             self._total = max_client_cost(cost for _, cost in self._counting.values())
             self._oldest_ms = min((at_ms for at_ms, _ in self._counting.values()), default=0)
         if since_ms <= self._oldest_ms and not of and not reserved:
-            return self._total  # as a client asks at each announcement, for a year
+            return self._total  # the usual call: a client's, at each announcement
         charged = [cost for at_ms, cost in self._counting.values() if at_ms >= since_ms]
         return max_client_cost([*charged, *reserved], of)
 
     def charge(self, charge: Charge) -> Persist:
-        """Record a charge; the effect must be durable before anything of the round leaves.
+        """Record a charge; the effect must be durable before any message of the round leaves.
 
-        Raises `RuntimeError`: the round is charged already, or the number is not the next: a bug, which must not spend.
+        Raises `RuntimeError` if the round is charged already or the number is not the next. That would be a bug.
         """
         if charge.round_id in self._charges:
             raise RuntimeError("a round is charged once")
@@ -154,7 +157,7 @@ class Ledger:
         return self._store(charge)
 
     def give_back(self, round_id: bytes) -> Persist:
-        """Mark a charge as returned. Raises `RuntimeError` where it was before: a bug."""
+        """Mark a charge as returned. Raises `RuntimeError` if it was returned before, which would be a bug."""
         charge = self._charges[round_id]
         if charge.returned:
             raise RuntimeError("a charge is returned once")
@@ -163,7 +166,7 @@ class Ledger:
         return self._store(msgspec.structs.replace(charge, returned=True))
 
     def count_again(self, round_id: bytes) -> Persist:
-        """Undo `give_back`: somebody has released after all."""
+        """Undo `give_back`, because a client has released after all."""
         charge = msgspec.structs.replace(self._charges[round_id], returned=False)
         self._counting[round_id] = (charge.at_ms, _cost(charge))
         self._total = None

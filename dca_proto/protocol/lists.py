@@ -1,8 +1,8 @@
-"""Lists of contributions, their union, and the one set that all nodes agree on (DESIGN §4.7; DCA, Algorithm 1, step 3).
+"""Lists of contributions, their union, and the set that all nodes agree on (DESIGN §4.7; DCA, Algorithm 1, step 3).
 
-An entry is (client, contribution id, charge number), 36 bytes. A node's list holds the contributions that it is the
-holder of, ascending strictly by client. As each client has one holder, no client stands in the union twice. All is
-worked out in arrays: every node looks at every entry of every round.
+An entry is (client, contribution id, charge number), 36 bytes. A node's list has an entry for each contribution that it
+holds, strictly ascending by client. Each client has one holder, so it appears in the union once. Every node checks
+every entry of every round, so all functions work on arrays.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dca_proto.crypto.sealing import ID_BYTES, digest
 from dca_proto.errors import PeerError
 
 TOO_FEW = "too-few"
-"""The abort reason whose figures say how many contributed and how many were needed."""
+"""Abort reason; only such an abort states how many contributed and how many were needed."""
 TOO_MANY = "too-many"
 Rows = NDArray[np.uint8]
 Places = NDArray[np.int64]
@@ -25,22 +25,22 @@ _CHARGE_AT = 2 * ID_BYTES
 
 
 def list_hash(announcement_hash: bytes, compute: bytes, entries: bytes) -> bytes:
-    """Identifies a node's frozen list."""
+    """Return the hash that identifies a node's frozen list."""
     return digest(b"dca4-list", announcement_hash, compute, entries)
 
 
 def set_hash(announcement_hash: bytes, entries: bytes) -> bytes:
-    """Identifies the agreed set S."""
+    """Return the hash that identifies the agreed set S."""
     return digest(b"dca4-set", announcement_hash, entries)
 
 
 def answer_hash(announcement_hash: bytes, compute: bytes, lists: Iterable[bytes], objections: bytes) -> bytes:
-    """Identifies a node's answer."""
+    """Return the hash that identifies a node's answer."""
     return digest(b"dca4-answer", announcement_hash, compute, *lists, objections)
 
 
 def check_list(announcement_hash: bytes, entries: bytes, tags: bytes, owner: int, nodes: int, most: int) -> None:
-    """Whether a peer's list can be one: whole entries, ascending, each held by that peer, a tag for each.
+    """Check a peer's list: whole, ascending entries of clients that this peer holds, with one tag each.
 
     `owner` is the peer's place among the M nodes, `most` is n_max. Raises `PeerError("list")`.
     """
@@ -63,27 +63,27 @@ def check_list(announcement_hash: bytes, entries: bytes, tags: bytes, owner: int
 
 
 def rows_of(entries: bytes) -> Rows:
-    """Entries as the rows of an array, shape ``(n, 36)``."""
+    """View entries as the rows of an array, shape ``(n, 36)``."""
     return np.frombuffer(entries, dtype=np.uint8).reshape(-1, ENTRY_BYTES)
 
 
 def charges_of(rows: Rows) -> NDArray[np.int64]:
-    """The charge numbers of entries, shape ``(n,)``."""
+    """Return the charge numbers of entries, shape ``(n,)``."""
     return np.ascontiguousarray(rows[:, _CHARGE_AT:]).view("<u4")[:, 0].astype(np.int64)
 
 
 def clients_of(entries: bytes) -> list[bytes]:
-    """The client ids of entries."""
+    """Return the client ids of entries."""
     return [entries[at : at + ID_BYTES] for at in range(0, len(entries), ENTRY_BYTES)]
 
 
 def encode_places(places: Places) -> bytes:
-    """Places in the union, ascending: 4 bytes each, little-endian."""
+    """Encode ascending places in the union: 4 bytes each, little-endian."""
     return places.astype("<u4").tobytes()
 
 
 def parse_places(data: bytes, count: int) -> Places:
-    """Inverse of `encode_places`, of a union of so many entries. Raises `PeerError("answer")`."""
+    """Decode places in a union of `count` entries. Raises `PeerError("answer")`."""
     if len(data) % 4:
         raise PeerError("answer", found=f"{len(data)} bytes of objections", expected="4 bytes each")
     places = np.frombuffer(data, dtype="<u4").astype(np.int64)
@@ -93,7 +93,7 @@ def parse_places(data: bytes, count: int) -> Places:
 
 
 def agreed(count: int, objections: Sequence[Places]) -> NDArray[np.bool_]:
-    """S: which entries of the union nobody objects to, shape ``(count,)``."""
+    """Return S as a mask of shape ``(count,)``: the entries of the union to which nobody objects."""
     kept = np.ones(count, dtype=np.bool_)
     for places in objections:
         kept[places] = False

@@ -1,4 +1,4 @@
-"""Every limit and timeout of the protocol: two frozen classes for an actor, one for a process; units last."""
+"""Every limit and timeout of the protocol: `Limits` and `Timing` of an actor, and limits of a process's caches."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ import msgspec
 from dca_proto.privacy.accounting import CLIENTS_MAX
 
 PROTOCOL_VERSION = 4
-"""Raised with every change of a message or of what is signed since the first release (DESIGN §3).
-
-Actors refuse any other.
-"""
+"""Increases with every change of a message or of the signed bytes (DESIGN §3). Actors refuse every other version."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """A limit on everything that a peer can make grow (DESIGN §7)."""
+    """Limits on everything that a peer can make grow (DESIGN §7)."""
 
     clients_max: int = CLIENTS_MAX
     dimension_max: int = 1 << 21
@@ -26,23 +23,32 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 CERTIFICATES_KNOWN_MAX = 1 << 20
-"""How many certificates a process remembers to be signed, the latest used: as many as have a session, 500 MB."""
+"""Size of the cache of verified certificates: as many as clients that may have a session; 500 MB."""
 PACED_MAX = 1 << 16
-"""How many peers an actor remembers to have answered again; beyond, it forgets all of them."""
+"""Number of peers whose repeated answers `actor.Pace` limits; beyond it, all are forgotten."""
 EPOCH_KEYS_KNOWN_MAX = 256
-"""How many announcements' lists of signed epoch keys a process remembers to be signed, the latest used."""
+"""Size of the cache of verified lists of epoch keys (one list for each announcement that differs)."""
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """How long actors wait. Deadlines of a round are absolute and come from its announcement.
 
-    A key outlives its epoch by `epoch_grace_ms`, so that a round announced just before the turn can still end. Clients
-    spread their Hellos of a new epoch over `hello_spread_ms`. Whoever is asked again for what it has said repeats it
-    once in `again_ms`. A Compute node reports new contributions to the trainer at most every `progress_ms`. The trainer
-    closes a round early when nothing has come for `quiet_ms`, and for `quiet_part` of the time that arrivals have taken
-    so far.
-    A client remembers a round with a receipt for `kept_ms` after its end, and for `abort_grace_ms` after some abort.
-    A trainer waits `settle_ms` for the other nodes' aborts before it reports that a round has failed.
+    Attributes:
+        epoch_ms: length of an epoch.
+        epoch_grace_ms: how long a key outlives its epoch, so that a round announced just before the end can finish.
+        epoch_publish_ms: a Compute node publishes its epoch key again at least this often.
+        hello_spread_ms: clients spread the Hellos of a new epoch over this time.
+        again_ms: an actor repeats an answer to the same peer at most once in this time.
+        kept_ms: a client remembers a round with a receipt for this long after its end.
+        progress_ms: a Compute node reports new contributions to the trainer at most this often.
+        quiet_ms, quiet_part: the trainer closes a round early after a silence of `quiet_ms`, and of at least
+            `quiet_part` of the time from the announcement to the last arrival.
+        resend_first_ms, resend_max_ms, resend_jitter: exponential back-off of messages without an answer.
+        abort_grace_ms: after a round's end, clients ask for missing aborts, and a Compute node keeps its released sum,
+            for this long.
+        retention_ms: a trainer and a Compute node remember a round for at least this long after its end.
+        settle_ms: a trainer waits this long for the other nodes' aborts before it reports a failed round.
+        deadline_ahead_ms_max: a round may end at most this far in the future.
     """
 
     epoch_ms: int = 24 * 3600 * 1000
@@ -63,6 +69,6 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     deadline_ahead_ms_max: int = 30 * 24 * 3600 * 1000
 
     def resend_after_ms(self, attempt: int, entropy: bytes) -> int:
-        """Exponential back-off: the wait before resend `attempt` (from 0), spread by one random byte."""
+        """Return the wait before resend `attempt` (from 0): exponential back-off, spread by a random byte."""
         base = min(self.resend_first_ms << min(attempt, 16), self.resend_max_ms)
         return base + int(base * self.resend_jitter * entropy[0] / 255)

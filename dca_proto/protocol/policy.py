@@ -1,31 +1,30 @@
-"""What a client agrees to, the floors of a Compute node, and what may be spent over time: each actor's own limits.
+"""The limits that each actor sets for itself: a client's policy, a Compute node's floors, and budgets over time.
 
-They are never the announcement's (DESIGN §4.3). Each check returns a `Refusal` with the figure that was found and the
-one that was expected, or None. A client sends its refusal to the trainer as a decline. No check looks at its rows.
+The announcement cannot change them (DESIGN §4.3). Each check returns None, or a `Refusal` with the value that was found
+and the one that was expected. A client sends its refusal to the trainer as a decline. No check reads a client's rows.
 
-Budgets are kept in μ, where Gaussian rounds compose exactly (μ² adds up), and μ fixes a whole curve δ(ε). A pair (ε, δ)
-is one point on that curve and so says all of it. This is why a total has one δ and not a sum of the rounds' own: the
-rounds of a period *together* are (ε, δ)-private at the total's own δ, whatever the δ at which each was announced.
+**Budgets.** A budget is the pair (ε, δ) that all rounds of a period together may cost. Gaussian rounds are added up as
+Σμ², which is exact. Their total μ determines a curve δ(ε), which is compared with (ε, δ) at the budget's own δ. The δ
+at which each round was announced does not matter.
 
-Rounds of ε-private reports (δ = 0) are checked against the same pair: one of ε fits into (ε, δ) whatever δ is, and
-their ε add up, or come to less where they are many. In a period with a Gaussian round each counts as a Gaussian one
-that reveals more than it does (ε = 1 as one of 5.6 at δ = 1e-5), since a trainer may choose in view of results
-(`price`). Who wants both kinds keeps a part of ε for the reports beforehand (`epsilon_for_reports`): then each counts
-as it is.
+Rounds of ε-private reports (δ = 0) count towards the same budget. As long as there are only reports, their ε add up, or
+cost less if there are many. In a period that also has a Gaussian round, each report counts as a Gaussian round that
+reveals more: ε = 1 counts as 5.6 at δ = 1e-5. The reason is that a trainer may choose rounds by earlier results
+(`privacy.cost`). To use both kinds cheaply, set a part of ε aside for reports beforehand (`epsilon_for_reports`).
 
-**A trainer's account.** A trainer keeps a ledger of its federation: the largest cost of its rounds to any one client.
-A round that is announced to everybody is charged as if everybody took part. A round with invitations is charged to the
-invited clients, and compared with what they have spent: a job of mini-batches costs each client its own rounds.
-For Gaussian rounds and for ε-private reports, the account takes the most that any of these clients has spent in
-each kind (`ledger.max_client_cost`). These may be two clients. So the account is an upper bound for all of them, and
-mixes both kinds (`cost`) even if no client took part in both.
+**A trainer's account.** A trainer keeps a ledger of its federation: the largest cost of its rounds to any one client. A
+round announced to everybody is charged to everybody. A round with invitations is charged to the invited clients, and
+checked against what these clients have spent. So a job of mini-batches costs each client only its own rounds.
 
-The trainer stores the charge of a round before its announcement leaves; from then on clients charge, too. It reserves
-the cost of requested rounds that it has not announced. A charge comes back as it does at a client: once, against the
-signed aborts of all M Compute nodes. In a round without Compute nodes it comes back if all clients that it asked have
-signed that they decline (DESIGN §4.3, §4.7, §4.8; `trainer.answers`). The account binds this trainer only. What
-protects a client is the client's own ledger, which also records the rounds of other trainers, and keeps a charge whose
-aborts it has not seen.
+The account takes the maximum over these clients separately for Gaussian rounds and for ε-private reports
+(`ledger.max_client_cost`). The maxima may belong to two clients. So the account is an upper bound for each client, and
+counts both kinds as mixed even if no client took part in both.
+
+The trainer stores the charge of a round before its announcement leaves. It also reserves the cost of requested rounds
+that it has not announced yet. A charge comes back as at a client: once, against the signed aborts of all M Compute
+nodes. In a round without Compute nodes, it comes back if all clients have signed that they decline (DESIGN §4.8, §5;
+`trainer.answers`). The account binds this trainer only. A client is protected by its own ledger, which also records
+other trainers' rounds, and keeps a charge until the client has all aborts.
 """
 
 from __future__ import annotations
@@ -50,11 +49,11 @@ from dca_proto.wording import counted
 
 DAY_MS = 24 * 3600 * 1000
 _PERIOD_DAYS_MIN, _PERIOD_DAYS_MAX = 0.01, 100 * 366
-_ROUNDING = 1e-9  # of an interval's width: centre ± scale·bound does not give its ends back to the last bit
+_ROUNDING = 1e-9  # relative to an interval's width: centre ± scale·bound does not restore its ends exactly
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Why a round is refused: a fixed reason, what was found, and what would be accepted."""
+    """The refusal of a round: a fixed reason, the value that was found, and what would be accepted."""
 
     reason: str
     found: str
@@ -62,13 +61,13 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class BudgetLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What may be spent in any `period_days`: of one client's budget, or of a trainer's account of its federation.
+    """A limit on the privacy budget spent in any `period_days`, by one client or in a trainer's account.
 
     Attributes:
-        epsilon, delta: all charges of the period together are to be (epsilon, delta)-private.
+        epsilon, delta: all charges of a period together must be (epsilon, delta)-private.
         period_days: how long a charge counts, by the actor's own clock.
-        epsilon_for_reports: the part of epsilon that is kept for reports of delta 0; all other rounds share the rest.
-            0 keeps nothing apart. It must not be changed in view of results.
+        epsilon_for_reports: the part of epsilon set aside for reports of delta 0; all other rounds share the rest. 0
+            sets nothing aside. Do not change it in view of results: the guarantee would no longer hold.
     """
 
     epsilon: float = 4.0
@@ -100,22 +99,22 @@ class BudgetLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         reserved: Collection[Cost] = (),
         remedy: str = "",
     ) -> Refusal | None:
-        """Whether further rounds of that price fit the limit, given what the ledger records as spent.
+        """Return a refusal if rounds of this price exceed the limit, given what the ledger records as spent.
 
-        In a trainer's account they cost only the clients `of`; if it is empty, everybody. Costs that are `reserved` are
-        promised but not yet charged. `remedy` is further advice where rounds of two kinds do not fit together.
+        In a trainer's account, the rounds cost only the clients `of`; if it is empty, everybody. `reserved` costs are
+        planned but not yet charged. `remedy` is further advice if rounds of the two kinds do not fit together.
         """
         spent = ledger.spent(self.since_ms(now_ms), of=of, beside=reserved)
-        together, kept = spent + price, self.epsilon_for_reports
-        if together.within(self.epsilon, self.delta, kept):
+        new_total, kept = spent + price, self.epsilon_for_reports
+        if new_total.within(self.epsilon, self.delta, kept):
             return None
-        found = f"a total of epsilon {at_least(self.epsilon_of(together))} with this round"
+        found = f"a total of epsilon {at_least(self.epsilon_of(new_total))} with this round"
         allowed = f"<= {at_most(self.epsilon)} at delta {at_most(self.delta)} in {self.period_days:g} days"
         if kept:
-            found += f", {at_least(together.pure_epsilon)} of it for reports of delta 0"
+            found += f", {at_least(new_total.pure_epsilon)} of it for reports of delta 0"
             allowed += f", {at_most(kept)} of it kept for these"
         allowed += f"; at most {at_most(self._left(spent, price.is_pure))} is left"
-        if together.gaussian and together.pure and not kept:
+        if new_total.gaussian and new_total.pure and not kept:
             allowed += (
                 "; reports of delta 0 and Gaussian rounds cost more together than apart: keep them to different "
                 "periods, or set epsilon_for_reports before the first" + remedy
@@ -132,14 +131,18 @@ class BudgetLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         reserved: Collection[Cost] = (),
         failed: int = 0,
     ) -> None:
-        """Refuse rounds of a trainer that do not fit its account beside those that are under way.
+        """Refuse a trainer's rounds if they exceed its account, together with the rounds under way.
 
         Args:
-            invited: the clients of these rounds; empty: everybody. reserved: of each round under way that is not
-                charged yet. failed: how many charges may still come back.
+            prices: the prices of the new rounds.
+            ledger: the account.
+            now_ms: the time now.
+            invited: the clients of the new rounds; empty for everybody.
+            reserved: the costs of rounds under way that are not charged yet.
+            failed: number of failed rounds whose charge may still come back.
 
         Raises:
-            BudgetError: what they come to, what is allowed, what is left and what to do.
+            BudgetError: names the total, the limit, what is left and what to do.
         """
         refusal = self.check(total(prices), ledger, now_ms, of=invited, reserved=reserved)
         if refusal is None:
@@ -154,16 +157,17 @@ class BudgetLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         )
 
     def epsilon_of(self, spent: PrivacyCost) -> float:
-        """What rounds come to at `delta`, as this budget counts them."""
+        """Return the ε of rounds at `delta`, as this budget counts them."""
         return spent.epsilon(self.delta, apart=bool(self.epsilon_for_reports))
 
     def _left(self, spent: PrivacyCost, pure: bool) -> float:
         return (spent.left_pure if pure else spent.left)(self.epsilon, self.delta, self.epsilon_for_reports)
 
     def left(self, ledger: Ledger, now_ms: int, reserved: Collection[Cost] = (), *, pure: bool = False) -> float:
-        """The ε of the largest single round of everybody that would still be let through, or 0.0.
+        """Return the ε of the largest single round of all clients that the limit still allows, or 0.0.
 
-        `pure` asks for ε-private reports; otherwise it is of a Gaussian round at `delta`. `reserved` is as for `check`.
+        With `pure`, it is a round of ε-private reports, otherwise a Gaussian round at `delta`. `reserved` is as for
+        `check`.
         """
         return self._left(ledger.spent(self.since_ms(now_ms), beside=reserved), pure)
 
@@ -171,27 +175,30 @@ class BudgetLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """A client's own limits. The defaults favour privacy over taking part.
 
+    `clients_min`, `honest_min`, `colluders_min`, `colluders_part_min`, `computes_min` and `trusted_computes` apply to
+    secure sums only.
+
     Attributes:
-        epsilon_per_round_max, epsilon_per_period_max: largest ε of one round, and of all rounds of any `period_days`
-            together; both at `delta_max`.
-        delta_max: largest δ: no round may be announced with a larger one, and it is the δ of both limits above. A round
-            with a smaller δ is compared with them by its μ, one of δ = 0 by its ε, or by its μ if that fits. The
-            module's docstring says why one δ serves both.
-        epsilon_for_reports: as in `BudgetLimit`, a part of epsilon_per_period_max.
-        clients_min: smallest n_min, the fewest contributions that a released sum may hold. honest_min: smallest
-            n_min - 1 - c. colluders_min: smallest c. colluders_part_min: smallest c as a part of n_min.
+        epsilon_per_round_max: largest ε of one round, at `delta_max`.
+        epsilon_per_period_max: largest ε of all rounds of any `period_days` together, at `delta_max`.
+        epsilon_for_reports: as in `BudgetLimit`, a part of `epsilon_per_period_max`.
+        period_days: how long a charge counts, by the client's own clock.
+        delta_max: largest δ of a round, and the δ of both limits above. A round with a smaller δ is compared with them
+            by its μ. A round with δ = 0 fits if either its ε or its μ does.
+        clients_min: smallest n_min, the fewest contributions that a released sum may hold.
+        honest_min: smallest n_min - 1 - c.
+        colluders_min: smallest c.
+        colluders_part_min: smallest c, as a fraction of n_min.
         computes_min: smallest M.
         dimension_max: largest number of coordinates.
-        statistics: names that may be asked; empty allows every registered one.
-        bounds: the widest public interval of a column that may be asked, in units of the data. An announcement with a
-            wider one is declined, and so is one that states no interval for such a column.
-        trainers: ids (hex) that may ask; empty allows every trainer of the federation file.
-        rows_of_many: whether each row is another person's data, so that a round may protect single rows in place of all
-            data of this client. Only then does it release as a data node, and its budget is then each row's. Reports
-            protect all of its data and need no such setting. `clients_min`, `honest_min`, `colluders_min`,
-            `computes_min` and `trusted_computes` do not apply to either kind of round.
-        trusted_computes: names or ids (hex) of Compute nodes without which the client refuses a round; empty asks for
-            every Compute node of the federation file, so that a trainer cannot leave out those who would not collude.
+        statistics: names of allowed statistics; empty allows every registered one.
+        bounds: widest allowed public interval of each column, in units of the data. The client declines a round with a
+            wider interval for such a column, or with none.
+        trainers: ids (hex) of allowed trainers; empty allows every trainer of the federation file.
+        trusted_computes: names or ids (hex) of Compute nodes that every round must include. Empty requires every
+            Compute node of the federation file, so that a trainer cannot leave out the honest ones.
+        rows_of_many: True if each row is another person's data. Only then does the client release as a data node, which
+            protects single rows instead of all its data. Its budget is then each row's.
     """
 
     epsilon_per_round_max: float = 1.0
@@ -216,8 +223,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _check_privacy("policy", epsilons, "delta_max", self.delta_max)
         _check_part("policy", self.epsilon_for_reports, self.epsilon_per_period_max)
         _check_period("policy", self.period_days)
-        least = {"clients_min": 1, "honest_min": 1, "colluders_min": 0, "computes_min": 2, "dimension_max": 1}
-        _check_least("policy", self, least)
+        minima = {"clients_min": 1, "honest_min": 1, "colluders_min": 0, "computes_min": 2, "dimension_max": 1}
+        _check_minima("policy", self, minima)
         if not 0 <= self.colluders_part_min < 1:
             raise UsageError(f"policy: colluders_part_min is {self.colluders_part_min:g}; give a part of n_min below 1")
         for column, (low, high) in self.bounds.items():
@@ -226,7 +233,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @cached_property
     def budget_limit(self) -> BudgetLimit:
-        """What may be spent in any period."""
+        """The limit on what may be spent in any period."""
         return BudgetLimit(
             epsilon=self.epsilon_per_period_max,
             delta=self.delta_max,
@@ -237,7 +244,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def check_announcement(
         self, announcement: Announcement, validated: ValidatedRound, missing: frozenset[str]
     ) -> Refusal | None:
-        """Check an announcement by the policy, except the remaining budget (`check_budget`).
+        """Check an announcement against the policy, except for the remaining budget (`check_budget`).
 
         `missing` are the trusted Compute nodes that the announcement leaves out.
         """
@@ -245,7 +252,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return refusal or self.check_bounds(validated.statistic)
 
     def refusals(self, asked: Announcement, round_: ValidatedRound, missing: frozenset[str]) -> Iterator[Refusal]:
-        """Each limit that the announcement's figures exceed; lazily, so that only those are put into words."""
+        """Yield a refusal for each limit that the announcement's figures exceed."""
         if self.trainers and asked.trainer.hex() not in self.trainers:
             yield Refusal("trainer", asked.trainer.hex(), f"one of {', '.join(self.trainers)}")
         if self.statistics and asked.statistic not in self.statistics:
@@ -260,7 +267,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             yield Refusal("epsilon", f"{at_least(asked.epsilon)} at delta {at_least(asked.delta)}", expected)
 
     def refusals_of_sum(self, terms: SecureSum, missing: frozenset[str]) -> Iterator[Refusal]:
-        """What is wrong with those on whom a secure sum relies."""
+        """Yield the refusals that apply to a secure sum only."""
         computes = len(terms.computes)
         if computes < self.computes_min:
             yield Refusal("computes", f"M = {computes}", f"M >= {self.computes_min}")
@@ -274,21 +281,21 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             yield Refusal("colluders", f"c = {terms.colluders}", f"c >= {least}")
 
     def refusals_of_node_release(self) -> Iterator[Refusal]:
-        """A data node releases only if each of its rows is another person's."""
+        """Refuse a node release unless each row is another person's."""
         if not self.rows_of_many:
             found = "a node release, which protects one row and not all rows of a client"
-            expected = "a secure sum or an LDP report, for the policy does not say rows_of_many = true"
+            expected = "a secure sum or an LDP report, because the policy does not set rows_of_many = true"
             yield Refusal("rows-of-many", found, expected)
 
     def missing_computes(self, federation: Federation, computes: Iterable[bytes]) -> frozenset[str]:
-        """The trusted Compute nodes that are not among those of a round, given by id."""
+        """Return the trusted Compute nodes that are not among a round's `computes` (ids)."""
         named = [federation.compute(compute) for compute in computes]
         announced = frozenset(name for member in named for name in (member.name, member.id.hex()))
         everyone = tuple(member.name for member in federation.computes)
         return frozenset(self.trusted_computes or everyone) - announced
 
     def check_bounds(self, statistic: Statistic) -> Refusal | None:
-        """Check the intervals to which a statistic clamps its columns by the policy's `bounds`."""
+        """Check the intervals to which a statistic clamps its columns against the policy's `bounds`."""
         limited = [column for column in statistic.columns if column in self.bounds] if self.bounds else []
         ranges = statistic.ranges() if limited else {}
         for column in limited:
@@ -303,7 +310,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return None
 
     def check_budget(self, price: PrivacyCost, ledger: Ledger, now_ms: int) -> Refusal | None:
-        """Whether a further round of that price fits into what is left of the period's budget."""
+        """Return a refusal if another round of this price exceeds the period's budget."""
         return self.budget_limit.check(price, ledger, now_ms, remedy=", or raise epsilon_per_period_max")
 
 
@@ -311,8 +318,9 @@ class Floors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A Compute node's own limits.
 
     Attributes:
-        clients_min: smallest n_min. honest_min: smallest n_min - 1 - c.
-        trainers: ids (hex) that may hold rounds; empty allows every trainer of the federation file.
+        clients_min: smallest n_min.
+        honest_min: smallest n_min - 1 - c.
+        trainers: ids (hex) of allowed trainers; empty allows every trainer of the federation file.
     """
 
     clients_min: int = 20
@@ -320,10 +328,10 @@ class Floors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     trainers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_least("floors", self, {"clients_min": 1, "honest_min": 1})
+        _check_minima("floors", self, {"clients_min": 1, "honest_min": 1})
 
     def check(self, announcement: Announcement, terms: SecureSum) -> Refusal | None:
-        """Check an announcement of a secure sum by the floors."""
+        """Check the announcement of a secure sum against the floors."""
         if self.trainers and announcement.trainer.hex() not in self.trainers:
             return Refusal("trainer", announcement.trainer.hex(), "one of this node's trainers")
         return _check_size(terms, self.clients_min, self.honest_min)
@@ -338,7 +346,7 @@ def _check_size(terms: SecureSum, clients_min: int, honest_min: int) -> Refusal 
 
 
 def _check_privacy(where: str, epsilons: dict[str, float], delta_name: str, delta: float) -> None:
-    """Refuse an ε or a δ that no budget can have."""
+    """Refuse an ε or a δ that is invalid for a budget."""
     if not 0 < delta < 1:
         raise UsageError(f"{where}: {delta_name} is {at_least(delta)}; give a number above 0 and below 1, such as 1e-5")
     for name, epsilon in epsilons.items():
@@ -361,11 +369,11 @@ def _check_period(where: str, days: float) -> None:
         raise UsageError(f"{where}: period_days is {days:g}; give a number of days {limits}, such as 365")
 
 
-def _check_least(where: str, limits: msgspec.Struct, least: dict[str, int]) -> None:
-    for name, lowest in least.items():
+def _check_minima(where: str, limits: msgspec.Struct, minima: dict[str, int]) -> None:
+    for name, lowest in minima.items():
         if getattr(limits, name) < lowest:
             raise UsageError(f"{where}: {name} is {getattr(limits, name)}; give at least {lowest}")
 
 
 class BudgetError(UsageError):
-    """Rounds that do not fit into the account now; later they may."""
+    """Rounds exceed what the account has left now. They may fit later."""

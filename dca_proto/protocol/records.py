@@ -1,4 +1,4 @@
-"""The records of a store, read back: an unreadable record stops the start with a one-line error."""
+"""Decoding of stored records. An unreadable record stops the actor's start with a one-line error."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ Records = Sequence[tuple[str, bytes, bytes]]
 
 
 def loaded(records: Iterable[tuple[str, bytes, bytes]], table: str, kind: type[T]) -> dict[bytes, T]:
-    """One table, by key. Raises `UsageError` as `decoded`."""
+    """Return one table's records by key. Raises `UsageError` as `decoded`."""
     return {key: decoded(table, value, kind) for name, key, value in records if name == table}
 
 
 def decoded(table: str, value: bytes, kind: type[T]) -> T:
-    """A record of one table, as it was stored.
+    """Decode a record of one table.
 
     Raises:
-        UsageError: it is damaged, or another version of this program wrote it. To go on without it could spend twice.
+        UsageError: it is damaged, or from another version of this program. To continue without it could spend twice.
     """
     try:
         return msgspec.msgpack.decode(value, type=kind)
@@ -36,7 +36,7 @@ def decoded(table: str, value: bytes, kind: type[T]) -> T:
 
 
 def framed(table: str, value: bytes) -> Frame:
-    """A record of one table that is an encoded frame. Raises `UsageError` as `decoded`."""
+    """Decode a record that is an encoded frame. Raises `UsageError` as `decoded`."""
     try:
         return decode_frame(value)
     except PeerError as error:
@@ -44,7 +44,7 @@ def framed(table: str, value: bytes) -> Frame:
 
 
 def signed(table: str, value: bytes) -> Signed:
-    """A record of one table that is an encoded signed frame. Raises `UsageError` as `decoded`."""
+    """Decode a record that is an encoded signed frame. Raises `UsageError` as `decoded`."""
     frame = framed(table, value)
     if not isinstance(frame, Signed):
         raise unreadable(table, f"a {type(frame).__name__}")
@@ -52,14 +52,14 @@ def signed(table: str, value: bytes) -> Signed:
 
 
 def sized(table: str, value: bytes, size: int) -> bytes:
-    """A record of one table that is so many plain bytes. Raises `UsageError` as `decoded`."""
+    """Return a record that must have `size` bytes. Raises `UsageError` as `decoded`."""
     if len(value) != size:
         raise unreadable(table, f"{len(value)} bytes")
     return value
 
 
 def unreadable(table: str, why: str) -> UsageError:
-    """The error of a record that cannot be read."""
+    """Return the error for a record that cannot be read."""
     return UsageError(
         f"a record in the store's table {table!r} cannot be read ({why}): it is damaged, or of another version; "
         "run the version that wrote it, or start with a fresh store (a client enrolled anew), not with an old copy"

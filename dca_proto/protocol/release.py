@@ -1,10 +1,10 @@
-"""Releases: made on one side of the wire, checked on the other, added up to one `NoisyAggregate` (DESIGN §4.7, §5).
+"""Releases: each client makes one; the trainer checks and combines them into a `NoisyAggregate` (DESIGN §4.7, §5).
 
-A *local randomiser* (Kasiviswanathan et al. 2008) turns one client's value into what it releases, private by itself. A
-data node releases the sum over its rows with the whole noise, and how many rows that is of; a client reports by a local
-mechanism, and nobody learns whether it has a row. All else about these rounds is the same.
+A *local randomiser* (Kasiviswanathan et al. 2008) turns one client's value into a release that is private by itself. A
+data node releases the sum over its rows with the whole noise, and the number of rows. A client reports by a local
+mechanism, and nobody learns whether it has a row. Otherwise these two kinds of rounds are the same.
 
-Of a secure sum, the trainer's last step is here: M partial sums become one result, or nothing (`combine`).
+`combine` is the trainer's last step of a secure sum: it turns M partial sums into one result.
 """
 
 from __future__ import annotations
@@ -32,18 +32,20 @@ from dca_proto.protocol.kinds import SecureSum, ValidatedRound
 from dca_proto.protocol.wire.codec import body_of, encode, verify_signed
 from dca_proto.protocol.wire.messages import Announcement, Body, Certificate, PartialSum, Receipt, Release, Signed
 
-if TYPE_CHECKING:  # who only ever sums starts faster without it
+if TYPE_CHECKING:  # devices that only take part in sums start faster
     from dca_proto.privacy.local import LocalMechanism
 
 Members = Sequence[tuple[bytes, Signed]]
-"""Signed releases, each with its client's id, sorted by these."""
+"""(client id, signed release) pairs, sorted by client id."""
 
 
 class WholeNoise(msgspec.Struct, frozen=True):
-    """A data node's: the ring's bytes of its sum with the noise of one honest share.
+    """The randomiser of a node release: a data node adds the whole noise to its sum, encoded as ring elements.
 
     Attributes:
-        validated: the round. mechanism: of the noise. who: takes part, as text.
+        validated: the round.
+        mechanism: the noise mechanism.
+        who: the participants' name in messages.
     """
 
     validated: ValidatedRound
@@ -51,22 +53,22 @@ class WholeNoise(msgspec.Struct, frozen=True):
     who: str = "data node"
 
     def release(self, value: NDArray[np.int64], rows: int, key: bytes) -> tuple[int, bytes]:
-        """At the client: the `rows` and the `vector` of its `Release`.
+        """Return, at the client, the `rows` and the `vector` of its `Release`.
 
-        `value` is its contribution, in grid units, shape ``(dimension,)``; `rows` how many of its rows count; `key`
-        32 fresh secret bytes, for this call alone.
+        `value` is its contribution in grid units, shape ``(dimension,)``. `rows` is how many of its rows count. `key`
+        is 32 fresh secret bytes, used for this call only.
         """
         noise = self.mechanism.sample(self.validated.noise_variance, self.validated.dimension, key)
         return rows, ring_to_bytes(to_ring(value + noise))
 
     def check(self, body: Release, asked: Announcement) -> None:
-        """At the trainer. Raises `PeerError` for what no client of this round can have released."""
+        """Check, at the trainer, that a client of this round can have made this release. Raises `PeerError`."""
         if body.rows > asked.rows_max:
             raise PeerError("release", found=f"{body.rows} rows", expected=f"<= {asked.rows_max}")
         ring_from_bytes(body.vector, self.validated.dimension)
 
     def result(self, opened: OpenedAnnouncement, members: Members) -> NoisyAggregate:
-        """Each node's release, and their sum, of one or more that were checked."""
+        """Return the sum of one or more checked releases, which holds each of them as well."""
         private, nodes = self.mechanism.private, []
         for member in members:
             body, hashes = body_of(member[1], Release), _hashes(opened, [member])
@@ -76,7 +78,7 @@ class WholeNoise(msgspec.Struct, frozen=True):
 
 
 class Reporting(msgspec.Struct, frozen=True):
-    """A client's report, encoded by its mechanism. Its `rows` is 1: how many it has is its data."""
+    """The randomiser of an LDP report. `rows` is always 1, because the number of a client's rows is private."""
 
     validated: ValidatedRound
     mechanism: LocalMechanism
@@ -88,22 +90,21 @@ class Reporting(msgspec.Struct, frozen=True):
 
     def check(self, body: Release, asked: Announcement) -> None:
         if body.rows != 1:
-            raise PeerError("release", found=f"a report of {body.rows} rows", expected="1, whatever a client has")
+            raise PeerError("release", found=f"a report of {body.rows} rows", expected="1, for every client")
         self.mechanism.decode(body.vector)
 
     def result(self, opened: OpenedAnnouncement, members: Members) -> NoisyAggregate:
-        """All reports, and the sum that they stand for."""
+        """Return the sum that the reports stand for, which holds the reports as well."""
         reports = np.array([self.mechanism.decode(body_of(frame, Release).vector) for _, frame in members])
         clients = tuple(client for client, _ in members)
         return merge_reports(opened.body, self.validated, self.mechanism, reports, clients, _hashes(opened, members))
 
 
 Randomiser = WholeNoise | Reporting
-"""How the clients of one round release."""
 
 
 def randomiser_of(validated: ValidatedRound, mechanism: Mechanism) -> Randomiser:
-    """How the clients of a round without Compute nodes release; `mechanism` is the actor's, for data nodes."""
+    """Return the randomiser of a round without Compute nodes; `mechanism` is the actor's, used by data nodes."""
     report = validated.report
     return WholeNoise(validated, mechanism) if report is None else Reporting(validated, report)
 
@@ -120,9 +121,9 @@ def make_release(
     sign: Callable[[Body], Signed],
     random: Random,
 ) -> Outbound:
-    """Randomise, sign and seal a client's clipped, encoded contribution, shape ``(dimension,)``, in grid units.
+    """Randomise, sign and seal a client's clipped, quantised contribution, shape ``(dimension,)``, in grid units.
 
-    `rows` is how many rows that is of, `charge` the number in the ledger of the charge that pays.
+    `rows` is how many rows it covers, `charge` the number of the charge in the client's ledger.
     """
     key, contribution = hedged_root(identity, random(KEY_BYTES), b"", opened.hash, charge, value)
     rows_stated, vector = randomiser.release(value, rows, derive(key, b"dca4-noise"))
@@ -147,7 +148,7 @@ def check_release(
     randomiser: Randomiser,
     now_ms: int,
 ) -> bytes:
-    """The client's id, if certificate and signature hold and it is a release of this round. Raises `PeerError`."""
+    """Check certificate, signature, round and content of a release. Return the client's id. Raises `PeerError`."""
     client = federation.check_certificate(body.certificate, now_ms)
     verify_signed(frame, body.certificate.client_key, federation.id)
     if body.announcement_hash != opened.hash or body.round_id != opened.body.round_id:
@@ -158,23 +159,22 @@ def check_release(
 
 
 def receipt_of(body: Release, *, late: bool = False) -> Receipt:
-    """The trainer's proof to the client that it keeps the release; or that this came after the round had ended."""
+    """Return the trainer's proof to the client that it stored the release; with `late`, that the round had ended."""
     return Receipt(body.round_id, body.contribution, _receipt_tags(body.receipt_key)[late])
 
 
 def _receipt_tags(key: bytes) -> tuple[bytes, bytes]:
-    """The tags by which a trainer says that it keeps a release, and that it came too late."""
+    """Return two tags: the trainer stored the release, or the release came too late."""
     return derive(key, b"dca4-receipt", size=ID_BYTES), derive(key, b"dca4-late", size=ID_BYTES)
 
 
 def _hashes(opened: OpenedAnnouncement, members: Members) -> Hashes:
-    """What identifies some releases: the announcement, and the signed bytes of all."""
     parts = (part for client, frame in members for part in (client, encode(frame)))
     return Hashes(opened.hash, digest(b"dca4-releases", opened.hash, *parts))
 
 
 class Hashes(msgspec.Struct, frozen=True):
-    """What identifies a result: the announcement, and the set S or the releases; zeros where there was no protocol."""
+    """Identify a result: the hash of the announcement, and that of S or of the releases; zeros without a protocol."""
 
     announcement: bytes = bytes(32)
     contributors: bytes = bytes(32)
@@ -188,14 +188,14 @@ def combine(
     expected: int,
     private: bool,
 ) -> tuple[NoisyAggregate, tuple[bytes, ...]]:
-    """Add the partial sums, centre them in the ring, and scale; with the ids of the clients in the sum, sorted.
+    """Add the partial sums, one of each Compute node. Return the aggregate, and the sorted ids of its clients.
 
-    There is one partial sum of each Compute node, by its id. `expected` is how many clients were expected, `private`
-    whether an epsilon may be claimed for the mechanism. Raises `RoundAborted` where the nodes released over different
-    sets or a set below n_min: nothing is learned.
+    `expected` is how many clients were expected; `private` is True if an epsilon may be claimed for the mechanism.
+    Raises `RoundAborted` if the partial sums do not fit together, or if their set is outside n_min to n_max. Then
+    nothing is learned.
     """
     ordered, terms = [partials[compute] for compute in opened.computes], validated.terms
-    assert isinstance(terms, SecureSum), "only such a round has partial sums"
+    assert isinstance(terms, SecureSum), "only a secure sum has partial sums"
     first = ordered[0]
     if any(partial.answers != first.answers for partial in ordered):
         raise RoundAborted("the Compute nodes name different answers; the released sums do not fit together")
@@ -229,9 +229,9 @@ def aggregate_of(
     clients: int,
     private: bool,
 ) -> NoisyAggregate:
-    """A noisy sum in the ring, centred, scaled, and with all that is known of it.
+    """Return the aggregate of a noisy sum in the ring: the value in the statistic's units, and the round's numbers.
 
-    It holds the noises of so many `contributors`; `clients` is how many were expected.
+    The sum has the noises of `contributors` clients; `clients` were expected.
     """
     return _described(body, validated, hashes)(
         value=dequantise(from_ring(total), body.fraction_bits),
@@ -244,7 +244,7 @@ def aggregate_of(
 
 
 def _described(body: Announcement, validated: ValidatedRound, hashes: Hashes) -> partial[NoisyAggregate]:
-    """All that is known of the round; what was found in it is missing."""
+    """Return an aggregate's constructor with all fields filled in that the announcement determines."""
     terms = body.terms
     fewest, colluders = (terms.fewest, terms.colluders) if isinstance(terms, SecureSum) else (0, 0)
     return partial(
@@ -268,13 +268,13 @@ def _described(body: Announcement, validated: ValidatedRound, hashes: Hashes) ->
 def release_of(
     body: Announcement, validated: ValidatedRound, noisy: RingVector, rows: int, hashes: Hashes, *, private: bool
 ) -> NoisyAggregate:
-    """What one data node released: `noisy` is its sum with its whole noise, over so many `rows`."""
-    one = aggregate_of(body, validated, noisy, 1, hashes, clients=1, private=private)
-    return dataclasses.replace(one, contributors=rows)
+    """Return the aggregate of one data node's release: `noisy` is its sum over `rows` rows with the whole noise."""
+    release = aggregate_of(body, validated, noisy, 1, hashes, clients=1, private=private)
+    return dataclasses.replace(release, contributors=rows)
 
 
 def sum_releases(nodes: Sequence[NoisyAggregate], hashes: Hashes) -> NoisyAggregate:
-    """The sum of what data nodes released in one round, sorted by client id; values, noise and rows are added up."""
+    """Add up the data nodes' releases of one round, sorted by client id: values, noise variances and rows."""
     return dataclasses.replace(
         nodes[0],
         value=np.sum([node.value for node in nodes], axis=0),
@@ -294,9 +294,9 @@ def merge_reports(
     clients: tuple[bytes, ...],
     hashes: Hashes,
 ) -> NoisyAggregate:
-    """What clients reported in one round, and the sum over them that it stands for.
+    """Return the sum that the decoded LDP reports of one round stand for, which holds the reports as well.
 
-    There are one or more reports, as the mechanism decodes them, of the `clients` with these ids, sorted.
+    There is at least one report; `clients` are the sorted ids of the clients, in the order of the reports.
     """
     count, variance = len(reports), mechanism.variance_in_sum(validated.unit)
     return _described(body, validated, hashes)(

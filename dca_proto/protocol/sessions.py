@@ -1,7 +1,7 @@
 """Sessions: a client's X25519 key for an epoch, and the keys that it shares with each Compute node (DESIGN §2.3, §2.4).
 
-`OwnSession` is the client's side: it makes the key, signs the `Hello`, and agrees with each node once. `Sessions` is a
-Compute node's: it verifies a Hello before it displaces another, and keeps the displaced one through its grace.
+`OwnSession` is the client's side: it makes the key, signs the `Hello`, and agrees on a key with each node once.
+`Sessions` is the Compute node's side: it verifies each Hello, and keeps a client's newest two until they expire.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _PAIR = b"dca4-pair"
 def pair_key(
     own: AgreementKey, peer: bytes, federation: Federation, client: tuple[bytes, int], compute: tuple[bytes, int]
 ) -> bytes:
-    """k_ij, the same on both sides; `client` and `compute` are each one's id and the epoch of its key."""
+    """Return k_ij, the same on both sides. `client` and `compute` are (id, epoch of its key) pairs."""
     binding = [part for actor, epoch in (client, compute) for part in (actor, epoch_bytes(epoch))]
     return own.agree(peer, _PAIR, federation.id, *binding)
 
 
 def hello_hash(payload: bytes) -> bytes:
-    """Identifies an encoded Hello."""
+    """Return the hash that identifies an encoded Hello."""
     return digest(b"dca4-hello", payload)
 
 
@@ -60,17 +60,17 @@ class OwnSession:
         self._federation = federation
         self._timing = timing
         self._keys = Keyring(records, timing, identity, random)
-        self._agreed: dict[EpochKey, bytes] = {}  # by a node's key, for its own newest epoch
-        self._epochs: tuple[EpochKey, ...] = ()  # of the nodes of the last round, and the keys shared with these
+        self._agreed: dict[EpochKey, bytes] = {}  # pair keys of the newest epoch, by the node's key
+        self._epochs: tuple[EpochKey, ...] = ()  # the nodes' keys in the last round, and the pair keys for them
         self._pair_keys: list[bytes] = []
         self.hello = next((value for table, _, value in records if table == HELLO), b"")
         self.hash = hello_hash(self.hello)
         self._signed = signed(HELLO, self.hello) if self.hello else None
 
     def renew(self, now_ms: int) -> list[Write]:
-        """Make the current epoch's key and its Hello, unless they are there; delete what is over."""
+        """Make the current epoch's key and its Hello, unless they exist; delete expired keys."""
         writes = self._keys.renew(now_ms)
-        last: Hello | None = None  # also of a federation file that was replaced
+        last: Hello | None = None  # may name a federation file that was replaced
         if self._signed is not None:
             with contextlib.suppress(PeerError):
                 last = open_signed(self._signed, self._identity.public_key, self._federation.id, Hello)
@@ -78,7 +78,7 @@ class OwnSession:
             body = Hello(
                 self._certificate,
                 self._keys.epoch,
-                max(now_ms, last.serial + 1 if last else 0),  # whatever the clock says
+                max(now_ms, last.serial + 1 if last else 0),  # increases even if the clock was set back
                 self._keys.public,
                 self._keys.expires_ms,
                 self._federation.stamp,
@@ -96,19 +96,16 @@ class OwnSession:
         self._federation = federation
 
     def covers(self, until_ms: int) -> bool:
-        """Whether the newest key is kept that long by all who know it."""
+        """Return True if the newest key and its session last until `until_ms`."""
         return bool(self.hello) and until_ms <= self._keys.expires_ms + self._timing.epoch_grace_ms
 
     def turn_ms(self, now_ms: int, spread: float) -> int:
-        """When to `renew` next: after the epoch's end, and spread by 0 to 1, so that not all clients turn at once."""
+        """Return when to `renew` next: after the epoch's end. `spread`, from 0 to 1, spreads the clients."""
         return self._keys.next_turn_ms(now_ms) + int(spread * self._timing.hello_spread_ms)
 
     def pair_keys(self, epochs: tuple[EpochKey, ...]) -> list[bytes]:
-        """The keys shared with each Compute node of a round, in its order. Raises `PeerError`.
-
-        A process holds the nodes' `epochs` once for all rounds that name the same.
-        """
-        if epochs is not self._epochs:
+        """Return the pair keys for the Compute nodes' `epochs` keys, in their order. Raises `PeerError`."""
+        if epochs is not self._epochs:  # a process shares one tuple between all rounds with these keys
             self._epochs, self._pair_keys = epochs, [self._agree(key) for key in epochs]
         return self._pair_keys
 
@@ -116,14 +113,14 @@ class OwnSession:
         agreed = self._agreed.get(key)
         if agreed is None:
             own = self._keys.key(self._keys.epoch)
-            assert own is not None, "the newest key is kept"
+            assert own is not None, "the newest key exists"
             client, compute = (self._identity.id, self._keys.epoch), (key.compute, key.epoch)
             agreed = self._agreed[key] = pair_key(own, key.public, self._federation, client, compute)
         return agreed
 
 
 class Session(msgspec.Struct, frozen=True, gc=False):
-    """What a Compute node keeps of a Hello."""
+    """The fields of a Hello that a Compute node stores."""
 
     epoch: int
     serial: int
@@ -134,12 +131,12 @@ class Session(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def rank(self) -> tuple[int, int, bytes]:
-        """The highest wins."""
+        """The session with the highest rank is the newest."""
         return self.epoch, self.serial, self.hash
 
 
 class StoredSession(msgspec.Struct, frozen=True):
-    """A client's record: its slot, for ever, and the newest two sessions."""
+    """A client's record: its slot, which never changes, and its newest two sessions."""
 
     slot: int
     current: Session | None = None
@@ -147,9 +144,10 @@ class StoredSession(msgspec.Struct, frozen=True):
 
 
 class Sessions:
-    """All clients' sessions at one Compute node, with its id and its keys.
+    """All clients' sessions at one Compute node, whose id is `own` and whose epoch keys are `keys`.
 
-    `slots` are each known client's place, dealt out once.
+    Attributes:
+        slots: the slot of each known client, which never changes.
     """
 
     def __init__(
@@ -170,30 +168,30 @@ class Sessions:
         self.slots: dict[bytes, int] = {}
         self._stored: list[StoredSession] = []
         self._clients: list[bytes] = []
-        self._ends: list[int] = []  # when each client's current session ends
-        self._agreed: dict[int, _AgreedKeys] = {}  # by the node's epoch: for current sessions
-        self._order = np.zeros(0, dtype=np.int64)  # slots of the clients that were known when `slots_of` sorted them
+        self._ends: list[int] = []  # when each client's current session ends, by slot
+        self._agreed: dict[int, _AgreedKeys] = {}  # pair keys of current sessions, by the node's epoch
+        self._order = np.zeros(0, dtype=np.int64)  # slots in the order of ids, as `slots_of` last sorted them
         self._sorted = np.zeros(0, dtype=_ID)
-        for client, stored in sorted(loaded(records, SESSIONS, StoredSession).items(), key=lambda one: one[1].slot):
+        for client, stored in sorted(loaded(records, SESSIONS, StoredSession).items(), key=lambda item: item[1].slot):
             self._place(client, stored)
 
     def __len__(self) -> int:
-        """How many clients ever had a session."""
+        """Return how many clients ever had a session."""
         return len(self._stored)
 
     def count_valid(self, now_ms: int) -> int:
-        """How many clients have one now."""
+        """Return how many clients have a valid session now."""
         return sum(now_ms < end_ms for end_ms in self._ends)
 
     def _place(self, client: bytes, stored: StoredSession) -> None:
-        assert stored.slot == len(self._stored), "slots are dealt out in order"
+        assert stored.slot == len(self._stored), "slots are assigned in order"
         self.slots[client] = stored.slot
         self._stored.append(stored)
         self._clients.append(client)
         self._ends.append(self._ends_ms(stored.current))
 
     def adopt(self, federation: Federation) -> list[Write]:
-        """Take the certificates of this file from now on, and end the sessions of the clients that it revokes."""
+        """Switch to a newer federation file, and end the sessions of the clients that it revokes."""
         self._federation = federation
         writes: list[Write] = []
         for client in federation.revoked:
@@ -205,13 +203,13 @@ class Sessions:
         return writes
 
     def take(self, sender: bytes, frame: Signed, body: Hello, now_ms: int) -> list[Write]:
-        """Keep a client's Hello if it verifies and is the newest; ignore a known one. Raises `PeerError`."""
-        hashed = hello_hash(encode(frame))
+        """Store a client's Hello if it verifies and is the newest; ignore a known one. Raises `PeerError`."""
+        frame_hash = hello_hash(encode(frame))
         slot = self.slots.get(sender)
-        stored = StoredSession(len(self._stored)) if slot is None else self._sane(self._stored[slot], now_ms)
-        newest = Session(body.epoch, body.serial, hashed, body.public, body.expires_ms, body.certificate.expires_ms)
+        stored = StoredSession(len(self._stored)) if slot is None else self._without_future(self._stored[slot], now_ms)
+        newest = Session(body.epoch, body.serial, frame_hash, body.public, body.expires_ms, body.certificate.expires_ms)
         if stored.current is not None and newest.rank <= stored.current.rank:
-            if hashed in (stored.current.hash, stored.previous.hash if stored.previous else b""):
+            if frame_hash in (stored.current.hash, stored.previous.hash if stored.previous else b""):
                 return []
             raise PeerError("hello", found=f"epoch {body.epoch}, an older Hello", expected="a newer one")
         self._check(sender, frame, body, now_ms)
@@ -225,11 +223,11 @@ class Sessions:
             self._forget_agreed(slot)
         return [Persist(SESSIONS, sender, encode(kept))]
 
-    def _sane(self, stored: StoredSession, now_ms: int) -> StoredSession:
-        """A client's record without sessions that two clocks that ran ahead have left: none could displace them."""
+    def _without_future(self, stored: StoredSession, now_ms: int) -> StoredSession:
+        """Drop sessions of future epochs, made while both clocks ran ahead: no later Hello could replace them."""
         latest = now_ms // self._timing.epoch_ms + 1
-        kept = [one for one in (stored.current, stored.previous) if one is not None and one.epoch <= latest]
-        return StoredSession(stored.slot, *kept)
+        sessions = (stored.current, stored.previous)
+        return StoredSession(stored.slot, *(s for s in sessions if s is not None and s.epoch <= latest))
 
     def _check(self, sender: bytes, frame: Signed, body: Hello, now_ms: int) -> None:
         if actor_id(body.certificate.client_key) != sender:
@@ -241,7 +239,7 @@ class Sessions:
             <= now_ms + 2 * self._timing.epoch_ms + self._timing.epoch_grace_ms
         ):
             raise PeerError("hello", found=f"an epoch that ends at {body.expires_ms}", expected=f"the one of {now_ms}")
-        if body.epoch > now_ms // self._timing.epoch_ms + 1:  # none could ever displace it
+        if body.epoch > now_ms // self._timing.epoch_ms + 1:  # no later Hello could replace it
             raise PeerError("hello", found=f"epoch {body.epoch}", expected=f"the one of {now_ms}, or the next")
         self._federation.check_certificate(body.certificate, now_ms)
         verify_signed(frame, body.certificate.client_key, self._federation.id)
@@ -252,15 +250,15 @@ class Sessions:
             agreed.forget(slot)
 
     def expire(self, epochs: Iterable[int]) -> None:
-        """Forget what was agreed in epochs of the node whose key is no longer kept, as it is for `epochs`."""
+        """Forget the pair keys of all epochs of the node except `epochs`."""
         kept = set(epochs)
         self._agreed = {epoch: agreed for epoch, agreed in self._agreed.items() if epoch in kept}
 
     def slots_of(self, ids: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """The slots of clients whose ids are the rows of ``ids``, shape ``(n, 16)``; -1 where one is not known."""
+        """Return the slots of clients, -1 for unknown ones. The ids are the rows of ``ids``, shape ``(n, 16)``."""
         if not self._stored:
             return np.full(len(ids), -1, dtype=np.int64)
-        if len(self._order) < len(self._stored):  # arrays of bytes compare without the zeros at an end: all are as long
+        if len(self._order) < len(self._stored):  # numpy ignores trailing zero bytes, but all ids have one length
             known = np.array(self._clients, dtype=_ID)
             self._order = np.argsort(known)
             self._sorted = known[self._order]
@@ -269,13 +267,13 @@ class Sessions:
         return np.where(self._sorted[place] == wanted, self._order[place], -1)
 
     def _ends_ms(self, session: Session | None) -> int:
-        """When a session ends: with its epoch's grace, or with the client's certificate."""
+        """Return when a session ends: with its epoch's grace period or with the client's certificate."""
         if session is None:
             return 0
         return min(session.expires_ms + self._timing.epoch_grace_ms, session.certificate_ms)
 
     def pair_keys(self, epoch: int, slots: NDArray[np.int64], now_ms: int) -> tuple[Keys, NDArray[np.bool_]]:
-        """The keys shared with clients in an epoch of the node, shape ``(n, 32)``, and where a session is valid."""
+        """Return the pair keys for an epoch of the node, shape ``(n, 32)``, and which clients have a valid session."""
         agreed = self._agreed.setdefault(epoch, _AgreedKeys())
         agreed.grow(len(self._stored))
         ends_ms = np.array(self._ends, dtype=np.int64)
@@ -288,7 +286,7 @@ class Sessions:
         return agreed.keys[slots], valid
 
     def _current_key(self, epoch: int, slot: int, now_ms: int) -> bytes | None:
-        """The key shared with a client's newest session; None without one."""
+        """Return the pair key of a client's newest session; None without one."""
         if slot < 0 or now_ms >= self._ends[slot]:
             return None
         agreed = self._agreed.setdefault(epoch, _AgreedKeys())
@@ -301,14 +299,14 @@ class Sessions:
         return key
 
     def keys_of(self, client: bytes, epoch: int, now_ms: int) -> Iterator[bytes]:
-        """The keys shared with one client in an epoch of the node: of its newest session, then of the one before."""
+        """Yield the pair keys for one client in an epoch of the node: of its newest session, then of the previous."""
         slot = self.slots.get(client, -1)
         for find in (self._current_key, self.previous_key):
             if (key := find(epoch, slot, now_ms)) is not None:
                 yield key
 
     def previous_key(self, epoch: int, slot: int, now_ms: int) -> bytes | None:
-        """The key of the session that the current one has displaced, if it lives still."""
+        """Return the pair key of the session before the current one, if it has not expired."""
         previous = self._stored[slot].previous if slot >= 0 else None
         if previous is None or now_ms >= self._ends_ms(previous):
             return None

@@ -237,7 +237,7 @@ def test_a_charge_whose_aborts_were_missing_comes_back_with_resume(
     last = narrated.splitlines()[-1]
     assert last.startswith("dca: the round was aborted: compute-1 aborted: peer-silent: no list from compute-2")
     assert last.endswith(
-        "no word yet from compute-2 that nothing was released, so the account keeps the charge: "
+        "no confirmation yet from compute-2 that nothing was released, so the account keeps the charge: "
         "`dca trainer FILE --resume` asks again"
     )
     until(processes.start(*DEVICE, "compute-2.toml"), "Connected")

@@ -243,8 +243,8 @@ def test_what_cannot_be_an_invitation_is_the_callers_mistake() -> None:
             trainer.check_request(actors.request(**{"clients_expected": 0, **changes}), network.now_ms)
         return str(caught.value)
 
-    assert "invited twice, or its id has not 16 bytes" in said(invited=(one, one))
-    assert "invited twice, or its id has not 16 bytes" in said(invited=(one[1:],))
+    assert "invited twice, or an id is not 16 bytes" in said(invited=(one, one))
+    assert "invited twice, or an id is not 16 bytes" in said(invited=(one[1:],))
     assert "4 clients are expected and 1 are invited" in said(invited=(one,), clients_expected=4)
     many = tuple(number.to_bytes(16, "big") for number in range(Limits().invited_max + 1))
     assert "65537 clients are invited, expected at most 65536" in said(invited=many)

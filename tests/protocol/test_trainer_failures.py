@@ -177,8 +177,8 @@ def test_silent_nodes_hold_the_failure_up_for_some_seconds_and_the_charge_until_
     network.advance(network.now_ms + 1)
     (failure,) = failures(network)
     assert failure.reason == (
-        "compute-0 aborted: too-few: 1 contributed, 3 were needed; no word yet from compute-1, compute-2 that nothing "
-        "was released, so the account keeps the charge: `dca trainer FILE --resume` asks again"
+        "compute-0 aborted: too-few: 1 contributed, 3 were needed; no confirmation yet from compute-1, compute-2 that "
+        "nothing was released, so the account keeps the charge: `dca trainer FILE --resume` asks again"
     )
     assert not trainer_of(actors, network).is_settling(network.now_ms)
     for node in (1, 2):

@@ -229,7 +229,7 @@ def _with_another_authority(run: Run) -> str:
         (("--computes", "2", "--name", "No"), "federation name 'No'", 5),
         (("--compute", "a"), "--compute 'a': expected NAME=PUBLICKEY", 2),
         (("--compute", "a=zz"), "'zz' is neither a public key", 2),
-        (("--compute", f"a={'00' * 32}", "--compute", f"b={'00' * 32}"), "a key stands there twice", 5),
+        (("--compute", f"a={'00' * 32}", "--compute", f"b={'00' * 32}"), "two members have the same key", 5),
         (("--compute", f"a={'00' * 32}", "--compute", f"b={'01' * 32}"), "no trainer", 2),
         (("--computes", "2", "--authority", "no.key"), "cannot read no.key", 5),
         (("--computes", "2", "--days", "nan"), "--days nan", 2),

@@ -53,8 +53,8 @@ def test_every_change_is_another_federation() -> None:
         ({"name": "x" * 33}, "lower-case"),
         ({"enrolment_key": b"short"}, "not 32 bytes"),
         ({"trainers": (Member("lab", b"short"),)}, "not 32 bytes"),
-        ({"trainers": (Member("north", KEYS[3]),)}, "name stands there twice"),
-        ({"trainers": (Member("lab", KEYS[0]),)}, "key stands there twice"),
+        ({"trainers": (Member("north", KEYS[3]),)}, "have the same name"),
+        ({"trainers": (Member("lab", KEYS[0]),)}, "have the same key"),
     ],
 )
 def test_a_file_that_cannot_be_is_the_callers_error(change: dict, says: str) -> None:
@@ -140,19 +140,19 @@ def test_a_change_keeps_the_federations_id_and_its_certificates() -> None:
 def test_a_change_by_hand_breaks_the_signature(old: str, new: str) -> None:
     text = FEDERATION.to_toml()
     assert old in text
-    with pytest.raises(UsageError, match="its enrolment key did not sign this content"):
+    with pytest.raises(UsageError, match="the enrolment key did not sign this content"):
         Federation.from_toml(text.replace(old, new))
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"revoked": (bytes(16), bytes(16))}, "out of order, or one stands there twice"),
-        ({"revoked": (b"\2" * 16, b"\1" * 16)}, "out of order"),
+        ({"revoked": (bytes(16), bytes(16))}, "repeated, or not in ascending order"),
+        ({"revoked": (b"\2" * 16, b"\1" * 16)}, "not in ascending order"),
         ({"revoked": (actor_id(KEYS[0]),)}, "the key of north is revoked"),
-        ({"revoked": (bytes(15),)}, "that no member would take"),
-        ({"number": 0}, "that no member would take"),
-        ({"number": 1 << 32}, "that no member would take"),
+        ({"revoked": (bytes(15),)}, "members would refuse its content"),
+        ({"number": 0}, "members would refuse its content"),
+        ({"number": 1 << 32}, "members would refuse its content"),
         ({"trainers": (Member("x" * 65, KEYS[3]),)}, "a member is named 'xxx"),
     ],
 )

@@ -95,7 +95,7 @@ def test_changes_add_up_and_a_revoked_key_never_comes_back(demo: Path, capsys: p
     assert (file.number, {one.name for one in file.computes}) == (4, {"compute-1", "compute-2", "compute-3"})
     assert [one.name for one in file.trainers] == ["trainer", "second"]
     assert set(file.revoked) == {client_id("client-1"), old.id}
-    assert "is revoked; take a new one" in refusal(capsys, "add-node", f"again={old.key.hex()}", code=5)
+    assert "is revoked; use a new key" in refusal(capsys, "add-node", f"again={old.key.hex()}", code=5)
     assert "revoked for good" in refusal(capsys, "enrol", "client-1.key", code=5)
     assert "revoked already, by federation file 4" in refusal(capsys, "revoke", "client-1")
 
@@ -108,7 +108,7 @@ def test_changes_add_up_and_a_revoked_key_never_comes_back(demo: Path, capsys: p
         (("revoke", "trainer"), "no trainer would be left; take in another one first", 2),
         (("replace-node", "compute-9", NEWCOMER), "known: compute-1, compute-2, compute-3", 2),
         (("add-node", "newcomer"), "expected NAME=PUBLICKEY", 2),
-        (("add-node", "compute-1=" + NEW.public_key.hex()), "a name stands there twice", 5),
+        (("add-node", "compute-1=" + NEW.public_key.hex()), "two members have the same name", 5),
         (("revoke", "client-1", "--authority", "client-1.key"), "is the identity of a client", 5),
     ],
 )

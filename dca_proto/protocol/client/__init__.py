@@ -1,1 +1,1 @@
-"""The client: its actor, its round with the table of phases, its consent, and what it sends."""
+"""The client: its actor, its rounds with their table of phases, its consent, and its messages."""

@@ -1,7 +1,7 @@
-"""The client: checks each round against its policy and ledger, and contributes or declines (DESIGN §4.3-§4.8, §5).
+"""The client checks each round against its policy and ledger, and contributes or declines (DESIGN §4.3-§4.8, §5).
 
 `round` defines its rounds and their phases. Whether it takes part depends on policy, ledger and announcement, never on
-its rows. The client stores a charge and the message that it pays for in one transaction, so both survive a crash.
+its rows. It stores a charge and the message that the charge pays for in one transaction, so both survive a crash.
 """
 
 from __future__ import annotations
@@ -48,16 +48,18 @@ HELLO = b"hello"
 
 
 class Client(Actor):
-    """A client, which holds data of one person or of many.
+    """A client, which holds the data of one person or of many.
 
     Args:
-        identity: its Ed25519 identity. certificate: proves its membership, signed with the enrolment key.
+        identity: its Ed25519 identity.
+        certificate: proves its membership; signed with the enrolment key.
         federation: the content of the federation file.
-        columns: names of its data's columns, known without reading a row. rows: reads the rows.
-        random: returns random bytes; the operating system's on a device.
+        columns: names of its data's columns, known without reading a row.
+        rows: reads the rows.
+        random: returns random bytes; on a device, the operating system's.
         policy: its own limits.
-        mechanism: the noise mechanism that it uses for sums; it declines rounds with any other.
-        records: all (table, key, value) of its store.
+        mechanism: its noise mechanism for sums; it declines rounds with any other.
+        records: all (table, key, value) records of its store.
     """
 
     messages: ClassVar = {
@@ -106,10 +108,10 @@ class Client(Actor):
             random=self._random,
         )
         self._rounds: dict[bytes, Round] = {}
-        self._unsent: dict[bytes, int] = {}  # charge numbers of contributions without a receipt, by round
+        self._unsent: dict[bytes, int] = {}  # charge numbers of messages without a receipt, by round
         self._waiting: set[bytes] = set()  # rounds that it declined, or that have no receipt
         self._waiting_bytes = 0  # total size of their announcements
-        self._foreign: list[bytes] = []  # rounds of a federation file that was replaced
+        self._foreign: list[bytes] = []  # stored rounds that the present federation file does not accept
         self._outdated: Refusal | None = None  # set once a Compute node has shown that the ledger lost charges
         announcements = {key: value for table, key, value in records if table == ANNOUNCEMENTS}
         for round_id, stored in loaded(records, ROUNDS, StoredRound).items():
@@ -125,9 +127,9 @@ class Client(Actor):
 
     def _on_start_up(self, now_ms: int) -> list[Effect]:
         tables = (ROUNDS, ANNOUNCEMENTS)
-        dropped = [Forget(table, round_id) for round_id in self._foreign for table in tables]
+        forgotten = [Forget(table, round_id) for round_id in self._foreign for table in tables]
         resumed = [effect for _, current in sorted(self._rounds.items()) for effect in self._resume(current, now_ms)]
-        return [*self._file_effects(), *dropped, *self._greet(now_ms), *resumed]
+        return [*self._file_effects(), *forgotten, *self._greet(now_ms), *resumed]
 
     def _on_changed_file(self, now_ms: int) -> list[Effect]:
         self._session.adopt(self._federation)  # everything else reads `self._federation` at each message
@@ -156,8 +158,8 @@ class Client(Actor):
         verify_signed(frame, self._federation.compute(sender).key, self._federation_id)
         if not self._pace.is_due(HELLO, now_ms):
             return []
-        waiting = [one for one in self._rounds.values() if one.takes(RESEND) and one.opened.computes]
-        return [*self._greet(now_ms), *(effect for one in waiting for effect in one.answers())]
+        waiting = [current for current in self._rounds.values() if current.takes(RESEND) and current.opened.computes]
+        return [*self._greet(now_ms), *(effect for current in waiting for effect in current.answers())]
 
     # --- announcement: contribute or decline (§4.3, §4.4) -------------------------------------------------------------
 
@@ -193,7 +195,7 @@ class Client(Actor):
         return [*seen, *self._contribute(current, validated, now_ms)]
 
     def _check_room(self, opened: OpenedAnnouncement) -> None:
-        """Limit declined rounds and those without a receipt, in number and in bytes; the budget limits all others."""
+        """Limit declined rounds and rounds without a receipt, in number and in bytes; the budget limits all others."""
         limits, count, size = self._limits, len(self._waiting), self._waiting_bytes
         if count >= limits.rounds_open_max or size + len(opened.payload) > limits.announcements_bytes_max:
             found = f"{count} rounds, {size} bytes of announcements"
@@ -231,10 +233,10 @@ class Client(Actor):
             self.ledger.next_number,
             relation=validated.sensitivity.relation,
         )
-        made, trouble = self._composer.compose(current.opened, validated, charge.number)
+        outbound, errors = self._composer.compose(current.opened, validated, charge.number)
         charged = self.ledger.charge(charge)
-        current.attempt = 1  # the receipt waits for a durable write
-        stored = current.advance("announcement", outbound=made)
+        current.attempt = 1  # skips the shortest wait: the receipt takes a durable write
+        stored = current.advance("announcement", outbound=outbound)
         self._hold(current)
         return [
             *greeting,
@@ -244,14 +246,14 @@ class Client(Actor):
             *current.answers(),
             current.resend_timer(self._timing, self.id, now_ms),  # spread by the id, not by data
             Report(facts.Contributed(current.id, charge.statistic, charge.mu, validated.price.pure)),
-            *(Report(facts.DataFailed(current.id, body.statistic, kind)) for kind in trouble),
+            *(Report(facts.DataFailed(current.id, body.statistic, error)) for error in errors),
         ]
 
     def _refuse(self, current: Round, refusal: Refusal, now_ms: int) -> list[Effect]:
         """Decline the round, with the reason."""
         cut = Refusal(refusal.reason, refusal.found[:TEXT_CHARS_MAX], refusal.expected[:TEXT_CHARS_MAX])
-        why = (cut.reason, cut.found, cut.expected)
-        body = m.Decline(current.id, current.opened.hash, self._certificate, *why)
+        fields = (cut.reason, cut.found, cut.expected)
+        body = m.Decline(current.id, current.opened.hash, self._certificate, *fields)
         decline = seal_answer(self._sign(body), current.opened, self._random)
         stored = current.advance("refusal", decline=decline)
         self._hold(current)
@@ -261,10 +263,10 @@ class Client(Actor):
             *self.declines.note(current.body, cut, now_ms),
             self._close_timer(current, now_ms),
             *current.answers(),
-            Report(facts.Declined(current.id, self.id, *why)),
+            Report(facts.Declined(current.id, self.id, *fields)),
         ]
 
-    # --- answers of its holder and of the nodes (§4.5, §4.6, §4.8) --------------------------------------------------
+    # --- answers from its holder and the nodes (§4.5, §4.6, §4.8) ---------------------------------------------------
 
     def _on_receipt(self, sender: bytes, receipt: m.Receipt, now_ms: int) -> list[Effect]:
         current = self._rounds.get(receipt.round_id)
@@ -289,7 +291,7 @@ class Client(Actor):
         ]
 
     def _on_reused(self, sender: bytes, frame: m.Signed, body: m.ChargeReused, now_ms: int) -> list[Effect]:
-        """A Compute node has seen this number before: the ledger has lost charges, or another copy of it runs."""
+        """Handle a refused charge number: the ledger lost charges, or another copy of it is running."""
         current = self._rounds.get(body.round_id)
         if current is None or body.client != self.id:
             raise PeerError("phase", found="a reused charge of an unknown round", expected="a round of this client")
@@ -307,8 +309,8 @@ class Client(Actor):
     def _on_abort(self, sender: bytes, frame: m.Signed, body: m.Abort, now_ms: int) -> list[Effect]:
         current = self._rounds.get(body.round_id)
         if current is None or current.stored.decline:
-            return []  # aborts are broadcast: most concern rounds that this client did not pay for
-        author, opened = body.compute, current.opened  # a node passes on its peers' aborts
+            return []  # aborts are broadcast: most are about rounds that this client did not pay for
+        author, opened = body.compute, current.opened  # not `sender`: a node also passes on its peers' aborts
         self._check_node_message(frame, author, opened.computes, body.announcement_hash, opened.hash)
         if author in current.stored.aborted_by:
             current.step("repeated abort")
@@ -348,35 +350,35 @@ class Client(Actor):
             self._waiting_bytes -= len(current.opened.payload)
 
     def _resend(self, current: Round, now_ms: int) -> list[Effect]:
-        """Until the round's end, resend what has no receipt; then ask the nodes for aborts."""
+        """Until the round's end, resend the message without a receipt; afterwards, ask the nodes for aborts."""
         if now_ms < current.body.commit_by_ms:
             return [*current.answers(), current.resend_timer(self._timing, self._random(1), now_ms)]
         return [self._close_timer(current, now_ms), *self._ask(current, now_ms)]
 
     def _ask(self, current: Round, now_ms: int) -> list[Effect]:
-        """Once the round must have ended, ask its nodes for the aborts that are missing (§4.8)."""
+        """After the round's end, ask its nodes for missing aborts (§4.8)."""
         if not current.takes(ASK) or not current.opened.computes:
             return []
         if now_ms < current.body.commit_by_ms:
             return [SetTimer(Timer(ASK, current.id), current.body.commit_by_ms + self._timing.resend_first_ms)]
         missing = [node for node in current.opened.computes if node not in current.stored.aborted_by]
-        asked: list[Effect] = []
+        questions: list[Effect] = []
         for node in missing:
             key = self._session.pair_keys(current.opened.epochs)[current.opened.computes.index(node)]
             tag = ask_tag(key, current.opened.hash)
             payload = encode(m.AbortWanted(current.opened.frame, tag))
-            asked.append(Send(Address(Channel.COMPUTE, node), current.id, payload))
+            questions.append(Send(Address(Channel.COMPUTE, node), current.id, payload))
         patient = msgspec.structs.replace(self._timing, resend_max_ms=self._timing.abort_grace_ms)
         wait_ms = patient.resend_after_ms(current.asked, self._random(1))
         current.asked += 1
-        return [*asked, SetTimer(Timer(ASK, current.id), now_ms + wait_ms)]
+        return [*questions, SetTimer(Timer(ASK, current.id), now_ms + wait_ms)]
 
     def _resume(self, current: Round, now_ms: int) -> list[Effect]:
         again = self._resend if current.takes(RESEND) else self._ask
         return [self._close_timer(current, now_ms), *again(current, now_ms)]
 
     def _close_timer(self, current: Round, now_ms: int) -> SetTimer:
-        """The timer that forgets a round, once its decline or its aborts are asked for no more (§4.8)."""
+        """Set the time at which the client forgets a round: its decline and its aborts are no longer needed (§4.8)."""
         aborting = current.takes(RESEND) or current.stored.aborted_by
         grace_ms = self._timing.abort_grace_ms if aborting else self._timing.kept_ms
         over_ms = current.body.close_by_ms if current.stored.decline else current.body.commit_by_ms + grace_ms

@@ -1,8 +1,8 @@
-"""What a client answers to an announcement: consent or not, and the message for it (DESIGN §4.3, §4.4, §5).
+"""A client's answer to an announcement: its consent, and the message it sends (DESIGN §4.3, §4.4, §5).
 
-Consent compares an announcement with the policy, the certificate, the open rounds and the budget. It looks at no row.
-What depends on the announcement and the policy alone is worked out once in a process: each of many clients with one
-policy says the same. What is sent is the statistic with noise, for the holder or for the trainer.
+Consent compares an announcement with the policy, the certificate, the open rounds and the budget. It reads no row. The
+part that depends only on the announcement and the policy is computed once per process, for all clients with that
+policy. The message holds the statistic with noise, for the holder or for the trainer.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from dca_proto.protocol.wire.messages import Announcement, Body, Certificate, Si
 from dca_proto.statistics.contribution import contribution, counted_rows
 
 Rows = Callable[[tuple[str, ...]], NDArray[np.float64]]
-"""A client's data: returns the rows, shape (m, number of columns), of the named columns. NaN marks a missing value."""
+"""Reads a client's data: returns the named columns of its rows, shape (m, number of columns); NaN marks a missing
+value."""
 
 
 class Composer(msgspec.Struct, frozen=True, eq=False):
-    """Makes one client's messages of statistic and noise. It signs with the client's identity."""
+    """Composes a client's contributions, releases and reports. `sign` signs with the client's identity."""
 
     rows: Rows
     session: OwnSession
@@ -45,13 +46,13 @@ class Composer(msgspec.Struct, frozen=True, eq=False):
     random: Random
 
     def compose(self, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int) -> tuple[Outbound, list[str]]:
-        """The message for the round's holder, and the type of the first error of the data, if there was one.
+        """Return the message for the round's holder, and the type of the data's first error in a list (or none).
 
-        `charge` is the number in the ledger of the charge that pays.
+        `charge` is the number of the charge in the client's ledger.
         """
-        value, rows, trouble = self._value(validated, opened.body)
+        value, rows, errors = self._value(validated, opened.body)
         if not validated.terms.is_summed:
-            made = make_release(
+            release = make_release(
                 value,
                 rows,
                 randomiser=randomiser_of(validated, self.mechanism),
@@ -62,9 +63,9 @@ class Composer(msgspec.Struct, frozen=True, eq=False):
                 sign=self.sign,
                 random=self.random,
             )
-            return made, trouble
+            return release, errors
         holder, keys = opened.holder(self.identity.id), self.session.pair_keys(opened.epochs)
-        made = make_contribution(
+        message = make_contribution(
             value,
             validated=validated,
             mechanism=self.mechanism,
@@ -78,13 +79,13 @@ class Composer(msgspec.Struct, frozen=True, eq=False):
             pair_keys=keys,
             random=self.random,
         )
-        return made, trouble
+        return message, errors
 
     def _value(self, validated: ValidatedRound, body: Announcement) -> tuple[NDArray[np.int64], int, list[str]]:
-        """The client's value, and how many rows it is of, whatever is in them.
+        """Return the client's value, the number of rows that it covers, and the type of the first error.
 
-        Data that cannot be read count as zero, and so does a row on which the statistic fails: taking part never
-        depends on rows.
+        Data that cannot be read count as zero, and so does a row on which the statistic fails. So whether the client
+        takes part never depends on its rows.
         """
         statistic = validated.statistic
         value, counted = None, 0
@@ -93,17 +94,17 @@ class Composer(msgspec.Struct, frozen=True, eq=False):
             rows = self.rows(statistic.columns)
             counted = counted_rows(statistic, len(rows), body.rows_max)
             value = contribution(statistic, rows, body.rows_max, body.fraction_bits, failures=failures)
-        except Exception as error:  # whatever a data source does
+        except Exception as error:  # a data source may raise anything
             failures.append(error)
         if value is None:
             value = np.zeros(statistic.dimension, dtype=np.int64)
-        return value, counted, [type(error).__name__ for error in failures[:1]]  # without texts, which may hold data
+        return value, counted, [type(error).__name__ for error in failures[:1]]  # no messages: they may contain data
 
 
 class Consent(msgspec.Struct, frozen=True, eq=False):
-    """Decides whether one client takes part in a round.
+    """Decides whether a client takes part in a round.
 
-    `mechanism` is the one that it offers for sums, `columns` are the names of its data's columns.
+    `mechanism` is the one that it offers for sums; `columns` are the names of its data's columns.
     """
 
     policy: Policy
@@ -113,36 +114,36 @@ class Consent(msgspec.Struct, frozen=True, eq=False):
     columns: frozenset[str]
 
     def to_terms(self, opened: OpenedAnnouncement, federation: Federation) -> ValidatedRound | Refusal:
-        """The round's numbers, or why every client with this policy and these columns refuses it.
+        """Return the validated round, or a refusal that applies to every client with this policy and these columns.
 
-        The announcement was opened by `federation`, whose Compute nodes are to be trusted.
+        `federation` is the file with which the announcement was opened.
         """
         if federation.is_revoked(actor_id(self.certificate.client_key)):
             return Refusal("revoked", f"{federation.title} revokes this client", "a client that is enrolled")
         key = (id(self.policy), id(self.mechanism), self.columns)
-        found = opened.consents.get(key)
-        if found is None:  # policy and mechanism are kept with it, so that their ids stay theirs
-            found = opened.consents[key] = (self._to_terms(opened, federation), self.policy, self.mechanism)
-        return found[0]
+        cached = opened.consents.get(key)
+        if cached is None:  # the entry keeps policy and mechanism alive, so that no other object gets their ids
+            cached = opened.consents[key] = (self._to_terms(opened, federation), self.policy, self.mechanism)
+        return cached[0]
 
     def _to_terms(self, opened: OpenedAnnouncement, federation: Federation) -> ValidatedRound | Refusal:
         try:
             validated = opened.validated(self.mechanism, self.limits)
-            validated.statistic.require_libraries()  # or else its contribution would be zero
+            validated.statistic.require_libraries()  # without them, its contribution would be zero
         except UsageError as error:
             return Refusal("announcement", str(error), "a round that can be held")
         missing = [column for column in validated.statistic.columns if column not in self.columns]
         if missing:
             return Refusal("columns", f"no column {', '.join(missing)}", "columns that this client has")
-        without = self.policy.missing_computes(federation, opened.computes)
-        return self.policy.check_announcement(opened.body, validated, without) or validated
+        missing_computes = self.policy.missing_computes(federation, opened.computes)
+        return self.policy.check_announcement(opened.body, validated, missing_computes) or validated
 
     def to_charge(
         self, body: Announcement, validated: ValidatedRound, ledger: Ledger, unsent: Collection[int], now_ms: int
     ) -> Refusal | None:
-        """Why this client's certificate, open rounds or ledger forbid the round; None if they allow it.
+        """Return a refusal if this client's certificate, open rounds or ledger forbid the round, else None.
 
-        `unsent` are the charge numbers of what has no receipt yet.
+        `unsent` are the charge numbers of messages without a receipt.
         """
         if self.certificate.expires_ms <= body.commit_by_ms:
             found = f"a certificate that ends at {self.certificate.expires_ms}"

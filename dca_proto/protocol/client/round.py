@@ -1,9 +1,9 @@
-"""A round at the client: what is stored, what follows from it, and the literal table of its phases (DESIGN §4, §9).
+"""A round at the client: its stored record, its state in memory, and the table of its phases (DESIGN §4, §9).
 
     new ── announcement ──> sent ── receipt, or notice that it was late ──> kept, missed
      └── refusal ──> declined  └────────── M signed aborts ─────────────────┴──> returned
 
-Data nodes' releases and LDP reports go the same way, with the trainer as their holder; nobody can abort such a round.
+Node releases and LDP reports follow the same table, with the trainer as the holder; nobody can abort such a round.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ ROUNDS, ANNOUNCEMENTS = "client-round", "announcement"
 
 
 class StoredRound(Stored, frozen=True):
-    """One round at the client, as it is stored beside its announcement.
+    """The client's record of a round, stored beside its announcement.
 
     Attributes:
-        outbound: what was sent, until its receipt has come. decline: the sealed decline. Both are resent byte for byte.
-        aborted_by: ids of the Compute nodes whose signed aborts came.
+        outbound: the message that was sent, until its receipt arrives; resent byte for byte.
+        decline: the sealed decline; resent byte for byte.
+        aborted_by: ids of the Compute nodes whose signed aborts arrived.
     """
 
     outbound: Outbound | None = None
@@ -53,7 +54,7 @@ class StoredRound(Stored, frozen=True):
 
 
 class Round(ActorRound[StoredRound]):
-    """One round in memory, of a client's; its contribution goes to `holder`."""
+    """A client's round in memory. `holder` receives its contribution; `asked` counts its questions for aborts."""
 
     __slots__ = ("asked", "body", "holder", "opened")
     table, records = TABLE, ROUNDS
@@ -66,7 +67,7 @@ class Round(ActorRound[StoredRound]):
         self.asked = 0
 
     def answers(self) -> list[Effect]:
-        """What answers the announcement and has no receipt yet: the contribution, the release, or the decline."""
+        """Send the answer to the announcement: the decline, or the contribution or release that has no receipt yet."""
         if self.stored.decline:
             return [Send(Address(Channel.TRAINER, self.body.trainer), self.id, self.stored.decline)]
         if self.stored.outbound is None:
@@ -83,9 +84,12 @@ class DeclinedRound(msgspec.Struct, frozen=True):
 
     Attributes:
         number: 1, 2, ... in the order of declining.
-        round_id: 16 bytes. statistic: what was asked. trainer: who asked, an id of 16 bytes.
-        epsilon, delta: what it would have cost.
-        reason, found, expected: as sent to the trainer. at_ms: when.
+        round_id: 16 bytes.
+        statistic: the round's statistic.
+        trainer: id of the trainer that announced the round, 16 bytes.
+        epsilon, delta: what the round would have cost.
+        reason, found, expected: as sent to the trainer.
+        at_ms: time of the decline.
     """
 
     number: int
@@ -101,20 +105,20 @@ class DeclinedRound(msgspec.Struct, frozen=True):
 
 
 class Declines:
-    """A client's record for its owner of the newest rounds that it declined, restored from its store (DESIGN §4.3)."""
+    """The newest rounds that a client declined, kept for its owner and restored from its store (DESIGN §4.3)."""
 
     def __init__(self, records: Iterable[tuple[str, bytes, bytes]] = ()) -> None:
         stored = loaded(records, DECLINES, DeclinedRound)
-        self._rounds = dict(sorted(stored.items(), key=lambda one: one[1].number))
+        self._rounds = dict(sorted(stored.items(), key=lambda item: item[1].number))
 
     @property
     def rounds(self) -> tuple[DeclinedRound, ...]:
-        """At most `DECLINES_MAX`, in the order of declining."""
+        """At most `DECLINES_MAX` rounds, in the order of declining."""
         return tuple(self._rounds.values())
 
     def note(self, asked: Announcement, refusal: Refusal, now_ms: int) -> list[Write]:
-        """Remember that an announcement is declined now, and forget the oldest beyond `DECLINES_MAX`."""
-        number = max((one.number for one in self._rounds.values()), default=0) + 1
+        """Record a decline, and forget the oldest beyond `DECLINES_MAX`."""
+        number = max((declined.number for declined in self._rounds.values()), default=0) + 1
         round_ = (number, asked.round_id, asked.statistic, asked.trainer, asked.epsilon, asked.delta)
         declined = DeclinedRound(*round_, refusal.reason, refusal.found, refusal.expected, now_ms)
         self._rounds[asked.round_id] = declined

@@ -1,1 +1,1 @@
-"""The Compute node: its actor, its round with the table of phases, and how all nodes agree on one set."""
+"""The Compute node: its actor, its rounds with their table of phases, and the agreement on one set."""

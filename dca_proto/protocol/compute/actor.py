@@ -1,8 +1,8 @@
-"""A Compute node: keeps sessions and contributions, agrees on one set, releases one sum (DESIGN §2.3, §4.5, §4.7).
+"""A Compute node stores sessions and contributions, agrees on one set, and releases one sum (DESIGN §2.3, §4.5, §4.7).
 
-Its rounds and their phases stand in `round`, the second half of a round in `commit`, the arithmetic in `agreement`.
-Both ends of a round are final, and stored before they are sent. The node never trusts the announcement's numbers alone:
-it enforces floors of its own, and checks each client's session, tag and charge number itself.
+`round` has its rounds and their phases, `commit` the second half of a round, `agreement` the arithmetic. A release or
+an abort is final, and stored before it is sent. The node does not rely on the announcement's numbers alone: it enforces
+its own floors, and checks each client's session, tag and charge number itself.
 """
 
 from __future__ import annotations
@@ -54,10 +54,11 @@ class ComputeNode(Committing):
 
     Args:
         identity: its Ed25519 identity, named in the federation file.
-        federation: the file given out of band. floors: its own limits.
-        random: returns random bytes; the operating system's on a real node.
-        mechanism: the noise mechanism whose rounds it takes part in.
-        records: (table, key, value) of its store.
+        federation: the federation file given out of band.
+        floors: its own limits.
+        random: returns random bytes; on a real node, the operating system's.
+        mechanism: the noise mechanism of rounds in which it takes part.
+        records: all (table, key, value) records of its store.
     """
 
     messages: ClassVar = {
@@ -111,32 +112,31 @@ class ComputeNode(Committing):
         self._open = {current.id for current in self._rounds.values() if current.is_open}
 
     def _load(self, stored: StoredRound, payload: bytes | None) -> Round:
-        """A round with its announcement, if that can be read here."""
         return Round.loaded(stored, payload, self._federation, self._mechanism, self._limits)
 
     def _on_start_up(self, now_ms: int) -> list[Effect]:
         detail = "the federation file was replaced in mid-round, or its statistic is not known here any more"
-        known = [current for _, current in sorted(self._rounds.items())]
-        lost = [current for current in known if current.is_open and not current.is_loaded]
+        rounds = [current for _, current in sorted(self._rounds.items())]
+        lost = [current for current in rounds if current.is_open and not current.is_loaded]
         aborted = [effect for current in lost for effect in self._abort(current, "unreadable", detail)]
-        resumed = [effect for one in known if one not in lost for effect in self._resume(one, now_ms)]
-        known_file = [*self._file_effects(), *self._sessions.adopt(self._federation)]
-        return [*known_file, *aborted, *self._turn_epoch(now_ms), *resumed]
+        resumed = [effect for current in rounds if current not in lost for effect in self._resume(current, now_ms)]
+        file_effects = [*self._file_effects(), *self._sessions.adopt(self._federation)]
+        return [*file_effects, *aborted, *self._turn_epoch(now_ms), *resumed]
 
     def _on_changed_file(self, now_ms: int) -> list[Effect]:
-        """Open rounds of a member that is gone end, and so do the sessions of revoked clients."""
+        """Abort open rounds of a removed member, and end the sessions of revoked clients."""
         detail = f"{self._federation.title} lacks a member of the round"
         rounds = [self._rounds[round_id] for round_id in sorted(self._open)]
-        ended = [one for one in rounds if not self._federation.has(one.stored.trainer, one.stored.computes)]
-        aborted = [effect for one in ended for effect in self._abort(one, "federation", detail)]
+        ended = [r for r in rounds if not self._federation.has(r.stored.trainer, r.stored.computes)]
+        aborted = [effect for current in ended for effect in self._abort(current, "federation", detail)]
         return [*self._sessions.adopt(self._federation), *aborted]
 
     def _resume(self, current: Round, now_ms: int) -> list[Effect]:
         if not current.is_open:
             again: list[Effect] = []
             if now_ms < current.stored.commit_by_ms + self._timing.abort_grace_ms:
-                aborted = Send(Address(Channel.ABORT), current.id, current.stored.final_message)
-                again = [aborted] if current.takes("abort wanted") else self._messages_for_trainer(current)
+                abort = Send(Address(Channel.ABORT), current.id, current.stored.final_message)
+                again = [abort] if current.takes("abort wanted") else self._messages_for_trainer(current)
             return [*again, self._close_timer(current, now_ms)]
         body = current.opened.body
         if now_ms >= body.commit_by_ms:
@@ -171,7 +171,7 @@ class ComputeNode(Committing):
     def _take_part(
         self, sender: bytes, frame: m.Signed, message: m.Signed | m.InvitedRound, now_ms: int
     ) -> list[Effect]:
-        """Begin the round that a message announces; answer for a known round as `_messages_for_trainer`."""
+        """Begin the announced round; if it is known, repeat this node's message to the trainer."""
         opened = open_announcement(frame, self._federation, self._limits)
         body = opened.body
         if sender != body.trainer:
@@ -203,7 +203,7 @@ class ComputeNode(Committing):
         return [*begun, *self._open_early(current, now_ms)]
 
     def _open_early(self, current: Round, now_ms: int) -> list[Effect]:
-        """The contributions that overtook the announcement."""
+        """Handle the contributions that overtook the announcement."""
         opened: list[Effect] = []
         for sender, message in self._early.take(current.id).items():
             try:
@@ -213,7 +213,7 @@ class ComputeNode(Committing):
         return opened
 
     def _check_held(self, opened: OpenedAnnouncement) -> SecureSum:
-        """The terms of a secure sum that names this node and an epoch key whose secret it holds. Raises `PeerError`."""
+        """Return the terms of a secure sum that names this node and a present key of it. Raises `PeerError`."""
         terms = opened.body.terms
         if not isinstance(terms, SecureSum) or self.id not in opened.computes:
             raise PeerError("computes", found="a round without this Compute node", expected="one that names it")
@@ -267,7 +267,7 @@ class ComputeNode(Committing):
     def _open_contribution(
         self, current: Round, client: bytes, message: m.Contribution, now_ms: int
     ) -> tuple[Kept, ContributionKeys] | None:
-        """A contribution and its keys, by the newest session or the one before; None where neither opens it."""
+        """Open a contribution with the client's newest session or the previous one; None if neither opens it."""
         for key in self._sessions.keys_of(client, current.own_key(self.id).epoch, now_ms):
             try:
                 return open_contribution(
@@ -285,7 +285,7 @@ class ComputeNode(Committing):
         return None
 
     def _keep(self, current: Round, client: bytes, kept: Kept, reply: Effect, now_ms: int) -> list[Effect]:
-        """A client's first contribution, unless its charge is known or the round is full."""
+        """Store a client's first contribution, unless its charge number was used or the round is full."""
         try:
             if client in current.kept:
                 raise PeerError("second-contribution", found="another contribution id", expected="the first one")
@@ -294,14 +294,14 @@ class ComputeNode(Committing):
                 found, expected = f"charge {kept.charge} again", f"one above {self._charges.highest(slot)}"
                 raise PeerError("ledger-rollback", found=found, expected=expected)
         except PeerError as error:
-            is_due = self._pace.is_due(current.id + client, now_ms)  # a signature each
+            is_due = self._pace.is_due(current.id + client, now_ms)  # each `ChargeReused` costs a signature
             return [self._drop(error, client), *([self._reused(current, client, kept.charge)] if is_due else [])]
         if len(current.kept) >= current.terms.most:
             raise PeerError("full", found=f"{len(current.kept)} contributions", expected="fewer")
         current.step("contribution")
         current.kept[client] = kept
-        first = len(current.kept) == current.reported + 1  # since the last message to the trainer
-        timer = [SetTimer(Timer(PROGRESS, current.id), now_ms + self._timing.progress_ms)] if first else []
+        is_first = len(current.kept) == current.reported + 1  # since the last `Progress`
+        timer = [SetTimer(Timer(PROGRESS, current.id), now_ms + self._timing.progress_ms)] if is_first else []
         count = Report(facts.ContributionKept(current.id, client, len(current.kept)))
         return [Persist(CONTRIBUTIONS, current.id + client, kept.record), reply, *timer, count]
 
@@ -312,7 +312,7 @@ class ComputeNode(Committing):
         current.step("close")
         return []
 
-    # --- questions ------------------------------------------------------------------------------------------------
+    # --- queries --------------------------------------------------------------------------------------------------
 
     def _on_query(self, sender: bytes, frame: m.Signed, body: m.Query, now_ms: int) -> list[Effect]:
         current = self._open_round(body.round_id)
@@ -327,7 +327,7 @@ class ComputeNode(Committing):
         return self._messages_for_trainer(current) if is_trainer else list(self._messages_for_peer(current, sender))
 
     def _messages_for_trainer(self, current: Round) -> list[Effect]:
-        """The final message of a round, or the number of its contributions so far."""
+        """Send the trainer the final message of a round, or the number of its contributions so far."""
         to = Address(Channel.TRAINER, current.stored.trainer)
         if not current.is_open:
             return [Send(to, current.id, current.stored.final_message)] if current.stored.final_message else []
@@ -335,14 +335,14 @@ class ComputeNode(Committing):
         return [self._signed_to(to, current.id, m.Progress(current.id, current.hash, count))]
 
     def _on_abort_wanted(self, sender: bytes, wanted: m.AbortWanted, now_ms: int) -> list[Effect]:
-        """A client asks what became of a round (§4.8)."""
+        """Answer a client that asks for the aborts of a round (§4.8)."""
         opened = open_announcement(wanted.announcement, self._federation, self._limits)
         current = self._rounds.get(opened.body.round_id)
         if current is not None and current.hash != opened.hash:
             raise PeerError("known-round", found="another announcement", expected="the one that is known")
         terms = self._check_held(opened)
         if current is None and now_ms < opened.body.commit_by_ms:
-            raise PeerError("phase", found="a question about a round that may still begin", expected="its end first")
+            raise PeerError("phase", found="a request for aborts before the round's end", expected="one after it")
         keys = tuple(self._sessions.keys_of(sender, opened.epochs[opened.computes.index(self.id)].epoch, now_ms))
         if not keys:
             return self._want_hello(sender, now_ms)
@@ -355,7 +355,7 @@ class ComputeNode(Committing):
         return [*aborted, *self._aborts_to(current, sender, now_ms)]
 
     def _aborts_to(self, current: Round, client: bytes, now_ms: int) -> list[Effect]:
-        """The aborts of the round that this node has, its own and its peers', for an authenticated client."""
+        """Send an authenticated client the aborts that this node has: its own and its peers'."""
         if not current.takes("abort wanted") or not self._pace.is_due(current.id + client, now_ms):
             return []
         to = Address(Channel.CLIENT, client)
@@ -363,7 +363,7 @@ class ComputeNode(Committing):
         return [Send(to, current.id, message) for message in messages]
 
     def _trainer_round(self, sender: bytes, frame: m.Signed, body: m.Close | m.Query) -> Round:
-        """The round of its trainer's message, about the announcement that is known. Raises `PeerError`."""
+        """Return the round of a trainer's message after checking who sent it. Raises `PeerError`."""
         current = self._open_round(body.round_id)
         if sender != current.stored.trainer or body.announcement_hash != current.hash:
             raise PeerError("sender", found=sender.hex(), expected="the round's trainer, about its announcement")
@@ -379,15 +379,15 @@ class ComputeNode(Committing):
         return self._messages_for_trainer(current) if current.reported != len(current.kept) else []
 
     def _forget(self, current: Round, now_ms: int) -> list[Effect]:
-        """At its end, drop a round from memory except its final message; after the retention, forget it.
+        """After a round's end, free its memory and delete a released sum; after the retention, forget the round.
 
-        Its record outlives the epoch key that it used: without one, a fresh abort would be signed (§4.8).
+        The record outlives the epoch key of the round: a node without the record would sign a fresh abort (§4.8).
         """
         if now_ms < self._forget_ms(current):
             current.unload()
-            released = current.takes("delete sum") and current.stored.final_message
-            gone = [current.store(final_message=b"", entries=b"", answer=None)] if released else []
-            return [*gone, self._close_timer(current, now_ms)]
+            holds_sum = current.takes("delete sum") and current.stored.final_message
+            deleted = [current.store(final_message=b"", entries=b"", answer=None)] if holds_sum else []
+            return [*deleted, self._close_timer(current, now_ms)]
         current.step(FORGET)
         del self._rounds[current.id]
         return [Forget(ROUNDS, current.id), Forget(ANNOUNCEMENTS, current.id)]
@@ -397,7 +397,7 @@ class ComputeNode(Committing):
         return current.stored.commit_by_ms + kept_ms
 
     def _close_timer(self, current: Round, now_ms: int) -> SetTimer:
-        """Set when a released sum is deleted, an hour after the end, and then when the round is forgotten."""
+        """Set the time to delete a released sum (an hour after the round's end), or else to forget the round."""
         holds_sum = current.takes("delete sum") and current.stored.final_message
         at_ms = current.stored.commit_by_ms + self._timing.abort_grace_ms if holds_sum else self._forget_ms(current)
         return SetTimer(Timer(FORGET, current.id), max(now_ms, at_ms))
@@ -405,14 +405,14 @@ class ComputeNode(Committing):
     def _turn_epoch(self, now_ms: int) -> list[Effect]:
         """Make the current epoch's key, delete expired ones, and publish the signed key as a retained message.
 
-        It is published again and again: a broker may forget what it retained.
+        The key is published repeatedly, because a broker may lose retained messages.
         """
         renewed = self._keys.renew(now_ms)
         self._sessions.expire(self._keys.epochs)
         again_ms = now_ms + self._timing.epoch_publish_ms
         return [
             *renewed,
-            *(self._file_effects() if renewed else []),  # a broker may forget it, too
+            *(self._file_effects() if renewed else []),  # a broker may lose it, too
             Send(Address(Channel.EPOCH), b"", encode(self._sign(self._epoch_key())), retain=True),
             SetTimer(Timer(EPOCH), min(self._keys.next_turn_ms(now_ms), again_ms)),
         ]

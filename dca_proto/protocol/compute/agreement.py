@@ -1,6 +1,6 @@
-"""One set, and one sum over it: what a Compute node computes from all lists and all answers (DESIGN §4.7).
+"""A Compute node's computation of the agreed set and its partial sum, from all lists and answers (DESIGN §4.7).
 
-Functions on arrays. Every node does this for every contribution of every round.
+Every node does this for every contribution of every round, so all of it works on arrays.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from dca_proto.protocol.lists import Places, agreed, charges_of, parse_places, r
 from dca_proto.protocol.sessions import Sessions
 
 UNKNOWN_MAX = 1024
-"""How many clients of a round a Compute node asks for their Hello: a list may hold ids of nobody."""
+"""Number of clients in a round that a Compute node asks for their Hello; a false list may contain made-up ids."""
 
 
 class Union(msgspec.Struct, frozen=True):
-    """U, or a part of it: entries, this node's tag for each, and the clients' slots (-1: not known)."""
+    """U or a part of it: the entries, this node's tag for each, and the clients' slots (-1 if unknown)."""
 
     entries: bytes
     tags: bytes
@@ -32,10 +32,11 @@ class Union(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, round_: Round, sessions: Sessions) -> Union:
-        """All M lists, in the announcement's order of nodes."""
+        """Return the union of all M lists, in the announcement's order of nodes."""
         lists = [round_.lists[compute] for compute in round_.stored.computes]
-        entries = b"".join([one.entries for one in lists])
-        return cls(entries, b"".join([one.tags for one in lists]), sessions.slots_of(rows_of(entries)[:, :ID_BYTES]))
+        entries = b"".join([node_list.entries for node_list in lists])
+        tags = b"".join([node_list.tags for node_list in lists])
+        return cls(entries, tags, sessions.slots_of(rows_of(entries)[:, :ID_BYTES]))
 
     @property
     def count(self) -> int:
@@ -45,19 +46,19 @@ class Union(msgspec.Struct, frozen=True):
         return self.entries[ENTRY_BYTES * place : ENTRY_BYTES * place + ID_BYTES]
 
     def at(self, places: Places) -> Union:
-        """The entries at some places."""
+        """Return the part of the union at some places."""
         tags = np.frombuffer(self.tags, dtype="<u8")[places].tobytes()
         return Union(rows_of(self.entries)[places].tobytes(), tags, self.slots[places])
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """What a node objects to in the union, and what it stores of it.
+    """A node's objections to entries of the union.
 
     Attributes:
         objections: places in the union.
-        reused: (client, charge number) of those whose number was used before.
-        unknown: the first `UNKNOWN_MAX` clients whose tag no session gives.
-        writes: the charge numbers, to be durable with the answer.
+        reused: (client, charge number) of each entry whose number was used before.
+        unknown: the first `UNKNOWN_MAX` clients whose tag no session confirms.
+        writes: the writes of charge numbers, which must be durable with the answer.
     """
 
     objections: Places
@@ -78,10 +79,10 @@ class AgreedSet(msgspec.Struct, frozen=True):
 
 
 class Agreement:
-    """A Compute node's arithmetic of one round, from all lists to the release.
+    """A Compute node's arithmetic in one round, from all lists to the release.
 
-    The keys whose tags hold are found once, by the sessions and certificates at `now_ms`: a client's new session in
-    between changes nothing.
+    The pair keys are chosen once, by the sessions and certificates at `now_ms`. A new session of a client between
+    answer and release changes nothing.
     """
 
     def __init__(self, round_: Round, own: bytes, sessions: Sessions, now_ms: int) -> None:
@@ -90,7 +91,7 @@ class Agreement:
         self._union = Union.of(round_, sessions)
         self._epoch, self._dimension = round_.own_key(own).epoch, round_.validated.dimension
         self._keys, self._valid = sessions.pair_keys(self._epoch, self._union.slots, now_ms)
-        # The places whose tag fails under both sessions of the client, and the sum of all other masks.
+        # `_failed`: the places whose tag fails under both sessions of the client. `_masks`: the sum of all other masks.
         wrong, total = self._sum_at(np.arange(self._union.count))
         for place in wrong.tolist():
             key = sessions.previous_key(self._epoch, int(self._union.slots[place]), now_ms)
@@ -101,7 +102,7 @@ class Agreement:
         self._masks = total + rest
 
     def _sum_at(self, places: Places) -> tuple[Places, RingVector]:
-        """Those of some places whose tag fails, or that have no key, and the sum of the masks at the others."""
+        """Return the places whose tag fails or that have no key, and the sum of the masks at the others."""
         keyed = places[self._valid[places]]
         part = self._union if keyed.size == self._union.count else self._union.at(keyed)
         keys = self._keys if keyed.size == self._union.count else self._keys[keyed]
@@ -109,7 +110,7 @@ class Agreement:
         return np.setdiff1d(places, keyed[holds], assume_unique=True), total
 
     def judge(self, charges: SeenCharges) -> Judgement:
-        """Which entries this node objects to. It records the charge numbers of all entries whose tag holds (§4.6)."""
+        """Find the entries to which this node objects, and record the charge numbers of all valid tags (§4.6)."""
         union, slots = self._union, self._union.slots
         holds = agreed(union.count, [self._failed])
         numbers = charges_of(rows_of(union.entries))
@@ -125,16 +126,16 @@ class Agreement:
         )
 
     def agree(self, objections: Iterable[bytes]) -> AgreedSet:
-        """S: the union without every objection, as the answers have them. Raises `PeerError("answer")`."""
+        """Return S: the union without the entries to which any answer objects. Raises `PeerError("answer")`."""
         union = self._union
         kept = agreed(union.count, [parse_places(data, union.count) for data in objections])
         chosen = rows_of(union.entries)[kept].tobytes()
         return AgreedSet(set_hash(self._round.hash, chosen), np.flatnonzero(kept))
 
     def partial_sum(self, chosen: AgreedSet) -> tuple[bytes, RingVector]:
-        """The clients of S that this node holds, and their masked vectors plus its masks over all of S.
+        """Return the clients of S that this node holds, and their masked vectors plus its masks over all of S.
 
-        Raises `PeerError("session")`: one has gone with a restart, so that no right sum can be made.
+        Raises `PeerError("session")` if a restarted node lacks a session that its answer used: its sum would be wrong.
         """
         round_, computes = self._round, self._round.stored.computes
         place = computes.index(self._own)
@@ -142,10 +143,10 @@ class Agreement:
         end = start + round_.lists[self._own].count
         inside = chosen.places[(chosen.places >= start) & (chosen.places < end)]
         own = [self._union.client(at) for at in inside.tolist()]
-        gone = np.intersect1d(chosen.places, self._failed)
-        if gone.size:
-            raise PeerError("session", found=f"{gone.size} sessions that are gone", expected="those of the answer")
-        removed = agreed(self._union.count, [self._failed])  # to which somebody objects, although the tag holds
+        expired = np.intersect1d(chosen.places, self._failed)
+        if expired.size:
+            raise PeerError("session", found=f"{expired.size} sessions that are gone", expected="those of the answer")
+        removed = agreed(self._union.count, [self._failed])  # entries with a valid tag to which somebody objects
         removed[chosen.places] = False
         masks = self._masks - self._sum_at(np.flatnonzero(removed))[1]
         return b"".join(own), sum_words((round_.kept[client].y for client in own), self._dimension) + masks

@@ -1,6 +1,6 @@
 """The second half of a round at a Compute node: freeze, list, answer, release or abort (DESIGN §4.7, §4.8).
 
-`actor.ComputeNode` is the whole node; this is what it does once nobody may contribute any more.
+`actor.ComputeNode` extends `Committing`, which handles a round once it accepts no further contribution.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from dca_proto.protocol.wire.fields import TEXT_CHARS_MAX
 
 
 class Committing(Actor):
-    """What a Compute node holds, and how it ends a round."""
+    """The part of a Compute node that ends a round."""
 
     _keys: Keyring
     _sessions: Sessions
     _charges: SeenCharges
     _rounds: dict[bytes, Round]
-    _open: set[bytes]  # those of them that have not ended
+    _open: set[bytes]  # ids of the rounds that have not ended
 
     # --- freeze and lists -----------------------------------------------------------------------------------------
 
     def _freeze(self, current: Round, now_ms: int) -> list[Effect]:
-        """No further contribution: the list is stored, then sent to every peer."""
+        """Accept no further contribution: store this node's list, then send it to every peer."""
         entries = current.sorted_entries()
-        hashed = list_hash(current.hash, self.id, entries)
+        own_hash = list_hash(current.hash, self.id, entries)
         count = len(current.kept)
-        header = self._sign(m.ListHeader(current.id, current.hash, hashed, count))
+        header = self._sign(m.ListHeader(current.id, current.hash, own_hash, count))
         stored = current.advance(FREEZE, entries=entries, header=header)
         current.lists[self.id] = current.own_list(self.id)
         return [
@@ -64,7 +64,7 @@ class Committing(Actor):
         ]
 
     def _list_to(self, current: Round, peer: bytes) -> Effect:
-        """This node's list for one peer, sealed to the peer's epoch key."""
+        """Send this node's list to a peer, sealed to the peer's epoch key."""
         assert current.stored.header is not None, "a frozen list is signed"
         place = current.stored.computes.index(peer)
         body = m.FrozenList(current.id, peer, current.stored.header, current.stored.entries, current.tags_for(place))
@@ -73,7 +73,7 @@ class Committing(Actor):
         return Send(Address(Channel.COMPUTE, peer), current.id, encode(m.Sealed(current.id, *sealed)))
 
     def _on_sealed(self, sender: bytes, frame: m.Sealed, now_ms: int) -> list[Effect]:
-        """A peer's list."""
+        """Handle a peer's list."""
         current = self._open_round(frame.round_id)
         if not current.is_open:
             current.step("repeated list")
@@ -81,15 +81,15 @@ class Committing(Actor):
         own = self._keys.key(current.own_key(self.id).epoch)
         if own is None:
             raise PeerError("epoch", found="a list of a past epoch", expected="one whose key is kept here")
-        signed = open_answer(frame, own, current.hash)
-        body = open_signed(signed, self._federation.compute(sender).key, self._federation_id, m.FrozenList)
+        inner = open_answer(frame, own, current.hash)
+        body = open_signed(inner, self._federation.compute(sender).key, self._federation_id, m.FrozenList)
         header = self._header(current, sender, body)
         known = current.lists.get(sender)
         if known is not None:
             current.step("repeated list")
             if known.header.body == body.header.body:
                 return []
-            return self._abort(current, "equivocation", self._two(sender, "lists"), (known.header, body.header))
+            return self._abort(current, "equivocation", self._signed_two(sender, "lists"), (known.header, body.header))
         if list_hash(current.hash, sender, body.entries) != header.list_hash:
             raise PeerError("list", found="a list that is not the header's", expected="its hash")
         frozen = self._freeze(current, now_ms) if current.takes(FREEZE) else []
@@ -104,7 +104,7 @@ class Committing(Actor):
         return [*frozen, *self._answer_when_complete(current, now_ms)]
 
     def _header(self, current: Round, sender: bytes, body: m.FrozenList) -> m.ListHeader:
-        """The signed header of a peer's list, about this round. Raises `PeerError`."""
+        """Return the signed header of a peer's list, if it belongs to this round. Raises `PeerError`."""
         if body.receiver != self.id:
             raise PeerError("receiver", found=body.receiver.hex(), expected=self.id.hex())
         key = self._federation.compute(sender).key
@@ -115,13 +115,13 @@ class Committing(Actor):
             raise PeerError("unknown-compute", found=sender.hex(), expected="another Compute node of the round")
         return header
 
-    def _two(self, compute: bytes, what: str) -> str:
-        return f"{self._federation.compute(compute).name} signed two {what}"
+    def _signed_two(self, compute: bytes, messages: str) -> str:
+        return f"{self._federation.compute(compute).name} signed two {messages}"
 
     # --- answers --------------------------------------------------------------------------------------------------
 
     def _answer_when_complete(self, current: Round, now_ms: int) -> list[Effect]:
-        """With all M lists, this node's objections: worked out once, stored, then sent."""
+        """Once all M lists are there, compute this node's objections, store them, then send them."""
         if not current.takes("all lists") or len(current.lists) < len(current.stored.computes):
             return []
         current.agreement = Agreement(current, self.id, self._sessions, now_ms)
@@ -146,7 +146,7 @@ class Committing(Actor):
         return Send(Address(Channel.COMPUTE, peer), current.id, payload)
 
     def _reused(self, current: Round, client: bytes, charge: int) -> Effect:
-        """Tell a client that its charge number was used before."""
+        """Notify a client that its charge number was used before."""
         slot = self._sessions.slots.get(client)
         highest = 0 if slot is None else self._charges.highest(slot)
         body = m.ChargeReused(current.id, current.hash, client, charge, highest)
@@ -165,7 +165,7 @@ class Committing(Actor):
         if known is not None:
             current.step("repeated answer")
             if known[1] != body:
-                return self._abort(current, "equivocation", self._two(sender, "answers"))
+                return self._abort(current, "equivocation", self._signed_two(sender, "answers"))
             return []
         current.answers[sender] = (frame, body)
         return self._release_when_complete(current, now_ms)
@@ -173,7 +173,7 @@ class Committing(Actor):
     # --- release --------------------------------------------------------------------------------------------------
 
     def _release_when_complete(self, current: Round, now_ms: int) -> list[Effect]:
-        """With all M answers: one sum over the agreed set, or an abort."""
+        """Once all M answers are there, release one sum over the agreed set, or abort."""
         if not current.takes("all answers") or len(current.answers) < len(current.stored.computes):
             return []
         own = current.answers[self.id][1]
@@ -188,9 +188,10 @@ class Committing(Actor):
             chosen = agreement.agree(answer.objections for answer in answers)
             fewest, most = current.terms.fewest, current.terms.most
             if not fewest <= chosen.count <= most:
-                few = chosen.count < fewest
-                detail = f"{chosen.count} contributed, " + (f"{fewest} were needed" if few else f"{most} are allowed")
-                return self._abort(current, TOO_FEW if few else TOO_MANY, detail, contributors=chosen.count)
+                is_few = chosen.count < fewest
+                limit = f"{fewest} were needed" if is_few else f"{most} are allowed"
+                detail = f"{chosen.count} contributed, {limit}"
+                return self._abort(current, TOO_FEW if is_few else TOO_MANY, detail, contributors=chosen.count)
             clients, vector = agreement.partial_sum(chosen)
         except PeerError as error:
             return self._abort(current, "invalid-answer", str(error))
@@ -208,12 +209,12 @@ class Committing(Actor):
             Report(facts.Released(current.id, chosen.count, chosen.hash)),
         ]
 
-    # --- aborts and ends ------------------------------------------------------------------------------------------
+    # --- aborts and the end of a round ----------------------------------------------------------------------------
 
     def _abort(
         self, current: Round, reason: str, detail: str, evidence: Sequence[m.Signed] = (), *, contributors: int = 0
     ) -> list[Effect]:
-        """Abort: state for good that this node has released nothing and never will."""
+        """Abort for good: sign that this node has released nothing and never will."""
         body = m.Abort(
             current.id,
             current.hash,
@@ -232,7 +233,7 @@ class Committing(Actor):
         ]
 
     def _finish(self, current: Round, event: str, message: bytes) -> list[Effect]:
-        """Store the final message and forget the contributions, in one transaction."""
+        """Store the final message and delete the contributions, in one transaction."""
         forgotten = [Forget(CONTRIBUTIONS, current.id + client) for client in current.kept]
         if current.takes("all answers"):
             forgotten += [Forget(LISTS, current.id + peer) for peer in current.peers(self.id)]
@@ -240,12 +241,12 @@ class Committing(Actor):
         stored = current.advance(event, final_message=message)
         current.forget_work()
         self._open.discard(current.id)
-        asked_ms = self._timing.abort_grace_ms if current.takes("delete sum") else 0  # the trainer may have lost it
-        close = SetTimer(Timer(FORGET, current.id), current.stored.commit_by_ms + asked_ms)
+        grace_ms = self._timing.abort_grace_ms if current.takes("delete sum") else 0  # the trainer may ask again
+        close = SetTimer(Timer(FORGET, current.id), current.stored.commit_by_ms + grace_ms)
         return [stored, *forgotten, *timers, close]
 
     def _on_abort(self, sender: bytes, frame: m.Signed, body: m.Abort, now_ms: int) -> list[Effect]:
-        """Keep a peer's abort for clients that ask. It is final, so the round can have no result."""
+        """Store a peer's abort for clients that ask, and abort as well: the round can have no result any more."""
         current = self._rounds.get(body.round_id)
         if body.compute == self.id or current is None or body.announcement_hash != current.hash:
             return []  # aborts are broadcast
@@ -260,16 +261,16 @@ class Committing(Actor):
         return [kept, *self._abort(current, body.reason, f"{name}: {body.detail}", contributors=body.contributors)]
 
     def _give_up(self, current: Round, now_ms: int) -> list[Effect]:
-        """At `commit_by` a round that has not been released ends."""
-        what, heard = ("answer", current.answers) if current.takes("all answers") else ("list", current.lists)
-        silent = [peer for peer in current.peers(self.id) if peer not in heard]
+        """At `commit_by`, abort a round that has not been released."""
+        missing, received = ("answer", current.answers) if current.takes("all answers") else ("list", current.lists)
+        silent = [peer for peer in current.peers(self.id) if peer not in received]
         names = ", ".join(self._federation.compute(peer).name for peer in silent)
-        return self._abort(current, "peer-silent", f"no {what} from {names} at commit_by")
+        return self._abort(current, "peer-silent", f"no {missing} from {names} at commit_by")
 
-    # --- asking and repeating -------------------------------------------------------------------------------------
+    # --- queries and resends --------------------------------------------------------------------------------------
 
     def _resend(self, current: Round, now_ms: int) -> list[Effect]:
-        """Repeat this node's message to peers whose next message is missing, and ask for theirs."""
+        """Repeat this node's message to each peer whose next message is missing, and ask for that."""
         own = current.stored.answer
         silent = [peer for peer in current.peers(self.id) if peer not in (current.answers if own else current.lists)]
         query = encode(self._sign(m.Query(current.id, current.hash)))
@@ -280,7 +281,7 @@ class Committing(Actor):
         return [*again, current.resend_timer(self._timing, self._random(1), now_ms)]
 
     def _messages_for_peer(self, current: Round, peer: bytes) -> Iterable[Effect]:
-        """This node's messages of the round, once more."""
+        """Repeat this node's messages of the round for a peer."""
         if current.takes("abort wanted"):
             return [self._to_peer(current, peer, current.stored.final_message)]
         messages = [self._list_to(current, peer)] if current.takes("peer answer") else []
@@ -297,13 +298,13 @@ class Committing(Actor):
         return current
 
     def _peer_round(self, sender: bytes, frame: m.Signed, round_id: bytes, announcement_hash: bytes) -> Round:
-        """The round of a peer's message, whose signature and announcement hold. Raises `PeerError`."""
+        """Return the round of a peer's message after checking signature and announcement. Raises `PeerError`."""
         current = self._open_round(round_id)
         self._check_node_message(frame, sender, current.peers(self.id), announcement_hash, current.hash)
         return current
 
     def _want_hello(self, client: bytes, now_ms: int) -> list[Effect]:
-        """Ask a client for its session, at most once in a while, and never one that is revoked."""
+        """Ask a client for its Hello, unless it was asked a moment ago or is revoked."""
         if self._federation.is_revoked(client) or not self._pace.is_due(client, now_ms):
             return []
         return [self._signed_to(Address(Channel.CLIENT, client), b"", m.HelloWanted(client))]

@@ -1,11 +1,10 @@
-"""A round at a Compute node: what is stored, what follows from it, and the literal table of its phases (DESIGN §4, §9).
+"""A round at a Compute node: its stored record, its state in memory, and the table of its phases (DESIGN §4, §9).
 
     new ── announcement ──> collecting ── freeze ──> frozen ── M lists ──> answered ── M answers ──> released
                                 └──────────── abort: too few, equivocation, a silent peer ────┴──> aborted
 
-Both ends are final. What is kept of an ended round (its final message, and enough to know it again) can be read without
-its announcement, its federation file or its statistic: nothing that a later start lacks
-may ever open a round again.
+Released and aborted are final. The record of an ended round can be read without its announcement, its federation file
+or its statistic. So a node that no longer has one of these after a restart still knows that the round has ended.
 """
 
 from __future__ import annotations
@@ -63,14 +62,17 @@ ROUNDS, ANNOUNCEMENTS, CONTRIBUTIONS, LISTS = "round", "announcement", "contribu
 
 
 class StoredRound(Stored, frozen=True):
-    """One round at a Compute node, as it is stored beside its announcement.
+    """A Compute node's record of a round, stored beside its announcement.
 
     Attributes:
-        round_id, announcement_hash, trainer, computes: what a message must fit to be about this round.
-        fewest: n_min. commit_by_ms: the announced end.
-        entries: its own list, once frozen. header, answer: what was signed of it and of all lists.
-        final_message: encoded, a partial sum or an abort; under the name "word" in the store.
-        peer_aborts: other nodes' encoded aborts, one each, for clients that ask.
+        round_id, announcement_hash, trainer, computes: identify the round; messages are checked against them.
+        fewest: n_min.
+        commit_by_ms: the announced end.
+        entries: the node's own list, once frozen.
+        header: the signed header of this list.
+        answer: the node's signed answer to all lists.
+        final_message: the encoded partial sum or abort; the store calls it "word".
+        peer_aborts: (node, encoded abort) pairs, one for each other node that aborted, for clients that ask.
     """
 
     round_id: bytes
@@ -87,7 +89,7 @@ class StoredRound(Stored, frozen=True):
 
 
 class StoredList(msgspec.Struct, frozen=True):
-    """A node's list, as it is used and stored: its signed header and hash, its entries, and the tags for this node."""
+    """A node's list, in memory and in the store: signed header, hash, entries, and the tags for this node."""
 
     header: Signed
     hash: bytes
@@ -100,10 +102,10 @@ class StoredList(msgspec.Struct, frozen=True):
 
 
 class Round(ActorRound[StoredRound]):
-    """One round in memory.
+    """A Compute node's round in memory.
 
-    `opened` is None where the announcement cannot be read any more, `validated` where it cannot be asked here. If there
-    are `invited` clients, they alone may contribute.
+    `opened` is None if the announcement can no longer be read, `validated` if it is invalid here. If there are
+    `invited` clients, only they may contribute.
     """
 
     table, records = TABLE, ROUNDS
@@ -119,17 +121,17 @@ class Round(ActorRound[StoredRound]):
         self.invited = invited
         self._opened = opened
         self._validated = validated
-        self.kept: dict[bytes, Kept] = {}  # as the holder, by client
-        self.lists: dict[bytes, StoredList] = {}  # by node, its own too
-        self.answers: dict[bytes, tuple[Signed, Answer]] = {}  # by node, its own too
-        self.agreement: Agreement | None = None  # this node's arithmetic; worked out anew after a restart
-        self.reported = -1  # contributions that were reported to the trainer
+        self.kept: dict[bytes, Kept] = {}  # contributions that this node holds, by client
+        self.lists: dict[bytes, StoredList] = {}  # by node, including its own
+        self.answers: dict[bytes, tuple[Signed, Answer]] = {}  # by node, including its own
+        self.agreement: Agreement | None = None  # computed again after a restart
+        self.reported = -1  # number of contributions last reported to the trainer
 
     @classmethod
     def loaded(
         cls, stored: StoredRound, payload: bytes | None, federation: Federation, mechanism: Mechanism, limits: Limits
     ) -> Round:
-        """A stored round with its announcement as it came, if that can be read here."""
+        """Return a stored round with its announcement, decoded from `payload` if that is possible here."""
         try:
             frame, invited = announced(decode_frame(payload or b""))
             opened = open_announcement(frame, federation, limits)
@@ -139,45 +141,45 @@ class Round(ActorRound[StoredRound]):
 
     @property
     def hash(self) -> bytes:
-        """ah."""
+        """ah, the announcement's hash."""
         return self.stored.announcement_hash
 
     @property
     def is_open(self) -> bool:
-        """Whether it has neither released nor aborted."""
+        """True if the node has neither released nor aborted."""
         return self.takes("abort")
 
     @property
     def is_loaded(self) -> bool:
-        """Whether this process holds the announcement."""
+        """True if the announcement and its numbers are in memory."""
         return self._opened is not None and self._validated is not None
 
     @property
     def opened(self) -> OpenedAnnouncement:
-        assert self._opened is not None, "an ended round is known without its announcement"
+        assert self._opened is not None, "an ended round has no announcement in memory"
         return self._opened
 
     @property
     def validated(self) -> ValidatedRound:
-        assert self._validated is not None, "an ended round is known without its numbers"
+        assert self._validated is not None, "an ended round has no numbers in memory"
         return self._validated
 
     @property
     def terms(self) -> SecureSum:
         terms = self.validated.terms
-        assert isinstance(terms, SecureSum), "a Compute node takes part in no other"
+        assert isinstance(terms, SecureSum), "a Compute node takes part in secure sums only"
         return terms
 
     def own_key(self, own: bytes) -> EpochKey:
-        """The epoch key of this node that the announcement names."""
+        """Return this node's epoch key that the announcement names; `own` is the node's id."""
         return self.opened.epochs[self.stored.computes.index(own)]
 
     def peers(self, own: bytes) -> list[bytes]:
-        """Ids of the other Compute nodes."""
+        """Return the ids of the other Compute nodes."""
         return [compute for compute in self.stored.computes if compute != own]
 
     def sorted_entries(self) -> bytes:
-        """This node's list: the entries of the contributions that it keeps, in order."""
+        """Sort the contributions that this node holds by client, and return their entries: its list."""
         self.kept = dict(sorted(self.kept.items()))
         return b"".join([kept.entry for kept in self.kept.values()])
 
@@ -188,7 +190,7 @@ class Round(ActorRound[StoredRound]):
         return np.frombuffer(joined, dtype="<u8").reshape(-1, len(self.stored.computes))
 
     def tags_for(self, place: int) -> bytes:
-        """The tags of this node's frozen list for node number `place`."""
+        """Return the tags of this node's frozen list for the node at `place` in the announcement."""
         return self._tags[:, place].tobytes()
 
     @cached_property
@@ -199,23 +201,23 @@ class Round(ActorRound[StoredRound]):
         return {client: entries[at : at + ID_BYTES] for client, at in zip(clients_of(entries), places, strict=True)}
 
     def own_list(self, own: bytes) -> StoredList:
-        """The frozen list with the tags for this node."""
+        """Return this node's frozen list with the tags for itself."""
         assert self.stored.header is not None, "a frozen list is signed"
         tags = self.tags_for(self.stored.computes.index(own))
-        hashed = list_hash(self.hash, own, self.stored.entries)
-        return StoredList(self.stored.header, hashed, self.stored.entries, tags)
+        own_hash = list_hash(self.hash, own, self.stored.entries)
+        return StoredList(self.stored.header, own_hash, self.stored.entries, tags)
 
     def restore_messages(self, own: bytes) -> None:
-        """Restore what follows from the stored messages of an open round."""
+        """Restore an open round's own list and answer from its stored messages."""
         if self.takes("peer answer"):
             self.sorted_entries()
             self.lists[own] = self.own_list(own)
         if self.takes("all answers"):
-            assert self.stored.answer is not None, "it was stored with the phase"
+            assert self.stored.answer is not None, "the answer is stored with the phase"
             self.answers[own] = (self.stored.answer, body_of(self.stored.answer, Answer))
 
     def forget_work(self) -> None:
-        """Drop everything that a final message makes useless."""
+        """Drop everything that is useless after the final message."""
         self.kept.clear()
         self.lists.clear()
         self.answers.clear()
@@ -223,13 +225,13 @@ class Round(ActorRound[StoredRound]):
         self.__dict__.pop("_tags", None)
 
     def unload(self) -> None:
-        """Forget what nobody can ask for any more."""
+        """Drop the announcement and the frozen list's ids: nobody can ask for them any more."""
         self._opened = self._validated = None
         self.__dict__.pop("listed", None)
 
 
 def announced(frame: Frame) -> tuple[Signed, tuple[bytes, ...]]:
-    """The signed announcement, and the invited clients where they come with it. Raises `PeerError`."""
+    """Return the signed announcement of a frame, and the invited clients that come with it. Raises `PeerError`."""
     if isinstance(frame, Signed):
         return frame, ()
     if not isinstance(frame, InvitedRound) or len(frame.clients) % ID_BYTES:
@@ -241,16 +243,16 @@ def announced(frame: Frame) -> tuple[Signed, tuple[bytes, ...]]:
 def restored_rounds(
     records: Records, own: bytes, load: Callable[[StoredRound, bytes | None], Round]
 ) -> dict[bytes, Round]:
-    """All rounds of a store, by id, with what follows from the stored messages of the open ones.
+    """Return all rounds of a store, by id; open ones with their contributions, lists and answers.
 
-    `load` finds the announcement of a round, given its record. Raises `UsageError` for a record that is damaged, or
-    belongs to no round.
+    `load` makes a round from its record and its announcement's payload. Raises `UsageError` for a record that is
+    damaged or belongs to no round.
     """
     announcements = {key: value for table, key, value in records if table == ANNOUNCEMENTS}
     for payload in announcements.values():
-        framed(ANNOUNCEMENTS, payload)  # damage stops the start; what cannot be verified any more does not
-    stored = loaded(records, ROUNDS, StoredRound)
-    rounds = {round_id: load(one, announcements.get(round_id)) for round_id, one in stored.items()}
+        framed(ANNOUNCEMENTS, payload)  # a damaged one stops the start; one that cannot be verified any more does not
+    stored_rounds = loaded(records, ROUNDS, StoredRound)
+    rounds = {round_id: load(stored, announcements.get(round_id)) for round_id, stored in stored_rounds.items()}
     for table, key, value in records:
         if table in (CONTRIBUTIONS, LISTS):
             current = rounds.get(key[:ID_BYTES])
@@ -271,9 +273,9 @@ EARLY_KEPT_MS = 5_000
 
 
 class Early:
-    """Contributions that overtook their announcement: kept for a moment, within bounds (DESIGN §4.5).
+    """Contributions that overtook their announcement: kept in memory for a short time, within limits (DESIGN §4.5).
 
-    Nothing is promised for them: no receipt, no durable write. If the announcement does not come, clients send again.
+    They get no receipt and no durable write. If they are lost, the clients resend them.
     """
 
     def __init__(self) -> None:
@@ -282,7 +284,7 @@ class Early:
         self._since_ms = 0
 
     def keep(self, sender: bytes, message: Contribution, now_ms: int) -> bool:
-        """Keep a message, one of each sender and round, if there is room; whether it is kept."""
+        """Keep a message, at most one of each sender and round. Return False if there is no room."""
         if not self._waiting or now_ms - self._since_ms > EARLY_KEPT_MS:
             self._waiting.clear()
             self._bytes, self._messages, self._since_ms = 0, 0, now_ms
@@ -294,5 +296,5 @@ class Early:
         return True
 
     def take(self, round_id: bytes) -> dict[bytes, Contribution]:
-        """The messages of a round, by sender; they wait no longer."""
+        """Remove and return the messages of a round, by sender."""
         return self._waiting.pop(round_id, {})

@@ -1,1 +1,1 @@
-"""The trainer: its actor, its round with the table of phases, and how it handles answers and failures."""
+"""The trainer: its actor, its requests, its rounds with their table of phases, answers and failures."""

@@ -1,10 +1,8 @@
-"""The trainer: announces rounds, closes them, and adds what the Compute nodes release (DESIGN §4.1, §4.7, §4.8).
+"""The trainer announces rounds, closes them, and adds the Compute nodes' partial sums (DESIGN §4.1, §4.7, §4.8).
 
-Its rounds and their phases, and the rule of closing, stand in `round`.
-It never sees a contribution: partial sums add up to the one private sum, or to nothing. In rounds without Compute nodes
-it gets what each client releases, which is private by itself (DESIGN §5, `answers`).
-
-What its rounds may cost in all, it keeps in the federation's account. What becomes of failed rounds is in `answers`.
+`round` has its rounds, their phases, and the rule for closing; `answers` handles answers and failed rounds. The trainer
+never sees a contribution: it learns the private sum or nothing. In rounds without Compute nodes, it receives each
+client's release, which is private by itself (DESIGN §5). The federation's account limits the total cost of its rounds.
 """
 
 from __future__ import annotations
@@ -55,12 +53,11 @@ class Trainer(Answering):
 
     Args:
         identity: its Ed25519 identity, named in the federation file.
-        federation: the file given out of band.
-        random: returns random bytes; the operating system's on a real node.
-        mechanism: the noise mechanism that its sums use, and its data nodes.
+        federation: the federation file given out of band.
+        random: returns random bytes; on a real node, the operating system's.
+        mechanism: the noise mechanism of its secure sums and node releases.
         account: what all rounds of a period together may cost each client; None sets no limit.
-        records: (table, key, value) of its store.
-
+        records: all (table, key, value) records of its store.
     """
 
     messages: ClassVar = {
@@ -72,7 +69,7 @@ class Trainer(Answering):
         m.FederationFile: "_on_file",
     }
     answers: ClassVar = {m.Decline: "_on_decline", m.PartialSum: "_on_partial", m.Release: "_on_release"}
-    """The method for each kind of answer that only this trainer can read."""
+    """The method that handles each kind of sealed answer."""
     timers: ClassVar = {
         QUIET: "_close_when_complete",
         CLOSE_BY: "_close_late",
@@ -97,41 +94,41 @@ class Trainer(Answering):
         records = tuple(records)
         super().__init__(identity, federation, random, mechanism, limits, timing, records)
         self._waiting = Waiting(self._federation, self._timing)
-        self._last_dropped: dict[bytes, str] = {}  # by Compute node or trainer
+        self._last_dropped: dict[bytes, str] = {}  # error of the last dropped message, by Compute node or trainer
         self._rounds: dict[bytes, Round]
         self._rounds, self._unreadable = restored_rounds(records, self._federation, self._mechanism, self._limits)
         self._account = account
         self.ledger = Ledger(loaded(records, LEDGER, Charge).values())
 
     def contributors(self, round_id: bytes) -> tuple[bytes, ...]:
-        """The ids of the clients in a round's result, sorted, in the order of its `nodes` or `reports`.
+        """Return the sorted ids of the clients in a round's result, in the order of its `nodes` or `reports`.
 
-        None before there is a result, and none of an unknown round.
+        Empty before there is a result, and for an unknown round.
         """
         known = self._rounds.get(round_id)
         return known.contributors if known else ()
 
     def ended(self, round_id: bytes) -> facts.RoundCompleted | facts.RoundFailed | None:
-        """How a known round ended, as reported; None while it is open, and for an unknown round."""
+        """Return the reported outcome of a round; None while it is open or unreported, and for an unknown round."""
         known = self._rounds.get(round_id)
         if known is None:
             return None
         return self._combined(known) if known.takes("result") else known.reported
 
     def unfinished(self, now_ms: int) -> set[bytes]:
-        """The rounds whose end will be reported: open ones, results (again), and failures whose charge may come back.
+        """Return the rounds whose outcome will be reported: open ones, failures that wait for aborts, and results.
 
-        A start reports settled failures again by itself.
+        A start reports results again, and settled failures as well, which are not included here.
         """
-        open_or_done = {one.id for one in self._rounds.values() if one.is_open or one.takes("result")}
-        return open_or_done | {one.id for one in self._awaiting(now_ms) if one.reported is None}
+        open_or_done = {current.id for current in self._rounds.values() if current.is_open or current.takes("result")}
+        return open_or_done | {current.id for current in self._awaiting(now_ms) if current.reported is None}
 
     def is_settling(self, now_ms: int) -> bool:
-        """Whether aborts that decide if a failed round's charge comes back are still expected."""
-        return any(one.reported is None for one in self._awaiting(now_ms))
+        """Return True if the report of a failed round still waits for aborts that may return its charge."""
+        return any(current.reported is None for current in self._awaiting(now_ms))
 
     def _awaiting(self, now_ms: int) -> list[Round]:
-        return [one for one in self._rounds.values() if self._awaits_aborts(one, now_ms)]
+        return [current for current in self._rounds.values() if self._awaits_aborts(current, now_ms)]
 
     # --- start and messages ----------------------------------------------------------------------------------------
 
@@ -140,7 +137,7 @@ class Trainer(Answering):
         return [*self._file_effects(), *resumed]
 
     def _on_changed_file(self, now_ms: int) -> list[Effect]:
-        """Requests for rounds of other Compute nodes end; rounds that are open end with the nodes' aborts."""
+        """Fail waiting requests for other Compute nodes; the nodes themselves abort open rounds."""
         return [Report(fact) for fact in self._waiting.adopt(self._federation)]
 
     def _on_command(self, request: object, now_ms: int) -> list[Effect]:
@@ -151,7 +148,7 @@ class Trainer(Answering):
     def _on_epoch_key(self, sender: bytes, frame: m.Signed, body: m.EpochKey, now_ms: int) -> list[Effect]:
         self._waiting.note(sender, frame, now_ms)
         announced = self._announce_waiting(now_ms)
-        is_awaited = any(sender in self._waiting.uncounted(one) for one in self._waiting.requests.values())
+        is_awaited = any(sender in self._waiting.uncounted(request) for request in self._waiting.requests.values())
         return [*announced, *self._ask([sender] if is_awaited else [])]
 
     def _on_sessions(self, sender: bytes, frame: m.Signed, body: m.Sessions, now_ms: int) -> list[Effect]:
@@ -179,10 +176,10 @@ class Trainer(Answering):
     # --- announcement ---------------------------------------------------------------------------------------------
 
     def check_request(self, request: OpenRound, now_ms: int, beside: Iterable[OpenRound] = ()) -> None:
-        """What every participant will check, while it is the caller's mistake and not yet a peer's; and the account.
+        """Check in advance what every participant will check, and that the account has room for the round.
 
-        The account is kept free, too, for the requests `beside`, which are on their way to this actor. Raises
-        `UsageError` for a round that cannot be held, `BudgetError` for one that cannot be held now.
+        The requests `beside` are on their way to this actor; the account must have room for them, too. Raises
+        `UsageError` for an invalid round, `BudgetError` if the account has no room now.
         """
         self._check_terms(request)
         self.check_job([request.price], now_ms, beside, invited=request.invited)
@@ -197,10 +194,10 @@ class Trainer(Answering):
     def check_job(
         self, costs: Iterable[PrivacyCost], now_ms: int, beside: Iterable[OpenRound] = (), *, invited: Ids = ()
     ) -> None:
-        """Refuse a job of several rounds that would exceed the account, before its first.
+        """Refuse a job of several rounds before its first round if together they would exceed the account.
 
-        `costs` are those of the rounds, to each of which `invited` clients are asked; if it is empty, everybody.
-        Raises `BudgetError` with what it would come to, what is allowed and what is left.
+        `costs` are the rounds' costs. `invited` are the clients of each round; if it is empty, everybody. Raises
+        `BudgetError`, which names the total, the limit and what is left.
         """
         if self._account is None:
             return
@@ -212,7 +209,7 @@ class Trainer(Answering):
         self._check_terms(request)
         try:
             self.check_job([request.price], now_ms, invited=request.invited)
-        except BudgetError as refusal:  # it was let through before: other rounds go on
+        except BudgetError as refusal:  # no room any more since `check_request`; other rounds continue
             return [Report(facts.RoundFailed(request.round_id, str(refusal), None, None))]
         if not request.answers_expected:
             self._waiting.sessions.clear()
@@ -226,10 +223,12 @@ class Trainer(Answering):
         return [*asked, timer, *([Report(facts.WaitingForKeys(request.round_id, missing))] if missing else [])]
 
     def _ask(self, computes: Iterable[bytes], keyless: Ids = ()) -> list[Effect]:
-        """Ask Compute nodes how many clients have a session, and those without a key for theirs."""
-        stamp = self._federation.stamp
-        wanted = [(Address(Channel.COMPUTE, one), m.SessionsWanted(stamp, one in keyless)) for one in computes]
-        return [Send(to, b"", encode(self._sign(body))) for to, body in wanted]
+        """Ask Compute nodes how many clients have a session, and the `keyless` ones for their epoch key."""
+        effects: list[Effect] = []
+        for compute in computes:
+            wanted = m.SessionsWanted(self._federation.stamp, compute in keyless)
+            effects.append(Send(Address(Channel.COMPUTE, compute), b"", encode(self._sign(wanted))))
+        return effects
 
     def _drop(self, error: PeerError, sender: bytes) -> Report:
         if self._federation.is_server(sender):
@@ -237,7 +236,7 @@ class Trainer(Answering):
         return super()._drop(error, sender)
 
     def _announce_waiting(self, now_ms: int) -> list[Effect]:
-        """Announce every round for which all keys are known now."""
+        """Announce every waiting round for which all keys are known now."""
         ready = self._waiting.take_ready(now_ms)
         return [effect for request in ready for effect in self._announce(request, now_ms)]
 
@@ -273,7 +272,7 @@ class Trainer(Answering):
     # --- answers, arrivals and the close --------------------------------------------------------------------------
 
     def _done_when_all(self, current: Round, now_ms: int) -> list[Effect]:
-        """The result of a round without Compute nodes, once all clients have answered."""
+        """Complete a round without Compute nodes once all clients have answered."""
         if current.opened.computes or not current.takes("last release") or not current.has_all():
             return []
         return self._complete(current, "last release", now_ms)
@@ -287,7 +286,7 @@ class Trainer(Answering):
         return [Report(arrived), *self._close_when_complete(current, now_ms)]
 
     def _close_when_complete(self, current: Round, now_ms: int) -> list[Effect]:
-        """Close as soon as nothing more can be expected; otherwise look again when arrivals are quiet."""
+        """Close the round if there is a reason to; otherwise check again when arrivals are quiet."""
         terms = current.opened.body.terms
         if not current.takes("close") or not isinstance(terms, SecureSum):
             return []
@@ -323,7 +322,7 @@ class Trainer(Answering):
             return self._take_late_partial(current)
         if sender in current.partials:
             current.step("repeated partial")
-            return []  # the first one counts
+            return []  # the first partial sum counts
         last = len(current.partials) + 1 == len(current.opened.computes)
         event = "last partial" if last else "partial"
         current.step(event)
@@ -339,7 +338,7 @@ class Trainer(Answering):
         return [current.advance(event), *current.end(self._timing, now_ms), Report(completed)]
 
     def _combined(self, current: Round) -> facts.RoundCompleted:
-        """The result; the same for the same partial sums, however often it is asked for."""
+        """Return the result; the same partial sums always give the same result."""
         if not current.opened.computes:
             return self._released(current)
         aggregate, current.contributors = combine(
@@ -353,7 +352,7 @@ class Trainer(Answering):
 
     def _on_abort(self, sender: bytes, frame: m.Signed, body: m.Abort, now_ms: int) -> list[Effect]:
         if body.round_id not in self._rounds:
-            return []  # aborts are broadcast: another trainer's
+            return []  # aborts are broadcast: this one belongs to another trainer's round
         return self._take_abort(self._node_round(body.compute, frame, body), body, now_ms)
 
     # --- time and restarts ----------------------------------------------------------------------------------------
@@ -371,27 +370,26 @@ class Trainer(Answering):
         return [*ended, Forget(ROUNDS, current.id), *forgotten_releases(current)]
 
     def _end(self, current: Round, now_ms: int) -> list[Effect]:
-        """At the deadline, a round without Compute nodes ends with what it has; any other has failed."""
+        """At the deadline, a round without Compute nodes completes with the releases it has; a secure sum fails."""
         if not current.opened.computes:
             return self._complete(current, "last release", now_ms)
         return self._fail(current, self._silence(current), now_ms)
 
     def _resend(self, current: Round, now_ms: int) -> list[Effect]:
-        """Resend what has no answer yet, and set the timer for the next time."""
+        """Resend messages without an answer, and set the timer for the next resend."""
         if current.takes("close"):
-            waiting = now_ms < current.opened.body.close_by_ms
-            again = [*(current.announced() if waiting else []), *self._query(current)]
+            is_waiting = now_ms < current.opened.body.close_by_ms
+            again = [*(current.announced() if is_waiting else []), *self._query(current)]
         elif current.is_open:
             close = m.Close(current.id, current.opened.hash)
-            waiting = now_ms < current.opened.body.commit_by_ms
-            words = [*current.announced_to_nodes(), *self._ask_nodes(current, close)] if waiting else []
-            again = [*words, *self._query(current)]
+            is_waiting = now_ms < current.opened.body.commit_by_ms
+            resent = [*current.announced_to_nodes(), *self._ask_nodes(current, close)] if is_waiting else []
+            again = [*resent, *self._query(current)]
         else:
             return self._ask_again(current, now_ms)
         return [*again, current.resend_timer(self._timing, self._random(1), now_ms)]
 
     def _query(self, current: Round) -> list[Effect]:
-        """Ask the Compute nodes whose final message is missing for it."""
         return self._ask_nodes(current, m.Query(current.id, current.opened.hash))
 
     def _ask_nodes(self, current: Round, body: m.Close | m.Query) -> list[Effect]:
@@ -418,7 +416,7 @@ class Trainer(Answering):
         return current
 
     def _node_round(self, sender: bytes, frame: m.Signed, body: m.Progress | m.PartialSum | m.Abort) -> Round:
-        """The round of a Compute node's message, whose signature and announcement hold."""
+        """Return the round of a Compute node's message after checking its signature and announcement."""
         current = self._round(body.round_id)
         self._check_node_message(frame, sender, current.opened.computes, body.announcement_hash, current.opened.hash)
         return current

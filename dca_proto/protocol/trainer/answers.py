@@ -1,20 +1,19 @@
-"""What a trainer makes of clients' answers, and of rounds that fail (DESIGN §4.3, §4.8, §5).
+"""How a trainer handles clients' answers and failed rounds (DESIGN §4.3, §4.8, §5).
 
-The trainer checks an answer before it changes anything. In rounds without Compute nodes, it keeps the first release of
-each client in a table of its own, durably before it acknowledges it. The releases that it keeps when all clients have
-answered, or at the close, are the result.
+The trainer checks an answer before it changes anything. In rounds without Compute nodes, it stores the first release of
+each client durably before it acknowledges it. When all clients have answered, or at `commit_by`, the stored releases
+are the result.
 
-The first abort ends a round. Once all M Compute nodes have signed aborts, its charge comes back. Normally the other
-aborts follow within moments. So the trainer reports the failure, and what it cost, as soon as it knows the cost: when
-all M aborts have come, when a node is known to have released (then the charge stays), or after `settle_ms` at the
-latest.
+The first abort ends a round. Once all M Compute nodes have signed aborts, the round's charge comes back. The other
+aborts usually follow within moments. So the trainer delays its report of the failure until it knows the cost: until all
+M aborts have arrived or a node is known to have released (then the charge stays), but at most for `settle_ms`.
 
-The charge of a round without Compute nodes comes back if every invited client has signed that it declines; in a round
-of everybody, if as many have signed as are expected. If another client releases later, the charge counts again
-(DESIGN §5).
+The charge of a round without Compute nodes comes back if every invited client has signed that it declines. In a round
+of everybody, it comes back if as many have signed as are expected. If another client releases later, the charge counts
+again (DESIGN §5).
 
-A node keeps its abort for the retention. For that time, the trainer asks for missing aborts, ever more rarely, and
-again whenever it starts. So a charge also comes back if the trainer or a node was away.
+A node keeps its abort for the retention. During that time, the trainer asks for missing aborts, with back-off, and
+again at each start. So a charge also comes back if the trainer or a node was offline.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ from dca_proto.protocol.trainer.round import RELEASES, SETTLE, Round
 from dca_proto.protocol.wire.codec import body_of, encode, verify_signed
 from dca_proto.protocol.wire.messages import Abort, Decline, Release, Signed
 
-_WHY_MAX, _WHY_SHOWN = 16, 3  # different reasons of declines that are kept, and that a failure's words show
+_WHY_MAX, _WHY_SHOWN = 16, 3  # number of different decline reasons that are kept, and that a failure's message shows
 
 
 class Answering(Actor):
-    """Takes declines, releases and aborts, makes the result of releases, and ends rounds that fail.
+    """The part of a trainer that handles declines, releases and aborts, and ends rounds that fail.
 
     Attributes:
-        ledger: of the federation's account: one charge for each round that was started, limit or not.
+        ledger: the federation's account: a charge for each announced round, even if no limit is set.
     """
 
     ledger: Ledger
@@ -53,10 +52,10 @@ class Answering(Actor):
 
     @abstractmethod
     def _query(self, current: Round) -> list[Effect]:
-        """Ask the Compute nodes whose final message is missing for it."""
+        """Ask each Compute node for its final message if that is missing."""
 
     def _take_decline(self, sender: bytes, frame: Signed, body: Decline, current: Round, now_ms: int) -> list[Effect]:
-        """Take a client's decline; ignore a repeated one. Raises `PeerError`."""
+        """Record a client's decline; ignore a repeated one. Raises `PeerError`."""
         current.step("decline")
         _check_invited(sender, current)
         client = self._federation.check_certificate(body.certificate, now_ms)
@@ -73,7 +72,7 @@ class Answering(Actor):
         return [Report(facts.Declined(current.id, client, body.reason, body.found, body.expected))]
 
     def _take_release(self, sender: bytes, frame: Signed, body: Release, current: Round, now_ms: int) -> list[Effect]:
-        """Keep a client's first release, and acknowledge it; acknowledge a repeated one again. Raises `PeerError`."""
+        """Store a client's first release, and acknowledge it; acknowledge a repeated one again. Raises `PeerError`."""
         _check_invited(sender, current)
         if current.opened.computes:
             raise PeerError("kind", found="a release in a secure sum", expected="a contribution, to its holder")
@@ -89,7 +88,7 @@ class Answering(Actor):
         client = check_release(frame, body, current.opened, self._federation, self._randomiser(current), now_ms)
         if sender != client:
             raise PeerError("sender", found=sender.hex(), expected=client.hex())
-        if is_late:  # else it would send it again until the end, and count it among its open rounds
+        if is_late:  # the notice stops the client's resends, and frees one of its open rounds
             late = Send(Address(Channel.CLIENT, sender), current.id, encode(receipt_of(body, late=True)))
             return [*(() if current.takes("result") else self._on_late_release(current)), late]
         if len(current.releases) >= self._limits.clients_max:
@@ -100,36 +99,34 @@ class Answering(Actor):
         return [Persist(RELEASES, current.id + client, encode(frame)), acknowledged, Report(fact)]
 
     def _released(self, current: Round) -> facts.RoundCompleted:
-        """The releases and their sum; the same for the same releases, however often it is asked for.
+        """Return the sum of the stored releases; the same releases always give the same result.
 
-        A data node without rows has said nothing, and is left out. Raises `RoundAborted`: nobody has released anything.
+        It leaves out data nodes without rows. Raises `RoundAborted` if no release is left.
         """
         randomiser = self._randomiser(current)
-        members = [one for one in sorted(current.releases.items()) if body_of(one[1], Release).rows]
+        members = [item for item in sorted(current.releases.items()) if body_of(item[1], Release).rows]
         if not members:
             raise RoundAborted(_nothing(current, randomiser.who))
         current.contributors = tuple(client for client, _ in members)
         return facts.RoundCompleted(current.id, randomiser.result(current.opened, members))
 
     def _randomiser(self, current: Round) -> Randomiser:
-        """How its clients release."""
         return randomiser_of(current.opened.validated(self._mechanism, self._limits), self._mechanism)
 
     # --- rounds that fail ---------------------------------------------------------------------------------------------
 
     @cached_property
     def _patient(self) -> Timing:
-        """Ever more rarely, for as long as nodes keep their aborts."""
+        """Timing with a back-off that grows to the time for which nodes keep their aborts."""
         return msgspec.structs.replace(self._timing, resend_max_ms=self._timing.retention_ms)
 
     def _awaits_aborts(self, current: Round, now_ms: int) -> bool:
-        """Whether missing aborts may still bring a failed round's charge back."""
-        open_ms = current.opened.body.commit_by_ms + self._timing.retention_ms
-        is_open = current.takes("abort") and not current.stored.released and now_ms < open_ms
-        return is_open and current.id in self.ledger and bool(current.opened.computes)
+        """Return True if missing aborts may still bring a failed round's charge back."""
+        until_ms = current.opened.body.commit_by_ms + self._timing.retention_ms
+        may_return = current.takes("abort") and not current.stored.released and now_ms < until_ms
+        return may_return and current.id in self.ledger and bool(current.opened.computes)
 
     def _is_returned(self, current: Round) -> bool:
-        """Whether its charge has come back."""
         return current.id in self.ledger and not self.ledger.is_charged(current.id)
 
     def _fail(
@@ -141,7 +138,7 @@ class Answering(Actor):
         needed: int | None = None,
         aborted_by: tuple[bytes, ...] = (),
     ) -> list[Effect]:
-        """End a round without a result; the figures and `aborted_by` as in `StoredRound`."""
+        """End a round without a result; the other arguments are fields of `StoredRound`."""
         stored = current.advance(
             "fail",
             partials=(),
@@ -161,7 +158,7 @@ class Answering(Actor):
         return self._give_back(current, "all declined") if is_over else []
 
     def _on_late_release(self, current: Round) -> list[Effect]:
-        """A client has released after the failure: the charge stays, or is charged again if it had come back."""
+        """Handle a release after the failure: the charge stays, or counts again if it had come back."""
         if current.stored.released:
             return []
         had_returned = self._is_returned(current)
@@ -172,7 +169,7 @@ class Answering(Actor):
         return [self.ledger.count_again(current.id), kept, *self._report_failure(current)]
 
     def _settle(self, current: Round, now_ms: int) -> list[Effect]:
-        """If aborts can bring a failed round's charge back, wait for them; otherwise report the failure."""
+        """Report a failed round, after a wait for aborts if they can bring its charge back."""
         if not self._awaits_aborts(current, now_ms):
             return self._report_failure(current)
         current.attempt = 0
@@ -180,18 +177,19 @@ class Answering(Actor):
         return [settled, current.resend_timer(self._patient, self._random(1), now_ms)]
 
     def _resume_failed(self, current: Round, now_ms: int) -> list[Effect]:
-        """Ask again after a start. Report a settled failure again, like a result: the last run may have ended first."""
+        """Ask for aborts again after a start. Report a settled failure again: the last run may not have reported it."""
         if not self._awaits_aborts(current, now_ms):
             return self._report_failure(current, finally_=True)
         return [*self._query(current), *self._settle(current, now_ms)]
 
     def _ask_again(self, current: Round, now_ms: int) -> list[Effect]:
-        """Ask once more, if it is still of use."""
-        waits = self._awaits_aborts(current, now_ms)
-        return [*self._query(current), current.resend_timer(self._patient, self._random(1), now_ms)] if waits else []
+        """Ask for aborts again, if they can still bring the charge back."""
+        if not self._awaits_aborts(current, now_ms):
+            return []
+        return [*self._query(current), current.resend_timer(self._patient, self._random(1), now_ms)]
 
     def _take_abort(self, current: Round, body: Abort, now_ms: int) -> list[Effect]:
-        """A node has signed that it released nothing for a round and never will: the first abort ends the round."""
+        """Handle a node's signed abort: the first ends the round, the last returns the charge."""
         stored, node = current.stored, body.compute
         if current.is_open:
             reason = f"{self._federation.compute(node).name} aborted: {body.reason}: {body.detail}"
@@ -212,7 +210,7 @@ class Answering(Actor):
         return [returned, kept, Report(facts.ChargeReturned(current.id)), *self._report_failure(current)]
 
     def _take_late_partial(self, current: Round) -> list[Effect]:
-        """A node has released: the charge stays, whatever is signed afterwards."""
+        """Handle a partial sum after the failure: the charge stays for good, because a node has released."""
         current.step("late partial")
         return [] if current.stored.released else [current.store(released=True), *self._report_failure(current)]
 
@@ -220,44 +218,44 @@ class Answering(Actor):
         return self._report_failure(current)
 
     def _report_failure(self, current: Round, *, finally_: bool = False) -> list[Effect]:
-        """Report once that a round has failed, and what became of its charge; `finally_` if nobody is asked again."""
+        """Report once that a round failed, and if its charge came back; `finally_`: no abort is asked for any more."""
         if current.reported is not None:
             return []
         stored = current.stored
         figures = (None, None) if stored.released else (stored.contributors, stored.needed)
         advice = "" if finally_ else ": `dca trainer FILE --resume` asks again"
         declined = self._is_returned(current) and not current.opened.computes
-        reason = stored.reason + self._charge(current, advice)
+        reason = stored.reason + self._charge_status(current, advice)
         current.reported = facts.RoundFailed(current.id, reason, *figures, declined=declined)
         return [CancelTimer(Timer(SETTLE, current.id)), Report(current.reported)]
 
-    def _charge(self, current: Round, advice: str) -> str:
+    def _charge_status(self, current: Round, advice: str) -> str:
         if current.id not in self.ledger:
             return ""
         if self._is_returned(current):
             return "; its charge came back to the account"
         if not current.opened.computes:
-            return "; whoever released and was not heard has spent it, so the account keeps the charge"
+            return "; clients may have released without being heard, so the account keeps the charge"
         if current.stored.released:
             return "; a Compute node has released its part, so the account keeps the charge"
         return (
-            f"; no word yet from {self._others(current, current.stored.aborted_by)} that nothing was released, so the "
-            f"account keeps the charge{advice}"
+            f"; no confirmation yet from {self._others(current, current.stored.aborted_by)} that nothing was released, "
+            f"so the account keeps the charge{advice}"
         )
 
     def _silence(self, current: Round) -> str:
-        """Why a round fails at its end, as a sentence."""
+        """Return the reason for which a secure sum fails at its end."""
         silent = self._others(current, current.arrivals.counts if current.takes("close") else current.partials)
         return f"no answer from Compute node {silent} while {current.phase}"
 
     def _others(self, current: Round, heard: Container[bytes]) -> str:
-        """The names of the Compute nodes that have not answered."""
+        """Return the names of the Compute nodes that were not heard."""
         silent = [compute for compute in current.opened.computes if compute not in heard]
         return ", ".join(self._federation.name_of(compute) for compute in silent)
 
 
 def forgotten_releases(current: Round) -> list[Effect]:
-    """What is stored of the round's releases, deleted."""
+    """Delete the stored releases of a round."""
     return [Forget(RELEASES, current.id + client) for client in sorted(current.releases)]
 
 

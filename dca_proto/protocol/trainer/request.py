@@ -1,4 +1,4 @@
-"""What a trainer is asked for: rounds of one of the three kinds (DESIGN §4.1, §5); and those that wait for keys."""
+"""Requests to a trainer for rounds of the three kinds (DESIGN §4.1, §5), and the requests that wait for keys."""
 
 from __future__ import annotations
 
@@ -26,22 +26,24 @@ _EPOCH_KEY_BYTES_MAX = 128
 
 
 class _Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """The base of the three kinds of requests; `relation` is which replacement of data the noise hides."""
+    """The base of the three kinds of requests; `relation` is the neighbouring relation under which noise protects."""
 
     relation: ClassVar[str] = REPLACE_ONE_CLIENT
 
     @property
     def computes(self) -> tuple[bytes, ...]:
-        """Ids of the M Compute nodes; none of a round without any."""
+        """Ids of the M Compute nodes; empty in a round without them."""
         return ()
 
 
 class AskSecureSum(_Ask, frozen=True, kw_only=True, tag="secure-sum"):
-    """A secure sum by the M Compute nodes with the ids `computes`.
+    """A secure sum.
 
     Attributes:
-        tolerated: T, how many of the expected clients may drop out or collude. colluders: c of them may collude.
-        most: n_max, how many contributions a sum may hold; 0 for twice as many as are expected.
+        computes: ids of the M Compute nodes.
+        tolerated: T, how many of the expected clients may drop out or collude.
+        colluders: c, how many of these may collude.
+        most: n_max, the most contributions in a sum; 0 for twice the number of expected clients.
     """
 
     computes: tuple[bytes, ...]
@@ -50,7 +52,10 @@ class AskSecureSum(_Ask, frozen=True, kw_only=True, tag="secure-sum"):
     most: int = 0
 
     def terms(self, epochs: tuple[Signed, ...], expected: int) -> SecureSum:
-        """N - T + c contributions at least (DCA, Theorem 1), of `expected` clients. Raises `UsageError`."""
+        """Return the terms: at least n_min = N - T + c contributions (DCA, Theorem 1). Raises `UsageError`.
+
+        `expected` is N.
+        """
         if self.colluders > self.tolerated:
             raise UsageError(
                 f"c = {self.colluders} colluders exceed T = {self.tolerated}; lower c to {self.tolerated}, or raise T "
@@ -90,18 +95,22 @@ Ask = AskSecureSum | AskNodeRelease | AskLdpReport
 
 
 class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
-    """Command: hold a round.
+    """Command: open a round.
 
     Attributes:
         round_id: 16 fresh random bytes.
         ask: the kind of the round, with its own terms.
-        statistic, parameters: a registered statistic and its public parameters.
-        epsilon, delta: how the cost is quoted. mu: what is charged and calibrated; 0 for all that they allow.
-        rows_max: 0 for the mean of a client's rows, R for the sum of at most R. fraction_bits: f.
-        clients_expected: N; of a secure sum 0 asks the Compute nodes how many have a session. Without Compute nodes the
-            round ends as soon as so many have answered; 0 waits for its end, or for all invited.
-        collect_window_ms: how long clients may contribute. commit_window_ms: how long the nodes may take to agree.
-        invited: ids of the only clients that hear of the round and are charged for it; empty: everybody.
+        statistic: name of a registered statistic.
+        parameters: its public parameters.
+        epsilon, delta: quote the cost of the round.
+        mu: is charged and determines the noise; 0 for the largest that (epsilon, delta) allows.
+        rows_max: 0 for the mean of a client's rows, R for the sum of at most R.
+        fraction_bits: f, the number of fraction bits of the fixed-point grid.
+        clients_expected: N. For a secure sum, 0 asks the Compute nodes how many clients have a session. Without Compute
+            nodes, the round ends once N clients have answered; 0 waits for all invited clients, or for `commit_by`.
+        collect_window_ms: how long clients may contribute.
+        commit_window_ms: how long the nodes may take to agree.
+        invited: ids of the only clients that receive the announcement and are charged; empty for everybody.
     """
 
     round_id: bytes
@@ -120,24 +129,24 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def answers_expected(self) -> int:
-        """How many clients may answer; 0 where nobody knows."""
+        """Number of clients that may answer; 0 if unknown."""
         return self.clients_expected or len(self.invited)
 
     @property
     def cost(self) -> Cost:
-        """What the round costs, and whom."""
+        """The round's cost, and the clients that it costs."""
         return Cost(self.price, frozenset(self.invited))
 
     @property
     def price(self) -> PrivacyCost:
-        """What the round costs a client. Raises `UsageError` for values out of range."""
+        """The round's cost to a client. Raises `UsageError` for values out of range."""
         return PrivacyCost.of_mu(self.mu) if self.mu and self.delta else PrivacyCost.of(self.epsilon, self.delta)
 
     def charge(self, trainer: bytes, number: int, now_ms: int) -> Charge:
-        """The entry of this round in the trainer's account."""
+        """Return the charge of this round in the trainer's account."""
         cost = (self.price.mu, float(self.epsilon), float(self.delta))
-        asked = (self.round_id, self.statistic, trainer)
-        return Charge(*asked, *cost, now_ms, number, clients=self.invited, relation=self.ask.relation)
+        identity = (self.round_id, self.statistic, trainer)
+        return Charge(*identity, *cost, now_ms, number, clients=self.invited, relation=self.ask.relation)
 
     def announcement(
         self,
@@ -148,10 +157,10 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
         reply_key: bytes,
         now_ms: int,
     ) -> Announcement:
-        """What the trainer signs for this round when it is announced at `now_ms`. Raises `UsageError`.
+        """Return the announcement of this round at `now_ms`. Raises `UsageError`.
 
-        `file` is the number and the hash of the newest federation file that it knows, `mechanism` the trainer's own,
-        for a round that names none.
+        `file` is the number and hash of the trainer's federation file. `mechanism` is the trainer's own, for kinds that
+        name none.
         """
         close_by_ms = now_ms + self.collect_window_ms
         return Announcement(
@@ -175,20 +184,17 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def draft(self, mechanism: Mechanism, limits: Limits) -> tuple[Announcement, ValidatedRound]:
-        """The announcement with keys of nobody, and its numbers, as every participant checks them.
+        """Return the announcement with placeholder keys, and its numbers, as every participant checks them.
 
-        Raises `UsageError`: the round cannot be held.
+        Raises `UsageError` if the round is invalid.
         """
         epochs = tuple(Signed(bytes(_EPOCH_KEY_BYTES_MAX), bytes(64)) for _ in self.ask.computes)
-        nobody = (bytes(ID_BYTES), (1, bytes(KEY_BYTES)), mechanism.name, epochs, bytes(KEY_BYTES))
-        draft = self.announcement(*nobody, now_ms=0)
+        placeholders = (bytes(ID_BYTES), (1, bytes(KEY_BYTES)), mechanism.name, epochs, bytes(KEY_BYTES))
+        draft = self.announcement(*placeholders, now_ms=0)
         return draft, validate_announcement(draft, mechanism, limits)
 
     def check(self, federation: Federation, mechanism: Mechanism, limits: Limits, timing: Timing) -> None:
-        """What every participant will check, while it is the caller's mistake and not yet a peer's.
-
-        Raises `UsageError`: the round cannot be held.
-        """
+        """Check in advance what every participant will check. Raises `UsageError` if the round is invalid."""
         known = {member.id for member in federation.computes}
         unknown = [compute.hex() for compute in self.ask.computes if compute not in known]
         if unknown or len(set(self.ask.computes)) < len(self.ask.computes):
@@ -224,7 +230,7 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
     def _check_invited(self, limits: Limits) -> None:
         invited = set(self.invited)
         if len(invited) < len(self.invited) or any(len(client) != ID_BYTES for client in invited):
-            raise UsageError(f"a client is invited twice, or its id has not {ID_BYTES} bytes; give each one's id once")
+            raise UsageError(f"a client is invited twice, or an id is not {ID_BYTES} bytes; give each client's id once")
         if len(invited) > limits.invited_max:
             raise UsageError(
                 f"{len(invited)} clients are invited, expected at most {limits.invited_max}; invite fewer, or none"
@@ -236,7 +242,7 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tolerated_of(batch: int, clients: int, tolerated: int, colluders: int) -> int:
-    """T of a mini-batch's round of B clients: as large a part may drop as of everybody; colluders may all be in it.
+    """Return T for a mini-batch of B clients: the same fraction may drop out, and all c colluders may be in it.
 
     `clients`, `tolerated` and `colluders` are N, T and c of a round of everybody.
     """
@@ -244,12 +250,12 @@ def tolerated_of(batch: int, clients: int, tolerated: int, colluders: int) -> in
 
 
 class Waiting:
-    """Rounds that a trainer is asked for and cannot announce yet, for it needs every node's epoch key (DESIGN §2.2).
+    """Requests that a trainer cannot announce yet, because it needs every node's epoch key first (DESIGN §2.2).
 
-    It keeps the newest key of each Compute node of the federation, as it was published.
+    It also keeps the newest published key of each Compute node.
 
     Attributes:
-        requests: those that wait, by round id.
+        requests: the waiting requests, by round id.
         sessions: how many clients have a session, by each Compute node's latest answer.
     """
 
@@ -261,7 +267,7 @@ class Waiting:
         self.sessions: dict[bytes, int] = {}
 
     def note(self, sender: bytes, frame: Signed, now_ms: int) -> None:
-        """Keep a published key. Raises `PeerError` for a forged one, an older one, and one far ahead of the clock."""
+        """Keep a published key. Raises `PeerError` if it is forged, outdated, or far ahead of the clock."""
         key = open_epoch_key(frame, self._federation)
         if sender != key.compute:
             raise PeerError("sender", found=sender.hex(), expected=key.compute.hex())
@@ -274,28 +280,28 @@ class Waiting:
         self._keys[sender] = (key, frame)
 
     def adopt(self, federation: Federation) -> list[RoundFailed]:
-        """Believe this file's Compute nodes from now on; requests for others' fail, and have cost nothing."""
-        others, self._federation = federation.computes != self._federation.computes, federation
-        failed = [one.round_id for one in self.requests.values() if one.ask.computes and others]
+        """Switch to a newer federation file. If its Compute nodes differ, waiting secure sums fail, at no cost."""
+        is_changed, self._federation = federation.computes != self._federation.computes, federation
+        failed = [request.round_id for request in self.requests.values() if request.ask.computes and is_changed]
         for round_id in failed:
             del self.requests[round_id]
         reason = f"{federation.title} has come, which names other Compute nodes: hold the round again"
         return [RoundFailed(round_id, reason, None, None) for round_id in failed]
 
     def reserved(self, beside: Iterable[OpenRound]) -> list[Cost]:
-        """What the requests that wait cost, and others beside them."""
-        requests = {one.round_id: one for one in (*self.requests.values(), *beside)}
+        """Return the costs of the waiting requests and of others `beside` them."""
+        requests = {request.round_id: request for request in (*self.requests.values(), *beside)}
         return [request.cost for request in requests.values()]
 
     def take_ready(self, now_ms: int) -> list[OpenRound]:
         """Remove and return the requests for which all keys and the number of clients are known."""
-        ready = [one for one in self.requests.values() if not self.missing(one, now_ms) and not self.uncounted(one)]
+        ready = [r for r in self.requests.values() if not self.missing(r, now_ms) and not self.uncounted(r)]
         for request in ready:
             del self.requests[request.round_id]
         return [self._counted(request) for request in ready]
 
     def missing(self, request: OpenRound, now_ms: int) -> tuple[bytes, ...]:
-        """The Compute nodes without a key that outlasts the round."""
+        """Return the request's Compute nodes without a known key that outlasts the round."""
         commit_ms = now_ms + request.collect_window_ms + request.commit_window_ms
         lasting = {
             compute
@@ -305,26 +311,26 @@ class Waiting:
         return tuple(compute for compute in request.ask.computes if compute not in lasting)
 
     def uncounted(self, request: OpenRound) -> tuple[bytes, ...]:
-        """The Compute nodes that have not yet reported how many clients have a session."""
+        """Return the Compute nodes whose number of sessions the request still needs."""
         if request.answers_expected:
             return ()
         return tuple(compute for compute in request.ask.computes if compute not in self.sessions)
 
     def _counted(self, request: OpenRound) -> OpenRound:
-        """The request with its number of clients: of a secure sum without one, the least that a node said."""
+        """Return the request with its number of clients: if not given, the smallest number of sessions at a node."""
         if request.answers_expected or not request.ask.computes:
             return request
         clients = min(self.sessions[compute] for compute in request.ask.computes)
         return msgspec.structs.replace(request, clients_expected=clients)
 
     def keys_of(self, request: OpenRound) -> tuple[Signed, ...]:
-        """The signed keys of a request's Compute nodes, none of which is missing."""
+        """Return the signed keys of a ready request's Compute nodes."""
         return tuple(self._keys[compute][1] for compute in request.ask.computes)
 
     def give_up(self, round_id: bytes, now_ms: int, dropped: Mapping[bytes, str]) -> RoundFailed | None:
-        """Drop a request that has waited long enough, if it still waits.
+        """Remove a request that has waited too long. Return its failure, or None if it no longer waits.
 
-        `dropped` is why the last message in a Compute node's name was dropped.
+        `dropped` has, by Compute node, the error for which its last dropped message was dropped.
         """
         request = self.requests.pop(round_id, None)
         if request is None:
@@ -337,6 +343,7 @@ class Waiting:
             elif compute in dropped:
                 why = f"has no epoch key here; what came in its name was dropped: {dropped[compute]}"
             reasons.append((compute, why))
-        reasons = reasons or [(one, "has not said how many clients have a session") for one in self.uncounted(request)]
-        text = "; ".join(f"Compute node {self._federation.name_of(one)} {why}" for one, why in reasons)
+        uncounted = "has not reported how many clients have a session"
+        reasons = reasons or [(compute, uncounted) for compute in self.uncounted(request)]
+        text = "; ".join(f"Compute node {self._federation.name_of(compute)} {why}" for compute, why in reasons)
         return RoundFailed(round_id, text, None, None)

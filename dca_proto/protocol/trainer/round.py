@@ -1,4 +1,4 @@
-"""A trainer's round: what is asked, what is stored, and the literal table of its phases (DESIGN §4, §5, §9).
+"""A round at the trainer: its stored record, its state in memory, and the table of its phases (DESIGN §4, §5, §9).
 
 A secure sum:
     new ── announce ──> collecting ── all, full, quiet or late ──> committing ── M partial sums ──> done
@@ -57,13 +57,17 @@ TABLE: Table = {
 
 
 class StoredRound(Stored, frozen=True):
-    """One round at the trainer, as it is stored.
+    """The trainer's record of a round.
 
     Attributes:
-        announced_ms: when it was announced.
-        aborted_by: ids of the Compute nodes whose signed aborts came.
-        released: whether the round failed although a Compute node has released its part, or a client has released.
-        reason, contributors, needed: of a failed one, as in `RoundFailed`.
+        request: the request that it answers.
+        announcement: the signed announcement.
+        reply_secret: secret of the reply key.
+        announced_ms: time of the announcement.
+        partials: (node, signed partial sum) pairs.
+        aborted_by: ids of the Compute nodes whose signed aborts arrived.
+        released: True if the round failed although a Compute node or a client has released.
+        reason, contributors, needed: of a failed round, as in `RoundFailed`.
     """
 
     request: OpenRound
@@ -82,7 +86,7 @@ class StoredRound(Stored, frozen=True):
 
 
 class Round(ActorRound[StoredRound]):
-    """One round in memory."""
+    """A trainer's round in memory."""
 
     table, records = TABLE, ROUNDS
 
@@ -93,36 +97,37 @@ class Round(ActorRound[StoredRound]):
         self.invited = frozenset(stored.request.invited)
         self.arrivals = Arrivals(stored.announced_ms)
         self.declined: set[bytes] = set()
-        self.why: Counter[str] = Counter()  # the declines' reasons
-        self.answered: set[bytes] = set()  # of a round without Compute nodes: released, declined, or both
+        self.why: Counter[str] = Counter()  # reasons of the declines
+        self.answered: set[bytes] = set()  # clients that declined or, without Compute nodes, released
         self.partials: dict[bytes, PartialSum] = {}
-        self.releases: dict[bytes, Signed] = {}  # of a round without Compute nodes, by client
+        self.releases: dict[bytes, Signed] = {}  # by client, in a round without Compute nodes
         self.contributors: tuple[bytes, ...] = ()  # ids of the clients in the result
-        self.reported: RoundFailed | None = None  # how it failed, once this process has told its owner
+        self.reported: RoundFailed | None = None  # the failure, once this process has reported it
 
     @property
     def is_open(self) -> bool:
-        """Whether it has neither a result nor failed."""
+        """True if the round has neither a result nor failed."""
         return self.takes("fail")
 
     @property
     def expected(self) -> int | None:
-        """How many contributions are expected from clients that have not declined; None if unknown."""
+        """Number of expected contributions, without clients that declined; None if unknown."""
         expected = self.stored.request.answers_expected
         return max(expected - len(self.declined), 0) if expected else None
 
     def announced(self) -> list[Effect]:
-        """The announcement, once more: to Compute nodes that have not answered, and to all clients that are asked."""
+        """Send the announcement to clients and to Compute nodes, except to invited clients and nodes that answered."""
         frame, invited = self.stored.announcement, self.stored.request.invited
-        nodes = self.announced_to_nodes()
+        to_nodes = self.announced_to_nodes()
         if not invited:
-            return [*nodes, Send(Address(Channel.ANNOUNCE), self.id, encode(frame))]
-        asked = invitations(frame, sorted(invited))
+            return [*to_nodes, Send(Address(Channel.ANNOUNCE), self.id, encode(frame))]
+        messages = invitations(frame, sorted(invited))
         waiting = sorted(self.invited - self.declined - self.answered)
-        return [*nodes, *(Send(Address(Channel.CLIENT, one), self.id, encode(asked[one])) for one in waiting)]
+        to_clients = (Send(Address(Channel.CLIENT, client), self.id, encode(messages[client])) for client in waiting)
+        return [*to_nodes, *to_clients]
 
     def announced_to_nodes(self) -> list[Effect]:
-        """The announcement, once more, to Compute nodes that have not answered it."""
+        """Send the announcement to Compute nodes that have not answered it."""
         frame, invited = self.stored.announcement, self.stored.request.invited
         payload = encode(InvitedRound(frame, b"".join(sorted(invited))) if invited else frame)
         silent = [compute for compute in self.opened.computes if compute not in self.arrivals.counts]
@@ -130,24 +135,24 @@ class Round(ActorRound[StoredRound]):
 
     @property
     def end_ms(self) -> int:
-        """When nothing more is waited for: lost messages are asked for, one commit window beyond `commit_by`."""
+        """When the round fails for want of messages: a commit window after `commit_by`, to ask for lost ones."""
         window_ms = self.stored.request.commit_window_ms if self.opened.computes else 0
         return self.opened.body.commit_by_ms + window_ms
 
     def end(self, timing: Timing, now_ms: int) -> list[Effect]:
-        """Nothing more is waited for; the round is kept for the retention."""
+        """Cancel the timers of an open round, and set the time to forget it, after the retention."""
         cancelled: list[Effect] = [CancelTimer(Timer(purpose, self.id)) for purpose in (QUIET, CLOSE_BY, RESEND, END)]
         forget_ms = self.opened.body.commit_by_ms + timing.retention_ms
         return [*cancelled, SetTimer(Timer(FORGET, self.id), max(now_ms, forget_ms))]
 
     def has_all(self) -> bool:
-        """Whether all expected clients have answered, in a round without Compute nodes."""
+        """Return True if all expected clients have answered, in a round without Compute nodes."""
         return 0 < len(self.answered) == self.stored.request.answers_expected
 
     def all_declined(self) -> bool:
-        """Of a round without Compute nodes: whether all have signed that they decline it, and nobody has released.
+        """Return True if all clients of a round without Compute nodes have declined and nobody has released.
 
-        All are the invited clients; of a round of everybody, as many as are expected.
+        All means the invited clients or, in a round without invitations, as many clients as are expected.
         """
         expected = self.stored.request.answers_expected
         declined = self.invited <= self.declined if self.invited else 0 < expected <= len(self.declined)
@@ -157,10 +162,10 @@ class Round(ActorRound[StoredRound]):
 def restored_rounds(
     records: Records, federation: Federation, mechanism: Mechanism, limits: Limits
 ) -> tuple[dict[bytes, Round], set[bytes]]:
-    """The rounds of a store, by id; and the ids of those that cannot be read now.
+    """Return the rounds of a store by id, and the ids of rounds that cannot be read now.
 
-    Those are of a replaced federation file, or of a statistic that is not known here. Their records stay, should that
-    come back. Raises `UsageError` where a record is damaged.
+    These are of a replaced federation file, or of a statistic that is unknown here. Their records stay, in case it is
+    known again later. Raises `UsageError` if a record is damaged.
     """
     releases: defaultdict[bytes, dict[bytes, Signed]] = defaultdict(dict)
     for key, frame in loaded(records, RELEASES, Signed).items():
@@ -184,15 +189,15 @@ def restored_rounds(
 
 
 class Arrivals:
-    """How many contributions the holders keep, and when the last ones came (DESIGN §4.8).
+    """The number of contributions that the holders have, and the time of the last arrival (DESIGN §4.8).
 
-    A round closes when all expected contributions are there, when it is full, or when enough have come and arrivals
-    have gone quiet. *Quiet* means that nothing has come for `Timing.quiet_ms`, and for `Timing.quiet_part` of the time
-    from the announcement to the last arrival: a swarm that answers over an hour is given half an hour more. The rest is
-    up to `close_by`. To close early costs stragglers their charge and nobody's privacy.
+    A round closes when all expected contributions are there, when it is full, or when enough have arrived and arrivals
+    are quiet. *Quiet* means that nothing has arrived for `Timing.quiet_ms`, and for `Timing.quiet_part` of the time
+    from the announcement to the last arrival: a swarm that answers for an hour gets half an hour more. Otherwise the
+    round closes at `close_by`. An early close costs stragglers their charge, but nobody any privacy.
 
     Attributes:
-        counts: what each Compute node keeps, by its latest report.
+        counts: number of contributions that each Compute node last reported.
     """
 
     def __init__(self, announced_ms: int) -> None:
@@ -205,7 +210,7 @@ class Arrivals:
         return sum(self.counts.values())
 
     def note(self, compute: bytes, count: int, now_ms: int) -> bool:
-        """A node's count; whether it is news. A count never shrinks."""
+        """Record a node's count. Return False if it is not higher than before: a count never shrinks."""
         if count <= self.counts.get(compute, -1):
             return False
         self.counts[compute] = count
@@ -214,9 +219,9 @@ class Arrivals:
         return True
 
     def reason(self, expected: int | None, fewest: int, most: int, timing: Timing, now_ms: int) -> str | None:
-        """Why to close now, or None; between n_min and n_max contributions.
+        """Return the reason to close the round now, or None.
 
-        `expected` is how many contributions may still be hoped for in all; None where nobody knows.
+        `expected` is the number of contributions to expect in all, None if unknown. `fewest` is n_min, `most` n_max.
         """
         quiet = now_ms >= self.quiet_ms(timing)
         if self.has_all(expected) and (self.total >= fewest or quiet or not expected):
@@ -226,10 +231,10 @@ class Arrivals:
         return QUIET if self.total >= fewest and quiet else None
 
     def has_all(self, expected: int | None) -> bool:
-        """Whether all contributions have come that are still expected; too few, perhaps, if many declined."""
+        """Return True if all expected contributions have arrived; after many declines, they may be fewer than n_min."""
         return expected is not None and self.total >= expected
 
     def quiet_ms(self, timing: Timing) -> int:
-        """When arrivals are quiet, if nothing more comes."""
+        """Return when arrivals count as quiet, if nothing more arrives."""
         taken_ms = self._last_ms - self._announced_ms
         return self._last_ms + max(timing.quiet_ms, int(timing.quiet_part * taken_ms))

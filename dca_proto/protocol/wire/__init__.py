@@ -1,1 +1,1 @@
-"""What travels: field types, messages, their one encoding, and the topics that carry them."""
+"""The wire format: field types, messages, their encoding, and MQTT topics."""

@@ -1,7 +1,7 @@
-"""Strict MessagePack: what decodes has one encoding only, and nothing else decodes.
+"""Strict MessagePack: each message has exactly one encoding, and no other decodes.
 
-msgspec checks types, lengths, tags and trailing bytes while it decodes; the result is then encoded again and must give
-the same bytes, which refuses non-canonical integers, duplicate keys and missing trailing fields in one comparison.
+msgspec checks types, lengths, tags and trailing bytes while it decodes. The result is then encoded again and must give
+the same bytes. This comparison refuses non-canonical integers, duplicate keys and missing trailing fields.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ encode = _encoder.encode
 
 
 def decode_frame(payload: bytes) -> Frame:
-    """The frame of a payload from the network. Raises `PeerError("malformed")`."""
+    """Decode a payload from the network. Raises `PeerError("malformed")`."""
     return _decode(_frames, payload)
 
 
 def decode_body(body: bytes) -> Body:
-    """The body of a `Signed`, whatever its kind. Raises `PeerError("malformed")`."""
+    """Decode the body of a `Signed` of any kind. Raises `PeerError("malformed")`."""
     return _decode(_bodies, body)
 
 
@@ -48,13 +48,13 @@ def _decode(decoder: msgspec.msgpack.Decoder[T], data: bytes) -> T:
 
 
 def sign(identity: Identity, federation_id: bytes, body: Body | bytes) -> Signed:
-    """The body, or its encoding, with its sender's signature."""
+    """Sign a body, or its encoding."""
     encoded = body if isinstance(body, bytes) else encode(body)
     return Signed(encoded, identity.sign(federation_id, _VERSION + encoded))
 
 
 def body_of(frame: Signed, kind: type[B]) -> B:
-    """The body of a signed frame of the expected kind, its signature aside. Raises `PeerError`."""
+    """Decode a signed frame of the expected kind, without checking its signature. Raises `PeerError`."""
     body = decode_body(frame.body)
     if not isinstance(body, kind):
         raise PeerError("kind", found=type(body).__name__, expected=kind.__name__)
@@ -62,12 +62,12 @@ def body_of(frame: Signed, kind: type[B]) -> B:
 
 
 def open_signed(frame: Signed, public_key: bytes, federation_id: bytes, kind: type[B]) -> B:
-    """The body of a signed frame of the expected kind. Raises `PeerError`."""
+    """Decode a signed frame of the expected kind, and check its signature. Raises `PeerError`."""
     body = body_of(frame, kind)
     verify_signed(frame, public_key, federation_id)
     return body
 
 
 def verify_signed(frame: Signed, public_key: bytes, federation_id: bytes) -> None:
-    """`open_signed` where the body has been decoded before. Raises `PeerError("signature")`."""
+    """Check the signature of a frame whose body is already decoded. Raises `PeerError("signature")`."""
     verify(public_key, federation_id, _VERSION + frame.body, frame.signature)

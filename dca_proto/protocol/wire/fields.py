@@ -1,4 +1,4 @@
-"""The parts of all messages: checked field types, the base of everything that is encoded, and signatures."""
+"""Building blocks of messages: checked field types, the base of encoded structs, and signed frames."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TEXT_CHARS_MAX = 500
 COMPUTES_MAX = 64
 MEMBERS_MAX = 256
 REVOKED_MAX = 1 << 13
-"""Of a federation file, which must fit one retained message (256 KiB): members of a role, and revoked ids."""
+"""`MEMBERS_MAX` members of each role and `REVOKED_MAX` revoked ids fit one retained federation file (256 KiB)."""
 Id = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Hash = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Key = Annotated[bytes, Meta(min_length=32, max_length=32)]
@@ -28,7 +28,7 @@ Version = Annotated[int, Meta(ge=PROTOCOL_VERSION, le=PROTOCOL_VERSION)]
 
 
 class Wire(msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True):
-    """Base of everything that is encoded: fields by position, nothing unknown."""
+    """Base of encoded structs: fields by position, no unknown ones."""
 
 
 class Signed(Wire, frozen=True, array_like=True, tag=1):
@@ -38,5 +38,5 @@ class Signed(Wire, frozen=True, array_like=True, tag=1):
     signature: Signature
     version: Version = PROTOCOL_VERSION
 
-    def __repr__(self) -> str:  # the trainer keeps releases as they were signed
+    def __repr__(self) -> str:  # short, because the trainer stores signed releases
         return f"Signed(<{len(self.body)} bytes>)"

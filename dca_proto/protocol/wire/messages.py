@@ -3,12 +3,12 @@
 On the wire a payload is one MessagePack array, a *frame*:
 
     Signed        [1, body, signature, version]               body: one of the bodies below, encoded
-    Sealed        [2, round, ephemeral, nonce, ciphertext]    plaintext: an encoded Signed, for the round's trainer
-    Contribution  [3, round, contribution, ciphertext]        to its holder; plaintext in `contribution`
+    Sealed        [2, round, ephemeral, nonce, ciphertext]    plaintext: an encoded Signed
+    Contribution  [3, round, contribution, ciphertext]        to its holder; `protocol.contribution` has the plaintext
     Receipt       [4, round, contribution, tag]               proves a durable write to one client
     Invitation    [5, announcement, position, leaves, path]   a signed announcement for one invited client
     InvitedRound  [6, announcement, clients]                  the same for Compute nodes, with all invited ids
-    AbortWanted   [7, announcement, tag]                      a client asks a Compute node what became of a round
+    AbortWanted   [7, announcement, tag]                      a client asks a Compute node for a round's aborts
 
 Bodies are arrays too. Decoding is strict (`codec`).
 """
@@ -40,7 +40,7 @@ from dca_proto.protocol.wire.fields import Signed as Signed
 
 Scalar = bool | int | float | str
 Parameter = Scalar | list[Scalar | list[Scalar]]
-"""What a parameter of a statistic may be: nothing nested deeper than a table, and no extension types."""
+"""A parameter of a statistic: nested no deeper than a table, without extension types."""
 
 
 class Sealed(Wire, frozen=True, array_like=True, tag=2):
@@ -53,7 +53,7 @@ class Sealed(Wire, frozen=True, array_like=True, tag=2):
 
 
 class Contribution(Wire, frozen=True, array_like=True, tag=3):
-    """§4.4: a client's masked vector, with its tags and its charge's number, sealed to its holder."""
+    """§4.4: a client's masked vector, tags and charge number, sealed to its holder."""
 
     round_id: Id
     contribution: Id
@@ -61,10 +61,10 @@ class Contribution(Wire, frozen=True, array_like=True, tag=3):
 
 
 class Receipt(Wire, frozen=True, array_like=True, tag=4):
-    """§4.5, §5.3: the holder keeps the contribution durably, or the trainer the release.
+    """§4.5, §5.3: the holder has stored the contribution durably, or the trainer the release.
 
-    `tag` is a MAC under the pair key, or under the key that came in the release. Another MAC under the same key proves
-    that the message came too late and was not kept.
+    `tag` is a MAC under the pair key, or under the key in the release. A different MAC under the same key proves that
+    the message came too late and was not kept.
     """
 
     round_id: Id
@@ -89,7 +89,7 @@ class InvitedRound(Wire, frozen=True, array_like=True, tag=6):
 
 
 class AbortWanted(Wire, frozen=True, array_like=True, tag=7):
-    """§4.8: a client hands over an announcement that it followed, and asks for aborts; `tag` proves the pair key."""
+    """§4.8: a client asks for the aborts of a round that it contributed to; `tag` proves that it has the pair key."""
 
     announcement: Signed
     tag: Tag
@@ -117,9 +117,9 @@ Members = Annotated[tuple[tuple[Name, Key], ...], Meta(max_length=MEMBERS_MAX)]
 
 
 class FederationFile(Wire, frozen=True, array_like=True, tag=27):
-    """§2.7: who belongs to the federation; signed by its enrolment key, and passed on by anybody.
+    """§2.7: the members of the federation, signed by its enrolment key; anybody may pass it on.
 
-    `revoked` are ids, ascending.
+    `revoked` are the revoked ids, ascending.
     """
 
     number: Number
@@ -129,7 +129,7 @@ class FederationFile(Wire, frozen=True, array_like=True, tag=27):
 
 
 class FileStamp(Wire, frozen=True, array_like=True):
-    """§2.7: which federation file the sender follows."""
+    """§2.7: identifies the federation file that the sender follows."""
 
     number: Number
     hash: Hash
@@ -157,17 +157,17 @@ class Hello(Wire, frozen=True, array_like=True, tag=11):
 
 
 class HelloWanted(Wire, frozen=True, array_like=True, tag=12):
-    """§2.3: a Compute node has no session that opens what a client sent."""
+    """§2.3: a Compute node asks a client for its Hello, because no session opens the client's message."""
 
     client: Id
 
 
 class Announcement(Wire, frozen=True, array_like=True, tag=13):
-    """§4.1: what a trainer asks for. Every number that a client can compute itself is left out.
+    """§4.1: a trainer announces a round. It omits every number that a client can compute itself.
 
-    `federation_number` and `federation_hash` are those of the newest federation file that the trainer knows.
-    `mu` is charged and calibrated; (`epsilon`, `delta`) is how it is quoted. `invited` is the Merkle root of the
-    invited clients' ids (§4.9), and empty where everybody is asked.
+    `federation_number` and `federation_hash` identify the newest federation file that the trainer knows. `mu` is
+    charged and determines the noise; (`epsilon`, `delta`) quotes it. `invited` is the Merkle root of the invited
+    clients' ids (§4.9); empty if everybody is invited.
     """
 
     round_id: Id
@@ -190,7 +190,7 @@ class Announcement(Wire, frozen=True, array_like=True, tag=13):
 
 
 class Decline(_RoundMessage, frozen=True, array_like=True, tag=14):
-    """§4.3: a client declines a round, with the reason, what it found and what it expects."""
+    """§4.3: a client declines a round: the reason, what it found and what it would accept."""
 
     certificate: Certificate
     reason: Name
@@ -199,7 +199,7 @@ class Decline(_RoundMessage, frozen=True, array_like=True, tag=14):
 
 
 class Progress(_RoundMessage, frozen=True, array_like=True, tag=15):
-    """§4.5: a Compute node keeps the round, and is the holder of `count` contributions."""
+    """§4.5: a Compute node has stored the round, and holds `count` contributions."""
 
     count: Count
 
@@ -209,7 +209,7 @@ class Close(_RoundMessage, frozen=True, array_like=True, tag=16):
 
 
 class ListHeader(_RoundMessage, frozen=True, array_like=True, tag=17):
-    """§4.7: a Compute node signs once, of its frozen list, the hash (`lists.list_hash`) and the length."""
+    """§4.7: the hash (`lists.list_hash`) and length of a Compute node's frozen list, signed once."""
 
     list_hash: Hash
     count: Count
@@ -236,10 +236,10 @@ class Answer(_RoundMessage, frozen=True, array_like=True, tag=19):
 
 
 class PartialSum(_RoundMessage, frozen=True, array_like=True, tag=20):
-    """§4.7: what a Compute node releases, once, sealed to the trainer.
+    """§4.7: a Compute node's partial sum, released once, sealed to the trainer.
 
-    `set_hash` and `count` are of S, `answers` the hashes of all answers in the announcement's order, `clients` the ids
-    of those clients of S whose contributions the node holds, ascending.
+    `set_hash` and `count` describe S. `answers` are the hashes of all answers in the announcement's order. `clients`
+    are the ids of the clients in S whose contributions the node holds, ascending.
     """
 
     set_hash: Hash
@@ -252,7 +252,7 @@ class PartialSum(_RoundMessage, frozen=True, array_like=True, tag=20):
 class Abort(_RoundMessage, frozen=True, array_like=True, tag=21):
     """§4.8: a Compute node's final statement that it has released nothing of this announcement and never will.
 
-    `evidence` holds the signed list headers and answers that contradict each other, where that is the reason.
+    `evidence` holds the signed list headers that contradict each other or prove an invalid list; empty otherwise.
     """
 
     compute: Id
@@ -271,7 +271,7 @@ class SessionsWanted(Wire, frozen=True, array_like=True, tag=25):
 
 
 class Sessions(Wire, frozen=True, array_like=True, tag=26):
-    """§4.1: how many clients have a session at the Compute node that signed this."""
+    """§4.1: how many clients have a session at this Compute node."""
 
     count: Count
 
@@ -281,7 +281,7 @@ class Query(_RoundMessage, frozen=True, array_like=True, tag=22):
 
 
 class ChargeReused(_RoundMessage, frozen=True, array_like=True, tag=23):
-    """§4.5, §4.6: a Compute node has recorded the number of this charge before. `highest` is the highest it has."""
+    """§4.5, §4.6: a Compute node has seen this charge number before; `highest` is the highest it has seen."""
 
     client: Id
     charge: Number
@@ -291,9 +291,8 @@ class ChargeReused(_RoundMessage, frozen=True, array_like=True, tag=23):
 class Release(_RoundMessage, frozen=True, array_like=True, tag=24):
     """§5: a data node's release or a client's report, private by itself, sealed to the trainer.
 
-    `vector` is a data node's statistic with the whole noise, or a client's report. `rows` is how many rows count, and 1
-    of a report; `contribution` the release's id, `receipt_key` the key of the MAC by which the trainer proves that it
-    keeps the release.
+    `vector` is a data node's statistic with the whole noise, or a client's report. `rows` is the number of rows that
+    count, 1 for a report. `contribution` is the release's id. `receipt_key` is the key of the receipt's MAC.
     """
 
     certificate: Certificate

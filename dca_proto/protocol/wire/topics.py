@@ -1,10 +1,10 @@
-"""MQTT topics: one shape for all, so that broker access lists can be written per actor.
+"""MQTT topics. All have one shape, so that a broker's access list can be written per actor.
 
     dca/<federation>/<channel>/<receiver or all>/<sender>
 
-The sender stands last: a broker that lets each user write only to topics that end in its own id stops spoofing before
-our cryptography has to. No level is free text: a client has one topic for each member that it writes to, and so a
-broker retains a known number of messages of each. Ids are lower-case hexadecimal.
+The sender comes last. So a broker can let each user write only to topics that end in its own id, which stops spoofing
+before our cryptography has to. No level is free text. So a client has a bounded number of topics, and a broker retains
+a bounded number of its messages. Ids are lower-case hexadecimal.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from dca_proto.errors import PeerError, UsageError
 from dca_proto.protocol.effects import Address, Channel
 
 RETAINED = (Channel.EPOCH, Channel.HELLO, Channel.FEDERATION)
-"""The only channels on which actors have the broker retain a message."""
+"""The only channels on which actors ask the broker to retain a message."""
 
 _ID = re.compile("[0-9a-f]{32}")
 _CHANNELS = frozenset(channel.value for channel in Channel)
 
 
 def topic_of(federation: str, to: Address, sender: bytes) -> str:
-    """The topic on which `sender` reaches `to`. Raises `UsageError` for ids of another length."""
+    """Return the topic for messages from `sender` to `to`. Raises `UsageError` for ids of another length."""
     receiver = "all" if to.channel.is_broadcast else _hexadecimal(to.id)
     return f"dca/{federation}/{to.channel.value}/{receiver}/{_hexadecimal(sender)}"
 
@@ -37,7 +37,7 @@ def _hexadecimal(identity: bytes) -> str:
 
 
 def sender_of(topic: str) -> bytes:
-    """The id that the topic claims as sender. Raises `PeerError` where the topic has another shape."""
+    """Return the sender's id that a topic claims. Raises `PeerError` if the topic has another shape."""
     parts = topic.split("/")
     known = len(parts) == 5 and parts[0] == "dca" and parts[2] in _CHANNELS
     if not known or not _ID.fullmatch(parts[4]):
@@ -46,12 +46,12 @@ def sender_of(topic: str) -> bytes:
 
 
 def may_be_retained(topic: str) -> bool:
-    """Whether actors retain messages on a topic; a retained message elsewhere comes from an attacker."""
+    """Return True if actors retain messages on this topic. A retained message elsewhere comes from an attacker."""
     return topic.split("/")[2:4] in [[channel.value, "all"] for channel in RETAINED]
 
 
 def subscriptions(federation: str, role: Channel, actor_id: bytes) -> tuple[str, ...]:
-    """The topic filters of an actor: its own inbox, and the broadcasts that its role listens to."""
+    """Return an actor's topic filters: its own inbox, and the broadcasts to its role."""
     broadcasts = {
         Channel.CLIENT: (Channel.FEDERATION, Channel.ANNOUNCE, Channel.ABORT),
         Channel.COMPUTE: (Channel.FEDERATION, Channel.ABORT, Channel.HELLO),
@@ -69,28 +69,28 @@ class _Node(Generic[T]):
 
     def __init__(self) -> None:
         self.children: dict[str, _Node[T]] = {}
-        self.values: dict[T, None] = {}  # a set that keeps its order
+        self.values: dict[T, None] = {}  # an ordered set
 
 
 class FilterTree(Generic[T]):
-    """Values filed under topic filters with the single-level wildcard ``+``, or under topics: a tree of levels.
+    """A map from topics, or topic filters with the single-level wildcard ``+``, to values: a tree of topic levels.
 
-    A broker that asks every filter for every message spends its time on the hundreds that do not match; the tree visits
-    two branches a level at most: the level itself and ``+``.
+    A broker that tests every filter for every message spends its time on filters that do not match. At each
+    node, the tree follows at most two branches: the level's name and ``+``.
     """
 
     def __init__(self) -> None:
         self._root: _Node[T] = _Node()
 
     def add(self, topic_filter: str, value: T) -> None:
-        """File `value` under `topic_filter`; filing it twice changes nothing."""
+        """Add `value` under `topic_filter`, unless it is there."""
         node = self._root
         for level in topic_filter.split("/"):
             node = node.children.setdefault(level, _Node())
         node.values[value] = None
 
     def matching(self, topic: str) -> Iterator[T]:
-        """The values whose filters match `topic`, each filter's once."""
+        """Yield the values of each filter that matches `topic`."""
         nodes = [self._root]
         for level in topic.split("/"):
             nodes = [child for node in nodes for child in map(node.children.get, (level, "+")) if child is not None]
@@ -98,7 +98,7 @@ class FilterTree(Generic[T]):
             yield from node.values
 
     def has_topic(self, topic_filter: str) -> bool:
-        """Whether a topic that something is filed under matches `topic_filter`."""
+        """Return True if a topic in the tree that has a value matches `topic_filter`."""
         nodes = [self._root]
         for level in topic_filter.split("/"):
             nodes = [child for node in nodes for name, child in node.children.items() if level in ("+", name)]
