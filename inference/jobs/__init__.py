@@ -1,12 +1,12 @@
 """The registry of learning jobs, and what jobs share.
 
-    base                    what every job is; what it may know
-    settings                reading a job's settings from a table or from words
-    summary, estimates      the typed table of a summary; its rows, private beside non-private
-    picture                 these, drawn
-    reports                 what those share that learn from LDP reports
+    base                    the base class of jobs, and the conditions that a job may know
+    settings                a job's settings, read from a table or from words
+    summary, estimates      the typed table of a summary; its rows, with and without privacy
+    picture                 a plot of these rows
+    reports                 the common part of jobs that learn from LDP reports
 
-The jobs stand beside their models. `find` gives one by name and imports no other.
+Each job is defined beside its model. `find` returns one by name and imports no other.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _MODULES = {
     "ldp-sgd": "inference.models.glm.sgd",
 }
 NAMES = tuple(_MODULES)
-"""Of all jobs; the first is the default."""
+"""The names of all jobs; the first is the default."""
 
 
 def find(name: str) -> LearningJob:
-    """The job of that name. Raises `DataError` for an unknown one, naming the nearest."""
+    """Return the job of that name. Raises `DataError` for an unknown one, with the nearest name."""
     if name not in _MODULES:
         raise unknown("job", name, None, NAMES)
     jobs: dict[str, LearningJob] = import_module(_MODULES[name]).JOBS
@@ -56,17 +56,17 @@ def find(name: str) -> LearningJob:
 
 
 def refit(name: str, aggregates: Sequence[NoisyAggregate], schema: Schema, *, seed: int = 0, **settings: Any) -> Any:
-    """What a job learns from aggregates of its rounds that are held, as under another prior: at no price.
+    """Learn from the recorded aggregates of a job's rounds again, as under another prior; this spends no privacy.
 
-    The rounds of a job ask the same whatever its prior is, so this is the fit that would have been made with it.
+    A job's requests do not depend on its prior, so this equals a fit with that prior from the start.
 
     Args:
-        name: of the job. aggregates: of all of its rounds, in their order. schema: that it had.
+        name: of the job. aggregates: of all of its rounds, in order. schema: the job's.
         seed: of the run (of its random stream "auxiliary"), which gradient steps depend on.
-        settings: of the job, those that shaped its rounds and the new ones.
+        settings: of the job, both those that shaped its rounds and the new ones.
 
     Raises:
-        DataError: none is given, one is not of the round that the job asks for, or a setting is out of range.
+        DataError: there is no aggregate, one does not answer the job's request, or a setting is out of range.
     """
     job = find(name)
     if not aggregates:
@@ -94,7 +94,7 @@ _WORDS = {
 
 
 def require_kind(job: LearningJob, kind: type[RoundRequest]) -> None:
-    """Refuse a kind of rounds that a job cannot learn from. Raises `DataError` that names the jobs that can."""
+    """Refuse a kind of rounds that a job cannot learn from. Raises `DataError` with the jobs that can."""
     if kind not in job.kinds:
         others = ", ".join(name for name in NAMES if kind in find(name).kinds)
         can = " and ".join(_WORDS[one] for one in job.kinds)

@@ -1,6 +1,6 @@
-"""The base of all learning jobs: settings, the generator that asks for rounds, and the result made of their sums.
+"""The base of all learning jobs: settings, the generator that requests rounds, and the result made of their sums.
 
-Each job is a subclass of `LearningJob` beside its model. Commands use jobs through this interface alone.
+Each job is a subclass of `LearningJob` beside its model. Commands use jobs only through this interface.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ class Conditions:
     """What a job may know besides the schema, all of it public.
 
     Attributes:
-        clients: N, or J data nodes. tolerated: T, of a round of all of them.
+        clients: N, or J data nodes. tolerated: T, for rounds of all of them; 0 without Compute nodes.
         mu: Gaussian DP parameter of all rounds together.
         rng: for auxiliary data and Monte Carlo draws; nothing private depends on it.
         on_iteration: called after each iteration of an iterative job.
-        held_out: rows to score iterations on, if there are any.
-        kind: of the job's rounds, one of its `kinds`. T is 0 without Compute nodes.
-        on_sampling: called while draws are made after the rounds, with the iterations done and their total.
+        held_out: rows to score iterations on, or None.
+        kind: of the job's rounds, one of its `kinds`.
+        on_sampling: called with the iterations done and their total, while draws are made after the rounds.
         epsilon: of all rounds together.
-        weights: of the blocks of the statistic "regression" with these parameters, for the least error in all.
+        weights: returns the block weights with the least total error for these parameters of the statistic
+            "regression".
     """
 
     clients: int
@@ -55,12 +56,12 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Stage:
-    """Rounds of one sort in a job's plan.
+    """A group of similar rounds in a job's plan.
 
     Attributes:
-        rounds: how many. share: of the job's squared Gaussian DP parameter, in each of them.
-        purpose: as text, after "10 % of the budget". batch: B clients in each, or 0 for all.
-        uses: in how many of them a client takes part; None for all.
+        rounds: how many. share: each round's share of the job's squared Gaussian DP parameter.
+        purpose: as text, after "10 % of the budget". batch: B, the number of clients in each round, or 0 for all.
+        uses: the number of these rounds in which one client takes part; None for all.
     """
 
     rounds: int
@@ -71,22 +72,22 @@ class Stage:
 
     @property
     def total(self) -> float:
-        """What all of them cost a client."""
+        """The cost of all of them to a client, as a share of the budget."""
         return self.share * (self.rounds if self.uses is None else self.uses)
 
 
 def one_round(what: str) -> list[Stage]:
-    """The plan of a job that spends all of its budget at once."""
+    """Return the plan of a job that spends all of its budget at once."""
     return [Stage(1, 1.0, f"all of the budget on {what}")]
 
 
 def two_rounds(share: float) -> list[Stage]:
-    """The plan of a job that spends this share on centres and scales."""
+    """Return the plan of a job that spends this share on centres and scales."""
     return [Stage(1, share, "on centres and scales"), Stage(1, 1 - share, "on the regression")]
 
 
 def uses(stages: Sequence[Stage]) -> int:
-    """In how many rounds a client takes part."""
+    """Return the number of rounds in which a client takes part."""
     return sum(stage.rounds if stage.uses is None else stage.uses for stage in stages)
 
 
@@ -94,16 +95,16 @@ EFFECT = "Effect on {target}"
 
 
 class LearningJob(ABC):
-    """A job by name.
+    """A learning job, found by name.
 
     Attributes:
         name: as in ``--job``. settings: the dataclass of its settings (`inference.jobs.settings`).
-        title: what the estimates are, above a picture of them; ``{target}`` stands for its name.
-        dataset: by default. scored: whether there is a score on rows that were held out; else all rows are learned
-            from. iterative: whether its rounds are many, one for each iteration. drawable: whether it has a posterior.
+        title: a description of the estimates, above a picture of them; ``{target}`` stands for the target's name.
+        dataset: the default. scored: True if it is scored on held-out rows; otherwise it learns from all rows.
+        iterative: True if it has many rounds, one per iteration. drawable: True if it has a posterior.
         kinds: the kinds of rounds that it can learn from, its default first.
-        changeable: its settings, perhaps with "seed", that may change once the rounds are held: `learned` alone reads
-            them. Where one also shapes a request, as a choice of the method may, the changed request is refused.
+        changeable: the settings, possibly with "seed", that may change after the rounds: only `learned` reads them. If
+            one also shapes a request, as a choice of method may, a changed request is refused.
     """
 
     name: str
@@ -118,96 +119,97 @@ class LearningJob(ABC):
 
     @abstractmethod
     def plan(self, schema: Schema, settings: Any, conditions: Conditions) -> Sequence[Stage]:
-        """The stages, in order, for people and for planning each before anything is started."""
+        """Return the stages, in order, for people and to plan each before anything starts."""
 
     @abstractmethod
     def make(self, schema: Schema, settings: Any, conditions: Conditions) -> Job[Any]:
-        """The generator of rounds."""
+        """Return the generator of rounds."""
 
     @abstractmethod
     def reference(self, train: Problem, settings: Any) -> Any:
-        """The same model without privacy, from rows of the caller's own. Raises `DataError` if too few."""
+        """Fit the same model without privacy, on the caller's own rows. Raises `DataError` if there are too few."""
 
     def learned(self, gave: Any, schema: Schema, settings: Any, conditions: Conditions) -> Any:
-        """The result of what the rounds gave: what takes a while and needs nobody any more, as sampling."""
+        """Make the result after the last round. Slow work that needs no client, such as sampling, belongs here."""
         return gave
 
     def check(self, schema: Schema, settings: Any) -> None:  # noqa: B027 - most jobs learn from any schema
         """Refuse a schema that the job cannot learn from. Raises `DataError`."""
 
     def model(self, schema: Schema, settings: Any) -> str:
-        """What is learned, as text."""
+        """Return a description of the model, as text."""
         return target_on_features(schema)
 
     def columns(self, settings: Any) -> tuple[str, ...]:
-        """What it reads beside the target, where it reads no others."""
+        """Return the columns that it reads besides the target; empty for the schema's features."""
         return ()
 
     def reports(self, settings: Any) -> str:
-        """The mechanism of a job on LDP reports; "" of any other."""
+        """Return the mechanism of a job on LDP reports; "" for any other."""
         return ""
 
     def batch(self, settings: Any, clients: int) -> int:
-        """B: clients in the smallest round, or 0 where all are asked in all rounds."""
+        """Return B, the number of clients in the smallest round, or 0 if all rounds ask all clients."""
         return 0
 
     def rows_least(self, schema: Schema, settings: Any) -> int:
-        """Rows that a data node must have to count in the result."""
+        """Return how many rows a data node must have to count in the result."""
         return 1
 
     def draws(self, result: Any, rng: np.random.Generator) -> InferenceData:
-        """Of the posterior. Args: rng: for those that are drawn now. Raises `DataError` without ArviZ."""
+        """Return draws from the posterior; `rng` is for draws made now. Raises `DataError` without ArviZ."""
         return result.inference_data(rng)
 
     def finish(self, gave: Any, schema: Schema, settings: Any, conditions: Conditions) -> Any:
-        """`learned`, with ``refit`` by the settings that may change."""
+        """Return the result of `learned`, with a ``refit`` by the changeable settings."""
         drawn = deepcopy(conditions.rng)
-        found = self.learned(gave, schema, settings, conditions)
+        result = self.learned(gave, schema, settings, conditions)
 
         def again(**changed: Any) -> Any:
+            names = [setting.name for setting in fields(settings)]
             for name in changed:
-                if name not in (names := [one.name for one in fields(settings)]):
+                if name not in names:
                     raise unknown("setting", name, None, names)
                 if name not in self.changeable:
                     raise DataError(
-                        f"setting {name!r} shaped the rounds that were held; hold new rounds for another value. A "
+                        f"setting {name!r} shaped the rounds that have run; run new rounds for another value. A "
                         f"refit changes only: {', '.join(self.changeable)}"
                     )
             own = replace(settings, **changed)
             return self.finish(gave, schema, own, replace(conditions, rng=deepcopy(drawn)))
 
-        if self.changeable and found.again is None:
-            object.__setattr__(found, "again", again)
-        return found
+        if self.changeable and result.again is None:
+            object.__setattr__(result, "again", again)
+        return result
 
     def picture_title(self, schema: Schema) -> str:
-        """What the estimates are."""
+        """Return the title above a picture of the estimates."""
         return self.title.format(target=schema.target)
 
     def summarise(
         self, result: Any, reference: Any, train: Problem | None, test: Problem | None, schema: Schema
     ) -> Summary:
-        """What a result says (`Posterior.summary`), with a warning of what was hardly learned before its own."""
-        found: Summary = result.summary(schema, reference, train, test)
-        rows = rows_of(found)
+        """Return `Posterior.summary`, with a warning about what was hardly learned before its own warnings."""
+        summary: Summary = result.summary(schema, reference, train, test)
+        rows = rows_of(summary)
         hardly = about_contraction([row["name"] for row in rows], [row["contraction"] for row in rows])
-        return {**found, "warnings": [*hardly, *found.get("warnings", [])]}
+        return {**summary, "warnings": [*hardly, *summary.get("warnings", [])]}
 
 
 class RefitJob(LearningJob):
-    """A job whose settings that may change are those of the posterior's ``refit``."""
+    """A job whose changeable settings are those of the posterior's ``refit``."""
 
     def learned(self, gave: Any, schema: Schema, settings: Any, conditions: Conditions) -> Any:
         return gave.refit(**{name: getattr(settings, name) for name in self.changeable})
 
 
 def target_on_features(schema: Schema) -> str:
-    """A regression's model as text."""
+    """Return a regression's model as text."""
     return f"{schema.target} on {listed(schema.features)}"
 
 
 def plan_words(stages: Sequence[Stage]) -> str:
-    """The plan as text, as in "over 2 rounds: 10 % of the budget on scales, 90 % on the regression"."""
+    """Return the plan as text, as in "over 2 rounds: 10 % of the budget on scales, 90 % on the regression"."""
     rounds = sum(stage.rounds for stage in stages)
     if rounds == 1:
         return f"in one round: {stages[0].purpose}"
@@ -220,5 +222,5 @@ def plan_words(stages: Sequence[Stage]) -> str:
 
 
 def share_words(share: float) -> str:
-    """A share of the budget for people."""
+    """Format a share of the budget for people."""
     return percent(share) if share >= 0.01 else f"{100 * share:.2g} %"

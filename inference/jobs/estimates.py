@@ -1,9 +1,9 @@
-"""Estimates with their 95 % intervals, beside those without privacy: made into rows of a `summary.Summary`, and tables.
+"""Estimates with their 95 % intervals, with and without privacy, as rows of a `summary.Summary` and as tables.
 
-Each job computes its intervals from the posterior's own law: `normal`, `student`, or quantiles of draws (`of_draws`).
+Each job computes its intervals from its posterior: `normal`, `student`, or quantiles of draws (`of_draws`).
 
 Two kinds of figures come from raw rows, so no ε covers them: estimates without privacy, and scores on held-out rows.
-Files have them in a separate block (`separated`).
+Files put them in a separate block (`separated`).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from inference.contraction import contraction, percent
 from inference.jobs.summary import Draws, Ends, Figures, Place, Row, Score, Standard, Summary, estimate_of
 
 CONTRACTION = "contraction"
-_CONTRACTIONS_MAX = 6  # that are named one by one
+_CONTRACTIONS_MAX = 6  # up to this many are named one by one
 NOT_COVERED = "not_covered_by_epsilon"
 WITHOUT_PRIVACY = "without privacy"
 UNCOVERED = "not covered by epsilon"
-HELD_OUT = "held-out"  # how names of scores begin that are of rows as they are
+HELD_OUT = "held-out"  # prefix of the names of scores that come from raw rows
 LEVEL = 0.95  # of all intervals
 TAILS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 BY_SD = "private standard deviation"
@@ -33,15 +33,15 @@ BY_BOUNDS = "half-width of the public bounds"
 SHARE = "share"
 COEFFICIENTS, ESTIMATES, INTERCEPT = "coefficients", "estimates", "intercept"
 """The tables of a summary."""
-_PLACES_MAX = 6  # after the decimal point; smaller numbers are written with an exponent
-_DIGITS_MAX = 9  # before it
+_PLACES_MAX = 6  # after the decimal point; smaller numbers get an exponent
+_DIGITS_MAX = 9  # before the decimal point
 
 
 class Figure(NamedTuple):
-    """A mean, and its standard deviation and the ends of its 95 % interval, as far as they are known.
+    """A mean, with its standard deviation and the ends of its 95 % interval if they are known.
 
     Attributes:
-        prior: the ends of the prior's central 95 % interval, of a posterior whose prior is proper.
+        prior: the ends of the prior's central 95 % interval, for a posterior with a proper prior.
     """
 
     mean: float
@@ -51,32 +51,32 @@ class Figure(NamedTuple):
 
     @property
     def contraction(self) -> float | None:
-        """How much of the prior's spread is gone (`inference.contraction`); None where there is no posterior."""
+        """How much of the prior's spread is gone (`inference.contraction`); None if there is no posterior."""
         if self.interval is None or self.prior is None:
             return None
         return float(contraction(np.ptp(self.interval), np.ptp(self.prior)))
 
 
 def normal(mean: float, sd: float) -> Figure:
-    """Of a normal law: the interval is 1.96 standard deviations to either side."""
+    """Return the figure of a normal law; its interval is 1.96 standard deviations to either side."""
     return student(mean, sd, np.inf)
 
 
 def student(mean: float, scale: float, degrees: float) -> Figure:
-    """Of Student's t about the mean.
+    """Return the figure of Student's t about the mean.
 
     Args:
-        scale: the standard error, which is reported as the standard deviation. degrees: of freedom; infinite is normal.
+        scale: the standard error, reported as the standard deviation. degrees: of freedom; infinite means normal.
     """
     half_width = scale * float(ndtri(TAILS[1]) if np.isinf(degrees) else stdtrit(degrees, TAILS[1]))
     return Figure(float(mean), float(scale), (float(mean) - half_width, float(mean) + half_width))
 
 
 def of_draws(array: NDArray[np.float64], prior: NDArray[np.float64] | None = None) -> Figure:
-    """Mean, standard deviation and equal-tailed quantiles of draws of one number.
+    """Return mean, standard deviation and equal-tailed quantiles of draws of one number.
 
     Args:
-        prior: draws of the same from the prior, where there are any.
+        prior: draws of the same number from the prior, or None.
     """
     before = None if prior is None else _quantiles(prior)
     return Figure(float(np.mean(array)), float(np.std(array)), _quantiles(array), before)
@@ -91,9 +91,9 @@ class Estimate(NamedTuple):
     """One number of a posterior.
 
     Attributes:
-        name, unit: for people. figure: its mean, sd and intervals. table: of the summary, where it stands.
-        axis: how a picture shows it, by a scale and a centre that are public or private; nothing of the raw rows.
-        place: where it lies on a curve. naive: the estimate that leaves the reports' noise out of the model.
+        name, unit: for people. figure: its mean, sd and intervals. table: its table in the summary.
+        axis: how a picture shows it, by a scale and a centre that are public or private, never from raw rows.
+        place: its position on a curve. naive: the estimate without a model of the reports' noise.
     """
 
     name: str
@@ -105,20 +105,20 @@ class Estimate(NamedTuple):
     naive: Figure | None = None
 
     def row(self, other: Figure | None) -> Row:
-        """Of the summary, beside the estimate without privacy."""
-        found = cast(Row, {"name": self.name, "unit": self.unit, **figures(self.figure, other)})
+        """Return its row of the summary, with the estimate without privacy."""
+        row = cast(Row, {"name": self.name, "unit": self.unit, **figures(self.figure, other)})
         if self.axis is not None:
-            found["standard"] = self.axis
+            row["standard"] = self.axis
         if self.place is not None:
-            found["at"] = self.place
+            row["at"] = self.place
         if self.naive is not None:
-            found["naive"], found["naive_sd"] = _plain(self.naive.mean), _plain(self.naive.sd)
-            found["naive_interval_95"] = _ends(self.naive.interval)
-        return found
+            row["naive"], row["naive_sd"] = _plain(self.naive.mean), _plain(self.naive.sd)
+            row["naive_interval_95"] = _ends(self.naive.interval)
+        return row
 
 
 def figures(private: Figure, nonprivate: Figure | None) -> Figures:
-    """The figures of one estimate, without its name."""
+    """Return the figures of one estimate, without its name."""
     other = nonprivate or Figure(np.nan)
     return {
         "estimate": _plain(private.mean),
@@ -133,16 +133,16 @@ def figures(private: Figure, nonprivate: Figure | None) -> Figures:
 
 
 def standard_unit(target: str, by: str) -> str:
-    """Of coefficients that are multiplied by a scale of their feature.
+    """Return the unit of coefficients that are multiplied by a scale of their feature.
 
     Args:
-        target: the unit of what the coefficients predict. by: what the scale is, `BY_SD` or `BY_BOUNDS`.
+        target: the unit of the predicted value. by: the kind of scale, `BY_SD` or `BY_BOUNDS`.
     """
     return f"{target} per {by} of the feature"
 
 
 def score(name: str, private: float, nonprivate: float | None, constant: float, *, higher_is_better: bool) -> Score:
-    """A score on rows that were held out, beside the one without privacy and that of a constant prediction."""
+    """Return a score on held-out rows, with the one without privacy and that of a constant prediction."""
     return {
         "name": name,
         "private": _plain(private),
@@ -153,10 +153,10 @@ def score(name: str, private: float, nonprivate: float | None, constant: float, 
 
 
 def separated(summary: Summary) -> Summary:
-    """A summary as it is written: what comes from rows as they are stands under `NOT_COVERED`, None if there is none.
+    """Return a summary for files: figures from raw rows move to `NOT_COVERED`, which is None if there are none.
 
     Args:
-        summary: of a job, with iterations if it has any.
+        summary: of a job, with its iterations if it has any.
     """
     kept: dict[str, Any] = {**summary}
     apart: dict[str, Any] = {}
@@ -170,21 +170,21 @@ def separated(summary: Summary) -> Summary:
         apart |= {"intercept": other} if other else {}
     test, iterations = kept.pop("test", None), kept.get("iterations", [])
     apart |= {"test": test} if test else {}
-    if any(one["name"].startswith(HELD_OUT) for one in iterations):
+    if any(iteration["name"].startswith(HELD_OUT) for iteration in iterations):
         apart["iterations"] = kept.pop("iterations")
     why = "computed from rows as they are, without noise"
     return cast(Summary, {**kept, NOT_COVERED: {"why": why, **apart} if apart else None})
 
 
 def _parted(row: Mapping[str, object]) -> tuple[Mapping[str, object], Mapping[str, object]]:
-    """A row without its estimate without privacy, and that with the row's name; empty where it is not known."""
+    """Split a row into its private part and, with the row's name, its estimate without privacy; empty if unknown."""
     own = {key: value for key, value in row.items() if not key.startswith("nonprivate")}
     other = {key: value for key, value in row.items() if key == "name" or key not in own}
     return own, {} if row.get("nonprivate") is None else other
 
 
 def claim(summary: Summary) -> str:
-    """The epsilon and delta that a private summary claims, as text."""
+    """Return the epsilon and delta that a private summary claims, as text."""
     epsilon, delta = summary["epsilon"], summary["delta"]
     assert epsilon is not None, "it is private"
     assert delta is not None, "it is private"
@@ -192,17 +192,17 @@ def claim(summary: Summary) -> str:
 
 
 def rounded(value: float | None) -> str:
-    """A score, rounded for people."""
+    """Format a score for people."""
     return "–" if value is None else f"{value:.4g}"
 
 
 def digits(value: float, count: int) -> str:
-    """A figure for people, rounded to so many significant digits: 150 and not 1.5e+02."""
+    """Format a number with `count` significant digits for people: 150, not 1.5e+02."""
     return f"{float(f'{value:.{count}g}'):.6g}"
 
 
 def interval_words(mean: float, interval: Sequence[float] | None, count: int = 4) -> str:
-    """An estimate for people, such as "7.27 [2.1, 12.4]".
+    """Format an estimate for people, such as "7.27 [2.1, 12.4]".
 
     The ends are rounded to two digits of half the interval's width, the mean to one digit more.
 
@@ -220,7 +220,7 @@ def interval_words(mean: float, interval: Sequence[float] | None, count: int = 4
 
 
 def _rounded(value: float, places: int) -> str:
-    """A number to so many places after the decimal point; negative places round tens, hundreds, and so on."""
+    """Format a number with `places` digits after the decimal point; negative places round to tens, hundreds, etc."""
     number = round(value, places) + 0.0  # no negative zero
     if places > _PLACES_MAX or abs(number) >= 10**_DIGITS_MAX:
         return f"{value:.3g}"
@@ -228,10 +228,10 @@ def _rounded(value: float, places: int) -> str:
 
 
 def table_of(summary: Summary, rows: Sequence[Row], *, compared: bool) -> tuple[str, list[str], list[list[str]]]:
-    """A table of estimates for people: its title, the names of its columns, and a text for each of its cells.
+    """Return a table of estimates for people: its title, the names of its columns, and the texts of its cells.
 
     Args:
-        rows: of the summary that are to be shown. compared: whether the estimates without privacy are among them.
+        rows: of the summary, to be shown. compared: include the estimates without privacy.
     """
     naive = summary.get("naive_title")
     kinds = {"estimate": "private" if summary["private"] else "not private"}
@@ -242,7 +242,7 @@ def table_of(summary: Summary, rows: Sequence[Row], *, compared: bool) -> tuple[
         has_others = compared and any(row["nonprivate_interval_95"] for row in rows)
         title = "estimates; without privacy: mean [95 % interval]" if has_others else "estimates"
     units = {row["unit"] for row in rows if row["name"] != INTERCEPT}
-    own = not naive and len(units) != 1  # a column of units; a single one is said once, which leaves room for names
+    own = not naive and len(units) != 1  # a column of units; the title has a single unit, which leaves room for names
     if not naive and not own:
         title = ", ".join(filter(None, (title, *units)))
     cells = []
@@ -253,15 +253,15 @@ def table_of(summary: Summary, rows: Sequence[Row], *, compared: bool) -> tuple[
 
 
 def _words(row: Row, kind: str) -> str:
-    """One estimate with its interval; a naive one stands alone, for its interval means little."""
-    found = estimate_of(row, kind)
-    if found.mean is None:
+    """Format one estimate with its interval; a naive one has none, since its interval means little."""
+    point = estimate_of(row, kind)
+    if point.mean is None:
         return "–"
-    return digits(found.mean, 3) if kind == "naive" else interval_words(found.mean, found.interval)
+    return digits(point.mean, 3) if kind == "naive" else interval_words(point.mean, point.interval)
 
 
 def learned_lines(summary: Summary) -> list[tuple[str, str]]:
-    """How much was learned, and what speaks against it: a label and a text each."""
+    """Return how much was learned, and the warnings: a label and a text each."""
     learned = contraction_words(rows_of(summary))
     return [
         *([(CONTRACTION, learned)] if learned else []),
@@ -270,42 +270,42 @@ def learned_lines(summary: Summary) -> list[tuple[str, str]]:
 
 
 def contraction_words(rows: Sequence[Row]) -> str:
-    """How much was learned of each estimate, of many the least and the most; empty where it is not known."""
+    """Describe how much was learned of each estimate; of many, the least and the most. Empty if it is unknown."""
     known = [(part, row["name"]) for row in rows if (part := row.get("contraction")) is not None]
     if not known:
         return ""
     if len(known) <= _CONTRACTIONS_MAX:
-        found = ", ".join(f"{percent(part)} of {name}" for part, name in known)
+        words = ", ".join(f"{percent(part)} of {name}" for part, name in known)
     else:
-        found = " to ".join(f"{percent(part)} ({name})" for part, name in (min(known), max(known)))
-    return f"{found} (0 % is the prior)"
+        words = " to ".join(f"{percent(part)} ({name})" for part, name in (min(known), max(known)))
+    return f"{words} (0 % is the prior)"
 
 
 def sampling_words(sampling: Draws) -> str:
-    """What the draws of a posterior are worth, in one line."""
-    said = f"{sampling['chains']} chains of {sampling['draws']} draws by method {sampling['method']}"
+    """Describe the number and quality of a posterior's draws, in one line."""
+    words = f"{sampling['chains']} chains of {sampling['draws']} draws by method {sampling['method']}"
     bulk, tail = sampling["ess_bulk_min"], sampling["ess_tail_min"]
     if sampling["r_hat_max"] is None or bulk is None or tail is None:
-        return said if sampling["acceptance"] else f"{said}, in closed form"
-    said += f"; R-hat at most {sampling['r_hat_max']:.3f}, at least {min(bulk, tail):.0f} effective draws"
+        return words if sampling["acceptance"] else f"{words}, in closed form"
+    words += f"; R-hat at most {sampling['r_hat_max']:.3f}, at least {min(bulk, tail):.0f} effective draws"
     accepted = ", ".join(f"{100 * rate:.0f} % of {block}" for block, rate in sampling["acceptance"].items())
-    return f"{said}; accepted {accepted}; {sampling['seconds']:.1f} s" if accepted else said
+    return f"{words}; accepted {accepted}; {sampling['seconds']:.1f} s" if accepted else words
 
 
 def rows_of(summary: Summary) -> list[Row]:
-    """All estimates of a summary, the intercept last."""
-    found = [*summary.get("coefficients", []), *summary.get("estimates", [])]
+    """Return all estimates of a summary, the intercept last."""
+    rows = [*summary.get("coefficients", []), *summary.get("estimates", [])]
     if (intercept := summary.get("intercept")) is not None:
-        found.append(cast(Row, {"name": INTERCEPT, "unit": "", **intercept}))
-    return found
+        rows.append(cast(Row, {"name": INTERCEPT, "unit": "", **intercept}))
+    return rows
 
 
 def _plain(value: float | None) -> float | None:
-    """A number that JSON has."""
+    """Return a number that JSON can hold, or None."""
     return None if value is None or not isfinite(value) else float(value)
 
 
 def _ends(interval: Iterable[float] | None) -> Ends | None:
-    """As `_plain`; None unless both are numbers."""
-    found = [] if interval is None else [_plain(end) for end in interval]
-    return [end for end in found if end is not None] if found and None not in found else None
+    """Return both ends as JSON numbers, or None unless both are finite."""
+    ends = [] if interval is None else [_plain(end) for end in interval]
+    return [end for end in ends if end is not None] if ends and None not in ends else None

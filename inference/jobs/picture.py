@@ -1,10 +1,10 @@
-"""A forest plot of a summary's estimates: a row each, with the private interval above the one without privacy.
+"""A forest plot of a summary's estimates: one row each, with the private interval above the one without privacy.
 
-Coefficients share one axis: each is multiplied by a scale of its feature that is public or private, and the axis names
-it. Shares have one axis too. An estimate in units of its own has a panel of its own. What reports give without a model
-of their noise is a third estimate. Colours are Okabe and Ito's, which colour-blind people can distinguish; markers
-differ too, so that the picture survives a grey printer. Estimates that are points of a curve stand in a panel above, as
-curves with their bands."""
+Coefficients share one axis: each is multiplied by a public or private scale of its feature, which the axis names.
+Shares have one axis too. An estimate with another unit gets its own panel. LDP reports add a third estimate, without a
+model of their noise. Colours are Okabe and Ito's, which colour-blind people can distinguish; markers differ too, for
+grey prints. Estimates that are points of a curve form a panel on top, as curves with bands.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from inference.jobs.estimates import UNCOVERED, WITHOUT_PRIVACY, interval_words, rows_of
 from inference.jobs.summary import Row, Standard, Summary, estimate_of
 
-ROWS_MAX = 60  # more would be no picture
-WIDTH, HEAD, ROW_HEIGHT, PANEL_HEIGHT = 8.0, 1.1, 0.17, 0.75  # in inches; a row's for each of its estimates
+ROWS_MAX = 60  # more would be illegible
+WIDTH, HEAD, ROW_HEIGHT, PANEL_HEIGHT = 8.0, 1.1, 0.17, 0.75  # in inches; ROW_HEIGHT per estimate of a row
 CURVES_HEIGHT = 3.6
 CURVE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 TEXT_SIZE = 8
@@ -24,7 +24,7 @@ _OWN: Standard = {"unit": "", "scale": 1.0, "centre": 0.0}
 
 
 class Kind(NamedTuple):
-    """One of the estimates that a row has: its key, and how it is drawn."""
+    """One kind of estimate in a row: its key, and how to draw it."""
 
     key: str
     label: str
@@ -39,12 +39,12 @@ def plot_estimates(summary: Summary, path: Path, *, title: str, private: bool, c
     """Write the picture and return its path.
 
     Args:
-        summary: of a job's result; all of its estimates but the intercept are drawn, at most `ROWS_MAX`.
-        path: where to; the suffix says the format (png, svg, pdf).
-        title: what the estimates are. private: False where nothing may be claimed.
+        summary: of a job's result; all of its estimates except the intercept are drawn, at most `ROWS_MAX`.
+        path: the file; its suffix chooses the format (png, svg, pdf).
+        title: a description of the estimates. private: False if no privacy may be claimed.
         caption: one line below the title, such as the privacy that was spent.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # heavy, and of no use to a device or a server
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # heavy, and useless to a device or a server
     from matplotlib.figure import Figure
 
     every = rows_of({**summary, "intercept": None})
@@ -70,7 +70,7 @@ def plot_estimates(summary: Summary, path: Path, *, title: str, private: bool, c
 
 
 def kinds_of(summary: Summary, private: bool) -> list[Kind]:
-    """The estimates that its rows have, from top to bottom."""
+    """Return the kinds of estimates that the rows have, from top to bottom."""
     known = [_PRIVATE if private else _PRIVATE._replace(label="not private")]
     if naive := summary.get("naive_title"):
         known.append(Kind("naive", naive, "#009E73", "D"))
@@ -80,7 +80,7 @@ def kinds_of(summary: Summary, private: bool) -> list[Kind]:
 
 
 def _groups(rows: list[Row]) -> list[list[Row]]:
-    """The rows of each panel: those of one standard unit together, the others by themselves."""
+    """Group the rows into panels: those with the same standard unit together, each other row by itself."""
     groups: dict[object, list[Row]] = {}
     for place, row in enumerate(rows):
         groups.setdefault(row["standard"]["unit"] if "standard" in row else place, []).append(row)
@@ -88,7 +88,7 @@ def _groups(rows: list[Row]) -> list[list[Row]]:
 
 
 def _curves(axes: Any, rows: list[Row], kinds: list[Kind]) -> None:
-    """Each series of points as a curve from 1 at 0, its first estimate with a band, the others dashed."""
+    """Draw each series of points as a curve from 1 at time 0: the first kind with a band, the others dashed."""
     for nth, name in enumerate(dict.fromkeys(row["at"]["series"] for row in rows)):
         colour = CURVE_COLOURS[nth % len(CURVE_COLOURS)]
         own = [row for row in rows if row["at"]["series"] == name]
@@ -107,10 +107,10 @@ def _curves(axes: Any, rows: list[Row], kinds: list[Kind]) -> None:
 
 
 def forest(axes: Any, rows: list[Row], kinds: list[Kind], *, faint: str = "0.9", ink: str = "0.4") -> None:
-    """Estimates above each other on one axis, the first on top.
+    """Draw estimates above each other on one axis, the first on top.
 
     Args:
-        rows: of one unit. kinds: from top to bottom of each row. faint, ink: colours of the grid, of the line at zero.
+        rows: of one unit. kinds: from top to bottom of each row. faint, ink: colours of the grid and the zero line.
     """
     for nth, kind in enumerate(kinds):
         style = {"fmt": kind.marker, "color": kind.colour, "capsize": 2, "markersize": 4.5, "linewidth": 1.5}
@@ -124,7 +124,7 @@ def forest(axes: Any, rows: list[Row], kinds: list[Kind], *, faint: str = "0.9",
         axes.axhline(0.5 - between, color=faint, linewidth=0.8, zorder=0)
     axes.grid(axis="x", color=faint, linewidth=0.8)
     axes.set_axisbelow(True)
-    if rows and "standard" in rows[0]:  # where zero is no effect, or nobody
+    if rows and "standard" in rows[0]:  # zero means no effect, or nobody
         axes.axvline(0, color=ink, linewidth=1, linestyle=":", zorder=1)
     axes.set(yticks=[-place for place in range(len(rows))], yticklabels=[row["name"] for row in rows])
     axes.set(ylim=(0.5 - max(len(rows), 1), 0.5))
@@ -133,20 +133,20 @@ def forest(axes: Any, rows: list[Row], kinds: list[Kind], *, faint: str = "0.9",
 
 
 def _points(rows: list[Row], kinds: list[Kind], nth: int) -> list[tuple[float, float, list[float] | None]]:
-    """Height, mean and interval of the rows' nth estimate, as far as they are known, in units of their axis."""
-    height, found = ((len(kinds) - 1) / 2 - nth) / (len(kinds) + 0.5), []
+    """Return height, mean and interval of the rows' nth estimate, if known, in units of their axis."""
+    height, points = ((len(kinds) - 1) / 2 - nth) / (len(kinds) + 0.5), []
     for place, row in enumerate(rows):
         standard, (value, interval) = row.get("standard", _OWN), estimate_of(row, kinds[nth].key)
         if value is not None:
-            mean, *ends = ((one - standard["centre"]) * standard["scale"] for one in (value, *(interval or ())))
-            found.append((height - place, mean, ends or None))
-    return found
+            mean, *ends = ((x - standard["centre"]) * standard["scale"] for x in (value, *(interval or ())))
+            points.append((height - place, mean, ends or None))
+    return points
 
 
 def _beside(axes: Any, rows: list[Row], kinds: list[Kind]) -> None:
-    """The numbers at the right, the unit, and the axis ends where the estimates of models do.
+    """Write the numbers at the right and the unit, and fit the axis to the estimates of models.
 
-    An estimate without a model may lie anywhere, and would hide the others.
+    An estimate without a model may lie anywhere, and would squeeze the others.
     """
     modelled: list[float] = []
     for nth, kind in enumerate(kinds):

@@ -1,7 +1,7 @@
-"""What the jobs on reports share: how their posteriors are drawn, and what they refuse before they ask a client.
+"""The common part of jobs on LDP reports: their sampling settings, and checks before any client is asked.
 
-Each client reports once, by a local mechanism and so private by itself; the posterior has the reports' noise in its
-model (`inference.models.fit`). Once the clients have reported, other draws and another prior cost nothing.
+Each client reports once, by a local mechanism and so private by itself; the posterior models the reports' noise
+(`inference.models.fit`). Once the clients have reported, other draws and another prior cost nothing.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from inference.models.priors import RegressionPrior
 from inference.problem import Array, Schema
 
 SAMPLED = ("chains", "warmup", "draws", "require_mixed", "seed")
-"""Settings of how draws are made."""
+"""Settings for drawing."""
 REGRESSION_PRIOR = ("coefficient_sd", "intercept_sd", "feature_sd", "residual_sd")
-"""Settings of a regression's prior."""
+"""Settings for a regression's prior."""
 OF_BOUNDS = "bounds being ±1; by default of these"
 _NEEDED = {"numpyro": "NumPyro", "jax": "JAX", "arviz": "ArviZ"}
 
 
 @dataclass(frozen=True)
 class SamplerSettings(JobSettings):
-    """How draws are made."""
+    """Settings for drawing from the posterior."""
 
     chains: int = setting(CHAINS, "How many chains are drawn side by side.", require_count)
     warmup: int = setting(WARMUP, "Iterations of each chain before its first draw.", require_count)
     draws: int = setting(DRAWS, "Draws that are kept of each chain.", require_count)
-    require_mixed: bool = setting(True, "false takes draws of chains that have not mixed, R-hat being 1.1 or more.")
+    require_mixed: bool = setting(True, "false accepts draws of chains that have not mixed (R-hat of 1.1 or more).")
 
     def run(self, conditions: Conditions) -> Run:
-        """As the fits take it."""
+        """Return the keyword arguments of the fits."""
         return {
             "chains": self.chains,
             "warmup": self.warmup,
@@ -51,13 +51,13 @@ class SamplerSettings(JobSettings):
 
     @property
     def words(self) -> str:
-        """In words."""
+        """A description of the chains, as text."""
         return f"{self.chains} chains of {self.warmup + self.draws} iterations"
 
 
 @dataclass(frozen=True)
 class RegressionSettings(SamplerSettings):
-    """Of a regression on columns that clients map from their bounds to ±1: those of its prior beside."""
+    """Settings of a regression on columns that clients map from their bounds to ±1, with its prior."""
 
     coefficient_sd: float | None = setting(None, f"Of each coefficient's normal prior, {OF_BOUNDS}.", require_positive)
     intercept_sd: float | None = setting(None, "The same of the target at the middle of all bounds.", require_positive)
@@ -65,13 +65,13 @@ class RegressionSettings(SamplerSettings):
     residual_sd: float | None = setting(None, f"What the residuals' sd is about, {OF_BOUNDS}.", require_positive)
 
     def prior(self, bounds: Array, *, logistic: bool) -> RegressionPrior:
-        """That of features and a target within these bounds, in units of the public ones, with what is set."""
+        """Return the prior for columns within these bounds, in units of the public ones, with the settings given."""
         numbers = given(self, [one.name for one in fields(RegressionPrior) if hasattr(self, one.name)])
         return replace(RegressionPrior.within(bounds, logistic=logistic), **numbers)
 
 
 class ReportJob(LearningJob):
-    """A job whose clients report once, and whose posterior is sampled; its settings name the mechanism."""
+    """A job whose clients report once, and whose posterior is sampled; a setting names the mechanism."""
 
     kinds = (LdpReportRequest,)
 
@@ -83,8 +83,8 @@ class ReportJob(LearningJob):
 
 
 def check_installed() -> None:
-    """Refuse to ask clients for what could not be learned from. Raises `DataError` that says what to install."""
-    missing = [said for name, said in _NEEDED.items() if find_spec(name) is None]
+    """Raise `DataError` with what to install if the reports could not be fitted, before any client is asked."""
+    missing = [package for name, package in _NEEDED.items() if find_spec(name) is None]
     if missing:
         raise DataError(
             "draws from the posterior given reports need NumPyro, JAX and ArviZ; missing here: "
@@ -93,10 +93,10 @@ def check_installed() -> None:
 
 
 def check_clients(clients: int, least: int, of: str) -> None:
-    """Refuse fewer clients than a fit takes, before any is asked. Raises `DataError`.
+    """Refuse fewer clients than a fit needs, before any is asked. Raises `DataError`.
 
     Args:
-        least: how many it takes. of: what, as text.
+        least: the number needed. of: the fit, as text.
     """
     if clients < least:
         raise DataError(f"{clients} clients are too few: {of} needs the reports of at least {least}")

@@ -2,9 +2,9 @@
 
     @dataclass(frozen=True)
     class Settings(JobSettings):
-        repair: str = setting("noise-aware", "How an indefinite matrix is dealt with.", one_of(REPAIRS))
+        repair: str = setting("noise-aware", "How to repair an indefinite matrix.", one_of(REPAIRS))
 
-A field's type is what it accepts: ``int``, ``float`` (also a whole number), ``bool``, ``str``, or one of them or None,
+A field's type states what it accepts: ``int``, ``float`` (also a whole number), ``bool``, ``str``, one of them or None,
 or ``tuple[float, ...] | None``: a list, or a text such as ``0,40,80``, which needs no quotes in a shell.
 """
 
@@ -33,28 +33,28 @@ _WORDS = {
 
 
 def setting(default: Any, meaning: str, check: Callable[[str, Any], None] | None = None) -> Any:
-    """A field of a job's settings with its default, its meaning in one line for people, and what refuses a value."""
+    """Return a settings field with its default, its meaning in one line for people, and a check that refuses values."""
     return field(default=default, metadata={"meaning": meaning, "check": check})
 
 
 @dataclass(frozen=True)
 class JobSettings:
-    """Settings that refuse values as their fields say. Raises `DataError`."""
+    """Settings that check their values as their fields define. Raises `DataError`."""
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            if (check := one.metadata.get("check")) is not None:
-                check(one.name, getattr(self, one.name))
+        for entry in fields(self):
+            if (check := entry.metadata.get("check")) is not None:
+                check(entry.name, getattr(self, entry.name))
 
 
 def settings_from(kind: type[S], table: Mapping[str, Any], job: str) -> S:
-    """A job's settings from a table of values.
+    """Make a job's settings from a table of values.
 
     Args:
         kind: the job's settings. table: values by field. job: its name, for messages.
 
     Raises:
-        DataError: a key is unknown (the nearest one is named), a value is of another type or out of its range.
+        DataError: a key is unknown (the error names the nearest one), or a value has a wrong type or is out of range.
     """
     types, given = get_type_hints(kind), {}
     for key, value in table.items():
@@ -67,7 +67,7 @@ def settings_from(kind: type[S], table: Mapping[str, Any], job: str) -> S:
 
 
 def _accepted(key: str, value: object, wanted: Any) -> object:
-    """The value as the setting takes it. Raises `DataError`."""
+    """Return the value in the setting's type. Raises `DataError`."""
     accepted, plain = get_args(wanted) or (wanted,), type(value)
     if Numbers in accepted and value is not None:
         if (numbers := _numbers(value)) is not None and all(map(isfinite, numbers)):
@@ -76,24 +76,24 @@ def _accepted(key: str, value: object, wanted: Any) -> object:
         if isinstance(value, float) and not isfinite(value):
             raise DataError(f"setting {key!r} is {value}; expected a finite number")
         return float(value) if isinstance(value, int) and plain not in accepted else value
-    expected = " or ".join(_WORDS[one] for one in accepted if one is not NoneType)
+    expected = " or ".join(_WORDS[kind] for kind in accepted if kind is not NoneType)
     raise DataError(f"setting {key!r} is {value!r}, expected {expected}")
 
 
 def _numbers(value: object) -> Numbers | None:
-    """None of what is no list of numbers."""
+    """Return a tuple of numbers, or None if the value is no list of numbers."""
     if isinstance(value, str):
         try:
             return tuple(float(part) for part in value.split(","))
         except ValueError:
             return None
-    if not isinstance(value, list | tuple) or not all(type(one) in (int, float) for one in value):
+    if not isinstance(value, list | tuple) or not all(type(number) in (int, float) for number in value):
         return None
     return tuple(map(float, value))
 
 
 def parse_words(words: Iterable[str]) -> dict[str, Any]:
-    """A table of ``key=value`` words; a value that is no JSON is a text. Raises `DataError` for anything else."""
+    """Parse ``key=value`` words; a value that is not JSON is a text. Raises `DataError` for anything else."""
     table: dict[str, Any] = {}
     for word in words:
         key, sign, value = word.partition("=")
@@ -107,17 +107,17 @@ def parse_words(words: Iterable[str]) -> dict[str, Any]:
 
 
 def described(kind: Any) -> list[tuple[str, Any, str]]:
-    """Name, default and meaning of each setting, for a help text."""
-    return [(one.name, one.default, str(one.metadata.get("meaning", ""))) for one in fields(kind)]
+    """Return name, default and meaning of each setting, for a help text."""
+    return [(setting.name, setting.default, str(setting.metadata.get("meaning", ""))) for setting in fields(kind)]
 
 
 def one_of(known: Iterable[str]) -> Callable[[str, str], None]:
-    """A check that refuses a text that is none of the known ones."""
+    """Return a check that refuses a text unless it is one of the known ones."""
     return partial(require_choice, known=tuple(known))
 
 
 def within(least: float, most: float = inf) -> Callable[[str, float | None], None]:
-    """What refuses a number that is not in this range; None passes."""
+    """Return a check that refuses a number outside this range; None passes."""
 
     def check(key: str, value: float | None) -> None:
         if value is not None and not least <= value <= most:
@@ -128,12 +128,12 @@ def within(least: float, most: float = inf) -> Callable[[str, float | None], Non
 
 
 def given(settings: Any, names: Iterable[str]) -> dict[str, Any]:
-    """Those of these settings that are set, by name."""
+    """Return these settings by name, without those that are None."""
     return {name: value for name in names if (value := getattr(settings, name)) is not None}
 
 
 def require_choice(key: str, value: str, known: Iterable[str]) -> None:
-    """Refuse a text that is none of the known ones. Raises `DataError` that names the nearest."""
+    """Refuse a text unless it is one of the known ones. Raises `DataError` with the nearest."""
     if value not in (names := tuple(known)):
         raise unknown(key, value, None, names)
 

@@ -4,7 +4,7 @@
                        "interval_95": [5.7, 10.5], "prior_interval_95": [-20.0, 20.0], "contraction": 0.986,
                        "nonprivate": 7.6, "nonprivate_sd": 0.7, "nonprivate_interval_95": [6.2, 9.0], ...}], ...}
 
-What is not known is None: a real federation's trainer has no rows to compute the estimate without privacy from.
+Unknown values are None: the trainer of a real federation has no rows from which to compute an estimate without privacy.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Ends = list[float]
 
 
 class Standard(TypedDict):
-    """How a picture shows an estimate: (value - centre)·scale, on one axis with all others of that unit."""
+    """How a picture shows an estimate: as (value - centre)·scale, on one axis with all others of that unit."""
 
     unit: str
     scale: float
@@ -26,18 +26,18 @@ class Standard(TypedDict):
 
 
 class Place(TypedDict):
-    """Where an estimate lies on a curve: the curve's name, and the abscissa."""
+    """An estimate's position on a curve: the curve's name, and the abscissa."""
 
     series: str
     x: float
 
 
 class Figures(TypedDict):
-    """One estimate without its name, beside that without privacy.
+    """One estimate without its name, with and without privacy.
 
     Attributes:
         prior_interval_95: of a proper prior. contraction: how much of the prior's spread is gone.
-        nonprivate, nonprivate_sd, nonprivate_interval_95: in files these stand in `not_covered_by_epsilon`.
+        nonprivate, nonprivate_sd, nonprivate_interval_95: files have them in `not_covered_by_epsilon` instead.
     """
 
     estimate: float | None
@@ -54,7 +54,7 @@ class Row(Figures):
     """One estimate.
 
     Attributes:
-        naive: what the reports give without a model of their noise, with its sd and interval.
+        naive: the estimate from the reports without a model of their noise, with its sd and interval.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Row(Figures):
 
 
 class Score(TypedDict):
-    """A score on rows that were held out, beside the one without privacy and that of a constant prediction."""
+    """A score on held-out rows, with the one without privacy and that of a constant prediction."""
 
     name: str
     private: float | None
@@ -77,7 +77,7 @@ class Score(TypedDict):
 
 
 class HeldOut(TypedDict):
-    """Root mean square errors in `unit`, or scores, on rows that were held out."""
+    """Root mean square errors in `unit`, or scores, on held-out rows."""
 
     rows: int
     unit: NotRequired[str]
@@ -88,10 +88,10 @@ class HeldOut(TypedDict):
 
 
 class Draws(TypedDict):
-    """What draws are worth; None where the posterior is known in closed form, and draws are independent.
+    """Number and quality of draws; diagnostics are None for independent draws from a closed form.
 
     Attributes:
-        acceptance: mean of each block.
+        acceptance: mean acceptance rate of each block.
     """
 
     method: str
@@ -114,7 +114,7 @@ class Iterated(TypedDict):
 
 
 class LogRank(TypedDict):
-    """The log-rank test: chi-squared with so many degrees of freedom where all groups have one hazard."""
+    """The log-rank test: the statistic is chi-squared with these degrees of freedom if all groups have one hazard."""
 
     statistic: float
     degrees: int
@@ -122,7 +122,7 @@ class LogRank(TypedDict):
 
 
 class Groups(TypedDict):
-    """Of clients that are asked in turn: how many, and of how many clients each."""
+    """Groups of clients that are asked in turn: the number of groups, and of clients in each."""
 
     number: int
     size: int
@@ -138,7 +138,7 @@ class Nonprivate(TypedDict):
 
 
 class NotCovered(TypedDict):
-    """What comes from rows as they are, without noise."""
+    """Figures from raw rows, without noise."""
 
     why: str
     coefficients: NotRequired[list[Nonprivate]]
@@ -149,14 +149,14 @@ class NotCovered(TypedDict):
 
 
 class Summary(TypedDict, total=False):
-    """What a job says of its result, and what a run adds to it.
+    """A job's result, and what a run adds to it.
 
     Attributes:
-        coefficients, estimates: of a regression, and of any other model. intercept: of a regression.
-        naive_title: what the naive estimates are. interval_note: what the intervals leave out.
-        stopped: why a job ended early. test: None where no row was held out. remarks: by label, for people.
+        coefficients, intercept: of a regression. estimates: of any other model.
+        naive_title: describes the naive estimates. interval_note: what the intervals leave out.
+        stopped: why a job ended early. test: None if no row was held out. remarks: by label, for people.
         log_rank, groups, method, outside_bounds: of single jobs.
-        not_covered_by_epsilon: in files, what comes from rows as they are, and is not private.
+        not_covered_by_epsilon: in files, the figures from raw rows, which are not private.
         ok, private, epsilon, delta, reports, iterations: of the run.
     """
 
@@ -192,7 +192,7 @@ class Point(NamedTuple):
 
 
 def estimate_of(row: Row, kind: str) -> Point:
-    """The "estimate", the "naive" or the "nonprivate" one of a row."""
+    """Return the "estimate", the "naive" or the "nonprivate" one of a row."""
     if kind == "naive":
         return Point(row.get("naive"), row.get("naive_interval_95"))
     if kind == "nonprivate":

@@ -1,11 +1,11 @@
-"""Noise-aware sampling: a NumPyro model meets noisy sums, and gives one kind of posterior with its diagnosis.
+"""Noise-aware sampling: a NumPyro model of noisy sums, its posterior and its diagnostics.
 
     from inference.mcmc import NoisySums, observe, sample
 
 Reading order:
-    sums                    what rounds released, as sums with noise of a known variance (NumPy alone)
-    model                   `observe`, with which a model states the law of such sums; `sample`: a posterior
-    run                     how to sample, and the door to NumPyro
+    sums                    sums from any round, with noise of a known variance (NumPy alone)
+    model                   `observe` states the distribution of such sums in a model; `sample` returns a posterior
+    run                     sampling options, and the import of NumPyro
     nuts                    NumPyro's sampler, compiled once for each shape of data
     posterior               draws, their diagnostics, warnings
 """
@@ -21,7 +21,7 @@ __all__ = ["NoisySums", "observe", "sample"]
 
 
 def __getattr__(name: str) -> Any:
-    """`observe` and `sample`, once they are asked for: they need NumPyro. Raises `DataError` where it is missing."""
+    """Import `observe` and `sample` on first use: they need NumPyro. Raises `DataError` if it is missing."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from inference.mcmc.run import numpyro_module

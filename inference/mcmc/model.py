@@ -1,4 +1,4 @@
-"""A NumPyro model over noisy sums: how it states their law, and how its posterior is sampled.
+"""NumPyro models of noisy sums: `observe` states the distribution of a sum, `sample` samples the posterior.
 
 A model is a function of one argument, the data: `NoisySums`, or any JAX pytree that holds some. It draws parameters
 from their priors and calls `observe`, once for each of the sums:
@@ -8,17 +8,17 @@ from their priors and calls `observe`, once for each of the sums:
         sd = numpyro.sample("sd", dist.HalfNormal(1))
         observe(sums, mean[None], sd[None] ** 2)
 
-**The law** is that of the central limit theorem. With μ_t and C_t the mean and covariance of one contribution's
-statistics given the parameters, Σ_i t(x_i) is N(n μ_t, n C_t) as n grows, and the noise adds its variance:
+**The distribution** follows from the central limit theorem. With μ_t and C_t the mean and covariance of one
+contribution's statistics given the parameters, Σ_i t(x_i) tends to N(n μ_t, n C_t), and the noise adds its variance:
 
     value | parameters  ~  N(n μ_t, n C_t + diag(noise_variance))
 
 Clients clip rows to bounds and replace missing values by zeros. This is part of t. A model that leaves it out is biased
-where many rows are affected.
+if it affects many rows.
 
-**Cholesky.** The covariance is positive definite where C_t is, or where there is noise. A factor's relative error
-depends on the correlations alone (Demmel 1989), so coordinates may be of any scales. At noise 0 and with correlations
-whose smallest eigenvalue is λ, ln p is off by about 1e-16/λ.
+**Cholesky.** The covariance is positive definite if C_t is, or if there is noise. A factor's relative error depends on
+the correlations alone (Demmel 1989), so coordinates may have any scales. At noise 0 and with correlations of smallest
+eigenvalue λ, ln p is off by about 1e-16/λ.
 """
 
 from __future__ import annotations
@@ -54,19 +54,20 @@ def observe(
     Args:
         sums: the model's data, or a part of it.
         mean: μ_t, of one contribution's statistics, shape ``(D,)``. covariance: C_t of shape ``(D, D)``; or ``(D,)``,
-            its diagonal, where they are uncorrelated; or `LowRank`, for many coordinates. A coordinate that is public
-            and without noise has no density: leave it out (``sums[places]``).
-        n: contributions that mean and covariance are multiplied by: ``sums.n``, or 1 where they are the sum's own.
-        name: of the site, another one for each call.
+            its diagonal, if they are uncorrelated; or `LowRank`, for many coordinates. A coordinate that is public and
+            without noise has no density: leave it out (``sums[places]``).
+        n: number of contributions, which multiplies mean and covariance: ``sums.n`` by default, or 1 if they are
+            already those of the sum.
+        name: of the site, different for each call.
 
     Returns:
-        The noisy sum; where ``sums.value`` is None, one drawn from its law (a posterior predictive).
+        The noisy sum; if ``sums.value`` is None, one drawn from its distribution (a posterior predictive).
     """
     return numpyro.sample(name, law(sums, mean, covariance, n), obs=sums.value)
 
 
 def law(sums: NoisySums, mean: Array, covariance: Array | LowRank, n: Array | None = None) -> Any:
-    """The law of a noisy sum, as at the head; arguments as of `observe`."""
+    """Return the distribution of a noisy sum, derived at the head of this file; see `observe` for the arguments."""
     count, noise = jnp.asarray(sums.n if n is None else n), jnp.asarray(sums.noise_variance)
     expected = count * jnp.asarray(mean)
     if isinstance(covariance, tuple):
@@ -87,40 +88,40 @@ def sample(
     coords: Mapping[str, Sequence[str]] | None = None,
     **run: Unpack[Run],
 ) -> LocalPosterior:
-    """The posterior of a model given noisy sums, by NumPyro's no-U-turn sampler.
+    """Sample the posterior of a model given noisy sums, by NumPyro's no-U-turn sampler.
 
     Args:
         model: a NumPyro model of one argument. It is compiled once for all data of one shape, as long as it is the same
             function. Its ``numpyro.deterministic`` sites are among the draws.
-        data: `NoisySums`, or a pytree with some, as ``{"sums": sums, "prior_sd": 2.0}``.
-        start: plausible values of sites, about which the chains start; of those left out, 0 (1 where positive).
-        axes: names of each parameter's axes, as ``{"theta": ("feature",)}``. coords: labels along each of them.
+        data: `NoisySums`, or a pytree with some, such as ``{"sums": sums, "prior_sd": 2.0}``.
+        start: plausible values of sites; the chains start near them. The default is 0 (1 for positive sites).
+        axes: names of each parameter's axes, such as ``{"theta": ("feature",)}``. coords: labels along each of them.
         run: chains, warmup, draws, seed and more (`run.Options`).
 
     Returns:
-        Draws, and what they are worth: `warnings` names chains that have not mixed, and parameters (their best learned
-        number) of which hardly anything was learned.
+        Draws with diagnostics: `warnings` names chains that have not mixed, and parameters (their best learned number)
+        that were hardly learned.
 
     Raises:
         DataError: no start with a finite density was found, the chains have not mixed (R̂ ≥ 1.1), or a package of the
             extra `samplers` is missing.
     """
     options = Options(**run)
-    made = options.sample(model, data, start)
+    sampled = options.sample(model, data, start)
     before = prior_draws(model, data, PRIOR_DRAWS, options.seed)
-    aggregate = [one for one in jax.tree.leaves(data, is_leaf=_is_sums) if _is_sums(one)]
-    found = LocalPosterior(
+    aggregate = [leaf for leaf in jax.tree.leaves(data, is_leaf=_is_sums) if _is_sums(leaf)]
+    posterior = LocalPosterior(
         getattr(model, "__name__", type(model).__name__),
-        made.draws,
-        made.sampling,
-        prior={name: array for name, array in before.items() if name in made.draws},
+        sampled.draws,
+        sampled.sampling,
+        prior={name: array for name, array in before.items() if name in sampled.draws},
         axes={name: tuple(given) for name, given in (axes or {}).items()},
         coords={name: tuple(given) for name, given in (coords or {}).items()},
-        warmup=made.warmup,
+        warmup=sampled.warmup,
         attrs=aggregate[0].attrs if aggregate else {},
     )
-    learned = {name: float(np.nanmax(array)) for name, array in found.contraction.items()}
-    return options.checked(replace(found, notes=tuple(about_contraction(list(learned), list(learned.values())))))
+    learned = {name: float(np.nanmax(array)) for name, array in posterior.contraction.items()}
+    return options.checked(replace(posterior, notes=tuple(about_contraction(list(learned), list(learned.values())))))
 
 
 def _is_sums(leaf: Any) -> bool:

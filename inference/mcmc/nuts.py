@@ -1,14 +1,14 @@
-"""Running NumPyro's no-U-turn sampler (Hoffman and Gelman 2014): compiled once for each model and shape of data.
+"""NumPyro's no-U-turn sampler (Hoffman and Gelman 2014), compiled once for each model and shape of data.
 
 One compiled function runs all chains side by side for a block of iterations. Data, prior numbers and keys are its
 arguments. So data sets of the same shape share one compilation, and the caller sees progress between blocks.
 `numpyro.infer.MCMC` is not used: it traces the model again for every data set, and reports to a progress bar only.
 
 Chains start near a plausible point that the caller gives. Positive parameters differ between chains by up to a factor
-of e. Chains that start far from the data may find a second mode of the likelihood and never leave it.
+of e. A chain that starts far from the data may find a second mode of the likelihood and never leave it.
 
-The step size and a mass matrix (dense up to `DENSE_MAX` numbers, diagonal beyond) are adapted by each chain for itself
-during warm-up (Stan's windows). A chain's randomness follows from the seed and its own number.
+Each chain adapts its step size and mass matrix (dense up to `DENSE_MAX` numbers, diagonal beyond) during warm-up
+(Stan's windows). Its randomness follows from the seed and its own number.
 
 **Compiled code is kept** in the user's cache (`keep_compiled`), so that the first call of a later process is quick.
 
@@ -39,26 +39,26 @@ from inference.mcmc.posterior import Sampling
 from inference.mcmc.run import Sampled
 
 Model: TypeAlias = Callable[[Any], None]
-"""A NumPyro model of one argument, a tree of arrays; hashable, and equal to none that differs."""
+"""A NumPyro model of one argument, a tree of arrays; hashable, and equal only to the same model."""
 OnProgress: TypeAlias = Callable[[int, int], None]
 Draws = dict[str, NDArray[np.float64]]
 
 BLOCK = 100  # iterations between two reports of progress
 TARGET_ACCEPTANCE = 0.95
 TREE_DEPTH_MAX = 10
-APART = 1.0  # how far from the point a chain starts at most, in each unconstrained coordinate
+APART = 1.0  # largest distance of a chain's start from the given point, in each unconstrained coordinate
 ATTEMPTS = 20
-DENSE_MAX = 300  # numbers that a chain keeps all covariances of
+DENSE_MAX = 300  # most numbers with a dense mass matrix
 DETERMINISTIC = "deterministic"  # NumPyro's type of such a site
-PROGRAMS = 32  # compiled ones that are remembered
-ACCEPTED, DIVERGING, STEPS = "nuts accepted", "nuts diverging", "nuts steps"  # beside the model's own sites
+PROGRAMS = 32  # compiled programs in the cache
+ACCEPTED, DIVERGING, STEPS = "nuts accepted", "nuts diverging", "nuts steps"  # returned with the model's own sites
 
 
 def keep_compiled() -> Path | None:
-    """Let JAX store what it compiles in ``~/.cache/dca/jax``, and return that folder.
+    """Let JAX cache its compiled code in ``~/.cache/dca/jax``, and return that folder.
 
-    None, and nothing is changed, where the program or ``JAX_COMPILATION_CACHE_DIR`` names a folder already, or where
-    this one cannot be written. With ``JAX_ENABLE_COMPILATION_CACHE=false`` JAX neither stores nor looks.
+    Return None and change nothing if the program or ``JAX_COMPILATION_CACHE_DIR`` already names a folder, or if this
+    one is not writable. With ``JAX_ENABLE_COMPILATION_CACHE=false`` JAX neither writes nor reads a cache.
     """
     config: Any = jax.config
     if config.jax_compilation_cache_dir is not None:
@@ -91,20 +91,20 @@ def sample(
     target: float = TARGET_ACCEPTANCE,
     keep: Sequence[str] | None = None,
 ) -> Sampled:
-    """Draws from a model's posterior.
+    """Draw from a model's posterior.
 
     Args:
-        model: as above. data: its argument; numbers in it are arrays to the compiler.
-        start: plausible values of its sites; of those left out, what is 0 without constraints (1 where it is positive).
-        chains: side by side. warmup: iterations that adapt, before the first draw. draws: of each chain.
+        model: as described at the head of this file. data: its argument; numbers in it are arrays to the compiler.
+        start: plausible values of its sites; the default is 0 without constraints (1 for positive sites).
+        chains: run side by side. warmup: iterations of adaptation before the first draw. draws: of each chain.
         seed: of all randomness; the same seed, model and shapes give the same draws.
         on_progress: called with the iterations done and their total, after each block.
-        dense: whether the mass matrix may be dense; False where the model's coordinates are nearly independent.
-        target: mean acceptance that step sizes adapt to; lower, and quicker, where the density is nearly normal.
+        dense: allow a dense mass matrix; False if the model's coordinates are nearly independent.
+        target: mean acceptance that step sizes adapt to; lower is quicker if the density is nearly normal.
         keep: sites whose draws are returned; by default all.
 
     Raises:
-        DataError: a number below its minimum, or no start with a finite density was found.
+        DataError: a number is below its minimum, or no start with a finite density was found.
     """
     for name, value in (("chains", chains), ("warmup", warmup), ("draws", draws)):
         if value < 1:
@@ -123,37 +123,37 @@ def sample(
             if on_progress is not None:
                 on_progress(first + count, warmup + draws)
         step_size = np.asarray(state.adapt_state.step_size)
-    made = {name: np.concatenate([block[name] for block in blocks], axis=1) for name in blocks[0]}
-    accepted, diverging, steps = (made.pop(name)[:, warmup:] for name in (ACCEPTED, DIVERGING, STEPS))
+    draws_of = {name: np.concatenate([block[name] for block in blocks], axis=1) for name in blocks[0]}
+    accepted, diverging, steps = (draws_of.pop(name)[:, warmup:] for name in (ACCEPTED, DIVERGING, STEPS))
     deep = (steps >= 2**TREE_DEPTH_MAX - 1).sum(axis=1)
     seconds = time.perf_counter() - begun
     sampling = Sampling(diverging.sum(axis=1), accepted.mean(axis=1), deep, step_size, seconds)
     before, after = (
-        {name: array[:, part] for name, array in made.items()} for part in (slice(warmup), slice(warmup, None))
+        {name: array[:, part] for name, array in draws_of.items()} for part in (slice(warmup), slice(warmup, None))
     )
     return Sampled(after, before, sampling)
 
 
 def prior_draws(model: Model, data: Any, count: int, seed: int = 0) -> Draws:
-    """Of every site that is not observed, and of what is calculated from them: shape ``(count, ...)``."""
+    """Draw every unobserved site, and every value computed from them, from the prior: shape ``(count, ...)``."""
     with jax.enable_x64(True):
         data = _as_arrays(data)
-        made = _program(model).prior(jax.random.split(jax.random.key(seed), count), data)
-        return {name: np.asarray(array) for name, array in made.items()}
+        drawn = _program(model).prior(jax.random.split(jax.random.key(seed), count), data)
+        return {name: np.asarray(array) for name, array in drawn.items()}
 
 
 def _as_arrays(tree: Any) -> Any:
-    """Numbers as float64, but for whole ones and truth values in arrays."""
+    """Convert numbers to float64, except integers and truth values in arrays."""
 
     def kind(leaf: Any) -> Any:
-        found = np.asarray(leaf).dtype
-        return found if found.kind in "biu" and np.ndim(leaf) else np.float64
+        dtype = np.asarray(leaf).dtype
+        return dtype if dtype.kind in "biu" and np.ndim(leaf) else np.float64
 
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, kind(leaf)), tree)
 
 
 def _started(program: _Program, keys: Any, data: Any, start: Any) -> Any:
-    """Each chain where density and gradient are finite."""
+    """Return the chains' initial states, each with a finite density and gradient."""
     for attempt in range(ATTEMPTS):
         state = program.start(keys, data, start)
         lost = ~np.asarray(jax.vmap(_finite)(state))
@@ -172,7 +172,7 @@ def _finite(state: Any) -> Any:
 
 
 class _Program:
-    """Compiled functions of one model and length of warm-up; JAX remembers them by the shapes of their arguments."""
+    """Compiled functions of one model and length of warm-up; JAX caches them by the shapes of their arguments."""
 
     def __init__(
         self,
@@ -189,12 +189,12 @@ class _Program:
         self.prior = jax.jit(jax.vmap(self._prior, in_axes=(0, None)))
 
     def _prior(self, key: Any, data: Any) -> dict[str, Any]:
-        """A draw from the prior."""
-        found = trace(seeded(self._model, key)).get_trace(data)
-        return {name: site["value"] for name, site in found.items() if _is_drawn(site) or site["type"] == DETERMINISTIC}
+        """Return a draw from the prior."""
+        sites = trace(seeded(self._model, key)).get_trace(data)
+        return {name: site["value"] for name, site in sites.items() if _is_drawn(site) or site["type"] == DETERMINISTIC}
 
     def _start(self, key: Any, data: Any, start: Any) -> Any:
-        """A chain's state before its first iteration."""
+        """Return a chain's state before its first iteration."""
         place, walk = jax.random.split(key)
         z = {}
         sites = trace(seeded(self._model, jax.random.key(0))).get_trace(data)
@@ -214,8 +214,8 @@ class _Program:
         )
 
     def _block(self, state: Any, data: Any, count: Any) -> tuple[Any, dict[str, Any]]:
-        """All chains `count` iterations on, at most `BLOCK`, and what they went through, ``(chains, BLOCK, ...)``."""
-        step: Any = jax.vmap(lambda one: self._step(one, model_args=(data,)))
+        """Advance all chains by `count` iterations, at most `BLOCK`; draws have the shape ``(chains, BLOCK, ...)``."""
+        step: Any = jax.vmap(lambda chain: self._step(chain, model_args=(data,)))
         seen = jax.vmap(partial(self._seen, data))
         rows = {
             name: jnp.zeros((array.shape[0], BLOCK, *array.shape[1:]), array.dtype)
@@ -226,11 +226,11 @@ class _Program:
             state = step(carry[0])
             return state, {name: carry[1][name].at[:, i].set(array) for name, array in seen(state).items()}
 
-        moved: tuple[Any, dict[str, Any]] = jax.lax.fori_loop(0, count, advance, (state, rows))
-        return moved
+        advanced: tuple[Any, dict[str, Any]] = jax.lax.fori_loop(0, count, advance, (state, rows))
+        return advanced
 
     def _seen(self, data: Any, state: Any) -> dict[str, Any]:
-        """A chain's draw in the model's own coordinates, and how it came about."""
+        """Return a chain's draw in the model's own coordinates, with the iteration's diagnostics."""
         drawn = constrain_fn(self._model, (data,), {}, state.z, return_deterministic=True)
         if self._keep is not None:
             drawn = {name: drawn[name] for name in self._keep if name in drawn}

@@ -1,4 +1,4 @@
-"""Options of sampling, the same for every fit, and the import of NumPyro (optional; at the first fit)."""
+"""Sampling options, the same for every fit, and the import of NumPyro (optional; at the first fit)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NEEDED = ("jax", "jaxlib", "numpyro")
 
 @dataclass(frozen=True, eq=False)
 class Sampled:
-    """Draws by a model's sites, shape ``(chains, draws, ...)``; those of the warm-up, if kept; how it went."""
+    """Draws by a model's sites, shape ``(chains, draws, ...)``; those of the warm-up, if kept; and diagnostics."""
 
     draws: Draws
     warmup: Draws
@@ -44,13 +44,13 @@ class Run(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Options:
-    """How to sample.
+    """Sampling options.
 
     Attributes:
-        chains, warmup, draws: of each chain half of the iterations adapt by default, as in the paper.
+        chains, warmup, draws: by default half of each chain's iterations adapt, as in the paper.
         seed: of all randomness. on_progress: called with the iterations done and their total.
-        keep_warmup: whether the posterior holds the draws of the warm-up too, marked as such.
-        require_mixed: whether a fit raises where R̂ is not below 1.1, or leaves it to `LocalPosterior.warnings`.
+        keep_warmup: keep the draws of the warm-up, marked as such, in the posterior.
+        require_mixed: raise an error if R̂ is not below 1.1; otherwise only `LocalPosterior.warnings` reports it.
     """
 
     chains: int = CHAINS
@@ -62,28 +62,28 @@ class Options:
     require_mixed: bool = True
 
     def sample(self, model: Any, data: Any, start: Mapping[str, Any] | None = None, **more: Any) -> Sampled:
-        """Draws of a NumPyro model, from starts about a plausible point; arguments as of `nuts.sample`.
+        """Draw from a NumPyro model; see `nuts.sample` for the arguments.
 
         Raises:
-            DataError: as `nuts.sample`; NumPyro, JAX, or ArviZ, which looks at the chains, is missing.
+            DataError: as in `nuts.sample`; or NumPyro, JAX, or ArviZ (which checks the chains) is missing.
         """
-        require_arviz()  # before the work
+        require_arviz()  # fail before the work
         more |= {name: getattr(self, name) for name in ("chains", "warmup", "draws", "seed", "on_progress")}
-        made: Sampled = numpyro_module("inference.mcmc.nuts").sample(model, data, start, **more)
-        return made if self.keep_warmup else replace(made, warmup={})
+        sampled: Sampled = numpyro_module("inference.mcmc.nuts").sample(model, data, start, **more)
+        return sampled if self.keep_warmup else replace(sampled, warmup={})
 
     def checked(self, posterior: P) -> P:
-        """The posterior, if its chains have mixed or need not have. Raises `DataError` if they should have."""
+        """Return the posterior. Raises `DataError` if its chains must have mixed and have not."""
         return posterior.require_mixed() if self.require_mixed else posterior
 
     @property
     def rng(self) -> np.random.Generator:
-        """For draws from the prior."""
+        """The random generator for draws from the prior."""
         return np.random.default_rng(self.seed)
 
 
 def numpyro_module(name: str) -> Any:
-    """A module of this package that needs NumPyro or JAX. Raises `DataError` where they are missing."""
+    """Import a module of this package that needs NumPyro or JAX. Raises `DataError` if they are missing."""
     try:
         return import_module(name)
     except ImportError as error:

@@ -2,12 +2,12 @@
 
     value = Σ_i t(x_i) + noise,    noise ~ N(0, diag(noise_variance)) to any accuracy that matters
 
-A secure sum, the sum of data nodes' releases and the sum of clients' additive reports differ in the variance of the
-noise and in nothing else. (The noise is discrete Gaussian on a fine grid, or Laplace noise of n reports. A sum of n
-Laplace variables is normal as n grows, as Σ t(x_i) is.) Categories that clients report by randomised response or unary
-encoding carry noise that depends on the category, so their fits are elsewhere.
+A secure sum, the sum of data nodes' releases and the sum of clients' additive reports differ only in the variance of
+the noise. (The noise is discrete Gaussian on a fine grid, or Laplace noise of n reports. A sum of n Laplace variables
+becomes normal as n grows, as Σ t(x_i) does.) Categories reported by randomised response or unary encoding carry noise
+that depends on the category; `inference.models.fit` has their fits.
 
-A row with a missing value counts as zero in a sum, and n counts it all the same.
+A row with a missing value counts as zero in a sum, but n includes it.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class NoisySums:
 
     Attributes:
         value: shape ``(D,)``. noise_variance: of each coordinate, shape ``(D,)``; 0 without noise.
-        n: how many contributions the sum is over: clients, or rows of data nodes.
+        n: number of contributions in the sum: clients, or rows of data nodes.
         statistic: its name. parameters: its public parameters.
-        attrs: what the sum rests on (mechanism, epsilon, delta, mu, private); empty inside a model.
+        attrs: provenance of the sum (mechanism, epsilon, delta, mu, private); empty inside a model.
     """
 
     value: Array
@@ -47,10 +47,10 @@ class NoisySums:
 
     @classmethod
     def of(cls, aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> NoisySums:
-        """One sum of one or several rounds of the same statistic over different clients.
+        """Merge one or several rounds of the same statistic over different clients into one sum.
 
         Raises:
-            DataError: there is none, a round is there twice, their statistics or parameters differ, they hold reports
+            DataError: there is no round, one is given twice, their statistics or parameters differ, they have reports
                 of categories, or a number is not finite.
         """
         listed = [aggregates] if isinstance(aggregates, NoisyAggregate) else list(aggregates)
@@ -58,39 +58,39 @@ class NoisySums:
             raise DataError("no aggregate; give at least one")
         check_once(listed)
         first = listed[0]
-        for place, one in enumerate(listed, start=1):
-            if (one.statistic, as_text(one.parameters)) != (first.statistic, as_text(first.parameters)):
+        for place, aggregate in enumerate(listed, start=1):
+            if (aggregate.statistic, as_text(aggregate.parameters)) != (first.statistic, as_text(first.parameters)):
                 raise DataError(
-                    f"aggregate {place} is of another statistic or other parameters than the first; only sums of the "
+                    f"aggregate {place} has another statistic or other parameters than the first; only sums of the "
                     "same statistic add up"
                 )
-            if one.reports is not None and one.reports.probabilities is not None:
+            if aggregate.reports is not None and aggregate.reports.probabilities is not None:
                 raise DataError(
-                    f"aggregate {place} holds categories reported by {one.mechanism!r}, whose noise depends on the "
+                    f"aggregate {place} has categories reported by {aggregate.mechanism!r}, whose noise depends on the "
                     "category; fit them as a histogram of reports"
                 )
-        value = np.sum([one.value for one in listed], axis=0)
-        variance = np.full(value.shape, float(sum(one.noise_variance for one in listed)))
+        value = np.sum([aggregate.value for aggregate in listed], axis=0)
+        variance = np.full(value.shape, float(sum(aggregate.noise_variance for aggregate in listed)))
         if not np.all(np.isfinite(value)) or not np.all(variance >= 0):
             raise DataError("a sum is not finite or a variance of noise is below 0; check how it was released")
-        n = sum(one.contributors for one in listed)
+        n = sum(aggregate.contributors for aggregate in listed)
         return cls(value, variance, n, first.statistic, first.parameters, {**attributes(*listed), "n": n})
 
     def scaled(self, factor: ArrayLike) -> NoisySums:
-        """In other units: each coordinate times its factor, broadcastable to ``(D,)``."""
+        """Return the sum in other units: each coordinate times its factor, broadcastable to ``(D,)``."""
         by = np.asarray(factor, float)
         return replace(self, value=self.value * by, noise_variance=self.noise_variance * by**2)
 
     def __getitem__(self, places: Any) -> NoisySums:
-        """The same of some coordinates: a slice, a mask or indices."""
+        """Return some coordinates of the sum: a slice, a mask or indices."""
         return replace(self, value=self.value[places], noise_variance=self.noise_variance[places])
 
     def without_noise(self) -> NoisySums:
-        """The same, taken as exact: the noise-naive model, which is too sure of itself."""
+        """Return the sum taken as exact: the noise-naive model, which is overconfident."""
         return replace(self, noise_variance=np.zeros_like(self.noise_variance))
 
     def flatten(self) -> tuple[tuple[Any, Any, Any], tuple[str, str]]:
-        """Leaves, and what is static, for `jax.tree_util`."""
+        """Return leaves and static parts, for `jax.tree_util`."""
         return (self.value, self.noise_variance, self.n), (self.statistic, as_text(self.parameters))
 
     @classmethod
@@ -101,11 +101,11 @@ class NoisySums:
 
 
 def check_once(listed: Sequence[NoisyAggregate]) -> None:
-    """Raise `DataError` where a round is there twice. Data nodes of one round, which differ in value, may be."""
+    """Raise `DataError` if a round is given twice. Data nodes of one round, which differ in value, may repeat it."""
     rounds: dict[bytes, dict[bytes, int]] = {}
-    for place, one in enumerate(listed, start=1):
-        nodes = rounds.setdefault(one.round_id, {})
-        release = one.value.tobytes() if one.clients == 1 else b""
+    for place, aggregate in enumerate(listed, start=1):
+        nodes = rounds.setdefault(aggregate.round_id, {})
+        release = aggregate.value.tobytes() if aggregate.clients == 1 else b""
         again = nodes.get(release, nodes.get(b"") if release else next(iter(nodes.values()), None))
         if again is not None:
             raise DataError(f"aggregate {place} is aggregate {again} again; give each round once")

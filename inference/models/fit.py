@@ -72,7 +72,7 @@ def column(
     prior = prior or law.within(reports.bounds)
     scaled, scaled_prior, middle, half = reports, prior, reports.bounds.centre, reports.bounds.half_width
     if isinstance(prior, GaussianPrior):  # in half-widths, because the chains' starting points fit no other unit
-        scaled, scaled_prior = reports.seen_from(middle, half), prior.seen_from(middle, half)
+        scaled, scaled_prior = reports.rescaled(middle, half), prior.rescaled(middle, half)
     model = models.ClippedColumn(family, scaled.laplace, int(scaled.bounds.upper) if law.counts else 0)
     sampled = options.sample(model, {"prior": asdict(scaled_prior), **models.reduced(family, scaled)})
 
@@ -208,7 +208,7 @@ def row_regression(
     options, logistic = Options(**run), labels is not None
     rows = rows_of(given) if labels is None else labelled_rows_of(given, labels)
     prior = prior or RegressionPrior.within(np.minimum(rows.columns.bound, rows.columns.radius), logistic=logistic)
-    rows = rows if noise_aware else rows.taken_at_their_word()
+    rows = rows if noise_aware else rows.without_noise()
     w = rows.x if logistic else np.column_stack([rows.x, rows.y])
     data = {"prior": asdict(prior), "scatter": w.T @ w, "total": w.sum(axis=0), "var_x": rows.variance_x}
     data |= {"x": rows.x, "y": rows.y, "p": rows.p} if logistic else {"n": len(w), "var_y": rows.variance_y}

@@ -96,7 +96,7 @@ class GaussianPrior(ColumnPrior):
         sd = bounds.half_width / PRIOR_BOUND_SDS
         return cls(bounds.centre, bounds.half_width / 2, SHAPE, SHAPE / sd)
 
-    def seen_from(self, origin: float, unit: float) -> GaussianPrior:
+    def rescaled(self, origin: float, unit: float) -> GaussianPrior:
         """Return this prior for the column (x - origin)/unit."""
         return GaussianPrior((self.mean - origin) / unit, self.mean_sd / unit, self.shape, self.rate * unit)
 

@@ -1,4 +1,4 @@
-"""Released sums and LDP reports in the form that models take: checked, and with their noise.
+"""Released sums and LDP reports, checked and with the noise that they carry, in the form that models take.
 
 terms       checks that the stated terms of reports are consistent
 reports     reports and sums in the shape of the models

@@ -1,15 +1,15 @@
-"""Checks what clients or a protocol released, and brings it into the shape that the models take.
+"""Released reports, checked and brought into the shape that the models take.
 
     Scalars     reports of one column with additive noise, and the bounds that clients clipped it to
     Categories  reports of one of k categories, by randomised response or unary encoding
     Rows        perturbed features and targets of each client
 
 Reports come as `NoisyAggregate.reports` of a report round, with the statistic's public parameters, or as bare
-`LocalReports`, and then bounds have to be named. Several, of different clients under the same terms, are one.
+`LocalReports`; then the caller gives the bounds. Several, of different clients on the same terms, are merged.
 
-**What cannot be right is refused** (`terms`), and so is another mechanism, statistic or shape.
+**Impossible reports are refused** (`terms`), and so are other mechanisms, statistics and shapes.
 
-**How many reports?** With a proper prior a single report gives a posterior. But with fewer reports than parameters it
+**Number of reports.** With a proper prior a single report gives a posterior. But with fewer reports than parameters it
 is little more than the prior. So there must be at least as many reports as the model has parameters. Error messages
 contain no report.
 """
@@ -40,14 +40,14 @@ from inference.releases.terms import (
     check_gaussian,
     check_noise,
     close,
+    merge_reports,
     number_of_categories,
-    together,
     within_noise,
 )
 
-COLUMNS = ("sum", "mean")  # statistics whose reports are scaled and clipped columns, and noise
+COLUMNS = ("sum", "mean")  # statistics whose reports are scaled and clipped columns plus noise
 HISTOGRAM = "histogram"
-TARGET, LABEL = "y", "label"  # what the last column is called where no round says it
+TARGET, LABEL = "y", "label"  # name of the last column if no round gives one
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,9 +55,9 @@ class Scalars:
     """Reports of one column, in its own units.
 
     Attributes:
-        z: shape ``(n,)``. bounds: that clients clipped to. laplace: whether the noise is Laplace's, else Gaussian.
+        z: shape ``(n,)``. bounds: that clients clipped to. laplace: True for Laplace noise, False for Gaussian.
         scale: Laplace's b, or the standard deviation, in the same units.
-        column: its name. attrs: what the draws rest on. notes: what is to be said of them.
+        column: its name. attrs: provenance of the draws. notes: warnings about the reports.
     """
 
     z: Array
@@ -68,8 +68,8 @@ class Scalars:
     attrs: Mapping[str, object] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    def seen_from(self, origin: float, unit: float) -> Scalars:
-        """The same, measured from ``origin`` on in ``unit``."""
+    def rescaled(self, origin: float, unit: float) -> Scalars:
+        """Return the same reports, measured from ``origin`` in units of ``unit``."""
         low, high = ((end - origin) / unit for end in (self.bounds.lower, self.bounds.upper))
         return replace(self, z=(self.z - origin) / unit, bounds=Interval(low, high), scale=self.scale / unit)
 
@@ -80,8 +80,8 @@ class Categories:
 
     Attributes:
         values: categories, shape ``(n,)``, or bits, shape ``(n, k)``. categories: k.
-        p, q: probability of reporting one's own category, and each other one. attrs: what the draws rest on.
-        clients: ids of those who reported, in order, where they are known. column: its name, where a round says it.
+        p, q: probability of reporting one's own category, and each other one. attrs: provenance of the draws.
+        clients: ids of those who reported, in order, if known. column: its name, if a round gives it.
     """
 
     values: NDArray[Any]
@@ -94,7 +94,7 @@ class Categories:
 
     @property
     def unary(self) -> bool:
-        """Whether the reports are bits."""
+        """True if the reports are bits."""
         return self.values.ndim == 2
 
 
@@ -103,12 +103,11 @@ class Rows:
     """Perturbed rows.
 
     Attributes:
-        x: features with Gaussian noise, shape ``(n, d)``. y: the target with Gaussian noise, or labels 0 and 1 reported
-        by
+        x: features with Gaussian noise, shape ``(n, d)``. y: the target with Gaussian noise, or labels 0 and 1 by
             randomised response, shape ``(n,)``.
         variance_x, variance_y: of the noise in each feature and in the target. p: of a true label; 1 for a target.
-        columns: the features, then the target. Bounds are infinite of labels, and where nobody knows.
-        attrs: what the draws rest on. notes: what is to be said of them.
+        columns: the features, then the target. Bounds are infinite for labels, and if they are unknown.
+        attrs: provenance of the draws. notes: warnings about the reports.
     """
 
     x: Array
@@ -120,24 +119,24 @@ class Rows:
     attrs: Mapping[str, object] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    def taken_at_their_word(self) -> Rows:
-        """As if there were no noise in them, and nobody had clipped anything."""
+    def without_noise(self) -> Rows:
+        """Return the rows as if nobody had clipped them or added noise."""
         endless = replace(self.columns, bound=np.full_like(self.columns.bound, inf), radius=inf)
         return replace(self, variance_x=0.0, variance_y=0.0, p=1.0, columns=endless)
 
 
 def scalars_of(given: Given, bounds: Interval | None = None, *, parameters: int) -> Scalars:
-    """Reports of one column.
+    """Return reports of one column.
 
     Args:
         given: of the statistic "sum" or "mean" of one column, or bare. bounds: that the clients clipped to, in the
-            units of bare reports; a round's own parameters say them, and must say the same.
-        parameters: of the model, of which there have to be as many reports.
+            units of bare reports; a round's own parameters state them, and must agree.
+        parameters: of the model; there must be at least as many reports.
 
     Raises:
-        DataError: as at the head of this file.
+        DataError: as described at the head of this file.
     """
-    reports, rounds = together(given, (LAPLACE, GAUSSIAN))
+    reports, rounds = merge_reports(given, (LAPLACE, GAUSSIAN))
     columns = Standardisation.of(_expected(rounds[0], COLUMNS)) if rounds else None
     interval = _bounds(columns, bounds)
     values = reports.values[:, 0] if reports.values.ndim == 2 and reports.values.shape[1] == 1 else reports.values
@@ -157,15 +156,15 @@ def scalars_of(given: Given, bounds: Interval | None = None, *, parameters: int)
 
 
 def categories_of(given: Given) -> Categories:
-    """Reports of a category.
+    """Return reports of a category.
 
     Args:
         given: of the statistic "histogram" with mechanism "unary-encoding" or "randomised-response", or bare.
 
     Raises:
-        DataError: as at the head of this file.
+        DataError: as described at the head of this file.
     """
-    reports, rounds = together(given, (RESPONSE, UNARY))
+    reports, rounds = merge_reports(given, (RESPONSE, UNARY))
     if reports.probabilities is None:
         raise DataError(f"reports by {reports.mechanism!r} without probabilities; give p and q of the mechanism")
     p, q = reports.probabilities
@@ -183,10 +182,10 @@ def categories_of(given: Given) -> Categories:
 
 
 def rows_of(given: Given) -> Rows:
-    """Perturbed rows with Gaussian noise in the features and the target, which comes last.
+    """Return perturbed rows with Gaussian noise in the features and in the target, which comes last.
 
     Raises:
-        DataError: as at the head of this file.
+        DataError: as described at the head of this file.
     """
     reports, rounds, columns, notes = _perturbed(given, 2, "(n, d + 1) of d features and the target")
     d, variance = reports.values.shape[1] - 1, reports.noise_scale**2
@@ -203,14 +202,14 @@ def rows_of(given: Given) -> Rows:
 
 
 def labelled_rows_of(given: Given, labels: Given) -> Rows:
-    """Perturbed features with Gaussian noise, and labels by randomised response.
+    """Return perturbed features with Gaussian noise, and labels by randomised response.
 
     Args:
-        given: of the features. labels: the same clients', 0 or 1. Whoever reported only one of both is left out; bare
-            reports, of unknown clients, have to be in the same order.
+        given: of the features. labels: of the same clients, 0 or 1. Clients that reported only one of both are left
+            out; bare reports without client ids must be in the same order.
 
     Raises:
-        DataError: as at the head of this file.
+        DataError: as described at the head of this file.
     """
     reports, rounds, columns, notes = _perturbed(given, 1, "(n, d) of d features")
     answers = categories_of(labels)
@@ -240,16 +239,16 @@ def labelled_rows_of(given: Given, labels: Given) -> Rows:
 
 
 def _binned(aggregate: NoisyAggregate, categories: int) -> str:
-    """The column whose bins so many categories are."""
+    """Return the name of the histogram's column, if it has as many bins as there are categories."""
     parameters = _expected(aggregate, (HISTOGRAM,))
     bins = len(parameters["edges"]) - 1
     if bins != categories:
-        raise DataError(f"reports are of {categories} categories, and the round's histogram has {bins} bins")
+        raise DataError(f"reports have {categories} categories, but the round's histogram has {bins} bins")
     return str(parameters["columns"][0])
 
 
 def _both(features: Mapping[str, object], labels: Mapping[str, object]) -> dict[str, object]:
-    """What draws from two reports of each client rest on: ε adds up, as who asks for both does so beforehand."""
+    """Merge the provenance of two reports of each client. ε adds up, as both rounds were planned beforehand."""
     claims = features["epsilon"], labels["epsilon"]
     together = None if None in claims else PrivacyCost(pure=sum(map(float, claims))).pure_epsilon  # type: ignore[arg-type]
     apart = {"features_epsilon": claims[0], **{f"label_{name}": value for name, value in labels.items()}}
@@ -259,7 +258,7 @@ def _both(features: Mapping[str, object], labels: Mapping[str, object]) -> dict[
 def _pairs(
     clients: Sequence[bytes], features: int, others: Sequence[bytes], labels: int
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Places of the features and of the labels of clients that reported both: by id, or else in their order."""
+    """Return the indices of the features and of the labels of clients that reported both: by id, or else in order."""
     if clients and others:
         places = {client: place for place, client in enumerate(others)}
         both = [(place, places[client]) for place, client in enumerate(clients) if client in places]
@@ -271,7 +270,7 @@ def _pairs(
 
 
 def _bounds(columns: Standardisation | None, given: Interval | None) -> Interval:
-    """The one column's, in its own units: of the round, with which given ones have to agree."""
+    """Return the bounds of a single column, in its own units; given bounds must agree with the round's."""
     if columns is None:
         if given is None:
             raise DataError(
@@ -279,28 +278,29 @@ def _bounds(columns: Standardisation | None, given: Interval | None) -> Interval
             )
         return given
     if len(columns.columns) != 1:
-        found = f"reports are of {len(columns.columns)} columns"
-        raise DataError(f"{found}; this model is of one, so ask for a round of one")
+        raise DataError(
+            f"reports are of {len(columns.columns)} columns; this model takes one, so ask for a round of one column"
+        )
     centre, half = float(columns.centre[0]), float(columns.scale[0]) * float(_limits(columns)[0])
     own = Interval(centre - half, centre + half)
     if given is not None and not close((own.lower, own.upper), (given.lower, given.upper), own.half_width):
         raise DataError(
-            f"bounds {given.lower:g}:{given.upper:g} were given, and the clients clipped to "
+            f"bounds {given.lower:g}:{given.upper:g} were given, but the clients clipped to "
             f"{own.lower:g}:{own.upper:g}; leave them out"
         )
     return own
 
 
 def _limits(columns: Standardisation) -> Array:
-    """The largest absolute value of each column, in units of its scale."""
+    """Return the largest absolute value of each column, in units of its scale."""
     return np.minimum(columns.bound, columns.radius)
 
 
 def _perturbed(
     given: Given, least: int, wanted: str
 ) -> tuple[LocalReports, list[NoisyAggregate], Standardisation, tuple[str, ...]]:
-    """Gaussian reports of at least so many columns, without those that cannot be, and what is to be said of that."""
-    reports, rounds = together(given, (GAUSSIAN,))
+    """Return Gaussian reports of at least `least` columns, without impossible ones, and notes about those."""
+    reports, rounds = merge_reports(given, (GAUSSIAN,))
     if reports.values.ndim != 2 or reports.values.shape[1] < least:
         raise DataError(f"reports have the shape {reports.values.shape}; expected {wanted}")
     width = reports.values.shape[1]
@@ -311,7 +311,7 @@ def _perturbed(
     check_gaussian(reports, reports.noise_scale, rounds[0].sensitivity)
     limits = _limits(columns)
     kept, notes = within_noise(reports.values, -limits, limits, laplace=False, scale=reports.noise_scale)
-    ids = tuple(one for one, there in zip(reports.clients, kept.tolist(), strict=False) if there)
+    ids = tuple(client for client, inside in zip(reports.clients, kept.tolist(), strict=False) if inside)
     return replace(reports, values=reports.values[kept], clients=ids), rounds, columns, notes
 
 
@@ -330,7 +330,7 @@ def _check_enough(found: int, needed: int, what: str = "reports") -> None:
 
 
 def _attributes(reports: LocalReports, rounds: Sequence[NoisyAggregate]) -> dict[str, object]:
-    """What the draws rest on. Nothing is claimed where a round is not private."""
+    """Return the provenance of the draws. If a round is not private, nothing is claimed."""
     terms = {
         "mechanism": reports.mechanism,
         "n": len(reports.values),

@@ -104,17 +104,17 @@ def test_several_rounds_of_the_same_terms_are_one() -> None:
 
 
 BAD_SCALARS: list[tuple[Callable[[], Any], str]] = [
-    (bits, "by the mechanism 'unary-encoding'; this model takes those by 'grid-laplace' or 'analytic-gaussian'"),
-    (lambda: sums(), "a sum of the statistic 'regression' by 'test' holds no reports; ask for a round with a local"),
+    (bits, "by the mechanism 'unary-encoding'; this model takes reports by 'grid-laplace' or 'analytic-gaussian'"),
+    (lambda: sums(), "a sum of the statistic 'regression' by 'test' has no reports; ask for a round with a local"),
     (lambda: held(laplace(), "moments"), "of the statistic 'moments'; expected 'sum' or 'mean'"),
     (list, "no reports; give those of at least one round"),
     (lambda: [laplace(), column(laplace())], "some reports are bare and some have a round's parameters"),
-    (lambda: [laplace(), laplace(epsilon=2.0)], "reports 2 are of epsilon 2.0, the first of 1.0"),
+    (lambda: [laplace(), laplace(epsilon=2.0)], "reports 2 have epsilon 2.0, the first have 1.0"),
     (lambda: [laplace(), replace(laplace(), values=np.zeros((5, 2)))], r"reports 2 have the shape \(5, 2\)"),
     (lambda: [column(laplace()), column(laplace())], "a round is given twice"),
-    (lambda: [column(laplace()), column(laplace(), 3.0, number=1)], "round 2 is of another statistic or other param"),
+    (lambda: [column(laplace()), column(laplace(), 3.0, number=1)], "round 2 has another statistic or other param"),
     (lambda: replace(laplace(), values=np.zeros((9, 2))), r"shape \(9, 2\); expected \(n,\) or \(n, 1\)"),
-    (lambda: column(laplace(), columns=["age", "bmi"]), "reports are of 2 columns; this model is of one"),
+    (lambda: column(laplace(), columns=["age", "bmi"]), "reports are of 2 columns; this model takes one"),
     (lambda: replace(laplace(), values=np.array([[1.0], [np.nan]])), "1 numbers in the reports are not finite"),
     (lambda: replace(laplace(), values=np.array([[1.0], [np.inf]])), "1 numbers in the reports are not finite"),
     (
@@ -146,7 +146,7 @@ def test_reports_that_cannot_be_a_columns_are_refused(given: Callable[[], Any], 
 def test_bounds_have_to_be_known_and_to_agree() -> None:
     with pytest.raises(DataError, match=r"bounds are missing: .* give bounds=Interval\(low, high\)"):
         scalars_of(laplace(), parameters=2)
-    with pytest.raises(DataError, match="bounds -4:4 were given, and the clients clipped to -5:5; leave them out"):
+    with pytest.raises(DataError, match="bounds -4:4 were given, but the clients clipped to -5:5; leave them out"):
         scalars_of(column(laplace()), Interval(-4, 4), parameters=2)
     assert scalars_of(column(laplace()), BOUNDS, parameters=2).bounds.upper == 5.0
 
@@ -159,9 +159,12 @@ def test_families_that_start_at_zero_want_bounds_that_do() -> None:
 
 
 BAD_CATEGORIES: list[tuple[Callable[[], Any], str]] = [
-    (laplace, "by the mechanism 'grid-laplace'; this model takes those by 'randomised-response' or 'unary-encoding'"),
+    (laplace, "by the mechanism 'grid-laplace'; this model takes reports by 'randomised-response' or 'unary-encoding'"),
     (lambda: held(bits(), "sum", columns=["a"]), "of the statistic 'sum'; expected 'histogram'"),
-    (lambda: held(bits(), "histogram", edges=[0, 1, 2]), "of 4 categories, and the round's histogram has 2 bins"),
+    (
+        lambda: held(bits(), "histogram", edges=[0, 1, 2]),
+        "reports have 4 categories, but the round's histogram has 2 bins",
+    ),
     (lambda: replace(bits(), values=bits().values * 2), "'unary-encoding': a bit is neither 0 nor 1"),
     (lambda: replace(answers(), values=np.arange(5)), "'randomised-response': a category is outside 0 to 3"),
     (lambda: replace(answers(), values=-np.arange(5)), "a category is outside 0 to 3"),
@@ -170,8 +173,8 @@ BAD_CATEGORIES: list[tuple[Callable[[], Any], str]] = [
     (lambda: replace(bits(), values=answers().values), r"shape \(50,\); expected bits \(n, k\)"),
     (lambda: replace(bits(), probabilities=None), "without probabilities"),
     (lambda: replace(bits(), probabilities=(0.2, 0.5)), "p = 0.2 and q = 0.5; expected 0 < q < p < 1"),
-    (lambda: replace(bits(), epsilon=2.0), "are those of epsilon 1, and the reports claim 2"),
-    (lambda: replace(answers(), epsilon=2.0), "are those of epsilon 1, and the reports claim 2"),
+    (lambda: replace(bits(), epsilon=2.0), "have epsilon 1, but the reports claim 2"),
+    (lambda: replace(answers(), epsilon=2.0), "have epsilon 1, but the reports claim 2"),
     (lambda: bits(2), "2 reports are too few: this model needs at least 3"),
 ]
 

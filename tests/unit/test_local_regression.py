@@ -227,7 +227,7 @@ def test_new_clients_clip_their_rows_and_bring_features_into_the_ball() -> None:
 
 def test_reports_that_are_taken_for_the_rows_are_new_clients_values() -> None:
     """As a noise-naive model has it: no noise and no bounds, and so nothing beyond them."""
-    naive = replace(ROWS, columns=seen(bound=np.full(3, 0.1), radius=0.1), p=0.8).taken_at_their_word()
+    naive = replace(ROWS, columns=seen(bound=np.full(3, 0.1), radius=0.1), p=0.8).without_noise()
     found = of_rows(naive)
     drawn = found.new_clients(5)
     np.testing.assert_allclose(drawn["report"], drawn["value"], rtol=1e-12)

@@ -48,12 +48,12 @@ def test_sums_of_several_rounds_add_up_values_variances_and_clients() -> None:
     [
         ([], "no aggregate; give at least one"),
         ([held(1), held(1)], "aggregate 2 is aggregate 1 again"),
-        ([held(1), held(2, statistic="mean")], "aggregate 2 is of another statistic"),
+        ([held(1), held(2, statistic="mean")], "aggregate 2 has another statistic"),
         ([held(1), held(2, parameters={**PARAMETERS, "bound": [4.0, 5.0]})], "other parameters than the first"),
         ([held(1, value=np.array([1.0, np.nan]))], "a sum is not finite"),
         (
             [held(1, reports=LocalReports(np.zeros(3), "randomised-response", 1.0, 0.0, 0.0, (0.7, 0.3), 2))],
-            "aggregate 1 holds categories reported by 'test'",
+            "aggregate 1 has categories reported by 'test'",
         ),
     ],
 )
@@ -150,7 +150,7 @@ def test_the_posterior_of_a_users_own_model_is_the_closed_form() -> None:
     assert found.prior["doubled"].std() == pytest.approx(2.0, rel=0.1)
     assert found.warnings == []
     assert (found.model, found.attrs["epsilon"], found.attrs["n"]) == ("average", 1.0, 50)
-    with pytest.raises(DataError, match="model 'average' does not say what single clients are like"):
+    with pytest.raises(DataError, match="model 'average' does not describe single clients"):
         found.new_clients()
     with pytest.raises(DataError, match="too few draws to say whether the chains have mixed"):
         sample(average, {"sums": sums, "prior_sd": 1.0}, warmup=300, draws=3)
