@@ -1,20 +1,20 @@
-"""The production actors on one machine: in virtual time and over real connections, tried, attacked and measured.
+"""Runs the production actors in virtual time and over real connections, to test, attack and measure them.
 
 General layout
-    counts      how many there may be of each in a round
-    ideal       the exact noisy sum drawn directly: same encoding, same noise, no messages
+    counts      checks of N, M, T, c and K before a round starts
+    ideal       draws a round's exact noisy sum directly: same encoding, same noise, no messages
     inexact     fast noise for emulation, which protects nobody
-    results     a swarm's rounds and its run, typed: what JSON, terminal and report share
-    provenance  what figures depend on, for files that an interrupted measurement goes on with
+    results     typed records of a swarm's rounds and its run, shared by JSON, terminal and report
+    provenance  the versions that figures depend on; a measurement resumes only with the same ones
     sim         actors in virtual time, over a model of machines, links and an MQTT broker
     trials      whole federations under faults and adversaries, checked against eleven invariants: `dca emulate`
-    collusion   what a coalition sees, and what noise is left against it: `dca emulate collude`
+    collusion   what a coalition sees, and how much noise protects against it: `dca emulate collude`
     swarm       a broker, M Compute nodes, N clients and a trainer over real connections: `dca swarm`
-    scaling     how rounds grow with N, d and M, and what larger ones need: `dca scaling`
+    scaling     how the cost of a round grows with N, d and M, and predictions for larger ones: `dca scaling`
     audit       the attack on the privacy claim: `dca audit`
-    report      one HTML page of what any of them wrote: `dca report`
+    report      one HTML page for the result of any of these commands: `dca report`
 
-`DESIGN.md` says how it is done and what the figures mean.
+`DESIGN.md` explains the methods and what the figures mean.
 """
 
-PROJECT = "dca-proto"  # by this line `dca` recognises the package among others of its name
+PROJECT = "dca-proto"  # tells `dca` that this package is ours, not another one called emulator

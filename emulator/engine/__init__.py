@@ -1,22 +1,22 @@
-"""Where work runs: on this machine's cores, or on a cluster. The emulator takes all its worker processes from here.
+"""Runs work in processes, on this machine's cores or on a cluster. The emulator starts all its processes here.
 
-    map      pure work on many items, in the order in which it is done or in that of the items
-    worker   an object that lives in a process of its own, whose methods are called
+    map      applies a pure function to many items, and yields results as they finish or in the items' order
+    worker   keeps an object in a process of its own, and calls its methods
 
-`local` maps by joblib's loky. Its workers are processes of multiprocessing, because loky ends a process that has grown
-by 300 MB. `ray` maps by Ray's tasks, and its workers are Ray's actors.
+`local` maps with joblib's loky. Its workers are multiprocessing processes, because loky restarts a process that has
+grown by 300 MB. `ray` maps with Ray tasks, and its workers are Ray actors.
 
-    base      what engines have in common
+    base      the interface, and the retry of lost items
     local     processes of this machine
     cluster   Ray
 
-Mapped work must be pure: a result depends on its item alone. So it is the same on every engine, and work whose process
-died is tried a second time, alone. Work that dies twice is named, and the other items go on, until five have died:
-then `map` raises `WorkerDiedError`. A worker has a state, so
-nothing of it is tried again: its next call raises `WorkerDiedError`, which names it.
+Mapped work must be pure: a result depends on its item alone. So every engine gives the same results. If a process
+dies, `map` retries each item that it may have been working on, alone. An item that kills its process twice gets an
+error, and the others continue. After five such deaths `map` raises `WorkerDiedError`. A worker has state, so it is
+never retried: its call raises `WorkerDiedError` with its name.
 
-A process ends with the one that started it, however that ends. Ctrl-C is for that one to answer: the others do not
-receive it, and get SIGTERM, which unwinds what they do.
+Every process ends when the one that started it ends, for whatever reason. Only the parent receives Ctrl-C; it sends
+the others SIGTERM, which unwinds their work.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ __all__ = [
 
 
 def open_engine(name: str = LOCAL) -> Engine:
-    """The engine of that name, to be used as a context.
+    """Return the engine of that name, a context manager.
 
     Args:
-        name: as `--engine` has it; see `HELP`.
+        name: a value of `--engine`; see `HELP`.
 
     Raises:
-        UsageError: there is none of that name, Ray is not installed, or no cluster answers.
+        UsageError: the name is unknown, Ray is not installed, or no cluster answers.
     """
     if name == LOCAL:
         return LocalEngine()
     if name == RAY or name.startswith(f"{RAY}://"):
-        from emulator.engine.cluster import RayEngine  # which needs what a cluster needs
+        from emulator.engine.cluster import RayEngine  # imports Ray, an optional dependency
 
         return RayEngine(name)
     raise UsageError(f"--engine {name}: expected local, ray or ray://host:port")

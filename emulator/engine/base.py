@@ -1,4 +1,4 @@
-"""What all engines have in common: what they offer, and how work is done in its process."""
+"""The interface of all engines, and the code that runs work in its process."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ T = TypeVar("T")
 R = TypeVar("R")
 LOCAL, RAY = "local", "ray"
 HELP = "Where the work runs: local, ray (the cluster of RAY_ADDRESS or of this machine), or ray://host:port."
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NPROC")  # XLA's
-DEATHS_MAX = 5  # then something is wrong with the machine, and no more items are spent on it
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NPROC")
+"""Environment variables that limit the threads of BLAS, and (NPROC) of XLA."""
+DEATHS_MAX = 5  # after that, the machine is probably at fault
 STOP_S = 10.0
 Answer = tuple[Any, str]
-"""A result and what went wrong, of which one is empty."""
+"""A result and an error text, one of which is empty."""
 Submit = Callable[[Any], "Future[Answer]"]
-"""Has an item worked on in another process."""
+"""Starts work on an item in another process."""
 
 
 class Refused(str):
-    """What a `DcaError` said, with the exit code of a command that ends with it."""
+    """The message of a `DcaError`, with its exit code."""
 
     exit_code: int = UsageError.exit_code
 
 
 def value_of(answer: Answer, whose: str = "") -> Any:
-    """A result. Raises `UsageError` where the work raised a `DcaError`, else `RuntimeError` with the cause."""
+    """Return the result. Raises `UsageError` if the work raised a `DcaError`, else `RuntimeError` with the cause."""
     result, trouble = answer
     if isinstance(trouble, Refused):
         error = UsageError(f"{whose}{trouble}")
@@ -44,34 +45,34 @@ def value_of(answer: Answer, whose: str = "") -> Any:
 
 
 class Done(NamedTuple, Generic[T, R]):
-    """What became of an item: its result, or why there is none: what was raised, or that its process died over it."""
+    """An item with its result, or with the reason why it has none: an exception, or the death of its process."""
 
     item: T
     result: R | None
     trouble: str = ""
 
     def value(self) -> R:
-        """The result. Raises as `value_of` does."""
+        """Return the result. Raises as `value_of` does."""
         whose = "" if isinstance(self.trouble, Refused) else f"{self.item}: "
         return cast(R, value_of((self.result, self.trouble), whose))
 
 
 class WorkerDiedError(DcaError):
-    """A worker's process ended before it was asked to, or too many did."""
+    """A worker's process ended before it was asked to, or too many processes died."""
 
     exit_code = 9
 
 
 def cores() -> int:
-    """How many this process may use."""
+    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Worker(ABC):
-    """An object in a process of its own, as a context that ends it.
+    """An object in a process of its own; a context manager that ends the process.
 
     Args:
-        name: whom it runs. advice: what to do where the system kills it for want of memory.
+        name: for error messages. advice: what the user can do if the system kills the process because memory is full.
     """
 
     def __init__(self, name: str, advice: str) -> None:
@@ -86,13 +87,13 @@ class Worker(ABC):
         self.end()
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """What the method returns; one call at a time.
+        """Call a method of the object and return its result; one call at a time.
 
         Raises:
             WorkerDiedError: the process ended. UsageError: the method raised a `DcaError`.
-            RuntimeError: it raised something else; with where.
+            RuntimeError: it raised something else; the message has the traceback.
         """
-        self._is_busy = True  # and stays so where this call is interrupted
+        self._is_busy = True  # stays True if this call is interrupted
         answer = self._call(method, arguments)
         self._is_busy = False
         return value_of(answer, f"{self.name}: ")
@@ -102,15 +103,15 @@ class Worker(ABC):
 
     @abstractmethod
     def end(self) -> None:
-        """Call the object's `close`, if it has one, and end its process; in the middle of a call, unwind that."""
+        """Call the object's `close`, if it has one, and end its process. If a call was interrupted, unwind it."""
 
 
 class Engine(ABC):
-    """Somewhere to work, as a context.
+    """A place to run work; a context manager.
 
     Attributes:
-        is_local: whether all processes are on this machine.
-        died: what the future of an item raises whose process died.
+        is_local: whether all processes run on this machine.
+        died: the exception type that an item's future raises if its process died.
     """
 
     is_local = True
@@ -128,25 +129,26 @@ class Engine(ABC):
     def map(
         self, work: Callable[[T], R], items: Iterable[T], *, processes: int | None = None, ordered: bool = False
     ) -> Iterator[Done[T, R]]:
-        """The results of all items, as they come or in the items' order. An item is taken once a process is free.
+        """Yield the results of all items. An item is taken from `items` only when a process is free.
 
         Args:
-            work: pure; a function that a fresh process can import or that can be pickled.
-            processes: at once; by default all cores.
+            work: a pure function that a fresh process can import, or that can be pickled.
+            processes: how many run at once; by default as many as there are cores.
+            ordered: yield results in the items' order, not as they finish.
 
         Raises:
-            WorkerDiedError: too many processes have died; after the results that there are.
+            WorkerDiedError: too many processes have died; raised after the results so far.
         """
         early: dict[int, Done[T, R]] = {}
-        following = 0
+        next_number = 0
         for (number, item), answer in self._answers(work, enumerate(items), processes or self._processes):
             if not ordered:
                 yield Done(item, *answer)
                 continue
             early[number] = Done(item, *answer)
-            while following in early:
-                yield early.pop(following)
-                following += 1
+            while next_number in early:
+                yield early.pop(next_number)
+                next_number += 1
 
     def _answers(
         self, work: Callable[[T], R], numbered: Iterator[tuple[int, T]], count: int
@@ -155,12 +157,12 @@ class Engine(ABC):
         while True:
             lost: list[tuple[int, T]] = []
             with self._pool(work, count) as submit:
-                yield from self._crowd(submit, numbered, count, lost)
+                yield from self._until_lost(submit, numbered, count, lost)
             if not lost:
                 return
             if deaths >= DEATHS_MAX:
                 raise WorkerDiedError(f"{DEATHS_MAX} worker processes have died; see what ends them, then start again")
-            for pair in lost:  # each alone, so that the one that kills its process is known
+            for pair in lost:  # each alone, to find the one that kills its process
                 with self._pool(work, 1) as submit:
                     try:
                         yield pair, submit(pair[1]).result()
@@ -168,10 +170,10 @@ class Engine(ABC):
                         deaths += 1
                         yield pair, (None, f"the worker process died over it twice ({self._why(error)})")
 
-    def _crowd(
+    def _until_lost(
         self, submit: Submit, numbered: Iterator[tuple[int, T]], count: int, lost: list[tuple[int, T]]
     ) -> Iterator[tuple[tuple[int, T], Answer]]:
-        """Results until there are no more items, or a process has died; then `lost` are those that it worked on."""
+        """Yield results until no items remain or a process dies; then put the items in work into `lost`."""
         running: dict[Future[Answer], tuple[int, T]] = {}
         while running or not lost:
             while not lost and len(running) < count and (pair := next(numbered, None)) is not None:
@@ -188,25 +190,22 @@ class Engine(ABC):
     @property
     @abstractmethod
     def _processes(self) -> int:
-        """How many items are worked on at once, where nobody says it."""
+        """The default number of items in work at once."""
 
     @abstractmethod
     def _pool(self, work: Callable[[Any], Any], count: int) -> AbstractContextManager[Submit]:
-        """So many processes for a work, which end with the block, whatever they do."""
+        """Start `count` processes for `work`; they end with the block, even in the middle of an item."""
 
     def _why(self, error: Exception) -> str:
         return str(error).strip().splitlines()[0]
 
     @abstractmethod
     def worker(self, make: Callable[[], object], name: str, advice: str = "") -> Worker:
-        """Start a process with the object that `make` returns there.
-
-        Args: as of `Worker`.
-        """
+        """Start a process that calls `make` and keeps the object that it returns. Other arguments: see `Worker`."""
 
 
 def attempt(work: Callable[..., Any], *arguments: Any) -> Answer:
-    """What a call returns, or why it does not; in the process that works."""
+    """Call `work` in this process, and return its result or its error."""
     try:
         return work(*arguments), ""
     except DcaError as error:
@@ -218,14 +217,14 @@ def attempt(work: Callable[..., Any], *arguments: Any) -> Answer:
 
 
 class Host:
-    """A worker's object in its process, made as it is first called."""
+    """A worker's object in its process; made at the first call."""
 
     def __init__(self, make: Callable[[], object]) -> None:
         self._make = make
         self._object: object = None
 
     def call(self, method: str, arguments: tuple[Any, ...]) -> Answer:
-        """What a method returns, or why it does not."""
+        """Call a method, and return its result or its error."""
         return attempt(self._call, method, arguments)
 
     def _call(self, method: str, arguments: tuple[Any, ...]) -> Any:
@@ -234,6 +233,6 @@ class Host:
         return getattr(self._object, method)(*arguments)
 
     def close(self) -> None:
-        """Let the object put away what it has."""
+        """Close the object, if it has a `close`."""
         if hasattr(self._object, "close"):
             self._object.close()

@@ -1,7 +1,7 @@
-"""The engine of a cluster of Ray: tasks and actors, on all of its machines. See `emulator.engine`.
+"""The engine of a Ray cluster: tasks and actors on all of its machines. See `emulator.engine`.
 
-Each machine needs this project, in the same version. What is to be done travels as bytes, and is read where a mistake
-in reading it can be told.
+Each machine needs this project in the same version. Work travels as pickled bytes, and is unpickled within the task, so
+that an error there is reported like an error of the work.
 """
 
 from __future__ import annotations
@@ -20,10 +20,7 @@ from emulator.engine.base import RAY, STOP_S, THREADS, Answer, Engine, Host, Sub
 
 
 class RayEngine(Engine):
-    """A cluster that runs, or (`ray`, where none does) a new one with this machine's cores.
-
-    Args and raises: as of `open_engine`.
-    """
+    """A running cluster; for `ray`, if none runs, a new one with this machine's cores. Arguments: see `open_engine`."""
 
     is_local = False
 
@@ -40,7 +37,7 @@ class RayEngine(Engine):
             address = None if name == RAY else name
             try:
                 self._ray.init(address, log_to_driver=False, logging_level="ERROR")
-            except Exception as error:  # of many kinds
+            except Exception as error:  # Ray raises many types here
                 lines = str(error).strip().splitlines() or [type(error).__name__]
                 why = " ".join(dict.fromkeys([lines[0], lines[-1].strip()]))  # the head's traceback ends with its error
                 raise UsageError(f"--engine {name}: no cluster answers ({why}); start one with `ray start`") from None
@@ -51,7 +48,7 @@ class RayEngine(Engine):
 
     @property
     def _processes(self) -> int:
-        return 2 * int(self._ray.cluster_resources().get("CPU", 1))  # one waits beside each that runs
+        return 2 * int(self._ray.cluster_resources().get("CPU", 1))  # one queued for each that runs
 
     @contextlib.contextmanager
     def _pool(self, work: Callable[[Any], Any], count: int) -> Iterator[Submit]:
@@ -63,7 +60,7 @@ class RayEngine(Engine):
             reference = remote.remote(sealed, item)
             future: Future[Answer] = reference.future()
             running[future] = reference
-            future.add_done_callback(lambda done: running.pop(done, None))  # and the cluster may forget its result
+            future.add_done_callback(lambda done: running.pop(done, None))  # so that the cluster frees the result
             return future
 
         try:
@@ -77,7 +74,7 @@ class RayEngine(Engine):
 
 
 class _RayWorker(Worker):
-    """An actor of Ray. It reserves no cores: whoever starts workers knows how many there are."""
+    """A Ray actor. It reserves no cores: the caller decides how many workers to start."""
 
     def __init__(self, engine: RayEngine, ray: Any, make: Callable[[], object], name: str, advice: str) -> None:
         super().__init__(name, advice)
@@ -101,11 +98,11 @@ class _RayWorker(Worker):
 
 @functools.lru_cache(maxsize=4)
 def _read(data: bytes) -> Any:
-    return pickle.loads(data)  # noqa: S301 - of the program that started this process
+    return pickle.loads(data)  # noqa: S301 - sent by the program that started this process
 
 
 def _run(data: bytes, item: Any) -> Any:
-    os.environ.update(dict.fromkeys(THREADS, "1"))  # XLA reads it late, and Ray has told BLAS before
+    os.environ.update(dict.fromkeys(THREADS, "1"))  # in time for XLA; Ray has limited BLAS before
     return _read(data)(item)
 
 

@@ -1,4 +1,4 @@
-"""The engine of this machine: joblib's loky for what is mapped, processes of multiprocessing for workers."""
+"""The engine of this machine: joblib's loky for `map`, multiprocessing for workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from emulator.engine.base import STOP_S, THREADS, Answer, Engine, Host, Submit, Worker, WorkerDiedError, attempt, cores
 
 _LOOK_S = 0.2
-_is_at_work = False  # whether SIGTERM has something to unwind in this process
+_is_at_work = False  # whether SIGTERM must unwind work in this process
 
 
 class LocalEngine(Engine):
@@ -34,24 +34,24 @@ class LocalEngine(Engine):
 
     @contextlib.contextmanager
     def _pool(self, work: Callable[[Any], Any], count: int) -> Iterator[Submit]:
-        """With one thread each for BLAS and XLA. If one of them dies, all that is being worked on is lost."""
+        """Processes with one thread each for BLAS and XLA. If one dies, all items in work are lost."""
         from joblib.externals.loky import ProcessPoolExecutor  # slow to import
         from joblib.externals.loky.backend import get_context
 
         before = set(multiprocessing.active_children())
-        context = get_context("loky_init_main")  # with what a script's own work uses of the script
+        context = get_context("loky_init_main")  # imports the main script, so that work defined there is found
         with ProcessPoolExecutor(count, context=context, initializer=_begin, initargs=(os.getpid(),)) as executor:
 
             def submit(item: Any) -> Future[Answer]:
                 try:
                     future: Future[Answer] = executor.submit(_attempt_here, work, item)
-                except BrokenProcessPool as error:  # since the last look
+                except BrokenProcessPool as error:  # a process died since the last `wait`
                     future = Future()
                     future.set_exception(error)
                 return future
 
-            with deaf(), one_thread_each():
-                executor.submit(os.getpid)  # which starts all processes
+            with ignoring_ctrl_c(), one_thread_each():
+                executor.submit(os.getpid)  # starts all processes
             try:
                 yield submit
             except BaseException:
@@ -70,7 +70,7 @@ class LocalEngine(Engine):
 
 @contextlib.contextmanager
 def one_thread_each() -> Iterator[None]:
-    """What is computed here meanwhile has one thread each for BLAS and XLA; more than cores wait for each other."""
+    """Within the block, libraries and processes that start use one thread each for BLAS and XLA."""
     before = {name: os.environ.get(name) for name in THREADS}
     os.environ.update(dict.fromkeys(THREADS, "1"))
     try:
@@ -81,29 +81,29 @@ def one_thread_each() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def deaf() -> Iterator[None]:
-    """Processes that are started meanwhile do not hear Ctrl-C."""
-    answer = signal.signal(signal.SIGINT, signal.SIG_IGN)
+def ignoring_ctrl_c() -> Iterator[None]:
+    """Within the block, processes that start ignore Ctrl-C."""
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, answer)
+        signal.signal(signal.SIGINT, handler)
 
 
 def _attempt_here(work: Callable[[Any], Any], item: Any) -> Answer:
-    """As `attempt`, where SIGTERM unwinds the work."""
+    """As `attempt`; meanwhile SIGTERM unwinds the work."""
     global _is_at_work
     _is_at_work = True
     try:
         return attempt(work, item)
-    except SystemExit:  # the work is unwound, and nobody waits for more
+    except SystemExit:  # SIGTERM has unwound the work, and no one waits for a result
         os._exit(1)
     finally:
         _is_at_work = False
 
 
 def _begin(parent: int) -> None:
-    """At the start of a process: SIGTERM unwinds it, and it ends with its parent."""
+    """Set up a new process: SIGTERM unwinds its work, and it ends with its parent."""
     signal.signal(signal.SIGTERM, _unwind)
     end_with(parent)
 
@@ -115,7 +115,7 @@ def _unwind(number: int, frame: object) -> NoReturn:
 
 
 def end_with(parent: int) -> None:
-    """Have this process end with the one that started it, in the middle of whatever it is."""
+    """Make this process end as soon as its parent ends, even in the middle of work."""
 
     def follow() -> None:
         while os.getppid() == parent:
@@ -126,7 +126,7 @@ def end_with(parent: int) -> None:
 
 
 def _end(processes: Iterable[Any]) -> None:
-    """Have processes unwind and end, for as long as that may take."""
+    """Ask processes to unwind and end, and wait at most `STOP_S`."""
     until_s = time.monotonic() + STOP_S
     for process in processes:
         process.terminate()
@@ -135,28 +135,28 @@ def _end(processes: Iterable[Any]) -> None:
 
 
 def spawn(serve: Callable[..., None], *arguments: object, daemon: bool = False) -> tuple[SpawnProcess, Connection]:
-    """Start a fresh process that does not hear Ctrl-C, and a pipe to it.
+    """Start a fresh process that ignores Ctrl-C, and return it with our end of a pipe to it.
 
     Args:
         serve: called there with this process's id, its end of the pipe, and `arguments`.
-        daemon: whether the process may have none of its own.
+        daemon: as of multiprocessing: the process may start no processes of its own.
     """
     context = multiprocessing.get_context("spawn")
     pipe, theirs = context.Pipe()
     process = context.Process(target=serve, args=(os.getpid(), theirs, *arguments), daemon=daemon)
-    with deaf():
+    with ignoring_ctrl_c():
         process.start()
     theirs.close()
     return process, pipe
 
 
 def death_of(process: SpawnProcess, name: str, advice: str) -> WorkerDiedError:
-    """How a process ended whose pipe has ended."""
+    """Return an error that states how the process ended."""
     process.join(STOP_S)
     code = process.exitcode
     if code == -signal.SIGKILL:
-        return WorkerDiedError(f"{name} was killed (by the system, where memory runs out{advice and ': '}{advice})")
-    ending = f"was ended by signal {-code}" if code is not None and code < 0 else f"ended by itself with {code}"
+        return WorkerDiedError(f"{name} was killed (the system does so when memory is full{advice and ': '}{advice})")
+    ending = f"was ended by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
     return WorkerDiedError(f"{name} {ending}")
 
 
@@ -165,7 +165,9 @@ class _LocalWorker(Worker):
 
     def __init__(self, make: Callable[[], object], name: str, advice: str) -> None:
         super().__init__(name, advice)
-        self._make: Callable[[], object] | None = make  # sent with the first call: to send much waits for the process
+        self._make: Callable[[], object] | None = (
+            make  # sent with the first call; sending may block until it has started
+        )
         self._process, self._pipe = spawn(_serve)
 
     def _call(self, method: str, arguments: tuple[Any, ...]) -> Answer:
@@ -192,9 +194,9 @@ class _LocalWorker(Worker):
 def _serve(parent: int, pipe: Connection) -> None:
     global _is_at_work
     _is_at_work = True
-    os.setsid()  # Linux shares cores out by sessions first: on a busy machine one of its own is not the last in turn
+    os.setsid()  # Linux schedules by session first (autogroup), so a session of its own gets a fair part of a busy CPU
     _begin(parent)
-    with contextlib.suppress(EOFError, OSError):  # the parent has what it wanted
+    with contextlib.suppress(EOFError, OSError):  # the parent has closed the pipe
         host = Host(pipe.recv())
         try:
             while True:

@@ -1,11 +1,11 @@
-"""What people see of a run: tables and lines on a terminal, and one HTML page for light and dark, a desk and a phone.
+"""Shows a run to people: tables and lines on a terminal, and one HTML page, light or dark, wide or narrow.
 
 Read in this order:
 
-- `blocks`: what a page and a terminal show, as data; its tables and notes on a terminal.
-- `run` (with `learned`), `emulation`, `sweep`, `collusion`, `audit`, `scaling`: the view of each kind of run, from the
-  record that its command writes. Terminals show the same tables.
-- `reading`: from a file that anybody may have made to a typed record and its page.
-- `page`, `page.html`, `page.css`: the template of all pages, the content policy and the style.
-- `charts`: pictures by matplotlib as SVG. `figures`: numbers with their units.
+- `blocks`: the parts of a page as data, and how a terminal prints the tables and notes among them.
+- `run` (with `learned`), `emulation`, `sweep`, `collusion`, `audit`, `scaling`: turn the record of each kind of run
+  into a page. Terminals show the same tables.
+- `reading`: reads an untrusted file into a typed record, and makes its page.
+- `page`, `page.html`, `page.css`: the template of all pages, the content security policy and the style.
+- `charts`: draws charts with matplotlib, as SVG. `figures`: formats numbers with their units.
 """

@@ -1,4 +1,4 @@
-"""An audit of the privacy claim: the verdict, what the adversary saw in two worlds, and its errors beside the claim."""
+"""The page of an audit: the verdict, what the adversary saw in two worlds, and its errors against the claim."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from emulator.report.figures import claimed, count, number, percent, proved, sec
 
 Row = tuple[str, str, str, str]
 _EXPLAINED = (
-    "The noise is what the coalition cannot remove, on the line that it attacks, in squared units. Bounds on epsilon "
-    "are lower ones; beyond the claim they speak against it."
+    "Noise left is the noise that the coalition cannot remove, on the line that it attacks, in squared units. Bounds "
+    "on epsilon are lower bounds; one above the claim is evidence against it."
 )
 _RATES = np.concatenate([np.logspace(-5, -2, 30), np.linspace(0.01, 0.995, 198)])
 _VERDICTS: dict[str, tuple[str, Verdict]] = {
     "stands": ("The claim of epsilon {} stands", "good"),
     "refuted": ("The claim of epsilon {} is refuted", "bad"),
-    "not covered": ("The claim of epsilon {} says nothing of this coalition", "neutral"),
+    "not covered": ("The claim of epsilon {} does not cover this coalition", "neutral"),
 }
 
 
 def page(run: Result) -> Page:
-    """The page of an audit."""
+    """Return the page of an audit."""
     title, verdict = _VERDICTS.get(run.verdict, ("The claim of epsilon {}: " + run.verdict, "neutral"))
     ratio = run.residual_variance / run.variance_floor if run.variance_floor else math.inf
     return Page(
@@ -60,30 +60,34 @@ def _distributions(run: Result) -> list[Block]:
         Series("the victim holds x'", _steps(edges, one), 1, "--", filled=True),
         Series("threshold of the guess", [(run.threshold_gdp, at) for at in (0.0, tallest)], -1, ":"),
     ]
-    x = Axis("what is left of the sum (statistic's units)", low=edges[0], high=edges[-1])
+    x = Axis("the rest of the sum (statistic's units)", low=edges[0], high=edges[-1])
     y = Axis("runs", low=0.0, say=lambda tick: count(round(tick)))
-    return [lines(series, x, y, caption="The more the two overlap, the less can be learned about the victim.")]
+    return [lines(series, x, y, caption="The more the two overlap, the less the coalition learns about the victim.")]
 
 
 def _steps(edges: list[float], counts: list[int]) -> list[Point]:
-    corners = [(edge, float(found)) for place, found in enumerate(counts) for edge in edges[place : place + 2]]
+    corners = [(edge, float(runs)) for place, runs in enumerate(counts) for edge in edges[place : place + 2]]
     return [(edges[0], 0.0), *corners, (edges[-1], 0.0)]
 
 
 def _trade_off(run: Result) -> list[Block]:
-    """Dong, Roth and Su (2022): no test of a mu-private mechanism errs below the claim's curve."""
+    """Return the chart of error rates. No test of a mu-private mechanism lies below the claim's curve.
+
+    Dong, Roth and Su (2022).
+    """
     allowed = [(0.0, 1.0), *_points(gaussian_trade_off(_RATES, run.mu_claimed)), (1.0, 0.0)]
     with np.errstate(over="ignore"):
         pair = _points(approximate_trade_off(_RATES, run.epsilon_claimed, run.delta))
     found = list(zip(run.trade_off.false_positives, run.trade_off.false_negatives, strict=False))
     series = [
-        Series(f"claim, mu {claimed(run.mu_claimed)}; below it is more than it allows", allowed, -1, "--", filled=True),
+        Series(f"claim, mu {claimed(run.mu_claimed)}; points below refute it", allowed, -1, "--", filled=True),
         Series(f"epsilon {claimed(run.epsilon_claimed)}, delta {claimed(run.delta)} alone", pair, 2, ":"),
         Series("the coalition's guesses", found, 1),
     ]
     x = Axis("x' taken for x (false positives)", low=0.0, high=1.0)
     y = Axis("x taken for x' (false negatives)", low=0.0, high=1.0)
-    caption = "Each point of the coalition's curve is one threshold. Clearly below the claim's, it speaks against it."
+    caption = "Each point of the coalition's curve is one threshold. A point clearly below the claim's is evidence "
+    caption += "against the claim."
     return [lines(series, x, y, caption=caption, square=True)]
 
 
@@ -92,7 +96,7 @@ def _points(negatives: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> lis
 
 
 def figures(run: Finding) -> list[Block]:
-    """What was found, its bound or interval, and the claim."""
+    """Return a table of what was found, its bound or interval, and what the claim requires."""
     floor, claim = f"≥ {number(run.variance_floor, 4)}", f"epsilon ≤ {claimed(run.epsilon_claimed, 4)}"
     likely = f"≥ {number(FALSE_ALARM / KINDS, 2)}"
 
@@ -110,8 +114,7 @@ def figures(run: Finding) -> list[Block]:
         rows.append(("masked values seen are uniform, p", number(run.uniformity_p, 2), "", likely))
     if run.same_law_p is not None:
         rows.append(("same as the ideal functionality, p", number(run.same_law_p, 2), "", likely))
-    sure = percent(run.confidence)
-    return [Table(("", "found", f"{sure} bound or interval", "claim"), rows)]
+    return [Table(("", "found", f"{percent(run.confidence)} bound or interval", "claim"), rows)]
 
 
 def _setting(run: Result) -> list[Block]:

@@ -1,4 +1,4 @@
-"""What a page and a terminal show, as data: tables, texts, charts and sections; tables and notes on a terminal."""
+"""The parts of a page as data: tables, texts, charts and sections. Prints the tables and notes on a terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.console import Console
 
 from dca_proto.cli import output
 from emulator.report.charts import Chart
-from emulator.report.figures import MIB, UNKNOWN, count, said, seconds, size
+from emulator.report.figures import MIB, UNKNOWN, count, seconds, setting, size
 from emulator.results import Traffic
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"[−+-]?[\d∞]|below|never|[–(]|$")
 
 
 class Cell(NamedTuple):
-    """A cell of a table: its text, what stands small below it, and whether it is "good" or "bad"."""
+    """A cell of a table: its text, a small text below it, and a tone, "good" or "bad"."""
 
     text: str
     small: str = ""
@@ -49,13 +49,13 @@ class Items(NamedTuple):
 
 
 class Code(NamedTuple):
-    """A text as it was written, to be copied."""
+    """Preformatted text."""
 
     text: str
 
 
 class Table(NamedTuple):
-    """A table; a page shows its first rows, and says how many there are."""
+    """A table. A page shows only its first rows, and states how many there are."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str | Cell]]
@@ -63,7 +63,7 @@ class Table(NamedTuple):
 
     @property
     def numbers(self) -> list[bool]:
-        """Which columns hold numbers: those, but for the first, of which each cell begins like one."""
+        """For each column, whether it holds numbers: every cell begins like one. The first column never does."""
         return [
             place > 0 and all(_NUMBER.match(text_of(row[place])) for row in self.rows)
             for place in range(len(self.header))
@@ -71,7 +71,7 @@ class Table(NamedTuple):
 
 
 class Folded(NamedTuple):
-    """Something that is shown on request."""
+    """A block that the reader can unfold."""
 
     summary: str
     block: Any
@@ -85,9 +85,10 @@ class Page(NamedTuple):
     """A page.
 
     Attributes:
-        kind: of what. title: the result, in a sentence. badge: the verdict in one or two words, and `verdict`
-        its sense. answer: the same in full: what was spent, who contributed. lead: sections directly under the
-        headline. facts: at most five figures with labels. sections: below them; those without blocks are left out.
+        kind: the kind of run. title: the result in a sentence. badge: the verdict in one or two words.
+        verdict: the colour of the badge. answer: the result in full: what was spent, who contributed.
+        lead: sections directly under the headline. facts: at most five figures with labels.
+        sections: the rest; sections without blocks are left out.
     """
 
     kind: str
@@ -101,65 +102,67 @@ class Page(NamedTuple):
 
     @property
     def charts(self) -> list[Chart]:
-        """What is drawn of it, in its order; captions begin with the heading above, if there is one."""
-        found, heading = [], ""
-        for block in (block for _, blocks in self.sections for block in (None, *blocks)):
-            if isinstance(block, Chart):
-                found.append(block._replace(caption=f"{heading}{block.caption}"))
-            elif isinstance(block, Heading) or block is None:
-                heading = f"{block.text}. " if block else ""
-        return found
+        """The charts in `sections`, in order; each caption begins with the heading above it, if there is one."""
+        charts = []
+        for _, blocks in self.sections:
+            heading = ""
+            for block in blocks:
+                if isinstance(block, Chart):
+                    charts.append(block._replace(caption=f"{heading}{block.caption}"))
+                elif isinstance(block, Heading):
+                    heading = f"{block.text}. "
+        return charts
 
 
 def text_of(cell: str | Cell) -> str:
-    """What a cell says."""
+    """Return the text of a cell."""
     return cell if isinstance(cell, str) else cell.text
 
 
 def table(
     records: Iterable[T], columns: Mapping[str, Callable[[T], str | Cell]], *, title: str = "", note: str = ""
 ) -> list[Block]:
-    """A row for each record, and a note below; nothing where there is no record.
+    """Return a table with a row for each record, and a note below it; nothing if there are no records.
 
     Args:
-        columns: what each says of a record, by its name; those that say nothing of all records are left out.
+        columns: by name, a function from a record to its cell. A column that is empty for all records is left out.
     """
-    found = [[say(one) for say in columns.values()] for one in records]
-    if not found:
+    cells = [[cell_of(record) for cell_of in columns.values()] for record in records]
+    if not cells:
         return []
-    used = [place == 0 or any(row[place] not in ("", UNKNOWN) for row in found) for place in range(len(columns))]
-    rows = [[cell for cell, is_used in zip(row, used, strict=True) if is_used] for row in found]
+    used = [place == 0 or any(row[place] not in ("", UNKNOWN) for row in cells) for place in range(len(columns))]
+    rows = [[cell for cell, is_used in zip(row, used, strict=True) if is_used] for row in cells]
     header = [name for name, is_used in zip(columns, used, strict=True) if is_used]
     return [Table(header, rows, title), *([Note(note)] if note else [])]
 
 
 def settings(pairs: Iterable[Line]) -> list[Block]:
-    """Names and values, as a table."""
+    """Return a table of names and values."""
     rows = list(pairs)
     return [Table(("", ""), rows)] if rows else []
 
 
 def fields(record: msgspec.Struct | Mapping[str, Any] | None) -> list[Block]:
-    """The fields of a record and their values, as a table; nothing where there is none."""
-    found = msgspec.structs.asdict(record) if isinstance(record, msgspec.Struct) else record or {}
-    return settings((name.replace("_", " "), said(value)) for name, value in found.items())
+    """Return a table of a record's fields and their values; nothing if there is no record."""
+    values = msgspec.structs.asdict(record) if isinstance(record, msgspec.Struct) else record or {}
+    return settings((name.replace("_", " "), setting(value)) for name, value in values.items())
 
 
 def roles_table(
     roles: dict[str, Traffic], core_s: dict[str, float] | None = None, peaks_mb: dict[str, float] | None = None
 ) -> list[Block]:
-    """What the actors of each role sent and used, and all of them; memory is of the largest process of each."""
+    """Return the traffic and the core time of each role and of all; memory is that of a role's largest process."""
     core_s, peaks_mb = {**(core_s or {}), **({"all": sum(core_s.values())} if core_s else {})}, peaks_mb or {}
-    found = {**dict.fromkeys([*roles, *core_s]), **roles, "all": sum(roles.values(), Traffic())} if roles else {}
+    traffic = {**dict.fromkeys([*roles, *core_s]), **roles, "all": sum(roles.values(), Traffic())} if roles else {}
     return table(
-        found.items(),
+        traffic.items(),
         {
-            "role": lambda one: one[0],
-            "messages": lambda one: UNKNOWN if one[1] is None else count(one[1].messages),
-            "bytes": lambda one: UNKNOWN if one[1] is None else size(one[1].bytes),
-            "core time": lambda one: seconds(core_s.get(one[0])),
-            "memory": lambda one: size(
-                max((MIB * most for name, most in peaks_mb.items() if name.startswith(one[0])), default=None)
+            "role": lambda item: item[0],
+            "messages": lambda item: UNKNOWN if item[1] is None else count(item[1].messages),
+            "bytes": lambda item: UNKNOWN if item[1] is None else size(item[1].bytes),
+            "core time": lambda item: seconds(core_s.get(item[0])),
+            "memory": lambda item: size(
+                max((MIB * peak for name, peak in peaks_mb.items() if name.startswith(item[0])), default=None)
             ),
         },
         title="sent and used by each role",
@@ -167,7 +170,7 @@ def roles_table(
 
 
 def as_json(summary: str, value: Any) -> list[Block]:
-    """Plain data as JSON, folded away; nothing where there is none."""
+    """Return plain data as folded JSON; nothing if there is no data."""
     if not value:
         return []
     return [Folded(summary, Code(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))]
@@ -188,7 +191,7 @@ def show(console: Console, blocks: Iterable[Block], lines: Iterable[Line] = ()) 
 
 
 def drawn(table: Table) -> rich.table.Table:
-    """A table; where the console is narrow, columns of texts give way to those of numbers and to short names."""
+    """Return a table for rich. On a narrow console, text columns shrink first; numbers and short names stay whole."""
     is_short = all(len(text_of(row[0])) <= _NAME_MAX for row in table.rows)
     align = "".join(">" if is_number else "w" for is_number in table.numbers)
     align = ("<" if is_short else "w") + align[1:]

@@ -1,8 +1,8 @@
-"""Charts, drawn by matplotlib as SVG in the page: texts stay texts, and colours are the page's.
+"""Draws charts with matplotlib as SVG within the page. Texts stay texts, and colours follow the page's style.
 
-Each is drawn twice, for a desk and for a phone, and the page's style shows one of them, so that texts keep their size.
-matplotlib writes style attributes, which the page's content policy forbids: they become attributes of their own, and
-the colours of `PALETTE` become variables of the page's style, which has others in the dark.
+Each chart is drawn twice, wide and narrow, and the style shows one of the two, so that text keeps its size.
+matplotlib writes style attributes, which the content security policy forbids: they become presentation attributes. The
+colours of `PALETTE` become variables of the page's style, which changes them in dark mode.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from emulator.report.figures import plain, short
 DESK_PX, PHONE_PX = 760, 350
 ROWS_MAX, POINTS_MAX, TICKS_MAX, _NAME_MAX = 60, 1_000, 6, 60
 _ROW_PX, _AXIS_PX, _LEGEND_PX, _PLOT_PX, _TEXT_PX, _LETTER_PX = 31, 42, 22, 300, 12.5, 7.5
-_ACROSS_MAX, _PICTURE_PX = 3, 560  # charts of a picture, and how wide each is
-_RATIO_MIN = 3.0  # of a logarithmic axis's ends: then two of its ticks lie between them
+_ACROSS_MAX, _PICTURE_PX = 3, 560  # charts side by side in a picture, and the width of each
+_RATIO_MIN = 3.0  # least ratio of a logarithmic axis's ends, so that it has two ticks
 INK, GRID, _TRACK = "#1b1f24", "#d9dde2", "#eceff2"
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#b5568f", "#e69f00", "#56b4e9")
-"""Okabe and Ito's (2008), which colour-blind people can distinguish; lines differ in their dashes too."""
+"""The colours of Okabe and Ito (2008), which colour-blind people can distinguish; lines also differ in their dashes."""
 _VARIABLES = {INK: "ink", "#000000": "ink", GRID: "rule", _TRACK: "track"} | {
     colour: f"c{place}" for place, colour in enumerate(PALETTE)
 }
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class Chart(NamedTuple):
-    """A chart: what it shows, as a sentence; how high it is at a width in pixels; and what draws it on a figure."""
+    """A chart: a caption, a function from its width to its height in pixels, and one that draws it on a figure."""
 
     caption: str
     height: Callable[[float], float]
@@ -47,7 +47,7 @@ class Chart(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """An axis; without ends it holds all that is drawn. `say` puts a tick into words; of numbers, ticks are `whole`."""
+    """An axis. Without `low` and `high` it fits the data. `say` formats a tick; `whole` allows only integer ticks."""
 
     label: str
     log: bool = False
@@ -61,8 +61,9 @@ class Series(NamedTuple):
     """A curve, or points, or both.
 
     Attributes:
-        tone: a colour of the palette, or -1 for the text's. line: how it is drawn, if at all. marker: "o", or "s" for
-        hollow ones. spread: (x, low, high), a bar for each. filled: whether the area below is.
+        tone: index of a colour in the palette, or -1 for the text colour. line: matplotlib's line style, or "".
+        marker: "o", or "s" for hollow squares. spread: (x, low, high) of each error bar.
+        filled: whether the area below the curve is filled.
     """
 
     label: str
@@ -75,7 +76,7 @@ class Series(NamedTuple):
 
 
 class Lane(NamedTuple):
-    """A line of a timeline: what lasted (from, to, tone), and moments (at, tone)."""
+    """A row of a timeline: periods (from, to, tone) and moments (at, tone)."""
 
     label: str
     pieces: Sequence[tuple[float, float, int]] = ()
@@ -83,17 +84,17 @@ class Lane(NamedTuple):
 
 
 def lines(series: Sequence[Series], x: Axis, y: Axis, *, caption: str, square: bool = False) -> Chart:
-    """Curves and points over two axes. A logarithmic axis leaves out what is not above 0."""
-    named = {one.label for one in series} - ({y.label} if len(series) == 1 else set())
-    if any(len(one.points) > POINTS_MAX for one in series):
-        caption += f" Of each curve, the first {POINTS_MAX:,} points."
+    """Return a chart of curves and points. A logarithmic axis leaves out values that are not above 0."""
+    named = {curve.label for curve in series} - ({y.label} if len(series) == 1 else set())
+    if any(len(curve.points) > POINTS_MAX for curve in series):
+        caption += f" The first {POINTS_MAX:,} points of each curve."
 
     def draw(figure: Any, width: float) -> None:
         axes = figure.subplots()
-        for one in series:
-            _curve(axes, one, x.log, y.log)
-        for axis, found, along in ((axes.xaxis, x, "x"), (axes.yaxis, y, "y")):
-            _scaled(axes, axis, found, along, width)
+        for curve in series:
+            _curve(axes, curve, x.log, y.log)
+        for axis, wanted, along in ((axes.xaxis, x, "x"), (axes.yaxis, y, "y")):
+            _scaled(axes, axis, wanted, along, width)
         axes.grid(color=GRID, linewidth=0.8)
         axes.set_axisbelow(True)
         if square:
@@ -108,7 +109,7 @@ def lines(series: Sequence[Series], x: Axis, y: Axis, *, caption: str, square: b
 
 
 def bars(rows: Sequence[tuple[str, float, str]], *, caption: str, tone: int = 0) -> Chart:
-    """Bars from zero on one scale: a label, a length, and the length as text each."""
+    """Return a bar chart; each row has a label, a length, and the length as text."""
     rows, caption = _first(rows, caption, "bars")
 
     def draw(figure: Any, width: float) -> None:
@@ -124,10 +125,11 @@ def bars(rows: Sequence[tuple[str, float, str]], *, caption: str, tone: int = 0)
 
 
 def panels(parts: Sequence[tuple[str, int, Callable[[Any], None]]], names: Sequence[str], *, caption: str) -> Chart:
-    """Panels above each other, each with an axis of numbers: its label, how many rows it has, and what draws it.
+    """Return a chart of stacked panels, each with a numeric axis.
 
     Args:
-        names: of what stands in each row, for the legend.
+        parts: for each panel, the label of its axis, its number of rows, and the function that draws it.
+        names: of the marks in a row, for the legend.
     """
     sizes = [(unit, rows * (10.0 + 13 * len(names))) for unit, rows, _ in parts]
 
@@ -146,23 +148,23 @@ def panels(parts: Sequence[tuple[str, int, Callable[[Any], None]]], names: Seque
 
 
 def timeline(lanes: Sequence[Lane], low_s: float, high_s: float, legend: Mapping[str, int], *, caption: str) -> Chart:
-    """Lanes of time in seconds, from `low_s` to `high_s`; what lies beyond is not seen.
+    """Return a timeline from `low_s` to `high_s`; its lanes are in seconds, and clipped to these ends.
 
     Args:
-        legend: what the tones mean.
+        legend: tone by name.
     """
     lanes, caption = _first(lanes, caption, "lanes")
     high_s = high_s if high_s > low_s else low_s + 1.0
-    factor, unit = next(((one, unit) for one, unit in _UNITS if high_s >= 2 * one), _UNITS[-1])
+    factor, unit = next(((factor, unit) for factor, unit in _UNITS if high_s >= 2 * factor), _UNITS[-1])
 
     def draw(figure: Any, width: float) -> None:
-        axes = _rows(figure, [one.label for one in lanes], width)
-        for place, one in enumerate(lanes):
+        axes = _rows(figure, [lane.label for lane in lanes], width)
+        for place, lane in enumerate(lanes):
             axes.axhspan(place - 0.3, place + 0.3, color=_TRACK, zorder=0)
-            for begin, end, tone in one.pieces[:POINTS_MAX]:
+            for begin, end, tone in lane.pieces[:POINTS_MAX]:
                 span = (begin / factor, (end - begin) / factor)
                 axes.broken_barh([span], (place - 0.3, 0.6), color=_colour(tone), linewidth=1)
-            for at, tone in one.marks[:POINTS_MAX]:
+            for at, tone in lane.marks[:POINTS_MAX]:
                 axes.plot([at / factor] * 2, [place - 0.38, place + 0.38], color=_colour(tone), linewidth=2)
         axes.set(xlim=(low_s / factor, high_s / factor))
         axes.set_xlabel(unit, loc="right")
@@ -174,16 +176,16 @@ def timeline(lanes: Sequence[Lane], low_s: float, high_s: float, legend: Mapping
     return Chart(caption, lambda width: len(lanes) * _ROW_PX + _AXIS_PX + _legend_px(legend, width), draw)
 
 
-def _first(rows: Sequence[T], caption: str, what: str) -> tuple[Sequence[T], str]:
-    """The first rows, and a caption that says so where there are more."""
+def _first(rows: Sequence[T], caption: str, noun: str) -> tuple[Sequence[T], str]:
+    """Return the first rows, and the caption, which states the total if there are more."""
     if len(rows) > ROWS_MAX:
-        caption += f" The first {ROWS_MAX} of {len(rows):,} {what}."
+        caption += f" The first {ROWS_MAX} of {len(rows):,} {noun}."
     return rows[:ROWS_MAX], caption
 
 
 def svg(chart: Chart, width: float, name: str) -> str:
-    """The SVG element of a chart at a width in pixels; `name` sets its parts apart from others on the page."""
-    from matplotlib.backends.backend_svg import FigureCanvasSVG  # heavy, and needed where something is drawn only
+    """Return the SVG element of a chart at a width in pixels; `name` makes the ids in it unique on the page."""
+    from matplotlib.backends.backend_svg import FigureCanvasSVG  # slow to import
     from matplotlib.figure import Figure
 
     with _styled(name):
@@ -196,7 +198,7 @@ def svg(chart: Chart, width: float, name: str) -> str:
 
 
 def picture(charts: Sequence[Chart], path: Path, title: str) -> None:
-    """Draw charts side by side, each below its caption; the file's suffix says the format."""
+    """Draw charts side by side, each below its caption, into a file; its suffix selects the format."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -216,7 +218,7 @@ def picture(charts: Sequence[Chart], path: Path, title: str) -> None:
 
 @contextlib.contextmanager
 def _styled(salt: str) -> Iterator[None]:
-    """matplotlib as a page has it; `salt` distinguishes the parts of a chart from those of others."""
+    """Within the block, matplotlib has the style of a page; `salt` makes the ids in an SVG unique."""
     import matplotlib as mpl
 
     style: Any = {
@@ -227,86 +229,88 @@ def _styled(salt: str) -> Iterator[None]:
         "axes.linewidth": 1, "lines.linewidth": 2, "lines.markersize": 6, "xtick.major.pad": 7,
     }  # fmt: skip
     with mpl.rc_context(style), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of letters that the fonts here lack: the reader's may have them
+        warnings.simplefilter("ignore", UserWarning)  # about glyphs that fonts here lack; the reader's may have them
         yield
 
 
 def _inlined(text: bytes, caption: str) -> str:
-    """What matplotlib wrote, as an element of a page: no style attributes, no names that nothing refers to."""
+    """Return matplotlib's SVG as an element for a page: no style attributes, no metadata, no unused ids."""
     root = ElementTree.fromstring(text)  # noqa: S314 - our own
     for parent in root.iter():
         for child in [*parent]:
             if child.tag.endswith(("metadata", "}style")):
                 parent.remove(child)
-    for one in root.iter():
-        _restyled(one)
+    for element in root.iter():
+        _restyle(element)
     root.attrib = {"viewBox": root.attrib["viewBox"], "role": "img", "aria-label": plain(caption, 300)}
     return ElementTree.tostring(root, encoding="unicode", short_empty_elements=False)
 
 
-def _restyled(one: ElementTree.Element) -> None:
-    """Style attributes become attributes, colours variables, and names that nothing refers to go."""
-    one.tag = one.tag.removeprefix(_NAMESPACE)
-    for part in filter(None, one.attrib.pop("style", "").split(";")):
+def _restyle(element: ElementTree.Element) -> None:
+    """Turn style attributes into presentation attributes and colours into variables; remove unused ids."""
+    element.tag = element.tag.removeprefix(_NAMESPACE)
+    for part in filter(None, element.attrib.pop("style", "").split(";")):
         key, _, value = (piece.strip() for piece in part.partition(":"))
         if key == "font":
-            one.set("font-size", value.split("px")[0].rpartition(" ")[2])
+            element.set("font-size", value.split("px")[0].rpartition(" ")[2])
         elif key not in _FONT:
-            one.set(key, value)
+            element.set(key, value)
     for key in ("fill", "stroke"):
-        if (variable := _VARIABLES.get(one.get(key, ""))) is not None:
-            one.set(key, f"var(--{variable})")
-    if "{http://www.w3.org/1999/xlink}href" in one.attrib:
-        one.set("href", one.attrib.pop("{http://www.w3.org/1999/xlink}href"))
-    if one.tag in ("g", "svg"):
-        one.attrib.pop("id", None)
+        if (variable := _VARIABLES.get(element.get(key, ""))) is not None:
+            element.set(key, f"var(--{variable})")
+    if "{http://www.w3.org/1999/xlink}href" in element.attrib:
+        element.set("href", element.attrib.pop("{http://www.w3.org/1999/xlink}href"))
+    if element.tag in ("g", "svg"):
+        element.attrib.pop("id", None)
 
 
-def _curve(axes: Any, one: Series, log_x: bool, log_y: bool) -> None:
-    def shown(a: float, *heights: float) -> bool:
-        return (a > 0 or not log_x) and (min(heights) > 0 or not log_y)
+def _curve(axes: Any, curve: Series, log_x: bool, log_y: bool) -> None:
+    def can_show(x: float, *heights: float) -> bool:
+        return (x > 0 or not log_x) and (min(heights) > 0 or not log_y)
 
-    points, colour = [point for point in one.points[:POINTS_MAX] if shown(*point)], _colour(one.tone)
-    across, up = [a for a, _ in points], [b for _, b in points]
-    hollow = {"markerfacecolor": "none", "markeredgewidth": 1.5} if one.marker == "s" else {}
-    axes.plot(across, up, color=colour, linestyle=one.line or "none", marker=one.marker, label=one.label, **hollow)
-    if one.filled:
-        axes.fill_between(across, up, color=colour, alpha=0.15, linewidth=0)
-    for a, low, high in one.spread[:POINTS_MAX]:
-        if shown(a, low, high):
-            axes.plot([a, a], [low, high], color=colour, linewidth=1.5)
+    points, colour = [point for point in curve.points[:POINTS_MAX] if can_show(*point)], _colour(curve.tone)
+    xs, ys = [x for x, _ in points], [y for _, y in points]
+    hollow = {"markerfacecolor": "none", "markeredgewidth": 1.5} if curve.marker == "s" else {}
+    axes.plot(xs, ys, color=colour, linestyle=curve.line or "none", marker=curve.marker, label=curve.label, **hollow)
+    if curve.filled:
+        axes.fill_between(xs, ys, color=colour, alpha=0.15, linewidth=0)
+    for x, low, high in curve.spread[:POINTS_MAX]:
+        if can_show(x, low, high):
+            axes.plot([x, x], [low, high], color=colour, linewidth=1.5)
 
 
-def _scaled(axes: Any, axis: Any, found: Axis, along: str, width: float) -> None:
-    """A scale, its ends, its label, and at least two ticks."""
+def _scaled(axes: Any, axis: Any, wanted: Axis, along: str, width: float) -> None:
+    """Set an axis's scale, ends and label, and at least two ticks."""
+    from matplotlib.ticker import NullLocator
+
     ends = getattr(axes, f"set_{along}lim")
-    if found.log:
+    if wanted.log:
         getattr(axes, f"set_{along}scale")("log")
         low, high = getattr(axes, f"get_{along}lim")()
         low, high = (low, high) if high / low > _RATIO_MIN else (low / 1.75, high * 1.75)
         ends(low, high)
         axis.set_ticks(log_ticks(low, high))
     else:
-        axis.set_major_locator(_linear(width, whole=found.whole))
-    if found.low is not None or found.high is not None:
-        ends(found.low, found.high)
-    axis.set_major_formatter(lambda value, _: found.say(value))
-    axis.set_minor_locator(_null())
+        axis.set_major_locator(_linear(width, whole=wanted.whole))
+    if wanted.low is not None or wanted.high is not None:
+        ends(wanted.low, wanted.high)
+    axis.set_major_formatter(lambda value, _: wanted.say(value))
+    axis.set_minor_locator(NullLocator())
     if along == "x":
-        axes.set_xlabel(plain(found.label, _NAME_MAX), loc="right")
+        axes.set_xlabel(plain(wanted.label, _NAME_MAX), loc="right")
     else:
-        axes.set_title(plain(found.label, _NAME_MAX), loc="left", fontsize=_TEXT_PX)
+        axes.set_title(plain(wanted.label, _NAME_MAX), loc="left", fontsize=_TEXT_PX)
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten from `low` to `high`, at most `TICKS_MAX`; where there are fewer than three, 2 and 5 as well."""
+    """Return powers of ten from `low` to `high`, at most `TICKS_MAX`; if fewer than three, also multiples of them."""
     first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
     powers = [10.0**power for power in range(first, last + 1, max(1, math.ceil((last - first + 1) / TICKS_MAX)))]
     if len(powers) >= 3:
         return powers
     finer = [factor * 10.0**power for power in range(first - 1, last + 1) for factor in (1, 1.5, 2, 3, 5, 7)]
-    found = [tick for tick in finer if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
-    return found[:: max(1, math.ceil(len(found) / TICKS_MAX))]
+    ticks = [tick for tick in finer if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
+    return ticks[:: max(1, math.ceil(len(ticks) / TICKS_MAX))]
 
 
 def _linear(width: float, *, whole: bool = False) -> Any:
@@ -315,21 +319,15 @@ def _linear(width: float, *, whole: bool = False) -> Any:
     return MaxNLocator(nbins=TICKS_MAX if width > PHONE_PX else 4, min_n_ticks=2, integer=whole)
 
 
-def _null() -> Any:
-    from matplotlib.ticker import NullLocator
-
-    return NullLocator()
-
-
 def _colour(tone: int) -> str:
     return INK if tone < 0 else PALETTE[tone % len(PALETTE)]
 
 
 def _rows(figure: Any, labels: Sequence[str], width: float) -> Any:
-    """Axes with a named row for each label, the first on top; long names take two lines."""
+    """Return axes with a named row for each label, the first on top; long names take two lines."""
     axes = figure.subplots()
-    most = 40 if width > PHONE_PX else 18
-    shown = [textwrap.fill(plain(one), most, max_lines=2, placeholder="…") for one in labels]
+    letters_max = 40 if width > PHONE_PX else 18
+    shown = [textwrap.fill(plain(label), letters_max, max_lines=2, placeholder="…") for label in labels]
     axes.set_yticks(range(len(labels)), shown, linespacing=1.15)
     axes.set_ylim(len(labels) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
@@ -342,21 +340,21 @@ def _wrapped(unit: str, width: float) -> str:
 
 
 def _panel_px(unit: str, rows_px: float, width: float) -> float:
-    """A panel with rows, ticks and its unit, which may take several lines."""
+    """Return the height of a panel: its rows, its ticks, and its unit, which may take several lines."""
     return rows_px + _AXIS_PX + 1.3 * _TEXT_PX * _wrapped(unit, width).count("\n")
 
 
 def _columns(names: Collection[str], width: float) -> int:
-    """How many columns of a legend there is room for; beside each name stands a sample."""
-    return max(1, int(width / (_LETTER_PX * max([min(len(one), _NAME_MAX) for one in names], default=1) + 60)))
+    """Return how many columns of a legend fit; 60 pixels are for the sample beside each name."""
+    return max(1, int(width / (_LETTER_PX * max([min(len(name), _NAME_MAX) for name in names], default=1) + 60)))
 
 
 def _legend_px(names: Collection[str], width: float) -> float:
     return _LEGEND_PX * math.ceil(len(names) / _columns(names, width)) + 8 if names else 0
 
 
-def _legend(figure: Any, found: tuple[Sequence[Any], Sequence[str]], width: float) -> None:
-    """Of all that is named, each name once."""
-    named = {plain(name, _NAME_MAX): sample for sample, name in zip(*found, strict=True)}
+def _legend(figure: Any, entries: tuple[Sequence[Any], Sequence[str]], width: float) -> None:
+    """Add a legend with each name once; `entries` are samples and names."""
+    named = {plain(name, _NAME_MAX): sample for sample, name in zip(*entries, strict=True)}
     if named:
         figure.legend(named.values(), named, loc="outside lower left", ncols=_columns(named, width), handlelength=2)

@@ -1,10 +1,9 @@
-"""A coalition: what it sees, how much noise is left to it, and whether the claim survives it."""
+"""The page of a coalition: what it sees, how much noise it cannot remove, and whether the claim holds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from statistics import NormalDist
-from typing import Any
 
 import msgspec
 
@@ -24,7 +23,7 @@ _MEMBERS = {
 
 
 def page(run: Result) -> Page:
-    """The page of a coalition."""
+    """Return the page of a coalition."""
     sections: list[Section] = [
         ("Figures", [*figures(run), Note(_noise(run) if run.released or run.recovered else "No sum was released.")]),
         ("What it recovers", _recovered(run)),
@@ -41,7 +40,7 @@ def page(run: Result) -> Page:
         answer=run.why,
         facts=[
             ("epsilon claimed", claimed(run.epsilon.claimed)),
-            ("epsilon that the noise left means", _bound(run.epsilon.meant)),
+            ("epsilon with the noise left", _bound(run.epsilon.meant)),
             ("noise left, of the floor", _ratio(run)),
             ("its view depends on the data", "yes" if run.view.depends_on_data else "no"),
         ],
@@ -50,7 +49,7 @@ def page(run: Result) -> Page:
 
 
 def figures(found: Finding) -> list[Block]:
-    """By the plan, as measured, and what the claim needs."""
+    """Return a table of each figure by the plan, as measured, and as the claim requires."""
     return [Table(("", "by the plan", f"measured [{percent(CONFIDENCE)} interval]", "claim"), [*_figures(found)])]
 
 
@@ -66,7 +65,7 @@ def _figures(found: Finding) -> Iterator[tuple[str, str, str, str]]:
             meant = _interval(_bound(low) if low is None else proved(low, 4), _bound(high))
         yield "noises that hide the client", count(noise.noises_left), "", f"≥ {count(noise.noises_needed)}"
         yield "variance of the noise left", number(noise.left, 4), measured, f"≥ {number(noise.floor, 4)}"
-        yield "epsilon that it means", _bound(epsilon.meant), meant, f"≤ {claimed(epsilon.claimed, 4)}"
+        yield "epsilon with that noise", _bound(epsilon.meant), meant, f"≤ {claimed(epsilon.claimed, 4)}"
     if not found.released:
         yield "contributions", count(found.contributors.found), "aborted", f"≥ {count(found.contributors.needed)}"
     if (value := found.recovered) is not None:
@@ -87,15 +86,15 @@ def _bound(epsilon: float | None) -> str:
 
 
 def members(coalition: msgspec.Struct) -> str:
-    """Who is in a coalition: "4 clients, 2 Compute nodes and the broker"; who is not in it is left out."""
+    """Return a coalition's members as text: "4 clients, 2 Compute nodes and the broker"."""
 
-    def several(name: str, one: Any) -> str:
+    def several(name: str, number: int) -> str:
         noun = _MEMBERS.get(name, name)
-        return f"{one} {noun.replace('clients', 'client').replace('nodes', 'node') if one == 1 else noun}"
+        return f"{number} {noun.replace('clients', 'client').replace('nodes', 'node') if number == 1 else noun}"
 
-    present = {name: one for name, one in msgspec.structs.asdict(coalition).items() if one}
-    who = [f"the {name}" if one is True else several(name, one) for name, one in present.items()]
-    return listed(who, 12) or "nobody"
+    present = {name: value for name, value in msgspec.structs.asdict(coalition).items() if value}
+    names = [f"the {name}" if value is True else several(name, value) for name, value in present.items()]
+    return listed(names, 12) or "nobody"
 
 
 def _ratio(run: Result) -> str:
@@ -104,9 +103,9 @@ def _ratio(run: Result) -> str:
 
 def _noise(run: Result) -> str:
     noise = run.noise
-    told = f"The noise left has {_ratio(run)} the variance of the floor. " if noise.floor > 0 else ""
-    told += f"Unknown noises that hide the client: {count(noise.noises_left)}; the claim needs "
-    return f"{told}{count(noise.noises_needed)}. In brackets is a {percent(noise.confidence)} interval."
+    ratio = f"The noise left has {_ratio(run)} the variance of the floor. " if noise.floor > 0 else ""
+    noises = f"Unknown noises that hide the client: {count(noise.noises_left)}; the claim needs "
+    return f"{ratio}{noises}{count(noise.noises_needed)}. Brackets hold {percent(noise.confidence)} intervals."
 
 
 def _recovered(run: Result) -> list[Block]:
@@ -114,12 +113,12 @@ def _recovered(run: Result) -> list[Block]:
     if found is None:
         return []
     pairs = zip(found.truth, found.once, strict=False)
-    told = f"Only the client's own noise hides it, with a standard deviation of {number(found.deviation)}."
-    columns = {"client's value": lambda one: number(one[0]), "recovered in one round": lambda one: number(one[1])}
-    return table(pairs, columns, note=told)
+    note = f"Only the client's own noise hides it, with a standard deviation of {number(found.deviation)}."
+    columns = {"client's value": lambda pair: number(pair[0]), "recovered in one round": lambda pair: number(pair[1])}
+    return table(pairs, columns, note=note)
 
 
 def _view(run: Result) -> list[Block]:
     p = f" (p = {number(run.view.p_value, 2)})" if run.view.p_value is not None else ""
-    found = "distinguishes two neighbouring inputs" if run.view.depends_on_data else "does not distinguish neighbours"
-    return [Note(f"A test on two neighbouring inputs: what it sees, beside the private sum, {found}{p}.")]
+    answer = "can" if run.view.depends_on_data else "cannot"
+    return [Note(f"Beyond the private sum, what it sees {answer} tell two neighbouring inputs apart{p}.")]

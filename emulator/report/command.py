@@ -1,4 +1,4 @@
-"""`dca report`: one HTML page that shows a run at a glance."""
+"""`dca report`: writes one HTML page that shows a run at a glance."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ EXAMPLES = """Examples:
 """
 
 
-class Made(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="report"):
-    """What `dca report --json` writes: the path of the page, and the kind of the run that it shows."""
+class WrittenPage(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="report"):
+    """The output of `dca report --json`: the path of the page, and the kind of the run that it shows."""
 
     page: str
     of: str
 
 
-OUTPUT = Made
+OUTPUT = WrittenPage
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="What a command wrote with --json.", metavar="RUN.json")],
+    run: Annotated[Path, typer.Argument(help="A file that a command wrote with --json.", metavar="RUN.json")],
     output: Annotated[
-        Path | None, typer.Option("--page", help="The page's file; by default beside RUN.json, with the suffix .html.")
+        Path | None, typer.Option("--page", help="The page's file; by default RUN.html, beside RUN.json.")
     ] = None,
     json_to: Annotated[
-        str | None, typer.Option("--json", help="Write where the page is to a file, or - for stdout.")
+        str | None, typer.Option("--json", help="Write the page's path and kind to a file, or - for stdout.")
     ] = None,
     no_reference: Annotated[
-        bool, typer.Option("--no-reference", help="Leave out what epsilon does not cover.")
+        bool, typer.Option("--no-reference", help="Leave out the results that epsilon does not cover.")
     ] = False,
 ) -> None:
     """Write one HTML page that shows a run: a swarm, an emulation, a sweep, a coalition, a scaling sweep or an audit.
 
-    The page is whole in itself: it loads nothing from anywhere and runs no script.
+    The page is self-contained: it loads nothing and runs no script.
     """
     target = output if output is not None else run.with_suffix(".html")
     require_json_target(json_to)
@@ -61,9 +61,9 @@ def report(
     kind, page = read_page(run, reference=not no_reference)
     require_writable(target)
     if target.exists() and target.samefile(run):
-        raise UsageError(f"--page {target} is the run itself; name another file")
+        raise UsageError(f"--page {target} is the run's own file; name another one")
     text = render(page, run.name)
     with whole_file(target) as place:
         place.write_text(text, encoding="utf-8")
     say(Console(stderr=json_to == STDOUT), "page", str(target))
-    write_json(Made(page=str(target), of=kind), json_to)
+    write_json(WrittenPage(page=str(target), of=kind), json_to)

@@ -1,4 +1,4 @@
-"""Numbers as people read them: few digits, with their units on the same line."""
+"""Formats numbers for people: few digits, and the unit on the same line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SPACE = "\u00a0"
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number with so many significant digits, never fewer than its whole part has: 1,234 · 0.0123 · 1.2·10⁻⁵."""
+    """Format a number with `digits` significant digits, but its whole part in full: 1,234 · 0.0123 · 1.2·10⁻⁵."""
     if value is None:
         return UNKNOWN
     if value == 0 or math.isinf(value):
@@ -31,28 +31,28 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def short(value: float, digits: int = 3) -> str:
-    """The same, without zeros that end a fraction: for ticks, and for what was asked for."""
+    """Format as `number` does, without trailing zeros: for ticks, and for values that the user chose."""
     text = number(value, digits)
     return text.rstrip("0").rstrip(".") if "." in text and "·" not in text else text
 
 
 def claimed(value: float | None, digits: int = 3) -> str:
-    """A privacy figure that is spent, claimed or allowed, rounded up: 0.564 · 2 · 1.49·10⁻⁵."""
+    """Format a privacy figure that is spent, claimed or allowed, rounded up: 0.564 · 2 · 1.49·10⁻⁵."""
     return UNKNOWN if value is None else short(float(at_least(value, digits)), digits)
 
 
 def proved(value: float | None, digits: int = 3) -> str:
-    """A privacy figure that an attack proves, rounded down."""
+    """Format a privacy figure that an attack proves, rounded down."""
     return UNKNOWN if value is None else short(float(at_most(value, digits)), digits)
 
 
 def count(value: int | None) -> str:
-    """A whole number: 12,345."""
+    """Format a whole number: 12,345."""
     return UNKNOWN if value is None else f"{value:,}".replace("-", "−")
 
 
 def seconds(value: float | None) -> str:
-    """A duration: 18 ms, 1.80 s, 3.2 min."""
+    """Format a duration: 18 ms, 1.80 s, 3.2 min."""
     if value is None:
         return UNKNOWN
     for least, factor, unit in ((7200, 3600, "h"), (120, 60, "min"), (1, 1, "s"), (1e-3, 1e-3, "ms")):
@@ -62,7 +62,7 @@ def seconds(value: float | None) -> str:
 
 
 def size(value: float | None) -> str:
-    """Bytes: 512 B, 233 kB, 1.20 GB."""
+    """Format a number of bytes: 512 B, 233 kB, 1.20 GB."""
     if value is None:
         return UNKNOWN
     for power, unit in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
@@ -72,37 +72,37 @@ def size(value: float | None) -> str:
 
 
 def percent(part: float, *, signed: bool = False) -> str:
-    """A part of one: 12.5 %; what is no whole hundredth of a percent is said to be below it."""
+    """Format a part of one: 12.5 %; a part smaller than half of 0.01 % becomes "below 0.01 %"."""
     sign = "+" if signed and part > 0 else ""
     if 0 < abs(part) < 5e-5:
         return f"below{_SPACE}0.01{_SPACE}%"
     return f"{sign}{short(100 * part)}{_SPACE}%"
 
 
-def said(value: object) -> str:
-    """A setting, as it was given; no privacy figure is below its value."""
+def setting(value: object) -> str:
+    """Format a setting as it was given; floats are rounded up, so that no privacy figure is understated."""
     match value:
         case bool():
             return "yes" if value else "no"
         case float():
             return at_least(value, 15)
         case list() | tuple():
-            return ", ".join(map(said, value))
+            return ", ".join(map(setting, value))
         case None:
             return UNKNOWN
     return str(value)
 
 
 def listed(names: list[str], most: int = 6) -> str:
-    """Names in a sentence: "a, b and c"; "a, b and 12 more"."""
+    """Join names for a sentence: "a, b and c"; "a, b and 12 more"."""
     if len(names) > most:
         return f"{', '.join(names[: most - 1])} and {count(len(names) - most + 1)} more"
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
 
 
 def plain(text: str, longest: int = TEXT_MAX) -> str:
-    """A text as it may be shown: printable, and not too long."""
+    """Return a text that is safe to show: printable, and at most `longest` characters."""
     cut = text if len(text) <= longest else f"{text[:longest]}…"
     if cut.isprintable():
         return cut
-    return "".join(one if one.isprintable() or one in _ALSO_SHOWN else "\ufffd" for one in cut)
+    return "".join(letter if letter.isprintable() or letter in _ALSO_SHOWN else "\ufffd" for letter in cut)

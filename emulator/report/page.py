@@ -1,15 +1,15 @@
-"""The HTML of a page: the answer first, at most five figures, then sections, all by one template.
+"""Renders a page as HTML with one template: the answer first, then at most five figures, then sections.
 
-The content policy forbids everything but this page's own style, by its hash: no script, no image, no font, no
-connection, no form, no style attribute. Jinja2 escapes all texts, so that they can become nothing but text; what could
-mislead a reader's eye is seen to here: control characters and those that turn the writing direction are shown as
-U+FFFD, and long texts are cut.
+The content security policy allows this page's own style, by its hash, and forbids everything else: scripts, images,
+fonts, connections, forms and style attributes. Jinja2 escapes all texts. Control characters, and those that change the
+writing direction, could mislead a reader: they are shown as U+FFFD. Long texts are cut.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -23,31 +23,31 @@ FACTS_MAX, ROWS_MAX, CODE_MAX = 5, 200, 20_000
 
 
 def policy(style: str) -> str:
-    """The content security policy of a page with that style."""
+    """Return the content security policy of a page with this style."""
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
 
 
 def render(page: Page, source: str) -> str:
-    """The HTML text of a page; `source` is the name of the file that it was made from."""
+    """Return the HTML of a page; `source` is the name of the file that it was made from."""
     environment = _environment()
     style = environment.get_template("page.css").render()
-    drawn: list[Chart] = []
+    numbers = itertools.count(1)
 
-    def both(chart: Chart) -> Markup:
-        drawn.append(chart)
-        wide, narrow = (svg(chart, width, f"{len(drawn)}-{width}") for width in (DESK_PX, PHONE_PX))
+    def draw(chart: Chart) -> Markup:
+        number = next(numbers)
+        wide, narrow = (svg(chart, width, f"{number}-{width}") for width in (DESK_PX, PHONE_PX))
         return Markup(f'<div class="desk">{wide}</div><div class="phone">{narrow}</div>')  # noqa: S704 - our own
 
     return environment.get_template("page.html").render(
-        page=page, source=source, policy=policy(style), draw=both, facts=page.facts[:FACTS_MAX],
-        most=ROWS_MAX, style=Markup(style),  # noqa: S704 - our own
+        page=page, source=source, policy=policy(style), draw=draw, facts=page.facts[:FACTS_MAX],
+        rows_max=ROWS_MAX, style=Markup(style),  # noqa: S704 - our own
     )  # fmt: skip
 
 
 @cache
 def _environment() -> Environment:
-    made = Environment(
+    environment = Environment(
         loader=PackageLoader("emulator.report", "."),
         autoescape=True,
         undefined=StrictUndefined,
@@ -55,5 +55,5 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=lambda shown: shown if isinstance(shown, Markup) else plain(str(shown), CODE_MAX),
     )
-    made.filters |= {"kind_of": lambda block: type(block).__name__, "cut": plain}
-    return made
+    environment.filters |= {"kind_of": lambda block: type(block).__name__, "cut": plain}
+    return environment

@@ -1,6 +1,6 @@
-"""From a file that anybody may have written to a page. An error names in one line what is wrong with it.
+"""Reads a file that anyone may have written, and makes its page. Errors are one line each, and name what is wrong.
 
-The pages of each kind are imported when one is read, and with them the records that the command of that kind writes.
+The module of each kind is imported only when a file of that kind is read.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from emulator.report.figures import plain
 FILE_BYTES_MAX = 64 * 1024 * 1024
 _EXPECTED = "expected the JSON file of a run"
 _OLD = {"rounds": "swarm", "epsilon_claimed": "audit"}
-"""Keys by which files are known that were written before they said their kind."""
+"""Keys that identify files from versions that did not write `kind`."""
 _SHOWN_MAX = 60
 _LARGEST = 1e100
 _RANGE = re.compile(r"Expected `(?:int|float)` (?P<limit>[<>]=? \S+) - at `\$\.?(?P<place>[^`]*)`")
 
 
 class Kind(NamedTuple):
-    """The module with the page of a kind of run, what it reads from a file, and the command that writes such a file."""
+    """A kind of run: the module of its page, the reader or record type in it, and the command that writes its files."""
 
     module: str
     reads: str
     command: str
 
     def page(self, found: dict[str, Any]) -> Page:
-        """The page. Raises `msgspec.ValidationError` for what the command would not write."""
+        """Return the page. Raises `msgspec.ValidationError` if the command would not have written the file."""
         module = import_module(self.module)
         reads = getattr(module, self.reads)
         is_record = isinstance(reads, type) and issubclass(reads, msgspec.Struct)
@@ -55,13 +55,13 @@ KINDS = {
 
 
 def read_page(path: Path, *, reference: bool = True) -> tuple[str, Page]:
-    """The kind of a run and its page, from its JSON file.
+    """Return the kind of a run and its page, from its JSON file.
 
     Args:
-        reference: whether what epsilon does not cover is shown.
+        reference: whether to show the results that epsilon does not cover.
 
     Raises:
-        InputError: what was found, what was expected, what to do.
+        InputError: the file cannot be read, or is no file of a run.
     """
     found = _decode(path, _bytes_of(path))
     if not isinstance(found, dict):
@@ -73,17 +73,17 @@ def read_page(path: Path, *, reference: bool = True) -> tuple[str, Page]:
         _check_numbers(found, "")
         return name, KINDS[name].page(found)
     except msgspec.ValidationError as error:
-        said = plain(_RANGE.sub(r"\g<place> is out of range, expected a number \g<limit>", in_words(error)), 300)
+        fault = plain(_RANGE.sub(r"\g<place> is out of range, expected a number \g<limit>", in_words(error)), 300)
         raise InputError(
-            f"{path} is of kind {name}, but {said}; make a new one with `{KINDS[name].command} --json {path.name}`"
+            f"{path} is of kind {name}, but {fault}; make a new one with `{KINDS[name].command} --json {path.name}`"
         ) from None
 
 
 def _check_numbers(value: Any, place: str) -> None:
     """Refuse numbers that no page can show. Raises `msgspec.ValidationError`."""
     if isinstance(value, dict | list):
-        for key, one in value.items() if isinstance(value, dict) else enumerate(value):
-            _check_numbers(one, f"{place}.{key}" if place else str(key))
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            _check_numbers(part, f"{place}.{key}" if place else str(key))
     elif isinstance(value, int | float) and not -_LARGEST <= value <= _LARGEST:
         raise msgspec.ValidationError(f"{place} is out of range, expected a number of at most {_LARGEST:g}")
 
@@ -116,14 +116,14 @@ def _decode(path: Path, content: bytes) -> Any:
 
 
 def _kind_of(path: Path, found: dict[str, Any]) -> str:
-    """The name of its kind. Raises `InputError`."""
+    """Return the file's kind. Raises `InputError` if it has none or an unknown one."""
     known, kind = ", ".join(KINDS), found.get("kind")
     if kind is None:
         likely = [name for key, name in _OLD.items() if key in found]
         commands = [KINDS[name].command for name in likely or KINDS]
         made = " or ".join(f"`{command} --json {path.name}`" for command in commands)
         raise InputError(
-            f'{path} has no "kind", as files of older versions; expected {known}: make a new one with {made}'
+            f'{path} has no "kind", like files of older versions; expected {known}: make a new one with {made}'
         )
     if not isinstance(kind, str) or kind not in KINDS:
         shown, hint = plain(repr(kind), _SHOWN_MAX), nearest(kind, KINDS) if isinstance(kind, str) else ""

@@ -1,4 +1,4 @@
-"""A sweep over seeds: how many scenarios were held, what faults they reached, and how to replay those that failed."""
+"""The page of a sweep over seeds: how many scenarios ran, which faults occurred, and how to replay failures."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _FAILURES_MAX, _FACTS_MAX = 50, 100
 
 
 def page(run: Sweep) -> Page:
-    """The page of a sweep."""
-    failed = len({one.seed for one in run.failed})
+    """Return the page of a sweep."""
+    failed = len({failure.seed for failure in run.failed})
     title = f"{counted(failed, 'scenario')} of {count(run.run)} broke an invariant" if failed else (
         f"No invariant was broken in {counted(run.run, 'random scenario')}"
     )  # fmt: skip
@@ -34,12 +34,12 @@ def page(run: Sweep) -> Page:
         ],
         sections=[
             ("Failures", [*_failures(run)]),
-            ("Rounds", settings((f"rounds {result}", count(held)) for result, held in run.rounds.items())),
+            ("Rounds", settings((f"rounds {result}", count(rounds)) for result, rounds in run.rounds.items())),
             ("Fault kinds reached", [*_coverage(run)]),
             ("Transitions taken", [*_transitions(run)]),
             ("Checks made", table(run.checked.items(), {
-                "invariant": lambda one: f"{one[0]} {run.invariants.get(one[0], '')}".strip(),
-                "facts checked, over all scenarios": lambda one: count(one[1]) if one[1] else "never",
+                "invariant": lambda item: f"{item[0]} {run.invariants.get(item[0], '')}".strip(),
+                "facts checked, over all scenarios": lambda item: count(item[1]) if item[1] else "never",
             })),
         ],
     )  # fmt: skip
@@ -47,24 +47,24 @@ def page(run: Sweep) -> Page:
 
 def _answer(run: Sweep) -> str:
     missed = [kind for kind, times in run.coverage.items() if not times]
-    kinds = f"{count(len(run.coverage) - len(missed))} of {counted(len(run.coverage), 'fault kind')} came to pass"
+    kinds = f"{count(len(run.coverage) - len(missed))} of {counted(len(run.coverage), 'fault kind')} occurred"
     took = f" The sweep took {seconds(run.wall_s)}." if run.wall_s is not None else ""
     stopped = " It was interrupted before all seeds were run." if run.interrupted else ""
-    return f"{kinds}{'; see below which did not' if missed else ''}.{took}{stopped}"
+    return f"{kinds}{'; the others are listed below' if missed else ''}.{took}{stopped}"
 
 
 def _failures(run: Sweep) -> Iterator[Block]:
-    for one in run.failed[:_FAILURES_MAX]:
-        name = one.name or run.invariants.get(str(one.invariant), "")
-        which = f", invariant {one.invariant}{f' ({name})' if name else ''}" if one.invariant else ", not live"
-        yield Heading(f"Seed {one.seed}{'' if one.invariant is None else which}")
-        if one.detail:
-            yield Note(one.detail)
-        if one.replay:
-            yield Code(one.replay)
-        yield from as_json("the smaller scenario", one.shrunk)
-        if one.facts:
-            yield Folded("the facts before it broke", Code("\n".join(one.facts[-_FACTS_MAX:])))
+    for failure in run.failed[:_FAILURES_MAX]:
+        name = failure.name or run.invariants.get(str(failure.invariant), "")
+        which = f", invariant {failure.invariant}{f' ({name})' if name else ''}" if failure.invariant else ", not live"
+        yield Heading(f"Seed {failure.seed}{'' if failure.invariant is None else which}")
+        if failure.detail:
+            yield Note(failure.detail)
+        if failure.replay:
+            yield Code(failure.replay)
+        yield from as_json("the smaller scenario", failure.shrunk)
+        if failure.facts:
+            yield Folded("the facts before it broke", Code("\n".join(failure.facts[-_FACTS_MAX:])))
     if len(run.failed) > _FAILURES_MAX:
         yield Note(f"{count(len(run.failed) - _FAILURES_MAX)} more are in the JSON.")
 
@@ -73,10 +73,10 @@ def _coverage(run: Sweep) -> Iterator[Block]:
     reached = sorted((item for item in run.coverage.items() if item[1]), key=lambda item: -item[1])
     if reached:
         rows = [(kind, float(times), count(times)) for kind, times in reached]
-        yield bars(rows, caption="In how many scenarios each kind of fault or hostile actor came to pass.")
+        yield bars(rows, caption="In how many scenarios each kind of fault or hostile actor occurred.")
     missed = [kind for kind, times in run.coverage.items() if not times]
     if missed:
-        yield Note(f"Never came to pass: {listed(missed, ROWS_MAX)}.")
+        yield Note(f"Never occurred: {listed(missed, ROWS_MAX)}.")
 
 
 def _transitions(run: Sweep) -> Iterator[Block]:

@@ -1,11 +1,11 @@
-"""How rounds scale: measured cell by cell, fitted, compared with the paper's Table 1, and predicted for larger ones.
+"""Measures how rounds scale with N, d and M, compares them with the paper's Table 1, and predicts larger rounds.
 
 cell        one size of a round, the cells of a sweep, and the paper's Table 1
-held        what was seen of one round, and the figures that the rounds of a cell come to
-emulated    a population of production actors in virtual time, in one process or several in step
-measure     runs one cell in a process of its own, also over a real broker; the bare cryptography of a contribution
-costs       exponents of growth, and what one client, one pair, one coordinate costs, with its error held out
-predict     what a round too large for this machine would take, and how many machines
-record      the result of a sweep, and its finished cells, so that an interrupted one goes on
-command     what is asked, and progress; `emulator.report.scaling` has the tables
+figures     the measurements of a round, and the figures of a cell
+emulated    measures production actors in virtual time, in one process or several in lockstep
+measure     measures one cell in a process of its own, also over a real broker; times the bare cryptography
+costs       fits exponents of growth, and the cost of a client, a pair, a coordinate; tests them on held-out cells
+predict     predicts what a round too large for this machine takes, and how many machines it needs
+record      the result of a sweep, and the file from which an interrupted sweep resumes
+command     `dca scaling`; `emulator.report.scaling` has the tables
 """

@@ -1,12 +1,12 @@
-"""A cell of a sweep: one size of a round, how it is held, and what the paper says of that size.
+"""A cell of a sweep: one size of a round, how it is measured, and the paper's time for that size.
 
-Sizes are given as lists; their product is the sweep, in the order of growing cost. T is given as a share of N (below 1)
-or as a number of clients, because a sweep over N keeps one and not the other.
+The user gives lists of sizes; their product is the sweep, ordered by cost. T is a share of N (below 1) or a number of
+clients, because a sweep over N can keep only one of them constant.
 
-Table 1 has the seconds of a round, mean of 5, with M = 10 Compute nodes on Spark, encryption excluded: Heikkilä,
+Table 1 has the seconds of a round, mean of 5, with M = 10 Compute nodes on Spark, without encryption: Heikkilä,
 Lagerspetz, Kaski, Shimizu, Tarkoma, Honkela: Differentially private Bayesian learning on distributed data. NeurIPS
-2017. What the paper timed is the sharing and summing of vectors; sessions, agreement and all cryptography have no
-counterpart there.
+2017. The paper timed the sharing and summing of vectors. Sessions, agreement and all cryptography have no counterpart
+there.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ TABLE_1 = {
     1_000: (3.43, 10.56, 101.2, 610.55),
     10_000: (15.30, 84.95, 994.96, 1592.29),
 }
-"""Dimension to the seconds at each of `PAPER_CLIENTS`."""
+"""By dimension, the seconds for each of `PAPER_CLIENTS`."""
 _SECONDS = {"client": 9e-5, "pair": 8e-6, "coordinate": 5e-9, "session": 4e-4, "agreement": 2e-4, "connection": 3e-3}
-"""Rough costs on one core, for the order of cells and a first estimate of the time left; never for a figure."""
+"""Rough costs on one core. They order the cells and estimate the time left; no figure uses them."""
 
 
 class Size(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ class Size(msgspec.Struct, frozen=True):
 
     @property
     def largeness(self) -> tuple[int, int]:
-        """What makes a round larger than another: N·d, then N·M."""
+        """The key that orders rounds by size: N·d, then N·M."""
         return self.clients * self.dimension, self.clients * self.computes
 
     def __str__(self) -> str:
@@ -55,13 +55,13 @@ class Size(msgspec.Struct, frozen=True):
 
 
 class Cell(Size, frozen=True, kw_only=True):
-    """One size of a round, and how it is held.
+    """One size of a round, and how it is measured.
 
     Attributes:
         backend: one of `BACKENDS`.
-        tolerated: T. drop_rate: the probability with which each client, on its own, is away in a round.
+        tolerated: T. drop_rate: the probability that a client drops out of a round, independently of the others.
         repeats: how many rounds are measured.
-        processes: P, that run the actors; live, that run the clients.
+        processes: P processes for the actors; live, for the clients.
     """
 
     backend: str
@@ -93,12 +93,12 @@ class Cell(Size, frozen=True, kw_only=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether nobody drops out, as in the paper."""
+        """True if no client drops out, as in the paper."""
         return self.drop_rate == 0
 
     @property
     def estimate_s(self) -> float:
-        """Roughly how long all its rounds take together, with a core for each process."""
+        """A rough estimate of the seconds for all its rounds, with a core for each process."""
         n, d, m, cost = self.clients, self.dimension, self.computes, _SECONDS
         each = n * (cost["client"] + m * cost["pair"] + (m * d + 10 * d) * cost["coordinate"])
         connected = n * cost["connection"] if self.backend == MOSQUITTO else 0.0
@@ -107,7 +107,7 @@ class Cell(Size, frozen=True, kw_only=True):
 
     @property
     def table_1_s(self) -> float | None:
-        """The paper's seconds for this N, d and M; None where it has none."""
+        """The paper's seconds for this N, d and M; None if it has none."""
         if self.computes != PAPER_COMPUTES or self.clients not in PAPER_CLIENTS or not self.is_plain:
             return None
         row = TABLE_1.get(self.dimension)
@@ -115,15 +115,15 @@ class Cell(Size, frozen=True, kw_only=True):
 
     @property
     def kept_bytes(self) -> float:
-        """Bytes that one Compute node must keep for one client until the set is agreed, in the mean over nodes.
+        """Bytes that a Compute node must keep for each client until the set is agreed, averaged over the nodes.
 
-        The holder keeps the client's entry, M tags and the masked vector.
+        Only the client's holder keeps anything: its entry, M tags and the masked vector.
         """
         return (ENTRY_BYTES + TAG_BYTES * self.computes + WORD_BYTES * self.dimension) / self.computes
 
     @property
     def expected_success(self) -> float:
-        """P(K <= T) for K of N clients that drop out, each on its own: a binomial tail. Live, K is fixed."""
+        """P(K <= T) if K of N clients drop out independently: a binomial tail. Live, K is fixed."""
         if self.backend == MOSQUITTO or self.is_plain:
             return float(round(self.drop_rate * self.clients) <= self.tolerated)
         n, log_in, log_out = self.clients, math.log(self.drop_rate), math.log1p(-self.drop_rate)
@@ -138,7 +138,7 @@ class Cell(Size, frozen=True, kw_only=True):
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True):
-    """The options that make a sweep what it is; `tolerated` as of `tolerated_of`."""
+    """The options that define a sweep; for `tolerated` see `tolerated_of`."""
 
     clients: list[int]
     dimension: list[int]
@@ -150,7 +150,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     processes: int = 1
 
     def cells(self) -> list[Cell]:
-        """All cells, cheapest first. Raises `UsageError` for one that cannot be."""
+        """Return all cells, cheapest first. Raises `UsageError` if one is impossible."""
         axes = (self.clients, self.dimension, self.computes, self.tolerated, self.drop_rates)
         cells = [
             Cell(
@@ -161,12 +161,12 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
         ]  # fmt: skip
         for cell in cells:
             cell.check()
-        different = list(dict.fromkeys(cells))  # two T may be the same number of few clients
-        return sorted(different, key=lambda cell: cell.estimate_s)
+        unique = list(dict.fromkeys(cells))  # with few clients, two shares may give the same T
+        return sorted(unique, key=lambda cell: cell.estimate_s)
 
 
 def tolerated_of(given: float, clients: int) -> int:
-    """T of N clients: a share of N below 1, a number from 1. Raises `UsageError`."""
+    """Return T for N clients; `given` is a share of N if below 1, else a number. Raises `UsageError`."""
     if not 0 <= given < math.inf or (given >= 1 and given != int(given)):
         raise UsageError(f"--tolerate {given:g}: expected a share of N below 1, or a whole number of clients")
     return int(given) if given >= 1 else math.floor(given * clients + 1e-9)

@@ -1,4 +1,4 @@
-"""`dca scaling`: measure how rounds scale, compare with the paper, and predict what is too large to measure."""
+"""`dca scaling`: measures how rounds scale, compares them with the paper, and predicts rounds too large to measure."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from emulator.report import scaling as view
 from emulator.report.blocks import show
 from emulator.scaling import costs
 from emulator.scaling.cell import EMULATED, MOSQUITTO, Cell, Size, Sweep
-from emulator.scaling.held import Figures, doubts
+from emulator.scaling.figures import Figures, warnings_of
 from emulator.scaling.measure import measure_apart
-from emulator.scaling.predict import Machine, parse_question, predict, require_computes
+from emulator.scaling.predict import Machine, parse_size, predict, require_computes
 from emulator.scaling.record import Record, Scaling, read_scaling
 
 _SWEEP = {"clients": "100,1000", "dimension": "10,100", "computes": "10"}
 _CALIBRATION = {"clients": "100,250,600", "dimension": "10,1000,4000", "computes": "3,10"}
-"""About a minute on one core."""
+"""Sizes for a calibration of about a minute on one core."""
 _REPEATS, _REPEATS_CALIBRATION = 5, 3
 
 OUTPUT = Scaling
@@ -52,14 +52,14 @@ def scaling(
     dimension: Annotated[str | None, typer.Option(help="d, how many numbers are summed; a list.")] = None,
     computes: Annotated[str | None, typer.Option(help="M, the number of Compute nodes; a list.")] = None,
     tolerate: Annotated[str, typer.Option(help="T, shares of N (below 1) or numbers of clients; a list.")] = "0.1",
-    drop: Annotated[str, typer.Option(help="How likely each client is away in a round; a list.")] = "0",
-    backend: Annotated[str, typer.Option(help="emulated, or mosquitto for a live fleet.")] = EMULATED,
+    drop: Annotated[str, typer.Option(help="Probability that a client drops out of a round; a list.")] = "0",
+    backend: Annotated[str, typer.Option(help="emulated, or mosquitto for a live swarm.")] = EMULATED,
     repeats: Annotated[int | None, typer.Option(help="Measured rounds of each cell; by default 5.")] = None,
     processes: Annotated[
-        int | None, typer.Option(help="That share the actors; by default one a core, while each has some.")
+        int | None, typer.Option(help="Processes that share the actors; by default one per core, at most M or N.")
     ] = None,
     engine: Annotated[str, typer.Option(help=engines.HELP)] = engines.LOCAL,
-    resume: Annotated[Path | None, typer.Option(help="Keep finished cells in this file, and go on from it.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Keep finished cells in this file, and resume from it.")] = None,
     predict_size: Annotated[
         str | None, typer.Option("--predict", help='Predict a round: "clients=1e7,dimension=1e4,computes=10".')
     ] = None,
@@ -67,29 +67,29 @@ def scaling(
         Path | None, typer.Option("--calibration", help="Predict from the JSON of an earlier sweep.")
     ] = None,
     round_seconds: Annotated[float, typer.Option(help="How long a predicted round may take.")] = 3600.0,
-    machine_cores: Annotated[float, typer.Option(help="Of each machine that is counted.")] = 16,
-    machine_memory_gb: Annotated[float, typer.Option(help="Of each machine.")] = 64,
-    machine_network_gbit: Annotated[float, typer.Option(help="Per second, of each machine.")] = 10,
-    broker_messages_s: Annotated[float, typer.Option(help="In and out, of a broker on one machine.")] = 100_000,
-    load: Annotated[float, typer.Option(help="The part of a machine that is used.")] = 0.5,
+    machine_cores: Annotated[float, typer.Option(help="Cores of each predicted machine.")] = 16,
+    machine_memory_gb: Annotated[float, typer.Option(help="Memory of each, in GB.")] = 64,
+    machine_network_gbit: Annotated[float, typer.Option(help="Network of each, in Gbit/s.")] = 10,
+    broker_messages_s: Annotated[float, typer.Option(help="Messages/s, in and out, of a broker machine.")] = 100_000,
+    load: Annotated[float, typer.Option(help="The part of a machine's capacity to use.")] = 0.5,
     plot: Plot = None,
     json_to: Json = None,
 ) -> int:
-    """Measure how rounds grow with N, d and M, beside the paper's Table 1; or predict larger ones.
+    """Measure how rounds grow with N, d and M, and compare with the paper's Table 1; or predict larger rounds.
 
-    Encryption, signatures and exact noise are on. Each cell has processes of its own, without Python's garbage
-    collector while a round is measured. Sessions are set up before; a first round, in which pairs agree on keys, is not
-    timed as a round. wall_s is from the trainer's command to the result. A process that holds many clients verifies an
-    announcement's signature once.
+    Encryption, signatures and exact noise are on. Each cell is measured in processes of its own, with Python's garbage
+    collector off. Sessions are set up before; the first round, in which pairs agree on keys, is timed separately.
+    wall_s is the time from the trainer's command to the result. A process that runs many clients verifies an
+    announcement's signature once for all of them.
 
-    `dca schema scaling` says what the fields of the JSON object are. What does not apply is null.
+    `dca schema scaling` describes the fields of the JSON object. Fields that do not apply are null.
     """
     require_json_target(json_to)
     if resume is not None and str(resume) == STDOUT:
         raise UsageError("--resume -: expected the name of a file")
     require_plot_target(plot)
     given = {"clients": clients, "dimension": dimension, "computes": computes}
-    question = None if predict_size is None else parse_question(predict_size)
+    predicted_size = None if predict_size is None else parse_size(predict_size)
     hardware = Machine(
         cores=machine_cores,
         memory_gb=machine_memory_gb,
@@ -99,32 +99,32 @@ def scaling(
         round_s=round_seconds,
     )
     hardware.check()
-    if question is None and hardware != Machine():
+    if predicted_size is None and hardware != Machine():
         raise UsageError("--round-seconds, --machine-..., --broker-messages-s and --load go with --predict")
-    sweep = _sweep(given, tolerate, drop, backend, repeats, processes, question is not None)
+    sweep = _sweep(given, tolerate, drop, backend, repeats, processes, predicted_size is not None)
     console = Console(stderr=json_to == STDOUT)
     if calibration_file is not None:
-        if question is None:
+        if predicted_size is None:
             raise UsageError("--calibration goes with --predict; to measure, leave it out")
         others = [f"--{name}" for name, text in given.items() if text is not None]
         if others or resume is not None:
             excluded = ", ".join(others) or "--resume"
             raise UsageError(f"--calibration and {excluded} exclude each other: a calibration is measured already")
-        result = read_scaling(calibration_file)
+        measured = read_scaling(calibration_file)
     else:
-        if question is not None:
-            require_computes(question, sweep.computes)
+        if predicted_size is not None:
+            require_computes(predicted_size, sweep.computes)
             costs.require_cells(len([cell for cell in sweep.cells() if cell.is_plain]))
-        result = _measured(sweep, resume, engine, console)
-    found = _fitted(result) if question is None else _predicted(question, result, hardware)
-    _show(found, console)
-    write_json(found, json_to)
+        measured = _measure(sweep, resume, engine, console)
+    result = _fit(measured) if predicted_size is None else _predict(predicted_size, measured, hardware)
+    _show(result, console)
+    write_json(result, json_to)
     if plot is not None:
-        _plot(found, plot, console)
+        _plot(result, plot, console)
     return 0
 
 
-# --- what is asked ---------------------------------------------------------------------------------------------------
+# --- options ---------------------------------------------------------------------------------------------------------
 
 
 def _sweep(
@@ -136,14 +136,14 @@ def _sweep(
     processes: int | None,
     is_prediction: bool,
 ) -> Sweep:
-    usual = _CALIBRATION if is_prediction else _SWEEP
+    defaults = _CALIBRATION if is_prediction else _SWEEP
     sizes: dict[str, list[int]] = {}
     for name, text in given.items():
-        values = _numbers(f"--{name}", usual[name] if text is None else text)
+        values = _numbers(f"--{name}", defaults[name] if text is None else text)
         if any(value != int(value) for value in values):
             raise UsageError(f"--{name} {text!r}: expected whole numbers")
         sizes[name] = [int(value) for value in values]
-    share = max(1, min(engines.cores(), *sizes["computes"], *sizes["clients"]))  # then all have something to do
+    share = max(1, min(engines.cores(), *sizes["computes"], *sizes["clients"]))  # each process has work in every cell
     sweep = Sweep(
         **sizes,
         tolerated=_numbers("--tolerate", tolerate),
@@ -170,11 +170,11 @@ def _numbers(option: str, text: str) -> list[float]:
     return list(dict.fromkeys(values))
 
 
-# --- what is done ----------------------------------------------------------------------------------------------------
+# --- measuring and fitting -------------------------------------------------------------------------------------------
 
 
-def _measured(sweep: Sweep, resume: Path | None, engine: str, console: Console) -> Scaling:
-    """Measure what is not measured yet: a bar on a terminal, a line for each finished cell elsewhere."""
+def _measure(sweep: Sweep, resume: Path | None, engine: str, console: Console) -> Scaling:
+    """Measure the cells that are not in the resume file, with a progress bar, or a line for each without a terminal."""
     cells = sweep.cells()
     record = Record(resume, sweep)
     todo = record.missing(cells)
@@ -188,10 +188,10 @@ def _measured(sweep: Sweep, resume: Path | None, engine: str, console: Console) 
     began_s, done = time.monotonic(), list[Cell]()
 
     def measure(cell: Cell) -> Figures:
-        bar.reach(sum(one.estimate_s for one in done), f"{len(done) + 1}/{len(todo)} {cell}")
+        bar.reach(sum(earlier.estimate_s for earlier in done), f"{len(done) + 1}/{len(todo)} {cell}")
         figures = measure_apart(cell, chosen)
         done.append(cell)
-        done_s = sum(one.estimate_s for one in done)
+        done_s = sum(finished.estimate_s for finished in done)
         left_s = (time.monotonic() - began_s) / done_s * (expected_s - done_s)
         left = f"about {_duration(left_s)} left" if len(done) < len(todo) else "all measured"
         if not console.is_terminal:
@@ -205,7 +205,7 @@ def _measured(sweep: Sweep, resume: Path | None, engine: str, console: Console) 
         ):
             figures = record.run(cells, measure)
     except KeyboardInterrupt:
-        kept = "not kept: name a --resume FILE" if resume is None else f"in {resume}: the same command goes on"
+        kept = "not kept: name a --resume FILE" if resume is None else f"in {resume}: the same command resumes"
         say(console, "interrupted", f"{len(record)} of {len(cells)} cells are finished, and {kept}")
         raise
     return msgspec.structs.replace(record.sweep, cells=figures)
@@ -217,55 +217,55 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def _fitted(result: Scaling) -> Scaling:
-    """With exponents and costs, as far as there are enough cells, and with what speaks against the figures."""
-    base = view.base_cells(result.cells)
-    result = msgspec.structs.replace(result, fits=costs.growths(base), warnings=[*doubts(base, slower=True)])
+def _fit(measured: Scaling) -> Scaling:
+    """Add exponents, warnings and, if there are enough cells, costs."""
+    base = view.base_cells(measured.cells)
+    result = msgspec.structs.replace(measured, fits=costs.growths(base), warnings=[*warnings_of(base, slower=True)])
     try:
         usable = costs.usable(base)
     except UsageError as error:
         return msgspec.structs.replace(result, warnings=[*result.warnings, f"prediction: none: {error}"])
-    return _calibrated(result, usable, costs.fit_all(usable))
+    return _with_costs(result, usable, costs.fit_all(usable))
 
 
-def _predicted(question: Size, result: Scaling, hardware: Machine) -> Scaling:
-    """With what a larger round needs, and what that rests on."""
-    usable = costs.usable(result.cells)
+def _predict(size: Size, measured: Scaling, hardware: Machine) -> Scaling:
+    """Add a prediction for a larger round, its costs, exponents and warnings."""
+    usable = costs.usable(measured.cells)
     fitted = costs.fit_all(usable)
-    prediction, warnings = predict(question, fitted, usable, hardware), [*doubts(usable)]
-    result = msgspec.structs.replace(result, fits=costs.growths(usable), prediction=prediction, warnings=warnings)
-    return _calibrated(result, usable, fitted)
+    prediction, warnings = predict(size, fitted, usable, hardware), [*warnings_of(usable)]
+    result = msgspec.structs.replace(measured, fits=costs.growths(usable), prediction=prediction, warnings=warnings)
+    return _with_costs(result, usable, fitted)
 
 
-def _calibrated(result: Scaling, usable: Sequence[Figures], fitted: costs.Calibration) -> Scaling:
-    """With the costs, and their error on cells that were not fitted."""
+def _with_costs(result: Scaling, usable: Sequence[Figures], fitted: costs.Calibration) -> Scaling:
+    """Add the costs, and the errors of predictions of held-out cells."""
     held_out = costs.hold_out(usable)
-    told: dict[str, dict[str, dict[str, float]]] = {}
+    calibration: dict[str, dict[str, dict[str, float]]] = {}
     for (key, role), cost in fitted.items():
-        told.setdefault(key, {})[role or "all"] = dict(zip(cost.terms, map(float, cost.each), strict=True))
+        calibration.setdefault(key, {})[role or "all"] = dict(zip(cost.terms, map(float, cost.each), strict=True))
     warnings = [*result.warnings, *([costs.verdict(held_out)] if costs.is_far_off(held_out) else [])]
-    return msgspec.structs.replace(result, calibration=told, held_out=held_out, warnings=warnings)
+    return msgspec.structs.replace(result, calibration=calibration, held_out=held_out, warnings=warnings)
 
 
-def _show(found: Scaling, console: Console) -> None:
-    """What a page has, but for its charts: of a prediction, that and what it rests on."""
-    base = view.base_cells(found.cells)
-    measured = [*view.rounds(base), *view.uses(base), *view.setup(base), *view.dropouts(found.cells)]
-    errors = view.held_out(found.held_out)
-    if found.prediction is not None:
-        show(console, [*errors, *view.predicted(found.prediction)])
+def _show(result: Scaling, console: Console) -> None:
+    """Print the tables of the page; for a prediction, only it and the errors of its costs."""
+    errors = view.held_out(result.held_out)
+    if result.prediction is not None:
+        show(console, [*errors, *view.predicted(result.prediction)])
     else:
-        show(console, [*measured, *view.growth(found.fits), *errors])
-    for text in found.warnings:
+        base = view.base_cells(result.cells)
+        measured = [*view.rounds(base), *view.uses(base), *view.setup(base), *view.dropouts(result.cells)]
+        show(console, [*measured, *view.growth(result.fits), *errors])
+    for text in result.warnings:
         say(console, "warning", text)
 
 
 def _plot(result: Scaling, plot: Path, console: Console) -> None:
-    from emulator.report.charts import picture  # heavy, and needed here only
+    from emulator.report.charts import picture  # slow to import
 
-    one = result.cells[0]
-    where = EMULATED if one.backend == EMULATED else f"over {one.backend}"
-    processes = f"{one.processes} process{'es' * (one.processes != 1)}"
+    cell = result.cells[0]
+    where = EMULATED if cell.backend == EMULATED else f"over {cell.backend}"
+    processes = f"{cell.processes} process{'es' * (cell.processes != 1)}"
     with whole_file(plot) as place:
         picture(view.page(result).charts, place, f"A round with encryption and exact noise ({where}, {processes})")
     say(console, "picture", str(plot))

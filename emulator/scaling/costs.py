@@ -1,11 +1,11 @@
-"""How rounds grow: fitted exponents, and the cost of one client, one pair and one coordinate.
+"""Fits how rounds grow: exponents, and the cost of one client, one pair and one coordinate.
 
 *Exponents* are a summary: log t = log a + α log N + β log d + γ log M + error, by least squares, with Student's
-intervals. They cover at their nominal rate if errors in the logarithm are independent, normal and alike. Fixed costs
-flatten a power where sizes are small, so exponents are those of the sizes measured.
+intervals. These cover at their nominal rate if errors in the logarithm are independent, normal and of equal variance.
+Fixed costs lower the exponents of small sizes, so exponents are valid for the measured sizes only.
 
-*Costs* predict other sizes. A figure of a round (core seconds of a role, its bytes, its memory) is a sum of few terms,
-each the count of something that is done, times what doing it once costs:
+*Costs* predict other sizes. A figure of a round (core seconds of a role, its bytes, its memory) is a sum of few terms.
+Each term is a count times the cost of one:
 
     1       a round                 N       a client                    M       a Compute node
     d       a coordinate, once      N M     a client and a node         M2      M², two nodes
@@ -14,12 +14,12 @@ each the count of something that is done, times what doing it once costs:
     M d     a coordinate of a partial sum
     N d/M   a coordinate of a masked vector, which one of M nodes keeps
 
-Costs are not negative, and are fitted by least squares on relative errors, so that small rounds count as much as
-large ones: minimise Σ (predicted/measured - 1)² (Lawson and Hanson's algorithm, scipy). Intervals are of a bootstrap of
-the relative residuals: they say how well the costs are known, and nothing of whether the sum has the right terms.
+Costs are not negative. They are fitted by least squares on relative errors, so that small rounds count as much as large
+ones: minimise Σ (predicted/measured - 1)² (Lawson and Hanson's algorithm, scipy). Intervals come from a bootstrap of
+the relative residuals. They reflect the uncertainty of the costs, not whether the sum has the right terms.
 
-One fifth of the cells, those with the largest N·d (of equal ones, the largest N·M), are left out at first and
-predicted, whatever they measured; their error is what stands beside every prediction. The final fit is of all cells.
+One fifth of the cells, those with the largest N·d (ties: the largest N·M), are first held out and predicted. Their
+errors are reported with every prediction. The final fit uses all cells.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from scipy.stats import t as student
 
 from dca_proto.errors import UsageError
 from emulator.scaling.cell import EMULATED, Size
-from emulator.scaling.held import COUNTED, Figures
+from emulator.scaling.figures import COUNTED, Figures
 
 SIZES = {"N": "clients", "d": "dimension", "M": "computes"}
 FITTED = ("wall_s", "core_s")
@@ -43,14 +43,14 @@ CONFIDENCE = 0.95
 CELLS_MIN = 6
 HELD_OUT_SHARE = 0.2
 ERROR_MAX = 0.25
-"""The error on held-out cells up to which a prediction is worth its name."""
+"""The largest error on held-out cells that a prediction may have without a warning."""
 _DRAWS, _SEED = 200, 1
-_LEAST = 0.05  # a figure that was measured is never nothing
+_LEAST = 0.05  # lower bound of a resampled figure, relative to the fit: a measured figure is positive
 Floats = NDArray[np.float64]
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """An exponent with its interval at `CONFIDENCE`, or a predicted figure with where 95 of 100 refits put it."""
+    """An exponent with its interval at `CONFIDENCE`, or a predicted figure with the range of 95 of 100 refits."""
 
     value: float
     interval: tuple[float, float]
@@ -60,8 +60,8 @@ class Growth(msgspec.Struct, frozen=True):
     """A fitted power law.
 
     Attributes:
-        exponents: by symbol, of the sizes that vary. cells: how many were fitted.
-        spread: standard deviation of the residuals of log t, so about the relative error.
+        exponents: by symbol, of the sizes that vary. cells: how many cells were fitted.
+        spread: standard deviation of the residuals of log t, about the relative error.
     """
 
     exponents: dict[str, Estimate]
@@ -70,7 +70,7 @@ class Growth(msgspec.Struct, frozen=True):
 
 
 def growth(cells: Sequence[Figures], figure: str) -> Growth | None:
-    """How `figure` of the cells grows with what varies among them; None where there are too few to tell."""
+    """Fit how `figure` grows with the sizes that vary among the cells; None if there are too few cells."""
 
     def logarithms(key: str) -> Floats:
         return np.log(np.array([getattr(cell, key) for cell in cells], dtype=np.float64))
@@ -92,7 +92,7 @@ def growth(cells: Sequence[Figures], figure: str) -> Growth | None:
 
 
 def growths(cells: Sequence[Figures]) -> dict[str, Growth]:
-    """`growth` of each of `FITTED`, over the cells without drop-outs; empty where there are too few."""
+    """Return `growth` of each of `FITTED` over the cells without drop-outs; empty if there are too few."""
     plain = [cell for cell in cells if cell.is_plain]
     fits = {figure: growth(plain, figure) for figure in FITTED} if plain else {}
     return {figure: fit for figure, fit in fits.items() if fit is not None}
@@ -136,7 +136,7 @@ FIGURES: dict[tuple[str, str], tuple[str, ...]] = {
     ("agreement_s", ""): ("N M",),
     ("sessions_s", ""): ("N", "N M"),
 }
-"""(key of a cell, role) to the terms of its sum."""
+"""By (key of a cell, role), the terms of the figure."""
 CLAIMED: dict[str, tuple[tuple[str, str], ...]] = {
     "core seconds": tuple(("core_s_by_role", role) for role in _SENT),
     **{f"{role} core seconds": (("core_s_by_role", role),) for role in _SENT},
@@ -144,21 +144,21 @@ CLAIMED: dict[str, tuple[tuple[str, str], ...]] = {
     **{f"{role} bytes": (("bytes", role), ("received_bytes", role)) for role in _SENT},
     **{f"{role} memory": (("memory_bytes", role),) for role in _SENT},
 }
-"""What is predicted, and the figures that it is the sum of. The emulator's own core seconds are no part of it."""
+"""By predicted quantity, the figures that it sums. The emulator's own core seconds are excluded."""
 _ROUGH = {
     "key agreement core seconds": (("agreement_s", ""),),
     "session core seconds": (("sessions_s", ""),),
 }
-"""Told of a held-out cell too: a small difference of two times, which a busy machine shifts."""
+"""Quantities that are compared but not claimed: small differences of two times, sensitive to a busy machine."""
 
 
 class Costs(msgspec.Struct, frozen=True):
-    """A fitted sum.
+    """A fitted sum of costs.
 
     Attributes:
-        terms: their names. each: the cost of each, once.
-        design: the terms of every fitted cell, shape (cells, terms). fitted: its figure by the fit.
-        residuals: relative, and scaled for the degrees of freedom that the fit took.
+        terms: their names. each: the unit cost of each term.
+        design: the terms of every fitted cell, shape (cells, terms). fitted: the fitted figure of every cell.
+        residuals: relative residuals, scaled up for the degrees of freedom that the fit used.
     """
 
     terms: tuple[str, ...]
@@ -168,24 +168,24 @@ class Costs(msgspec.Struct, frozen=True):
     residuals: Floats
 
     def at(self, size: Size) -> float:
-        """The figure of a round of that size."""
+        """Return the predicted figure of a round of this size."""
         return float(_row(self.terms, size) @ self.each)
 
     def interval(self, size: Size) -> tuple[float, float]:
-        """Where 95 of 100 refits put the figure, each with residuals dealt to the cells anew."""
+        """Return the range of the figure in 95 of 100 refits, each with residuals resampled over the cells."""
         rng, row = np.random.default_rng(_SEED), _row(self.terms, size)
-        dealt = rng.choice(self.residuals, (_DRAWS, len(self.residuals)))
-        figures = [row @ _solve(self.design, self.fitted * np.maximum(_LEAST, 1 + one)) for one in dealt]
+        draws = rng.choice(self.residuals, (_DRAWS, len(self.residuals)))
+        figures = [row @ _solve(self.design, self.fitted * np.maximum(_LEAST, 1 + draw)) for draw in draws]
         low, high = np.quantile(figures, (0.025, 0.975))
         return float(low), float(high)
 
 
 Calibration = dict[tuple[str, str], Costs]
-"""The costs of each of `FIGURES` that the cells have."""
+"""The costs of the figures in `FIGURES` that all cells have."""
 
 
 class HeldOut(Size, frozen=True):
-    """A figure of a cell that was measured and not fitted. `error`: predicted / measured - 1."""
+    """A figure of a cell that was measured but not fitted. `error`: predicted / measured - 1."""
 
     quantity: str
     measured: float
@@ -194,7 +194,7 @@ class HeldOut(Size, frozen=True):
 
 
 def fit_costs(sizes: Sequence[Size], values: Sequence[float], terms: tuple[str, ...]) -> Costs:
-    """Non-negative costs of `terms` that fit `values` > 0 best in relative error."""
+    """Return the non-negative costs of `terms` that fit `values` > 0 best, in relative error."""
     design = np.array([_row(terms, size) for size in sizes])
     measured = np.array(values, dtype=np.float64)
     each = _solve(design, measured)
@@ -205,7 +205,7 @@ def fit_costs(sizes: Sequence[Size], values: Sequence[float], terms: tuple[str, 
 
 
 def _solve(design: Floats, values: Floats) -> Floats:
-    """Minimise |Σ cost·term / value - 1|² over costs >= 0; columns are scaled, for terms differ by powers of ten."""
+    """Minimise |Σ cost·term / value - 1|² over costs >= 0. Columns are scaled, as terms differ by powers of ten."""
     relative = design / values[:, None]
     scale = np.linalg.norm(relative, axis=0)
     scaled, _ = nnls(relative / scale, np.ones(len(values)))
@@ -218,25 +218,25 @@ def _row(terms: Sequence[str], size: Size) -> Floats:
 
 
 def fit_all(cells: Sequence[Figures]) -> Calibration:
-    """Costs of every figure that all the cells have; a difference of times that came out at nothing is left out."""
+    """Fit the costs of every figure that all cells have; zeros, from a difference of two times, are left out."""
     fitted: Calibration = {}
     for figure, terms in FIGURES.items():
         values = [_figure_of(cell, figure) for cell in cells]
-        seen = [(cell, value) for cell, value in zip(cells, values, strict=True) if value]
-        if None not in values and len(seen) >= CELLS_MIN:
-            fitted[figure] = fit_costs([cell for cell, _ in seen], [value for _, value in seen], terms)
+        positive = [(cell, value) for cell, value in zip(cells, values, strict=True) if value]
+        if None not in values and len(positive) >= CELLS_MIN:
+            fitted[figure] = fit_costs([cell for cell, _ in positive], [value for _, value in positive], terms)
     return fitted
 
 
 def usable(cells: Sequence[Figures]) -> list[Figures]:
-    """The cells that a fit may be of: emulated, without drop-outs. Raises `UsageError` where there are too few."""
+    """Return the cells that a fit can use: emulated, without drop-outs. Raises `UsageError` if there are too few."""
     chosen = [cell for cell in cells if cell.is_plain and cell.backend == EMULATED]
     require_cells(len(chosen))
     return chosen
 
 
 def require_cells(count: int) -> None:
-    """Refuse so few cells that none can be held out. Raises `UsageError`."""
+    """Raise `UsageError` if there are too few cells to hold some out."""
     if count - _held_out_count(count) < CELLS_MIN:
         raise UsageError(
             f"{count} emulated cells without drop-outs; a calibration needs {CELLS_MIN + 1} or "
@@ -249,10 +249,10 @@ def hold_out(cells: Sequence[Figures]) -> list[HeldOut]:
     ordered = sorted(cells, key=lambda cell: cell.largeness)
     kept = len(ordered) - _held_out_count(len(ordered))
     costs = fit_all(ordered[:kept])
-    return [one for cell in ordered[kept:] for one in _compared(cell, costs)]
+    return [comparison for cell in ordered[kept:] for comparison in _compare(cell, costs)]
 
 
-def _compared(cell: Figures, costs: Calibration) -> list[HeldOut]:
+def _compare(cell: Figures, costs: Calibration) -> list[HeldOut]:
     compared = []
     for quantity, figures in {**CLAIMED, **_ROUGH}.items():
         measured = math.fsum(_figure_of(cell, figure) or 0.0 for figure in figures)
@@ -265,20 +265,21 @@ def _compared(cell: Figures, costs: Calibration) -> list[HeldOut]:
 
 
 def worst(held_out: Sequence[HeldOut]) -> HeldOut:
-    """Which of `CLAIMED` errs most, whatever the sign."""
-    return max((one for one in held_out if one.quantity in CLAIMED), key=lambda one: abs(one.error))
+    """Return the claimed quantity with the largest absolute error."""
+    claimed = (prediction for prediction in held_out if prediction.quantity in CLAIMED)
+    return max(claimed, key=lambda prediction: abs(prediction.error))
 
 
 def is_far_off(held_out: Sequence[HeldOut]) -> bool:
-    """Whether a prediction of a held-out cell errs by more than predictions may."""
+    """Return True if a prediction of a held-out cell errs by more than `ERROR_MAX`."""
     return abs(worst(held_out).error) > ERROR_MAX
 
 
 def verdict(held_out: Sequence[HeldOut]) -> str:
-    """Whether predictions are worth their name."""
-    one, beyond = worst(held_out), "MORE than" if is_far_off(held_out) else "within"
+    """Return the largest error of predictions, and whether it is acceptable, as a sentence."""
+    largest, beyond = worst(held_out), "MORE than" if is_far_off(held_out) else "within"
     return (
-        f"of held-out cells, all that is predicted errs by at most {100 * abs(one.error):.0f} % ({one.quantity}): "
+        f"predictions of held-out cells err by at most {100 * abs(largest.error):.0f} % ({largest.quantity}): "
         f"{beyond} {100 * ERROR_MAX:.0f} %; sessions and key agreement are rough figures"
     )
 
@@ -286,8 +287,9 @@ def verdict(held_out: Sequence[HeldOut]) -> str:
 def _figure_of(cell: Figures, figure: tuple[str, str]) -> float | None:
     key, role = figure
     value = getattr(cell, key)
-    found = value.get(role) if role and value is not None else value
-    return None if found is None else float(found)
+    if role and value is not None:
+        value = value.get(role)
+    return None if value is None else float(value)
 
 
 def _held_out_count(cells: int) -> int:

@@ -1,23 +1,23 @@
-"""The emulated backend: a population of production actors in virtual time, with real encryption and exact noise.
+"""The emulated backend: measures production actors in virtual time, with real encryption and exact noise.
 
-The statistic is a histogram of d bins with one row a client: of all statistics it has the smallest announcement (a few
-bytes a bin; a sum over d columns names each and gives it three numbers), so that the figures are those of sums and not
-of announcements. What it has is counted like every other byte.
+The statistic is a histogram of d bins with one row per client. It has the smallest announcement of all statistics (a
+few bytes a bin; a sum over d columns takes a name and three numbers for each), so that figures reflect sums and not
+announcements. The announcement's bytes are counted too.
 
-Links are ideal: everything arrives at once, in order and once. Virtual time costs nothing, so the wall time of a round
-is that of its computing and the emulator's own; its share is named apart. Clients and Compute nodes are dealt out
-evenly to as many processes as are asked for, which go in step (`emulator.sim.lockstep`); in one process, one actor
-works after the other.
+Links are ideal: every message arrives at once, in order and once. Virtual time costs nothing, so the wall time of a
+round is the time of its computing and of the emulator, whose share is reported separately. Clients and Compute nodes
+are spread evenly over the processes, which run in lockstep (`emulator.sim.lockstep`). In one process, one actor works
+after the other.
 
 Sessions are set up first: each client publishes its Hello, and each Compute node verifies it. In the first round, each
-pair agrees on its key. Both are once an epoch; they are reported as set-up, and are not timed as a round.
+pair agrees on its key. Both happen once an epoch; they are reported as set-up, and not timed as a round.
 
-A meter stands around the `handle` of each actor, which knows nothing of it. Its times are of `time.perf_counter`, which
-is read in a tenth of the time of the process's CPU clock, and is one clock for all processes of a machine. A round's
-account scales them by how long the process was on a core, so that other work on the machine does not count.
+A meter wraps the `handle` of each actor. It reads `time.perf_counter`, which takes a tenth of the time of reading the
+process's CPU clock, and is one clock for all processes of a machine. The times of a round are scaled by the part of
+time that the process was on a core, so that other work on the machine does not count.
 
-The actors of one process share what it keeps: an announcement that is verified, and checked against one policy, once,
-and which certificates are signed. A device does so itself. A client that drops out neither sees nor sends anything in
+The actors of one process share a cache: an announcement is verified, and checked against a policy, once for all, and
+so are certificates. On devices, each does this itself. A client that drops out neither receives nor sends anything in
 the round."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from dca_proto.protocol.events import Event
 from dca_proto.protocol.params import Timing
 from dca_proto.testing import TestFederation
 from emulator.scaling.cell import Cell
-from emulator.scaling.held import COUNTED, PHASES, ROLES, Held, Memory, Observed
+from emulator.scaling.figures import COUNTED, PHASES, ROLES, CellMeasurement, Memory, RoundMeasurement
 from emulator.sim.link import IDEAL
 from emulator.sim.lockstep import Region, assign
 from emulator.sim.process import Process
@@ -50,34 +50,34 @@ from emulator.sim.world import World
 from emulator.swarm.usage import peak_rss_bytes
 
 _DAY_MS = 24 * 3600 * 1000
-_BEGIN_MS = 19_700 * _DAY_MS  # where an epoch begins, so that all rounds are in one
+_BEGIN_MS = 19_700 * _DAY_MS  # the start of an epoch, so that all rounds fall into one
 _WINDOW_MS = 60_000
 _TIMING = Timing(abort_grace_ms=_WINDOW_MS)
 _BETWEEN_MS = 5 * _WINDOW_MS
-"""From one round to the next: past the announced end (two windows), and the time for which aborts are waited for."""
+"""Time between rounds: past the announced end (two windows) and the grace period for aborts."""
 _EPSILON, _DELTA = 0.5, 1e-6
 _FEDERATION = "scaling"
 _MIB = 1 << 20
 _BEGAN = "began"
 _ENDS: dict[type, str] = {facts.Closed: "collect", facts.RoundCompleted: "agree", facts.RoundFailed: "agree"}
-"""The facts that end the phases of a round."""
+"""By fact, the phase of a round that it ends."""
 _encode = msgspec.msgpack.encode
 _SHARED = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
 _WHOLE = (bytes, str, int, float, np.ndarray)
 Used = dict[str, dict[str, int]]
-"""By role: nanoseconds at work (``busy_ns``), and what of `COUNTED` its actors sent and received."""
+"""By role: nanoseconds of work (``busy_ns``), and the counts of `COUNTED`."""
 
 
 class Metered:
-    """An actor with a meter around it; everything but `handle` is the actor's own.
+    """An actor with a meter around `handle`; everything else is the actor's own.
 
     Args:
         actor: a production actor.
-        hear: called with its id and every fact that it reports; None for the many whose facts are not needed.
-        away: ids of actors that neither see nor do anything now.
+        hear: called with its id and every fact that it reports; None if its facts are not needed.
+        away: ids of the actors that have dropped out of the present round.
 
     Attributes:
-        busy_ns: nanoseconds that it was at work so far.
+        busy_ns: nanoseconds of work so far.
     """
 
     __slots__ = ("_actor", "_away", "_handle", "_hear", "busy_ns", "id")
@@ -94,7 +94,7 @@ class Metered:
         return getattr(self._actor, name)
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
-        """As the actor's own."""
+        """Call the actor's own `handle`, and time it."""
         if self.id in self._away:
             return []
         began_ns = time.perf_counter_ns()
@@ -108,12 +108,13 @@ class Metered:
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process saw of a round.
+    """What one process measured of a round.
 
     Attributes:
-        core_s, waiting_s: of the process, working and waiting for others. awake_s: wall seconds without the waiting.
+        core_s: processor seconds of the process. waiting_s: seconds of waiting for the other processes.
+        awake_s: wall seconds without the waiting.
         used: by its actors. at_s: when the round began, and when its phases ended here.
-        result: of a completed round, where the trainer is: |S|, the noise's standard deviation, and the ideal one.
+        result: in the trainer's process, if the round completed: |S|, the noise's standard deviation, the ideal one.
     """
 
     core_s: float
@@ -124,25 +125,25 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     result: tuple[int, float, float] | None
 
     def role_s(self, role: str) -> float:
-        """Core seconds of a role: its part of the time that the process was awake is its part of the core's."""
+        """Return the core seconds of a role: its share of the awake time, times the process's core seconds."""
         return self.used[role]["busy_ns"] / 1e9 * self.core_s / self.awake_s
 
 
-def held_of(accounts: Sequence[Account]) -> Held:
-    """A round, from what all processes saw of it; the trainer's is the first."""
-    roles = {role: math.fsum(one.role_s(role) for one in accounts) for role in ROLES}
-    core_s = math.fsum(one.core_s for one in accounts)
+def merge_accounts(accounts: Sequence[Account]) -> RoundMeasurement:
+    """Return the measurement of a round from the accounts of all processes; the trainer's is the first."""
+    roles = {role: math.fsum(account.role_s(role) for account in accounts) for role in ROLES}
+    core_s = math.fsum(account.core_s for account in accounts)
     phases, last_s = dict.fromkeys(PHASES, 0.0), accounts[0].at_s[_BEGAN]
-    for name in PHASES:  # up to its last fact anywhere; 0 for one that the round did not come to
-        at_s = max((one.at_s[name] for one in accounts if name in one.at_s), default=last_s)
+    for name in PHASES:  # a phase ends with its last fact in any process; one that did not begin takes 0
+        at_s = max((account.at_s[name] for account in accounts if name in account.at_s), default=last_s)
         phases[name], last_s = at_s - last_s, at_s
     contributors, noise_sd, ideal_sd = accounts[0].result or (0, None, None)
-    return Held(
+    return RoundMeasurement(
         wall_s=math.fsum(phases.values()),
-        waiting_s=math.fsum(one.waiting_s for one in accounts),
+        waiting_s=math.fsum(account.waiting_s for account in accounts),
         phases=phases,
         core_s={**roles, "emulator": max(0.0, core_s - math.fsum(roles.values()))},
-        **{name: {role: sum(one.used[role][name] for one in accounts) for role in ROLES} for name in COUNTED},
+        **{name: {role: sum(account.used[role][name] for account in accounts) for role in ROLES} for name in COUNTED},
         completed=accounts[0].result is not None,
         contributors=contributors,
         noise_sd=noise_sd,
@@ -151,13 +152,13 @@ def held_of(accounts: Sequence[Account]) -> Held:
 
 
 class Population:
-    """Actors of one cell, with sessions: all of them, or this process's part. All of a team call the same methods.
+    """The actors of one cell, with sessions, or this process's part of them. All processes call the same methods.
 
     Args:
-        cell: what is held. Who drops out follows from it. team: this process's place.
+        cell: the size to measure; it also determines who drops out. team: this process's place among the processes.
 
     Attributes:
-        sessions_s, sessions_wall_s: core seconds of this process, and wall seconds, until all sessions stood.
+        sessions_s, sessions_wall_s: core seconds of this process, and wall seconds, until all sessions existed.
     """
 
     def __init__(self, cell: Cell, team: Team | None = None) -> None:
@@ -171,7 +172,7 @@ class Population:
             if self._team.count == 1
             else Region(_FEDERATION, self._team, assign(self._actors, self._team.count), **options)
         )
-        self._team.gather(b"")  # all begin together
+        self._team.gather(b"")  # so that all processes begin together
         began_s, worked_s = time.perf_counter(), time.process_time()
         self._world = World(self._actors, self._simulator)
         self._simulator.run(self._simulator.now_ms + 1)
@@ -179,18 +180,18 @@ class Population:
         self._away: set[bytes] = set()
         self._at_s: dict[str, float] = {}
         self._ended: facts.RoundCompleted | facts.RoundFailed | None = None
-        self._memory: dict[str, int] | None = None  # while actors are weighed
+        self._memory: dict[str, int] | None = None  # bytes by role, while memory is measured
         self._meter_all()
 
     def _meter_all(self) -> None:
-        """Compute nodes and the trainer are listened to, and the one client that is weighed."""
+        """Meter all actors. Listen to the trainer and to the client and the Compute node whose memory is measured."""
         actors, processes = self._actors, self._simulator.processes
-        moments: dict[type, bytes] = {  # at which each role holds most: a list frozen, a message made, all sums come
+        moments: dict[type, bytes] = {  # the moment of most memory: list frozen, contribution made, all sums arrived
             facts.ListFrozen: actors.computes[0],
             facts.Contributed: actors.clients[0],
             facts.RoundCompleted: actors.trainer_identity.id,
         }
-        self._weighed = {fact: processes[one] for fact, one in moments.items() if one in processes}
+        self._weighed = {fact: processes[actor] for fact, actor in moments.items() if actor in processes}
         heard = set(moments.values())
         self._inside = {process.id: vars(process.actor) for process in self._weighed.values()}
         for process in processes.values():
@@ -198,20 +199,20 @@ class Population:
             hear = self._hear if process.id in heard else None
             process.actor = cast(Actor, Metered(process.actor, hear, self._away))
 
-    def hold(self) -> Held:
-        """One round, from the command to its end, as all processes together see it."""
+    def hold(self) -> RoundMeasurement:
+        """Run one round, from the command to its end, and return the measurement of all processes together."""
         simulator, team, cell = self._simulator, self._team, self._cell
         before = self._used()
         if cell.drop_rate:  # the same clients in all processes
             draw = simulator.streams("drop-out").random
             self._away.update(client for client in self._actors.clients if draw() < cell.drop_rate)
-        team.gather(b"")  # all begin together
+        team.gather(b"")  # so that all processes begin together
         self._ended, self._at_s = None, {_BEGAN: time.perf_counter()}
         worked_s, waited_s = time.process_time(), team.waited_s
         if team.number == 0:
             self._world.open_round(**self._request())
         simulator.run_while(lambda: self._ended is None, simulator.now_ms + _BETWEEN_MS)
-        simulator.run(simulator.now_ms + 1)  # what is still on its way
+        simulator.run(simulator.now_ms + 1)  # deliver the last messages
         core_s, waiting_s = time.process_time() - worked_s, team.waited_s - waited_s
         awake_s, used = time.perf_counter() - self._at_s[_BEGAN] - waiting_s, self._used()
         account = Account(
@@ -222,39 +223,39 @@ class Population:
             at_s=self._at_s,
             result=self._result(),
         )
-        everybody = [msgspec.msgpack.decode(one, type=Account) for one in team.gather(_encode(account))]
+        accounts = [msgspec.msgpack.decode(data, type=Account) for data in team.gather(_encode(account))]
         self._away.clear()
         simulator.run(simulator.now_ms + _BETWEEN_MS)
-        return held_of(everybody)
+        return merge_accounts(accounts)
 
-    def observe(self) -> Observed:
-        """Hold all rounds of the cell, and a last one, whose times are nobody's, in which actors are weighed."""
+    def measure(self) -> CellMeasurement:
+        """Run all rounds of the cell, and a last one, not timed, in which memory is measured."""
         cores = self._gathered(self.sessions_s)
         first = self.hold()  # in which pairs agree on keys
         rounds = [self.hold() for _ in range(self._cell.repeats)]
         peaks = self._gathered(peak_rss_bytes() or 0)
-        return Observed(
+        return CellMeasurement(
             sessions_s=sum(cores),
             sessions_wall_s=self.sessions_wall_s,
             first=first,
             rounds=rounds,
-            memory=self.weigh(),
+            memory=self.measure_memory(),
             peak_rss_mb=sum(peaks) / _MIB,
         )
 
-    def weigh(self) -> Memory:
-        """What actors hold in memory in a round."""
-        self._memory = found = {}
+    def measure_memory(self) -> Memory:
+        """Run a round, and measure the memory of one actor of each role."""
+        self._memory = sizes = {}
         self.hold()
         self._memory = None
         node = self._weighed.get(facts.ListFrozen)
         if node is not None:
-            found["compute_after"] = self._bytes_of(node)
-        whole = {key: size for part in self._gathered(found) for key, size in part.items()}
+            sizes["compute_after"] = self._bytes_of(node)
+        whole = {key: size for part in self._gathered(sizes) for key, size in part.items()}
         return Memory(**{key: whole.get(key, 0) for key in Memory.__struct_fields__})
 
     def _gathered(self, value: object) -> list[Any]:
-        return [msgspec.msgpack.decode(one) for one in self._team.gather(_encode(value))]
+        return [msgspec.msgpack.decode(data) for data in self._team.gather(_encode(value))]
 
     def _request(self) -> dict[str, object]:
         cell = self._cell
@@ -298,53 +299,53 @@ class Population:
             self._memory[process.role.value] = self._bytes_of(process)
 
     def _bytes_of(self, process: Process) -> int:
-        """What an actor holds, without what all actors here share."""
+        """Return the bytes of an actor, without the objects that all actors here share."""
         actors = self._actors
         shared = (actors, actors.federation, actors.mechanism, actors.timing, actors.policy, actors.floors)
         return footprint(self._inside[process.id], shared)
 
 
-def hold_emulated(cell: Cell, team: Team) -> Observed:
-    """Hold a cell's rounds: the program of each process.
+def measure_emulated(cell: Cell, team: Team) -> CellMeasurement:
+    """Measure a cell's rounds; every process of the team runs this.
 
-    The garbage collector is off. It finds nothing in actors, and a population of one process each would not be searched
-    by one collector, whose work grows faster than N.
+    The garbage collector is off. It finds no garbage in actors, and its work in a process with N actors grows faster
+    than N. On devices, with a process for each actor, that does not happen.
     """
     gc.collect()
     gc.disable()
     try:
-        return Population(cell, team).observe()
+        return Population(cell, team).measure()
     finally:
         gc.enable()
 
 
 def footprint(root: object, shared: Iterable[object] = ()) -> int:
-    """Bytes of `root` and of all that can be reached from it, each object once.
+    """Return the bytes of `root` and of all objects that it refers to, directly or not, each counted once.
 
     Args:
-        shared: objects that belong to others and are not counted, with what is reached from them alone.
+        shared: objects that are not counted, nor those that only they refer to.
     """
-    counted = {id(one) for one in shared}
+    counted = {id(item) for item in shared}
     waiting, total = [root], 0
     while waiting:
-        one = waiting.pop()
-        if id(one) in counted or isinstance(one, _SHARED):
+        item = waiting.pop()
+        if id(item) in counted or isinstance(item, _SHARED):
             continue
-        counted.add(id(one))
-        total += sys.getsizeof(one)  # of an array: with its data, where it owns them
-        if not isinstance(one, _WHOLE):
-            waiting.extend(_parts(one))
+        counted.add(id(item))
+        total += sys.getsizeof(item)  # of an array, includes the data that it owns
+        if not isinstance(item, _WHOLE):
+            waiting.extend(_parts(item))
     return total
 
 
-def _parts(one: Any) -> Iterator[object]:
-    if isinstance(one, dict):
-        yield from (*one.keys(), *one.values())
-    elif isinstance(one, list | tuple | set | frozenset):
-        yield from one
-    names = one.__struct_fields__ if isinstance(one, msgspec.Struct) else ()
-    slots = (kind.__dict__.get("__slots__", ()) for kind in type(one).__mro__)
-    within = [name for some in slots for name in ((some,) if isinstance(some, str) else some)]
-    yield from (getattr(one, name) for name in (*names, *within) if not name.startswith("__") and hasattr(one, name))
-    if hasattr(one, "__dict__"):
-        yield one.__dict__
+def _parts(item: Any) -> Iterator[object]:
+    if isinstance(item, dict):
+        yield from (*item.keys(), *item.values())
+    elif isinstance(item, list | tuple | set | frozenset):
+        yield from item
+    fields = item.__struct_fields__ if isinstance(item, msgspec.Struct) else ()
+    slots = (kind.__dict__.get("__slots__", ()) for kind in type(item).__mro__)
+    names = [*fields, *(name for some in slots for name in ((some,) if isinstance(some, str) else some))]
+    yield from (getattr(item, name) for name in names if not name.startswith("__") and hasattr(item, name))
+    if hasattr(item, "__dict__"):
+        yield item.__dict__

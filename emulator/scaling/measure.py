@@ -1,11 +1,10 @@
-"""Measures one cell in processes of its own, whose peak of memory is then the cell's.
+"""Measures one cell in processes of its own, so that their peak memory is the cell's.
 
-The live backend holds the same rounds by a fleet of client processes over mosquitto, with sockets and durable records.
-Its wall times are those of real time, and the broker's core seconds stand beside the roles'. It holds the drop rate
-exactly: as many clients as it comes to vanish in each round. A fleet ends with its first abort, so fewer rounds may be
-seen.
+The live backend runs the same rounds in a swarm over mosquitto, with sockets and durable records. Its wall times are
+real time, and it also measures the broker's core seconds. It applies the drop rate exactly: in each round the rounded
+number of clients vanishes. A swarm ends with its first abort, so there may be fewer rounds.
 
-The floor of a contribution: what hashlib and libsodium alone cost for it, by direct calls in the same process.
+The floor of a contribution is the cost of its hashlib and libsodium calls alone, timed in the same process:
 
     client    M tags and masks: 8 + 8d bytes of SHAKE128, or above 1,024 bytes 40 of SHAKE128 and 8d of ChaCha20;
               BLAKE2b for the contribution's own keys; one XChaCha20-Poly1305 seal of 4 + 8M + 8d bytes
@@ -13,7 +12,7 @@ The floor of a contribution: what hashlib and libsodium alone cost for it, by di
     nodes     M tags and masks, one at each node
     trainer   nothing
 
-Exact noise, the statistic, messages, records and everything that is done once a round are above it.
+Exact noise, the statistic, messages, records and everything done once a round come on top.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ from dca_proto.crypto.sealing import decrypt, encrypt
 from emulator.engine import Engine
 from emulator.results import Round
 from emulator.scaling.cell import MOSQUITTO, Cell
-from emulator.scaling.emulated import hold_emulated
-from emulator.scaling.held import Figures, Held, Observed, cell_figures
+from emulator.scaling.emulated import measure_emulated
+from emulator.scaling.figures import CellMeasurement, Figures, RoundMeasurement, cell_figures
 from emulator.sim.team import run_together
 
 _ADVICE = "leave this size out"
@@ -40,35 +39,35 @@ _CALLS_MAX, _COORDINATES = 1000, 1_000_000
 
 
 class Measuring:
-    """Measures in its own process and in those that it starts, as a worker of an engine."""
+    """A worker that measures in its own process and in those that it starts."""
 
     def measure(self, cell: Cell) -> Figures:
-        """The figures of one cell."""
+        """Return the figures of one cell."""
         if cell.backend == MOSQUITTO:
-            seen = hold_live(cell)
+            measurement = measure_live(cell)
         else:
-            seen = run_together(functools.partial(hold_emulated, cell), cell.processes, _ADVICE)
-        return cell_figures(cell, seen, floor_by_role_us(cell.computes, cell.dimension))
+            measurement = run_together(functools.partial(measure_emulated, cell), cell.processes, _ADVICE)
+        return cell_figures(cell, measurement, floor_by_role_us(cell.computes, cell.dimension))
 
 
 def measure_apart(cell: Cell, engine: Engine) -> Figures:
-    """The figures of one cell, measured in a fresh process.
+    """Return the figures of one cell, measured in a fresh process.
 
     Raises:
-        UsageError: it could not be held. WorkerDiedError: the process was killed, for want of memory most likely.
-        RuntimeError: the process failed; with why.
+        UsageError: the cell cannot be measured. WorkerDiedError: the process was killed, probably for lack of memory.
+        RuntimeError: the process failed; the message has the cause.
     """
     with engine.worker(Measuring, str(cell), _ADVICE) as process:
         figures: Figures = process.call("measure", cell)
         return figures
 
 
-def hold_live(cell: Cell) -> Observed:
-    """Hold a cell's rounds over mosquitto: the first stands for all where it was aborted; nobody weighs actors."""
-    from emulator.swarm.options import SwarmOptions  # here, for it needs what a device and a broker need
+def measure_live(cell: Cell) -> CellMeasurement:
+    """Measure a cell's rounds over mosquitto. If the first is aborted, it is the only one."""
+    from emulator.swarm.options import SwarmOptions  # here, because it imports what a device and a broker need
     from emulator.swarm.synthetic import run_rounds
 
-    done = run_rounds(
+    run = run_rounds(
         SwarmOptions(
             clients=cell.clients,
             dimension=cell.dimension,
@@ -80,36 +79,36 @@ def hold_live(cell: Cell) -> Observed:
             broker=MOSQUITTO,
         )
     )
-    first, *others = [_held_of(one) for one in done.rounds]
-    assert done.sessions is not None, "a fleet tells"
-    return Observed(
-        sessions_s=done.sessions.core_s or 0.0,
-        sessions_wall_s=done.sessions.wall_s,
+    first, *others = map(_measurement_of, run.rounds)
+    assert run.sessions is not None, "a swarm measures them"
+    return CellMeasurement(
+        sessions_s=run.sessions.core_s or 0.0,
+        sessions_wall_s=run.sessions.wall_s,
         first=first,
         rounds=others or [first],
         memory=None,
-        peak_rss_mb=done.peak_rss_mb or 0.0,
+        peak_rss_mb=run.peak_rss_mb or 0.0,
     )
 
 
-def _held_of(one: Round) -> Held:
-    is_done = one.ok and one.mu is not None
-    assert one.wall_s is not None, "a fleet times its rounds"
-    return Held(
-        wall_s=one.wall_s,
-        phases=one.phases,
-        core_s=one.core_s_by_role,
-        messages={role: sent.messages for role, sent in one.roles.items()},
-        bytes={role: round(sent.bytes) for role, sent in one.roles.items()},
-        completed=one.ok,
-        contributors=one.contributors or 0,
-        noise_sd=one.noise_sd if is_done else None,
-        noise_sd_ideal=one.floor_sd if is_done else None,
+def _measurement_of(record: Round) -> RoundMeasurement:
+    is_done = record.ok and record.mu is not None
+    assert record.wall_s is not None, "a swarm times its rounds"
+    return RoundMeasurement(
+        wall_s=record.wall_s,
+        phases=record.phases,
+        core_s=record.core_s_by_role,
+        messages={role: sent.messages for role, sent in record.roles.items()},
+        bytes={role: round(sent.bytes) for role, sent in record.roles.items()},
+        completed=record.ok,
+        contributors=record.contributors or 0,
+        noise_sd=record.noise_sd if is_done else None,
+        noise_sd_ideal=record.floor_sd if is_done else None,
     )
 
 
 def timed_us(call: Callable[[], object], calls: int) -> float:
-    """Microseconds of this thread for one of the calls that a function makes: the least of five times."""
+    """Run a function that makes `calls` calls five times; return the thread's microseconds per call in the fastest."""
     taken = []
     was_on = gc.isenabled()
     for _ in range(5):
@@ -124,7 +123,7 @@ def timed_us(call: Callable[[], object], calls: int) -> float:
 
 
 def floor_us(computes: int, dimension: int) -> dict[str, float]:
-    """Microseconds of the bare calls for one contribution, by role.
+    """Return the microseconds of the bare cryptography of one contribution, by role.
 
     Args:
         computes: M. dimension: d.
@@ -146,7 +145,7 @@ def floor_us(computes: int, dimension: int) -> dict[str, float]:
         pads = each(lambda: [expand(size - 8, shake_128(b"".join((key, bound))).digest(40)[8:]) for key in keys])
     derived = each(lambda: [blake2b(bound, digest_size=64, key=key, person=b"dca4-one").digest() for key in keys])
     sealing = each(lambda: [encrypt(key, nonce, text, associated) for key in keys])
-    opening = each(lambda: [decrypt(key, nonce, one, associated) for one, key in zip(sealed, keys, strict=True)])
+    opening = each(lambda: [decrypt(key, nonce, box, associated) for box, key in zip(sealed, keys, strict=True)])
     return {
         "client": computes * pads + derived + sealing,
         "holder": derived + opening,
@@ -156,6 +155,6 @@ def floor_us(computes: int, dimension: int) -> dict[str, float]:
 
 
 def floor_by_role_us(computes: int, dimension: int) -> dict[str, float]:
-    """`floor_us` of the roles as they are metered: a Compute node is a holder, too."""
+    """Return `floor_us` for the measured roles: a Compute node is both a node and a holder."""
     floor = floor_us(computes, dimension)
     return {"client": floor["client"], "compute": floor["holder"] + floor["nodes"], "trainer": floor["trainer"]}

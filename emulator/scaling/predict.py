@@ -1,8 +1,8 @@
 """Predicts a round too large for this machine, and how many machines it needs, from calibrated costs.
 
-Core seconds, messages, bytes and memory are those of the actors' own work; the emulator's is left out. A machine is
-needed for whichever is the tightest: its cores within the time that the round may take, its memory, or its network.
-Each prediction states what it assumes.
+Core seconds, messages, bytes and memory are those of the actors; the emulator's own are left out. The scarcest resource
+determines the number of machines: cores within the time for the round, memory, or network. Each prediction states what
+it assumes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dca_proto.statistics.histogram import BINS_MAX
 from dca_proto.wording import nearest
 from emulator.scaling.cell import CLIENTS_MIN, Size
 from emulator.scaling.costs import Calibration, Estimate
-from emulator.scaling.held import COUNTED, ROLES, Figures
+from emulator.scaling.figures import COUNTED, ROLES, Figures
 
 _SIZE_MAX = 10**12
 _RANGES = {"clients": (CLIENTS_MIN, _SIZE_MAX), "dimension": (1, _SIZE_MAX), "computes": (2, COMPUTES_MAX)}
@@ -27,11 +27,11 @@ _GB, _GBIT = 1e9, 1e9 / 8
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine that Compute nodes, trainer or broker may run on, how busy one lets it be, and for how long.
+    """A machine for Compute nodes, trainer or broker, and how it may be used.
 
     Attributes:
-        broker_messages_s: what a broker on one takes in and gives out, together.
-        load: the part of a machine's capacity that is used. round_s: how long the round may take.
+        broker_messages_s: messages/s, in and out together, of a broker on one machine.
+        load: the part of a machine's capacity to use. round_s: how long the round may take.
     """
 
     cores: float = 16
@@ -42,7 +42,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     round_s: float = 3600
 
     def check(self) -> None:
-        """Raises `UsageError` for what no machine is."""
+        """Raise `UsageError` for impossible values."""
         options = {
             "--machine-cores": self.cores,
             "--machine-memory-gb": self.memory_gb,
@@ -57,26 +57,30 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"--load {self.load:g}: expected a part above 0, at most 1")
 
     def count(self, **used: float) -> tuple[int, str]:
-        """How many machines there must be, and which resource decides: seconds of a core, bytes, or messages used."""
-        has = {
+        """Return how many machines are needed, and the scarcest resource.
+
+        Args:
+            used: core seconds, bytes of memory, bytes sent and received, or messages, by resource.
+        """
+        capacity = {
             "cores": self.round_s * self.cores,
             "memory": self.memory_gb * _GB,
             "network": self.round_s * self.network_gbit * _GBIT,
             "messages": self.round_s * self.broker_messages_s,
         }
-        parts = {resource: amount / has[resource] for resource, amount in used.items()}
+        parts = {resource: amount / capacity[resource] for resource, amount in used.items()}
         tightest = max(parts, key=lambda resource: parts[resource])
         return max(1, math.ceil(parts[tightest] / self.load)), tightest
 
 
 class RoleNeed(msgspec.Struct, frozen=True):
-    """What a role takes in a round, all its actors together, and one of them.
+    """What a role needs in a round, for all its actors and for each.
 
     Attributes:
         actors: how many. core_s: core seconds of all. core_s_each, bytes_each, memory_bytes_each: of one;
             bytes are sent and received.
         messages, bytes: sent by all. machines: needed for all; None for clients, which have their own.
-        tightest: what decides their number.
+        tightest: the resource that determines this number.
     """
 
     actors: int
@@ -91,7 +95,7 @@ class RoleNeed(msgspec.Struct, frozen=True):
 
 
 class BrokerNeed(msgspec.Struct, frozen=True):
-    """What passes through the broker: messages and bytes, in and out."""
+    """The messages and bytes that pass through the broker, in and out, and the machines that it needs."""
 
     messages: float
     messages_s: float
@@ -105,7 +109,7 @@ class Prediction(Size, frozen=True):
     """A predicted round.
 
     Attributes:
-        sessions_s, agreement_s: core seconds once an epoch, for Hellos and for agreeing on the keys of all pairs.
+        sessions_s, agreement_s: core seconds once an epoch, for sessions and for the keys of all pairs.
     """
 
     round_s: float
@@ -116,8 +120,8 @@ class Prediction(Size, frozen=True):
     assumptions: list[str]
 
 
-def parse_question(text: str) -> Size:
-    """The size in ``clients=1e7,dimension=1e4,computes=10``. Raises `UsageError`."""
+def parse_size(text: str) -> Size:
+    """Parse a size such as ``clients=1e7,dimension=1e4,computes=10``. Raises `UsageError`."""
     found: dict[str, int] = {}
     for part in text.split(","):
         key, equals, value = (piece.strip() for piece in part.partition("="))
@@ -141,19 +145,19 @@ def parse_question(text: str) -> Size:
 
 
 def predict(size: Size, costs: Calibration, measured: Sequence[Figures], machine: Machine) -> Prediction:
-    """The round of that size.
+    """Predict a round of this size.
 
     Args:
         costs: fitted. measured: the cells that they were fitted to.
 
     Raises:
-        UsageError: the calibration says nothing about that number of Compute nodes, or lacks a figure.
+        UsageError: the calibration has only one other number of Compute nodes, or lacks a figure.
     """
     require_computes(size, [cell.computes for cell in measured])
     needed = [(key, role) for key in ("core_s_by_role", *COUNTED) for role in ROLES]
     lacking = [f"{key} of {role}" for key, role in needed if (key, role) not in costs]
     if lacking:
-        raise UsageError(f"--predict: the calibration has no {', '.join(lacking)}; measure anew")
+        raise UsageError(f"--predict: the calibration has no {', '.join(lacking)}; measure again")
     figures = {figure: cost.at(size) for figure, cost in costs.items()}
     messages, passed = (
         math.fsum(figures[key, role] for key in keys for role in ROLES)
@@ -176,12 +180,12 @@ def predict(size: Size, costs: Calibration, measured: Sequence[Figures], machine
 
 
 def require_computes(size: Size, measured: Iterable[int]) -> None:
-    """Refuse an M that a calibration with these says nothing about. Raises `UsageError`."""
+    """Raise `UsageError` if the calibration has a single M, and this size another."""
     known = sorted(set(measured))
     if len(known) == 1 and size.computes != known[0]:
         raise UsageError(
-            f"--predict: computes={size.computes}: the calibration was measured with M = {known[0]} alone, which says "
-            "nothing about others; calibrate with several, as --computes 3,10"
+            f"--predict: computes={size.computes}: the calibration was measured with M = {known[0]} only, and cannot "
+            "predict others; calibrate with several, such as --computes 3,10"
         )
 
 
@@ -192,7 +196,7 @@ def _role(
     core_s, memory = figures["core_s_by_role", role], figures.get(("memory_bytes", role))
     each, passed = core_s / actors, (figures["bytes", role] + figures["received_bytes", role]) / actors
     machines, tightest = machine.count(cores=each, memory=memory or 0.0, network=passed)
-    own = role == "client"
+    has_own_machines = role == "client"
     return RoleNeed(
         actors=actors,
         core_s=Estimate(core_s, costs["core_s_by_role", role].interval(size)),
@@ -201,31 +205,29 @@ def _role(
         memory_bytes_each=memory,
         messages=figures["messages", role],
         bytes=figures["bytes", role],
-        machines=None if own else machines * actors,
-        tightest="" if own else tightest,
+        machines=None if has_own_machines else machines * actors,
+        tightest="" if has_own_machines else tightest,
     )
 
 
 def _assumptions(size: Size, measured: Sequence[Figures], machine: Machine) -> list[str]:
     largest = max(cell.clients * cell.dimension for cell in measured)
     beyond = size.clients * size.dimension / largest
-    told = [
-        f"a core works as fast as those calibrated; costs stay linear {beyond:,.0f} times beyond the largest "
+    assumptions = [
+        f"cores are as fast as the calibrated ones; costs stay linear up to {beyond:,.0f} times the largest "
         f"calibrated N d ({largest:,})",
-        "nobody drops out and nothing is sent twice; sessions stand, and pairs have agreed on keys",
-        "the actors' own work: MQTT clients, TLS and durable writes come on top",
-        "clients emulated in one process verify an announcement's signature once and share what follows from it; a "
-        "device does so itself",
+        "nobody drops out and nothing is sent twice; sessions exist, and pairs have agreed on keys",
+        "only the actors' own work is counted: MQTT clients, TLS and durable writes come on top",
+        "clients emulated in one process verify an announcement's signature once for all; devices each verify it",
         "Python's garbage collector is off, as it was when costs were measured",
-        "a Compute node's work and memory spread over its machines by client; as it stands, a node is one process",
-        "messages are the application's: acknowledgements are not counted, and are spread evenly over "
-        f"{machine.round_s:g} s",
+        "a Compute node's work and memory can be split over machines by client; today a node is one process",
+        f"messages are the application's, without MQTT acknowledgements, and spread evenly over {machine.round_s:g} s",
         f"a machine has {machine.cores:g} cores, {machine.memory_gb:g} GB, {machine.network_gbit:g} Gbit/s, or a "
-        f"broker of {machine.broker_messages_s:,.0f} messages/s, and is used to {100 * machine.load:g} %",
+        f"broker of {machine.broker_messages_s:,.0f} messages/s, and {100 * machine.load:g} % of it is used",
     ]
     limits = Limits()
     if size.clients > limits.clients_max:
-        told.append(f"the protocol's limit of {limits.clients_max:,} clients is raised")
+        assumptions.append(f"the protocol's limit of {limits.clients_max:,} clients is raised")
     if size.dimension > min(BINS_MAX, limits.dimension_max):
-        told.append(f"a statistic of more than {BINS_MAX:,} coordinates with an announcement as small as a histogram's")
-    return told
+        assumptions.append(f"a statistic of over {BINS_MAX:,} values has an announcement as small as a histogram's")
+    return assumptions

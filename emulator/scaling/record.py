@@ -1,7 +1,7 @@
-"""The files of a sweep: its result, and its finished cells, so that an interrupted sweep goes on where it was.
+"""The files of a sweep: its result, and the resume file with the finished cells.
 
-The resume file is replaced as a whole after each cell. It says of which sweep it is: options, versions and machine.
-Figures of another one would be no part of this one, so it is refused, with what differs.
+The resume file is replaced as a whole after each cell. It records the sweep's options, versions and machine. A file of
+another sweep is refused, and the error names the differences.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from emulator import provenance
 from emulator.results import Count
 from emulator.scaling.cell import Cell, Sweep
 from emulator.scaling.costs import Growth, HeldOut
-from emulator.scaling.held import Figures
+from emulator.scaling.figures import Figures
 from emulator.scaling.predict import Prediction
 
 _KIND = "scaling-resume"
@@ -30,7 +30,7 @@ _PACKAGES = ("dca-proto", "numpy", "PyNaCl", "msgspec")
 
 
 class Hardware(msgspec.Struct, frozen=True):
-    """The machine that measured. `cores`: None where the system does not tell."""
+    """The machine that measured. `cores`: None if the system does not report them."""
 
     system: str = ""
     processor: str = ""
@@ -38,7 +38,7 @@ class Hardware(msgspec.Struct, frozen=True):
 
     @classmethod
     def here(cls) -> Hardware:
-        """This machine."""
+        """Return this machine."""
         path = Path("/proc/cpuinfo")
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
         names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -47,12 +47,12 @@ class Hardware(msgspec.Struct, frozen=True):
 
 
 class Scaling(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured, and what follows from it: `dca scaling --json` writes it, and the report reads it.
+    """The result of `dca scaling`: `--json` writes it, and the report reads it.
 
     Attributes:
-        cells: as measured. versions, machine, options: of what, on what, and how.
-        warnings: what speaks against the figures. fits: exponents. calibration: figure, role, term -> its cost.
-        held_out: cells predicted from the others. prediction: of a larger round, if one was asked for.
+        cells: as measured. versions, machine, options: of the measurement.
+        warnings: reasons to doubt the figures. fits: exponents. calibration: cost by figure, role and term.
+        held_out: errors of predictions of cells that were not fitted. prediction: of a larger round, if asked for.
     """
 
     kind: str = "scaling"
@@ -68,7 +68,7 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_scaling(path: Path) -> Scaling:
-    """An earlier sweep: its cells, and where they come from. Raises `InputError`."""
+    """Read the cells of an earlier sweep, with its options, versions and machine. Raises `InputError`."""
     found = _object_in(path, "--calibration")
     if found.get("kind") != "scaling" or not isinstance(found.get("cells"), list):
         raise InputError(f"--calibration {path}: found {found.get('kind')!r}, expected the JSON of dca scaling")
@@ -76,22 +76,22 @@ def read_scaling(path: Path) -> Scaling:
     try:
         return msgspec.convert(measured, Scaling)
     except msgspec.ValidationError as error:
-        what = "a cell" if "$.cells" in str(error) else "the file"
-        raise InputError(f"--calibration {path}: {what} is damaged: {in_words(error)}; measure anew") from None
+        damaged = "a cell" if "$.cells" in str(error) else "the file"
+        raise InputError(f"--calibration {path}: {damaged} is damaged: {in_words(error)}; measure again") from None
 
 
 class Record:
     """The finished cells of one sweep.
 
     Args:
-        path: of the file, which need not exist yet; None keeps them in memory only.
+        path: of the resume file, which need not exist yet; None keeps cells in memory only.
         options: of the sweep.
 
     Attributes:
         sweep: its options, versions and machine, without any cell.
 
     Raises:
-        InputError: the file is of another sweep, or no sweep wrote it. StorageError: it cannot be written.
+        InputError: another sweep, or no sweep, wrote the file. StorageError: it cannot be written.
     """
 
     def __init__(self, path: Path | None, options: Sweep) -> None:
@@ -108,16 +108,16 @@ class Record:
         return len(self._cells)
 
     def missing(self, cells: Iterable[Cell]) -> list[Cell]:
-        """The cells that are still to be measured."""
+        """Return the cells that are still to be measured."""
         return [cell for cell in cells if cell not in self._cells]
 
     def run(self, cells: Sequence[Cell], measure: Callable[[Cell], Figures]) -> list[Figures]:
-        """The figures of all cells, in their order. Each that is missing is measured, and durable before the next."""
+        """Measure the missing cells, and return the figures of all, in order. Each is stored before the next starts."""
         for cell in self.missing(cells):
             self._cells[cell] = measure(cell)
             if self.path is not None:
-                found = msgspec.to_builtins(list(self._cells.values()))
-                write_json({"kind": _KIND, **self._identity(), "cells": found}, str(self.path))
+                stored = msgspec.to_builtins(list(self._cells.values()))
+                write_json({"kind": _KIND, **self._identity(), "cells": stored}, str(self.path))
         return [self._cells[cell] for cell in cells]
 
     def _identity(self) -> dict[str, Any]:
@@ -132,13 +132,13 @@ class Record:
         if differences:
             raise InputError(f"--resume {path} is of another sweep: {'; '.join(differences)}; name a new file")
         try:
-            self._cells = {one.cell: one for one in msgspec.convert(stored["cells"], list[Figures])}
+            self._cells = {figures.cell: figures for figures in msgspec.convert(stored["cells"], list[Figures])}
         except msgspec.ValidationError as error:
             raise InputError(f"--resume {path}: a cell is damaged ({error}); name a new file") from None
 
 
 def _object_in(path: Path, option: str) -> dict[str, Any]:
-    """The JSON object in a file. Raises `InputError` that names the option."""
+    """Read the JSON object in a file. Raises `InputError` that names the option."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`dca swarm`: start a broker, Compute nodes, clients and a trainer, and learn from them."""
+"""`dca swarm`: starts a broker, Compute nodes, clients and a trainer, and learns from them."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from inference.problem import split
 _PROCESSES = 2
 SHARED = ("computes", "tolerate", "colluders")
 SUMS = ("clients", *SHARED)
-"""Options about sums over many clients; all but the first mean nothing, either, where each client reports by itself."""
+"""Options about sums over many clients. Those of `SHARED` do not apply to jobs on LDP reports either."""
 
 LEARNING = ("job", "sets", "dataset", "data_folder", "csv", "target", "bounds", "bounds_from_data", "categories",
             "missing", "features", "nodes", "no_reference", "output")  # fmt: skip
-"""Options of a swarm that learns."""
+"""Options that apply only to a swarm that learns."""
 _SUMS = "sums over many clients"
 _NO_COMPUTES = "and there are no Compute nodes"
 
@@ -73,10 +73,10 @@ def swarm(
     job: JobName = None,
     sets: options.Sets = None,
     dataset: Annotated[
-        str | None, typer.Option(help="A data set by name, by default diabetes or the job's own.")
+        str | None, typer.Option(help="A data set by name; by default diabetes, or the job's own.")
     ] = None,
     data_folder: Annotated[
-        Path | None, typer.Option(help="Where data sets' files are, else that of DCA_DATA, else they are downloaded.")
+        Path | None, typer.Option(help="Folder of data sets; by default DCA_DATA. Without either, they are downloaded.")
     ] = None,
     csv: Annotated[Path | None, typer.Option(help="Your own data: a table with a header line.")] = None,
     target: options.Target = None,
@@ -90,14 +90,15 @@ def swarm(
     ] = None,
     features: options.Features = None,
     dimension: Annotated[
-        int | None, typer.Option(help="Hold plain rounds of a synthetic sum of that many numbers instead, with any N.")
+        int | None, typer.Option(help="Do not learn; run rounds of a synthetic sum of this many numbers, with any N.")
     ] = None,
     clients: Annotated[
-        int | None, typer.Option(help=options.CLIENTS.help, show_default="one a training row; 1000 with --dimension")
+        int | None,
+        typer.Option(help=options.CLIENTS.help, show_default="one per training row; 1000 with --dimension"),
     ] = None,
     nodes: Annotated[
         int | None,
-        typer.Option("--data-nodes", help="J data nodes with many rows each, that release by themselves."),
+        typer.Option("--data-nodes", help="J data nodes with many rows each; every one releases its own noisy sum."),
     ] = None,
     computes: Annotated[int, options.COMPUTES] = 3,
     epsilon: Annotated[float, options.EPSILON] = 2.0,
@@ -106,21 +107,21 @@ def swarm(
     colluders: Annotated[int, options.COLLUDERS] = 0,
     drop: Annotated[
         int | None,
-        typer.Option(help="K clients that vanish in each round, by default T / 2; 0 in jobs of many rounds."),
+        typer.Option(help="K clients that vanish in each round; by default T / 2, or 0 in jobs of many rounds."),
     ] = None,
     broker: Annotated[str, typer.Option(help="auto, embedded, mosquitto, or mqtt://host:port.")] = "auto",
     fast_noise: Annotated[
         bool, typer.Option("--fast-noise", help="Fast inexact noise. For emulation only: not private.")
     ] = False,
     connections: Annotated[
-        str, typer.Option(help="each for one of each client, or shared by all clients of a process.")
+        str, typer.Option(help="each: one for each client; shared: one for all clients of a process.")
     ] = "each",
     processes: Annotated[
         int | None,
-        typer.Option(help="P, that run clients; 0 for all in one, the default but with --dimension or --engine: 2."),
+        typer.Option(help="P processes for clients; 0 runs all in one. By default 0; 2 with --dimension or --engine."),
     ] = None,
     engine: Annotated[str, typer.Option(help=engines.HELP)] = engines.LOCAL,
-    rounds: Annotated[int | None, typer.Option(help="With --dimension: how many are held, by default 1.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="With --dimension: how many rounds, by default 1.")] = None,
     seed: Annotated[int, typer.Option(help="Of data splits, drops and waiting times; never of keys or noise.")] = 0,
     no_reference: Annotated[
         bool,
@@ -131,21 +132,21 @@ def swarm(
     ] = None,
     json_to: options.Json = None,
 ) -> int:
-    """Learn from a swarm of clients, each with its own rows: a regression or another job; or hold rounds with any N."""
+    """Learn a regression, or run another job, on a swarm of clients that have the rows; or run rounds with any N."""
     configure_logs(level=logging.WARNING)
     check_clients(clients or 0)
     check_clients(nodes or 0, "--data-nodes")
     if dimension is None:
-        _refuse(context, ("rounds",), "--dimension D, rounds of a synthetic sum; this swarm learns from data")
+        _refuse(context, ("rounds",), "--dimension D, rounds of a synthetic sum; without it the swarm learns from data")
     else:
         _refuse(context, LEARNING, "learning from data; with --dimension there are neither data nor a folder")
-    asked: dict[str, Any] = {
+    shared: dict[str, Any] = {
         "colluders": colluders, "broker": broker, "seed": seed, "connections": connections, "engine": engine,
         "mechanism": RoundedGaussian() if fast_noise else EXACT,
     }  # fmt: skip
     if dimension is not None:
         number = CLIENTS if clients is None else clients
-        plain = SwarmOptions(
+        synthetic = SwarmOptions(
             clients=number,
             dimension=dimension,
             computes=computes,
@@ -154,9 +155,9 @@ def swarm(
             dropped=drop or 0,
             processes=min(_PROCESSES, number) if processes is None else processes,
             budget=Budget(epsilon, delta),
-            **asked,
+            **shared,
         )
-        return show_rounds(plain, json_to)
+        return show_rounds(synthetic, json_to)
     if nodes is not None:
         _refuse(context, SUMS, f"{_SUMS}; with --data-nodes J each data node releases by itself, {_NO_COMPUTES}")
     data = DataOptions(**{name: context.params[name] for name in DataOptions.__struct_fields__})
@@ -167,9 +168,9 @@ def swarm(
         _refuse(context, (*SHARED, "fast_noise"), why)
     is_summed = kind is SecureSumRequest
     tolerated = (spec.clients // 10 if tolerate is None else tolerate) * is_summed
-    # after one who has vanished a round ends when quiet: nobody does in many, which else end once all have contributed
+    # a round ends early only if all contribute; after a drop it waits until no more arrive, too slow for many rounds
     dropped = 0 if spec.job.iterative else tolerated // 2
-    made = SwarmOptions(
+    swarm_options = SwarmOptions(
         clients=spec.clients,
         computes=computes * is_summed,
         budget=Budget(epsilon, options.DELTA if spec.reports in PURE_MECHANISMS else delta),
@@ -179,9 +180,9 @@ def swarm(
         processes=_PROCESSES * (engine != engines.LOCAL) if processes is None else processes,
         kind=kind,
         reports=spec.reports,
-        **asked,
+        **shared,
     )
-    return learn(spec, made)
+    return learn(spec, swarm_options)
 
 
 def _spec(
@@ -195,7 +196,7 @@ def _spec(
     json_to: str | None,
     no_reference: bool,
 ) -> JobSpec:
-    """What is to be learned, of which data; nothing is started yet. Arguments as of the command."""
+    """Load the data and check the settings of the job. Arguments: see `swarm`."""
     if nodes is not None:
         require_kind(job, NodeReleaseRequest)
         clients = nodes
@@ -218,10 +219,10 @@ def _spec(
     )
 
 
-def _refuse(context: typer.Context, names: Iterable[str], what: str) -> None:
-    """Refuse options that were given and mean nothing here, and say what they go with."""
-    sources = {one.opts[0]: context.get_parameter_source(one.name or "") for one in context.command.params
-               if one.name in names}  # fmt: skip
+def _refuse(context: typer.Context, names: Iterable[str], purpose: str) -> None:
+    """Refuse these options if the user gave any. Raises `UsageError` that states what they go with."""
+    sources = {option.opts[0]: context.get_parameter_source(option.name or "") for option in context.command.params
+               if option.name in names}  # fmt: skip
     given = [name for name, source in sources.items() if source is not None and source.name != "DEFAULT"]
     if given:
-        raise UsageError(f"{', '.join(given)} {'go' if given[1:] else 'goes'} with {what}")
+        raise UsageError(f"{', '.join(given)} {'go' if given[1:] else 'goes'} with {purpose}")

@@ -1,11 +1,10 @@
-"""The actors of one process, thousands of clients or all Compute nodes or both, with their connections and their store.
+"""Runs the actors of one process: thousands of clients, all Compute nodes, or both, with connections and a store.
 
-Clients may vanish: in a round nothing that they contribute or release gets through; in the next they are back. The
-actors are the production ones and know nothing of it. The connection swallows what a dropped client sends, as a device
-does that has lost its network.
+Clients may vanish for a round: their connection drops what they contribute or release, as if a device had lost its
+network. In the next round they are back. The actors are the production ones, and are not told.
 
-A host runs in a loop of its own, in a thread of this process or of an engine's worker (`HostThread`). The swarm asks
-it for what it has to tell. Its records are durable in a database of its own, as on devices. They end with it.
+A host runs in an event loop of its own, in a thread of this process or of an engine's worker (`HostThread`). The swarm
+queries it. Its records are durable in a database, as on devices, which is deleted when the host ends.
 """
 
 from __future__ import annotations
@@ -51,19 +50,19 @@ from emulator.swarm.usage import Usage, require_connections
 SLOWEST_MAX = 5
 """How many slow clients a round names."""
 _CERTIFICATE_S = 30 * 24 * 3600
-_KEEPALIVE_S = 1800  # a process with thousands of actors may be busy for long
-_ANSWER_TIMEOUT_S = 120.0  # and so may the broker
+_KEEPALIVE_S = 1800  # long, because a process with thousands of actors may be busy for minutes
+_ANSWER_TIMEOUT_S = 120.0  # long, because the broker may be busy too
 T = TypeVar("T")
 
 
-class Orders(msgspec.Struct, frozen=True, kw_only=True):
-    """What a host is to run. Keys travel here, by the engine's pipes, and never over the broker.
+class HostConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The configuration of a host. It holds keys, and travels through the engine's pipes, never through the broker.
 
     Attributes:
-        options: of the swarm. federation: the file's text. url: the broker's. name: of the host.
-        directory: for records; None makes one.
-        nodes: keys of its Compute nodes. authority: key that enrols clients.
-        first: the number of its first client. rows: of each of its clients, shape ``(m, len(columns))``.
+        options: of the swarm. federation: text of its file. url: of the broker. name: of the host.
+        directory: for records; None makes a temporary one.
+        nodes: seeds of its Compute nodes' identities. authority: seed of the key that enrols clients.
+        first: number of its first client. rows: of each of its clients, shape ``(m, len(columns))``.
     """
 
     options: SwarmOptions
@@ -78,38 +77,34 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        return f"Orders({self.name}, <keys>)"
+        return f"HostConfig({self.name}, <keys>)"
 
 
 class Host:
-    """The actors of one process.
+    """The actors of one process."""
 
-    Args:
-        orders: what to run.
-    """
-
-    def __init__(self, orders: Orders) -> None:
-        options = orders.options
+    def __init__(self, config: HostConfig) -> None:
+        options = config.options
         lost = Channel.COMPUTE if options.is_summed else Channel.TRAINER
         self._clients: list[Client] = []
-        self._orders = orders
-        self._federation = Federation.from_toml(orders.federation)
+        self._config = config
+        self._federation = Federation.from_toml(config.federation)
         self._vanished = Vanished(lost)
-        self._sent: Counter[bytes] = Counter()  # of each round, how many clients sent what was not lost
-        self._rng = random.Random(f"{options.seed}/{orders.name}")  # noqa: S311 - waiting times only
+        self._sent: Counter[bytes] = Counter()  # by round, how many clients contributed and had not vanished
+        self._rng = random.Random(f"{options.seed}/{config.name}")  # noqa: S311 - waiting times only
         self._ramp = asyncio.Semaphore(options.connecting_max)
         self._runners: list[tuple[str, Runner, SwarmTransport]] = []
         self._facts: Counter[str] = Counter()
         self._late: deque[tuple[bytes, float]] = deque(maxlen=SLOWEST_MAX)
-        self._sessions: dict[bytes, int] = {}  # of each Compute node, how many clients have one
+        self._sessions: dict[bytes, int] = {}  # by Compute node, how many clients have a session there
         self._connected = 0
-        self._means: dict[str, Any] = {
+        self._actor_options: dict[str, Any] = {
             "random": os.urandom,
             "mechanism": options.mechanism,
             "timing": options.timing(),
         }
-        assert orders.directory is not None, "whoever runs it has made one"
-        file = Path(orders.directory) / f"{orders.name.replace(' ', '-')}.db"
+        assert config.directory is not None, "HostThread makes one"
+        file = Path(config.directory) / f"{config.name.replace(' ', '-')}.db"
         self._store = SqliteStore(file, os.urandom(KEY_BYTES))  # never opened again
         self._shared = (
             SharedConnection(lambda filters: self._connection(os.urandom(16).hex(), filters))
@@ -118,10 +113,10 @@ class Host:
         )
         self._add_computes()
         self._add_clients()
-        self._numbers = {one.id: number for number, one in enumerate(self._clients, orders.first)}
+        self._numbers = {client.id: number for number, client in enumerate(self._clients, config.first)}
 
     async def run(self) -> None:
-        """Run all actors until this is cancelled. Raises what an actor failed of."""
+        """Run all actors until cancelled. Raises the first error of an actor."""
         try:
             async with asyncio.TaskGroup() as group:
                 for _, runner, _ in self._runners:
@@ -132,51 +127,51 @@ class Host:
             await self._store.close()
 
     def client_ids(self) -> list[bytes]:
-        """Of its clients, in the order of their numbers."""
-        return [one.id for one in self._clients]
+        """Return the ids of its clients, in the order of their numbers."""
+        return [client.id for client in self._clients]
 
     def prepare(self, vanished: frozenset[str]) -> Usage:
-        """For a round in which these clients vanish, ids in hexadecimal, and all others are back."""
+        """Prepare for a round in which these clients vanish (ids in hexadecimal), and return the totals before it."""
         gc.collect()
-        gc.freeze()  # a device's collector would not search the memory of thousands of others for garbage
+        gc.freeze()  # on a device, the collector would not search the memory of thousands of other actors
         self._vanished.ids = vanished
-        found = self.totals()
+        usage = self.totals()
         self._late.clear()
-        return found
+        return usage
 
     def state(self) -> tuple[int, int]:
-        """How many actors have a connection, and how many clients a session at every Compute node here."""
-        nodes = len(self._orders.nodes)
+        """Return how many actors are connected, and how many clients have a session at every Compute node here."""
+        nodes = len(self._config.nodes)
         return self._connected, min(self._sessions.values()) if nodes and len(self._sessions) == nodes else 0
 
     def totals(self) -> Usage:
-        """What was sent and used so far."""
+        """Return what was sent and used so far."""
         sent, now_s = dict[str, Traffic](), time.monotonic()
         for role, runner, transport in self._runners:
             own = Traffic(runner.traffic.messages_sent, runner.traffic.bytes_sent)
             sent[role] = sent.get(role, Traffic()) + own - transport.swallowed
         late = tuple((self._numbers[client], now_s - at_s) for client, at_s in self._late)
-        return Usage.here(self._orders.name, sent=sent, facts=dict(self._facts), late=late)
+        return Usage.here(self._config.name, sent=sent, facts=dict(self._facts), late=late)
 
     def charges(self) -> tuple[dict[bytes, int], float]:
-        """How many clients sent a contribution in each round, and the epsilon that one has spent at most.
+        """Return how many clients sent a contribution in each round, and the largest epsilon that any has spent.
 
-        Whoever was charged has spent, with or without a result, until M signed aborts give it back.
+        A charged client has spent, with or without a result, until M signed aborts refund it.
         """
-        delta, alike = self._orders.options.delta, {one.ledger.spent() for one in self._clients}
-        return dict(self._sent), max((spent.epsilon(delta) for spent in alike), default=0.0)
+        delta, costs = self._config.options.delta, {client.ledger.spent() for client in self._clients}
+        return dict(self._sent), max((cost.epsilon(delta) for cost in costs), default=0.0)
 
-    # --- who runs here --------------------------------------------------------------------------------------------
+    # --- actors ---------------------------------------------------------------------------------------------------
 
     def _add_clients(self) -> None:
-        """Clients with fresh keys from the operating system, each of which is enrolled."""
-        orders = self._orders
-        if not orders.rows:
+        """Add enrolled clients with fresh keys from the operating system."""
+        config = self._config
+        if not config.rows:
             return
-        accepted, expires_ms = orders.options.policy(), int((time.time() + _CERTIFICATE_S) * 1000)
-        authority = Identity(orders.authority)
-        place = {column: index for index, column in enumerate(orders.columns)}
-        for rows in orders.rows:
+        policy, expires_ms = config.options.policy(), int((time.time() + _CERTIFICATE_S) * 1000)
+        authority = Identity(config.authority)
+        place = {column: index for index, column in enumerate(config.columns)}
+        for rows in config.rows:
             identity = Identity(os.urandom(KEY_BYTES))
             actor = Client(
                 identity,
@@ -184,16 +179,17 @@ class Host:
                 self._federation,
                 columns=place,
                 rows=partial(_columns_of, rows, place),
-                policy=accepted,
-                **self._means,
+                policy=policy,
+                **self._actor_options,
             )
             self._clients.append(actor)
             self._add(actor, Channel.CLIENT)
 
     def _add_computes(self) -> None:
-        for key in self._orders.nodes:
-            floors = self._orders.options.floors
-            self._add(ComputeNode(Identity(key), self._federation, floors=floors, **self._means), Channel.COMPUTE)
+        for key in self._config.nodes:
+            floors = self._config.options.floors
+            node = ComputeNode(Identity(key), self._federation, floors=floors, **self._actor_options)
+            self._add(node, Channel.COMPUTE)
 
     def _add(self, actor: Actor, role: Channel) -> None:
         filters = subscriptions(self._federation.name, role, actor.id)
@@ -213,9 +209,9 @@ class Host:
         self._runners.append((role.value, runner, transport))
 
     def _connection(self, name: str, filters: tuple[str, ...], limits: InboxLimits | None = None) -> Transport:
-        return connect(self._orders.url, name, filters, self._rng, limits)
+        return connect(self._config.url, name, filters, self._rng, limits)
 
-    # --- what happens ---------------------------------------------------------------------------------------------
+    # --- reports --------------------------------------------------------------------------------------------------
 
     def _opened(self) -> None:
         self._connected += 1
@@ -234,7 +230,7 @@ class Host:
 def connect(
     url: str, name: str, filters: tuple[str, ...], rng: random.Random, limits: InboxLimits | None = None
 ) -> Transport:
-    """A connection of an actor to a broker that thousands use."""
+    """Return an actor's connection to a broker; timeouts are long, because thousands of actors share it."""
     settings = BrokerSettings(url=url, session_expiry_s=0, keepalive_s=_KEEPALIVE_S)
     return MqttTransport(settings, name, filters, rng=rng, limits=limits, answer_timeout_s=_ANSWER_TIMEOUT_S)
 
@@ -250,13 +246,13 @@ def _first(failure: BaseException) -> BaseException:
 
 
 class Vanished:
-    """Who has vanished, and what is lost with them: every contribution that they send, or every release.
+    """The clients that have vanished in this round. Their contributions or releases are lost.
 
     Args:
-        to: the channel on which they send it.
+        to: the channel on which these are sent.
 
     Attributes:
-        ids: of clients, in hexadecimal; replaced from round to round.
+        ids: of the clients, in hexadecimal; replaced in each round.
     """
 
     def __init__(self, to: Channel = Channel.COMPUTE) -> None:
@@ -264,20 +260,20 @@ class Vanished:
         self._lost = to.value
 
     def swallows(self, topic: str) -> bool:
-        """Whether a message on this topic is a contribution, or a release, of a client that has dropped."""
+        """Return True if a message on this topic is a contribution or a release of a vanished client."""
         *_, channel, _receiver, sender = topic.split("/")
         return channel == self._lost and sender in self.ids
 
 
 class SwarmTransport:
-    """One actor's connection in a swarm: opened few at a time, so that the broker is not stormed, and cut by dropouts.
+    """One actor's connection in a swarm. Few open at once, to spare the broker; messages of vanished clients are lost.
 
     Args:
-        inner: the real connection. ramp: how many may connect at once. on_open: called once connected.
-        swallows: whether a message on a topic is lost.
+        inner: the real connection. ramp: limits how many connect at once. on_open: called once connected.
+        swallows: returns True if a message on a topic is to be lost.
 
     Attributes:
-        swallowed: what was lost so far.
+        swallowed: the traffic lost so far.
     """
 
     def __init__(
@@ -306,31 +302,27 @@ class SwarmTransport:
 
 
 class HostThread:
-    """A host in a thread with a loop of its own.
+    """A host in a thread with an event loop of its own."""
 
-    Args:
-        orders: as of `Host`.
-    """
-
-    def __init__(self, orders: Orders) -> None:
+    def __init__(self, config: HostConfig) -> None:
         configure_logs(level=logging.WARNING)
-        options, self._stack = orders.options, contextlib.ExitStack()
+        options, self._stack = config.options, contextlib.ExitStack()
         is_each = options.connections == CONNECTIONS[0]
-        require_connections(len(orders.rows) * is_each + len(orders.nodes) + 1, None)
-        if orders.directory is None:
+        require_connections(len(config.rows) * is_each + len(config.nodes) + 1, None)
+        if config.directory is None:
             directory = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="dca-swarm-"))
-            orders = msgspec.structs.replace(orders, directory=directory)
+            config = msgspec.structs.replace(config, directory=directory)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._await(self._start(orders))
+        self._await(self._start(config))
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """What a method of the host returns. Raises what an actor failed of."""
+        """Call a method of the host and return its result. Raises the error of an actor, if one failed."""
         return self._await(self._answer(method, arguments))
 
     def close(self) -> None:
-        """Stop the actors, and throw away their records."""
+        """Stop the actors, and delete their records."""
         self._await(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -338,8 +330,8 @@ class HostThread:
         gc.unfreeze()
         self._stack.close()
 
-    async def _start(self, orders: Orders) -> None:
-        self._host = Host(orders)
+    async def _start(self, config: HostConfig) -> None:
+        self._host = Host(config)
         self._running = asyncio.create_task(self._host.run())
 
     async def _answer(self, method: str, arguments: tuple[Any, ...]) -> Any:

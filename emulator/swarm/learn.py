@@ -1,4 +1,4 @@
-"""A learning run of a swarm: its data and options are checked, it runs, and its result is printed."""
+"""Runs a learning job in a swarm: checks data and options, runs the rounds, prints and writes the result."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from dca_proto.runtime.device import complete
 from dca_proto.statistics.categories import parse_categories
 from emulator.counts import check_counts, check_nodes, check_reporters
 from emulator.results import Run
-from emulator.swarm.live import Failure, Played, Swarm, play
+from emulator.swarm.live import Failure, Swarm, SwarmResult, play
 from emulator.swarm.options import SwarmOptions
 from emulator.swarm.progress import Progress, broker_words, who_words
-from emulator.swarm.summary import TERMINATED, doubts, end_of, summarise
+from emulator.swarm.summary import TERMINATED, exit_code, not_private_because, summarise
 from inference.bounds import MissingBoundsError, given_bounds
 from inference.datasets import from_csv, load
 from inference.datasets.csv_file import MISSING, REFUSE
@@ -41,13 +41,12 @@ RESULT, PICTURE = "result.json", "coefficients.png"
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be learned, from whom, and where the answer goes.
+    """A job to run, its data, and where its result goes.
 
     Attributes:
-        job, settings: by whom. train, test: rows for the clients, and those that are held out.
-        clients: N, among whom the training rows are dealt; J, where they are data nodes. Where clients report, each
-            has one of the rows.
-        reference: whether the same model without privacy is shown beside the result.
+        job, settings: the job. train, test: the clients' rows, and the held-out rows.
+        clients: N clients, or J data nodes, that share the training rows. If clients send LDP reports, each has one.
+        reference: whether to show the same model without privacy beside the result.
         output: the folder of the result's files. json_to: a further file, or - for stdout.
     """
 
@@ -62,36 +61,37 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reports(self) -> str:
-        """By which local mechanism clients report; "" where the job learns from sums."""
+        """The local mechanism of the clients' reports; "" if the job learns from sums."""
         return self.job.reports(self.settings)
 
     @property
     def batch(self) -> int:
-        """B clients in the smallest round; 0 where all are asked in all rounds."""
+        """B, the number of clients in the smallest round; 0 if every round asks all clients."""
         return self.job.batch(self.settings, self.clients)
 
 
 def learn(spec: JobSpec, options: SwarmOptions) -> int:
-    """Learn, show and write what was learned; the exit code.
+    """Run the job, print and write its result, and return the exit code.
 
     Raises:
-        RoundAborted: a round was aborted; what there is is shown all the same.
-        UsageError, DataError, TransportError: it cannot be learned like that; before anything is started.
-        Exception: what the job raised that had its rounds and could not finish; what was released is written.
+        RoundAborted: a round was aborted; the rounds so far are printed before.
+        UsageError, DataError, TransportError: the job cannot run with these options or data; raised before anything
+            is started.
+        Exception: the rounds succeeded, but the job could not finish; the released sums are written before.
     """
-    run = _Learning(spec, options, Console(stderr=spec.json_to == STDOUT))
-    run.check()
-    done = run.play()
-    if done is None:
+    learning = _Learning(spec, options, Console(stderr=spec.json_to == STDOUT))
+    learning.check()
+    run = learning.play()
+    if run is None:
         return TERMINATED
-    run.show(done)
-    if run.unfinished is not None:
-        raise run.unfinished
-    return end_of(done)
+    learning.show(run)
+    if learning.unfinished is not None:
+        raise learning.unfinished
+    return exit_code(run)
 
 
 def check_outputs(output: Path, json_to: str | None) -> None:
-    """Refuse, before the work, what could not be written after it."""
+    """Refuse outputs that could not be written, before the work starts."""
     require_matplotlib()
     require_json_target(json_to)
     for name in (RESULT, PICTURE):
@@ -99,10 +99,10 @@ def check_outputs(output: Path, json_to: str | None) -> None:
 
 
 class _Learning:
-    """One run of a job, shown on a console.
+    """One run of a job, with its console.
 
     Attributes:
-        unfinished: why there is no result, although the rounds gave what it takes.
+        unfinished: the error of a job that had all its rounds and could not finish.
 
     Raises:
         DataError: there are too few rows to learn from.
@@ -111,7 +111,7 @@ class _Learning:
     def __init__(self, spec: JobSpec, options: SwarmOptions, console: Console) -> None:
         self._spec, self._options, self._console = spec, options, console
         self._rows = assign(spec.train.rows, spec.clients)
-        self._doubts = doubts(spec.train.schema.read_columns, options.mechanism)
+        self._not_private = not_private_because(spec.train.schema.read_columns, options.mechanism)
         self._run = JobRun(
             spec.job,
             spec.settings,
@@ -120,7 +120,7 @@ class _Learning:
             kind=options.kind,
             seed=options.seed,
             test=spec.test,
-            on_iteration=lambda one: self._progress.iterated(one),
+            on_iteration=lambda iteration: self._progress.iterated(iteration),
         )
         self._learned: Summary = {"test": None}
         self.unfinished: Exception | None = None
@@ -128,7 +128,7 @@ class _Learning:
     # --- before it starts -----------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Everything that can be refused before anything is started."""
+        """Refuse unusable options or data before anything is started."""
         spec, options = self._spec, self._options
         spec.job.check(spec.train.schema, spec.settings)
         if options.kind is NodeReleaseRequest:
@@ -141,22 +141,22 @@ class _Learning:
             if not 1 <= spec.clients <= rows:
                 raise UsageError(
                     f"--clients {spec.clients}: expected 1 to {rows}, the number of training rows; "
-                    "with --dimension D, any number of clients can hold rounds of a synthetic sum"
+                    "with --dimension D, any number of clients can run rounds of a synthetic sum"
                 )
             for clients, tolerated in ((spec.clients, options.tolerated), options.smallest):
                 check_counts(clients, options.computes, tolerated, options.colluders, options.dropped)
         options.check("lower --data-nodes" if options.kind is NodeReleaseRequest else "lower --clients")
-        told = f"--epsilon {at_least(options.budget.epsilon)} --delta {at_least(options.delta)}"
-        self._stages, _ = self._run.plan(told, options.mechanism)
-        if options.reports:  # how many are asked at a time follows from the plan
+        budget = f"--epsilon {at_least(options.budget.epsilon)} --delta {at_least(options.delta)}"
+        self._stages, _ = self._run.plan(budget, options.mechanism)
+        if options.reports:  # the plan decides how many clients a step asks
             self._options = msgspec.structs.replace(options, batch=self._stages[0].batch)
         reference = spec.job.reference(spec.train.complete, spec.settings)  # refuses rows that cannot be learned from
         self._reference = reference if spec.reference else None
 
-    # --- playing --------------------------------------------------------------------------------------------------
+    # --- rounds ---------------------------------------------------------------------------------------------------
 
     def play(self) -> Run | None:
-        """Run the job and say how it went, None if SIGTERM ended it; an abort is an outcome, all else is raised."""
+        """Run the job and return its record, also of an aborted round; None if SIGTERM ended it."""
         spec, options, began_s = self._spec, self._options, time.monotonic()
         self._say_plan()
         self._progress = Progress(
@@ -165,33 +165,33 @@ class _Learning:
             "reported" if options.kind is LdpReportRequest else "data nodes released",
             iterative=spec.job.iterative,
         )
-        retries = RETRIES if options.dropped <= options.room else 0  # where more drop, all would end alike
+        retries = RETRIES if options.dropped <= options.room else 0  # if more drop, every attempt would be aborted
         job, columns = self._run.make(), spec.train.schema.columns
         with self._progress:
-            done = complete(play(options, self._rows, columns, job, self._progress, self._started, retries))
-        if done is None:
+            result = complete(play(options, self._rows, columns, job, self._progress, self._started, retries))
+        if result is None:
             return None
-        if done.failure is None:
-            done = self._finish(done)
+        if result.failure is None:
+            result = self._finish(result)
         about = {"job": spec.job.name, "settings": asdict(spec.settings)}
-        return summarise(done, self._doubts, wall_s=time.monotonic() - began_s, **about)
+        return summarise(result, self._not_private, wall_s=time.monotonic() - began_s, **about)
 
     def _started(self, swarm: Swarm) -> None:
-        """The broker runs: time to say so, and to import what is needed once the rounds are over."""
+        """Describe the broker, and import what is needed after the rounds while they wait."""
         say(self._console, "broker", broker_words(swarm))
         Thread(target=import_module, args=(_DRAWING,), daemon=True).start()
 
-    def _finish(self, done: Played) -> Played:
-        """Learn of what the rounds gave, sampled first where it is to be; or note why nothing could be."""
+    def _finish(self, done: SwarmResult) -> SwarmResult:
+        """Learn from the rounds' results; if that fails, keep the error."""
         try:
             result = self._run.finish(done.result, self._console)
             self._learned = self._run.summarise(result, self._reference, self._spec.train.complete)
-        except Exception as error:  # raised once what was released is written
+        except Exception as error:  # raised after the released sums are written
             self.unfinished = error
             return done._replace(failure=Failure(str(error) or type(error).__name__))
         return done
 
-    # --- what is shown --------------------------------------------------------------------------------------------
+    # --- output ---------------------------------------------------------------------------------------------------
 
     def _say_plan(self) -> None:
         spec, options = self._spec, self._options
@@ -202,10 +202,12 @@ class _Learning:
             of = f"{lacking} of {len(spec.train.y)} rows lack a value"
             say(self._console, "missing", f"{of}; each counts as zero in every sum, as in a federation")
         plan = f"{claim_words(options.budget.epsilon, options.delta)} {plan_words(self._stages)}"
-        say(self._console, "plan", f"a trial that is not private: {'; '.join(self._doubts)}" if self._doubts else plan)
+        if self._not_private:
+            plan = f"a trial that is not private: {'; '.join(self._not_private)}"
+        say(self._console, "plan", plan)
 
     def show(self, run: Run) -> None:
-        """Files in the folder and the object for programs, then tables on the console."""
+        """Write the files, then print the tables."""
         summary, output = claimed_by(run, self._learned), self._spec.output
         plain = written(run, summary)
         write_json(plain, self._spec.json_to)
@@ -225,16 +227,15 @@ class _Learning:
         say(self._console, "next", 'dca swarm --help · README: "Embed a client"')
 
     def _say_advice(self, run: Run) -> None:
-        """What to try after an abort, where the numbers say it."""
+        """Print what to try after an abort, if the numbers suggest it."""
         options, clients = self._options, self._spec.clients
         advice = ""
         if options.dropped > options.room:
-            batch = options.batch or clients  # of which as large a part may drop as of all
+            batch = options.batch or clients  # the same part of it may drop as of all
             enough = options.colluders + (options.dropped - 1) * clients // batch + 1
             advice = f"raise --tolerate to {enough} or lower --drop to {options.room}"
         elif self.unfinished is not None:
-            kept = f"what was released is in {self._spec.output / RESULT}"
-            advice = f"{kept}; run again with other settings, --set KEY=VALUE"
+            advice = f"the released sums are in {self._spec.output / RESULT}; run again with other --set KEY=VALUE"
         elif run.contributors_needed is not None:
             advice = f"this machine is too slow or too busy for {clients} clients; lower --clients"
         elif options.kind is NodeReleaseRequest:
@@ -247,19 +248,19 @@ class _Learning:
 
 TEST_FRACTION = 0.225
 _BOUNDS_ADVICE = (
-    "give --bounds COL=LO:HI,... or a TOML file, from what is known of the measurement, or --categories COL=A,B,C of "
-    "texts (or, for a trial that is not private, --bounds-from-data)"
+    "give --bounds COL=LO:HI,... or a TOML file, from what is known of the measurement; for text columns give "
+    "--categories COL=A,B,C (or, for a trial that is not private, --bounds-from-data)"
 )
 
 
 class DataOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Which data, as the options say.
+    """The options that select the data.
 
     Attributes:
-        dataset: name of a known one. data_folder: where its files are.
-        csv, target, bounds: a table of one's own, its column to predict, its public bounds.
-        categories: of its text columns. missing: what becomes of rows that lack a value.
-        bounds_from_data: read them from the data instead; then nothing is private.
+        dataset: name of a built-in data set. data_folder: where its files are.
+        csv, target, bounds: the user's own table, its column to predict, its public bounds.
+        categories: of its text columns. missing: how to treat rows that lack a value.
+        bounds_from_data: read the bounds from the data; then nothing is private.
         features: columns to predict from, or None for all others.
     """
 
@@ -277,15 +278,16 @@ class DataOptions(msgspec.Struct, frozen=True, kw_only=True):
 def problem_of(
     options: DataOptions, *, default: str = "diabetes", alone: bool = False, needed: tuple[str, ...] = ()
 ) -> Problem:
-    """The problem that the options name.
+    """Load the problem that the options name.
 
     Args:
-        default: the data set where they name none. needed: a table's columns that are read beside such a target.
-        alone: whether a table's target is described and not predicted, so that no other column of it is needed.
+        default: the data set if they name none.
+        alone: the job describes the target and predicts nothing, so that a table needs no features.
+        needed: columns of a table that such a job reads besides the target.
 
     Raises:
         UsageError: the options exclude each other.
-        DataError: the data cannot be had or used.
+        DataError: the data cannot be loaded or used.
     """
     if options.csv is None:
         named = {"target": options.target, "bounds": options.bounds, "bounds-from-data": options.bounds_from_data,
@@ -320,7 +322,7 @@ def problem_of(
 
 
 def first_rows(train: Problem, clients: int) -> Problem:
-    """As many rows as clients, each of whom reports one. Raises `UsageError` where there are fewer."""
+    """Return one row for each client. Raises `UsageError` if there are fewer rows than clients."""
     rows = len(train.y)
     if not 1 <= clients <= rows:
         raise UsageError(f"--clients {clients}: each reports one of the {rows} training rows, so give 1 to {rows}")
@@ -328,5 +330,5 @@ def first_rows(train: Problem, clients: int) -> Problem:
 
 
 def assign(rows: NDArray[np.float64], clients: int) -> list[NDArray[np.float64]]:
-    """Deal rows to clients as evenly as possible; each contributes the mean of its own, a data node the sum."""
+    """Split the rows over the clients, as evenly as possible."""
     return [rows[index::clients] for index in range(clients)]

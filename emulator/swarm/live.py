@@ -1,13 +1,13 @@
-"""A live swarm: a broker, M Compute nodes, N clients and a trainer, all real actors over real MQTT connections.
+"""A live swarm: a broker, a trainer, M Compute nodes and N clients, all real actors over real MQTT connections.
 
-Or a broker, J data nodes and a trainer: clients with the rows of many people each, that release by themselves. Or a
-broker, N clients that report by themselves, each its own row, and a trainer.
+Without Compute nodes, the clients are J data nodes, each of which releases a noisy sum over its own rows, or N clients
+that send LDP reports of one row each.
 
-    P = 0    all actors in this process
-    P >= 1   here the broker's launch, the trainer and the figures; one process with the Compute nodes; P with N/P
-             clients each, on this machine or (`--engine`) on others
+    P = 0    all actors run in this process
+    P >= 1   this process starts the broker, runs the trainer and collects the figures; one process runs the Compute
+             nodes; P processes run N/P clients each, on this machine or (`--engine`) on others
 
-Every client has its own identity, certificate and records, and by default its own connection; keys and noise come from
+Every client has its own identity, certificate and records, and by default its own connection. Keys and noise come from
 the operating system, never from a seed. Everything that is started is stopped again, whatever happens.
 """
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import itertools
 import os
 import random
 import secrets
@@ -47,7 +48,7 @@ from dca_proto.runtime.store import SqliteStore
 from emulator.engine import Engine, open_engine
 from emulator.results import Traffic
 from emulator.swarm import usage
-from emulator.swarm.host import HostThread, Orders, connect
+from emulator.swarm.host import HostConfig, HostThread, connect
 from emulator.swarm.options import SwarmOptions
 from emulator.swarm.timeline import RELEASE_PHASES, SUM_PHASES, RoundLog, Timeline
 from emulator.swarm.usage import ALL, TRAINER, Usage
@@ -56,32 +57,32 @@ from inference.datasets import stream
 R = TypeVar("R")
 T = TypeVar("T")
 _SETTLING_S = 10.0
-_LOOK_S, _LOOK_LATER_S = 0.05, 1.0
+_POLL_S, _POLL_LATER_S = 0.05, 1.0
 
 
 class Watcher:
-    """Who is shown how a swarm goes on."""
+    """Is notified of a swarm's progress. This one ignores it; subclasses show it."""
 
     def connected(self, count: int, total: int) -> None:
-        """So many actors of so many have a connection."""
+        """`count` of `total` actors are connected."""
 
     def sessions(self, count: int, total: int) -> None:
-        """So many clients of so many have a session at every Compute node."""
+        """`count` of `total` clients have a session at every Compute node."""
 
     def changed(self, log: RoundLog) -> None:
-        """A round has gone on."""
+        """A round has changed."""
 
 
 class Failure(NamedTuple):
-    """Why there is no result, with the figures of a round that failed for them."""
+    """The reason why there is no result; if contributions were too few, how many were found and needed."""
 
     error: str
     found: int | None = None
     needed: int | None = None
 
 
-class Played(NamedTuple):
-    """A swarm that has run, and its job's result, or why there is none."""
+class SwarmResult(NamedTuple):
+    """A swarm that has run, with its job's result or its failure."""
 
     swarm: Swarm
     result: Any
@@ -96,17 +97,20 @@ async def play(
     watcher: Watcher,
     on_start: Callable[[Swarm], None] = lambda _: None,
     retries: int = 0,
-) -> Played:
-    """Run a job in a swarm of its own; an abort is an outcome. Args and errors: as of `Swarm` and `Swarm.learn`."""
+) -> SwarmResult:
+    """Run a job in a swarm of its own. An abort is returned, other errors are raised.
+
+    Arguments and errors: see `Swarm` and `Swarm.learn`.
+    """
     with tempfile.TemporaryDirectory(prefix="dca-swarm-") as directory:
         async with Swarm(options, rows, columns, Path(directory), watcher, on_start) as swarm:
             try:
-                return Played(swarm, await swarm.learn(job, retries=retries), None)
+                return SwarmResult(swarm, await swarm.learn(job, retries=retries), None)
             except RoundAborted as error:
                 failure = Failure(error.reason, error.contributors, error.needed)
             except NoAggregate as ended:
                 failure = Failure(ended.reason)
-    return Played(swarm, None, failure)
+    return SwarmResult(swarm, None, failure)
 
 
 class Keys(msgspec.Struct, frozen=True):
@@ -119,16 +123,16 @@ class Keys(msgspec.Struct, frozen=True):
 
 
 def fresh_keys(computes: int) -> Keys:
-    """A federation with keys from the operating system."""
+    """Return a federation with keys from the operating system."""
     authority, trainer, *nodes = (Identity(os.urandom(KEY_BYTES)) for _ in range(2 + computes))
     members = tuple(Member(f"compute-{number}", one.public_key) for number, one in enumerate(nodes, 1))
-    name = f"swarm-{secrets.token_hex(4)}"  # a broker may be shared with others
+    name = f"swarm-{secrets.token_hex(4)}"  # unique, because a broker may be shared
     unsigned = Federation(name, authority.public_key, members, (Member("trainer", trainer.public_key),))
     return Keys(sign_federation(authority, unsigned), authority, trainer, tuple(nodes))
 
 
-class _Remote:
-    """A host in a thread or process of its own, which is asked one thing at a time, by threads that nothing cancels."""
+class _HostProxy:
+    """A host in a thread or process of its own. Calls run one at a time, in threads that cancellation does not stop."""
 
     def __init__(self, call: Callable[..., Any], end: Callable[[], None]) -> None:
         self._ask, self._stop = call, end
@@ -152,19 +156,20 @@ class _Remote:
 
 
 class Swarm:
-    """A running swarm, as an asynchronous context: within it, everybody is connected and has sessions.
+    """A running swarm; an asynchronous context manager. Inside, every actor is connected and every client has sessions.
 
     Args:
         options: checked. rows: each client's rows, of shape (m, number of columns). columns: their names.
-        directory: for the broker and the actors' records. watcher: is shown how it goes on.
+        directory: for the broker and the actors' records. watcher: is notified of progress.
         on_start: called once the broker runs.
 
     Attributes:
-        timeline: of the rounds held so far. numbers: each client's place in `rows`, by its id.
+        timeline: of the rounds so far. numbers: each client's index in `rows`, by its id.
         broker_kind, broker_version, broker_url: of the broker in use.
-        connect_s, sessions_s: from the first process's start until all are connected, and until all have sessions.
-        core_s: processor seconds of each role until then.
-        sent: once a job has ended, how many clients sent a contribution in each round. spent: epsilon, at most.
+        connect_s, sessions_s: seconds from the start of the first process until all are connected, and until all have
+            sessions. core_s: processor seconds by role until then.
+        sent: after a job has ended, how many clients sent a contribution in each round.
+        spent: the largest epsilon that a client has spent.
     """
 
     def __init__(
@@ -187,7 +192,7 @@ class Swarm:
         self._rows, self._columns, self._directory = rows, columns, directory
         self._watcher, self._on_start = watcher, on_start
         self._keys = fresh_keys(options.computes)
-        self._hosts: dict[str, _Remote] = {}
+        self._hosts: dict[str, _HostProxy] = {}
         self._states: dict[str, tuple[int, int]] = {}
         self._broker: Broker | None = None
         self._is_trainer_connected = False
@@ -207,33 +212,33 @@ class Swarm:
         await self._stack.aclose()
 
     async def learn(self, job: Job[R], *, retries: int = 0) -> R:
-        """Run a job to its result.
+        """Run a job and return its result.
 
         Args:
-            retries: how often an aborted round is held anew.
+            retries: how often an aborted round is repeated.
 
         Raises:
-            RoundAborted: a round ended without a result, and the job could not do without.
+            RoundAborted: a round ended without a result that the job needs.
             UsageError, TransportError: an actor or a process failed.
         """
-        trainer = _Announcer(self._trainer, self)
+        trainer = _SwarmTrainer(self._trainer, self)
         terms = self.options.terms(tuple(one.id for one in self._keys.computes))
         try:
             result = await learn(job, trainer, terms, clients=tuple(self.numbers), retries=retries)
         except (RoundAborted, NoAggregate):
-            await self._account()
+            await self._collect_charges()
             raise
-        await self._account()
+        await self._collect_charges()
         return result
 
-    async def _account(self) -> None:
-        for sent, spent in await asyncio.gather(*(one.call("charges") for one in self._hosts.values())):
+    async def _collect_charges(self) -> None:
+        for sent, spent in await asyncio.gather(*(host.call("charges") for host in self._hosts.values())):
             self.spent = max(self.spent, spent)
             for round_id, count in sent.items():
                 self.sent[round_id] = self.sent.get(round_id, 0) + count
 
     async def hold(self, request: OpenRound) -> NoisyAggregate:
-        """Hold one round, in which some clients vanish, drawn anew. Raises as `learn`."""
+        """Run one round, in which some clients, drawn anew, vanish. Raises as `learn`."""
         vanished = self._dropouts.next_round(request.invited)
         before, count = await self._usage("prepare", vanished), len(self.timeline.rounds)
         try:
@@ -241,14 +246,14 @@ class Swarm:
         except RoundAborted as error:
             if len(self.timeline.rounds) > count:
                 await self._complete(request, vanished, before, 0)
-            elif self.options.dimension:  # there is nothing to report but why
+            elif self.options.dimension:  # there is no round to report
                 raise UsageError(f"round {count + 1} was never announced: {error.reason}") from None
             raise
         await self._complete(request, vanished, before, min(aggregate.contributors, self.timeline.rounds[-1].arrived))
         return aggregate
 
     async def _complete(self, request: OpenRound, vanished: frozenset[str], before: Usage, receipts: int) -> None:
-        """Note what the trainer's facts do not say of the round that has ended, for which so many get receipts."""
+        """Complete the log of the round that has ended, after `receipts` clients have got their receipts."""
         log = self.timeline.rounds[-1]
         log.asked = request.invited or tuple(self.numbers)
         log.vanished = frozenset(map(bytes.fromhex, vanished))
@@ -276,7 +281,7 @@ class Swarm:
         self._dropouts = Dropouts(tuple(self.numbers), self.options.dropped, self.options.seed)
         self._trainer = await self._stack.enter_async_context(self._live_trainer(store))
         self._is_trainer_connected = True
-        self._look()
+        self._check_states()
         await unless_one_ends(self._all_connected.wait(), self._watched)
         self.connect_s = time.monotonic() - began_s
         if self.options.is_summed:
@@ -290,27 +295,27 @@ class Swarm:
             places = [("the Compute nodes", "compute", 0, 0)] if options.is_summed else []
             for number, (first, count) in enumerate(options.splits(), 1):
                 places.append((f"clients {first} to {first + count - 1}", f"client {number}", first, count))
-            for whom, name, first, count in places:
-                orders = self._orders(name, first, count, is_here=engine.is_local)
-                worker = engine.worker(functools.partial(HostThread, orders), whom, "use fewer --clients")
-                self._hosts[name] = _Remote(functools.partial(worker.call, "call"), worker.end)
+            for label, name, first, count in places:
+                config = self._config(name, first, count, is_here=engine.is_local)
+                worker = engine.worker(functools.partial(HostThread, config), label, "use fewer --clients")
+                self._hosts[name] = _HostProxy(functools.partial(worker.call, "call"), worker.end)
         else:
-            host = HostThread(self._orders(ALL, 0, len(self._rows), is_here=True))
-            self._hosts[ALL] = _Remote(host.call, host.close)
-        self._watched += [asyncio.create_task(self._listen(name)) for name in self._hosts]
+            host = HostThread(self._config(ALL, 0, len(self._rows), is_here=True))
+            self._hosts[ALL] = _HostProxy(host.call, host.close)
+        self._watched += [asyncio.create_task(self._poll(name)) for name in self._hosts]
         ids = await asyncio.gather(*(host.call("client_ids") for host in self._hosts.values()))
-        self.numbers = {client: number for number, client in enumerate(one for some in ids for one in some)}
+        self.numbers = {client: number for number, client in enumerate(itertools.chain.from_iterable(ids))}
 
-    def _orders(self, name: str, first: int, count: int, *, is_here: bool) -> Orders:
-        """What a host is to run: these clients, and all Compute nodes where it runs them or everybody."""
+    def _config(self, name: str, first: int, count: int, *, is_here: bool) -> HostConfig:
+        """Return the configuration of a host with these clients; `compute` and `ALL` run all Compute nodes too."""
         has_nodes = name in (ALL, "compute")
-        return Orders(
+        return HostConfig(
             options=self.options,
             federation=self._keys.federation.to_toml(),
             url=self.broker_url,
             name=name,
             directory=str(self._directory) if is_here else None,
-            nodes=tuple(bytes(one.seed) for one in self._keys.computes) if has_nodes else (),
+            nodes=tuple(bytes(identity.seed) for identity in self._keys.computes) if has_nodes else (),
             authority=self._keys.authority.seed,
             first=first,
             rows=tuple(self._rows[first : first + count]),
@@ -334,47 +339,47 @@ class Swarm:
 
     # --- what hosts report ----------------------------------------------------------------------------------------
 
-    async def _listen(self, name: str) -> None:
-        """Look at a process again and again. Raises `UsageError` once it has ended, which names the cause."""
+    async def _poll(self, name: str) -> None:
+        """Query a host's state again and again. Raises its error if it ends."""
         while True:
             self._states[name] = await self._hosts[name].call("state")
-            self._look()
-            await asyncio.sleep(_LOOK_S if not self._all_known.is_set() else _LOOK_LATER_S)
+            self._check_states()
+            await asyncio.sleep(_POLL_S if not self._all_known.is_set() else _POLL_LATER_S)
 
-    def _look(self) -> None:
+    def _check_states(self) -> None:
         clients, total = self.options.clients, self.options.clients + self.options.computes + 1
-        connected = sum(one for one, _ in self._states.values()) + self._is_trainer_connected
+        connected = sum(actors for actors, _ in self._states.values()) + self._is_trainer_connected
         if not self._all_connected.is_set():
             self._watcher.connected(connected, total)
             if connected == total:
                 self._all_connected.set()
-        sessions = max((one for _, one in self._states.values()), default=0)
+        sessions = max((count for _, count in self._states.values()), default=0)
         if not self._all_known.is_set() and sessions:
             self._watcher.sessions(sessions, clients)
             if sessions == clients:
                 self._all_known.set()
 
     async def _settled(self, receipts: int, before: Usage) -> Usage:
-        """What is used once the clients have their receipts, so that it counts for this round."""
+        """Wait until the clients have their receipts, so that these count for this round, and return the usage."""
         now, give_up_s = await self._usage(), time.monotonic() + _SETTLING_S
         known = before.facts.get("Acknowledged", 0)
         while self.options.processes and now.facts.get("Acknowledged", 0) - known < receipts:
             if time.monotonic() > give_up_s:
                 break
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
             now = await self._usage()
         return now
 
     async def _usage(self, method: str = "totals", *arguments: Any) -> Usage:
-        """What every process has sent and used so far; each reports it as it does something."""
-        asking = asyncio.gather(*(host.call(method, *arguments) for host in self._hosts.values()))
-        told: list[Usage] = await unless_one_ends(asking, self._watched)
+        """Call a method of every host that returns its usage, and return the usage of all processes."""
+        calls = asyncio.gather(*(host.call(method, *arguments) for host in self._hosts.values()))
+        of_hosts: list[Usage] = await unless_one_ends(calls, self._watched)
         sent = self._trainer.runner.traffic
         own = Usage.here(TRAINER, sent={TRAINER: Traffic(sent.messages_sent, sent.bytes_sent)})
-        return Usage.of([own, *told, *([] if self._broker is None else [usage.of_broker(self._broker.pid)])])
+        return Usage.of([own, *of_hosts, *([] if self._broker is None else [usage.broker_usage(self._broker.pid)])])
 
     async def _stop(self) -> None:
-        """Watch nothing any more, and end all hosts."""
+        """Stop polling, and end all hosts."""
         for task in self._watched:
             task.cancel()
         await asyncio.gather(*self._watched, return_exceptions=True)
@@ -382,7 +387,7 @@ class Swarm:
 
 
 class Dropouts:
-    """Which K of the clients drop in which round, drawn anew for each from the stream ``seed/drop``.
+    """Draws the K clients that drop out of each round, from the stream ``seed/drop``.
 
     Args:
         clients: ids. count: K. seed: of the draws.
@@ -394,10 +399,10 @@ class Dropouts:
         self._rng = stream(seed, "drop")
 
     def next_round(self, invited: Collection[bytes] = ()) -> frozenset[str]:
-        """Draw who drops in the round that is announced next: ids in hexadecimal.
+        """Return the clients that drop out of the next round: ids in hexadecimal.
 
         Args:
-            invited: the clients that the round is for; nobody named is everybody.
+            invited: the clients that the round asks; if empty, all.
         """
         named = frozenset(invited)
         asked = [client for client in self._clients if not named or client in named]
@@ -405,8 +410,8 @@ class Dropouts:
         return frozenset(asked[index].hex() for index in chosen)
 
 
-class _Announcer:
-    """The trainer as a job sees it, in a swarm: it holds the swarm's rounds, and has no second life."""
+class _SwarmTrainer:
+    """The trainer that a job in a swarm uses: its rounds are those of the swarm, with clients that vanish."""
 
     def __init__(self, trainer: LiveTrainer, swarm: Swarm) -> None:
         self.check, self.contributors, self.is_charged = trainer.check, trainer.contributors, trainer.is_charged
@@ -414,15 +419,15 @@ class _Announcer:
 
 
 async def unless_one_ends(waiting: Awaitable[T], watched: Sequence[asyncio.Task[None]]) -> T:
-    """The result of `waiting`, or the failure of whichever task of `watched`, which are all to go on, ended first."""
+    """Return the result of `waiting`; raise the error of a task of `watched` if one ends first, for none should."""
     task = asyncio.ensure_future(waiting)
     try:
         await asyncio.wait([task, *watched], return_when=asyncio.FIRST_COMPLETED)
     finally:
-        ended = [one for one in watched if one.done()]
+        ended = [other for other in watched if other.done()]
         if not task.done():
             task.cancel()
         await asyncio.wait([task])
-    for one in ended:
-        one.result()
+    for other in ended:
+        other.result()
     return task.result()

@@ -1,8 +1,8 @@
-"""A swarm's settings, and what follows from them: windows, policies, how clients are split.
+"""A swarm's settings, and what follows from them: windows, policies, and how clients are split over processes.
 
-Windows. A round closes when all have contributed, or when enough have and the rest are quiet, so windows are generous.
-They are waited for to their ends only where more clients vanish than may, which no round survives, and in rounds
-without Compute nodes where somebody vanishes; so they are short there.
+Windows. A round closes when all have contributed, or when enough have and no more arrive. So windows are generous. A
+round waits to the end of its window in two cases only: more clients vanish than are tolerated, or clients vanish in a
+round without Compute nodes. In these cases windows are short.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from emulator.swarm import usage
 
 CONNECTIONS = ("each", "shared")
 _BROKERS = ("auto", "embedded", "mosquitto")
-_RELEASING_MS, _RELEASING_EACH_MS = 2_000, 20  # half of how long who vanishes is waited for, without Compute nodes
-_CONNECTING_MAX, _CONNECTING_EACH_MAX = 96, 32  # in all processes together: mosquitto's backlog is 100
+_RELEASING_MS, _RELEASING_EACH_MS = 2_000, 20  # each of two windows of a round without Compute nodes, if clients vanish
+_CONNECTING_MAX, _CONNECTING_EACH_MAX = 96, 32  # in all processes (mosquitto's backlog is 100), and in one
 
 
 class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a swarm is made of.
+    """The settings of a swarm.
 
     Attributes:
-        clients: N, or J data nodes. computes: M. budget: of all rounds. tolerated: T, of a round of everybody.
+        clients: N, or J data nodes. computes: M. budget: of all rounds. tolerated: T, if all clients are asked.
         colluders: c. dropped: K clients that vanish in each round.
-        batch: B clients in each round at least, or 0 where all are asked in all rounds.
+        batch: B, the least number of clients in a round; 0 if every round asks all clients.
         seed: of drops and waiting times, never of keys or noise.
-        broker: ``auto``, ``embedded``, ``mosquitto``, or the URL of one that runs.
+        broker: ``auto``, ``embedded``, ``mosquitto``, or the URL of a running broker.
         connections: one for ``each`` client, or ``shared`` by all clients of a process.
-        processes: P, that run clients, beside one for the Compute nodes; 0 runs all actors in this one.
-        engine: where the processes are.
-        mechanism: of every actor; by default the exact one, without which nothing is private.
+        processes: P processes for clients, plus one for the Compute nodes; 0 runs all actors in this process.
+        engine: where these processes run.
+        mechanism: of every actor; only the default, the exact one, is private.
         kind: of all rounds. Without Compute nodes M = T = c = 0.
-        reports: of LDP reports, the local mechanism by which clients report; "" of any other kind.
-        dimension: d, of a synthetic sum; 0 where something is learned. rounds: how many synthetic ones are held.
+        reports: the local mechanism of LDP reports; "" for other kinds.
+        dimension: d of a synthetic sum; 0 if the swarm learns. rounds: number of rounds of a synthetic sum.
     """
 
     clients: int
@@ -67,13 +67,13 @@ class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int = 1
 
     def check(self, advice: str = "use --connections shared") -> None:
-        """Refuse a broker, connections or processes that cannot be, before anything is started.
+        """Refuse an unusable broker, connections or processes, before anything is started.
 
         Args:
-            advice: where there are too many connections.
+            advice: what to do if there are too many connections.
 
         Raises:
-            UsageError: with what to change.
+            UsageError: an option cannot be used; the message says what to change.
         """
         if not 0 <= self.processes <= self.clients:
             raise UsageError(f"--processes {self.processes}: expected 0 to {self.clients}, the number of clients")
@@ -89,20 +89,20 @@ class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
                 "started here; give the URL of one that they can reach, mqtt://host:port"
             )
         if self.engine != LOCAL and not self.processes:
-            raise UsageError(f"--engine {self.engine}: expected --processes P, how many processes run clients there")
+            raise UsageError(f"--engine {self.engine}: expected --processes P, the number of processes with clients")
         each = -(-self.clients // max(1, self.processes)) if self.connections == CONNECTIONS[0] else 1
         here = each if self.processes else self.connected
         usage.require_connections(here, self.connected if "://" not in self.broker else None, advice)
 
     @property
     def connected(self) -> int:
-        """Connections at the broker: of the clients, the Compute nodes and the trainer."""
+        """Number of connections at the broker: of the clients, the Compute nodes and the trainer."""
         of_clients = self.clients if self.connections == CONNECTIONS[0] else max(1, self.processes)
         return of_clients + self.computes + 1
 
     @property
     def connecting_max(self) -> int:
-        """How many connect at once in each process."""
+        """How many actors of a process connect at once."""
         return max(1, min(_CONNECTING_EACH_MAX, _CONNECTING_MAX // (self.processes + 1)))
 
     @property
@@ -112,7 +112,7 @@ class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def delta(self) -> float:
-        """What the rounds spend: none, where reports are private by epsilon alone."""
+        """The delta that the rounds spend: 0 if reports are private by epsilon alone."""
         return 0.0 if self.reports in PURE_MECHANISMS else self.budget.delta
 
     @property
@@ -124,33 +124,33 @@ class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def room(self) -> int:
-        """How many may drop of the smallest round."""
+        """How many clients may drop out of the smallest round."""
         return self.smallest[1] - self.colluders if self.is_summed else self.clients - 1
 
     @property
     def floors(self) -> Floors:
-        """What a Compute node accepts at least: no more than the smallest round needs."""
+        """The least numbers that a Compute node accepts: those of the smallest round."""
         clients, tolerated = self.smallest
         fewest = clients - tolerated + self.colluders
         return Floors(clients_min=fewest, honest_min=fewest - 1 - self.colluders)
 
     def policy(self) -> Policy:
-        """What a client accepts: its whole budget may go to one round.
+        """Return the policy of a client: one round may spend its whole budget.
 
-        Rows of a data node are different people's, each of whom spends the budget once. Who reports by itself relies
-        on nobody.
+        The rows of a data node belong to different people, each of whom spends the budget once. A client that sends
+        LDP reports relies on no one else.
         """
         budget = self.budget
-        most = Policy(
+        limits = Policy(
             epsilon_per_round_max=budget.epsilon, epsilon_per_period_max=budget.epsilon, delta_max=budget.delta
         )
         if self.kind is NodeReleaseRequest:
-            return msgspec.structs.replace(most, rows_of_many=True)
+            return msgspec.structs.replace(limits, rows_of_many=True)
         if self.kind is LdpReportRequest:
-            return most
+            return limits
         floors = self.floors
         return msgspec.structs.replace(
-            most,
+            limits,
             clients_min=floors.clients_min,
             honest_min=floors.honest_min,
             colluders_min=self.colluders,
@@ -158,7 +158,7 @@ class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def terms(self, computes: tuple[bytes, ...]) -> JobTerms:
-        """What is the same for all rounds."""
+        """Return the terms that all rounds share."""
         collect_ms, commit_ms = self.windows_ms()
         return JobTerms(
             budget=self.budget,
@@ -171,7 +171,7 @@ class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def windows_ms(self) -> tuple[int, int]:
-        """How long contributions are waited for, and how long nodes may take to agree: ten times what is usual."""
+        """Return how long a round waits for contributions, and how long nodes may take to agree: ten times the norm."""
         window_ms = int(120_000 + self.clients * self.computes * (5 + self.dimension / 50))
         if self.dropped and not self.is_summed:
             return (_RELEASING_MS + _RELEASING_EACH_MS * self.clients,) * 2
@@ -180,12 +180,12 @@ class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
         return window_ms, window_ms
 
     def timing(self) -> Timing:
-        """When messages without an answer are repeated: not while the others' are still on their way."""
+        """Return when unanswered messages are sent again: not before the messages of all clients can have passed."""
         first_ms = int(5_000 + self.clients * (2 + self.dimension / 100))
         return Timing(resend_first_ms=first_ms, resend_max_ms=4 * first_ms)
 
     def splits(self) -> list[tuple[int, int]]:
-        """(first, count) of each process's clients."""
+        """Return (first, count) of the clients of each process."""
         parts = max(1, self.processes)
         counts = [len(range(place, self.clients, parts)) for place in range(parts)]
         return list(zip(accumulate([0, *counts[:-1]]), counts, strict=True))

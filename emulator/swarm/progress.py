@@ -1,6 +1,6 @@
-"""What a swarm prints before and while it runs: its size, a line for what has ended, and one that moves.
+"""Prints a swarm's size before it runs; while it runs, a line for each finished step and a moving status line.
 
-A job of a few rounds is reported phase by phase; one of many iterations round by round, with its score.
+A job of a few rounds gets a line for each phase; a job of many iterations a line for each round, with its score.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from emulator.swarm.options import SwarmOptions
 from emulator.swarm.timeline import RoundLog
 from inference.variational.progress import Iteration
 
-_CLOSED = {trainer_round.QUIET: ", the rest are quiet", trainer_round.DEADLINE: ", the time is over"}
+_CLOSED = {trainer_round.QUIET: ", no more arrived", trainer_round.DEADLINE: ", the deadline passed"}
 
 
 def who_words(options: SwarmOptions, sizes: Sequence[int] = (), times: int = 1) -> str:
-    """Who takes part.
+    """Return a description of who takes part.
 
     Args:
         sizes: rows of each data node. times: how often each client reports.
@@ -32,7 +32,7 @@ def who_words(options: SwarmOptions, sizes: Sequence[int] = (), times: int = 1) 
     if options.kind is NodeReleaseRequest:
         rows = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
         who, each = ("1 data node adds", "") if n == 1 else (f"{n} data nodes, each adds", " each")
-        return f"{who} the whole noise for one row; {rows} rows{each}, dealt at random; no Compute nodes{drop}"
+        return f"{who} all the noise for one row; {rows} rows{each}, assigned at random; no Compute nodes{drop}"
     if options.kind is LdpReportRequest:
         who = "1 client with one row; it" if n == 1 else f"{n} clients with one row each; each"
         often = f"once, by {options.reports}," if times == 1 else f"{times} times, at first by {options.reports}, each"
@@ -45,24 +45,24 @@ def who_words(options: SwarmOptions, sizes: Sequence[int] = (), times: int = 1) 
 
 
 def broker_words(swarm: Swarm) -> str:
-    """The broker, and how many connections it has."""
+    """Return a description of the broker and its connections."""
     name = f"{swarm.broker_kind} {swarm.broker_version}".strip()
     kind = "one for each client" if swarm.options.connections == "each" else "clients share one in each process"
     return f"{name} at {swarm.broker_url}, {swarm.options.connected} connections ({kind})"
 
 
 class Progress(Watcher):
-    """Shows how a swarm goes on.
+    """Shows the progress of a swarm.
 
     Args:
-        console: where. clients: N, or B where each round is of so many. iterative: whether the job is of many rounds.
-        released: what clients do without Compute nodes, in the past tense.
+        clients: N, or B in mini-batches. iterative: whether the job has many rounds.
+        released: a verb in the past tense for what clients do without Compute nodes.
     """
 
     def __init__(self, console: Console, clients: int, released: str = "released", *, iterative: bool = False) -> None:
         self._console, self._clients, self._released, self._iterative = console, clients, released, iterative
         self._display = Display(console, iterative=iterative)
-        self._told: dict[float, set[str]] = {}  # of each round, by when it began: what was told of it
+        self._printed: dict[float, set[str]] = {}  # by start time of a round, the phases that were printed
         self._over: RoundLog | None = None
 
     def __enter__(self) -> Progress:
@@ -70,55 +70,52 @@ class Progress(Watcher):
         return self
 
     def __exit__(self, *failure: object) -> None:
-        self._tell_round("")
+        self._print_round("")
         self._display.__exit__()
 
     def connected(self, count: int, total: int) -> None:
-        """So many actors of so many have a connection."""
         self._display.waiting(f"{count:,} of {total:,} connections")
 
     def sessions(self, count: int, total: int) -> None:
-        """So many clients of so many have a session at every Compute node."""
         self._display.waiting(f"{count:,} of {total:,} clients have sessions")
 
     def iterated(self, iteration: Iteration) -> None:
-        """The sum of the round that is over has been used."""
+        """Print the round that has ended, with the score of the job's step."""
         self._display.iterated(iteration)
-        self._tell_round(score_text(iteration))
+        self._print_round(score_text(iteration))
 
     def changed(self, log: RoundLog) -> None:
-        """A round has gone on."""
-        if log.began_s not in self._told:
-            self._tell_round("")
-        told = self._told.setdefault(log.began_s, set())
+        if log.began_s not in self._printed:
+            self._print_round("")
+        printed = self._printed.setdefault(log.began_s, set())
         now = next((phase for phase in log.phases if phase not in log.ends_s), "ended")
         counts = f", {log.arrived:,} of {self._clients:,}" if now == log.phases[0] else ""
-        self._display.waiting(f"round {len(self._told)} {log.statistic}: {now}{counts}")
+        self._display.waiting(f"round {len(self._printed)} {log.statistic}: {now}{counts}")
         if self._iterative:
-            if log.ended_s and "end" not in told:
-                told.add("end")
+            if log.ended_s and "end" not in printed:
+                printed.add("end")
                 self._over = log
             return
         for phase in log.phases:
-            if phase in log.ends_s and phase not in told:
-                told.add(phase)
-                say(self._console, f"round {len(self._told)}", f"{log.statistic}: {self._ended(log, phase)}")
+            if phase in log.ends_s and phase not in printed:
+                printed.add(phase)
+                say(self._console, f"round {len(self._printed)}", f"{log.statistic}: {self._ended(log, phase)}")
 
     def _ended(self, log: RoundLog, phase: str) -> str:
         took = f"{log.phase_s()[phase]:.1f} s"
         if phase == "agree":
             return f"sum released, {took}"
-        return f"{log.arrived} of {self._clients} {self._did(log)}, {took}{_CLOSED.get(log.closed, '')}"
+        return f"{log.arrived} of {self._clients} {self._verb(log)}, {took}{_CLOSED.get(log.closed, '')}"
 
-    def _did(self, log: RoundLog) -> str:
+    def _verb(self, log: RoundLog) -> str:
         return "contributed" if log.is_summed else self._released
 
-    def _tell_round(self, score: str) -> None:
-        """The round that is over, once, with the score after it."""
+    def _print_round(self, score: str) -> None:
+        """Print the round that has ended, once, with the score after it."""
         log, self._over = self._over, None
         if log is None:
             return
         aborted = "" if log.aggregate is not None else "aborted, "
         of = f" of {len(log.asked)}" if log.asked else ""
-        course = f"{log.statistic}: {log.contributed}{of} {self._did(log)}, {aborted}{log.wall_s:.1f} s"
-        say(self._console, f"round {len(self._told)}", f"{course}{'; ' if score else ''}{score}")
+        result = f"{log.statistic}: {log.contributed}{of} {self._verb(log)}, {aborted}{log.wall_s:.1f} s"
+        say(self._console, f"round {len(self._printed)}", f"{result}{'; ' if score else ''}{score}")

@@ -1,4 +1,4 @@
-"""A swarm's run as data: from the logs of its rounds to the records of `emulator.results`."""
+"""Turns the logs of a swarm's rounds into the records of `emulator.results`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dca_proto.runtime.request import KINDS
 from dca_proto.wording import listed
 from emulator.results import Node, Round, Run, Sessions, Slow, Traffic
 from emulator.swarm.host import SLOWEST_MAX
-from emulator.swarm.live import Played, Swarm
+from emulator.swarm.live import Swarm, SwarmResult
 from emulator.swarm.options import SwarmOptions
 from emulator.swarm.timeline import RoundLog
 from emulator.swarm.usage import ROLES
@@ -29,37 +29,37 @@ TERMINATED = 143
 _MIB = 1 << 20
 
 
-def doubts(read_columns: Sequence[str], mechanism: Mechanism) -> tuple[str, ...]:
-    """Why no epsilon may be claimed; empty where one may.
+def not_private_because(read_columns: Sequence[str], mechanism: Mechanism) -> tuple[str, ...]:
+    """Return the reasons why no epsilon may be claimed; none if the run is private.
 
     Args:
-        read_columns: whose bounds come from the data themselves.
+        read_columns: columns whose bounds were read from the data.
     """
     bounds = [f"the bounds were read from the data ({listed(read_columns)})"] if read_columns else []
     return (*bounds, *(() if mechanism.private else ("the noise is inexact",)))
 
 
-def end_of(run: Run) -> int:
-    """The exit code of a run that has a result. Raises `RoundAborted` where there is none."""
+def exit_code(run: Run) -> int:
+    """Return 0 if the run has a result. Raises `RoundAborted` if it has none."""
     if not run.ok:
         raise RoundAborted(run.error or "", contributors=run.contributors_found, needed=run.contributors_needed)
     return 0
 
 
-def summarise(played: Played, doubts: tuple[str, ...], **known: Any) -> Run:
-    """Everything that is public about a run, but what a job has learned.
+def summarise(swarm_result: SwarmResult, not_private: tuple[str, ...], **known: Any) -> Run:
+    """Return the record of a run: all that is public about it, except what the job has learned.
 
     Args:
-        doubts: why no epsilon may be claimed, if so. known: further fields of the run.
+        not_private: reasons why no epsilon may be claimed. known: further fields of the run.
     """
-    swarm, _, failure = played
-    private, options = not doubts, swarm.options
+    swarm, _, failure = swarm_result
+    private, options = not not_private, swarm.options
     rounds = [round_of(log, swarm, private) for log in swarm.timeline.rounds]
-    released = [one for one in rounds if one.ok] if failure is None else rounds
+    released = [round_ for round_ in rounds if round_.ok] if failure is None else rounds
     last = released[-1] if released else None
     fewest, tolerated = options.smallest
-    walls = [one.wall_s for one in swarm.timeline.rounds] if options.dimension else []
-    later_s = fmean(walls[1:]) if walls[1:] else None  # of rounds of the same sum, after the pairs agreed on keys
+    walls = [log.wall_s for log in swarm.timeline.rounds] if options.dimension else []
+    later_s = fmean(walls[1:]) if walls[1:] else None  # rounds of the same sum, after pairs have agreed on keys
     sessions = Sessions(swarm.sessions_s, sum(swarm.core_s.values()) if swarm.core_s else None)
     return Run(
         ok=failure is None,
@@ -79,7 +79,7 @@ def summarise(played: Played, doubts: tuple[str, ...], **known: Any) -> Run:
         delta=options.delta if private else None,
         epsilon_spent=swarm.spent if private else None,
         private=private,
-        not_private_because=list(doubts),
+        not_private_because=list(not_private),
         mechanism=options.reports or options.mechanism.name,
         broker=swarm.broker_kind,
         broker_version=swarm.broker_version,
@@ -92,18 +92,18 @@ def summarise(played: Played, doubts: tuple[str, ...], **known: Any) -> Run:
         agreement_s=later_s and walls[0] - later_s,
         rounds=rounds,
         **({} if last is None else {name: getattr(last, name) for name in _OF_THE_LAST}),
-        reported=sum(one.contributors or 0 for one in rounds) if options.reports else None,
+        reported=sum(round_.contributors or 0 for round_ in rounds) if options.reports else None,
         **_uses(swarm.timeline.rounds),
         **known,
     )
 
 
 _OF_THE_LAST = ("dropped", "contributors", "relation", "nodes", "failed")
-"""Fields of the last round that are the run's, too."""
+"""Fields that the run copies from its last round."""
 
 
 def _uses(rounds: Sequence[RoundLog]) -> dict[str, Any]:
-    """What was sent and used since the start, where processes of their own show it apart."""
+    """Return what was sent and used since the start, if roles run in processes of their own."""
     used = rounds[-1].after if rounds else None
     if used is None or not (core_s := used.core_s_by_role()):
         return {}
@@ -122,14 +122,14 @@ def _uses(rounds: Sequence[RoundLog]) -> dict[str, Any]:
 
 
 def round_of(log: RoundLog, swarm: Swarm, private: bool) -> Round:
-    """A round, with who was asked, who is missing, and what each has released by itself where they do."""
+    """Return the record of a round, with the missing clients and the single releases."""
     options, numbers = swarm.options, swarm.numbers
     known: dict[str, Any] = missing(len(log.asked), log, swarm.sent.get(log.round_id, 0))
     if options.dimension:
         known |= _synthetic(log, options, numbers)
     elif options.is_summed and log.aggregate is not None:
         known |= _absent(log, log.clients, numbers)
-    elif not options.is_summed and not options.batch:  # whom a mini-batch invites is the trainer's affair
+    elif not options.is_summed and not options.batch:
         known |= _absent(log, log.rows, numbers)
     if log.aggregate is not None and options.kind is NodeReleaseRequest:
         known["nodes"] = _nodes(log, numbers)
@@ -137,7 +137,7 @@ def round_of(log: RoundLog, swarm: Swarm, private: bool) -> Round:
 
 
 def public_round(log: RoundLog, private: bool, **known: Any) -> Round:
-    """What follows from the log of a round alone, and what else is known of it."""
+    """Return the record of a round from its log; `known` are further fields."""
     failure = log.failure or RoundFailed(b"", "", None, None)
     figures: dict[str, Any] = {"ok": False, "dimension": log.dimension, "error": failure.reason or None,
                                "contributors": failure.contributors, "needed": failure.needed}  # fmt: skip
@@ -157,10 +157,10 @@ def public_round(log: RoundLog, private: bool, **known: Any) -> Round:
 
 
 def missing(asked: int, log: RoundLog, sent: int) -> dict[str, int]:
-    """How many clients came late, and how many dropped.
+    """Return how many clients were late, and how many dropped.
 
     Args:
-        asked: how many were. sent: how many sent what did not get lost, contributions in the sum among them.
+        asked: how many clients were asked. sent: how many sent a contribution that was not lost.
     """
     came = log.contributed if log.is_summed else log.arrived
     late = max(0, sent - came)
@@ -181,34 +181,34 @@ def _used(log: RoundLog) -> dict[str, Any]:
 
 
 def _synthetic(log: RoundLog, options: SwarmOptions, numbers: Mapping[bytes, int]) -> dict[str, Any]:
-    """What is known of a sum of made-up data, and which clients took longest."""
+    """Return the fields of a synthetic sum: the exact counts, and which clients failed, vanished or were slow."""
     vanished = sorted(numbers[client] for client in log.vanished)
-    found = log.aggregate.contributors if log.aggregate else None
+    contributors = log.aggregate.contributors if log.aggregate else None
     end_s, late = (log.after.at_s - log.began_s, log.after.late) if log.after else (0.0, ())
-    took = [Slow(client, end_s - ago_s) for client, ago_s in late if ago_s <= end_s]
+    slow = [Slow(client, end_s - ago_s) for client, ago_s in late if ago_s <= end_s]
     return {
-        "failed": None if found is None else options.clients - log.declined - found - len(vanished),
+        "failed": None if contributors is None else options.clients - log.declined - contributors - len(vanished),
         "vanished_clients": vanished,
-        "slowest": heapq.nlargest(SLOWEST_MAX, took, key=attrgetter("s")),
+        "slowest": heapq.nlargest(SLOWEST_MAX, slow, key=attrgetter("s")),
         "exact": [*map(float, exact_counts(options, vanished))],
     }
 
 
 def exact_counts(options: SwarmOptions, vanished: Sequence[int]) -> list[int]:
-    """How many clients of each category there are, the vanished left out; client i is of category i modulo d."""
+    """Return how many clients of each category have not vanished; client i is of category i modulo d."""
     present = Counter(place % options.dimension for place in range(options.clients))
     present.subtract(place % options.dimension for place in vanished)
     return [present[category] for category in range(options.dimension)]
 
 
-def _absent(log: RoundLog, found: Iterable[bytes], numbers: Mapping[bytes, int]) -> dict[str, Any]:
-    absent = sorted(set(log.asked).difference(found), key=numbers.__getitem__)
-    return {"absent": [one.hex() for one in absent], "absent_clients": [numbers[one] for one in absent]}
+def _absent(log: RoundLog, present: Iterable[bytes], numbers: Mapping[bytes, int]) -> dict[str, Any]:
+    absent = sorted(set(log.asked).difference(present), key=numbers.__getitem__)
+    return {"absent": [client.hex() for client in absent], "absent_clients": [numbers[client] for client in absent]}
 
 
 def _nodes(log: RoundLog, numbers: Mapping[bytes, int]) -> list[Node]:
-    assert log.aggregate is not None, "they have released"
-    clients = [client for client, rows in sorted(log.rows.items()) if rows]  # as the aggregate has them
+    assert log.aggregate is not None, "the caller checked"
+    clients = [client for client, rows in sorted(log.rows.items()) if rows]  # in the aggregate's order
     pairs = zip(clients, log.aggregate.nodes, strict=True)
-    found = {numbers[client]: node_of(node, number=numbers[client], id=client.hex()) for client, node in pairs}
-    return [found[number] for number in sorted(found)]
+    nodes = {numbers[client]: node_of(node, number=numbers[client], id=client.hex()) for client, node in pairs}
+    return [nodes[number] for number in sorted(nodes)]

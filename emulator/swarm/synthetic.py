@@ -1,9 +1,8 @@
-"""`dca swarm --dimension`: plain rounds of a synthetic sum of d numbers, with as many clients as the machines can run.
+"""`dca swarm --dimension`: rounds of a synthetic sum of d numbers, with as many clients as the machines can run.
 
-The sum is a histogram of one column: client i holds one row of category i modulo d, so the exact counts are known, and
-an announcement takes 9 bytes for each number, where a sum of columns takes thirty and reaches the largest announcement,
-1 MiB, with fewer numbers. What a client does and sends once it has its vector is the same for every statistic of d
-numbers.
+The sum is a histogram of one column. Client i holds one row of category i modulo d, so the exact counts are known. An
+announcement takes 9 bytes for each number; a sum of columns takes thirty, and would reach the limit of 1 MiB with fewer
+numbers. After a client has its vector, its work is the same for every statistic of d numbers.
 """
 
 from __future__ import annotations
@@ -27,25 +26,25 @@ from dca_proto.statistics.histogram import BINS_MAX
 from dca_proto.wording import counted
 from emulator.counts import check_counts
 from emulator.report.blocks import show
-from emulator.report.run import aborted_lines, fleet_lines, missing_lines, tables
+from emulator.report.run import aborted_lines, missing_lines, synthetic_lines, tables
 from emulator.results import Run
 from emulator.swarm.live import Swarm, Watcher, play
 from emulator.swarm.options import SwarmOptions
 from emulator.swarm.progress import Progress, broker_words, who_words
-from emulator.swarm.summary import TERMINATED, doubts, end_of, summarise
+from emulator.swarm.summary import TERMINATED, exit_code, not_private_because, summarise
 
 CLIENTS = 1000
 COLUMN = "category"
 
 
 def request(options: SwarmOptions) -> SecureSumRequest:
-    """One round: how many clients are in each of d categories."""
+    """Return the request for one round: how many clients are in each of d categories."""
     edges = [place - 0.5 for place in range(options.dimension + 1)]
     return SecureSumRequest("histogram", {"columns": [COLUMN], "edges": edges}, 1 / options.rounds)
 
 
 def check(options: SwarmOptions) -> None:
-    """Refuse what cannot be held, before anything is started. Raises `UsageError`."""
+    """Refuse options that no round can have, before anything is started. Raises `UsageError`."""
     check_counts(options.clients, options.computes, options.tolerated, options.colluders, options.dropped)
     if not 1 <= options.dimension <= BINS_MAX:
         raise UsageError(f"--dimension {options.dimension}: expected 1 to {BINS_MAX}")
@@ -57,13 +56,13 @@ def check(options: SwarmOptions) -> None:
 
 
 def run_rounds(options: SwarmOptions, watcher: Watcher | None = None) -> Run:
-    """Start a swarm, hold its rounds, end it, and say what they took; an abort is an outcome, stated in the result.
+    """Run the rounds in a swarm of their own, and return their measurements. The result states an abort, if any.
 
     Args:
-        watcher: is shown how it goes on.
+        watcher: is notified of progress.
 
     Raises:
-        UsageError: it cannot be held, or a process, the broker or an actor failed.
+        UsageError: the options are unusable, or a process, the broker or an actor failed.
         TransportError: the broker cannot be reached.
     """
     return asyncio.run(hold_rounds(options, watcher or Watcher()))
@@ -72,13 +71,12 @@ def run_rounds(options: SwarmOptions, watcher: Watcher | None = None) -> Run:
 async def hold_rounds(
     options: SwarmOptions, watcher: Watcher, on_start: Callable[[Swarm], None] = lambda _: None
 ) -> Run:
-    """As `run_rounds`, in a running loop; `on_start` is called once the broker runs."""
+    """As `run_rounds`, in a running event loop; `on_start` is called once the broker runs."""
     check(options)
     began_s = time.monotonic()
     rows = [np.array([[float(place % options.dimension)]]) for place in range(options.clients)]
-    job = _job(options)
-    done = await play(options, rows, (COLUMN,), job, watcher, on_start)
-    return summarise(done, doubts((), options.mechanism), wall_s=time.monotonic() - began_s)
+    result = await play(options, rows, (COLUMN,), _job(options), watcher, on_start)
+    return summarise(result, not_private_because((), options.mechanism), wall_s=time.monotonic() - began_s)
 
 
 def _job(options: SwarmOptions) -> Generator[SecureSumRequest, NoisyAggregate, None]:
@@ -87,18 +85,18 @@ def _job(options: SwarmOptions) -> Generator[SecureSumRequest, NoisyAggregate, N
 
 
 def show_rounds(options: SwarmOptions, json_to: str | None) -> int:
-    """Hold the rounds, show and write what they took; the exit code.
+    """Run the rounds, print and write their measurements, and return the exit code.
 
     Raises:
-        RoundAborted: one was aborted; what they took is shown all the same.
+        RoundAborted: a round was aborted; the measurements are printed before.
         UsageError, TransportError: as `run_rounds`.
     """
     require_json_target(json_to)
     check(options)
     console = Console(stderr=json_to == STDOUT)
     say(console, "federation", who_words(options))
-    doubted, budget = doubts((), options.mechanism), options.budget
-    terms = f"not private: {'; '.join(doubted)}" if doubted else f"{claim_words(budget.epsilon, budget.delta)} in all"
+    reasons, budget = not_private_because((), options.mechanism), options.budget
+    terms = f"not private: {'; '.join(reasons)}" if reasons else f"{claim_words(budget.epsilon, budget.delta)} in all"
     numbers = counted(options.dimension, "number")
     say(console, "plan", f"{counted(options.rounds, 'round')} of a synthetic sum of {numbers}; {terms}")
     with Progress(console, options.clients) as progress:
@@ -106,5 +104,5 @@ def show_rounds(options: SwarmOptions, json_to: str | None) -> int:
     if run is None:
         return TERMINATED
     write_json(msgspec.to_builtins(run), json_to)
-    show(console, tables(run), [*aborted_lines(run), *missing_lines(run), *fleet_lines(run)])
-    return end_of(run)
+    show(console, tables(run), [*aborted_lines(run), *missing_lines(run), *synthetic_lines(run)])
+    return exit_code(run)

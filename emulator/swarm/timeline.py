@@ -1,4 +1,4 @@
-"""What happened when in a swarm's rounds, gathered from the facts that the trainer reports. Wall time, monotonic."""
+"""Logs a swarm's rounds from the facts that the trainer reports. Times are monotonic wall seconds."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from dca_proto.protocol import facts
 from emulator.swarm.usage import Usage
 
 SUM_PHASES = ("collect", "agree")
-"""Of a secure sum: from the announcement to the close, and from the close to the result."""
+"""The phases of a secure sum: from the announcement to the close, and from the close to the result."""
 RELEASE_PHASES = ("release",)
-"""Of a round without Compute nodes, in which each client releases or reports by itself."""
+"""The phase of a round without Compute nodes."""
 
 
 @dataclass
 class RoundLog:
-    """One round.
+    """The log of one round.
 
     Attributes:
-        statistic, dimension: what was asked. phases: of a round of its kind. began_s, ended_s: monotonic seconds.
+        statistic, dimension: of the request. phases: of a round of its kind. began_s, ended_s: monotonic seconds.
         ends_s: when each phase ended.
-        arrived: contributions that holders keep, or releases that the trainer has. closed: why it waits for no more.
-        why: reasons of the declines, with their counts.
-        asked: ids of the clients that were asked. clients: of those in the result, sorted; both as the owner knows.
-        rows: of those that release by themselves, by id. vanished: who was made to, by id.
-        aggregate: the result, or None where the round failed with `failure`.
-        before, after: what the swarm had sent and used.
+        arrived: number of contributions that holders keep, or of releases that the trainer has.
+        closed: why the trainer stopped waiting. why: number of declines by reason.
+        asked, clients: ids of the clients that were asked, and of those in the result, sorted; set by the swarm.
+        rows: rows of each release, by client id. vanished: ids of the clients that were made to vanish.
+        aggregate: the result, or None if the round failed with `failure`.
+        before, after: the swarm's usage before and after the round.
     """
 
     statistic: str
@@ -52,11 +52,11 @@ class RoundLog:
 
     @property
     def is_summed(self) -> bool:
-        """Whether it is a secure sum."""
+        """True for a secure sum."""
         return self.phases is SUM_PHASES
 
     def phase_s(self) -> dict[str, float]:
-        """Seconds of each phase that ended."""
+        """Return the seconds of each phase that has ended."""
         lengths, last = {}, self.began_s
         for phase in self.phases:
             if phase in self.ends_s:
@@ -70,25 +70,26 @@ class RoundLog:
 
     @property
     def declined(self) -> int:
-        """How many clients refused."""
+        """Number of clients that refused."""
         return sum(self.why.values())
 
     @property
     def contributed(self) -> int:
-        """How many contributions are in the sum, or were too few; until that is known, how many are kept."""
-        found = self.aggregate.contributors if self.aggregate else self.failure.contributors if self.failure else None
+        """Number of contributions in the sum, or found when the round failed; until then, the number kept."""
+        outcome = self.aggregate or self.failure
+        found = outcome.contributors if outcome else None
         return self.arrived if found is None else found
 
 
 class Timeline:
-    """Gathers facts into `RoundLog`s.
+    """Turns facts into `RoundLog`s.
 
     Args:
-        on_change: called with the current round after every fact that changed it.
+        on_change: called with the current round after each fact that changes it.
         phases: of each round.
 
     Attributes:
-        rounds: so far.
+        rounds: logs of the rounds so far.
     """
 
     def __init__(self, on_change: Callable[[RoundLog], None], *, phases: tuple[str, ...] = SUM_PHASES) -> None:
@@ -97,7 +98,7 @@ class Timeline:
         self._phases = phases
 
     def note(self, fact: object) -> None:
-        """Take in one fact of the trainer, as of now."""
+        """Log one fact of the trainer, with the present time."""
         now_s = time.monotonic()
         if isinstance(fact, facts.Announced):
             log = RoundLog(fact.statistic, fact.dimension, now_s, self._phases, round_id=fact.round_id)
@@ -110,7 +111,7 @@ class Timeline:
 
     @staticmethod
     def _take(log: RoundLog, fact: object, now_s: float) -> bool:
-        """Whether the fact changes what is known of the round."""
+        """Update the log. Return True if the fact concerns it."""
         match fact:
             case facts.Announced():
                 pass

@@ -1,4 +1,4 @@
-"""What processes use: messages, processor time, memory and open files."""
+"""Measures what processes use: messages, processor time, memory and open files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 ALL = "all"
-"""The name of the process with all clients and Compute nodes, where the trainer's runs them, too."""
+"""The name of the host that runs all clients and Compute nodes, in the trainer's process."""
 ROLES = (CLIENT, COMPUTE, TRAINER) = ("client", "compute", "trainer")
 BROKER = "broker"
 
@@ -30,12 +30,12 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """What processes have sent and used since their start.
 
     Attributes:
-        sent: by each role, of what reached the broker.
-        core_s, peak_rss_bytes: processor seconds and the most memory of each process, by its name, which begins with
-            the role where it runs one only. No broker that is not ours to look at.
-        facts: how many of each kind their clients and Compute nodes reported; dropped messages by their code.
-        late: the last clients, by number, that had their receipt since the round was prepared, and how long ago.
-        at_s: when this was seen; monotonic.
+        sent: by role, the traffic that reached the broker.
+        core_s, peak_rss_bytes: processor seconds and peak memory by process name, which begins with the role if the
+            process runs only one. An external broker is not included.
+        facts: how many facts of each kind the clients and Compute nodes reported; dropped messages by code.
+        late: the last clients, by number, to get a receipt since `Host.prepare`, and how many seconds ago.
+        at_s: when this was measured; monotonic.
     """
 
     sent: dict[str, Traffic] = {}
@@ -47,12 +47,12 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def here(cls, name: str, **known: Any) -> Usage:
-        """Of this process; `known` are further fields."""
+        """Return the usage of this process; `known` are further fields."""
         return cls(core_s={name: time.process_time()}, peak_rss_bytes={name: peak_rss_bytes() or 0}, **known)
 
     @classmethod
     def of(cls, parts: Iterable[Usage]) -> Usage:
-        """Of all of these processes together."""
+        """Return the usage of all these processes together."""
         whole = cls()
         for one in parts:
             sent = {role: whole.sent.get(role, Traffic()) + traffic for role, traffic in one.sent.items()}
@@ -66,7 +66,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
         return whole
 
     def core_s_by_role(self) -> dict[str, float]:
-        """Of each role, the broker's among them; nothing where one process runs all roles."""
+        """Return processor seconds by role, including the broker; empty if one process runs all roles."""
         if ALL in self.core_s:
             return {}
         by_role = {role: sum(s for name, s in self.core_s.items() if name.startswith(role)) for role in ROLES}
@@ -74,7 +74,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def core_s_of(pid: int) -> float | None:
-    """Processor seconds of another process; None where the system does not report it (Linux does, in /proc)."""
+    """Return the processor seconds of another process; None if the system does not report them (Linux does)."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     except OSError:
@@ -82,8 +82,8 @@ def core_s_of(pid: int) -> float | None:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def of_broker(pid: int | None) -> Usage:
-    """Of a broker with a process of its own; of another one nothing is known."""
+def broker_usage(pid: int | None) -> Usage:
+    """Return the usage of the broker's process; empty without a process id."""
     core_s, peak = (None, None) if pid is None else (core_s_of(pid), peak_rss_bytes(pid))
     return Usage(
         core_s={} if core_s is None else {BROKER: core_s}, peak_rss_bytes={} if peak is None else {BROKER: peak}
@@ -91,7 +91,7 @@ def of_broker(pid: int | None) -> Usage:
 
 
 def peak_rss_bytes(pid: int | None = None) -> int | None:
-    """The most memory that a process has had, by default this one; None where the system does not report it."""
+    """Return the peak memory of a process, by default this one; None if the system does not report it."""
     try:  # better than getrusage, which counts what the parent had when it started this process
         lines = Path(f"/proc/{pid or 'self'}/status").read_text(encoding="ascii").splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
@@ -103,11 +103,12 @@ def peak_rss_bytes(pid: int | None = None) -> int | None:
 
 
 def require_connections(here: int, at_broker: int | None, advice: str = "use --connections shared") -> None:
-    """Let this process and those that it starts open as many files as they may, and refuse what will not fit.
+    """Raise the limit of open files for this process and its children, and refuse more than the system allows.
 
     Args:
-        here: connections of the largest single process. at_broker: of all at a broker that we start; None: not ours.
-        advice: what the caller can do about it, besides asking the system for more.
+        here: connections of the largest single process.
+        at_broker: connections of all processes at a broker on this machine; None if it is elsewhere.
+        advice: what the user can do besides raising the system's limits.
 
     Raises:
         UsageError: the system allows fewer.
@@ -125,7 +126,7 @@ def require_connections(here: int, at_broker: int | None, advice: str = "use --c
     try:
         first, last = map(int, _PORTS.read_text(encoding="ascii").split())
     except OSError:
-        first, last = 49_152, 65_535  # of other systems
+        first, last = 49_152, 65_535  # the range of other systems
     if at_broker is not None and at_broker > last - first + 1:
         raise UsageError(
             f"{at_broker} connections to one broker on this machine need as many local ports, and there are "

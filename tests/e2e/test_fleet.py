@@ -198,7 +198,7 @@ def test_a_killed_worker_is_named(mosquitto_broker: Broker) -> None:
 
     name = "(clients 0 to 19|clients 20 to 39|the Compute nodes)"
     with pytest.raises(
-        WorkerDiedError, match=rf"^the process of {name} was killed \(by the system, .* fewer --clients\)"
+        WorkerDiedError, match=rf"^the process of {name} was killed \(the system does so .* fewer --clients\)"
     ):
         run_rounds(changed(broker=mosquitto_broker.url, dropped=2), Killer())
 

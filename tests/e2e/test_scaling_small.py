@@ -25,8 +25,8 @@ from emulator.engine import WorkerDiedError, open_engine
 from emulator.report.reading import read_page
 from emulator.scaling import emulated, measure
 from emulator.scaling.cell import Cell
-from emulator.scaling.emulated import Population, hold_emulated
-from emulator.scaling.held import Figures
+from emulator.scaling.emulated import Population, measure_emulated
+from emulator.scaling.figures import Figures
 from emulator.scaling.measure import Measuring, measure_apart
 from emulator.sim.team import Team, run_together
 
@@ -140,7 +140,7 @@ def test_keys_of_pairs_are_agreed_on_in_the_set_up_and_in_no_measured_round(monk
 def test_processes_in_step_hold_the_same_rounds_as_one(drop_rate: float) -> None:
     """Who drops out, what is sent and what is held do not depend on how the actors are dealt out."""
     one = cell(clients=20, tolerated=1, drop_rate=drop_rate)
-    alone, two = (run_together(functools.partial(hold_emulated, one), processes) for processes in (1, 2))
+    alone, two = (run_together(functools.partial(measure_emulated, one), processes) for processes in (1, 2))
     for mine, theirs in zip([alone.first, *alone.rounds], [two.first, *two.rounds], strict=True):
         assert mine.completed == theirs.completed == (drop_rate == 0)
         for figure in ("messages", "bytes", "received", "received_bytes", "contributors", "noise_sd"):
@@ -185,7 +185,7 @@ def test_what_a_node_holds_grows_by_what_it_must_keep_of_a_client() -> None:
     """The bytes for each client do not grow with N: between two sizes they stay within a third."""
     each = []
     for clients in (20, 80):
-        memory = Population(cell(clients=clients)).weigh()
+        memory = Population(cell(clients=clients)).measure_memory()
         each.append((memory.compute - 20_000) / clients)  # a node has so much without clients, roughly
         assert memory.compute_after < memory.compute
     assert each[1] < 4 / 3 * max(each[0], 1_000)
@@ -266,8 +266,8 @@ def family() -> list[psutil.Process]:
 
 
 def test_a_worker_that_is_killed_is_told_as_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "hold_emulated", killed)
-    with pytest.raises(WorkerDiedError, match=r"^process 1 of 2 was killed \(.* runs out: leave this size out\)$"):
+    monkeypatch.setattr(measure, "measure_emulated", killed)
+    with pytest.raises(WorkerDiedError, match=r"^process 1 of 2 was killed \(.* is full: leave this size out\)$"):
         Measuring().measure(cell(processes=2))
 
 

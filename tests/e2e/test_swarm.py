@@ -73,7 +73,7 @@ def test_a_run_says_and_writes_what_it_found(dca: Dca, table: Path, any_broker: 
     assert [set(one) for one in apart["coefficients"]] == [{"name", *others}] * 2
     assert set(apart["intercept"]) == others
     assert set(apart["test"]) == {"rows", "unit", "rmse_private", "rmse_nonprivate", "rmse_zero"}
-    assert "not covered by epsilon, since it comes from rows as they are:" in " ".join(done.stderr.split())
+    assert "not covered by epsilon, because computed from raw rows:" in " ".join(done.stderr.split())
     assert [one["name"] for one in result["rounds"]] == ["phases", "regression"]
     for one in result["rounds"]:
         assert (one["dropped"], one["contributors"]) == (2, 29)
@@ -115,8 +115,8 @@ def test_progress_is_told_line_by_line_where_there_is_no_terminal(
     dca: Dca, table: Path, embedded_broker: Broker
 ) -> None:
     done = dca(*own(table, "--broker", embedded_broker.url, "--drop", "2"))
-    told = re.findall(r"^round (\d)     (\S+): (.*?), [\d.]+ s(, the rest are quiet)?$", done.stdout, re.MULTILINE)
-    counts = [("29 of 31 contributed", ", the rest are quiet"), ("sum released", "")]
+    told = re.findall(r"^round (\d)     (\S+): (.*?), [\d.]+ s(, no more arrived)?$", done.stdout, re.MULTILINE)
+    counts = [("29 of 31 contributed", ", no more arrived"), ("sum released", "")]
     assert told == [
         (number, name, *count) for number, name in (("1", "phases"), ("2", "regression")) for count in counts
     ]
@@ -133,7 +133,7 @@ def test_each_phase_is_told_once_and_an_aborted_round_has_one() -> None:
     log.failure = facts.RoundFailed(bytes(16), "too few", 1, 2)
     log.ended_s = 3.0
     view.changed(log)
-    assert told.getvalue().splitlines() == ["round 1     sum: 1 of 2 contributed, 1.5 s, the time is over"]
+    assert told.getvalue().splitlines() == ["round 1     sum: 1 of 2 contributed, 1.5 s, the deadline passed"]
 
 
 def test_clients_may_share_a_connection(dca: Dca, table: Path, embedded_broker: Broker) -> None:
@@ -201,7 +201,7 @@ def test_another_job_learns_in_mini_batches(
     capsys.readouterr()
     page = (tmp_path / "run" / "result.html").read_text()
     assert "test AUC" in page
-    assert "How well the parameters of each iteration do" in page
+    assert "The score of the parameters after each iteration" in page
 
 
 def test_dropping_as_many_as_tolerated_gives_a_result(

@@ -91,7 +91,7 @@ def test_data_nodes_release_by_themselves_and_there_is_nobody_else(
     errors = result["not_covered_by_epsilon"]["test"]
     assert errors["rmse_private"] < errors["rmse_zero"]
     told = words(done.stderr)
-    assert "3 data nodes, each adds the whole noise for one row; 516 to 517 rows each, dealt at random" in told
+    assert "3 data nodes, each adds all the noise for one row; 516 to 517 rows each, assigned at random" in told
     assert re.search(r"round 1 +regression: 3 of 3 data nodes released, ", done.stderr)
     assert "epsilon 4 of 4 per row, delta 1e-05; each row is one person's, at one data node" in told
     assert "4 connections" in told
@@ -186,9 +186,7 @@ def test_what_was_released_is_written_where_no_result_comes_of_it(
     done = dca(*own(table, "--data-nodes", "2", "--broker", embedded_broker.url, "--json", "-"))
     assert done.returncode == 5
     assert done.stderr.splitlines()[-1].endswith("a draw is not finite; take another method")
-    assert "what was released is in run/result.json; run again with other settings, --set KEY=VALUE" in words(
-        done.stderr
-    )
+    assert "the released sums are in run/result.json; run again with other --set KEY=VALUE" in words(done.stderr)
     result = parsed(done.stdout, "swarm")
     assert json.loads(Path("run/result.json").read_text()) == result
     assert (result["ok"], result["error"]) == (False, "a draw is not finite; take another method")

@@ -123,7 +123,7 @@ def test_a_histogram_of_reports(
     assert (tmp_path / "run" / "coefficients.png").read_bytes().startswith(b"\x89PNG")
     page = page_of(capsys)
     for text in ("Learned from 60 private reports", "each report is private by itself", "60 reports by unary-encoding",
-                 "How many reports name each category", "unbiased", "reports, one of each client"):  # fmt: skip
+                 "How many reports name each category", "unbiased", "reports, one from each client"):  # fmt: skip
         assert text in page
     assert "Compute nodes (M)" not in page
 
@@ -173,7 +173,7 @@ def test_a_mean_of_reports_of_which_some_are_missing(
     assert exact["nonprivate"] == pytest.approx(np.loadtxt(table, delimiter=",", skiprows=1)[:50, 2].mean())
     assert re.search(r"^dropped +round 1: clients \d+ \(", done.stderr, re.MULTILINE)
     assert "K = 2 drop in each round" in words(done.stderr)
-    assert "How the reports are spread" in page_of(capsys)
+    assert "The distribution of the reports" in page_of(capsys)
 
 
 @sampled
@@ -241,7 +241,7 @@ def test_gradient_steps_over_groups_of_clients(
     )
     assert "by groups of 11 clients each" in words(done.stderr)
     assert Path("run/coefficients.png").exists()
-    assert "clients of a step (B)" in page_of(capsys)
+    assert "clients in a step (B)" in page_of(capsys)
 
 
 def test_a_round_in_which_nothing_came_is_an_abort_with_advice(

@@ -74,8 +74,8 @@ def test_full_pipes_do_not_stop_anybody() -> None:
     [
         ("raise", RuntimeError, r"process 1 of 2 failed: ValueError: no more paper \(lockstep_programs.py:\d+\)"),
         ("end of file", RuntimeError, r"process 1 of 2 failed: EOFError: half a file \(lockstep_programs.py:\d+\)"),
-        ("kill", WorkerDiedError, r"process 1 of 2 was killed \(by the system, where memory runs out: do less\)"),
-        ("return", WorkerDiedError, "process 1 of 2 ended by itself with 0"),
+        ("kill", WorkerDiedError, r"process 1 of 2 was killed \(the system does so when memory is full: do less\)"),
+        ("return", WorkerDiedError, "process 1 of 2 ended with exit code 0"),
     ],
 )
 def test_a_worker_that_ends_is_told_in_one_line_with_its_cause_and_nothing_stays(

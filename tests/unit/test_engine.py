@@ -169,7 +169,7 @@ def test_a_worker_keeps_its_state_and_is_closed(tmp_path: Path) -> None:
 
 def test_a_worker_that_died_is_named_and_not_started_again() -> None:
     with open_engine().worker(Counter, "counting", "count less") as worker:
-        with pytest.raises(WorkerDiedError, match=r"^the process of counting was killed \(.* runs out: count less\)$"):
+        with pytest.raises(WorkerDiedError, match=r"^the process of counting was killed \(.* is full: count less\)$"):
             worker.call("die")
         with pytest.raises(WorkerDiedError, match=r"^the process of counting was killed"):
             worker.call("add", 1)

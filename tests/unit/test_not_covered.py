@@ -110,7 +110,7 @@ def test_terminals_mark_them() -> None:
     console.print(drawn(estimates(summary)))
     assert re.search(r"\n +not covered by ε:\s*\n +private +without privacy +unit", console.export_text())
     assert dict(closing_lines(run_of(summary), summary))["not covered"].startswith(
-        "by epsilon, since it comes from rows as they are: what"
+        "by epsilon, because computed from raw rows: what"
     )
     (table,) = scores({**summary, "test": {"rows": 9, "scores": [_score()]}})
     assert table.title == "9 held-out rows: not covered by epsilon"

@@ -133,7 +133,7 @@ def test_a_fleet_names_its_connections_and_roles() -> None:
 
 def test_an_emulation_shows_verdicts_faults_and_how_to_replay() -> None:
     outline = outline_of(emulation())
-    assert "1 round completed and 1 round aborted; nothing that was promised was broken" in outline.text
+    assert "1 round completed and 1 round aborted; every promise was kept" in outline.text
     assert outline.text.count("✓ holds") == 9 + 1, "the invariants, and that it became live"
     assert "dca emulate replay 17" in outline.text
     assert ["1 a1b2c3d4", "24", "21", "20", "1", "1.10", "completed"] in outline.rows, "variance over the floor"
@@ -175,7 +175,7 @@ def test_a_sweep_shows_coverage_and_failures() -> None:
     assert "2 scenarios of 2,000 broke an invariant" in outline.text
     assert "Seed 1907, invariant 7 (a round never hangs)" in outline.text
     assert "dca emulate replay 1907" in outline.text
-    assert "Never came to pass: disk-full." in outline.text
+    assert "Never occurred: disk-full." in outline.text
     assert "1 of 2 entries of the actors' tables were taken. Never taken: trainer: open, forget." in outline.text
     assert ["9 same seed, same trace", "never"] in outline.rows, "what was not checked is not said to hold"
     fine = text_of({**sweep(), "ok": True, "failed": []})
@@ -190,7 +190,7 @@ def test_a_coalition_shows_what_it_sees_and_the_noise_left() -> None:
         "0.714 times",
         "p = 0.43",
         "which look random",
-        "Unknown noises that hide the client: 10; the claim needs 14. In brackets is a 95 % interval.",
+        "Unknown noises that hide the client: 10; the claim needs 14. Brackets hold 95 % intervals.",
         "50.3 [48.1, 52.6]",
     ):
         assert said in text, said

@@ -187,7 +187,7 @@ def test_charts_of_figures_at_their_limits_are_drawn(figure: float) -> None:
         (b'{"kind": "swrm"}', "is of kind 'swrm' (did you mean 'swarm'?), which has no page"),
         (b'{"kind": "report"}', "is of kind 'report'"),
         (b'{"kind": "scaling-resume"}', "(did you mean 'scaling'?)"),
-        (b'{"rounds": []}', "no \"kind\", as files of older versions; expected swarm, emulation, sweep, collusion, "
+        (b'{"rounds": []}', "no \"kind\", like files of older versions; expected swarm, emulation, sweep, collusion, "
          "scaling, learn, audit: make a new one with `dca swarm --json run.json`"),
         (b'{"epsilon_claimed": 1}', "make a new one with `dca audit --json run.json`"),
         (b"{}", "`dca emulate sweep --json run.json`"),
@@ -283,7 +283,7 @@ def test_the_page_lies_where_it_was_asked_for(write: Write, tmp_path: Path) -> N
 
 def test_a_page_does_not_take_the_place_of_its_run(write: Write) -> None:
     path = write(swarm(), name="run.html")
-    with pytest.raises(UsageError, match="is the run itself"):
+    with pytest.raises(UsageError, match="own file; name another one"):
         report(path, None, None)
     assert json.loads(path.read_bytes())["kind"] == "swarm"
 

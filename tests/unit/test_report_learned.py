@@ -11,10 +11,10 @@ def test_an_iterative_swarm_shows_its_scores_and_puts_rounds_of_a_sort_together(
     text = text_of(SAMPLES["iterative-swarm"]())
     for said in (
         "test AUC 0.975 (0.99 without privacy; not covered by epsilon)",
-        "How well the parameters of each iteration do",
+        "The score of the parameters after each iteration",
         "gradient ×13",
         "gradient, aborted",
-        "clients of a mini-batch (B)",
+        "clients in a mini-batch (B)",
         "contributions needed in each round, at least 66",
         "99 held-out rows: not covered by epsilon",
         "AUC 0.975 0.99 0.5 higher",
@@ -44,7 +44,7 @@ def test_points_of_a_curve_are_drawn_as_one_and_remarks_stand_below(name: str) -
     run = {**SAMPLES[name](), "coefficients": [], "estimates": points, "remarks": {"log-rank": "p = 0.03"}}
     text = text_of(run, drawn=True)
     assert "log-rank p = 0.03" in text
-    assert "Posterior means with 95 % intervals, each of which holds by itself (pointwise)." in text
+    assert "Posterior means with pointwise 95 % intervals." in text
     assert "arm 0, private" in text
 
 
@@ -54,7 +54,7 @@ def test_what_a_federation_learned_is_shown_without_anything_to_compare_it_with(
         "Learned from 38 of 40 clients: test AUC 0.975 (0.5 by a constant prediction; not covered by epsilon)",
         "Spent: epsilon 4 per client, delta 1e-05",
         "at least 35 unknown noises are in each sum",
-        "It stopped before all that were planned: too few.",
+        "The job stopped before all planned rounds: too few.",
         "3.10 [0.9, 5.3]",
         "38 of 40",
         "gradient, aborted",

@@ -8,10 +8,10 @@ from scaling_samples import prediction, scaling
 
 def test_the_page_says_what_a_node_must_keep_of_each_client() -> None:
     said = text_of(scaling())
-    assert "a Compute node holds 900 B for each client" in said
-    assert "24 B are contributions, kept until the set is agreed" in said
+    assert "a Compute node uses 900 B for each client" in said
+    assert "24 B of that are contributions, kept until the set is agreed" in said
     bare = [{key: value for key, value in one.items() if "memory" not in key} for one in scaling()["cells"]]
-    assert "a Compute node holds" not in text_of({**scaling(), "cells": bare})
+    assert "a Compute node uses" not in text_of({**scaling(), "cells": bare})
 
 
 def test_held_out_figures_have_their_units_and_key_agreement_is_told_apart() -> None:
@@ -23,8 +23,8 @@ def test_held_out_figures_have_their_units_and_key_agreement_is_told_apart() -> 
     ]
     said = text_of({**scaling(), "held_out": held_out, "prediction": prediction()})
     assert "client messages 10,240 10,241 +0.01 %" in said
-    assert "errs by at most 20 % (client bytes): within 25 %; sessions and key agreement are rough figures" in said
-    assert "roughly 66.7 min of core time go to agree on keys" in said
+    assert "err by at most 20 % (client bytes): within 25 %; sessions and key agreement are rough figures" in said
+    assert "key agreement takes roughly 66.7 min of core time" in said
 
 
 def test_growth_has_its_intervals_in_brackets() -> None:

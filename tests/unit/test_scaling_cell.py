@@ -15,7 +15,7 @@ from dca_proto.protocol.effects import Address, Channel, Report, Send
 from dca_proto.protocol.events import Received, Started
 from emulator.scaling.cell import Cell, Sweep, tolerated_of
 from emulator.scaling.emulated import Account, Metered, footprint
-from emulator.scaling.held import Held, Memory, Observed, cell_figures
+from emulator.scaling.figures import CellMeasurement, Memory, RoundMeasurement, cell_figures
 from emulator.scaling.measure import floor_by_role_us
 
 
@@ -24,9 +24,9 @@ def cell(**changes: Any) -> Cell:
     return Cell(**{**plain, "tolerated": 10, "drop_rate": 0.0, "repeats": 3, **changes})
 
 
-def held(wall_s: float, client_s: float, *, completed: bool = True) -> Held:
+def held(wall_s: float, client_s: float, *, completed: bool = True) -> RoundMeasurement:
     roles = {"client": 2, "compute": 1, "trainer": 1}
-    return Held(
+    return RoundMeasurement(
         wall_s=wall_s,
         phases={"collect": 3 * wall_s / 4, "agree": wall_s / 4},
         core_s={"client": client_s, "compute": 1.0, "trainer": 0.5, "emulator": 0.25},
@@ -87,8 +87,10 @@ def test_table_1_is_beside_the_cells_that_it_has() -> None:
 FLOOR = {"client": 20.0, "compute": 21.0, "trainer": 0.0}
 
 
-def observed(first: Held, rounds: list[Held], memory: Memory | None = None) -> Observed:
-    return Observed(sessions_s=8.0, sessions_wall_s=4.0, first=first, rounds=rounds, memory=memory, peak_rss_mb=50.0)
+def observed(first: RoundMeasurement, rounds: list[RoundMeasurement], memory: Memory | None = None) -> CellMeasurement:
+    return CellMeasurement(
+        sessions_s=8.0, sessions_wall_s=4.0, first=first, rounds=rounds, memory=memory, peak_rss_mb=50.0
+    )
 
 
 def test_a_cell_is_the_medians_of_its_rounds_and_the_set_up_is_apart() -> None:

@@ -13,7 +13,7 @@ from dca_proto.errors import UsageError
 from emulator.scaling import command
 from emulator.scaling.cell import Cell
 from emulator.scaling.command import scaling
-from emulator.scaling.held import Figures
+from emulator.scaling.figures import Figures
 
 SIZES = {"clients": "100,1000,10000", "dimension": "10,100,1000", "computes": "10"}
 ROLES = ("client", "compute", "trainer")
@@ -97,7 +97,7 @@ def test_a_sweep_writes_cells_fits_and_the_paper_beside_them(
     assert costs["N"] + 10 * costs["N M"] == pytest.approx(2.0)
     assert picture.read_bytes().startswith(b"\x89PNG")
     shown = " ".join(capsys.readouterr().out.split())
-    told = ("2.86", "wall time 1.00 [", "within 25 %", "9/9", "a Compute node holds 1.00 kB for each client",
+    told = ("2.86", "wall time 1.00 [", "within 25 %", "9/9", "a Compute node uses 1.00 kB for each client",
             "below 1 is faster")  # fmt: skip
     for text in told:
         assert text in shown
@@ -184,7 +184,7 @@ def test_a_cell_that_is_slower_than_the_paper_is_told_apart(
     monkeypatch.setattr(command, "measure_apart", lambda cell, _: synthetic(cell, paper_s=0.5, ratio=2.0))
     scaling(clients="100", dimension="10", computes="3")
     told = " ".join(capsys.readouterr().out.split())
-    assert "warning slower: N = 100, d = 10, M = 3 than the paper: wall seconds: collect 0.05" in told
+    assert "warning slower: N = 100, d = 10, M = 3 is slower than the paper: wall seconds: collect 0.05" in told
 
 
 def test_ctrl_c_says_how_to_go_on_and_going_on_measures_the_rest(
@@ -204,7 +204,7 @@ def test_ctrl_c_says_how_to_go_on_and_going_on_measures_the_rest(
         scaling(**SIZES, resume=resume)
     told = " ".join(capsys.readouterr().out.split())
     assert "interrupted 2 of 9 cells are finished, and in" in told
-    assert "the same command goes on" in told
+    assert "the same command resumes" in told
     seen.clear()
     with pytest.raises(KeyboardInterrupt):
         scaling(**SIZES)
@@ -236,7 +236,7 @@ def test_a_prediction_from_a_sweep_and_from_a_calibration_of_its_own(
     assert {one.computes for one in measured} == {3, 10}
     assert {one.repeats for one in measured} == {3}
     measured.clear()
-    with pytest.raises(UsageError, match="M = 3 alone"):
+    with pytest.raises(UsageError, match="M = 3 only"):
         scaling(predict_size=question, computes="3")
     with pytest.raises(UsageError, match="2 emulated cells"):
         scaling(predict_size=question, clients="100", dimension="10")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from emulator.scaling.costs import growth, growths
-from emulator.scaling.held import Figures
+from emulator.scaling.figures import Figures
 
 SIZES = list(itertools.product((100, 1000, 10_000), (10, 100, 1000), (10,)))
 

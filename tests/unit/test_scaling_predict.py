@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from dca_proto.errors import UsageError
 from emulator.scaling.cell import Size
 from emulator.scaling.costs import FIGURES, TERMS, fit_all, fit_costs, hold_out, usable, worst
-from emulator.scaling.held import Figures
-from emulator.scaling.predict import Machine, parse_question, predict
+from emulator.scaling.figures import Figures
+from emulator.scaling.predict import Machine, parse_size, predict
 
 COSTS = {"1": 1e-3, "N": 4e-4, "d": 1e-6, "M": 1e-3, "M2": 1e-5, "N M": 6e-5, "M d": 1e-8, "N d": 2e-8, "N d/M": 1e-8,
          "N M d": 3e-9}  # fmt: skip
@@ -133,7 +133,7 @@ def test_a_prediction_adds_up_and_says_what_it_assumes() -> None:
     assert prediction.agreement_s == pytest.approx(1e8 * 6e-5)
     assert prediction.sessions_s == pytest.approx(1e8 * 1e-4)
     told = " ".join(prediction.assumptions)
-    assert "10,000 times beyond the largest calibrated N d (10,000,000)" in told
+    assert "10,000 times the largest calibrated N d (10,000,000)" in told
     assert "limit of 1,000,000 clients is raised" in told
     assert "garbage collector is off" in told
 
@@ -168,21 +168,21 @@ def test_a_calibration_with_one_m_says_nothing_of_others() -> None:
     measured = cells((10,))
     costs = fit_all(measured)
     assert predict(Size(1000, 10, 10), costs, measured, Machine(round_s=60)).computes == 10
-    with pytest.raises(UsageError, match=r"computes=5: the calibration was measured with M = 10 alone"):
+    with pytest.raises(UsageError, match=r"computes=5: the calibration was measured with M = 10 only"):
         predict(Size(1000, 10, 5), costs, measured, Machine(round_s=60))
 
 
 def test_a_calibration_that_lacks_a_figure_is_refused() -> None:
     measured = [replace(one, received=None) for one in cells()]
     with pytest.raises(
-        UsageError, match=r"no received of client, received of compute, received of trainer; measure anew"
+        UsageError, match=r"no received of client, received of compute, received of trainer; measure again"
     ):
         predict(Size(1000, 10, 10), fit_all(measured), measured, Machine(round_s=60))
 
 
 def test_a_question_is_read() -> None:
-    assert parse_question("clients=1e7,dimension=1e4,computes=10") == Size(10**7, 10**4, 10)
-    assert parse_question(" computes=3, clients=5 , dimension=1") == Size(5, 1, 3)
+    assert parse_size("clients=1e7,dimension=1e4,computes=10") == Size(10**7, 10**4, 10)
+    assert parse_size(" computes=3, clients=5 , dimension=1") == Size(5, 1, 3)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_a_question_is_read() -> None:
 )
 def test_questions_that_cannot_be_are_refused(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        parse_question(text)
+        parse_size(text)
 
 
 @pytest.mark.parametrize(

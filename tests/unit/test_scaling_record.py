@@ -11,7 +11,7 @@ import pytest
 
 from dca_proto.errors import UsageError
 from emulator.scaling.cell import Cell, Sweep
-from emulator.scaling.held import Figures
+from emulator.scaling.figures import Figures
 from emulator.scaling.record import Record
 
 SIZES = {"clients": [10, 20, 40], "dimension": [5], "computes": [3]}

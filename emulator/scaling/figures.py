@@ -1,0 +1,226 @@
+"""The measurements of one round, and the figures of a cell, computed from its rounds.
+
+Figures of a cell are medians over its rounds; the wall time also has the smallest and the largest. Setting up sessions
+is not part of a round. The first round, in which each pair agrees on its key, is timed separately: its extra cost at
+clients and Compute nodes is `agreement_s`, a small difference of two times, and as uncertain.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from emulator.results import Amount, Count
+from emulator.scaling.cell import EMULATED, Cell
+
+ROLES = ("client", "compute", "trainer")
+PHASES = ("collect", "agree")
+"""From the announcement to the close, and from the close to the result."""
+COUNTED = ("messages", "bytes", "received", "received_bytes")
+_BUSY = 1.2
+
+
+class RoundMeasurement(msgspec.Struct, frozen=True, kw_only=True):
+    """The measurement of one round, from the trainer's command to its result or abort.
+
+    Attributes:
+        wall_s: wall seconds of the round. phases: of each of `PHASES`.
+        core_s: by role, and of the ``emulator`` itself or of the ``broker``.
+        messages, bytes: sent by each role. received, received_bytes: received by each role; None if not counted.
+        waiting_s: seconds that processes waited for each other, summed; None if not measured.
+        completed: whether there is a result. contributors: |S|.
+        noise_sd: of the noise in each coordinate of the sum, in its own units. noise_sd_ideal: of the noise that one
+            trusted curator would add for the same ε and δ. Both are None without a result.
+    """
+
+    wall_s: float
+    phases: dict[str, float]
+    core_s: dict[str, float]
+    messages: dict[str, int]
+    bytes: dict[str, int]
+    completed: bool
+    received: dict[str, int] | None = None
+    received_bytes: dict[str, int] | None = None
+    waiting_s: float | None = None
+    contributors: int = 0
+    noise_sd: float | None = None
+    noise_sd_ideal: float | None = None
+
+    @property
+    def pairs_s(self) -> float:
+        """Core seconds of the roles that agree on keys."""
+        return self.core_s["client"] + self.core_s["compute"]
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes of one actor of each role: its peak in a round, and a Compute node's after the round's announced end."""
+
+    client: int
+    compute: int
+    trainer: int
+    compute_after: int
+
+
+class CellMeasurement(msgspec.Struct, frozen=True, kw_only=True):
+    """All measurements of a cell.
+
+    Attributes:
+        sessions_s: core seconds until every Compute node has a session of every client; sessions_wall_s: wall seconds.
+        first: the round in which pairs agree on keys. rounds: the measured rounds, at least one.
+        memory: of the actors; None if not measured. peak_rss_mb: MiB.
+    """
+
+    sessions_s: float
+    sessions_wall_s: float
+    first: RoundMeasurement
+    rounds: list[RoundMeasurement]
+    memory: Memory | None
+    peak_rss_mb: float
+
+
+class Figures(Cell, frozen=True, kw_only=True):
+    """A cell as measured: medians over its rounds, as `--json` writes them. A figure that was not measured is None.
+
+    Attributes:
+        wall_s, wall_s_spread: wall seconds of a round without key agreement, and of the fastest and the slowest.
+        first_round_wall_s: of the round in which pairs agree on keys. agreement_s: core seconds for this agreement.
+        core_s, core_s_by_role: core seconds. us_per_contribution: core time for each contribution in the sum, by role.
+        floor_us: of the bare cryptography of a contribution. waiting_s: of processes for each other, summed.
+        messages, bytes, received, received_bytes: by role. phases: seconds of each.
+        sessions_s, sessions_wall_s: core and wall seconds until every Compute node has a session of every client.
+        peak_rss_mb: of the largest process. memory_bytes: of one actor of each role.
+        compute_memory_bytes: of a Compute node when it freezes its list. compute_memory_least_bytes: the contributions
+            among it, which it must keep until the set is agreed. compute_memory_after_bytes: after the round.
+        success_rate, success_expected: part of the rounds that have a result, and its expectation.
+        noise_sd, noise_sd_ideal: as of `RoundMeasurement`.
+        paper_s, ratio: the seconds of that size in Table 1, and ours divided by them.
+    """
+
+    backend: str = EMULATED
+    tolerated: Count = 0
+    drop_rate: Amount = 0.0
+    repeats: Count = 1
+    wall_s: Amount
+    wall_s_spread: tuple[Amount, Amount] | None = None
+    first_round_wall_s: Amount | None = None
+    core_s: Amount
+    phases: dict[str, Amount] = msgspec.field(default_factory=dict)
+    waiting_s: Amount | None = None
+    core_s_by_role: dict[str, Amount] = msgspec.field(default_factory=dict)
+    us_per_contribution: dict[str, Amount] | None = None
+    floor_us: dict[str, Amount] = msgspec.field(default_factory=dict)
+    messages: dict[str, Amount] | None = None
+    bytes: dict[str, Amount] | None = None
+    received: dict[str, Amount] | None = None
+    received_bytes: dict[str, Amount] | None = None
+    sessions_s: Amount = 0.0
+    sessions_wall_s: Amount = 0.0
+    agreement_s: Amount = 0.0
+    peak_rss_mb: Amount = 0.0
+    compute_memory_bytes: Count | None = None
+    compute_memory_least_bytes: Count | None = None
+    compute_memory_after_bytes: Count | None = None
+    memory_bytes: dict[str, Amount] | None = None
+    success_rate: Amount = 0.0
+    success_expected: Amount = 0.0
+    contributors: Count | None = None
+    noise_sd: Amount | None = None
+    noise_sd_ideal: Amount | None = None
+    paper_s: Amount | None = None
+    ratio: Amount | None = None
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """Wall seconds of the fastest and the slowest round."""
+        return self.wall_s_spread or (self.wall_s, self.wall_s)
+
+    @property
+    def cell(self) -> Cell:
+        """The cell that was measured."""
+        return Cell(**{name: getattr(self, name) for name in Cell.__struct_fields__})
+
+
+def cell_figures(cell: Cell, measured: CellMeasurement, floor_us: Mapping[str, float]) -> Figures:
+    """Return the figures of a cell.
+
+    Args:
+        floor_us: microseconds of the bare cryptography of a contribution, by role.
+    """
+    rounds, wall, paper = measured.rounds, [item.wall_s for item in measured.rounds], cell.table_1_s
+    done = [item for item in rounds if item.completed]
+    per_contribution = [
+        {role: 1e6 * s / item.contributors for role, s in item.core_s.items()} for item in rounds if item.contributors
+    ]
+    counted: dict[str, Any] = {name: _by_role([getattr(item, name) for item in rounds], whole=True) for name in COUNTED}
+    return Figures(
+        **msgspec.structs.asdict(cell),
+        wall_s=statistics.median(wall),
+        wall_s_spread=(min(wall), max(wall)),
+        first_round_wall_s=measured.first.wall_s,
+        core_s=statistics.median(math.fsum(item.core_s.values()) for item in rounds),
+        core_s_by_role=_by_role([item.core_s for item in rounds]) or {},
+        us_per_contribution=_by_role(per_contribution),
+        phases={name: statistics.median(item.phases.get(name, 0.0) for item in rounds) for name in PHASES},
+        waiting_s=_median([item.waiting_s for item in rounds]),
+        floor_us=dict(floor_us),
+        **counted,
+        sessions_s=measured.sessions_s,
+        sessions_wall_s=measured.sessions_wall_s,
+        agreement_s=max(0.0, measured.first.pairs_s - statistics.median(item.pairs_s for item in rounds)),
+        peak_rss_mb=measured.peak_rss_mb,
+        **_memory(cell, measured.memory),
+        success_rate=len(done) / len(rounds),
+        success_expected=cell.expected_success,
+        contributors=round(statistics.median(item.contributors for item in done)) if done else None,
+        noise_sd=_median([item.noise_sd for item in done]),
+        noise_sd_ideal=_median([item.noise_sd_ideal for item in done]),
+        paper_s=paper,
+        ratio=None if paper is None else statistics.median(wall) / paper,
+    )
+
+
+def warnings_of(cells: Sequence[Figures], *, slower: bool = False) -> Iterator[str]:
+    """Yield warnings: if the machine was busy; with `slower`, also for each cell that is slower than the paper's.
+
+    In virtual time, a process waits for the other processes and for a core, and for nothing else.
+    """
+    waits = [
+        (cell.processes * cell.wall_s - (cell.waiting_s or 0.0)) / cell.core_s
+        for cell in cells
+        if cell.backend == EMULATED
+    ]
+    if waits and max(waits) > _BUSY:
+        awake = f"processes were awake for up to {max(waits):.1f} times their core time"
+        yield f"busy: {awake}: other work, or more processes than cores, took the cores; measure again"
+    for cell in cells:
+        if slower and (cell.ratio or 0) > 1:
+            wall, core = (", ".join(f"{name} {seconds:.3g}" for name, seconds in parts.items())
+                          for parts in (cell.phases, cell.core_s_by_role))  # fmt: skip
+            yield f"slower: {cell} is slower than the paper: wall seconds: {wall}; core seconds: {core}"
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def _by_role(rounds: Sequence[Mapping[str, float] | None], *, whole: bool = False) -> dict[str, float] | None:
+    """Return medians by role, rounded if `whole`; None if not measured."""
+    known = [by_role for by_role in rounds if by_role is not None]
+    medians = {role: statistics.median(by_role[role] for by_role in known) for role in known[0]} if known else None
+    return medians if medians is None or not whole else {role: round(median) for role, median in medians.items()}
+
+
+def _memory(cell: Cell, memory: Memory | None) -> dict[str, Any]:
+    if memory is None:
+        return {}
+    return {
+        "compute_memory_bytes": memory.compute,
+        "compute_memory_least_bytes": round(cell.clients * cell.kept_bytes),
+        "compute_memory_after_bytes": memory.compute_after,
+        "memory_bytes": {"client": memory.client, "compute": memory.compute, "trainer": memory.trainer},
+    }
