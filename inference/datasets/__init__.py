@@ -1,14 +1,14 @@
 """Data sets by name: each a `Problem` with public bounds.
 
-General layout:
-    files                        where a file is found: a folder, or downloaded once; always checked by its SHA-256
-    csv_file                     problems from a CSV file of the user's own
-    shipped                      diabetes and breast cancer, with scikit-learn
+Layout:
+    files                        finds a file in a folder, or downloads it once; always checks its SHA-256
+    csv_file                     problems from the user's own CSV file
+    shipped                      diabetes and breast cancer, shipped with scikit-learn
     uci                          wine, abalone and adult, from the UCI archive
     simulated_trial              a simulated clinical trial, for survival analysis
 
-Bounds are constants from what is known of a measurement, each with its reason; they are never read from the rows, and
-are no minimum or maximum that somebody else read from them. A client projects what lies outside into them.
+Bounds are constants from what is known of a measurement, each with its reason. They are never read from the rows, nor
+are they a minimum or maximum that somebody else read from them. A client clips values outside to them.
 Options of a data set are arguments of its own function.
 """
 
@@ -53,14 +53,14 @@ DATASETS: dict[str, Callable[[Path | None], Problem]] = {
 
 
 def load(name: str, features: Sequence[str] | None = None, *, folder: Path | None = None) -> Problem:
-    """A data set by name, with some of its features only if these are named.
+    """Load a data set by name, optionally with only some of its features.
 
     Args:
-        folder: holds the data set's file; else that of the environment variable ``DCA_DATA``; else it is downloaded
-            once.
+        folder: holds the data set's file. The default is the environment variable ``DCA_DATA``; without it, the file
+            is downloaded once.
 
     Raises:
-        DataError: the name or a feature is unknown, or the file cannot be had or is another one.
+        DataError: the name or a feature is unknown, or the file is unavailable or has another content.
     """
     if name not in DATASETS:
         raise unknown("dataset", name, "the built-in ones", DATASETS)

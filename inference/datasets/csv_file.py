@@ -1,8 +1,8 @@
-"""Problems from a CSV file of the user's: numbers, and texts whose categories are listed; what does not fit is named.
+"""Problems from a user's CSV file: numbers, and texts with listed categories. Errors name what does not fit.
 
-A text column becomes the code and the indicators of its category, as on a device (`statistics.categories`). Features
-are the indicators but the first; a target is the code. A row with a missing value is refused, or kept: its missing
-numbers are NaN, and it counts as zero in every sum, as in a federation.
+A text column becomes the code and the indicators of its category, as on a device (`statistics.categories`). A feature
+becomes its indicators except the first; a target becomes its code. A row with a missing value is refused, or kept with
+NaN: then it counts as zero in every sum, as in a federation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from inference.errors import DataError, unknown
 from inference.problem import Array, Problem, Schema
 
 REFUSE, ZERO = MISSING = ("refuse", "zero")
-"""What becomes of a row with a missing value."""
+"""The treatment of a row with a missing value."""
 
 
 def from_csv(
@@ -35,20 +35,20 @@ def from_csv(
     categories: Categories | None = None,
     missing: str = REFUSE,
 ) -> Problem:
-    """A problem from a CSV file whose first line names the columns.
+    """Read a problem from a CSV file whose first line names the columns.
 
     Args:
         path: the file, UTF-8, comma separated.
-        target: the column to predict. features: those to predict it from; None for all others.
-        bounds: public bounds of the target and the features; more are ignored, and those of codes and indicators are
-            known.
+        target: the column to predict. features: the columns to predict it from; None for all others.
+        bounds: public bounds of the target and the features; further ones are ignored, and codes and indicators need
+            none.
         trial_bounds: read the bounds from the data instead; the schema is then not private.
-        alone: whether the target may be without features, as a column that is described and not predicted.
-        categories: of the text columns, public. missing: of `MISSING`, for a used cell that is empty, no number, or
-            none of the categories.
+        alone: allow a target without features, for jobs that describe one column.
+        categories: of the text columns, public. missing: one of `MISSING`, for a used cell that is empty, not a number,
+            or not a listed category.
 
     Raises:
-        DataError: naming the file, and the row and column or the columns at fault.
+        DataError: names the file, and the row and column or the columns at fault.
     """
     header, body = _read(path)
     listed = checked(categories or {})
@@ -64,7 +64,7 @@ def from_csv(
             raise unknown("column", column, path.name, names)
     given = {**(bounds or {}), **known}
     if not trial_bounds:
-        require(given, columns)  # before the cells: the answer to a missing option, not to a bad row
+        require(given, columns)  # before any cell is read: a missing option is reported before a bad row
     rows = _numbers(path, header, body, columns, listed, missing)
     if trial_bounds:
         whole = rows[np.isfinite(rows).all(axis=1)]
@@ -77,13 +77,13 @@ def from_csv(
 
 
 def _known(listed: Categories) -> dict[str, Interval]:
-    """Public bounds of codes and indicators."""
-    found = {name: Interval(0, len(texts) - 1, "codes of listed categories") for name, texts in listed.items()}
-    return found | {one: Interval(0, 1, "an indicator") for name in listed for one in indicators(name, listed)}
+    """Return the public bounds of codes and indicators."""
+    bounds = {name: Interval(0, len(texts) - 1, "codes of listed categories") for name, texts in listed.items()}
+    return bounds | {name: Interval(0, 1, "an indicator") for column in listed for name in indicators(column, listed)}
 
 
 def _read(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """The header, and each row that is not blank with its line number."""
+    """Return the header, and each row that is not blank with its line number."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
@@ -92,7 +92,7 @@ def _read(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from None
     except (csv.Error, UnicodeDecodeError) as error:
-        raise DataError(f"{path.name} is no CSV text in UTF-8: {error}") from None
+        raise DataError(f"{path.name} is not CSV text in UTF-8: {error}") from None
     if not header or not body:
         raise DataError(f"{path.name} has no rows; expected a line of column names, then one line per row")
     twice = [name for name in header if header.count(name) > 1]
@@ -109,7 +109,7 @@ def _numbers(
     listed: Categories,
     missing: str,
 ) -> Array:
-    """The numbers of these columns, shape ``(rows, len(columns))``; NaN where one is missing and that is allowed."""
+    """Return the numbers of these columns, shape ``(rows, len(columns))``; NaN for missing ones, if allowed."""
     names = numbered(header, listed)
     used = [name for name in header if {name, *(indicators(name, listed) if name in listed else ())} & set(columns)]
     rows = np.full((len(body), len(names)), nan)
@@ -121,16 +121,16 @@ def _numbers(
             raise DataError(f"{where}: found {len(cells)} cells, expected {len(header)} as in the first line")
         for column in used:
             cell = cells[header.index(column)]
-            found = numbers(cell, listed[column]) if column in listed else [_number(cell)]
-            if missing == REFUSE and not isfinite(found[0]):
+            cell_numbers = numbers(cell, listed[column]) if column in listed else [_number(cell)]
+            if missing == REFUSE and not isfinite(cell_numbers[0]):
                 raise _refused(cell, f"{where}, column {column!r}", listed.get(column))
             place = names.index(column)
-            rows[index, place : place + len(found)] = found
+            rows[index, place : place + len(cell_numbers)] = cell_numbers
     return rows[:, [names.index(column) for column in columns]]
 
 
 def _number(cell: str) -> float:
-    """NaN of what is no finite number."""
+    """Return the cell's number, or NaN if it is not a finite one."""
     try:
         return number if isfinite(number := float(cell)) else nan
     except ValueError:
@@ -144,5 +144,5 @@ def _refused(cell: str, where: str, listed: Sequence[str] | None) -> DataError:
     if listed is not None:
         expected = f"one of {', '.join(listed)[:100]}"
     else:
-        expected = "a finite number; of texts, list the public categories (--categories COL=a,b,c)"
+        expected = "a finite number; for texts, list the public categories (--categories COL=a,b,c)"
     return DataError(f"{where}: found {cell.strip()[:80]!r}, expected {expected}; {advice}")

@@ -1,8 +1,8 @@
-"""Finds a data set's file: in a folder that the user names, else in a cache, to which it is downloaded once.
+"""Finds a data set's file in a folder that the user names, or else in a cache, to which it is downloaded once.
 
-The folder is the caller's, else that of the environment variable ``DCA_DATA``. Without either, the file comes from the
-UCI archive through pooch into its cache (``pooch.os_cache("dca")``). In each case the file is used only if its SHA-256
-is the expected one. So a result that cites a data set is about exactly these rows.
+The folder is the caller's, or else the environment variable ``DCA_DATA``. Without either, pooch downloads the file from
+the UCI archive to its cache (``pooch.os_cache("dca")``). In each case the file is used only if its SHA-256 is the
+expected one. So a result that cites a data set comes from exactly these rows.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from inference.errors import DataError
 
 FOLDER_VARIABLE = "DCA_DATA"
 DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, ArithmeticError)
-"""What reading a damaged or changed archive raises; the last of a cell that is no decimal number."""
+"""Errors from reading a damaged or changed archive; the last is for a cell that is no decimal number."""
 ARCHIVE = "https://archive.ics.uci.edu/static/public"
 
 
 def unchanged(content: bytes) -> bytes:
-    """The content of a file that is used as it comes out of its archive."""
+    """Return the content as it is: the default `unpack`."""
     return content
 
 
@@ -36,8 +36,8 @@ class Source:
 
     Attributes:
         dataset: its name here. file: the file's name in a folder and in the cache. sha256: of its content.
-        url: the zip archive that holds it. member: its path in there.
-        unpack: makes the file's content of the member's, where UCI distributes it in another form.
+        url: the zip archive that contains it. member: its path in the archive.
+        unpack: converts the member's content to the file's, if UCI distributes it in another form.
     """
 
     dataset: str
@@ -49,25 +49,25 @@ class Source:
 
     @property
     def origin(self) -> str:
-        """Where the file is from, as text."""
+        """The file's source, as text."""
         made = "" if self.unpack is unchanged else f", of which a download makes {self.file}"
         return f"{self.member} in {self.url}{made}"
 
     @property
     def by_hand(self) -> str:
-        """How the user gives it, as text."""
+        """How the user provides the file, as text."""
         return f"put {self.file} into a folder and name it: {FOLDER_VARIABLE}=FOLDER"
 
     def refused(self, said: str) -> DataError:
-        """An error that names the data set."""
+        """Return an error that names the data set."""
         return DataError(f"data set {self.dataset!r}: {said}")
 
 
 def find(source: Source, folder: Path | None = None) -> Path:
-    """The checked file, from the folder, else from that of ``DCA_DATA``, else downloaded once into the cache.
+    """Return the checked file, from the folder, that of ``DCA_DATA``, or the cache, to which it is downloaded once.
 
     Raises:
-        DataError: it is not in the folder, cannot be downloaded, or is another file than expected.
+        DataError: it is not in the folder, cannot be downloaded, or has another content than expected.
     """
     given = folder or os.environ.get(FOLDER_VARIABLE)
     if not given:
@@ -77,27 +77,27 @@ def find(source: Source, folder: Path | None = None) -> Path:
 
 def _checked(source: Source, path: Path, advice: str) -> Path:
     try:
-        found = sha256(path.read_bytes()).hexdigest()
+        digest = sha256(path.read_bytes()).hexdigest()
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise source.refused(
             f"no file {source.file} in {path.parent}; put it there (it is {source.origin}), or name no folder and "
             f"leave {FOLDER_VARIABLE} unset to have it downloaded"
         ) from None
     except OSError as error:
-        said = f"cannot read {path}: {error.strerror}; make it readable, or name another folder"
-        raise source.refused(f"{said}: {FOLDER_VARIABLE}=FOLDER") from None
-    if found != source.sha256:
-        raise source.refused(f"{path} has SHA-256 {found}, expected {source.sha256}; {advice}")
+        reason = f"cannot read {path}: {error.strerror}; make it readable, or name another folder"
+        raise source.refused(f"{reason}: {FOLDER_VARIABLE}=FOLDER") from None
+    if digest != source.sha256:
+        raise source.refused(f"{path} has SHA-256 {digest}, expected {source.sha256}; {advice}")
     return path
 
 
 def _cached(source: Source) -> Path:
-    """The file in the cache, made of its archive there; a damaged archive is removed, to be fetched again."""
+    """Return the file in the cache, unpacked from its archive there; a damaged archive is deleted."""
     try:
-        import pooch  # needed for downloads alone
+        import pooch  # only downloads need it
     except ModuleNotFoundError:
-        said = f"it is downloaded by pooch, which is not installed; {to_install('inference')}, or {source.by_hand}"
-        raise source.refused(said) from None
+        reason = f"it is downloaded by pooch, which is not installed; {to_install('inference')}, or {source.by_hand}"
+        raise source.refused(reason) from None
     path = Path(pooch.os_cache("dca")) / source.file
     if path.is_file():
         return path
@@ -105,17 +105,17 @@ def _cached(source: Source) -> Path:
     try:
         with zipfile.ZipFile(archive) as opened:
             content = source.unpack(opened.read(source.member))
-        if (found := sha256(content).hexdigest()) != source.sha256:
+        if (digest := sha256(content).hexdigest()) != source.sha256:
             wrong = (
-                f"{source.member} of {source.url} has SHA-256 {found}, expected {source.sha256}; UCI has changed it: "
-                f"put the file as it was into a folder and name it: {FOLDER_VARIABLE}=FOLDER"
+                f"{source.member} of {source.url} has SHA-256 {digest}, expected {source.sha256}; UCI has changed it: "
+                f"put the original file into a folder and name it: {FOLDER_VARIABLE}=FOLDER"
             )
     except DAMAGED as error:
         wrong = f"{source.url} holds no readable {source.member} ({error}); try again, or {source.by_hand}"
     if wrong:
         archive.unlink(missing_ok=True)
         raise source.refused(wrong)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")  # all or nothing: two processes may fetch it at once
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")  # two processes may download it at once
     try:
         partial.write_bytes(content)
         partial.replace(path)
@@ -125,7 +125,7 @@ def _cached(source: Source) -> Path:
 
 
 def _download(source: Source, cache: Path) -> Path:
-    """The archive, in the cache. Its own hash is not fixed: UCI repacks archives; the file in it is checked instead."""
+    """Download the archive to the cache. Its own hash is not checked, since UCI repacks archives; its file's is."""
     import pooch
 
     pooch.get_logger().setLevel("WARNING")
@@ -134,16 +134,16 @@ def _download(source: Source, cache: Path) -> Path:
     try:
         return Path(pooch.retrieve(source.url, known_hash=None, fname=name, path=cache, downloader=downloader))
     except PermissionError as error:
-        said = f"cannot write into the cache {cache}; make it writable, or {source.by_hand}"
-        raise source.refused(said) from error
+        reason = f"cannot write into the cache {cache}; make it writable, or {source.by_hand}"
+        raise source.refused(reason) from error
     except (OSError, ValueError) as error:  # requests' and pooch's own errors are of these types
         why = type(error).__name__ if len(str(error)) > 100 or not str(error) else str(error)
-        said = f"cannot download {source.file} from {source.url} ({why}); go online, or {source.by_hand}"
-        raise source.refused(said) from error
+        reason = f"cannot download {source.file} from {source.url} ({why}); go online, or {source.by_hand}"
+        raise source.refused(reason) from error
 
 
 class Progress:
-    """One line on a terminal's stderr while a file comes in; silent elsewhere. pooch calls it as it would call tqdm."""
+    """One line of progress on a terminal's stderr; silent elsewhere. pooch calls it as it would call tqdm."""
 
     def __init__(self, label: str) -> None:
         self.label, self.total, self.done, self.shown = label, 0, 0, ""

@@ -2,9 +2,9 @@
 
 Diabetes (Efron, Hastie, Johnstone and Tibshirani 2004): 442 patients.
 
-Breast cancer, Wisconsin, diagnostic (Street, Wolberg and Mangasarian 1993; doi 10.24432/C5DW2B): of the cell nuclei of
-569 tumours, ten measures: their mean, the standard error of that mean, and the mean of the three largest. Bounds follow
-from what a measure is.
+Breast cancer, Wisconsin, diagnostic (Street, Wolberg and Mangasarian 1993; doi 10.24432/C5DW2B): ten measures of the
+cell nuclei of 569 tumours: their mean, the standard error of that mean, and the mean of the three largest. Bounds
+follow from the definition of each measure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from inference.bounds import Interval
 from inference.problem import Problem, Schema
 
-# What is known of these measurements without looking at these patients. None of it is read from the data.
+# Known of these measurements without looking at these patients. None of it is read from the data.
 DIABETES_BOUNDS = {
     "bmi": Interval(15, 40, "WHO classes of adults: below 16 is severe thinness, from 40 on obesity of class III"),
     "bp": Interval(60, 130, "mean arterial pressure: organs need 60 mmHg; 130 mmHg is 180/105, severe hypertension"),
@@ -53,7 +53,7 @@ CANCER_BOUNDS = (
 
 
 def diabetes() -> Problem:
-    """442 patients: disease progression after one year on bmi, bp and s5 (Efron et al. 2004; scikit-learn ships it)."""
+    """Load 442 patients: disease progression after one year on bmi, bp and s5 (Efron et al. 2004)."""
     features = ("bmi", "bp", "s5")
     data = _shipped("diabetes_data_raw.csv.gz")[:, [_COLUMNS.index(feature) for feature in features]]
     schema = Schema(features, "progression", DIABETES_BOUNDS, DIABETES_UNITS)
@@ -61,7 +61,7 @@ def diabetes() -> Problem:
 
 
 def breast_cancer() -> Problem:
-    """Whether a tumour is benign (1) or malignant (0), as scikit-learn codes it; it ships the rows."""
+    """Load the tumours: is each benign (1) or malignant (0), as scikit-learn codes it?"""
     from sklearn.datasets import load_breast_cancer  # a large import that most users of this module do not need
 
     bunch = load_breast_cancer()
@@ -70,8 +70,8 @@ def breast_cancer() -> Problem:
 
 
 def _shipped(name: str) -> NDArray[np.float64]:
-    """A table that scikit-learn ships, read without importing scikit-learn, which takes a second."""
-    found = find_spec("sklearn")
-    assert found is not None, "it is required"
-    assert found.origin is not None, "it is a package"
-    return np.loadtxt(Path(found.origin).parent / "datasets" / "data" / name, ndmin=2)
+    """Read a table that scikit-learn ships, without importing scikit-learn, which takes a second."""
+    package = find_spec("sklearn")
+    assert package is not None, "it is required"
+    assert package.origin is not None, "it is a package"
+    return np.loadtxt(Path(package.origin).parent / "datasets" / "data" / name, ndmin=2)

@@ -1,6 +1,6 @@
-"""A simulated clinical trial, to try survival analysis without data of one's own. None of its patients is real.
+"""A simulated clinical trial, to try survival analysis without data of your own. None of its patients is real.
 
-600 patients enter over two years. The trial ends three years after the first one's entry. So patients are censored
+600 patients enter over two years. The trial ends three years after the first one's entry, so patients are censored
 between month 12 and 36, or earlier if they leave. A random half gets the treatment. Without treatment, at average age
 (65 years) and severity (5), the hazard of death rises with t^0.2, and half of the patients survive 24 months. The log
 hazard ratios are `TRUTH`.
@@ -16,9 +16,9 @@ from inference.problem import Problem, Schema
 PATIENTS, SEED = 600, 20261123
 TRUTH = {"arm": -0.6, "age": 0.03, "severity": 0.2}
 BOUNDS = {
-    "event": Interval(0, 1, "1 of a death, 0 of a patient who was censored"),
-    "arm": Interval(0, 1, "1 of the treatment, 0 of the control"),
-    "age": Interval(40, 90, "years: the trial admits these"),
+    "event": Interval(0, 1, "1 for a death, 0 for a patient who was censored"),
+    "arm": Interval(0, 1, "1 for the treatment, 0 for the control"),
+    "age": Interval(40, 90, "years: the trial admits these ages"),
     "severity": Interval(0, 10, "points of a score from 0 to 10"),
     "months": Interval(0, 36, "the trial ends after 36 months"),
 }
@@ -26,7 +26,7 @@ _MEDIAN, _SHAPE, _LEAVE = 24.0, 1.2, 0.005
 
 
 def simulated_trial(patients: int = PATIENTS, seed: int = SEED) -> Problem:
-    """Simulated patients: months to death or censoring on event, arm, age and severity."""
+    """Simulate patients: months to death or censoring on event, arm, age and severity."""
     rng = np.random.default_rng(seed)
     arm = rng.permutation(np.arange(patients) % 2).astype(float)
     age = np.clip(np.round(rng.normal(65, 8, patients)), 40, 90)

@@ -2,23 +2,22 @@
 
 Wine (Cortez, Cerdeira, Almeida, Matos and Reis 2009, "Modeling wine preferences by data mining from physicochemical
 properties", Decision Support Systems 47(4); doi 10.24432/C56S3T, CC BY 4.0): eleven laboratory measurements and a taste
-score of 1,599 red and 4,898 white wines. Bounds are what law and chemistry say of any wine.
+score of 1,599 red and 4,898 white wines. Bounds follow from law and chemistry, for any wine.
 
 Abalone (Nash, Sellers, Talbot, Cawthorn and Ford 1994, "The Population Biology of Abalone (Haliotis species) in
 Tasmania", Sea Fisheries Division, Technical Report 48; doi 10.24432/C55C7W, CC BY 4.0): eight measurements of 4,177
-animals, and the rings of their shells, from which their age follows. Lengths and weights come divided by 200: a length
-of 1 is 200 mm, a weight of 1 is 200 g. Bounds are what is known of the species.
+animals, and the number of rings in their shells, from which their age follows. Lengths and weights are divided by 200:
+a length of 1 is 200 mm, a weight of 1 is 200 g. Bounds are what is known of the species.
 
 Adult (Census Income; Kohavi 1996; doi 10.24432/C5XW20, CC BY 4.0): does a person earn more than 50,000 dollars a year?
-From the US census of 1994: 32,561 people to train on and 16,281 of the official test part. What becomes a feature:
+From the US census of 1994: 32,561 people to train on and 16,281 in the official test part. The features are:
 
-- ``age``, ``education-num`` and ``hours-per-week`` as they are. ``education`` is the same as its number, and is left
-  out.
+- ``age``, ``education-num`` and ``hours-per-week`` unchanged. ``education`` repeats its number, and is left out.
 - ``capital-gain`` and ``capital-loss`` as ln(1 + dollars): most are 0, and a few are thousands.
-- Each category of a nominal column as a column of its own that is 0 or 1, in the order of ``adult.names``: the list of
-  categories is public, so which of them occur here reveals nothing. A missing value, ``?``, is a category as well,
-  for one may be missing for a reason. Of the two sexes only ``sex=Male`` is there.
-- ``fnlwgt`` is left out: it is a weight that the census gives to a row, and says nothing about a person.
+- Each category of a nominal column as a column of 0 and 1, in the order of ``adult.names``: the list of categories is
+  public, so the columns reveal nothing about the rows. A missing value, ``?``, is a category as well, since a value
+  may be missing for a reason. Of the two sexes only ``sex=Male`` is a feature.
+- ``fnlwgt`` is left out: it is the census's weight of a row, not a property of a person.
 """
 
 from __future__ import annotations
@@ -97,12 +96,12 @@ def _find(dataset: str, file: str, archive: str, folder: Path | None) -> Path:
 
 
 def wine_schema() -> Schema:
-    """Public bounds of wines of any colour."""
+    """Return the schema with public bounds of wines of any colour."""
     return Schema(tuple(WINE_BOUNDS)[:-1], "quality", WINE_BOUNDS, WINE_UNITS)
 
 
 def wine(colour: Colour, folder: Path | None = None) -> Problem:
-    """Taste on eleven measurements of 1,599 red or 4,898 white wines."""
+    """Load the wines: taste on eleven measurements of 1,599 red or 4,898 white ones."""
     name = f"wine-{colour}"
     path = _find(name, f"winequality-{colour}.csv", "186/wine+quality.zip", folder)
     rows = np.loadtxt(path, delimiter=";", skiprows=1)
@@ -110,18 +109,18 @@ def wine(colour: Colour, folder: Path | None = None) -> Problem:
 
 
 def abalone_schema(sex: Sex = "as-published") -> Schema:
-    """Public bounds of the columns that this coding of the sex gives."""
+    """Return the schema with public bounds of the columns under this coding of the sex."""
     bounds = {column: Interval(0, 1, "0 or 1 by its coding") for column in SEXES[sex]} | ABALONE_BOUNDS
     return Schema((*SEXES[sex], *MEASURES), "rings", bounds, ABALONE_UNITS)
 
 
 def abalone(folder: Path | None = None, *, sex: Sex = "as-published") -> Problem:
-    """Rings on sex and seven measures.
+    """Load the abalones: rings on sex and seven measurements.
 
     Args:
         sex: "as-published" is one column as in the DCA paper's code, male 0, female and infant 1: the same eight
-            features as Figure 2. "one-hot" is one column each for male, female and infant, which differ more than the
-            sexes do.
+            features as Figure 2. "one-hot" is one column each for male, female and infant, since infants differ more
+            from both sexes than these differ from each other.
     """
     cells = np.loadtxt(_find("abalone", "abalone.data", "1/abalone.zip", folder), delimiter=",", dtype=str)
     letters, numbers = cells[:, 0], cells[:, 1:].astype(float)
@@ -180,7 +179,7 @@ ADULT_UNITS = {"age": "a", "capital-gain": "ln($)", "capital-loss": "ln($)", "ho
 
 
 def adult(folder: Path | None = None, *, part: Part = "train") -> Problem:
-    """Whether the income is above 50,000 dollars (1) or not (0), of the training or the official test part."""
+    """Load the training or test part: is the income above 50,000 dollars (1) or not (0)?"""
     path = _find("adult", "adult.data" if part == "train" else "adult.test", "2/adult.zip", folder)
     with path.open(encoding="ascii", newline="") as file:
         people = [row for row in csv.reader(file, skipinitialspace=True) if len(row) == len(COLUMNS)]
@@ -189,5 +188,5 @@ def adult(folder: Path | None = None, *, part: Part = "train") -> Problem:
     logarithms = {name: np.log1p(numbers[name]) for name in LOGARITHMIC}
     one_hot = [table[column] == category for column, category in ONE_HOT.values()]
     X = np.column_stack([*(numbers | logarithms).values(), *one_hot]).astype(float)
-    rich = np.char.rstrip(table[INCOME], ".") == ">50K"  # in the test part every label ends with a full stop
+    rich = np.char.rstrip(table[INCOME], ".") == ">50K"  # every label in the test part ends with a full stop
     return Problem("adult", Schema(FEATURES, INCOME, ADULT_BOUNDS, ADULT_UNITS), X, rich.astype(float))

@@ -1,25 +1,25 @@
 """Variational inference as a learning job: rounds that prepare it, then one round for each iteration.
 
-    round 0        phases of the columns -> centres, scales, and from its noise how many iterations
+    round 0        phases of the columns -> centres, scales, and from its noise the number of iterations
                                                                               `locate`, `schedule`
-    perhaps        a model's own `Pilot` round: where to start, and rows that are like the clients'
+    optional       a model's own `Pilot` round: a start, and rows like the clients'
     round t        θ = m + s ξ; the clients' gradients at θ, clipped to C -> a step of m and s    `mean_field`
-    at the end     with a pilot one step of Newton's method from the mean gradient                `clipping`
-                   without one the average of the last iterates, and their noise                  `mean_field`
+    at the end     with a pilot: one step of Newton's method from the mean gradient               `clipping`
+                   without one: the average of the last iterates, and their noise                 `mean_field`
 
-**The clip** is planned from the noise of the first round (`clipping`): the more noise, the smaller. Rows that the
-trainer draws, a pilot's or standard normal ones, say how much the clip distorts.
+**The clip** is planned from the noise of the first round (`clipping`): the more noise, the smaller. Simulated rows,
+like the pilot's or else standard normal, show how much the clip distorts.
 
-**The result with a pilot** is (2) of `clipping`, with ḡ the mean gradient of the last iterations and θ the mean of
-where they were taken. The clip's distortion is taken out, and the spread holds sampling, noise, and all correlations.
-How the steps got there does not matter any more.
+**The result with a pilot** is (2) of `clipping`, with ḡ the mean gradient of the last iterations and θ the mean of the
+points where they were taken. It is corrected for the clip's distortion, and its spread includes sampling, noise, and
+all correlations. It does not depend on how the steps got there.
 
-**The result without one** is the average of the last iterates. What the clip distorts is in its spread: coefficients
+**The result without one** is the average of the last iterates. Its spread includes the clip's distortion: coefficients
 are stretched by a part a of themselves (`clipping.stretch`), which adds a² m mᵀ to the covariance.
 
 **The rate.** Steps are short, 0.2 log odds of a typical row at first, because privacy noise makes long ones wander. On
-Adult (30,000 of the training part, the official test part), the log loss at ε = 0.3, 1 and 4 was 0.341, 0.331 and 0.329
-at a rate of 0.2, and 0.366, 0.349 and 0.333 at a rate of 1 (C = 0.7√d; no privacy 0.331).
+Adult (30,000 rows of the training part, the official test part), the log loss at ε = 0.3, 1 and 4 was 0.341, 0.331 and
+0.329 at a rate of 0.2, and 0.366, 0.349 and 0.333 at a rate of 1 (C = 0.7√d; no privacy 0.331).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from inference.variational.schedule import BATCH, ITERATIONS_MAX, PILOTED_MAX, S
 
 
 class Score(NamedTuple):
-    """A score of q(θ) on rows that the trainer holds: ``of(mean, sd, columns)``, given in standardised units."""
+    """A score of q(θ) on rows that the trainer has: ``of(mean, sd, columns)``, in standardised units."""
 
     name: str
     of: Callable[[Array, Array, Standardisation], float]
@@ -57,16 +57,16 @@ POSITIVE = within(1e-9, 1e9)
 
 @dataclass(frozen=True)
 class VariationalSettings(JobSettings):
-    """Of the job; all public. Raises `DataError` where a number is out of range."""
+    """Settings of variational inference; all public. Raises `DataError` if a number is out of range."""
 
     epochs: int | None = setting(
-        None, "In how many rounds of gradients each client takes part; by default planned.", require_count
+        None, "Number of gradient rounds in which each client takes part; by default planned.", require_count
     )
     batch: int = setting(0, BATCH, within(0))
     clip: float | None = setting(None, "Largest norm of a client's gradient; by default from the noise.", POSITIVE)
-    bound: float = setting(4.0, "Clients project their columns to so many standard deviations.", POSITIVE)
+    bound: float = setting(4.0, "Clients clip their columns at this many standard deviations.", POSITIVE)
     rate: float = setting(
-        0.2, "Length of the first step, in standardised units: as of a typical row's log odds.", POSITIVE
+        0.2, "Length of the first step, in standardised units, such as a typical row's log odds.", POSITIVE
     )
     std_share: float = setting(
         0.1,
@@ -78,30 +78,30 @@ class VariationalSettings(JobSettings):
 
 DEFAULT = VariationalSettings()
 METHOD = "doubly stochastic variational inference"
-WANDER = 2.0  # noise of the last iterates, about, in units of the noise of the mean of all gradients
-USED = 0.8  # of the gradients, the last ones, where the start was near
+WANDER = 2.0  # approximate noise of the last iterates, relative to that of the mean of all gradients
+USED = 0.8  # the part of the gradients, from the end, that is used if the start was near
 NEWTON_STEPS = 3
 STRETCH_MAX = 0.1
-CLIPPED_MAX = 0.5  # share of gradients that a clip of the caller's shortens, from which on the result warns
+CLIPPED_MAX = 0.5  # share of gradients shortened by the caller's clip, above which the result warns
 ASSUMED = (
-    "intervals rest on normal features, and are not to be trusted where features are binary, skewed or heavy-tailed; "
+    "intervals rest on normal features, and are not to be trusted if features are binary, skewed or heavy-tailed; "
     "method=scores makes no such assumption"
 )
-UNCORRELATED = "intervals leave out how features are correlated, and are too narrow where they are"
+UNCORRELATED = "intervals ignore correlations between features, and are too narrow if there are any"
 
 
 class Pilot(Protocol):
-    """A round before the first gradient, of a model that knows one."""
+    """An optional round before the first gradient, defined by a model."""
 
     def request(self, columns: Standardisation, noise_per_sensitivity: float, n: int) -> SecureSumRequest | None:
-        """The round; None where it does not pay.
+        """Return the request; None if the round is not worth its cost.
 
         Args:
-            noise_per_sensitivity: standard deviation of its noise, for each unit of its L2 sensitivity. n: clients.
+            noise_per_sensitivity: noise standard deviation per unit of the round's L2 sensitivity. n: clients.
         """
 
     def rows(self, aggregate: NoisyAggregate, rng: np.random.Generator) -> clipping.Rows:
-        """Rows that are like the clients', and θ to start from."""
+        """Simulate rows like the clients', with the θ to start from."""
 
 
 def variational_inference(
@@ -113,15 +113,15 @@ def variational_inference(
     score: Score | None = None,
     on_progress: OnProgress | None = None,
 ) -> Job[NormalPosterior]:
-    """The job: yields `SecureSumRequest`s, is sent `NoisyAggregate`s, returns the fit.
+    """Return the job, which yields `SecureSumRequest`s, is sent `NoisyAggregate`s, and returns the fit.
 
     Args:
         rng: draws ξ; nothing private depends on it, and a restarted job needs it in the same state again.
-        score: on rows that the trainer holds, for `on_progress`; without one, what the bound has gained in m is
-            told, an estimate from the same noisy gradients that costs no budget.
+        score: on rows that the trainer has, for `on_progress`. Without one, progress is the bound's gain in m, an
+            estimate from the same noisy gradients that costs no budget.
 
     Raises:
-        NoAggregate: of the first two rounds, without which there is no result.
+        NoAggregate: one of the first two rounds failed; without them there is no result.
     """
     columns = schema.columns if model.target == STANDARDISED else schema.features
     phases = yield located_by(schema, settings.std_share, columns)
@@ -139,17 +139,17 @@ def variational_after(
     score: Score | None = None,
     on_progress: OnProgress | None = None,
 ) -> Job[NormalPosterior]:
-    """All rounds of `variational_inference` but the first, whose answer is given.
+    """Return the rounds of `variational_inference` after the first, whose result is given.
 
     Args:
-        pilot: of a logistic regression, in the order of the model's names. Others as of `variational_inference`.
+        pilot: of a logistic regression, in the order of the model's names. Others as in `variational_inference`.
     """
     columns, n = model.columns(schema, locate(phases), settings.bound), phases.contributors
     per_sensitivity = sqrt(phases.noise_variance) / phases.sensitivity
-    asked = None if pilot is None else pilot.request(columns, per_sensitivity, n)
+    request = None if pilot is None else pilot.request(columns, per_sensitivity, n)
     left, rows = 1 - settings.std_share, None
-    if pilot is not None and asked is not None:
-        aggregate = yield asked
+    if pilot is not None and request is not None:
+        aggregate = yield request
         rows = pilot.rows(aggregate, rng)
         left = 1 - (settings.std_share + settings.std_share)
     schedule = schedule_after(
@@ -175,7 +175,7 @@ def variational_after(
 
 
 class _Step(NamedTuple):
-    """An iteration: θ and ∇ℓ there, the noise in each coordinate of that; then the state."""
+    """One iteration: θ and ∇ℓ at it, the noise in each coordinate of ∇ℓ, and the state afterwards."""
 
     theta: Array
     gradient: Array
@@ -185,7 +185,7 @@ class _Step(NamedTuple):
 
 @dataclass
 class _Ascent:
-    """All iterations: what they share, what each found, whether they were private, and why they ended early."""
+    """All iterations: their common data, the steps, True if they were all private, and why they ended early."""
 
     schema: Schema
     model: Model
@@ -205,13 +205,13 @@ class _Ascent:
 
     @property
     def curvature(self) -> float:
-        """The guess, of all clients."""
+        """The guessed curvature, summed over all clients."""
         return self.clients * self.model.weight * self.model.curvature
 
     def climb(
         self, rng: np.random.Generator, score: Score | None, on_progress: OnProgress | None
     ) -> Generator[SecureSumRequest, NoisyAggregate, None]:
-        """All iterations, or as many as succeed; m starts at 0 or the pilot's, s as the curvature says."""
+        """Run all iterations, or as many as succeed; m starts at 0 or the pilot's θ, s follows from the curvature."""
         model, schedule, total, gained = self.model, self.schedule, self.schedule.iterations, 0.0
         sd, moved = np.full(model.dimension, 1 / sqrt(self.curvature)), np.zeros(model.dimension)
         state = mean_field.init(sd, None if self.rows is None else self.rows.theta)
@@ -226,9 +226,9 @@ class _Ascent:
                 break
             scale = model.weight * self.clients / sums.contributors  # a batch stands for all clients, by their numbers
             gradient, before, noise = scale * sums.value, state.mean, scale * sqrt(sums.noise_variance)
-            whole = gradient + np.asarray(model.prior_gradient(theta), float)  # JAX's have half the digits
+            whole = gradient + np.asarray(model.prior_gradient(theta), float)  # JAX returns single precision
             state = mean_field.step(state, whole, noise=noise, rate=self.settings.rate, left=1 - t / total)
-            gained += float(whole @ moved)  # of the step before: the noise of this gradient is independent of it
+            gained += float(whole @ moved)  # the previous step: this gradient's noise is independent of it
             moved = state.mean - before
             self.steps.append(_Step(theta, gradient, noise, state))
             self.private &= sums.private
@@ -239,14 +239,14 @@ class _Ascent:
                 on_progress(Iteration(state.iteration, total, name, value))
 
     def posterior(self, prior_sd: float | None) -> NormalPosterior:
-        """Under a normal prior, or under the model's own, if it is none."""
+        """Return the posterior under a normal prior, or under the model's own if that is not normal."""
         warnings = list(locate(self.phases).warnings)
         if self.rows is not None:
             mean, cov = self._newton(self.rows, _precision(prior_sd))
             warnings.append(ASSUMED)
             if self.settings.clip and (share := clipping.clipped_share(self.rows, self.clip)) > CLIPPED_MAX:
                 warnings.append(
-                    f"the clip of {self.clip:.2g} shortens some {100 * share:.0f} % of the clients' gradients, so that "
+                    f"the clip of {self.clip:.2g} shortens some {100 * share:.0f} % of the clients' gradients, so "
                     "coefficients may be far too large or too small; leave clip out, or take a larger one"
                 )
         else:
@@ -276,25 +276,26 @@ class _Ascent:
         )
 
     def _last(self, part: float) -> list[_Step]:
-        """That part of the iterations, at least one."""
+        """Return that part of the iterations from the end, at least one."""
         return self.steps[-max(1, round(part * len(self.steps))) :]
 
     def _averaged(self) -> tuple[Array, Array, float]:
-        """Mean and covariance without a pilot, and how much the clip stretches coefficients."""
-        last, noise_sds = self._last(self.settings.averaged), [one.noise_sd for one in self.steps]
-        mean = np.mean([one.state.mean for one in last], axis=0)
-        posterior_sd = np.exp(np.mean([one.state.log_sd for one in last], axis=0))
-        noise = noise_sd([one.state.rate for one in self.steps], noise_sds, len(last), self.curvature)
+        """Return mean and covariance without a pilot, and how much the clip stretches coefficients."""
+        last, noise_sds = self._last(self.settings.averaged), [step.noise_sd for step in self.steps]
+        mean = np.mean([step.state.mean for step in last], axis=0)
+        posterior_sd = np.exp(np.mean([step.state.log_sd for step in last], axis=0))
+        noise = noise_sd([step.state.rate for step in self.steps], noise_sds, len(last), self.curvature)
         off = clipping.stretch(clipping.unknown_rows(mean.size), self.clip)
         least = least_variance(self.clients * self.model.curvature, noise_sds, self.model.prior_precision)
         variance = np.maximum(posterior_sd**2 + noise**2, least)
         return mean, np.diag(variance) + off**2 * np.outer(mean, mean), off
 
     def _newton(self, rows: clipping.Rows, prior_precision: float) -> tuple[Array, Array]:
-        """The posterior from the mean gradient of the last iterations: (2) of `clipping`."""
+        """Return the posterior from the mean gradient of the last iterations: (2) of `clipping`."""
         n, used = self.clients, self._last(USED)
-        gradient, at = np.mean([one.gradient for one in used], axis=0) / n, np.mean([one.theta for one in used], axis=0)
-        noise = float(np.mean(np.array([one.noise_sd for one in used]) ** 2)) / len(used) / n**2
+        gradient = np.mean([step.gradient for step in used], axis=0) / n
+        at = np.mean([step.theta for step in used], axis=0)
+        noise = float(np.mean(np.array([step.noise_sd for step in used]) ** 2)) / len(used) / n**2
         for _ in range(NEWTON_STEPS):
             mean, cov = clipping.posterior(rows, self.clip, gradient, at, n, noise, prior_precision)
             rows = rows._replace(theta=mean)
@@ -302,26 +303,26 @@ class _Ascent:
 
 
 def least_variance(curvature: float, noise_sds: Sequence[float], prior_precision: float) -> float:
-    """What the privacy noise leaves of the prior's variance, however the gradients are used.
+    """Return a lower bound of the posterior variance: the privacy noise limits how much gradients can inform.
 
-    A sum at θ is about h (θ* - θ), h the curvature of all clients' rows, with noise of a known variance: so many
-    observations of θ*. Without this, iterates that noise keeps near their start would look certain.
+    A sum at θ is about h (θ* - θ), h the curvature of all clients' rows, with noise of a known variance: an observation
+    of θ*. Without this bound, iterates that noise keeps near their start would look certain.
     """
-    with np.errstate(divide="ignore"):  # without noise, nothing
+    with np.errstate(divide="ignore"):  # without noise the bound is 0
         information = np.sum((curvature / np.array(noise_sds)) ** 2)
     return float(1 / (prior_precision + information))
 
 
 def _precision(prior_sd: float | None) -> float:
-    """Of each of θ, or a usual one. Raises `DataError` where the standard deviation is not above 0."""
+    """Return the prior precision of each of θ, or a usual one. Raises `DataError` unless the sd is above 0."""
     gaussian_prior(sd := PRIOR_SD if prior_sd is None else prior_sd)
     return sd**-2
 
 
 def under_prior(mean: Array, cov: Array, before: float, after: float) -> tuple[Array, Array]:
-    """A normal posterior under a prior N(0, I/before) as it is under N(0, I/after): natural parameters add up.
+    """Convert a normal posterior under the prior N(0, I/before) to N(0, I/after): natural parameters add up.
 
-    The information in the data has the precision Λ - before, whose eigenvalues are taken to be at least 0.
+    The data's information has the precision Λ - before, whose eigenvalues are taken to be at least 0.
     """
     if before == after:
         return mean, cov

@@ -1,12 +1,12 @@
-"""What variational inference learns: a statistic of clipped gradients, and the trainer's own prior.
+"""Models for variational inference: a statistic of clipped gradients, and the trainer's own prior.
 
     ℓ(θ) = w Σᵢ ln p(zᵢ | θ)        w = 1, or λ for a regression with residual variance λ⁻¹
     g    = w ∇Σᵢ ln p(zᵢ | θ) + ∇ln p(θ)
 
-Features are standardised, of about unit variance, so that one prior and one clipping norm suit all of θ. A model of the
-user's own is a statistic that every participant has registered (`dca_proto.statistics.model_gradient`), for a round
-carries a name and numbers, never code; its prior is the trainer's alone, any gradient of a log density. It sees the
-target in its own units, within its public bounds: a count is a count. Waiting times with exponential law:
+Features are standardised to about unit variance, so that one prior and one clipping norm suit all of θ. A user's own
+model is a statistic that every participant has registered (`dca_proto.statistics.model_gradient`), since a round
+carries a name and numbers, never code. Its prior, the gradient of any log density, stays with the trainer. The model
+sees the target in its own units, within its public bounds: a count is a count. Waiting times with an exponential law:
 
     @register  # of dca_proto.statistics, at every participant
     class Waiting(ModelGradient, frozen=True, kw_only=True):
@@ -21,13 +21,13 @@ target in its own units, within its public bounds: a count is a count. Waiting t
     fit = run(job, rounds)
     intercept, *slopes = fit.columns.in_own_units(fit.mean)
 
-Without JAX, a `ModelGradient` has a ``gradient``. Give a clip with it, in units of its gradients; the planned one is of
-logistic regression. `docs/learning.md` has a whole program.
+Without JAX, a `ModelGradient` has a ``gradient``. Give a clip with it, in units of its gradients; the planned clip is
+for logistic regression. `docs/learning.md` has a whole program.
 
-**Clipping** changes what is learnt, in a way that can be said for generalised linear models: the gradient of one row is
-its residual times x, so clipping its norm at C bounds the residual to ±C/|x|, and what is maximised stays concave: a
-likelihood whose influence of one row is bounded, as in robust regression. Its curvature is lower, and its maximum is
-another one: log odds become more extreme. `clipping` says by how much, and plans C.
+**Clipping** changes what is learned, in a way that is known for generalised linear models. The gradient of one row is
+its residual times x, so clipping its norm at C bounds the residual to ±C/|x|. The objective stays concave: a likelihood
+that bounds the influence of one row, as in robust regression. Its curvature is lower, and its maximum moves: log odds
+become more extreme. `clipping` computes by how much, and plans C.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ class Model:
     """A model of rows of standardised columns.
 
     Attributes:
-        statistic: of the clients' clipped gradients, with parameters ``theta`` and ``clip`` and those of scaled
-        columns.
+        statistic: of the clients' clipped gradients, with the parameters ``theta`` and ``clip`` and those of scaled
+            columns.
         names: of θ's coordinates. parameters: further ones of the statistic.
-        prior_gradient: ∇ln p(θ), from and to shape ``(d,)``. prior_sd: of that prior, if
-            it is normal about 0 and the same for all.
-        weight: w. curvature: about what -∂²/∂θ_j² of one row's log density is, a guess that s starts from.
-        target: how clients take theirs: `OWN_UNITS`, `STANDARDISED` by its estimated mean and standard deviation, or
-            `CLASSES`, its bounds mapped to ±1.
+        prior_gradient: ∇ln p(θ), from and to shape ``(d,)``. prior_sd: of that prior, if it is normal about 0 and the
+            same for all.
+        weight: w. curvature: a rough guess of -∂²/∂θ_j² of one row's log density, to initialise s.
+        target: the clients' standardisation of the target: `OWN_UNITS`, `STANDARDISED` by its estimated mean and
+            standard deviation, or `CLASSES`, its bounds mapped to ±1.
     """
 
     statistic: str
@@ -87,25 +87,25 @@ class Model:
 
     @property
     def prior_precision(self) -> float:
-        """Of each of θ, or a usual one."""
+        """The prior precision of each of θ, or a usual one."""
         return (self.prior_sd or PRIOR_SD) ** -2
 
     def columns(self, schema: Schema, located: Located, bound: float) -> Standardisation:
-        """How clients take their columns, given what the first round says. Args: as of `Located.standardisation`."""
-        found = located.standardisation(schema, bound)
-        return found.with_own_target(schema.bounds[schema.target]) if self.target == OWN_UNITS else found
+        """Return the clients' standardisation after the first round; see `Located.standardisation` for arguments."""
+        columns = located.standardisation(schema, bound)
+        return columns.with_own_target(schema.bounds[schema.target]) if self.target == OWN_UNITS else columns
 
     def request(
         self, theta: Array, columns: Standardisation, clip: float, share: float, batch: int
     ) -> SecureSumRequest:
-        """The round that asks for the sum of clipped gradients at θ."""
+        """Return the request for the sum of clipped gradients at θ."""
         parameters = columns.parameters() | dict(self.parameters)
         parameters |= {"theta": [float(value) for value in theta], "clip": clip}
         return SecureSumRequest(self.statistic, parameters, budget_share=share, batch=batch)
 
 
 def gaussian_prior(sd: float) -> PriorGradient:
-    """∇ln p of θ ~ N(0, sd² I). Raises `DataError` where sd is not above 0."""
+    """Return ∇ln p of θ ~ N(0, sd² I). Raises `DataError` if sd is not above 0."""
     if not sd > 0:
         raise DataError(f"prior_sd is {sd:g}; expected a number above 0")
     return lambda theta: -theta / sd**2
@@ -119,12 +119,12 @@ def generalised_linear(
     prior_gradient: PriorGradient | None = None,
     residual_variance: float = 1.0,
 ) -> Model:
-    """Logistic (``bernoulli``) or linear (``normal``) regression of the schema's target, with intercept.
+    """Return a logistic (``bernoulli``) or linear (``normal``) regression of the schema's target, with intercept.
 
     Args:
         prior_sd: of each of θ, the intercept first, in standardised units. prior_gradient: ∇ln p instead of that.
-        residual_variance: λ⁻¹ of ``normal``, as a part of the target's variance: 1, the largest it can be, widens the
-            posterior where the features explain much.
+        residual_variance: λ⁻¹ of ``normal``, as a part of the target's variance. 1, the largest possible value, widens
+            the posterior if the features explain much.
 
     Raises:
         DataError: an unknown family, or a number that is not above 0.

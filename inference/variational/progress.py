@@ -1,4 +1,4 @@
-"""The report that a learning job of many iterations makes after each of them."""
+"""The progress that an iterative learning job reports after each iteration."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ GAINED = "bound gained"
 
 @dataclass(frozen=True)
 class Iteration:
-    """How far an iterative job has come.
+    """The progress of an iterative job.
 
     Attributes:
-        number: of the iteration, from 1. total: how many are planned.
-        name, value: a score after it on rows that the trainer holds; without such rows, `GAINED` and an estimate of
-            what the bound has gained since the first, from the same noisy sums, so that it costs no budget.
+        number: of the iteration, from 1. total: number of planned iterations.
+        name, value: the score on rows that the trainer has. Without such rows, `GAINED` and an estimate of the bound's
+            gain since the first iteration, from the same noisy sums, so that it costs no budget.
     """
 
     number: int

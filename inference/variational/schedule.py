@@ -1,9 +1,9 @@
-"""How many iterations the budget is divided among, planned from the first round's noise.
+"""The number of iterations that share the budget, planned from the first round's noise.
 
-    N  clients          E  epochs: in how many rounds each client takes part
+    N  clients          E  epochs: the number of rounds in which each client takes part
     B  clients a round  L = ⌊E N/B⌋  iterations
-    d  parameters       r  standard deviation of the noise per unit of sensitivity of one round with all budget left
-    C  clipping norm, so the sensitivity of a round is 2C: a client's gradient is replaced by another one
+    d  parameters       r  noise standard deviation, per unit of sensitivity, of one round with all the remaining budget
+    C  clipping norm, so a round's sensitivity is 2C: one client's gradient is replaced by another
 
 A client's budget is divided evenly among its E rounds, μ_round² = μ²/E, so a round's noise has a standard
 deviation of 2C r√E.
@@ -12,23 +12,21 @@ deviation of 2C r√E.
 
     2C r √E / (B √L) = 2C r / √(B N),
 
-whatever E is. Iterations cost rounds and no accuracy, so there should be enough of them for the optimisation error to
-be no larger than the noise. (This holds as long as steps average over many rounds: where each is drowned in noise,
-short noisy steps wander; hence the upper end.)
+whatever E is. More iterations cost rounds but no accuracy, so there should be enough to make the optimisation error no
+larger than the noise. (This holds as long as steps average over many rounds. If noise dominates each step, short noisy
+steps wander; hence the upper limit.)
 
-**The optimisation error** of L steps with momentum falls about as 1/L (between 1/√L of a gradient of bounded norm and
-1/L² of a smooth one, without momentum and with it at best), relative to where it starts, where the mean gradient's norm
-is at most C. The noise's norm relative to C is √d · 2r/√(BN) = 1/ς. Equal at
+**The optimisation error** of L steps with momentum falls about as 1/L (between 1/√L for gradients of bounded norm and
+1/L² for smooth functions with momentum, at best), relative to the start, where the mean gradient's norm is at most C.
+The noise's norm relative to C is √d · 2r/√(BN) = 1/ς. They are equal at
 
     L = ς = √(BN) / (2 r √d),      E = ⌈L B/N⌉,      kept within 10 <= L <= 60 (and E >= 1).
 
-C cancels. What upper ends of 30, 60 and 120 are worth is measured at the head of `mean_field_job`. Where N/B is
-above 60 a single epoch is that many iterations.
+C cancels. If N/B is above 60, a single epoch has that many iterations.
 
-**Batches save messages, not privacy.** The formula for the noise says that a batch of B costs √(N/B) times the noise of
-everybody: who takes part is seen by the broker and the Compute nodes, so nothing can be claimed for the randomness of
-the choice, and what is left is that fewer clients hide in each sum. So B is everybody unless the caller wants fewer
-messages.
+**Batches save messages, not privacy.** By the formula above a batch of B has √(N/B) times the noise of all clients. The
+broker and the Compute nodes see who takes part, so random choice of clients adds no privacy; it only means that fewer
+clients hide in each sum. So by default B is all clients; a smaller one is for fewer messages.
 """
 
 from __future__ import annotations
@@ -43,15 +41,15 @@ from inference.jobs.base import Conditions, Stage
 
 ITERATIONS_MIN, ITERATIONS_MAX = 10, 60
 BATCH = "Clients of a mini-batch, those first that were asked least often; 0 asks all."
-PILOTED_MAX = 20  # where a pilot round leads near the solution: 40 and 60 gave intervals of the same coverage
+PILOTED_MAX = 20  # after a pilot round, which leads near the solution: 40 and 60 gave intervals of the same coverage
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Rounds after the first.
+    """The rounds after the first.
 
     Attributes:
-        epochs: E. batch: B, or 0 for everybody. iterations: L. share: of the whole job's μ², of each of them.
+        epochs: E. batch: B, or 0 for all clients. iterations: L. share: each round's share of the whole job's μ².
     """
 
     epochs: int
@@ -70,13 +68,13 @@ def schedule(
     batch: int = 0,
     iterations_max: int = ITERATIONS_MAX,
 ) -> Schedule:
-    """The schedule above.
+    """Return the schedule derived at the head of this file.
 
     Args:
         clients: N. noise_per_sensitivity: r. dimension: d.
-        left: share of the job's μ² that is left for these rounds.
-        epochs: E, if the caller wants to say it. batch: B, or 0 for everybody.
-        iterations_max: the largest L that is planned.
+        left: the share of the job's μ² that remains for these rounds.
+        epochs: E, or None to plan it. batch: B, or 0 for all clients.
+        iterations_max: the largest L to plan.
 
     Raises:
         DataError: the batch is larger than N.
@@ -101,11 +99,11 @@ def schedule_after(
     iterations_max: int = ITERATIONS_MAX,
     left: float | None = None,
 ) -> Schedule:
-    """The schedule, once the first round is there.
+    """Return the schedule after the first round.
 
     Args:
-        phases: its result, of which r and N are known; N are those that contributed. share: of the job's μ² that it
-            had. left: for the iterations, by default all but that. Others as for `schedule`. Where no more than B
+        phases: the first round's result, which gives r and N, the number of contributors. share: the first round's, of
+            the job's μ². left: the iterations' share, by default the rest. Others as in `schedule`. If no more than B
             clients contributed, all are asked.
 
     Raises:
@@ -129,26 +127,28 @@ def stages(
     iterations_max: int = ITERATIONS_MAX,
     pilot: Sequence[Stage] = (),
 ) -> list[Stage]:
-    """A job's plan: a round for scales, those of a pilot, and about as many iterations as it will plan after the first.
+    """Return a job's plan: a round for scales, a pilot's rounds, and about as many iterations as it will plan later.
 
     Args:
-        dimension: d. first: the first round's share of the budget. epochs, batch, iterations_max: as of `schedule`.
+        dimension: d. first: the first round's share of the budget. epochs, batch, iterations_max: see `schedule`.
         pilot: rounds between the first and the iterations.
     """
-    n, left = conditions.clients, 1 - first - sum(one.total for one in pilot)
+    n, left = conditions.clients, 1 - first - sum(stage.total for stage in pilot)
     honest = max(1, n - conditions.tolerated - 1)
     noise = sqrt(n / honest / left) / conditions.mu
-    found = schedule(n, noise, dimension, left, epochs=epochs, batch=batch, iterations_max=iterations_max)
-    words = f"on {'' if epochs else 'about '}{found.iterations} iterations"
-    iterations = Stage(found.iterations, found.share, words, found.batch, uses=found.epochs)
+    planned = schedule(n, noise, dimension, left, epochs=epochs, batch=batch, iterations_max=iterations_max)
+    words = f"on {'' if epochs else 'about '}{planned.iterations} iterations"
+    iterations = Stage(planned.iterations, planned.share, words, planned.batch, uses=planned.epochs)
     return [Stage(1, first, "on scales"), *pilot, iterations]
 
 
 def _too_large(batch: int, clients: int) -> DataError:
-    return DataError(f"a batch of {batch} of {clients} clients; ask for at most all of them, which is 0")
+    return DataError(
+        f"a batch of {batch} clients was requested and {clients} are available; request fewer, or 0 for all"
+    )
 
 
 def signal_to_noise(clients: int, size: int, noise_per_sensitivity: float, dimension: int) -> float:
-    """ς: the clipping norm over the norm of the noise, in the mean gradient averaged over all rounds."""
+    """Return ς: the clipping norm over the norm of the noise in the mean gradient averaged over all rounds."""
     noise = 2 * noise_per_sensitivity * sqrt(dimension)
     return sqrt(size * clients) / noise if noise > 0 else float("inf")

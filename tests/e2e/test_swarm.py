@@ -424,7 +424,7 @@ BAD = [
     (["--set", "repare=absolute"], "did you mean 'repair'?", 5),
     (["--job", "logistic"], "needs the two that are its bounds, 0 and 400", 5),
     (["--job", "bernoulli"], "bernoulli: column 'progression' has bounds 0:400", 5),
-    (["--job", "mixture", "--set", "batch=500"], "a batch of 500 of 343 clients", 5),
+    (["--job", "mixture", "--set", "batch=500"], "a batch of 500 clients was requested and 343 are available", 5),
     (["--data-folder", ".", "--csv", "{table}"], "--csv and --data-folder exclude each other", 2),
     (["--job", "mixture", "--dimension", "3"], "--job, --output go with learning", 2),
 ]

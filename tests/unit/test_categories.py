@@ -91,7 +91,7 @@ def test_a_text_can_be_the_target_and_columns_can_be_chosen(path: Path) -> None:
     [
         ({"categories": LISTED}, "row 3 (line 4), column 'smoker': found 'maybe', expected one of no, yes; correct it"),
         ({"categories": {"city": LISTED["city"]}, "bounds": {**BOUNDS, "smoker": Interval(0, 1)}},
-         "column 'smoker': found 'yes', expected a finite number; of texts, list the public categories (--categories"),
+         "column 'smoker': found 'yes', expected a finite number; for texts, list the public categories (--categories"),
         ({"categories": {"smoker": ("no", "yes", "maybe"), "city": LISTED["city"]}},
          "row 4 (line 5), column 'age': the value is missing; correct it, leave the row out, or let rows that lack"),
         ({"categories": {"town": ("a", "b")}}, "column 'town' is not in patients.csv"),

@@ -98,7 +98,7 @@ def test_csv_tolerates_a_byte_order_mark_and_spaces(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cell", "words"),
     [
-        ("old", "'old', expected a finite number; of texts, list the public categories"),
+        ("old", "'old', expected a finite number; for texts, list the public categories"),
         (" ", "is missing"),
         ("nan", "finite"),
         ("-inf", "finite"),
@@ -122,7 +122,7 @@ def test_csv_ignores_bad_cells_in_columns_that_are_not_used(tmp_path: Path) -> N
         ("age,weight\n", "has no rows"),
         ("", "has no rows"),
         ("age,age,weight\n1,2,3\n", "names column 'age' twice"),
-        ('age,weight\n"40,70\n', "no CSV text"),
+        ('age,weight\n"40,70\n', "is not CSV text"),
     ],
 )
 def test_csv_refuses_damaged_files(tmp_path: Path, text: str, words: str) -> None:

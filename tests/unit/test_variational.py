@@ -236,12 +236,12 @@ def test_where_no_more_than_a_batch_came_all_are_asked() -> None:
     rounds = IdealSwarm(problem.rows, SCHEMA.columns, terms, absent=[frozenset({1, 2})], random=seeded("few"))
     fit = run(job(settings=VariationalSettings(epochs=3, batch=59)), rounds)
     assert (fit.contributors, fit.iterations) == (58, 3)
-    with pytest.raises(DataError, match="a batch of 61 of 60 clients"):
+    with pytest.raises(DataError, match="a batch of 61 clients was requested and 60 are available"):
         run(job(settings=VariationalSettings(epochs=3, batch=61)), rounds)
 
 
 def test_a_batch_of_more_than_everybody_is_refused() -> None:
-    with pytest.raises(DataError, match="a batch of 8 of 7 clients"):
+    with pytest.raises(DataError, match="a batch of 8 clients was requested and 7 are available"):
         schedule(7, 1.0, 3, 0.9, batch=8)
 
 
