@@ -1,7 +1,7 @@
-"""`dca account`: what a round would cost and carry, answered before anybody runs anything.
+"""`dca account` forecasts the cost, noise and signal of rounds before they run.
 
-The picture has Okabe and Ito's colours, which colour-blind people can distinguish; dashes differ, too, for a grey
-printer. Its first panel is Figure 1(b) of the DCA paper, from the noise that is really drawn.
+The picture has Okabe and Ito's colours, which colour-blind people can distinguish, and different dashes for grey
+printers. Its first panel is Figure 1(b) of the DCA paper, computed from the noise that clients draw.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from dca_proto.protocol.trainer.request import AskSecureSum, OpenRound
 
 EXAMPLES = """Examples:
 
-  dca account --epsilon 1 --delta 1e-6 --clients 500 --tolerate 50        what T = 10 % costs
+  dca account --epsilon 1 --delta 1e-6 --clients 500 --tolerate 50        the cost of T = 10 %
 
   dca account --clients 500 --statistic mean --bounds "age=0:120,bmi=10:60" --plot account.png
 
   dca account --clients 400 --epsilon 2 --statistic second-moments,regression --dimension 5 --shares 0.1,0.9
 
-  dca account --clients 400 --also laplace:0.1 --also gaussian:0.2        beside what else is spent
+  dca account --clients 400 --also laplace:0.1 --also gaussian:0.2        with other releases on the same clients
 
   dca account --clients 1000 --json - | jq .scale_factor
 """
 OUTPUT = Answer
-_SHOWN_MAX = 12  # coordinates up to which each one's noise is shown
-_GAIN_SHOWN = 0.01  # of the noise; less is not worth showing
-_LEFT_SHOWN = 0.999  # of the budget's mu: what several rounds keep back for rounding is above it
+_SHOWN_MAX = 12  # more coordinates are not listed one by one
+_GAIN_SHOWN = 0.01  # fraction of the noise; a smaller gain is not shown
+_LEFT_SHOWN = 0.999  # fraction of the budget's mu; several rounds leave less than the rest unspent, for rounding
 _SIGNALS = {
     "sum": ("a sum over all {n} clients that is a third of the largest possible", "values", "their bound"),
     "mean": ("a mean over all {n} clients that is a third of its bound", "values", "their bound"),
@@ -64,7 +64,7 @@ _SIGNALS = {
     "regression": ("a mean product of two columns that is a third of the largest possible", "products", "the largest"),
     "gradient": ("a mean gradient that has a third of the clip in one coordinate", "gradients", "the clip"),
 }
-"""What is held against the noise, by statistic; then what spreads, and a third of what, for the sampling error."""
+"""By statistic: the signal that is compared with the noise; the values with a sampling error, and their scale."""
 _ANY_SIGNAL = ("a mean over all {n} clients that is a third of the largest possible", "values", "the largest")
 
 
@@ -77,92 +77,92 @@ def account(
     colluders: Annotated[int, options.COLLUDERS] = 0,
     computes: Annotated[int, options.COMPUTES] = 3,
     statistic: Annotated[
-        list[str] | None, typer.Option(help="What is computed, by default sum; several rounds: repeat it, or A,B.")
+        list[str] | None, typer.Option(help="Statistic, by default sum; for several rounds repeat it, or give A,B.")
     ] = None,
     columns: options.ColumnNames = None,
     dimension: Annotated[
-        int | None, typer.Option(help="Or how many columns (bins, of a histogram); by default the fewest.")
+        int | None, typer.Option(help="Number of columns, or of a histogram's bins; by default the fewest possible.")
     ] = None,
-    bound: Annotated[float | None, typer.Option(help="Every column lies within ± this; by default 1.")] = None,
+    bound: Annotated[float | None, typer.Option(help="Bound of every column, ± this; by default 1.")] = None,
     bounds: options.Bounds = None,
     parameters: options.Parameters = None,
-    rows_max: Annotated[int, typer.Option(help="R, to add up to R rows of a client; 0 for their mean.")] = 0,
+    rows_max: Annotated[int, typer.Option(help="R, to sum up to R rows of a client; 0 for their mean.")] = 0,
     fraction_bits: Annotated[int, typer.Option(help="f of the grid 2^-f, even.")] = 24,
-    shares: Annotated[str, typer.Option(help="Of the budget (of mu²) for each round, A,B,..., or best.")] = "best",
+    shares: Annotated[str, typer.Option(help="Share of the budget (mu²) of each round, A,B,..., or best.")] = "best",
     also: Annotated[
         list[str] | None,
-        typer.Option(
-            help="What else is spent on the same clients, KIND:VALUE such as laplace:0.1 or pure:0.5; repeat."
-        ),
+        typer.Option(help="Another release on the same clients, KIND:VALUE such as laplace:0.1 or pure:0.5; repeat."),
     ] = None,
     plot_to: options.Plot = None,
     json_to: options.Json = None,
 ) -> None:
-    """Compute what a round would cost and carry, before anybody runs anything: noise, factor, signal."""
+    """Forecast a round's privacy cost, noise and signal before running anything."""
     console = result_console(json_to)
     require_plot_target(plot_to)
     given = context.params  # parsed by the options' callbacks
-    asked = Columns(names=given["columns"], dimension=dimension, bound=bound, bounds=given["bounds"])
+    requested = Columns(names=given["columns"], dimension=dimension, bound=bound, bounds=given["bounds"])
     enquiry = Enquiry(
         budget=Budget(epsilon, delta),
         clients=clients,
         tolerated=clients // 10 if tolerate is None else tolerate,
         colluders=colluders,
         computes=computes,
-        questions=questions(statistic or ["sum"], asked, given["parameters"] or {}),
+        questions=questions(statistic or ["sum"], requested, given["parameters"] or {}),
         shares=parse_shares(shares),
         rows_max=rows_max,
         fraction_bits=fraction_bits,
         also=tuple(map(parse_also, also or [])),
     )
-    with Console(stderr=True).status("working it out"):  # up to three seconds, where much is asked
+    with Console(stderr=True).status("computing"):  # up to three seconds
         divided = enquiry.divided()
         requests = enquiry.rounds(divided)
-        found = answer(enquiry, divided, requests)
+        result = answer(enquiry, divided, requests)
         if plot_to is not None:
             with whole_file(plot_to) as place:
                 plot(requests, place, claim_words(epsilon, delta))
-    write_json(found, json_to)  # before the tables: whoever reads only their head gets it whole
-    show(console, found)
+    write_json(result, json_to)  # before the tables: `| head` must not cut it off
+    show(console, result)
     if plot_to is not None:
         say(console, "picture", str(plot_to))
 
 
-def show(console: Console, found: Answer) -> None:
-    """Everything, from the federation down to what else is spent."""
-    n, t, c, honest = found.clients, found.tolerated, found.colluders, found.honest_shares
-    say(console, "federation", f"{n} clients, {found.computes} Compute nodes, T = {t} (c = {c} reserved for colluders)")
-    budget = f"{claim_words(found.epsilon, found.delta)} of every client in all (mu {at_least(found.mu_budget)})"
-    if found.mu <= _LEFT_SHOWN * found.mu_budget:
-        rounds = "this round spends" if len(found.rounds) == 1 else "these rounds spend"
-        budget += f", of which {rounds} epsilon {at_least(found.epsilon_spent)} (mu {at_least(found.mu)})"
+def show(console: Console, answer: Answer) -> None:
+    """Print the answer as tables and sentences."""
+    n, t, c, honest = answer.clients, answer.tolerated, answer.colluders, answer.honest_shares
+    say(
+        console, "federation", f"{n} clients, {answer.computes} Compute nodes, T = {t} (c = {c} reserved for colluders)"
+    )
+    budget = f"{claim_words(answer.epsilon, answer.delta)} for each client in total (mu {at_least(answer.mu_budget)})"
+    if answer.mu <= _LEFT_SHOWN * answer.mu_budget:
+        rounds = "this round spends" if len(answer.rounds) == 1 else "these rounds spend"
+        budget += f", of which {rounds} epsilon {at_least(answer.epsilon_spent)} (mu {at_least(answer.mu)})"
     say(console, "budget", budget)
-    for warning in found.warnings:
+    for warning in answer.warnings:
         say(console, "warning", warning)
-    columns = ("", *(one.statistic for one in found.rounds))
-    console.print(table(columns, ((label, *map(figure, found.rounds)) for label, figure in _figures(found))))
-    for one in found.rounds:
-        for label, line in _estimates_in_words(one):
+    columns = ("", *(planned.statistic for planned in answer.rounds))
+    console.print(table(columns, ((label, *map(figure, answer.rounds)) for label, figure in _figures(answer))))
+    for planned in answer.rounds:
+        for label, line in _estimates_in_words(planned):
             say(console, label, line)
     factor = (
-        f"the noise of any {honest} clients (N - T - 1) is enough for the promise. The sum of all {n} carries "
-        f"{found.scale_factor:.4g} times the variance that a trusted aggregator would add: N/(N - T - 1) = "
-        f"{n / honest:.4g}, and a part of {max(found.scale_factor * honest / n - 1, 0):.1g} on top for the grid"
+        f"the noise of any {honest} clients (N - T - 1) suffices for the guarantee. The sum of all {n} has "
+        f"{answer.scale_factor:.4g} times the variance that a trusted aggregator would add: N/(N - T - 1) = "
+        f"{n / honest:.4g}, and a fraction of {max(answer.scale_factor * honest / n - 1, 0):.1g} more for the grid"
     )
     say(console, "factor", factor)
-    say(console, "colluders", _colluders_in_words(found))
-    say(console, "signal", _signal_in_words(found))
-    points = found.curve[1::2]
+    say(console, "colluders", _colluders_in_words(answer))
+    say(console, "signal", _signal_in_words(answer))
+    points = answer.curve[1::2]
     curve = [("epsilon", *(at_least(point.epsilon) for point in points))]
-    if found.also:
-        curve.append(("with what else is spent", *(at_least(point.epsilon_with_also or 0) for point in points)))
+    if answer.also:
+        curve.append(("with the other releases", *(at_least(point.epsilon_with_also or 0) for point in points)))
     console.print(table(("the whole job, at delta", *(at_least(point.delta) for point in points)), curve))
-    if found.also:
-        say(console, "also", _also_in_words(found))
+    if answer.also:
+        say(console, "also", _also_in_words(answer))
 
 
-def _figures(found: Answer) -> list[tuple[str, Callable[[PlannedRound], str]]]:
-    """A label and the text of a round's figure, for each row of the table."""
+def _figures(answer: Answer) -> list[tuple[str, Callable[[PlannedRound], str]]]:
+    """Return the rows of the table: a label, and a function that formats a round's figure."""
     return [
         ("share of the budget (of mu²)", lambda r: f"{100 * r.share:.3g} %"),
         ("mu of the round", lambda r: at_least(r.mu)),
@@ -173,78 +173,79 @@ def _figures(found: Answer) -> list[tuple[str, Callable[[PlannedRound], str]]]:
         ("noise of a trusted aggregator σ_std", lambda r: f"{r.sigma_std:.4g}"),
         ("noise of each client's share", lambda r: f"{r.sigma_local:.4g}"),
         ("noise in the sum when nobody drops", lambda r: f"{r.sigma_sum:.4g}"),
-        ("  its variance, beside a trusted aggregator's", lambda r: f"× {r.scale_factor:.4g}"),
+        ("  its variance, relative to a trusted aggregator's", lambda r: f"× {r.scale_factor:.4g}"),
         ("  its standard deviation", lambda r: f"× {r.scale_factor_std:.4g}"),
-        (f"noise in the sum of the fewest, {found.contributors_needed}", lambda r: f"{r.sigma_sum_fewest:.4g}"),
-        ("floor: noise that is unknown to a coalition", lambda r: f"{r.sigma_floor:.4g}"),
+        (f"noise in the sum of the fewest, {answer.contributors_needed}", lambda r: f"{r.sigma_sum_fewest:.4g}"),
+        ("least noise that is unknown to a coalition", lambda r: f"{r.sigma_floor:.4g}"),
         ("bits of the ring's 64 that the sum can need", lambda r: f"{r.ring_bits}"),
-        ("noise in a mean over all, in parts of the largest value", lambda r: f"{r.noise_of_mean:.3g}"),
-        ("  beside it, the sampling error of the values", lambda r: f"{r.sampling_error:.3g}"),
+        ("noise in a mean over all, relative to the largest value", lambda r: f"{r.noise_of_mean:.3g}"),
+        ("  for comparison, the sampling error of the values", lambda r: f"{r.sampling_error:.3g}"),
         ("signal to noise", lambda r: f"{r.signal_to_noise:.3g}"),
     ]
 
 
-def _estimates_in_words(one: PlannedRound) -> Iterator[tuple[str, str]]:
-    """The noise of each estimate in its own units, where there are few; and better weights of a regression."""
-    if one.labels is not None and one.noise_std is not None and 1 < len(one.labels) <= _SHOWN_MAX:
-        parts = ", ".join(f"{label} {std:.3g}" for label, std in zip(one.labels, one.noise_std, strict=True))
-        units = "" if one.noise_std_units == DATA else f" ({one.noise_std_units})"
-        yield "estimates", f"{one.statistic}{units}, standard deviation of the noise in each: {parts}"
-    if one.best_weights is not None and (gain := one.best_weights_gain or 0) > _GAIN_SHOWN:
-        weights = ",".join(map(str, one.best_weights))
+def _estimates_in_words(planned: PlannedRound) -> Iterator[tuple[str, str]]:
+    """Yield the noise of each estimate in its own units, if they are few, and better weights of a regression."""
+    if planned.labels is not None and planned.noise_std is not None and 1 < len(planned.labels) <= _SHOWN_MAX:
+        parts = ", ".join(f"{label} {std:.3g}" for label, std in zip(planned.labels, planned.noise_std, strict=True))
+        units = "" if planned.noise_std_units == DATA else f" ({planned.noise_std_units})"
+        yield "estimates", f"{planned.statistic}{units}, standard deviation of the noise in each: {parts}"
+    if planned.best_weights is not None and (gain := planned.best_weights_gain or 0) > _GAIN_SHOWN:
+        weights = ",".join(map(str, planned.best_weights))
         saved = f"would save {100 * gain:.2g} % of the noise"
         yield "weights", f"--parameter weights=[{weights}] for xxᵀ, xy and y² {saved}"
 
 
-def _colluders_in_words(found: Answer) -> str:
-    """Against whom the promise holds when as few contribute as may, and what that leaves for others."""
-    t, c, needed = found.tolerated, found.colluders, found.contributors_needed
-    nodes = f"any {found.computes - 1} of the Compute nodes"
+def _colluders_in_words(answer: Answer) -> str:
+    """Return which coalitions the guarantee covers with the fewest contributors, and how many clients may drop out."""
+    t, c, needed = answer.tolerated, answer.colluders, answer.contributors_needed
+    nodes = f"any {answer.computes - 1} of the Compute nodes"
     drops = f"at most {t - c} clients may drop out" if t > c else "no client may drop out"
     room = f"a sum of fewer than {needed} contributions is never released, so {drops}"
     if c:
         return (
-            f"{room}; even then the promise holds against a curious client with {c} other clients that share their "
-            f"noise, and {nodes}"
+            f"{room}. Even then the guarantee holds against a curious client that colludes with {c} other clients and "
+            f"{nodes}"
         )
     if t == 0:
-        return f"{room}, and the promise holds against a curious client that is alone, and {nodes}"
+        return f"{room}. The guarantee holds against a single curious client that colludes with {nodes}"
     return (
-        f"{room}. c = 0: the promise holds against a curious client that is alone, and {nodes}. Each contribution "
-        f"above {needed} makes up for one more client that shares its noise, but Compute nodes that collude can leave "
-        f"clients out until {needed} remain: count on c others only. --colluders c reserves room for them; then "
-        f"{t} - c may drop out"
+        f"{room}. c = 0: the guarantee holds against a single curious client that colludes with {nodes}. Each "
+        f"contribution above {needed} makes up for one more colluding client. But colluding Compute nodes can leave "
+        f"clients out until {needed} remain, so rely on c only. --colluders c reserves c of the T for colluders; then "
+        f"{t} - c clients may drop out"
     )
 
 
-def _signal_in_words(found: Answer) -> str:
-    """Of the round in which the signal is weakest."""
-    number, n = found.weakest_round, found.clients
-    one = found.rounds[number - 1]
-    which = f"weakest in round {number}, {one.statistic}: " if len(found.rounds) > 1 else ""
-    verb = "drowns in" if one.signal_to_noise < 1 else "stands above"
-    far = f"{one.signal_to_noise:.3g} standard deviations of its noise from 0: it {verb} it"
-    if one.statistic == "histogram":
+def _signal_in_words(answer: Answer) -> str:
+    """Compare signal and noise in the round with the weakest signal."""
+    number, n = answer.weakest_round, answer.clients
+    weakest = answer.rounds[number - 1]
+    which = f"weakest in round {number}, {weakest.statistic}: " if len(answer.rounds) > 1 else ""
+    verb = "drowns in" if weakest.signal_to_noise < 1 else "stands above"
+    far = f"{weakest.signal_to_noise:.3g} standard deviations of its noise from 0: it {verb} the noise"
+    if weakest.statistic == "histogram":
         return (
-            f"{which}a bin that holds a third of what all {n} clients contribute is {far}. Every bin's noise has a "
-            f"standard deviation of {one.sigma_sum:.3g}"
+            f"{which}a bin with a third of what all {n} clients contribute is {far}. Every bin's noise has a "
+            f"standard deviation of {weakest.sigma_sum:.3g}"
         )
-    what, spread, of = _SIGNALS.get(one.statistic, _ANY_SIGNAL)
+    what, values, scale = _SIGNALS.get(weakest.statistic, _ANY_SIGNAL)
     return (
-        f"{which}{what.format(n=n)} is {far}. The noise is {one.noise_of_mean / one.sampling_error:.3g} times the "
-        f"sampling error of {spread} spread by a third of {of}, which there is without privacy, too"
+        f"{which}{what.format(n=n)} is {far}. The noise is {weakest.noise_of_mean / weakest.sampling_error:.3g} times "
+        f"the sampling error of {values} with a standard deviation of a third of {scale}; that error exists without "
+        "privacy, too"
     )
 
 
-def _also_in_words(found: Answer) -> str:
-    together = f"epsilon {at_least(found.epsilon_with_also or 0)} at delta {at_least(found.delta)}"
-    charged = f"epsilon {at_least(found.epsilon_charged_with_also or 0)}"
-    if pure := sum(getattr(one, "epsilon", 0.0) for one in found.also):
-        apart = at_least(found.epsilon_charged_apart_with_also or 0)
+def _also_in_words(answer: Answer) -> str:
+    combined = f"epsilon {at_least(answer.epsilon_with_also or 0)} at delta {at_least(answer.delta)}"
+    charged = f"epsilon {at_least(answer.epsilon_charged_with_also or 0)}"
+    if pure := sum(getattr(release, "epsilon", 0.0) for release in answer.also):
+        apart = at_least(answer.epsilon_charged_apart_with_also or 0)
         charged += f", or {apart} with epsilon_for_reports = {at_least(pure)} in [policy]"
     return (
-        f"together with what else is spent on the same clients, it costs them at most {together}; their ledgers, "
-        f"charged for all of it, would count {charged}"
+        f"with the other releases on the same clients, it costs them at most {combined}. If their ledgers are charged "
+        f"for all of it, they count {charged}"
     )
 
 
@@ -256,8 +257,8 @@ _N_LEAST, _N_SHOWN, _N_MOST = 3, 1000, 1_000_000
 
 
 def plot(rounds: Sequence[OpenRound], path: Path, caption: str) -> None:
-    """Write the picture, in which the given N and T are marked; the suffix says the format (png, svg, pdf)."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # heavy, and of no use without --plot
+    """Draw the picture and mark the requested N and T; the suffix selects the format (png, svg, pdf)."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import, and needed for --plot only
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.2, 2.2 + 2.7 * (1 + len(rounds))), layout="constrained")
@@ -272,17 +273,17 @@ def plot(rounds: Sequence[OpenRound], path: Path, caption: str) -> None:
     others[-1].set_xlabel("N, number of clients")
     handles, labels = first.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
-    figure.suptitle(f"What distributing the noise costs, and what signal is left\n{caption}", fontsize=11, wrap=True)
+    figure.suptitle(f"The cost of distributed noise, and the remaining signal\n{caption}", fontsize=11, wrap=True)
     figure.savefig(path, dpi=150)
 
 
 def _panel(axes: Any, request: OpenRound, name: str, label: str) -> None:
-    """One figure of a `Forecast` over N, a line for each T and a ring at the given N and T."""
-    assert isinstance(request.ask, AskSecureSum), "an enquiry is about secure sums"
+    """Draw one figure of a `Forecast` over N: a line for each T, and a ring at the requested N and T."""
+    assert isinstance(request.ask, AskSecureSum), "`Enquiry` makes secure sums only"
     asked_n, asked_t = request.clients_expected, request.ask.tolerated
     curves = [*((f"T = {t}", t, 0) for t in (0, 5, 10)), ("T = 10 % of N", 0, 10)]  # T = fixed + N * percent / 100
     if asked_t not in (0, 5, 10):
-        curves.append((f"T = {asked_t}, as asked", asked_t, 0))
+        curves.append((f"T = {asked_t}, as requested", asked_t, 0))
     most = min(max(_N_SHOWN, 10 * asked_n), _N_MOST)
     clients = sorted({*np.geomspace(_N_LEAST, most, _POINTS).round().astype(int).tolist(), asked_n})
     for (title, fixed, percent), (colour, dashes) in zip(curves, _STYLES, strict=False):
@@ -291,7 +292,7 @@ def _panel(axes: Any, request: OpenRound, name: str, label: str) -> None:
         axes.plot(*zip(*points, strict=True), color=colour, linestyle=dashes, linewidth=2, label=title)
     axes.plot(
         asked_n, getattr(forecast(request), name), "o", markersize=11, markerfacecolor="none",
-        markeredgecolor="#D55E00", markeredgewidth=2.5, label=f"asked: N = {asked_n}, T = {asked_t}",
+        markeredgecolor="#D55E00", markeredgewidth=2.5, label=f"requested: N = {asked_n}, T = {asked_t}",
     )  # fmt: skip
     axes.set(xscale="log", ylabel=label)
     axes.grid(alpha=0.3)
@@ -299,7 +300,7 @@ def _panel(axes: Any, request: OpenRound, name: str, label: str) -> None:
 
 
 def _figure(request: OpenRound, clients: int, tolerated: int, name: str) -> float | None:
-    """The figure for other N and T, without colluders; None where no round can be held."""
+    """Return the figure for other N and T, without colluders; None if no such round is possible."""
     ask = AskSecureSum(computes=request.ask.computes, tolerated=tolerated)
     try:
         return float(getattr(forecast(msgspec.structs.replace(request, ask=ask, clients_expected=clients)), name))

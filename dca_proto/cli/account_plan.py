@@ -1,9 +1,9 @@
-"""`dca account`'s options as planned rounds: planned as their participants would, with their costs.
+"""Plans the rounds that the options of `dca account` describe, as their participants would, and forecasts them.
 
-Without public bounds there are columns x1, x2, ... about 0, in units of their own, each within ± the bound; where the
-statistic is a histogram, as many bins; by default as few as it takes. The noise of a gradient follows from its clip
-alone, so by default it is at θ = 0, and clipped at 1. That of a mixture does not depend on its components either: by
-default they are two, and all at the centre.
+Without public bounds, the columns are x1, x2, ... around 0, each within ± the bound in its own units. Their number, or
+that of a histogram's bins, is the smallest possible by default. The noise of a gradient depends only on its clip, so by
+default θ = 0 and the clip is 1. The noise of a mixture does not depend on its components; by default there are two,
+both at the centre.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from dca_proto.wording import nearest
 
 DELTAS = tuple(float(f"1e-{digits}") for digits in range(3, 13))
 DATA, SCALED_TO_ONE, SCALED = "data", "columns scaled to ±1", "scaled columns"
-_PLAINEST = {"regression": 2, "averaged-regression": 2, "gradient": 2, "histogram": 2}  # columns or bins; else 1
-_FIRST = ("noise_multiplier", "sensitivity", "sigma_local", "scale_factor", "ring_bits")
-_LABELLED_MAX = 100  # coordinates up to which each is listed by name
+_FEWEST = {"regression": 2, "averaged-regression": 2, "gradient": 2, "histogram": 2}  # columns or bins; others: 1
+_OF_FIRST_ROUND = ("noise_multiplier", "sensitivity", "sigma_local", "scale_factor", "ring_bits")
+_LABELLED_MAX = 100  # more coordinates are not listed by name
 _EPSILON_LARGE = 10.0
 _ALSO: dict[str, tuple[type[privacy_loss.Release], str]] = {
     "gaussian": (privacy_loss.Gaussian, "gaussian:MU"),
@@ -53,16 +53,16 @@ Question = tuple[str, dict[str, Any]]
 """A statistic's name and its parameters."""
 
 
-# --- what is asked ----------------------------------------------------------------------------------------------------
+# --- the options ------------------------------------------------------------------------------------------------------
 
 
 class Columns(msgspec.Struct, frozen=True, kw_only=True):
-    """What options say of the columns.
+    """The options about columns.
 
     Attributes:
-        names: of the columns; None for x1, x2, ... or those of the bounds.
-        dimension: how many columns, or a histogram's bins. bound: of every column, in units of its own.
-        bounds: public [LO, HI] of each.
+        names: of the columns; None for x1, x2, ... or those of `bounds`.
+        dimension: the number of columns, or of a histogram's bins. bound: of every column, in its own units.
+        bounds: public [LO, HI] by column.
 
     Raises:
         UsageError: options that exclude each other.
@@ -78,14 +78,14 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError("--bound and --bounds exclude each other; keep one")
 
     def size(self, statistic: str, most: int = COLUMNS_MAX, what: str = "columns") -> int:
-        """How many columns or bins. Raises `UsageError` for more than a round can have."""
-        found = _PLAINEST.get(statistic, 1) if self.dimension is None else self.dimension
-        if not 1 <= found <= most:
-            raise UsageError(f"--dimension {found}: expected 1 to {most} {what}")
-        return found
+        """Return the number of columns or bins. Raises `UsageError` for more than a round can have."""
+        size = _FEWEST.get(statistic, 1) if self.dimension is None else self.dimension
+        if not 1 <= size <= most:
+            raise UsageError(f"--dimension {size}: expected 1 to {most} {what}")
+        return size
 
     def named(self, statistic: str) -> list[str]:
-        """The columns' names. Raises `UsageError` where two options say how many."""
+        """Return the columns' names. Raises `UsageError` if two options give their number."""
         given = self.names or list(self.bounds or ())
         if given and self.dimension is not None:
             option = "--columns" if self.names else "--bounds"
@@ -93,19 +93,19 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
         return given or [f"x{j}" for j in range(1, self.size(statistic) + 1)]
 
     def about_zero(self, names: Sequence[str]) -> dict[str, Any]:
-        """Parameters of columns in units of their own, each within ± the bound."""
+        """Return the parameters of unscaled columns, each within ± the bound."""
         bound = 1.0 if self.bound is None else self.bound
         return {"centre": [0.0] * len(names), "scale": [1.0] * len(names), "bound": [bound] * len(names)}
 
 
 def questions(statistics: Sequence[str], columns: Columns, given: dict[str, Any]) -> tuple[Question, ...]:
-    """The question of each round.
+    """Return the question of each round.
 
     Args:
         statistics: names ``A`` or ``A,B``, in the order of the rounds. given: further parameters.
 
     Raises:
-        UsageError: an unknown name, naming the nearest, or options that do not go together.
+        UsageError: an unknown name (the message names the nearest), or options that contradict each other.
     """
     names = [name.strip() for text in statistics for name in text.split(",")]
     if "" in names:
@@ -123,10 +123,10 @@ def questions(statistics: Sequence[str], columns: Columns, given: dict[str, Any]
 
 
 def question(name: str, columns: Columns, given: dict[str, Any]) -> Question:
-    """A statistic with all of its parameters; of those given it takes what it knows.
+    """Return a statistic with all of its parameters, including the `given` ones that it has.
 
     Raises:
-        UsageError: options that do not go together.
+        UsageError: options that contradict each other.
     """
     known = parameter_names(name)
     mine = {key: value for key, value in given.items() if key in known}
@@ -139,9 +139,9 @@ def question(name: str, columns: Columns, given: dict[str, Any]) -> Question:
         mine = {"theta": [0.0] * (len(names) - 1 + bool(mine.get("intercept"))), "clip": 1.0, **mine}
     if "log_weights" in known:
         lists = [mine[key] for key in ("log_weights", "means", "precisions") if isinstance(mine.get(key), list)]
-        count, d = len(lists[0]) if lists else 2, len(names)  # components, all the same
-        alike = {"log_weights": [0.0] * count, "means": [[0.0] * d] * count, "precisions": [[1.0] * d] * count}
-        mine = {**alike, **mine}
+        count, d = len(lists[0]) if lists else 2, len(names)
+        equal = {"log_weights": [0.0] * count, "means": [[0.0] * d] * count, "precisions": [[1.0] * d] * count}
+        mine = {**equal, **mine}
     if "bound" not in known:
         return name, {"columns": names, **mine}
     if columns.bounds is None:
@@ -150,7 +150,7 @@ def question(name: str, columns: Columns, given: dict[str, Any]) -> Question:
 
 
 def _binned(name: str, columns: Columns) -> dict[str, Any]:
-    """One column, and the edges of equal bins between its bounds, or of bins of 1."""
+    """Return one column, and the edges of equal bins between its bounds, or of bins of width 1."""
     bins = columns.size(name, BINS_MAX, "bins")
     column = (columns.names or list(columns.bounds or ()) or ["x1"])[0]
     low, high = (columns.bounds or {}).get(column, (0.0, float(bins)))
@@ -158,7 +158,7 @@ def _binned(name: str, columns: Columns) -> dict[str, Any]:
 
 
 def _survival(name: str, columns: Columns, has_features: bool) -> dict[str, Any]:
-    """A time grid of so many intervals, one group, and a code of its own for each cell; perhaps one feature."""
+    """Return a time grid with one group and one code per cell; `has_features` adds one feature."""
     intervals = columns.size(name, what="intervals")
     names = columns.names or ["duration", "event", *["x1"] * has_features]
     grid = {"columns": names, "times": [float(k) for k in range(1, intervals + 1)]}
@@ -169,7 +169,7 @@ def _survival(name: str, columns: Columns, has_features: bool) -> dict[str, Any]
 
 
 def parse_also(text: str) -> privacy_loss.Release:
-    """``KIND:VALUE``. Raises `UsageError` that lists the kinds."""
+    """Parse ``KIND:VALUE``. Raises `UsageError` that lists the kinds."""
     kind, _, values = text.partition(":")
     if kind not in _ALSO:
         forms = ", ".join(form for _, form in _ALSO.values())
@@ -185,7 +185,7 @@ def parse_also(text: str) -> privacy_loss.Release:
 
 
 def parse_shares(text: str) -> tuple[float, ...] | None:
-    """``A,B,...`` or ``best``, which is None. Raises `UsageError` for anything else."""
+    """Parse ``A,B,...``, or ``best`` as None. Raises `UsageError` for anything else."""
     if text == "best":
         return None
     try:
@@ -195,13 +195,13 @@ def parse_shares(text: str) -> tuple[float, ...] | None:
 
 
 class Enquiry(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that may be held one day.
+    """A job to forecast.
 
     Attributes:
         budget: of the whole job, for each participant.
         clients, tolerated, colluders, computes: N, T, c and M.
-        questions: of each round. shares: of each round, of μ²; None for the best ones.
-        rows_max, fraction_bits: as in an announcement. also: what else is spent on the same participants.
+        questions: one per round. shares: each round's share of μ²; None for the best ones.
+        rows_max, fraction_bits: as in an announcement. also: other releases on the same participants.
     """
 
     budget: Budget
@@ -216,14 +216,14 @@ class Enquiry(msgspec.Struct, frozen=True, kw_only=True):
     also: tuple[privacy_loss.Release, ...]
 
     def divided(self) -> tuple[float, ...]:
-        """The share of each round: as given, or the ones that minimise the sum of all coordinates' noise variances.
+        """Return each round's share: as given, or those that minimise the sum of all coordinates' noise variances.
 
         Raises:
-            UsageError: not one share for each round, or a statistic that cannot be.
+            UsageError: the number of shares is not that of the rounds, or a statistic is invalid.
         """
         if self.shares is None:
             statistics = (resolve(*question) for question in self.questions)
-            return best_shares(_noise_variance(one, self.rows_max, self.fraction_bits) for one in statistics)
+            return best_shares(_noise_variance(each, self.rows_max, self.fraction_bits) for each in statistics)
         if len(self.shares) != len(self.questions):
             raise UsageError(
                 f"--shares: found {len(self.shares)}, expected one for each of {len(self.questions)} rounds"
@@ -231,7 +231,7 @@ class Enquiry(msgspec.Struct, frozen=True, kw_only=True):
         return self.shares
 
     def rounds(self, shares: Sequence[float]) -> list[OpenRound]:
-        """Each round as a trainer would be asked for it. Raises `UsageError` where one cannot be held."""
+        """Return the trainer's command for each round. Raises `UsageError` if a round is impossible."""
         most = Limits().clients_max
         if not 1 <= self.clients <= most:
             raise UsageError(f"N = {self.clients} clients, expected 1 to {most}; change --clients")
@@ -264,7 +264,7 @@ class Enquiry(msgspec.Struct, frozen=True, kw_only=True):
         return request
 
 
-# --- what is answered -------------------------------------------------------------------------------------------------
+# --- the forecast -----------------------------------------------------------------------------------------------------
 
 
 class PlannedRound(Forecast, frozen=True, kw_only=True):
@@ -272,10 +272,10 @@ class PlannedRound(Forecast, frozen=True, kw_only=True):
 
     Attributes:
         share: of the budget's μ².
-        labels, noise_std: of each estimate, its name and the standard deviation of the noise in it; null where there
-            are more than 100. noise_std_units: the units of these.
-        best_weights: of a regression, the weights of xxᵀ, xy and y² that minimise the total noise variance.
-        best_weights_gain: what part of the noise's standard deviation these save, beside the weights asked for.
+        labels, noise_std: the name of each estimate, and the standard deviation of its noise; null if there are more
+            than 100. noise_std_units: the units of `noise_std`.
+        best_weights: the weights of xxᵀ, xy and y² that minimise a regression's total noise variance.
+        best_weights_gain: the fraction of the noise's standard deviation that they save over the requested weights.
     """
 
     share: float
@@ -287,7 +287,7 @@ class PlannedRound(Forecast, frozen=True, kw_only=True):
 
 
 class CurvePoint(msgspec.Struct, frozen=True):
-    """ε of the whole job at one δ, alone and beside what else is spent."""
+    """ε of the whole job at one δ, alone and with the other releases."""
 
     delta: float
     epsilon: float
@@ -295,18 +295,18 @@ class CurvePoint(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What `dca account --json` writes. What is not known is null.
+    """The output of `dca account --json`. Unknown values are null.
 
     Attributes:
-        epsilon, delta, mu_budget: the whole budget. mu, epsilon_spent: of these rounds together.
+        epsilon, delta, mu_budget: the whole budget. mu, epsilon_spent: the cost of these rounds together.
         clients, tolerated, colluders, computes: N, T, c and M. contributors_needed: n_min = N - T + c.
-        honest_shares: N - T - 1, how many clients' noises are enough.
+        honest_shares: N - T - 1, the number of clients with enough noise.
         noise_multiplier, sensitivity, sigma_local, scale_factor, ring_bits: of the first round, as in `rounds`.
-        weakest_round: by its signal to noise, counted from 1. curve: ε of all rounds at several δ.
-        also: what else is spent on the same clients. epsilon_with_also: of all of it, exactly.
-        epsilon_charged_with_also: as ledgers would count it that are charged for all of it.
-        epsilon_charged_apart_with_also: the same where they keep a part for reports of delta 0.
-        warnings: of a budget that protects little.
+        weakest_round: the one with the least signal to noise, counted from 1. curve: ε of all rounds at several δ.
+        also: other releases on the same clients. epsilon_with_also: the exact cost of everything.
+        epsilon_charged_with_also: the cost that ledgers count if they are charged for everything.
+        epsilon_charged_apart_with_also: the same if they keep a part for reports of delta 0.
+        warnings: reasons why the budget protects little.
     """
 
     epsilon: float
@@ -336,22 +336,22 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def answer(enquiry: Enquiry, shares: Sequence[float], requests: Sequence[OpenRound]) -> Answer:
-    """What the rounds would cost and carry."""
+    """Forecast the rounds."""
     budget, also = enquiry.budget, enquiry.also
     mu = accounting.compose(request.mu for request in requests)
     rounds = [_planned(request, share) for request, share in zip(requests, shares, strict=True)]
-    signals = [one.signal_to_noise for one in rounds]
+    signals = [planned.signal_to_noise for planned in rounds]
     charged = _charged(mu, also)
     return Answer(
         epsilon=budget.epsilon,
         delta=budget.delta,
         mu_budget=budget.mu,
         mu=mu,
-        epsilon_spent=min(accounting.epsilon_of(mu, budget.delta), budget.epsilon),  # it is rounded up
+        epsilon_spent=min(accounting.epsilon_of(mu, budget.delta), budget.epsilon),  # `epsilon_of` rounds up
         **{name: getattr(enquiry, name) for name in ("clients", "tolerated", "colluders", "computes")},
         contributors_needed=enquiry.clients - enquiry.tolerated + enquiry.colluders,
         honest_shares=enquiry.clients - enquiry.tolerated - 1,
-        **{name: getattr(rounds[0], name) for name in _FIRST},
+        **{name: getattr(rounds[0], name) for name in _OF_FIRST_ROUND},
         rounds=rounds,
         weakest_round=1 + signals.index(min(signals)),
         curve=[CurvePoint(d, accounting.epsilon_of(mu, d), _with_also(mu, also, d)) for d in DELTAS],
@@ -364,25 +364,25 @@ def answer(enquiry: Enquiry, shares: Sequence[float], requests: Sequence[OpenRou
 
 
 def warnings(budget: Budget, clients: int) -> list[str]:
-    """What a budget of such figures allows to happen, where that is no protection to speak of."""
-    found = []
+    """Return sentences on why a budget protects little, if it does."""
+    sentences = []
     if budget.delta * clients >= 1:
-        found.append(
-            f"delta {at_least(budget.delta)} is 1/N = {1 / clients:.2g} or more: a delta of at least 1/N allows to "
-            f"publish somebody's data whole; take one far below, such as {10 ** -math.ceil(math.log10(clients) + 2):g}"
+        sentences.append(
+            f"delta {at_least(budget.delta)} is at least 1/N = {1 / clients:.2g}: such a delta permits publishing one "
+            f"client's data in full; use a much smaller one, such as {10 ** -math.ceil(math.log10(clients) + 2):g}"
         )
     if budget.epsilon > _EPSILON_LARGE:
         epsilon = at_least(budget.epsilon)
-        found.append(
-            f"epsilon {epsilon} promises little: a result is no more than e^{epsilon} = "
+        sentences.append(
+            f"epsilon {epsilon} protects little: it only limits a result to be e^{epsilon} = "
             f"10^{at_least(budget.epsilon / math.log(10))} times as likely with one client's data as with any "
-            f"other's; take {at_most(_EPSILON_LARGE)} at most, better 1"
+            f"other's; use {at_most(_EPSILON_LARGE)} at most, better 1"
         )
-    return found
+    return sentences
 
 
 def _noise_variance(statistic: Statistic, rows_max: int, fraction_bits: int) -> float:
-    """Δ² d, in the statistic's units: the total noise variance, but for a factor."""
+    """Return Δ² d in the statistic's units, which is proportional to the total noise variance."""
     sensitivity = client_sensitivity(statistic, rows_max, fraction_bits)
     return math.ldexp(sensitivity.l2, -fraction_bits) ** 2 * statistic.dimension
 
@@ -415,7 +415,7 @@ def _planned(request: OpenRound, share: float) -> PlannedRound:
 
 
 def _error(statistic: Regression, weights: Weights, request: OpenRound) -> float:
-    """The root of the total noise variance with these weights of xxᵀ, xy and y², but for a factor."""
+    """Return a number proportional to the root of the total noise variance with these weights of xxᵀ, xy and y²."""
     weighted = msgspec.structs.replace(statistic, weights=weights)
     sensitivity = client_sensitivity(weighted, request.rows_max, request.fraction_bits)
     sizes = zip(statistic.block_sizes, weights, strict=True)
@@ -427,10 +427,15 @@ def _with_also(mu: float, also: tuple[privacy_loss.Release, ...], delta: float) 
 
 
 def _charged(mu: float, also: tuple[privacy_loss.Release, ...]) -> PrivacyCost:
-    """What a ledger counts that is charged for all of it. Of releases that are not Gaussian it knows only ε. In a
-    mixture it takes them for Gaussian ones that reveal more, as they may be chosen in view of results (`cost`)."""
+    """Return the cost that a ledger counts if it is charged for everything.
+
+    A ledger knows only the ε of releases that are not Gaussian. Mixed with Gaussian rounds, it counts them as Gaussian
+    ones that reveal more, since rounds may be chosen in view of results (`cost`).
+    """
     others = [
-        PrivacyCost.of_mu(one.mu) if isinstance(one, privacy_loss.Gaussian) else PrivacyCost.of_pure(one.epsilon)
-        for one in also
+        PrivacyCost.of_mu(release.mu)
+        if isinstance(release, privacy_loss.Gaussian)
+        else PrivacyCost.of_pure(release.epsilon)
+        for release in also
     ]
     return total([PrivacyCost.of_mu(mu), *others])

@@ -1,4 +1,4 @@
-"""`dca client`, `dca compute` and `dca trainer`: one actor each, from its TOML file, shown to people."""
+"""`dca client`, `dca compute` and `dca trainer`: each runs one actor from its TOML file."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.console import Console
 
@@ -37,26 +38,26 @@ EXAMPLES = {
     "client": "Example:\n\n  dca client client.toml\n\nExample of a file:\n\n"
     + _CONFIG.format(role="client", extra='  data = "readings.csv"\n')
     + """
-  [policy]                           # the client's own limits; these are examples, every one has a safe default
-  epsilon_per_round_max = 0.5        # at delta_max, as is the next
+  [policy]                           # the client's own limits: examples; each has a safe default
+  epsilon_per_round_max = 0.5        # this and the next at delta_max
   epsilon_per_period_max = 4         # of all rounds together, in any period_days
-  epsilon_for_reports = 1            # of these, kept for reports of delta 0; set it before there are results
+  epsilon_for_reports = 1            # the part kept for reports of delta 0; set it before there are results
   period_days = 365
   delta_max = 1e-6
   clients_min = 100                  # n_min: the fewest contributions of a sum that is released
-  honest_min = 50                    # n_min - 1 - c: clients whose noise must suffice
-  colluders_min = 5                  # c, and as a part of n_min:
+  honest_min = 50                    # n_min - 1 - c: the honest clients, whose noise must suffice
+  colluders_min = 5                  # c, and as a fraction of n_min:
   colluders_part_min = 0.05
   computes_min = 3                   # M
-  dimension_max = 1000               # numbers asked for
+  dimension_max = 1000               # numbers in a statistic
   statistics = ["mean", "regression"]
-  bounds = { age = [0, 120] }        # the widest interval of a column that may be asked
+  bounds = { age = [0, 120] }        # the widest bounds accepted for a column
   trainers = ["lab"]
-  trusted_computes = ["hospital-a"]  # refuse rounds without it
+  trusted_computes = ["hospital-a"]  # decline rounds without it
   rows_of_many = true                # each row is another person's: also take part in node releases, which protect rows
 
-Or, for many clients to share: policy = "policy.toml" in [client], a file of these keys without the line [policy].
-To see what was spent and what is left: dca ledger client.toml
+Many clients can share a policy: policy = "policy.toml" in [client] names a file of these keys without [policy].
+To see what is spent and left: dca ledger client.toml
 
 A device without the command line runs the same file with: python -m dca_proto client.toml
 """,
@@ -71,25 +72,25 @@ A device without the command line runs the same file with: python -m dca_proto c
 
   dca trainer trainer.toml --statistic mean --columns x --bounds x=0:10 --epsilon 1 --delta 1e-6 --tolerate 2
   dca trainer trainer.toml --statistic histogram --columns age --parameter edges=[0,40,80] --epsilon 1 --delta 1e-6
-  dca trainer trainer.toml --clients 100 --json -      the file's [round], over as soon as 100 clients have answered
+  dca trainer trainer.toml --clients 100 --json -      the file's [round]; it ends when 100 clients have answered
   dca trainer trainer.toml --kind node-release --rows-max 5000 --clients 4 ...
-                                                       four hospitals release sums over their patients by themselves
+                                                       four hospitals each release a sum over their patients
   dca trainer trainer.toml --kind ldp-report --mechanism grid-laplace --clients 1000 --statistic mean \\
                            --columns x --bounds x=0:10 --epsilon 1
-                                                       a thousand clients report, each private against everybody by
-                                                       itself, without a delta. Or: analytic-gaussian, with one
+                                                       a thousand clients send reports that are private against
+                                                       everybody, with delta 0; analytic-gaussian needs a delta
   dca trainer trainer.toml --kind ldp-report --mechanism unary-encoding --rows-max 1 --clients 1000 \\
                            --statistic histogram --columns age --parameter edges=[0,40,80] --epsilon 1
-                                                       which category each is in. Or, of few: randomised-response
-  dca trainer trainer.toml --resume                    finish what an earlier run left open, collect what aborted
-                                                       rounds give back (--json: a list)
+                                                       the category of each; for few: randomised-response
+  dca trainer trainer.toml --resume                    finish rounds of an earlier run, and collect the charges that
+                                                       aborted rounds give back (--json: a list)
 
 Example of a file:
 
 """
     + _CONFIG.format(role="trainer", extra="")
     + """
-  [account]                          # what all rounds together may cost each client; these are the defaults
+  [account]                          # the limits on all rounds together, for each client; these are the defaults
   epsilon = 4
   delta = 1e-5
   period_days = 365
@@ -106,16 +107,16 @@ Example of a file:
 }
 
 Config = Annotated[Path, typer.Argument(help="The actor's TOML file.", metavar="CONFIG")]
-JsonLogs = Annotated[bool, typer.Option("--log-json", help="Log JSON lines to stderr, not sentences for people.")]
+JsonLogs = Annotated[bool, typer.Option("--log-json", help="Log JSON lines to stderr in place of sentences.")]
 
 
 def client(config: Config, json_logs: JsonLogs = False) -> None:
-    """Run a client: hold data, and contribute to rounds within its own policy; until Ctrl-C."""
+    """Run a client, which contributes its data to rounds within its own policy, until Ctrl-C."""
     _serve(load(config, roles=("client",)), json_logs)
 
 
 def compute(config: Config, json_logs: JsonLogs = False) -> None:
-    """Run a Compute node: keep sessions and contributions, agree on one set, release one partial sum; until Ctrl-C."""
+    """Run a Compute node, which collects contributions and releases a partial sum of them, until Ctrl-C."""
     _serve(load(config, roles=("compute",)), json_logs)
 
 
@@ -135,7 +136,7 @@ def _serve(actor: Device, json_logs: bool) -> None:
 def trainer(
     context: typer.Context,
     config: Config,
-    statistic: Annotated[str | None, typer.Option(help="What is computed: mean, sum, histogram, ...")] = None,
+    statistic: Annotated[str | None, typer.Option(help="Statistic: mean, sum, histogram, ...")] = None,
     columns: options.ColumnNames = None,
     bounds: options.Bounds = None,
     parameters: options.Parameters = None,
@@ -145,7 +146,7 @@ def trainer(
     colluders: Annotated[int | None, options.COLLUDERS] = None,
     clients: Annotated[
         int | None,
-        typer.Option(help="N, the number of clients: the round ends when all have answered. 0: all with a session."),
+        typer.Option(help="N, the number of clients; the round ends when all have answered. 0: all with a session."),
     ] = None,
     computes: Annotated[
         str | None,
@@ -156,35 +157,35 @@ def trainer(
     ] = None,
     kind: Annotated[
         str | None,
-        typer.Option(help=f"{', '.join(KINDS)}; by default the first. The others need no Compute nodes."),
+        typer.Option(help=f"{', '.join(KINDS)}; by default the first, which alone needs Compute nodes."),
     ] = None,
     mechanism: Annotated[
         str | None,
-        typer.Option(help=f"Of LDP reports, how a client makes one: {', '.join(LOCAL_MECHANISMS)}."),
+        typer.Option(help=f"Mechanism of LDP reports: {', '.join(LOCAL_MECHANISMS)}."),
     ] = None,
-    collect_s: Annotated[float | None, typer.Option(help="How long clients may contribute, in seconds,")] = None,
-    commit_s: Annotated[float | None, typer.Option(help="and how long the Compute nodes may take to agree.")] = None,
+    collect_s: Annotated[float | None, typer.Option(help="Seconds for clients to contribute.")] = None,
+    commit_s: Annotated[float | None, typer.Option(help="Seconds for the Compute nodes to agree.")] = None,
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Finish the store's rounds, show results, collect charges; hold no new round."),
+        typer.Option("--resume", help="Finish the store's rounds, show results, collect charges; run no new round."),
     ] = False,
     json_to: options.Json = None,
 ) -> None:
-    """Hold one round as the trainer, and print the private result with its noise."""
+    """Run one round as the trainer, and print the private result with its noise."""
     actor = load(config, roles=("trainer",))
     console = result_console(json_to)
     given = options.given_settings(context, RoundSettings)
     configure_logs(level=logging.WARNING)
     if resume:
         if given:
-            option = next(one.opts[0] for one in context.command.params if one.name == next(iter(given)))
-            raise UsageError(f"--resume holds no new round: leave out {option}")
+            option = next(param.opts[0] for param in context.command.params if param.name == next(iter(given)))
+            raise UsageError(f"--resume runs no new round: leave out {option}")
         _resume(actor, console, json_to)
         return
-    own = actor.config.round  # the file's [round], which the options override
-    settings = {**({} if own is None else {name: getattr(own, name) for name in own.__struct_fields__}), **given}
+    in_file = actor.config.round
+    settings = {**({} if in_file is None else msgspec.structs.asdict(in_file)), **given}
     if not settings:
-        raise UsageError("no round to hold: give --statistic, --columns, --epsilon, --delta ..., or a [round] section")
+        raise UsageError("no round to run: give --statistic, --columns, --epsilon, --delta ..., or a [round] section")
     _hold(actor, convert("round:", settings, RoundSettings), console, json_to)
 
 
@@ -199,7 +200,7 @@ def _hold(actor: Device, settings: RoundSettings, console: Console, json_to: str
             raise
     if aggregate is None:
         raise typer.Exit(143)
-    write_json(outcome(aggregate), json_to)  # first of all: it is paid for
+    write_json(outcome(aggregate), json_to)  # first, since its privacy cost is already spent
     _show(console, aggregate)
     console.print(f"account    {account_line(actor.config)}", highlight=False, soft_wrap=True)
 
@@ -211,7 +212,7 @@ def _resume(actor: Device, console: Console, json_to: str | None) -> None:
     if ended is None:
         raise typer.Exit(143)
     if not ended:
-        raise UsageError("the store has no open round, result or charge that may come back: there is nothing to resume")
+        raise UsageError("nothing to resume: the store has no open round, no result and no charge that may come back")
     results = [fact.aggregate for fact in ended if isinstance(fact, RoundCompleted)]
     aborts = [
         RoundAborted(fact.reason, contributors=fact.contributors, needed=fact.needed)
@@ -226,17 +227,16 @@ def _resume(actor: Device, console: Console, json_to: str | None) -> None:
 
 
 def _show(console: Console, aggregate: NoisyAggregate) -> None:
-    """What people read of a result."""
     columns = ("", "private estimate" if aggregate.private else "estimate, not private", "noise (standard deviation)")
-    rows = [(one.label, f"{one.value:.6g}", f"{one.noise_std:.3g}") for one in estimates(aggregate)]
+    rows = [(estimate.label, f"{estimate.value:.6g}", f"{estimate.noise_std:.3g}") for estimate in estimates(aggregate)]
     console.print(table(columns, rows, title=aggregate.statistic))
     for line in result_lines(aggregate):
         console.print(line, highlight=False, soft_wrap=True)
 
 
 def result_lines(aggregate: NoisyAggregate) -> list[str]:
-    """Whose data are in a result, and what it cost."""
-    claim = "nothing is claimed: this is not private"
+    """Return lines on a result's contributors, cost and round."""
+    claim = "no privacy claim: the noise is not private"
     if aggregate.epsilon is not None and aggregate.delta is not None:
         whose = "every row's budget" if aggregate.nodes else "every participant's budget"
         claim = f"{claim_words(aggregate.epsilon, aggregate.delta)} of {whose}"
@@ -248,5 +248,7 @@ def result_lines(aggregate: NoisyAggregate) -> list[str]:
         source = f"{aggregate.contributors} reports by {aggregate.mechanism}, each private by itself"
     if aggregate.nodes:
         rows = ", ".join(str(node.contributors) for node in aggregate.nodes)
-        source = f"{aggregate.contributors} rows of {aggregate.clients} data nodes ({rows}), each with its whole noise"
+        source = (
+            f"{aggregate.contributors} rows of {aggregate.clients} data nodes ({rows}); each node added the whole noise"
+        )
     return [f"from       {source}", f"spent      {claim}", f"round      {aggregate.round_id.hex()}"]

@@ -1,4 +1,4 @@
-"""`dca broker`: run a broker until Ctrl-C, on request with TLS, passwords and an access list for each member."""
+"""`dca broker` runs a broker until Ctrl-C, optionally with TLS, passwords and an access list for each member."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ EXAMPLES = """Examples:
   dca broker --kind embedded --port 0              on a free port
   dca broker --host 0.0.0.0 --federation demo/federation.toml --passwords demo/passwords \\
       --tls-certificate broker.pem --tls-key broker.key --tls-ca ca.pem
-                                                   for members only: hand each its password file
+                                                   for members only: give each its password file
 
-A member's user name is its id. Each may write only to topics that end in its own id and read only its own inbox and
-its role's broadcasts. Clients are the ones whose certificates (*.cert) stand beside the federation file and hold.
+A member's user name is its id. A member may write only to topics that end in its own id, and read only its own inbox
+and its role's broadcasts. The clients are those with a valid certificate (*.cert) beside the federation file.
 
 A certificate for a trial: openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=localhost \\
     -addext subjectAltName=DNS:localhost,IP:127.0.0.1 -keyout broker.key -out broker.pem    (then --tls-ca broker.pem)
@@ -46,14 +46,14 @@ _PASSWORD_BYTES = 24
 
 def broker(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 1883,
-    host: Annotated[str, typer.Option(help="Address to listen on; by default this machine's only.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on; by default only for this machine.")] = "127.0.0.1",
     kind: Annotated[str, typer.Option(help=f"{', '.join(get_args(Kind))}.")] = "auto",
     directory: Annotated[
-        Path | None, typer.Option(help="For configuration, sessions and log; by default a folder that is removed.")
+        Path | None, typer.Option(help="Folder for configuration, sessions and log; by default a temporary one.")
     ] = None,
     federation: Annotated[Path | None, typer.Option(help="Let in members of this federation file only.")] = None,
     passwords: Annotated[
-        Path | None, typer.Option(help="Folder of the members' password files; missing ones are made.")
+        Path | None, typer.Option(help="Folder of the members' password files; missing ones are created.")
     ] = None,
     certificates: Annotated[
         Path | None, typer.Option(help="Folder of the clients' certificates; by default the federation file's.")
@@ -67,7 +67,7 @@ def broker(
         bool, typer.Option("--require-certificate", help="Refuse clients without a TLS certificate of that CA.")
     ] = False,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Trial: let others than this machine in without passwords or TLS.")
+        bool, typer.Option("--insecure", help="Trial: accept other machines without passwords or TLS.")
     ] = False,
 ) -> None:
     """Run a broker until Ctrl-C: mosquitto if it is installed, else the embedded one."""
@@ -91,7 +91,7 @@ def broker(
 
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
-    """A folder that is removed at the end; of a broker that failed, the log stays, which the error names."""
+    """Make a folder and remove it at the end. If the broker failed, keep its log, which the error names."""
     folder = Path(tempfile.mkdtemp(prefix="dca-broker-"))
     kept = None
     try:
@@ -103,7 +103,7 @@ def _folder() -> Iterator[Path]:
         for path in folder.iterdir():
             if path != kept:
                 path.unlink()
-        with contextlib.suppress(OSError):  # it holds the log
+        with contextlib.suppress(OSError):  # not empty: the log is in it
             folder.rmdir()
 
 
@@ -115,19 +115,18 @@ async def _serve(directory: Path, options: BrokerOptions) -> None:
 
 
 def _require_secured(options: BrokerOptions) -> None:
-    """Refuse to let in everybody on a network, or passwords over it in plain text. Raises `UsageError`."""
+    """Raise `UsageError` if other machines can reach the broker without passwords or without TLS."""
     with contextlib.suppress(OSError):
-        reached = {str(found[4][0]) for found in socket.getaddrinfo(options.host, None)}
-        if all(ipaddress.ip_address(one.partition("%")[0]).is_loopback for one in reached):
+        addresses = {str(info[4][0]) for info in socket.getaddrinfo(options.host, None)}
+        if all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in addresses):
             return
-    lacks = [
-        what for what, given in (("--federation", options.access), ("--tls-certificate", options.tls)) if not given
-    ]
-    if lacks:
+    required = (("--federation", options.access), ("--tls-certificate", options.tls))
+    missing = [option for option, given in required if not given]
+    if missing:
         raise UsageError(
-            f"--host {options.host} can be reached from other machines: found no {' and no '.join(lacks)}, expected "
-            "passwords for members and TLS; give both (dca broker --help), listen on 127.0.0.1, or add --insecure for "
-            "a trial in a network that you trust"
+            f"other machines can reach --host {options.host}: found no {' and no '.join(missing)}, expected passwords "
+            "for members and TLS; give both (dca broker --help), listen on 127.0.0.1, or add --insecure for a trial in "
+            "a network that you trust"
         )
 
 
@@ -147,12 +146,12 @@ def _tls(certificate: Path | None, key: Path | None, ca: Path | None, require: b
 def _access(federation: Path | None, passwords: Path | None, certificates: Path | None) -> Access | None:
     if federation is None:
         if passwords or certificates:
-            raise UsageError("--passwords and --certificates go with --federation FILE")
+            raise UsageError("--passwords and --certificates need --federation FILE")
         return None
     if passwords is None:
-        raise UsageError("--federation needs --passwords FOLDER, where the members' password files are or go")
-    found = read_federation(federation)
-    members = list(_members(found, certificates or federation.absolute().parent))
+        raise UsageError("--federation needs --passwords FOLDER, the folder of the members' password files")
+    members_of = read_federation(federation)
+    members = list(_members(members_of, certificates or federation.absolute().parent))
     names = Counter(name.casefold() for _, name, _ in members)
     twice = [name for _, name, _ in members if names[name.casefold()] > 1]
     if twice:
@@ -163,13 +162,13 @@ def _access(federation: Path | None, passwords: Path | None, certificates: Path 
     except OSError as error:
         raise StorageError(f"cannot make folder {passwords}: {error.strerror}") from None
     return Access(
-        found.name,
+        members_of.name,
         tuple(Member(role, member, _password(passwords / f"{name}.password")) for role, name, member in members),
     )
 
 
 def _members(federation: Federation, certificates: Path) -> Iterator[tuple[Channel, str, bytes]]:
-    """Role, name and id of everyone who may use the broker."""
+    """Yield the role, name and id of everyone who may use the broker."""
     for role, named in ((Channel.COMPUTE, federation.computes), (Channel.TRAINER, federation.trainers)):
         for member in named:
             yield role, member.name, member.id
@@ -177,14 +176,14 @@ def _members(federation: Federation, certificates: Path) -> Iterator[tuple[Chann
     for path in sorted(certificates.glob("*.cert")):
         try:
             certificate = read_certificate(path, federation, now_ms)
-        except UsageError as error:  # one client's matter, no reason to lock out all others
+        except UsageError as error:  # must not lock out the other clients
             print(f"left out  {error}", file=sys.stderr)
         else:
             yield Channel.CLIENT, path.stem, actor_id(certificate.client_key)
 
 
 def _password(path: Path) -> str:
-    """The password in a member's file, which is made where it is missing."""
+    """Read the password from a member's file; create the file if it is missing."""
     if not path.exists():
         write_private(path, secrets.token_urlsafe(_PASSWORD_BYTES) + "\n")
     return read_password(path)

@@ -1,4 +1,4 @@
-"""Make and change the federation file, enrol and revoke, show who belongs, and run a trial."""
+"""Create and change a federation file, enrol and revoke members, list them, and run a trial."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _GROUP = """Examples:
 
   dca federation show demo/federation.toml
 
-  dca federation revoke client-3                          and add-node, replace-node, add-trainer: the next file
+  dca federation revoke client-3          write the next file, as do add-node, replace-node and add-trainer
 
   dca federation enrol -h                                 more about one of these commands
 """
@@ -59,38 +59,38 @@ _INIT = """Examples:
       all identities for a trial on one machine, and a file for each actor
 
   dca federation init . --name hearts --compute hospital-a=3b6a... --compute hospital-b=91fe... --trainer lab=07c2...
-      for real: each member made its key with `dca keygen` and sent the public part
+      in production: each member made its key with `dca keygen` and sent the public part
 """
 _ENROL = """Examples:
 
   dca federation enrol --federation federation.toml --authority authority.key 3b6a27bcceb6a42d62a3a8d0...
-      writes <id>.cert, which goes back to the client
+      writes <id>.cert; send it to the client
 
   dca federation enrol --federation federation.toml --authority authority.key clients/*.key --days 90
-      where the key files are at hand: writes each certificate beside its key
+      with the key files on this machine: writes each certificate beside its key
 """
-_Changed = Annotated[Path, typer.Option(help="The federation file; the next one takes its place.")]
+_Changed = Annotated[Path, typer.Option(help="The federation file; the next one replaces it.")]
 _Authority = Annotated[Path, typer.Option(help="The enrolment key's file.")]
 _REVOKE = """Examples:
 
-  dca federation revoke client-3            client-3.cert stands beside the federation file
+  dca federation revoke client-3            client-3.cert is beside the federation file
   dca federation revoke 0dcbcd9715d08fe4342bf1b440c550db hospital-b
-      a client by its id, and a Compute node by its name; of Compute nodes two at least must stay
+      a client by its id, and a Compute node by its name; at least two Compute nodes must remain
 
-It makes the next federation file. Give that to one trainer or Compute node and start it again: the others learn of it
-over the broker, and nobody is enrolled anew. A revocation is final.
+This writes the next federation file. Give it to one trainer or Compute node and restart that one: the others receive
+it over the broker, and nobody has to enrol again. A revocation is final.
 """
 _ADD_NODE = """Example:
 
   dca federation add-node hospital-c=3b6a27bcceb6a42d62a3a8d0...
 
-It makes the next federation file. The new node needs that file. All others learn of it over the broker.
+This writes the next federation file. The new node needs that file. All others receive it over the broker.
 """
 _REPLACE_NODE = """Example:
 
   dca federation replace-node hospital-b hospital-d=3b6a27bcceb6a42d62a3a8d0...
 
-The old node's key is revoked for good. Rounds that are open end without a result.
+The old node's key is revoked for good. Open rounds end without a result.
 """
 _ADD_TRAINER = """Example:
 
@@ -99,7 +99,7 @@ _ADD_TRAINER = """Example:
 
 
 class _Made(msgspec.Struct, frozen=True):
-    """An identity that `init` makes itself."""
+    """An identity that `init` created."""
 
     role: str
     name: str
@@ -108,21 +108,21 @@ class _Made(msgspec.Struct, frozen=True):
 
 @app.command(epilog=verbatim(_INIT))
 def init(
-    directory: Annotated[Path, typer.Argument(help="Where the files go; made if missing.")],
+    directory: Annotated[Path, typer.Argument(help="Folder for the files; created if missing.")],
     name: Annotated[str, typer.Option(help="Lower-case letters, digits and dashes; part of every topic.")] = "demo",
     compute: Annotated[list[str] | None, typer.Option(help="NAME=PUBLICKEY of a Compute node; repeat.")] = None,
     trainer: Annotated[list[str] | None, typer.Option(help="NAME=PUBLICKEY of a trainer; repeat.")] = None,
     authority: Annotated[Path | None, typer.Option(help="The enrolment key's file; by default a new one.")] = None,
-    computes: Annotated[int, typer.Option(help="Trial: make so many Compute nodes here.")] = 0,
-    trainers: Annotated[int, typer.Option(help="Trial: make so many trainers here, by default 1.")] = 0,
-    clients: Annotated[int, typer.Option(help="Trial: make and enrol so many clients here.")] = 0,
-    days: Annotated[float, typer.Option(help="How long the clients' certificates hold.")] = 365.0,
+    computes: Annotated[int, typer.Option(help="Trial: number of Compute nodes to create here.")] = 0,
+    trainers: Annotated[int, typer.Option(help="Trial: number of trainers to create here, by default 1.")] = 0,
+    clients: Annotated[int, typer.Option(help="Trial: number of clients to create and enrol here.")] = 0,
+    days: Annotated[float, typer.Option(help="Validity of the clients' certificates, in days.")] = 365.0,
     broker: Annotated[str | None, typer.Option(help="Trial: also write each actor's file, with this URL.")] = None,
     without_computes: Annotated[
-        bool, typer.Option("--without-computes", help="For node releases and LDP reports only, which need none.")
+        bool, typer.Option("--without-computes", help="No Compute nodes: only node releases and LDP reports.")
     ] = False,
 ) -> None:
-    """Make a federation file, and for a trial all identities that belong to it."""
+    """Create a federation file, and for a trial all identities that belong to it."""
     until_ms = _expiry_ms(days)
     if broker is not None:
         check_url("--broker", broker)
@@ -152,20 +152,20 @@ def init(
         if broker is not None and one.role != "authority":
             files[f"{one.name}.toml"] = partial(write_private, text=_actor_text(one, broker))
     _write_all(directory, files)
-    _tell(directory, federation, made)
+    _print_created(directory, federation, made)
 
 
-def _tell(directory: Path, federation: Federation, made: Iterable[_Made]) -> None:
+def _print_created(directory: Path, federation: Federation, made: Iterable[_Made]) -> None:
     roles = [one.role for one in made]
     print(f"federation  {federation.name}: {directory / 'federation.toml'}")
-    none = "none, so for node releases and LDP reports only"
+    none = "none: for node releases and LDP reports only"
     nodes = ", ".join(member.name for member in federation.computes) or none
     print(f"            Compute nodes: {nodes}")
     print(f"            trainers: {', '.join(member.name for member in federation.trainers)}")
     if "client" in roles:
         print(f"            {roles.count('client')} clients enrolled")
     if "authority" in roles:
-        print(f"authority   {directory / 'authority.key'}: whoever holds it can make clients; keep it off the network")
+        print(f"authority   {directory / 'authority.key'}: it can enrol clients; keep it secret and offline")
 
 
 def _make(role: str, count: int) -> list[_Made]:
@@ -174,7 +174,7 @@ def _make(role: str, count: int) -> list[_Made]:
 
 
 def _members(role: str, given: Iterable[str]) -> Iterator[Member]:
-    """Members from ``NAME=KEY``, where KEY is in hexadecimal or a key file."""
+    """Yield members from ``NAME=KEY``, where KEY is in hexadecimal or a key file."""
     for text in given:
         name, _, key = text.partition("=")
         if not name or not key:
@@ -198,10 +198,10 @@ def _named(made: Iterable[_Made], role: str) -> Iterator[Member]:
 def _check_size(federation: Federation, without_computes: bool) -> None:
     found = len(federation.computes)
     if without_computes and found:
-        raise UsageError(f"found {found} Compute nodes, expected none with --without-computes; leave out one of them")
+        raise UsageError(f"found {found} Compute nodes, expected none with --without-computes; leave out that option")
     if found < 2 and not without_computes:
         raise UsageError(
-            f"found {found} Compute nodes, expected at least 2, so that no one of them sees a sum; "
+            f"found {found} Compute nodes, expected at least 2, so that none of them alone sees a sum; "
             "give --compute NAME=PUBLICKEY for each, or --computes 3 for a trial"
             + ("" if found else ", or --without-computes for node releases and LDP reports only")
         )
@@ -210,9 +210,9 @@ def _check_size(federation: Federation, without_computes: bool) -> None:
 
 
 def _write_all(directory: Path, files: Mapping[str, Callable[[Path], None]]) -> None:
-    """Write new files, each by its function; all of them, or none."""
+    """Write new files, each with its function. If one fails, remove the others."""
     taken = [name for name in files if (directory / name).exists()]
-    if taken:  # seen before anything is written
+    if taken:
         raise UsageError(f"{directory / taken[0]} exists already and is not replaced; name another folder")
     with contextlib.ExitStack() as undoing:
         if not directory.exists():
@@ -224,11 +224,11 @@ def _write_all(directory: Path, files: Mapping[str, Callable[[Path], None]]) -> 
         for name, write in files.items():
             write(directory / name)
             undoing.callback((directory / name).unlink)
-        undoing.pop_all()  # all is well: nothing to undo
+        undoing.pop_all()  # success: undo nothing
 
 
 def _actor_text(one: _Made, url: str) -> str:
-    """An actor's file, with a comment on the limits that hold where the file sets none."""
+    """Return the text of an actor's file, with a comment on its default limits."""
     policy, floors, account = Policy(), Floors(), BudgetLimit()
     section, limits = {
         "client": (
@@ -258,12 +258,12 @@ def enrol_clients(
     clients: Annotated[list[str], typer.Argument(help="Clients' public keys (64 hexadecimal digits) or key files.")],
     federation: Annotated[Path, typer.Option(help="The federation file.")] = Path("federation.toml"),
     authority: _Authority = Path("authority.key"),
-    days: Annotated[float, typer.Option(help="How long the certificates hold.")] = 365.0,
+    days: Annotated[float, typer.Option(help="Validity of the certificates, in days.")] = 365.0,
     directory: Annotated[
-        Path, typer.Option("--output", help="Folder where certificates of public keys go, as <id>.cert.")
+        Path, typer.Option("--output", help="Folder for the certificates of public keys, as <id>.cert.")
     ] = Path(),
 ) -> None:
-    """Sign certificates of clients: the federation's word that they belong to it."""
+    """Sign clients' certificates, which make them members of the federation."""
     members = read_federation(federation)
     signer = read_identity(authority, "authority")
     until_ms = _expiry_ms(days)
@@ -287,7 +287,7 @@ def revoke(
     federation: _Changed = Path("federation.toml"),
     authority: _Authority = Path("authority.key"),
 ) -> None:
-    """Revoke clients, Compute nodes or trainers for good, within a round and without enrolling the others anew."""
+    """Revoke clients, Compute nodes or trainers for good; the others need not enrol again."""
     old = read_federation(federation)
     _change(old, federation, authority, revoked={_id_of(name, old, federation.parent): name for name in names})
 
@@ -298,24 +298,24 @@ def add_node(
     federation: _Changed = Path("federation.toml"),
     authority: _Authority = Path("authority.key"),
 ) -> None:
-    """Take in Compute nodes."""
+    """Add Compute nodes."""
     _change(read_federation(federation), federation, authority, computes=_members("compute", nodes))
 
 
 @app.command("replace-node", epilog=verbatim(_REPLACE_NODE))
 def replace_node(
-    old: Annotated[str, typer.Argument(help="Name or id of the Compute node that goes.")],
-    new: Annotated[str, typer.Argument(help="NAME=PUBLICKEY of the one that comes; the name may be the old one's.")],
+    old: Annotated[str, typer.Argument(help="Name or id of the Compute node to revoke.")],
+    new: Annotated[str, typer.Argument(help="NAME=PUBLICKEY of the new node; the name may be the old node's.")],
     federation: _Changed = Path("federation.toml"),
     authority: _Authority = Path("authority.key"),
 ) -> None:
-    """Put a Compute node in the place of another one, which is revoked."""
+    """Replace a Compute node by another one, and revoke it."""
     file = read_federation(federation)
-    gone = {member.id: member.name for member in file.computes if old in (member.name, member.id.hex())}
-    if not gone:
+    revoked = {member.id: member.name for member in file.computes if old in (member.name, member.id.hex())}
+    if not revoked:
         names = ", ".join(member.name for member in file.computes)
         raise UsageError(f"{old!r} is no Compute node of {federation}; known: {names or 'none'}")
-    _change(file, federation, authority, computes=_members("compute", [new]), revoked=gone)
+    _change(file, federation, authority, computes=_members("compute", [new]), revoked=revoked)
 
 
 @app.command("add-trainer", epilog=verbatim(_ADD_TRAINER))
@@ -324,12 +324,12 @@ def add_trainer(
     federation: _Changed = Path("federation.toml"),
     authority: _Authority = Path("authority.key"),
 ) -> None:
-    """Take in trainers, who may announce rounds."""
+    """Add trainers, who may announce rounds."""
     _change(read_federation(federation), federation, authority, trainers=_members("trainer", trainers))
 
 
 def _id_of(name: str, federation: Federation, folder: Path) -> bytes:
-    """The id of a member or a client, which may be given in several ways. Raises `UsageError`."""
+    """Return the id of a member or client given by name, id, public key or certificate. Raises `UsageError`."""
     for member in (*federation.computes, *federation.trainers):
         if name in (member.name, member.id.hex(), member.key.hex()):
             return member.id
@@ -342,8 +342,8 @@ def _id_of(name: str, federation: Federation, folder: Path) -> bytes:
         if path.suffix == ".cert" and path.is_file():
             return certified_id(path)
     raise UsageError(
-        f"{name!r} is no member's name, no client's id (32 hexadecimal digits) or public key (64), and no certificate "
-        "(*.cert) there or beside the federation file; a client's key file has its id"
+        f"{name!r} is not known: expected a member's name, a client's id (32 hexadecimal digits) or public key (64), "
+        "or a certificate (*.cert), here or beside the federation file; a client's key file contains its id"
     )
 
 
@@ -356,10 +356,10 @@ def _change(
     trainers: Iterable[Member] = (),
     revoked: Mapping[bytes, str] = MappingProxyType({}),
 ) -> None:
-    """Write the next federation file: without those that are revoked, by id, and with those that come."""
-    known = [name for one, name in revoked.items() if old.is_revoked(one)]
-    if known:
-        raise UsageError(f"{known[0]} is revoked already, by {old.title}; name only those that are not")
+    """Write the next federation file, without the revoked members (names by id) and with the new ones."""
+    already = [name for member_id, name in revoked.items() if old.is_revoked(member_id)]
+    if already:
+        raise UsageError(f"{already[0]} is already revoked, by {old.title}; leave it out")
     unsigned = Federation(
         old.name,
         old.enrolment_key,
@@ -370,23 +370,23 @@ def _change(
     )
     found = len(unsigned.computes)
     if found < 2 and (found or old.computes):
-        raise UsageError(f"{found} Compute nodes would be left, expected at least 2; take in others, or replace-node")
+        raise UsageError(f"{found} Compute nodes would be left, expected at least 2; add others, or use replace-node")
     if not unsigned.trainers:
-        raise UsageError("no trainer would be left; take in another one first: dca federation add-trainer")
+        raise UsageError("no trainer would be left; add another one first: dca federation add-trainer")
     new = sign_federation(read_identity(authority, "authority"), unsigned)
     replace_file(path, new.to_toml())
-    print(f"federation  {new.name}: {path} holds {new.title} now")
-    for one, name in revoked.items():
-        print(f"            revoked: {name}" + (f", {one.hex()}" if name != one.hex() else ""))
-    for what, members in (("Compute nodes", new.computes), ("trainers", new.trainers)):
-        print(f"            {what}: {', '.join(member.name for member in members) or 'none'}")
-    print("next        give the file to a new member, or to any trainer or Compute node, and start that one again;")
-    print("            all others learn of it over the broker. A broker with passwords reads it when it starts")
+    print(f"federation  {new.name}: {path} is now {new.title}")
+    for member_id, name in revoked.items():
+        print(f"            revoked: {name}" + (f", {member_id.hex()}" if name != member_id.hex() else ""))
+    for role, members in (("Compute nodes", new.computes), ("trainers", new.trainers)):
+        print(f"            {role}: {', '.join(member.name for member in members) or 'none'}")
+    print("next        give the file to a new member, or to any trainer or Compute node, and restart that one;")
+    print("            all others receive it over the broker. A broker with passwords reads it when it starts")
 
 
 @app.command(epilog=verbatim("Example:\n\n  dca federation show federation.toml"))
 def show(file: Annotated[Path, typer.Argument(help="The federation file.")] = Path("federation.toml")) -> None:
-    """Show who belongs to a federation."""
+    """List a federation's members."""
     federation = read_federation(file)
     title = f"federation {federation.name}, file number {federation.number}"
     named = [("compute", one) for one in federation.computes] + [("trainer", one) for one in federation.trainers]

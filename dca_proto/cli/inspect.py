@@ -1,7 +1,7 @@
-"""`dca inspect`: what is in a message or a store, without its secrets.
+"""`dca inspect` shows the contents of a message or a store, without secrets.
 
-Bytes are shown only where their field is on the list of ids, public keys and hashes; everything else (ciphertexts,
-masked vectors, sums, tags, keys) is shown as its size. What is not known to be public is taken for secret.
+Bytes are shown only for fields in a list of ids, public keys and hashes. All other bytes (ciphertexts, masked vectors,
+sums, tags, keys) appear as their size: what is not known to be public counts as secret.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from dca_proto.runtime.store_check import Row, Tags, check_log, damaged, read_ro
 
 EXAMPLES = """Examples:
 
-  dca inspect client.db                        a store, whose actor has stopped
-  dca inspect client.db --json -               the same for programs
-  dca inspect announcement.bin                 a message as it was sent or as the broker carries it
-  dca inspect --hex 9301c4...                  the same in hexadecimal or base64
+  dca inspect client.db                        a store of an actor that has stopped
+  dca inspect client.db --json -               the same as JSON
+  dca inspect announcement.bin                 a message, as sent or as the broker carries it
+  dca inspect --hex 9301c4...                  a message in hexadecimal or base64
 
-Secrets are never shown: keys, ciphertexts, shares and sums appear as their sizes.
+Keys, ciphertexts, shares and sums appear as their sizes; secrets are never shown.
 """
 HEAD_BYTES = 16
 YEAR_10000_MS = 253_402_300_800_000
-"""The first time that no calendar of Python's knows, in Unix milliseconds."""
+"""The first time that `datetime` cannot represent, in Unix milliseconds."""
 _FILE_BYTES_MAX = 1 << 28
 # fmt: off
 _PUBLIC = frozenset({
@@ -64,10 +64,10 @@ Plain = dict[str, Any]
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A record of a store; the fields of what it holds stand beside these.
+    """A record of a store, with its decoded fields beside these.
 
     Attributes:
-        actor: its owner's id, in a store of many. unreadable: why its content cannot be shown.
+        actor: the owner's id, in a shared store. unreadable: why the content cannot be shown.
     """
 
     kind: str
@@ -77,10 +77,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A message; its fields stand beside these.
+    """A message, with its fields beside these.
 
     Attributes:
-        frame: its outermost type. message: of a signed one, the type of what is signed.
+        frame: the outermost type. message: the type of a signed frame's body.
     """
 
     frame: str
@@ -95,19 +95,19 @@ def inspect(
     hex_text: Annotated[str | None, typer.Option("--hex", help="A message in hexadecimal or base64.")] = None,
     json_to: Json = None,
 ) -> None:
-    """Show what is in a message or an actor's store, without its secrets."""
+    """Show the contents of a message or of an actor's store, without secrets."""
     console = result_console(json_to)
     if (file is None) == (hex_text is None):
         raise UsageError("give a file, or --hex with a message; see `dca inspect --help`")
-    found = _described(file) if file is not None else describe_message(_decoded(hex_text or ""))
-    write_json(found, json_to)
+    contents = _describe_file(file) if file is not None else describe_message(_decode_text(hex_text or ""))
+    write_json(contents, json_to)
     if json_to == STDOUT:
         return
-    for part in found if isinstance(found, list) else [found]:
+    for part in contents if isinstance(contents, list) else [contents]:
         _print(console, part)
 
 
-def _described(file: Path) -> Plain | list[Plain]:
+def _describe_file(file: Path) -> Plain | list[Plain]:
     try:
         with file.open("rb") as opened:
             head = opened.read(HEAD_BYTES)
@@ -117,15 +117,15 @@ def _described(file: Path) -> Plain | list[Plain]:
     if is_store(head):
         return describe_store(file)
     if data.strip().startswith((b"role = ", b"# Identity")):
-        raise UsageError(f"{file} is a key file, whose content is secret; `dca federation show` lists public keys")
+        raise UsageError(f"{file} is a key file, which is secret; `dca federation show` lists public keys")
     try:
-        return describe_message(_decoded(data.decode("ascii")) if data.isascii() else data)
+        return describe_message(_decode_text(data.decode("ascii")) if data.isascii() else data)
     except UsageError as error:
         raise UsageError(f"{file}: {error}") from None
 
 
-def _decoded(text: str) -> bytes:
-    """Bytes from hexadecimal or base64. Raises `UsageError` for anything else."""
+def _decode_text(text: str) -> bytes:
+    """Decode hexadecimal or base64. Raises `UsageError` for anything else."""
     compact = "".join(text.split())
     with contextlib.suppress(ValueError):
         return bytes.fromhex(compact)
@@ -136,13 +136,13 @@ def _decoded(text: str) -> bytes:
 
 
 def _print(console: Console, plain: Plain) -> None:
-    """One object as a table of two columns; what is nested gets dotted names."""
-    made = Table(box=None, pad_edge=False, show_header=False)
-    made.add_column(no_wrap=True, style="bold")
-    made.add_column(overflow="fold")
+    """Print one object as a table of names and values; nested fields get dotted names."""
+    fields = Table(box=None, pad_edge=False, show_header=False)
+    fields.add_column(no_wrap=True, style="bold")
+    fields.add_column(overflow="fold")
     for name, value in _flattened("", plain):
-        made.add_row(name, Text(str(value)))
-    console.print(made)
+        fields.add_row(name, Text(str(value)))
+    console.print(fields)
     console.print()
 
 
@@ -158,10 +158,10 @@ def _flattened(prefix: str, value: Any) -> list[tuple[str, Any]]:
 
 
 def describe_message(payload: bytes) -> Plain:
-    """The fields of a message as it was sent, or as a broker carries it (with the head of its only part).
+    """Return the fields of a message as sent, or as a broker carries it (with the header of its only part).
 
     Raises:
-        UsageError: it is neither.
+        UsageError: the bytes are no message.
     """
     whole = Assembler().add("", payload)
     failures = []
@@ -172,7 +172,7 @@ def describe_message(payload: bytes) -> Plain:
             except PeerError as error:
                 failures.append(str(error.found))
     if payload[:1] == b"\x01" and whole is None:
-        raise InputError("this is one part of a larger message: inspect needs all parts in one connection's order")
+        raise InputError("found one part of a larger message; expected a whole message")
     raise InputError(f"{len(payload)} bytes that are not a message: {failures[0]}")
 
 
@@ -229,36 +229,35 @@ def _time(at_ms: int) -> str:
 
 
 def is_store(data: bytes) -> bool:
-    """Whether a file's first bytes are those of an SQLite database."""
+    """Return True if a file's first bytes are those of an SQLite database."""
     return data.startswith(b"SQLite format 3\0")
 
 
 def describe_store(path: Path) -> list[Plain]:
-    """The records of an actor's store, one object each: ``actor`` (in shared stores), ``kind`` and what it is about.
+    """Return one object for each record of an actor's store: ``actor`` (in shared stores), ``kind`` and the contents.
 
-    They are not authenticated, for a store by itself does not hold its key.
+    The records are not authenticated, since a store does not contain its key.
 
     Raises:
-        UsageError: it is in use, damaged, or a database of something else.
+        UsageError: the store is in use or damaged, or the file is not a store.
     """
     return [_record(*row) for row in read_store(path)]
 
 
 def read_store(path: Path, key: bytes | None = None) -> list[Row]:
-    """The records of an actor's store. Changes nothing.
+    """Read the records of an actor's store without changing it.
 
     Args:
-        key: its identity's `store_key`; None leaves the records unchecked.
+        key: the `store_key` of the actor's identity; None leaves the records unchecked.
 
     Raises:
-        UsageError: it is in use, damaged, or a database of something else.
+        UsageError: the store is in use or damaged, or the file is not a store.
     """
     try:
-        # Without a log beside it nobody has the store open; "immutable" makes SQLite leave no files behind.
-        how = "mode=ro" if Path(f"{path}-wal").exists() else "immutable=1"
-        with contextlib.closing(
-            sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True, timeout=0)
-        ) as connection:
+        # Without a log beside it no process has the store open; "immutable" makes SQLite leave no files behind.
+        mode = "mode=ro" if Path(f"{path}-wal").exists() else "immutable=1"
+        uri = f"{path.absolute().as_uri()}?{mode}"
+        with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=0)) as connection:
             check_log(path)
             return read_rows(connection, path, None if key is None else Tags(key))[0]
     except sqlite3.OperationalError as error:
@@ -274,22 +273,22 @@ def read_store(path: Path, key: bytes | None = None) -> list[Row]:
 def _record(namespace: bytes, kind: str, key: bytes, value: bytes) -> Plain:
     owner = {"actor": namespace.hex()} if namespace else {}
     try:
-        known = _content(kind, key, value)
+        fields = _content(kind, key, value)
     except _UNREADABLE as error:
-        known = {"unreadable": str(error)[:200]}
-    return {**owner, "kind": kind, **known, "size": f"{len(value)} bytes"}
+        fields = {"unreadable": str(error)[:200]}
+    return {**owner, "kind": kind, **fields, "size": f"{len(value)} bytes"}
 
 
 def _content(kind: str, key: bytes, value: bytes) -> Plain:
-    """What a record of a known kind holds, and nothing of others."""
-    if kind in _BY_HAND:
-        return _BY_HAND[kind](key, value)
-    if kind not in _RECORDS:
+    """Return the fields of a record of a known kind; none for an unknown kind."""
+    if kind in _DESCRIBERS:
+        return _DESCRIBERS[kind](key, value)
+    if kind not in _RECORD_TYPES:
         return {}
-    names, record = _RECORDS[kind]
+    names, record_type = _RECORD_TYPES[kind]
     ids = {name: key[place * ID_BYTES :][:ID_BYTES].hex() for place, name in enumerate(names) if name}
-    held = decode_frame(value) if record is None else msgspec.msgpack.decode(value, type=record)
-    return {**ids, **(_frame(held) if record in (None, Signed) else _struct(held))}
+    record = decode_frame(value) if record_type is None else msgspec.msgpack.decode(value, type=record_type)
+    return {**ids, **(_frame(record) if record_type in (None, Signed) else _struct(record))}
 
 
 def _contribution(key: bytes, value: bytes) -> Plain:
@@ -301,8 +300,8 @@ def _contribution(key: bytes, value: bytes) -> Plain:
 def _seen_charges(key: bytes, value: bytes) -> Plain:
     page = int.from_bytes(key, "big")
     seen = charges.SeenCharges([(charges.TABLE, bytes(len(key)), value)])
-    known = {slot: highest for slot in range(charges.PAGE) if (highest := seen.highest(slot))}
-    return {"highest_charge_by_slot": {str(page * charges.PAGE + slot): number for slot, number in known.items()}}
+    numbers = {page * charges.PAGE + slot: number for slot in range(charges.PAGE) if (number := seen.highest(slot))}
+    return {"highest_charge_by_slot": {str(slot): number for slot, number in numbers.items()}}
 
 
 def _trainer_round(key: bytes, value: bytes) -> Plain:
@@ -311,7 +310,7 @@ def _trainer_round(key: bytes, value: bytes) -> Plain:
     return {"round_id": key.hex(), **_struct(stored), "partials": partials, "reply_secret": "<hidden>"}
 
 
-_RECORDS: dict[str, tuple[tuple[str, ...], Any]] = {
+_RECORD_TYPES: dict[str, tuple[tuple[str, ...], Any]] = {
     ledger.TABLE: ((), ledger.Charge),
     client_round.DECLINES: ((), client_round.DeclinedRound),
     client_round.ROUNDS: (("round_id",), client_round.StoredRound),
@@ -323,8 +322,8 @@ _RECORDS: dict[str, tuple[tuple[str, ...], Any]] = {
     compute_round.LISTS: (("round_id", "compute"), compute_round.StoredList),
     trainer_round.RELEASES: (("", "client"), Signed),
 }
-"""By kind of record: the ids that its key is made of, and its type; None for a message."""
-_BY_HAND: dict[str, Callable[[bytes, bytes], Plain]] = {
+"""By kind of record: the names of the ids in its key, and its type; None for a message."""
+_DESCRIBERS: dict[str, Callable[[bytes, bytes], Plain]] = {
     keyring.SEEN: lambda key, value: {"compute": key.hex(), "epoch": int.from_bytes(value, "big")},
     keyring.TABLE: lambda key, value: {"epoch": int.from_bytes(key, "big"), "secret": "<hidden>"},
     compute_round.CONTRIBUTIONS: _contribution,

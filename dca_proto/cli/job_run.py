@@ -1,4 +1,7 @@
-"""One run of a learning job, whoever holds its rounds: planned, made, finished, written, drawn and shown."""
+"""Plans a learning job, records its rounds, summarises its result, and draws and prints it.
+
+`dca learn` and `dca swarm` share this module.
+"""
 
 from __future__ import annotations
 
@@ -35,16 +38,16 @@ from inference.rounds import Job
 from inference.variational.progress import Iteration
 
 SHOWN_ESTIMATES = 12
-_NUMBERS_MAX = 10**6  # of reports, that are written to a file
+_NUMBERS_MAX = 10**6  # more numbers of reports are not written to a file
 _BINS = 30
 
 
 def reports_of(reports: LocalReports) -> Reports:
-    """What clients reported in one round, in the order of their ids; very many numbers are left out."""
+    """Return the record of a round's LDP reports, without their values if they are too many."""
     plain, values, counts, histogram = report_values(reports, most=_NUMBERS_MAX), reports.values, None, None
-    if reports.categories:  # how many reports name each
-        found = values.sum(axis=0) if values.ndim == 2 else np.bincount(values, minlength=reports.categories)
-        counts = [int(one) for one in found]
+    if reports.categories:
+        totals = values.sum(axis=0) if values.ndim == 2 else np.bincount(values, minlength=reports.categories)
+        counts = [int(total) for total in totals]
     elif values.shape[1] == 1:
         bins, edges = np.histogram(values[:, 0], _BINS)
         histogram = Histogram(float(edges[0]), float(edges[-1]), bins.tolist())
@@ -52,7 +55,7 @@ def reports_of(reports: LocalReports) -> Reports:
 
 
 def node_of(node: NoisyAggregate, **known: Any) -> Node:
-    """What one data node released; all that is not here it has in common with the round."""
+    """Return the record of one data node's release."""
     variance = node.noise_variance
     return Node(
         rows=node.contributors, noise_variance=variance, noise_sd=variance**0.5, value=node.value.tolist(), **known
@@ -60,7 +63,7 @@ def node_of(node: NoisyAggregate, **known: Any) -> Node:
 
 
 def figures_of(aggregate: NoisyAggregate) -> dict[str, Any]:
-    """The fields of a round that follow from its sum; no epsilon of noise that is not private."""
+    """Return the fields of a round that come from its result, without epsilon if the noise is not private."""
     is_private = aggregate.private
     return {
         **{name: getattr(aggregate, name) for name in _FIGURES},
@@ -78,7 +81,7 @@ _FIGURES = ("dimension", "clients", "contributors", "fewest", "sigma_local", "no
 
 
 def job_round(held: HeldRound) -> Round:
-    """What is public about a request of a job that has ended."""
+    """Return the public record of a job's request that has ended."""
     sum_ = held.aggregate
     figures: dict[str, Any] = {"ok": False, "error": held.reason} if sum_ is None else figures_of(sum_)
     return Round(
@@ -88,38 +91,38 @@ def job_round(held: HeldRound) -> Round:
         recalled=held.recalled,
         expected=figures.get("clients"),
         arrived=None if sum_ is None else len(sum_.nodes) or (None if sum_.reports is None else sum_.contributors),
-        nodes=[] if sum_ is None else [node_of(one) for one in sum_.nodes],
+        nodes=[] if sum_ is None else [node_of(node) for node in sum_.nodes],
         **figures,
     )
 
 
 def iterated(iteration: Iteration) -> Iterated:
-    """The score after an iteration; None where it has none."""
+    """Return the record of an iteration's score; its value is None if it has no score."""
     value = None if math.isnan(iteration.value) else iteration.value
     return {"number": iteration.number, "name": iteration.name, "value": value}
 
 
 def claimed_by(run: Run, learned: Summary) -> Summary:
-    """What was learned, with what its tables need of the run."""
+    """Return the summary with the run's privacy claim and reports, which its tables need."""
     return {**learned, "private": run.private, "epsilon": run.epsilon, "delta": run.delta, "reports": run.reports}
 
 
 def written(run: Run, summary: Summary) -> dict[str, Any]:
-    """The object for programs: the run's fields beside what was learned."""
+    """Return the JSON object: the run's fields beside the summary's."""
     return {**separated(summary), **msgspec.to_builtins(run)}
 
 
 def caption(run: Run) -> str:
-    """Of a picture: what was spent, and on whose data."""
+    """Return a picture's caption: the privacy cost and the number of contributors."""
     if run.epsilon is None or run.delta is None:
         return f"not private: {'; '.join(run.not_private_because)}"
-    most = max(one.contributors or 0 for one in run.rounds)  # of mini-batches, none is everybody
-    of = f"{most} rows of {len(run.nodes)} data nodes" if run.nodes else f"{most} contributors"
-    return f"{claim_words(run.epsilon, run.delta)}, {f'{run.reported} reports' if run.reports else of}"
+    most = max(round_.contributors or 0 for round_ in run.rounds)
+    source = f"{most} rows of {len(run.nodes)} data nodes" if run.nodes else f"{most} contributors"
+    return f"{claim_words(run.epsilon, run.delta)}, {f'{run.reported} reports' if run.reports else source}"
 
 
 def show_run(console: Console, run: Run, summary: Summary) -> None:
-    """Rounds, then, if there is a result, estimates and scores: of many coefficients those farthest from zero."""
+    """Print the rounds and, if there is a result, estimates and scores; of many coefficients the largest."""
     show(console, tables(run), [*aborted_lines(run), *missing_lines(run)])
     if run.ok:
         blocks: list[Block] = [view.estimates(summary, SHOWN_ESTIMATES), *view.scores(summary)]
@@ -128,11 +131,11 @@ def show_run(console: Console, run: Run, summary: Summary) -> None:
 
 @dataclass
 class JobRun:
-    """A job with its settings, on the terms of its rounds.
+    """A job with its settings and the terms of its rounds.
 
     Attributes:
-        job, settings, schema: what is learned. terms, kind: of the rounds. seed: of the job's own random stream.
-        test: rows to score it on, if there are any. on_iteration: called with each. iterations: so far.
+        job, settings, schema: the job and its data. terms, kind: of its rounds. seed: of the job's random stream.
+        test: rows to score the result on, if any. on_iteration: called after each. iterations: those so far.
     """
 
     job: LearningJob
@@ -146,39 +149,39 @@ class JobRun:
     iterations: list[Iteration] = field(default_factory=list)
 
     def plan(self, said: str, mechanism: Mechanism = EXACT) -> tuple[list[Stage], list[Draft]]:
-        """The stages, and each round as its participants will work it out.
+        """Return the stages, and a round of each as its participants will compute it.
 
         Args:
-            said: the terms as the caller gave them, for errors. mechanism: of every actor.
+            said: the terms in the caller's words, for errors. mechanism: every actor's.
 
         Raises:
-            UsageError: there cannot be such rounds.
+            UsageError: such rounds are impossible.
         """
         stages = list(self.job.plan(self.schema, self.settings, self._conditions()))
         return stages, check_plan(self.make(), stages, self.terms, said, mechanism)
 
     def make(self) -> Job[Any]:
-        """The job, not yet started."""
+        """Return the job, not yet started."""
         return self.job.make(self.schema, self.settings, self._conditions())
 
     def finish(self, result: Any, console: Console) -> Any:
-        """What the job makes of its rounds, where it has work left to do. Raises whatever the job raises."""
+        """Compute the job's result from its rounds, with a progress bar. Raises whatever the job raises."""
         with SamplingBar(console) as bar:
             return self.job.finish(result, self.schema, self.settings, replace(self._conditions(), on_sampling=bar))
 
     def summarise(self, result: Any, reference: Any = None, rows: Problem | None = None) -> Summary:
-        """What was learned, and the score after each iteration, if the job has any.
+        """Return a summary of the result, with the score after each iteration if the job has any.
 
         Args:
-            reference: the same without privacy, learned from `rows`; None where nobody has them.
+            reference: the result without privacy, learned from `rows`; None if not available.
         """
-        found = self.job.summarise(result, reference, rows, self.test, self.schema)
+        summary = self.job.summarise(result, reference, rows, self.test, self.schema)
         if self.iterations:
-            found["iterations"] = [iterated(one) for one in self.iterations]
-        return found
+            summary["iterations"] = [iterated(iteration) for iteration in self.iterations]
+        return summary
 
     def draw(self, summary: Summary, path: Path, run: Run) -> None:
-        """A picture of what was learned."""
+        """Draw the result to a file."""
         title = self.job.picture_title(self.schema)
         with whole_file(path) as place:
             plot_estimates(summary, place, title=title, private=run.private, caption=caption(run))

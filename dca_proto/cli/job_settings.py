@@ -1,4 +1,4 @@
-"""The job that a trainer learns: `[job]` of its file, which the options of `dca learn` override."""
+"""Checks the settings of a learning job: `[job]` of a trainer's file, and the options that override it."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ from inference.rounds import Job
 
 
 class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A job's question and terms; what is particular to the job stands beside these keys.
+    """The settings that all jobs have; a job's own settings are further keys of the same table.
 
     Attributes:
-        name: of the job. features, target: columns of the clients' data.
-        bounds: public lower and upper bound of each column, in its own units. units: by column, for people.
-        epsilon, delta: what all rounds together cost each participant. Of a job on reports that are private by epsilon
-            alone delta may be left out, and is spent in no case.
-        kind: of the rounds, where the job has a choice: ``secure-sum``, or ``node-release`` by data nodes, whose rows
-            are each another person's. By default it follows from the job, and from whether there are Compute nodes.
+        name: the job. features, target: columns of the clients' data.
+        bounds: public lower and upper bound of each column, in its own units. units: by column, for display.
+        epsilon, delta: the cost of all rounds together to each participant. A job on epsilon-private reports spends no
+            delta and may leave it out.
+        kind: the kind of the rounds, if the job has a choice: ``secure-sum``, or ``node-release`` by data nodes, each
+            with many people's rows. By default it follows from the job and from whether there are Compute nodes.
         clients: N, how many are expected; a round ends as soon as all have answered.
-        tolerate: T, how many may drop out or collude in a round. colluders: c, how many of the T only collude.
+        tolerate: T, how many may drop out or collude in a round. colluders: c, how many of the T may only collude.
         computes: names of the Compute nodes; by default all of the federation. Without Compute nodes T = c = 0.
         collect_s: how long clients may contribute to a round. commit_s: how long the Compute nodes may take to agree.
-        retries: how often a round that was aborted is held anew.
-        seed: of auxiliary data and Monte Carlo draws; never of keys or noise.
-        invite: a folder of certificates: among these clients a job picks mini-batches that begins with one.
+        retries: how often an aborted round is retried.
+        seed: for auxiliary data and Monte Carlo draws; never for keys or noise.
+        invite: a folder of certificates, for a job that begins with a mini-batch: it picks from these clients.
     """
 
     name: str = NAMES[0]
@@ -79,7 +79,7 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     invite: str = ""
 
 
-JobName = Annotated[str | None, typer.Option("--job", help=f"What is learned: {', '.join(NAMES)}.")]
+JobName = Annotated[str | None, typer.Option("--job", help=f"Job: {', '.join(NAMES)}.")]
 Draft = tuple[Announcement, ValidatedRound]
 _FREE = ("units", "collect_s", "commit_s", "retries", "invite")
 _NEEDED = ("target", "bounds", "epsilon", "delta", "clients")
@@ -88,12 +88,12 @@ TERMS = tuple(field.name for field in msgspec.structs.fields(JobSettings))
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be learned, all of it checked.
+    """A job with its checked settings.
 
     Attributes:
-        job, own: the job and its own settings. settings: the others, as given.
-        schema: the columns. terms: of all rounds. table: everything as plain values.
-        kind: of its rounds. reports: the mechanism of LDP reports; "" of any other kind.
+        job, own: the job and its own settings. settings: the common ones.
+        schema: the columns. terms: of all rounds. table: all settings as plain values.
+        kind: of the rounds. reports: the mechanism of LDP reports; "" for other kinds.
     """
 
     job: LearningJob
@@ -107,32 +107,32 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def delta(self) -> float:
-        """What the rounds spend: none, where reports are private by epsilon alone."""
+        """The delta that the rounds spend: 0 if reports are epsilon-private."""
         return 0.0 if self.reports in PURE_MECHANISMS else self.terms.budget.delta
 
     @property
     def price(self) -> PrivacyCost:
-        """What all rounds together cost each participant."""
+        """The cost of all rounds together to each participant."""
         budget = self.terms.budget
         return PrivacyCost.of_pure(budget.epsilon) if self.reports in PURE_MECHANISMS else budget.price
 
     @property
     def free(self) -> tuple[str, ...]:
-        """Settings that may change while a task is gone on with: patience, words, and what is made of sums at hand."""
+        """Names of settings that may change when the job is resumed: they affect no request."""
         return (*_FREE, *self.job.changeable)
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What must be the same for a task to be gone on with: all but what is `free`."""
+        """The settings that must be the same when the job is resumed: all that are not `free`."""
         return {key: value for key, value in self.table.items() if key not in self.free}
 
 
 def task_of(table: Mapping[str, Any], federation: Federation) -> Task:
-    """The task that a table of settings describes.
+    """Check a table of settings and return its task.
 
     Raises:
-        UsageError: an unknown key (the nearest one is named), a missing one, a value that cannot be.
-        DataError: the same of the job's own settings, or of columns and bounds.
+        UsageError: an unknown key (the message names the nearest one), a missing key or an invalid value.
+        DataError: the same in the job's own settings, or in columns and bounds.
     """
     job = find(_name(table))
     own_keys = [name for name, _, _ in described(job.settings)]
@@ -153,13 +153,13 @@ def task_of(table: Mapping[str, Any], federation: Federation) -> Task:
     check_windows(settings.collect_s, settings.commit_s)
     bounds = {column: _interval(column, *limits) for column, limits in settings.bounds.items()}
     features = settings.features or tuple(column for column in bounds if column != settings.target)
-    if not job.scored:  # a description of one column: what the file says of a regression's others does not matter
+    if not job.scored:  # the job describes one column; the file may list a regression's others
         features = tuple(column for column in features if column in bounds)
     schema = Schema(features, settings.target, bounds, settings.units, alone=not job.scored)
     job.check(schema, own)
     table = {**asdict(settings), **{key: getattr(own, key) for key in own_keys}, "kind": _NAME_OF[kind]}
     if pure:
-        table["delta"] = 0.0  # whatever is said of it is not spent
+        table["delta"] = 0.0  # a delta in the settings is not spent
     return Task(
         job=job,
         own=own,
@@ -187,7 +187,7 @@ def _name(table: Mapping[str, Any]) -> str:
 
 
 def _kind(settings: JobSettings, job: LearningJob, federation: Federation) -> type[RoundRequest]:
-    """The kind of the job's rounds: as asked, or the first that it and the federation have in common."""
+    """Return the kind of the job's rounds: the requested one, or the first that the federation supports."""
     if settings.kind:
         kind = check_kind(settings.kind)
     elif federation.computes or SecureSumRequest not in job.kinds:
@@ -199,7 +199,7 @@ def _kind(settings: JobSettings, job: LearningJob, federation: Federation) -> ty
 
 
 def _check_counts(settings: JobSettings, kind: type[RoundRequest], batch: int) -> None:
-    """batch: B clients in the smallest round, or 0 where all are asked in all rounds."""
+    """Raise `UsageError` for invalid counts. `batch`: the size of the smallest round, or 0 if all rounds ask all."""
     n, t, c = settings.clients, settings.tolerate, settings.colluders
     if n < 1 or min(t, c, settings.retries) < 0:
         raise UsageError("job: clients must be 1 or more; tolerate, colluders and retries cannot be below 0")
@@ -209,13 +209,15 @@ def _check_counts(settings: JobSettings, kind: type[RoundRequest], batch: int) -
     if c > t:
         raise UsageError(f"job: c = {c} exceeds T = {t}; lower colluders or raise tolerate")
     if n - t - 1 < 1:
-        raise UsageError(f"job: N - T - 1 = {n - t - 1} is below 1: no honest noise would be left; lower tolerate")
+        raise UsageError(
+            f"job: N - T - 1 = {n - t - 1}, expected 1 or more, so that honest noise is left; lower tolerate"
+        )
     if batch:
         of_batch = tolerated_of(batch, n, t, c)
         if batch - of_batch - 1 < 1:
             raise UsageError(
-                f"job: a batch of {batch} clients, of which {of_batch} may drop, leaves no honest noise; raise batch "
-                "or lower tolerate"
+                f"job: a batch of {batch} clients, of which {of_batch} may drop out, leaves no honest noise; raise "
+                "batch or lower tolerate"
             )
 
 
@@ -233,9 +235,9 @@ def _terms(settings: JobSettings, federation: Federation, kind: type[RoundReques
 
 
 def best_weights(parameters: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Of the blocks of the statistic "regression" with these parameters: those of the least error in all."""
+    """Return the weights of the blocks of the statistic "regression" that give the least total error."""
     statistic = resolve("regression", dict(parameters))
-    assert isinstance(statistic, Regression), "it is registered under that name"
+    assert isinstance(statistic, Regression), "registered under that name"
     return best_regression_weights(statistic, FRACTION_BITS)
 
 
@@ -248,10 +250,10 @@ def check_plan(
         job: not yet started. said: the budget in the caller's words. mechanism: of the noise.
 
     Returns:
-        What is announced with each share.
+        The draft of the round for each stage.
 
     Raises:
-        UsageError: no round can be held with a share.
+        UsageError: no round is possible with a share.
     """
     first, drafts = next(job), []
     for stage in stages:
@@ -261,18 +263,22 @@ def check_plan(
             drafts.append(terms.open(request, bytes(ID_BYTES), batch).draft(mechanism, Limits()))
         except UsageError as error:
             share = share_words(stage.share)
-            raise UsageError(f"{said}: no round can be held with {share} of that: {error}") from None
+            raise UsageError(f"{said}: no round is possible with {share} of that: {error}") from None
     return drafts
 
 
 def beyond_default_limits(drafts: Sequence[Draft], price: PrivacyCost) -> list[str]:
-    """Why a client with the default limits would decline: known before anything is asked or charged.
+    """Return the reasons why a client with the default limits would decline, before anything is charged.
+
+    Data nodes are assumed to set `rows_of_many`.
 
     Args:
-        drafts: as `check_plan` returns them. price: of the whole job. A data node is taken to say that it is one.
+        drafts: as `check_plan` returns them. price: of the whole job.
     """
     policy = Policy(rows_of_many=True)
-    found = [one for asked, validated in drafts for one in policy.refusals(asked, validated, frozenset())]
-    period = policy.check_budget(price, Ledger(), 0)
-    every = [*found, *([period] if period else [])]
-    return list(dict.fromkeys(f"{one.reason}: {one.found}, expected {one.expected}" for one in every))
+    refusals = [refusal for draft in drafts for refusal in policy.refusals(*draft, frozenset())]
+    if over_budget := policy.check_budget(price, Ledger(), 0):
+        refusals.append(over_budget)
+    return list(
+        dict.fromkeys(f"{refusal.reason}: {refusal.found}, expected {refusal.expected}" for refusal in refusals)
+    )

@@ -1,4 +1,4 @@
-"""`dca keygen`: make an identity."""
+"""`dca keygen` makes an identity."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dca_proto.runtime.keyfile import ROLES, new_identity, write_identity
 
 EXAMPLES = """Examples:
 
-  dca keygen client.key                            on the device itself: the secret never leaves it
+  dca keygen client.key                            run it on the device: the secret never leaves it
   dca keygen hospital-a.key --role compute         its public key goes into the federation file
   dca keygen authority.key --role authority        signs clients' certificates
 """
@@ -22,7 +22,7 @@ def keygen(
     file: Annotated[Path, typer.Argument(help="The new key file, readable by its owner only.")],
     role: Annotated[str, typer.Option(help=f"{', '.join(ROLES[:-1])} or {ROLES[-1]}.")] = "client",
 ) -> None:
-    """Make an identity in a file that only its owner can read, and print its public key and id."""
+    """Create an identity in a file that only its owner can read, and print its public key and id."""
     if not file.absolute().parent.is_dir():
         raise StorageError(f"folder {file.parent} does not exist; make it first")
     identity = new_identity()

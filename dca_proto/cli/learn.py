@@ -1,4 +1,4 @@
-"""`dca learn`: a learning job at a real federation's trainer; after any kill it continues where it was."""
+"""`dca learn` runs a learning job as a federation's trainer; after a crash, the same command resumes it."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ from inference.jobs.summary import Summary
 from inference.problem import Problem, stream
 
 TERMINATED = 143
-SAME_COMMAND = "the same command goes on from there"
+SAME_COMMAND = "the same command continues from there"
 DRAWS_SUFFIX = ".nc"
 
 OUTPUT = (Run, Summary)
 EXAMPLES = """Examples:
 
-  dca learn trainer.toml                                 the file's [job]; the same command goes on after a kill
+  dca learn trainer.toml                                 the file's [job]; after a crash the same command resumes it
 
   dca learn trainer.toml --test held_out.csv --json result.json --plot coefficients.png
 
@@ -69,22 +69,22 @@ Example of a file: [trainer], [broker] and [account] as `dca trainer --help` sho
 
   [job]
   name = "regression"                # NAMES
-  features = ["age", "bmi"]          # by default all columns that have bounds, but for the target
+  features = ["age", "bmi"]          # by default all columns with bounds except the target
   target = "pressure"
   bounds = { age = [0, 120], bmi = [10, 60], pressure = [60, 250] }   # public, never read from the data
-  units = { age = "years" }          # optional, for people
+  units = { age = "years" }          # optional, for display
   epsilon = 2                        # of all rounds together
   delta = 1e-5
   clients = 500                      # N, how many are expected
   tolerate = 50                      # T, how many may drop out of a round
   repair = "noise-aware"             # and other settings of the job
 
-For job regression-mcmc, clients may be data nodes with the rows of many people each, that release by themselves. They
-are where the federation file has no Compute nodes, or with kind = "node-release". Leave out tolerate then.
+For job regression-mcmc, clients may be data nodes, each with many people's rows, that release their own sums. They are
+if the federation file has no Compute nodes, or with kind = "node-release"; then leave out tolerate.
 
-Jobs ldp-histogram, ldp-mean, ldp-regression and ldp-sgd ask each client for one report that is private by itself, and
-need neither Compute nodes nor tolerate; the first two need no delta, but for mechanism = "analytic-gaussian". A
-file's [job] for the first:
+Jobs ldp-histogram, ldp-mean, ldp-regression and ldp-sgd ask each client for one report that is private by itself. They
+need neither Compute nodes nor tolerate. The first two need a delta only for mechanism = "analytic-gaussian". A file's
+[job] for the first:
 
   [job]
   name = "ldp-histogram"
@@ -94,13 +94,13 @@ file's [job] for the first:
   epsilon = 1
   clients = 5000
 
-ldp-sgd asks groups of clients, one after the other, so it has to know them: invite = "certificates", a folder of their
-certificates as `dca federation` writes them.
+ldp-sgd asks one group of clients after another, so it has to know them: invite = "certificates" names a folder of their
+certificates from `dca federation`.
 
-What a job has got is kept beside the trainer's store, in trainer.regression.journal for example; to learn anew, at a
-new price, name another --journal. Job regression-mcmc makes more of what it has at no price: other draws, or another
-method, with released_for = the first one where the two differ in what nodes release. So do jobs ldp-*: other draws,
-another prior, of ldp-mean another family.
+A job's results are kept beside the trainer's store, for example in trainer.regression.journal. To learn again, at a new
+cost, name another --journal. Some settings may change at no cost. For regression-mcmc: the draws, or the method (with
+released_for = the first method if nodes release something else for the new one). For ldp-*: the draws and the prior,
+and for ldp-mean the family.
 """.replace("NAMES", ", ".join(NAMES[:4]) + ", ...")
 
 
@@ -118,17 +118,15 @@ def learn(
     colluders: Annotated[int | None, options.COLLUDERS] = None,
     sets: options.Sets = None,
     journal: Annotated[
-        Path | None, typer.Option(help="What the job has got, by default beside the store, by the job's name.")
+        Path | None, typer.Option(help="File of the job's results; by default beside the store, named after the job.")
     ] = None,
-    test: Annotated[
-        Path | None, typer.Option(help="A CSV of the trainer's own rows, on which the result is scored.")
-    ] = None,
+    test: Annotated[Path | None, typer.Option(help="CSV of the trainer's own rows to score the result on.")] = None,
     categories: options.Categories = None,
     json_to: options.Json = None,
     plot: options.Plot = None,
     draws: Annotated[Path | None, typer.Option(help="Write draws of the posterior for ArviZ: FILE.nc.")] = None,
 ) -> int:
-    """Learn from a federation's clients as its trainer: a regression or another job, in as many rounds as it takes."""
+    """Learn from a federation's clients as its trainer: a regression or another job, in one or more rounds."""
     configure_logs(level=logging.WARNING)
     actor = load(config, roles=("trainer",))
     given = options.given_settings(context, JobSettings)
@@ -136,14 +134,12 @@ def learn(
     outputs = Outputs(json_to, plot, draws)
     outputs.check()
     if draws is not None and not task.job.drawable:
-        raise UsageError(f"--draws {draws}: job {task.job.name!r} gives a point and no posterior; leave it out")
+        raise UsageError(f"--draws {draws}: job {task.job.name!r} gives a point estimate, no posterior; leave it out")
     invite = _invited(actor, config.parent / task.settings.invite) if task.settings.invite else ()
     held_out = None
     if test is not None:
         if not task.job.scored:
-            raise UsageError(
-                f"--test {test}: job {task.job.name!r} predicts nothing that could be scored; leave it out"
-            )
+            raise UsageError(f"--test {test}: job {task.job.name!r} makes no predictions to score; leave it out")
         texts = parse_categories(categories or ())
         held_out = from_csv(test, task.schema.target, task.schema.bounds, task.schema.features, categories=texts)
     path = journal or journal_path(actor.config.files.store, task.job.name)
@@ -151,28 +147,28 @@ def learn(
 
 
 def _invited(actor: Device, folder: Path) -> tuple[bytes, ...]:
-    """The ids of the clients whose certificates are in a folder, without revoked ones.
+    """Return the ids of the clients with a certificate in a folder, without revoked ones.
 
     Raises:
-        UsageError: there is none, or a bad one.
+        UsageError: the folder has no certificate, or an invalid one.
     """
     federation, now_ms = actor.config.federation, _now_ms()
     paths = [path for path in sorted(folder.glob("*.cert")) if not federation.is_revoked(certified_id(path))]
-    found = [read_certificate(path, federation, now_ms) for path in paths]
-    if not found:
-        raise UsageError(f"job: invite names {folder}, where there is no certificate of a client (*.cert)")
-    return tuple(sorted({actor_id(one.client_key) for one in found}))
+    certificates = [read_certificate(path, federation, now_ms) for path in paths]
+    if not certificates:
+        raise UsageError(f"job: invite = {folder}: found no client's certificate (*.cert) in this folder")
+    return tuple(sorted({actor_id(certificate.client_key) for certificate in certificates}))
 
 
 class Outputs(NamedTuple):
-    """Where the result goes: JSON to a file or - for stdout, a picture, draws of the posterior."""
+    """The targets of the result: JSON (a file, or - for stdout), a picture, draws of the posterior."""
 
     json_to: str | None
     plot: Path | None
     draws: Path | None
 
     def check(self) -> None:
-        """Refuse, before the work, what could not be written after it."""
+        """Raise an error before the work if a target could not be written after it."""
         require_json_target(self.json_to)
         require_plot_target(self.plot)
         if self.draws is not None:
@@ -184,12 +180,11 @@ class Outputs(NamedTuple):
 
 
 class _Run:
-    """One call of the command, which begins a task or goes on with it.
+    """One call of the command, which begins or resumes a task.
 
     Args:
-        actor: the trainer. task: what is learned. test: rows to score it on, if there are any. outputs: where it goes.
-        path: the journal of what was held before, and is.
-        invite: ids of the clients among whom mini-batches are picked before there was a round of everybody.
+        actor: the trainer. task: the job. test: rows to score it on, if any. outputs: the result's targets.
+        path: the journal. invite: ids of the clients to pick mini-batches from before the first round of everybody.
     """
 
     def __init__(
@@ -211,10 +206,10 @@ class _Run:
         self._drafts: list[Draft] = []
 
     def play(self) -> int:
-        """Learn, write and show; the exit code.
+        """Learn, write and print the result; return the exit code.
 
         Raises:
-            RoundAborted: a round ended without a sum, and the job could not do without.
+            RoundAborted: a round ended without a result, and the job could not continue without it.
         """
         stages = self._stages()
         self._reporter = ProgressReporter(
@@ -260,38 +255,38 @@ class _Run:
                 )
 
     def _finished(self, learned: Any) -> Any:
-        """What a job makes of its rounds, where it has work left to do, once nobody is connected any more."""
+        """Compute the job's result after disconnecting, if work is left to do."""
         job = self._task.job
         if learned is None:
             return None
         try:
             return self._run.finish(learned, Console(stderr=True))
-        except Exception as error:  # the rounds are paid for, whatever it is
-            other = f", at no price, with another {', '.join(job.changeable)}" if job.changeable else ""
+        except Exception as error:  # report any error, since the rounds' privacy cost is already spent
+            other = f", also with another {', '.join(job.changeable)} at no cost" if job.changeable else ""
             self._fail(str(error) or type(error).__name__, f"{SAME_COMMAND}{other}")
             raise
 
     def _check_account(self, trainer: Trainer) -> None:
-        """Before the first round costs anything: whether the account has room for all of them.
+        """Check before the first round that the account has room for all rounds. If not, an iterative job only warns.
 
         Raises:
-            BudgetError: it has not, and the job cannot do without the last ones.
+            BudgetError: the account has no room, and the job needs all of its rounds.
         """
         try:
             trainer.check_job([self._task.price], _now_ms())
         except BudgetError as refusal:
             if not self._task.job.iterative:
                 raise
-            say(Console(stderr=True), "account", f"this job will have to stop early: {refusal}")
+            say(Console(stderr=True), "account", f"this job will stop early: {refusal}")
 
     def _stages(self) -> list[Stage]:
-        """The plan; a round for each share of the budget is planned as its participants will."""
+        """Return the job's stages, after planning a round of each as its participants will."""
         task = self._task
         stages, self._drafts = self._run.plan(f"job: {claim_words(task.settings.epsilon, task.delta)}")
         if stages[0].batch and task.settings.clients > len(self._invite):
             raise UsageError(
-                f"job {task.job.name!r} asks {task.settings.clients} clients by groups, and knows {len(self._invite)}; "
-                "name a folder of the clients' certificates in [job] of the file, invite = FOLDER, or lower clients"
+                f"job {task.job.name!r} asks {task.settings.clients} clients in groups, and knows {len(self._invite)} "
+                "of them; give invite = FOLDER with the clients' certificates in [job] of the file, or lower clients"
             )
         return stages
 
@@ -308,17 +303,16 @@ class _Run:
         n = task.settings.clients
         who = f"N = {n}, T = {task.settings.tolerate}"
         if task.kind is NodeReleaseRequest:
-            who = f"J = {n} data nodes, of which each adds the whole noise for one row"
+            who = f"J = {n} data nodes; each adds the whole noise for one row"
         elif task.reports:
-            own = "a report" if uses(stages) == 1 else f"{uses(stages)} reports"
-            who = f"N = {n} clients, each with {own} of its own by {task.reports}, private by itself"
+            reports = "one report" if uses(stages) == 1 else f"{uses(stages)} reports"
+            who = f"N = {n} clients, each with {reports} by {task.reports}, private by itself"
         say(self._console, "plan", f"{terms}; {who}")
 
     def _say_held(self, remedy: str = SAME_COMMAND) -> None:
-        """After whatever ended it."""
-        held = sum(one.aggregate is not None for one in self._held)
-        what = f"{counted(held, 'round')} held and kept in {self._path}"
-        say(Console(stderr=True), "stopped", f"{what}; {remedy}")
+        """Print how many rounds are done and how to continue."""
+        done = sum(held.aggregate is not None for held in self._held)
+        say(Console(stderr=True), "stopped", f"{counted(done, 'round')} done and recorded in {self._path}; {remedy}")
 
     def _fail(self, reason: str, remedy: str, contributors: int | None = None, needed: int | None = None) -> None:
         run = self._ended_as(
@@ -329,7 +323,7 @@ class _Run:
         self._say_held(remedy)
 
     def _ended_as(self, **ending: Any) -> Run:
-        """The record of the run, however it ended."""
+        """Return the record of the run."""
         task, terms, rounds = self._task, self._task.terms, [job_round(one) for one in self._held]
         private = all(one.aggregate.private for one in self._held if one.aggregate is not None)
         summed = [one for one in rounds if one.ok]
@@ -361,7 +355,7 @@ class _Run:
         )
 
     def _finish(self, result: Any) -> None:
-        """Files first, for they are paid for; then tables."""
+        """Write the files first, since their privacy cost is already spent; then print tables."""
         task, outputs = self._task, self._outputs
         run = self._ended_as(ok=True)
         summary = claimed_by(run, self._run.summarise(result))
@@ -375,7 +369,7 @@ class _Run:
         show_run(self._console, run, summary)
         say(self._console, "account", account_line(self._actor.config))
         free = f"another {', '.join(task.job.changeable)} costs nothing; " if task.job.changeable else ""
-        say(self._console, "journal", f"{self._path}; {free}to learn anew, at a new price, name another --journal")
+        say(self._console, "journal", f"{self._path}; {free}to learn again, at a new cost, name another --journal")
 
 
 def _now_ms() -> int:

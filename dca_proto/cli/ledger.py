@@ -1,4 +1,4 @@
-"""`dca ledger`: what a client or a trainer has spent, on what, what is left, and what was declined and why."""
+"""`dca ledger` shows a client's or trainer's charges, its remaining budget, and a client's declined rounds."""
 
 from __future__ import annotations
 
@@ -36,33 +36,34 @@ from dca_proto.runtime.config import Config, read_config
 from dca_proto.runtime.keyfile import read_identity
 from dca_proto.runtime.logs import printable
 from dca_proto.statistics import REPLACE_ONE_ROW
+from dca_proto.wording import counted
 
 SPENDERS = ("client", "trainer")
 _LARGEST = {"mu": accounting.MU_MAX, "epsilon": 1e6, "delta": 1.0}
-_LARGEST_PURE = {"mu": accounting.mu_of_pure(accounting.PURE_MAX), "epsilon": accounting.PURE_MAX}  # delta is 0
-_OF_A_COMPUTE_NODE = {compute_round.ROUNDS, compute_round.CONTRIBUTIONS, sessions.SESSIONS, charges.TABLE}
+_LARGEST_PURE = {"mu": accounting.mu_of_pure(accounting.PURE_MAX), "epsilon": accounting.PURE_MAX}  # for delta 0
+_COMPUTE_NODE_TABLES = {compute_round.ROUNDS, compute_round.CONTRIBUTIONS, sessions.SESSIONS, charges.TABLE}
 _DECLINED_SHOWN = 10
-_WHAT = ("when (UTC)", "statistic", "trainer")
+_ROUND_COLUMNS = ("when (UTC)", "statistic", "trainer")
 Dated = TypeVar("Dated", Charge, DeclinedRound)
 EXAMPLES = """Examples:
 
-  dca ledger client.toml                       what was asked, given and declined, and what the policy leaves
+  dca ledger client.toml                       rounds charged and declined, and what the policy leaves
   dca ledger trainer.toml                      the federation's account, as this trainer keeps it
-  dca ledger client.db --delta 1e-6            a store by itself: what is spent, stated at that delta
+  dca ledger client.db --delta 1e-6            a store without its file: the total spent, at that delta
   dca ledger client.toml --json - | jq .epsilon_left
 
-The actor must have stopped: a running one keeps its store to itself. Nothing is changed.
+Stop the actor first: a running one locks its store. The command changes nothing.
 """
 
 
 class LedgerView(msgspec.Struct, frozen=True, kw_only=True):
-    """One actor's ledger, and what is known beside it.
+    """One actor's ledger, with its limits.
 
     Attributes:
-        store: its database. role: ``client`` or ``trainer``; empty where a store alone does not show it.
+        store: the database. role: ``client`` or ``trainer``; empty if a store alone does not show it.
         ledger: the charges. declined: a client's newest declines, in their order.
-        budget_limit: what may be spent in a period, per_round: the largest ε of a client's round; both from its file.
-        federation: from its file.
+        budget_limit: the limit on a period, per_round: the largest ε of a client's round; both from the actor's file.
+        federation: from the actor's file.
     """
 
     store: Path
@@ -75,7 +76,7 @@ class LedgerView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """A round that was asked for: when, what, by whom, and at what price."""
+    """A requested round: time, statistic, trainer and privacy cost."""
 
     at: str
     round_id: str
@@ -90,9 +91,9 @@ class Charged(Asked, frozen=True, kw_only=True):
     """A round that was charged.
 
     Attributes:
-        invited: how many clients a trainer invited, where not everybody; the round cost these alone.
-        relation: of a node release ``replace-one-row``: it protects a row, and a total that it is in protects no more.
-        returned: whether the charge came back. counts: whether it is in the totals.
+        invited: how many clients the trainer invited, if not all; only they are charged.
+        relation: ``replace-one-row`` for a node release, which protects a row; so does a total that includes it.
+        returned: whether the charge was given back. counts: whether it is in the totals.
     """
 
     number: int
@@ -104,7 +105,7 @@ class Charged(Asked, frozen=True, kw_only=True):
 
 
 class Declined(Asked, frozen=True, kw_only=True):
-    """A round that a client declined, and why."""
+    """A round that a client declined, with the reason."""
 
     reason: str
     found: str
@@ -112,16 +113,16 @@ class Declined(Asked, frozen=True, kw_only=True):
 
 
 class Spending(msgspec.Struct, frozen=True, kw_only=True):
-    """What `dca ledger --json` writes. What is not known is null.
+    """The output of `dca ledger --json`. Unknown values are null.
 
     Attributes:
-        role: client or trainer. delta: at which totals are stated. period_days: of the limit.
-        epsilon_spent: in the period; of everything where no file states a period. A trainer's totals are of the client
-            that all of it cost most.
-        mu_spent: rounds of delta 0 converted, unless a part is kept for them. pure_spent: Σε of rounds of delta 0.
+        role: client or trainer. delta: the δ of the totals. period_days: of the limit.
+        epsilon_spent: in the period, or ever if no file states a period. A trainer's totals are those of the client
+            with the highest total.
+        mu_spent: includes converted rounds of delta 0, unless a part is kept for them. pure_spent: Σε of these rounds.
         epsilon_allowed: in the period. epsilon_for_reports: the part of it that is kept for rounds of delta 0.
         epsilon_left: of the largest single Gaussian round that still fits. pure_left: of one of delta 0.
-        epsilon_per_round_max: of a client's policy.
+        epsilon_per_round_max: from a client's policy.
     """
 
     role: str | None
@@ -152,43 +153,42 @@ def ledger(
     ] = None,
     json_to: Json = None,
 ) -> None:
-    """Show what a client or a trainer has spent, on what, and what is left.
+    """Show what a client or a trainer has spent, on which rounds, and what is left.
 
-    Charges of Gaussian rounds add up as squares of mu, exactly. So several rounds cost less than the sum of their
-    epsilons, and what is left is stated as the largest single round that still fits. Reports that are private by
-    epsilon alone (delta 0) add up in epsilon. If that comes to less, each is counted as a Gaussian round whose mu
-    covers it. Beside Gaussian rounds each is always counted so, since such rounds may be chosen in view of results;
-    that comes to more. If the file keeps a part of epsilon for reports (epsilon_for_reports), their epsilons add up to
-    that part, and the other rounds share the rest.
+    Charges of Gaussian rounds add up exactly as squares of mu. So several rounds cost less than the sum of their
+    epsilons, and what is left is the largest single round that still fits. Reports with delta 0 add up in epsilon, or
+    count as Gaussian rounds with a mu that covers them if that is less. Together with Gaussian rounds they always count
+    as Gaussian, although that is more, since rounds may be chosen in view of results. If the file keeps a part of
+    epsilon for reports (epsilon_for_reports), their epsilons add up to that part, and other rounds share the rest.
     """
     console = result_console(json_to)
     view = read_ledger_view(file)
     limit = view.budget_limit
     if delta is not None and limit is not None:
-        raise UsageError(f"--delta goes with a store; the limits in {file} are at delta {at_least(limit.delta)}")
+        raise UsageError(f"--delta is for a store only; the limits in {file} are at delta {at_least(limit.delta)}")
     stated = delta if delta is not None else DELTA if limit is None else limit.delta
-    accounting.epsilon_of(0.0, stated)  # a delta out of range is the caller's mistake
-    found = spending(view, stated, time.time_ns() // 1_000_000)
-    show(console, found)
-    write_json(found, json_to)
+    accounting.epsilon_of(0.0, stated)  # raises for a delta out of range
+    result = spending(view, stated, time.time_ns() // 1_000_000)
+    show(console, result)
+    write_json(result, json_to)
 
 
 def account_line(config: Config) -> str:
-    """What a trainer's account has left now."""
+    """Return a sentence on what is left in a trainer's account."""
     limit = config.account
-    found = spending(ledger_view_of(config), limit.delta, time.time_ns() // 1_000_000)
-    left = f"epsilon {at_most(found.epsilon_left or 0)} is left in one more round, of {at_least(limit.epsilon)} in all"
-    return f"{left}, at delta {at_least(limit.delta)} in {limit.period_days:g} days"
+    left = spending(ledger_view_of(config), limit.delta, time.time_ns() // 1_000_000).epsilon_left
+    one_more = f"epsilon {at_most(left or 0)} is left for one more round, of {at_least(limit.epsilon)} in total"
+    return f"{one_more}, at delta {at_least(limit.delta)} in {limit.period_days:g} days"
 
 
-# --- what a store holds -----------------------------------------------------------------------------------------------
+# --- reading a store --------------------------------------------------------------------------------------------------
 
 
 def read_ledger_view(file: Path) -> LedgerView:
-    """The ledger that a TOML file or a store belongs to. A store that was not made yet holds nothing.
+    """Read the ledger of the actor with this TOML file or store. A store that does not exist yet is empty.
 
     Raises:
-        UsageError: the file is neither, is a Compute node's, or is in use or damaged.
+        UsageError: the file is neither, is a Compute node's, is in use or is damaged.
     """
     try:
         with file.open("rb") as opened:
@@ -199,7 +199,7 @@ def read_ledger_view(file: Path) -> LedgerView:
 
 
 def ledger_view_of(config: Config) -> LedgerView:
-    """The ledger of a client or a trainer that was configured so. Raises `UsageError` as `read_ledger_view`."""
+    """Read the ledger of a client or trainer with this configuration. Raises as `read_ledger_view`."""
     is_client = config.role == "client"
     known = {
         "role": config.role,
@@ -213,9 +213,9 @@ def ledger_view_of(config: Config) -> LedgerView:
 def _view(store: Path, known: Mapping[str, Any], key: bytes | None = None) -> LedgerView:
     rows = read_store(store, key) if store.exists() else []
     if len({owner for owner, *_ in rows}) > 1:
-        raise InputError(f"store {store} is shared by many actors: name one that has a store of its own")
+        raise InputError(f"store {store} is shared by many actors; name the store of a single actor")
     kinds = {kind for _, kind, _, _ in rows}
-    if kinds & _OF_A_COMPUTE_NODE:
+    if kinds & _COMPUTE_NODE_TABLES:
         raise InputError(f"store {store} is a Compute node's, which spends nothing; name a client's or a trainer's")
     try:
         spent = Ledger(_sound(decoded(kind, value, Charge)) for _, kind, _, value in rows if kind == records.TABLE)
@@ -227,7 +227,7 @@ def _view(store: Path, known: Mapping[str, Any], key: bytes | None = None) -> Le
 
 
 def _sound(charge: Charge) -> Charge:
-    """A charge whose figures can be. Raises `UsageError`."""
+    """Return the charge if its figures are possible. Raises `UsageError` otherwise."""
     for name, largest in (_LARGEST if charge.delta else _LARGEST_PURE).items():
         value = getattr(charge, name)
         if not 0 < value <= largest:
@@ -237,34 +237,30 @@ def _sound(charge: Charge) -> Charge:
     return _dated(charge)
 
 
-def _dated(one: Dated) -> Dated:
-    """An entry with a time that a calendar knows. Raises `UsageError`."""
-    if not 0 <= one.at_ms < YEAR_10000_MS:
-        raise _damaged(f"an entry has time {one.at_ms} ms, expected 0 to below {YEAR_10000_MS}, the year 10000")
-    return one
+def _dated(entry: Dated) -> Dated:
+    """Return the entry if its time is possible. Raises `UsageError` otherwise."""
+    if not 0 <= entry.at_ms < YEAR_10000_MS:
+        raise _damaged(f"an entry has time {entry.at_ms} ms, expected 0 to below {YEAR_10000_MS}, the year 10000")
+    return entry
 
 
 def _damaged(what: str) -> UsageError:
     return InputError(
-        f"{what}: it is damaged; start with a fresh store (a client enrolled anew), not with an old copy, which would "
-        "forget what was spent"
+        f"{what}: the store is damaged; start with a fresh one (a client enrolled anew), not with an old copy, which "
+        "would forget what was spent"
     )
 
 
-# --- what it comes to -------------------------------------------------------------------------------------------------
+# --- totals -----------------------------------------------------------------------------------------------------------
 
 
 def spending(view: LedgerView, delta: float, now_ms: int) -> Spending:
-    """What was spent and what is left.
-
-    Args:
-        delta: the δ at which totals are stated.
-    """
+    """Compute what was spent and what is left, with totals at δ = `delta`."""
     limit = view.budget_limit
     since_ms = limit.since_ms(now_ms) if limit else 0
     spent = view.ledger.spent(since_ms)
     kept = limit.epsilon_for_reports if limit else 0.0
-    names = {one.id: one.name for one in view.federation.trainers} if view.federation else {}
+    names = {trainer.id: trainer.name for trainer in view.federation.trainers} if view.federation else {}
     return Spending(
         role=view.role or None,
         store=str(view.store),
@@ -281,38 +277,38 @@ def spending(view: LedgerView, delta: float, now_ms: int) -> Spending:
         epsilon_per_round_max=view.per_round,
         charges=[
             Charged(
-                **_asked(one, names),
-                number=one.number,
-                mu=one.mu,
-                invited=len(one.clients) or None,
-                relation=printable(one.relation),
-                returned=one.returned,
-                counts=not one.returned and one.at_ms >= since_ms,
+                **_asked(charge, names),
+                number=charge.number,
+                mu=charge.mu,
+                invited=len(charge.clients) or None,
+                relation=printable(charge.relation),
+                returned=charge.returned,
+                counts=not charge.returned and charge.at_ms >= since_ms,
             )
-            for one in view.ledger.charges
+            for charge in view.ledger.charges
         ],
         declined=[
             Declined(
-                **_asked(one, names),
-                reason=printable(one.reason),
-                found=printable(one.found),
-                expected=printable(one.expected),
+                **_asked(entry, names),
+                reason=printable(entry.reason),
+                found=printable(entry.found),
+                expected=printable(entry.expected),
             )
-            for one in view.declined
+            for entry in view.declined
         ],
         warnings=list(_warnings(view)),
     )
 
 
-def _asked(one: Charge | DeclinedRound, names: Mapping[bytes, str]) -> dict[str, Any]:
+def _asked(entry: Charge | DeclinedRound, names: Mapping[bytes, str]) -> dict[str, Any]:
     return {
-        "at": _time(one.at_ms),
-        "round_id": one.round_id.hex(),
-        "statistic": printable(one.statistic),
-        "trainer": one.trainer.hex(),
-        "trainer_name": names.get(one.trainer),
-        "epsilon": one.epsilon if math.isfinite(one.epsilon) else None,
-        "delta": one.delta if math.isfinite(one.delta) else None,
+        "at": _time(entry.at_ms),
+        "round_id": entry.round_id.hex(),
+        "statistic": printable(entry.statistic),
+        "trainer": entry.trainer.hex(),
+        "trainer_name": names.get(entry.trainer),
+        "epsilon": entry.epsilon if math.isfinite(entry.epsilon) else None,
+        "delta": entry.delta if math.isfinite(entry.delta) else None,
     }
 
 
@@ -321,48 +317,48 @@ def _time(at_ms: int) -> str:
 
 
 def _warnings(view: LedgerView) -> Iterator[str]:
-    """What makes the ledger look like an old copy of itself, and that nobody has looked whether it is damaged."""
+    """Yield a warning if the records were not authenticated, and if the ledger looks like an old copy."""
     if view.budget_limit is None and view.ledger.charges:
-        yield "the records were not authenticated, for the key is the actor's: name its TOML file in place of the store"
-    held = {charge.number for charge in view.ledger.charges}
-    missing = max(held, default=0) - len(held)
+        yield "the records were not authenticated, since the store lacks the key: name the actor's TOML file instead"
+    numbers = {charge.number for charge in view.ledger.charges}
+    missing = max(numbers, default=0) - len(numbers)
     if missing:
-        first = next(number for number in itertools.count(1) if number not in held)
+        first = next(number for number in itertools.count(1) if number not in numbers)
         yield (
-            f"{missing} of the charges 1 to {max(held)} are not there, the first of them {first}: more was spent than "
+            f"{missing} of the charges 1 to {max(numbers)} are missing, the first of them {first}: more was spent than "
             "is shown"
         )
-    behind = [one for one in view.declined if one.reason == "ledger"]
-    if behind:
-        last = behind[-1]
+    reuses = [entry for entry in view.declined if entry.reason == "ledger"]
+    if reuses:
+        last = reuses[-1]
         yield (
-            f"a round was declined on {_time(last.at_ms)} for a Compute node's word that this ledger is an old copy "
-            f"({printable(last.found)}; expected {printable(last.expected)}). That is so where the store was restored "
-            "from a copy, or runs twice: then more was spent than is shown, and nobody knows what is left. "
-            "Otherwise the node lies or errs"
+            f"a round was declined on {_time(last.at_ms)} because a Compute node reported that this ledger is an old "
+            f"copy ({printable(last.found)}; expected {printable(last.expected)}). If the store was restored from a "
+            "copy, or runs twice, then more was spent than is shown, and what is left is unknown. Otherwise the node "
+            "lies or errs"
         )
 
 
-# --- what a person sees -----------------------------------------------------------------------------------------------
+# --- the tables -------------------------------------------------------------------------------------------------------
 
 
-def show(console: Console, found: Spending) -> None:
-    """Charges, totals, declines and warnings."""
-    of = f" of federation {found.federation}" if found.federation else ""
-    _say(console, f"{found.role or 'ledger'}{of}, {found.store}\n")
-    if found.charges:
-        console.print(charges_table(found))
-    for label, line in totals(found):
+def show(console: Console, spent: Spending) -> None:
+    """Print charges, totals, declines and warnings."""
+    of = f" of federation {spent.federation}" if spent.federation else ""
+    _say(console, f"{spent.role or 'ledger'}{of}, {spent.store}\n")
+    if spent.charges:
+        console.print(charges_table(spent))
+    for label, line in totals(spent):
         _say(console, f"{label:<10}{line}")
-    if found.declined:
-        count, shown = len(found.declined), found.declined[-_DECLINED_SHOWN:]
+    if spent.declined:
+        count, shown = len(spent.declined), spent.declined[-_DECLINED_SHOWN:]
         title = "declined" if count <= _DECLINED_SHOWN else f"declined, the last {_DECLINED_SHOWN} of {count}"
-        rows = [(*_what(one), one.reason, one.found, one.expected) for one in shown]
+        rows = [(*_round_cells(entry), entry.reason, entry.found, entry.expected) for entry in shown]
         console.print()
-        console.print(table((*_WHAT, "reason", "found", "accepted"), rows, title=title, align="<ww<ww"))
-        reasons = Counter(one.reason for one in found.declined)
-        _say(console, "in all     " + ", ".join(f"{count} x {reason}" for reason, count in reasons.most_common()))
-    for warning in found.warnings:
+        console.print(table((*_ROUND_COLUMNS, "reason", "found", "accepted"), rows, title=title, align="<ww<ww"))
+        reasons = Counter(entry.reason for entry in spent.declined)
+        _say(console, "in total   " + ", ".join(f"{count} x {reason}" for reason, count in reasons.most_common()))
+    for warning in spent.warnings:
         console.print(f"[bold red]warning[/]    {escape(warning)}", highlight=False, soft_wrap=True)
 
 
@@ -370,42 +366,43 @@ def _say(console: Console, line: str) -> None:
     console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def charges_table(found: Spending) -> Table:
-    """A line for each charge."""
+def charges_table(spent: Spending) -> Table:
+    """Return a table with a row for each charge."""
     rows = []
-    for one in found.charges:
-        counts = f"counts for {one.invited}" if one.invited else "counts"
-        counts += ", of one row" if one.relation == REPLACE_ONE_ROW else ""
-        state = counts if one.counts else "returned" if one.returned else "past its period"
-        price = (at_least(one.epsilon or 0), at_least(one.delta or 0), at_least(one.mu) if one.delta else "")
-        rows.append((str(one.number), *_what(one), *price, state))
-    return table(("no.", *_WHAT, "epsilon", "delta", "mu", "state"), rows, title="charged", align="><ww>>>w")
+    for charge in spent.charges:
+        counts = f"counts for {charge.invited}" if charge.invited else "counts"
+        counts += ", of one row" if charge.relation == REPLACE_ONE_ROW else ""
+        state = counts if charge.counts else "returned" if charge.returned else "past its period"
+        mu = at_least(charge.mu) if charge.delta else ""
+        cost = (at_least(charge.epsilon or 0), at_least(charge.delta or 0), mu)
+        rows.append((str(charge.number), *_round_cells(charge), *cost, state))
+    return table(("no.", *_ROUND_COLUMNS, "epsilon", "delta", "mu", "state"), rows, title="charged", align="><ww>>>w")
 
 
-def _what(one: Asked) -> tuple[str, str, str]:
-    when = one.at.replace("T", " ").removesuffix("Z")
-    return when, one.statistic, one.trainer_name or one.trainer[:8]
+def _round_cells(entry: Asked) -> tuple[str, str, str]:
+    when = entry.at.replace("T", " ").removesuffix("Z")
+    return when, entry.statistic, entry.trainer_name or entry.trainer[:8]
 
 
-def totals(found: Spending) -> list[tuple[str, str]]:
-    """What was spent and what is left, a label and a line each."""
-    counted = sum(one.counts for one in found.charges)
-    kept = found.epsilon_for_reports
-    pure = kept or any(one.counts and one.delta == 0 for one in found.charges)
-    of = f"{counted} charge{'' if counted == 1 else 's'}, mu = {at_least(found.mu_spent)}"
+def totals(result: Spending) -> list[tuple[str, str]]:
+    """Return labelled lines on what was spent and what is left."""
+    kept = result.epsilon_for_reports
+    pure = kept or any(charge.counts and charge.delta == 0 for charge in result.charges)
+    details = f"{counted(sum(charge.counts for charge in result.charges), 'charge')}, mu = {at_least(result.mu_spent)}"
     if pure:
-        of += ", and epsilon" if kept else ", those at delta 0 converted, whose epsilons are"
-        of += f" {at_least(found.pure_spent)} {'at delta 0' if kept else 'in all'}"
-    of += ", of the worst-off client" if any(one.invited for one in found.charges) else ""
-    spent, at = f"epsilon {at_least(found.epsilon_spent)}", f"at delta {at_least(found.delta)}"
-    if found.epsilon_left is None or found.epsilon_allowed is None:
-        return [("spent", f"{spent} {at} in all ({of}); name its TOML file to see what is left")]
-    left = f"epsilon {at_most(found.epsilon_left)} {at} in one more round"
-    whole, reports = f", of {at_least(found.epsilon_allowed)} in all", f"{at_most(found.pure_left or 0)} at delta 0"
+        details += ", and epsilon" if kept else ", those at delta 0 converted; their epsilons add up to"
+        details += f" {at_least(result.pure_spent)}{' at delta 0' if kept else ''}"
+    details += ", of the client charged most" if any(charge.invited for charge in result.charges) else ""
+    spent, at = f"epsilon {at_least(result.epsilon_spent)}", f"at delta {at_least(result.delta)}"
+    if result.epsilon_left is None or result.epsilon_allowed is None:
+        return [("spent", f"{spent} {at} in total ({details}); name the actor's TOML file to see what is left")]
+    left = f"epsilon {at_most(result.epsilon_left)} {at} for one more round"
+    whole = f", of {at_least(result.epsilon_allowed)} in total"
+    reports = f"{at_most(result.pure_left or 0)} at delta 0"
     if kept:
         left += f", and {reports}{whole}, {at_least(kept)} of it for reports of delta 0"
     else:
         left += whole + (f", or {reports}" if pure else "")
-    if found.epsilon_per_round_max is not None:
-        left += f"; at most {at_least(found.epsilon_per_round_max)} in each round"
-    return [("spent", f"{spent} {at} in the last {found.period_days:g} days ({of})"), ("left", left)]
+    if result.epsilon_per_round_max is not None:
+        left += f"; at most {at_least(result.epsilon_per_round_max)} in each round"
+    return [("spent", f"{spent} {at} in the last {result.period_days:g} days ({details})"), ("left", left)]

@@ -1,4 +1,4 @@
-"""Options that several commands have, each with one name and one sentence of help, and how their texts are read."""
+"""Defines the options that several commands share, and parses their values."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from dca_proto.wording import nearest
 from inference.bounds import given_bounds
 
 DELTA = 1e-5
-"""The delta of a budget, where a command is given none."""
+"""The default delta of a budget."""
 
 
 def require_known(option: str, text: str, known: Iterable[str]) -> None:
-    """Refuse a name that is not among the known ones. Raises `UsageError` that names the nearest, and all."""
+    """Raise `UsageError` for an unknown name; it lists all known names and the nearest."""
     names = tuple(known)
     if text not in names:
         raise UsageError(f"{option} {text[:64]!r} is unknown{nearest(text[:64], names)}; known: {', '.join(names)}")
 
 
 def parse_names(text: str | None) -> list[str] | None:
-    """``A,B,C``."""
+    """Parse ``A,B,C``."""
     return None if text is None else [name.strip() for name in text.split(",")]
 
 
 def parse_bounds(text: str | None) -> dict[str, list[float]] | None:
-    """``COL=LO:HI,...`` or a TOML file, as [LO, HI] of each column. Raises an error for anything else."""
+    """Parse ``COL=LO:HI,...`` or a TOML file to [LO, HI] by column. Raises `UsageError` or `DataError`."""
     if text is None:
         return None
     if "=" not in text and Path(text).suffix != ".toml" and not Path(text).exists():
@@ -40,21 +40,21 @@ def parse_bounds(text: str | None) -> dict[str, list[float]] | None:
 
 
 def parse_parameters(texts: list[str] | None) -> dict[str, Any] | None:
-    """``NAME=JSON`` each. Raises `UsageError` for anything else."""
+    """Parse ``NAME=JSON`` texts. Raises `UsageError` for anything else."""
     if not texts:
         return None
-    found = {}
+    parameters = {}
     for text in texts:
         name, _, value = text.partition("=")
         try:
-            found[name] = json.loads(value)
+            parameters[name] = json.loads(value)
         except json.JSONDecodeError:
             raise UsageError(f"--parameter {text!r}: expected NAME=JSON, as in edges=[0,10,20]") from None
-    return found
+    return parameters
 
 
 def given_settings(context: typer.Context, kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """The options that were given and are settings of this kind, parsed by their callbacks."""
+    """Return the given options that are fields of `kind`, as parsed by their callbacks."""
     given = ((name, context.params.get(name)) for name in kind.__struct_fields__)
     return {name: value for name, value in given if value is not None}
 
@@ -64,14 +64,14 @@ COMPUTES = typer.Option(help="M, the number of Compute nodes.")
 TOLERATE = typer.Option(help="T, how many clients may drop out or collude.")
 TOLERATE_TENTH = typer.Option(help=TOLERATE.help, show_default="N / 10")
 COLLUDERS = typer.Option(help="c, how many of the T are reserved for colluders.")
-EPSILON = typer.Option(help="What all rounds together may cost each participant.")
-DELTA_OF_BUDGET = typer.Option("--delta", help="The delta of that cost, far below 1/N.")
+EPSILON = typer.Option(help="Privacy budget of each participant for all rounds together.")
+DELTA_OF_BUDGET = typer.Option("--delta", help="The budget's delta, far below 1/N.")
 
 BOUNDS = "Public bounds of the columns: COL=LO:HI,... or a TOML file."
 
 Bounds = Annotated[str | None, typer.Option(help=BOUNDS, callback=parse_bounds)]
 Categories = Annotated[
-    list[str] | None, typer.Option(help="Public categories of a text column of the CSV, COL=A,B,C; repeat.")
+    list[str] | None, typer.Option(help="Public categories of a text column of the CSV, COL=A,B,C; repeatable.")
 ]
 ColumnNames = Annotated[str | None, typer.Option("--columns", help="Names of columns, A,B,C.", callback=parse_names)]
 Features = Annotated[
@@ -81,10 +81,10 @@ Features = Annotated[
 Json = Annotated[str | None, typer.Option("--json", help="Write the result to a file, or - for stdout.")]
 Parameters = Annotated[
     list[str] | None,
-    typer.Option("--parameter", help="A further NAME=JSON of the statistic; repeat.", callback=parse_parameters),
+    typer.Option("--parameter", help="Statistic's parameter, NAME=JSON; repeatable.", callback=parse_parameters),
 ]
 Plot = Annotated[Path | None, typer.Option("--plot", help="Draw a picture: FILE.png, .svg or .pdf.")]
 Sets = Annotated[
-    list[str] | None, typer.Option("--set", help="A setting of the job, KEY=VALUE; repeat. An unknown KEY lists all.")
+    list[str] | None, typer.Option("--set", help="Job setting, KEY=VALUE; repeatable. An unknown KEY lists all keys.")
 ]
 Target = Annotated[str | None, typer.Option(help="The column to predict.")]

@@ -1,6 +1,6 @@
-"""What commands write: tables, labelled texts, and files that are complete or absent.
+"""Writes the output of commands: tables, labelled texts and files.
 
-That a file can be written is seen before the work, as far as it can be.
+As far as possible, a command checks before its work that it can write its files. A file is never left incomplete.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LABEL_WIDTH = 12
 
 
 def say(console: Console, label: str, text: str) -> None:
-    """A text beside its label, in as many lines as the console's width asks for."""
+    """Print a label and a text, wrapped to the console's width."""
     width = max(console.width - _LABEL_WIDTH, 20)
     lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
     joined = f"\n{'':{_LABEL_WIDTH}}".join(lines)
@@ -42,29 +42,29 @@ def say(console: Console, label: str, text: str) -> None:
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, title: str | None = None, align: str = ""
 ) -> Table:
-    """A table in the one look of all commands; nothing in it is taken for markup.
+    """Return a table in the style of all commands; its cells are not parsed as markup.
 
     Args:
-        align: a letter for each column: ``<`` left and ``>`` right, both whole, ``w`` words that may be wrapped. By
-            default the first column has words, and all others numbers.
+        align: a letter for each column: ``<`` left and ``>`` right, both without wrapping; ``w`` left, wrapped. By
+            default ``w`` for the first column and ``>`` for all others.
     """
-    made = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    made.show_edge = made.pad_edge = False
+    styled = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    styled.show_edge = styled.pad_edge = False
     for name, side in zip(columns, align or "w" + ">" * (len(columns) - 1), strict=True):
-        made.add_column(name, justify="right" if side == ">" else "left", no_wrap=side != "w", overflow="fold")
+        styled.add_column(name, justify="right" if side == ">" else "left", no_wrap=side != "w", overflow="fold")
     for row in rows:
-        made.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
-    return made
+        styled.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    return styled
 
 
 def require_writable(path: Path, *, make_folders: bool = False) -> None:
-    """Refuse a path that no file can be written to; writes nothing.
+    """Check that a file can be written to a path; writes nothing.
 
     Args:
-        make_folders: whether missing folders above it will be made.
+        make_folders: whether the caller will create missing folders.
 
     Raises:
-        UsageError: what stands in the way.
+        UsageError: it cannot; the message gives the reason.
     """
     folder = path.parent
     while make_folders and not folder.exists():
@@ -80,18 +80,18 @@ def require_writable(path: Path, *, make_folders: bool = False) -> None:
     if not path.exists():
         try:
             tempfile.TemporaryFile(dir=folder).close()
-        except OSError as error:  # as of /proc, where nobody makes files
+        except OSError as error:  # for example in /proc
             raise StorageError(f"cannot write {path}: {error.strerror}; name another place") from None
 
 
 def require_matplotlib() -> None:
-    """Refuse a picture that nothing here can draw. Raises `ModuleNotFoundError`, which the command line explains."""
+    """Raise `ModuleNotFoundError`, which the command line explains, if matplotlib is not installed."""
     if find_spec("matplotlib") is None:
         raise ModuleNotFoundError("for the picture", name="matplotlib")
 
 
 def require_plot_target(plot: Path | None) -> None:
-    """Refuse a ``--plot`` that cannot be drawn or written. Raises `UsageError` and as `require_matplotlib`."""
+    """Check that ``--plot`` can be drawn and written. Raises `UsageError`, or as `require_matplotlib`."""
     if plot is None:
         return
     require_matplotlib()
@@ -101,38 +101,38 @@ def require_plot_target(plot: Path | None) -> None:
 
 
 def require_json_target(target: str | None) -> None:
-    """Refuse a target of `write_json` that cannot be written. Raises `UsageError`."""
+    """Raise `UsageError` if `write_json` cannot write to this target."""
     if target not in (None, STDOUT):
         require_writable(Path(str(target)))
 
 
 def result_console(json_to: str | None) -> Console:
-    """Where people read the result: stderr where stdout is taken by JSON. Refuses a target as `require_json_target`."""
+    """Return the console for tables: stderr if JSON goes to stdout. Checks the target as `require_json_target`."""
     require_json_target(json_to)
     return Console(stderr=json_to == STDOUT)
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Where to write what becomes the file at `path` when the block ends, and leaves it as it was if the block fails.
+    """Replace the file at `path` when the block ends; leave it unchanged if the block fails.
 
-    It is a new file beside it, with the same suffix, that takes its place. What cannot be replaced without harm is
-    written itself: a link (as /dev/stdout is), a device, a pipe, or a file in a folder that takes no new ones.
+    Yields the path of a new file beside it, with the same suffix. Yields `path` itself if it must not be replaced: a
+    link (such as /dev/stdout), a device, a pipe, or a file in a folder that is not writable.
 
     Raises:
-        UsageError: the system cannot write there, the disk being full for example.
+        UsageError: the file cannot be written, for example because the disk is full.
     """
     in_place = path.is_symlink() or (path.exists() and not path.is_file()) or not os.access(path.parent, os.W_OK)
     place = path if in_place else path.with_name(f".dca-{secrets.token_hex(8)}{path.suffix}")
     try:
         if not in_place and path.exists():
             place.touch()
-            shutil.copymode(path, place)  # before anything stands in it
+            shutil.copymode(path, place)  # while it is still empty
         yield place
         if not in_place:
             place.replace(path)
     except BrokenPipeError:
-        raise  # the reader has gone: that is no error
+        raise  # not an error: the reader closed the pipe
     except OSError as error:
         raise StorageError(
             f"cannot write {path}: {error.strerror or error}; free space or name another place"
@@ -143,10 +143,10 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def write_json(value: object, target: str | None) -> None:
-    """Write a record, or plain values, to a file, or to stdout for ``-``; to nowhere for None.
+    """Write a record or plain values as JSON to a file, or to stdout for ``-``; None writes nothing.
 
     Raises:
-        UsageError: it cannot be written there.
+        UsageError: the file cannot be written.
     """
     if target is None:
         return
@@ -159,10 +159,10 @@ def write_json(value: object, target: str | None) -> None:
 
 
 def schema_of(output: Any) -> dict[str, Any]:
-    """The JSON schema of what a command writes.
+    """Return the JSON schema of a command's output.
 
     Args:
-        output: its type; or several, all of whose fields stand in the one object.
+        output: its type, or a tuple of types whose fields share one object.
     """
     parts = output if isinstance(output, tuple) else (output,)
     schemas, definitions = msgspec.json.schema_components(parts, ref_template="#/$defs/{name}")

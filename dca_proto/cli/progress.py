@@ -1,4 +1,4 @@
-"""Bars for work that takes a while: on terminals only."""
+"""Progress bars, shown on terminals only."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ PATIENCE_S = 2.0
 
 
 class PatientBar:
-    """How much of a known amount of work is done, shown once it has taken two seconds.
+    """A progress bar for a known amount of work, shown once the work has taken two seconds.
 
     Args:
-        console: where to show. total: how much there is to do. description: of what.
+        console: where to show it. total: the amount of work. description: the bar's label.
         columns: of the bar; rich's own by default.
     """
 
@@ -45,16 +45,16 @@ class PatientBar:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if self._progress.live.is_started:  # else a line would be shown
+        if self._progress.live.is_started:  # otherwise `stop` prints a line
             self._progress.stop()
 
     def advance(self, done: float) -> None:
-        """So much more is done."""
+        """Add an amount of work that is done."""
         self._done += done
         self.reach(self._done)
 
     def reach(self, done: float, description: str | None = None) -> None:
-        """So much is done in all. Costs next to nothing before the bar is shown."""
+        """Set the amount of work that is done. Very cheap before the bar is shown."""
         self._done = done
         if not self._terminal or time.monotonic() - self._began_s < PATIENCE_S:
             return
@@ -63,12 +63,9 @@ class PatientBar:
 
 
 class SamplingBar:
-    """How many iterations samplers have made: call it with these and their total. It moves while they compile, too.
+    """A bar over a sampler's iterations: call it with their number and total. It also moves during compilation.
 
-    Where there is no terminal, one line says what is waited for.
-
-    Args:
-        console: where to show.
+    Without a terminal it prints one line instead.
     """
 
     def __init__(self, console: Console) -> None:
@@ -81,7 +78,7 @@ class SamplingBar:
         if self._terminal:
             self._progress.start()
         else:
-            say(self._console, "fitting", "the rounds are over; the result is made of what was released")
+            say(self._console, "fitting", "the rounds are done; computing the result from the releases")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -93,10 +90,10 @@ class SamplingBar:
 
 
 class Display:
-    """What is waited for now, as a line that moves on a terminal; elsewhere it shows nothing.
+    """A moving status line on a terminal; without one it shows nothing.
 
     Args:
-        console: where to show. iterative: whether a bar over a job's iterations stands above, and stays.
+        console: where to show it. iterative: also show a bar over a job's iterations above it; that bar stays.
     """
 
     def __init__(self, console: Console, *, iterative: bool = False) -> None:
@@ -123,15 +120,15 @@ class Display:
         self._live.stop()
 
     def waiting(self, line: str) -> None:
-        """Show another line."""
+        """Change the status line."""
         self._now.update(text=escape(line))
 
     def iterated(self, iteration: Iteration) -> None:
-        """One is done: its score stands beside the bar."""
+        """Advance the bar to this iteration and show its score."""
         score = score_text(iteration)
         self._progress.update(self._task, completed=iteration.number, total=iteration.total, score=score)
 
 
 def score_text(iteration: Iteration) -> str:
-    """Such as "held-out AUC 0.942"; nothing where there is no score."""
+    """Return a text such as "held-out AUC 0.942"; empty if there is no score."""
     return "" if math.isnan(iteration.value) else f"{iteration.name} {iteration.value:.4g}"

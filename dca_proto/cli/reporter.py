@@ -1,7 +1,4 @@
-"""An actor's facts as sentences on a terminal: lines for what happened, one moving line for what is being counted.
-
-A job's trainer also shows how far the job has come.
-"""
+"""Prints an actor's facts as sentences: a line for each event, and one moving status line for counts."""
 
 from __future__ import annotations
 
@@ -22,34 +19,29 @@ from dca_proto.runtime.logs import printable
 from dca_proto.runtime.transport import Connected, Disconnected
 from dca_proto.wording import counted
 
-if TYPE_CHECKING:  # for `dca learn` alone
+if TYPE_CHECKING:  # only `dca learn` needs them
     from dca_proto.jobs.runner import HeldRound
     from inference.jobs.base import Stage
     from inference.variational.progress import Iteration
 
 _WHY_CLOSED = {
-    trainer_round.ALL: "all that were expected have come",
+    trainer_round.ALL: "all expected ones have arrived",
     trainer_round.FULL: "the sum is full",
-    trainer_round.QUIET: "enough have come, and no more are coming",
+    trainer_round.QUIET: "enough have arrived, and no more are arriving",
     trainer_round.DEADLINE: "the time is over",
 }
-_PLAIN = {
-    facts.Acknowledged: "its receipt has come",
-    facts.ChargeReturned: "nothing of it was released, the charge is returned",
-}
 
-
-NARRATED_MAX = 4  # rounds whose phases are shown; of more, only their ends are
+NARRATED_MAX = 4  # in jobs of more rounds, only the rounds' results are shown
 _PHASES = (facts.Announced, facts.Closed)
 
 
 class Reporter:
-    """Shows the facts of one actor; call it with each, inside its context.
+    """Prints the facts of one actor; call it with each fact, inside its context.
 
     Args:
-        console: where to. federation: knows the members' names.
-        expected: how many clients' answers a trainer waits for, if it knows.
-        iterative: whether a bar over iterations is shown.
+        console: where to print. federation: gives the members' names.
+        expected: how many clients' answers a trainer waits for, or 0.
+        iterative: whether to show a bar over iterations.
     """
 
     def __init__(self, console: Console, federation: Federation, expected: int = 0, *, iterative: bool = False) -> None:
@@ -68,11 +60,11 @@ class Reporter:
         self._display.__exit__()
 
     def say(self, line: str) -> None:
-        """A line of its own, with the time."""
+        """Print a line with the time."""
         self._console.print(f"{time.strftime('%H:%M:%S')}  {escape(printable(line))}", highlight=False, soft_wrap=True)
 
     def waiting(self, line: str) -> None:
-        """What the actor is doing now; only a terminal shows it."""
+        """Show what the actor is doing now, on a terminal only."""
         self._display.waiting(line)
 
     def __call__(self, fact: object) -> None:
@@ -93,20 +85,20 @@ class Reporter:
                 who = f"round {_short(round_id)}: {self._name(client)}"
                 self._say_rarely(self._declined, reason, f"{who} declined: {reason}: found {found}; accepts {expected}")
             case _:
-                line = self._of_everybody(fact) or self._of_the_trainer(fact) or self._of_others(fact)
-                if line:  # results are the caller's to print
+                line = self._connection_line(fact) or self._trainer_line(fact) or self._round_line(fact)
+                if line:  # the caller prints results
                     self.say(line)
 
     def _say_rarely(self, counts: Counter[str], key: str, line: str) -> None:
-        """The 1st, 2nd, 4th, 8th, ... of a kind: a crowd that does the same fills no screen."""
+        """Print the 1st, 2nd, 4th, 8th, ... line of a kind, so that many clients do not fill the screen."""
         counts[key] += 1
         if counts[key] & (counts[key] - 1) == 0:
             self.say(f"{line} ({counts[key]} such so far)" if counts[key] > 1 else line)
 
-    def _of_the_trainer(self, fact: object) -> str:
+    def _trainer_line(self, fact: object) -> str:
         match fact:
             case facts.Announced(round_id, statistic, dimension):
-                return f"round {_short(round_id)}: announced {statistic} ({dimension} number{'s' * (dimension != 1)})"
+                return f"round {_short(round_id)}: announced {statistic} ({counted(dimension, 'number')})"
             case facts.WaitingForKeys(round_id, computes):
                 names = ", ".join(map(self._name, computes))
                 waiting = f"round {_short(round_id)}: waiting for a key of Compute node"
@@ -118,31 +110,33 @@ class Reporter:
                 return ""
 
     @staticmethod
-    def _of_everybody(fact: object) -> str:
+    def _connection_line(fact: object) -> str:
         match fact:
             case Connected(url, away_s):
-                return f"connected to {url}" + (f" after {away_s:.3g} seconds without" if away_s else "")
+                return f"connected to {url}" + (f" after {away_s:.3g} seconds without a connection" if away_s else "")
             case Disconnected(_, reason):
                 return f"{reason}; trying again"
             case facts.FederationChanged(number, file_hash):
-                return f"federation file {number} (hash {file_hash.hex()[:16]}) has come, and holds from now on"
+                return f"received federation file {number} (hash {file_hash.hex()[:16]}), which applies from now on"
             case _:
                 return ""
 
-    def _of_others(self, fact: object) -> str:
+    def _round_line(self, fact: object) -> str:
         match fact:
             case facts.DataFailed(round_id, statistic, error):
-                which = f"the data, or rows of them, failed with {error}"
-                return f"round {_short(round_id)}: {which} and count as zero in {statistic}"
+                failed = f"reading the data, or some rows, failed with {error}"
+                return f"round {_short(round_id)}: {failed}; they count as zero in {statistic}"
             case facts.Contributed(round_id, statistic, mu, pure):
                 charged = f"epsilon = {at_least(pure)} at delta 0" if pure else f"mu = {at_least(mu)}"
                 return f"round {_short(round_id)}: contributed to {statistic}, charged {charged}"
             case facts.LedgerReused(round_id, compute, charge, highest):
-                seen = f"{self._name(compute)} has seen charge {charge} before, and up to {highest}"
-                why = "the ledger looks restored from an old copy, or runs twice; every further round is declined"
+                seen = f"{self._name(compute)} has already seen charge {charge}, and charges up to {highest}"
+                why = "the ledger looks like an old copy, or runs twice; the client declines all further rounds"
                 return f"ERROR: round {_short(round_id)}: {seen}: {why}"
-            case facts.Acknowledged(round_id) | facts.ChargeReturned(round_id):
-                return f"round {_short(round_id)}: {_PLAIN[type(fact)]}"
+            case facts.Acknowledged(round_id):
+                return f"round {_short(round_id)}: the receipt has arrived"
+            case facts.ChargeReturned(round_id):
+                return f"round {_short(round_id)}: nothing was released, and the charge is returned"
             case facts.ListFrozen(round_id, count):
                 return f"round {_short(round_id)}: froze a list of {count} contributions"
             case facts.Released(round_id, contributors, _):
@@ -161,12 +155,12 @@ def _short(value: bytes) -> str:
 
 
 class ProgressReporter(Reporter):
-    """Shows a trainer's facts, and how far the job has come; a job of many rounds gets a line for each.
+    """Prints a trainer's facts and a job's progress: a line for each round of a job with many rounds.
 
-    On a terminal, a bar shows how many iterations are done, with the score after the last one, in place of their lines.
+    On a terminal, a bar with the iterations done and the last score replaces these lines.
 
     Args:
-        console, federation, expected: as of `Reporter`. stages: of the job.
+        console, federation, expected: as for `Reporter`. stages: of the job.
     """
 
     def __init__(self, console: Console, federation: Federation, expected: int, stages: Sequence[Stage]) -> None:
@@ -182,7 +176,7 @@ class ProgressReporter(Reporter):
             super().__call__(fact)
 
     def ended(self, held: HeldRound) -> None:
-        """A request of the job has ended; it is shown once its sum was used, with the score then."""
+        """Take the outcome of a request. It is printed once the job has used it, with the score."""
         if held.recalled:
             self._recalled += 1
             return
@@ -191,36 +185,36 @@ class ProgressReporter(Reporter):
         self._ended = held
 
     def iterated(self, iteration: Iteration) -> None:
-        """The sum of the round before was used."""
+        """Print the last round with the score that the job reached with it."""
         self._rounds = max(self._rounds, iteration.total + 1)
         self._display.iterated(iteration)
         score = score_text(iteration)
         self._say_ended(f"; {score}" if score else "", is_shown=self._has_bar)
 
     def _say_ended(self, score: str, *, is_shown: bool = False) -> None:
-        """The round that has ended, once; nothing more where the bar shows all that there is to say."""
+        """Print the last outcome once, unless the bar already shows it."""
         held, self._ended = self._ended, None
         if held is None:
             return
         done = f"round {held.number} of {max(self._rounds, held.number)}: {held.request.statistic}"
         if held.aggregate is None:
-            self.say(f"{done}: no sum: {held.reason}")
+            self.say(f"{done}: no result: {held.reason}")
             return
         if is_shown and held.attempts == 1:
             return
         again = f", attempt {held.attempts}" if held.attempts > 1 else ""
-        summed = held.aggregate
-        who = f"{summed.contributors} of {summed.clients} clients contributed"
-        if summed.reports is not None:
-            who = f"{counted(summed.contributors, 'client')} reported by {summed.mechanism}"
-        elif summed.nodes:
-            who = f"{counted(summed.clients, 'data node')} released, of {counted(summed.contributors, 'row')}"
+        result = held.aggregate
+        who = f"{result.contributors} of {result.clients} clients contributed"
+        if result.reports is not None:
+            who = f"{counted(result.contributors, 'client')} reported by {result.mechanism}"
+        elif result.nodes:
+            who = f"{counted(result.clients, 'data node')} released sums over {counted(result.contributors, 'row')}"
         self.say(f"{done}: {who}{again}{score}")
 
     def _say_recalled(self) -> None:
-        """Once, before anything new: how many rounds an earlier call has held."""
+        """Print once, before anything new, how many rounds an earlier call has done."""
         if self._recalled:
-            self.say(f"resumed: {self._recalled} of {max(self._rounds, self._recalled)} rounds were held before")
+            self.say(f"resumed: {self._recalled} of {max(self._rounds, self._recalled)} rounds were done before")
             self._recalled = 0
 
     def __exit__(self, *failure: object) -> None:

@@ -1,4 +1,4 @@
-"""`dca federation run`: a trial's broker, Compute nodes and clients with data, all in one process."""
+"""`dca federation run` runs a trial in one process: a broker, the Compute nodes and the clients with data."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from dca_proto.runtime.settings import BrokerSettings
 
 
 def run(
-    directory: Annotated[Path, typer.Argument(help="The folder that `dca federation init --broker URL` made.")],
+    directory: Annotated[Path, typer.Argument(help="The folder from `dca federation init --broker URL`.")],
 ) -> None:
-    """Run a trial's Compute nodes, its clients that have data, and a broker if none answers; until Ctrl-C."""
+    """Run a trial's Compute nodes, its clients with data, and a broker if none answers, until Ctrl-C."""
     configure_logs(level=logging.WARNING)
     paths = sorted(path for path in directory.glob("*.toml") if path.name.startswith(("compute-", "client-")))
     devices = [load(path) for path in paths if _has_data(path)]
-    left = len(paths) - len(devices)
+    without_data = len(paths) - len(devices)
     if not devices:
         raise UsageError(
             f"{directory} has no Compute node and no client with data; "
             "make a trial: dca federation init DIR --computes 3 --clients 25 --broker mqtt://127.0.0.1"
         )
-    complete(_serve(devices, left))
+    complete(_serve(devices, without_data))
 
 
 def _has_data(path: Path) -> bool:
-    """A client without data waits for a program that has them; a Compute node needs none."""
+    """Return False for a client without a data file: a program will run it. A Compute node needs no data."""
     files = read_config(path).files
     return not isinstance(files, ClientFiles) or (files.data is not None and files.data.exists())
 
 
-async def _serve(devices: Sequence[Device], left: int) -> None:
+async def _serve(devices: Sequence[Device], without_data: int) -> None:
     async with _broker(devices[0].config.broker) as line:
         roles = [device.role for device in devices]
         print(f"broker  {line}")
-        waiting = f"; {left} clients have no data file" if left else ""
+        waiting = f"; {without_data} clients have no data file" if without_data else ""
         print(f"actors  {roles.count('compute')} Compute nodes, {roles.count('client')} clients{waiting}")
         print("        Ctrl-C stops them", flush=True)
         await asyncio.gather(*(device.run(FactLog()) for device in devices))
@@ -54,7 +54,7 @@ async def _serve(devices: Sequence[Device], left: int) -> None:
 
 @contextlib.asynccontextmanager
 async def _broker(settings: BrokerSettings) -> AsyncIterator[str]:
-    """What serves at the URL: a broker that is there already, or one of our own for the time of the context."""
+    """Use the broker at the URL, or run one until the context ends. Yield its description."""
     try:
         _, writer = await asyncio.open_connection(settings.host, settings.port)
     except OSError as error:
@@ -66,4 +66,4 @@ async def _broker(settings: BrokerSettings) -> AsyncIterator[str]:
                 yield f"{broker.kind} {broker.version} at {broker.url}"
     else:
         writer.close()
-        yield f"the one that answers at {settings.url}"
+        yield f"already running at {settings.url}"

@@ -155,7 +155,7 @@ def test_a_trainer_stops_before_it_exceeds_its_account(
     first = processes.start(*call)
     told, narrated = first.communicate(timeout=PATIENCE_S)
     assert first.returncode == 0, narrated
-    assert re.search(r"account    epsilon 0\.6\d+ is left in one more round, of 1.2 in all, at delta 1e-06", told)
+    assert re.search(r"account    epsilon 0\.6\d+ is left for one more round, of 1.2 in total, at delta 1e-06", told)
     second = processes.start(*call)
     _, narrated = second.communicate(timeout=PATIENCE_S)
     assert second.returncode == 2
@@ -247,11 +247,11 @@ def test_a_charge_whose_aborts_were_missing_comes_back_with_resume(
     (ended,) = parsed(told, "trainer")
     assert ended["ok"] is False
     assert ended["error"].endswith("; its charge came back to the account")
-    assert "nothing of it was released, the charge is returned" in narrated
+    assert "nothing was released, and the charge is returned" in narrated
     done = subprocess.run([*DCA, "ledger", "trainer.toml"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "left      epsilon 4 at delta 1e-05" in done.stdout
     nothing = processes.start(*DCA, "trainer", "trainer.toml", "--resume")
-    assert "there is nothing to resume" in nothing.communicate(timeout=PATIENCE_S)[1]
+    assert "nothing to resume: the store has" in nothing.communicate(timeout=PATIENCE_S)[1]
 
 
 def test_a_result_is_written_before_anything_else_can_fail(

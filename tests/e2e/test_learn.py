@@ -143,7 +143,7 @@ def test_a_job_from_a_file_gives_a_result_and_is_not_paid_for_twice(learn: Learn
 
     again = learn("--json", "-")
     assert again.returncode == 0, again.stderr
-    assert "resumed: 1 of 1 rounds were held before" in again.stderr
+    assert "resumed: 1 of 1 rounds were done before" in again.stderr
     repeated = parsed(again.stdout, "learn")
     assert repeated["coefficients"] == result["coefficients"]
     assert repeated["rounds"][0]["round_id"] == result["rounds"][0]["round_id"]
@@ -160,8 +160,8 @@ def test_a_round_that_is_aborted_is_told_with_what_is_kept(learn: Learn, folder:
     result = parsed(done.stdout, "learn")
     assert (result["ok"], result["kind"], [one["ok"] for one in result["rounds"]]) == (False, "learn", [False])
     told = " ".join(done.stderr.split())
-    assert "stopped 0 rounds held and kept in" in told
-    assert "the same command goes on from there" in told
+    assert "stopped 0 rounds done and recorded in" in told
+    assert "the same command continues from there" in told
 
 
 def test_what_the_account_has_no_room_for_is_refused_before_it_costs_anything(learn: Learn, folder: Path) -> None:
@@ -178,7 +178,7 @@ def test_what_the_account_has_no_room_for_is_refused_before_it_costs_anything(le
     mixture = ("--job", "mixture", "--set", "components=2", "--epsilon", "150", "--journal", "mixture.journal")
     early = learn(*mixture, *alone)
     assert early.returncode == 3
-    assert "this job will have to stop early: the federation's account" in " ".join(early.stderr.split())
+    assert "this job will stop early: the federation's account" in " ".join(early.stderr.split())
 
 
 BAD = [
@@ -217,7 +217,7 @@ def test_ctrl_c_says_what_is_kept(learn: Learn, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("dca_proto.cli.learn.complete", interrupted)
     done = learn("--job", "bernoulli", "--bounds", "y=0:1")  # of the file's feature x nothing need be known
     assert done.returncode == 130
-    assert "stopped     0 rounds held and kept in" in done.stderr
+    assert "stopped     0 rounds done and recorded in" in done.stderr
 
 
 def test_a_file_without_a_job_says_what_to_give(learn: Learn, folder: Path) -> None:

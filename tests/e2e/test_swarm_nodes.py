@@ -266,10 +266,10 @@ def test_a_trainer_learns_from_two_hospitals_and_pays_once(
     with Actors(tmp_path):
         assert main(["learn", "trainer.toml", "--test", "own.csv", "--json", "l.json", "--plot", "l.png"]) == 0
     told = words(capsys.readouterr().out)
-    assert "J = 2 data nodes, of which each adds the whole noise for one row" in told
+    assert "J = 2 data nodes; each adds the whole noise for one row" in told
     assert "epsilon 4 per row, delta 1e-05" in told
     assert "another method, coefficient_sd, intercept_sd, feature_sd, residual_sd, chains" in told
-    assert "warmup, draws, require_mixed, seed costs nothing; to learn anew" in told
+    assert "warmup, draws, require_mixed, seed costs nothing; to learn again" in told
     result = json.loads((tmp_path / "l.json").read_text())
     (one,) = result["rounds"]
     assert (one["contributors"], one["clients"], one["relation"]) == (1500, 2, "replace-one-row")
@@ -339,7 +339,7 @@ def test_hospitals_that_are_too_small_for_a_method_are_learnt_from_by_another_at
         assert main(["learn", "trainer.toml", "--set", "method=normal", "--json", "failed.json"]) == 5
     said = words(capsys.readouterr().err)
     error = "the largest of 2 data nodes has 2 rows, and method 'normal' needs 4 of each; take 'fast'"
-    remedy = "the same command goes on from there, at no price, with another method, coefficient_sd"
+    remedy = "the same command continues from there, also with another method, coefficient_sd"
     assert error in said
     assert remedy in said
     failed = json.loads((tmp_path / "failed.json").read_text())

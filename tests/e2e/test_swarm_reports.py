@@ -267,7 +267,7 @@ def test_a_round_in_which_nothing_came_is_an_abort_with_advice(
     (["--job", "ldp-histogram", "--set", "edges=3"], "setting 'edges' is 3, expected a list of numbers, such as", 5),
     (["--job", "ldp-mean", "--set", "family=poisson"], "family 'poisson' describes numbers from 0 on, and y is", 5),
     (["--job", "ldp-mean", "--epsilon", "1e-9"],
-     "--epsilon 1e-09 --delta 0: no round can be held with 100 % of that", 2),
+     "--epsilon 1e-09 --delta 0: no round is possible with 100 % of that", 2),
     (["--job", "ldp-histogram", "--clients", "3", "--set", "bins=6"], "3 clients are too few: a histogram of 6", 5),
 ])  # fmt: skip
 def test_what_reports_cannot_do_is_one_line(options: list[str], said: str, dca: Dca, table: Path, code: int) -> None:
@@ -355,9 +355,9 @@ def test_a_trainer_learns_from_reports_and_pays_once(
         told = words(capsys.readouterr().out)
         assert main(["learn", "trainer.toml", "--job", "ldp-sgd", "--delta", "1e-5", "--target", "x"]) == 2
         said = words(capsys.readouterr().err)
-        assert "job 'ldp-sgd' asks 6 clients by groups, and knows 0; name a folder of the clients' certificates" in said
+        assert "job 'ldp-sgd' asks 6 clients in groups, and knows 0 of them; give invite = FOLDER" in said
     assert "epsilon 1, delta 0 in one round" in told
-    assert "N = 6 clients, each with a report of its own by unary-encoding, private by itself" in told
+    assert "N = 6 clients, each with one report by unary-encoding, private by itself" in told
     assert "epsilon 1 per client, delta 0; each report is private by itself" in told
     assert "another concentration, chains, warmup, draws, require_mixed, seed costs nothing" in told
     result = json.loads(Path("l.json").read_text())
@@ -389,9 +389,9 @@ def test_a_trainer_asks_groups_of_clients_whose_certificates_it_has(
     job = ["learn", "trainer.toml", "--job", "ldp-sgd", "--target", "x", "--delta", "1e-5", "--set", "group=3"]
     capsys.readouterr()
     assert main([*job, "--set", "invite=nowhere"]) == 2
-    assert "job: invite names nowhere, where there is no certificate of a client (*.cert)" in capsys.readouterr().err
+    assert "job: invite = nowhere: found no client's certificate (*.cert) in this folder" in capsys.readouterr().err
     assert main([*job, "--set", "invite=.", "--draws", "d.nc"]) == 2
-    assert "--draws d.nc: job 'ldp-sgd' gives a point and no posterior; leave it out" in capsys.readouterr().err
+    assert "--draws d.nc: job 'ldp-sgd' gives a point estimate, no posterior; leave it out" in capsys.readouterr().err
     with Actors(tmp_path):
         assert main([*job, "--set", "invite=.", "--json", "s.json"]) == 0
     result = json.loads(Path("s.json").read_text())

@@ -368,7 +368,7 @@ def test_dca_ledger_tells_the_account_of_the_worst_off_client(
     assert told["mu_spent"] == pytest.approx(MU * 2**0.5), "nobody was in both of the batches"
     assert [one["invited"] for one in told["charges"]] == [None, 3, 3]
     assert shown.count("counts for 3") == 2
-    assert "mu = 0.3348, of the worst-off client" in shown
+    assert "mu = 0.3348, of the client charged most" in shown
 
 
 # Power failures

@@ -276,21 +276,21 @@ def test_people_are_told_what_c_means(run: Run) -> None:
     code, told, _ = run("--clients", "100", "--tolerate", "10")
     words = " ".join(told.split())
     assert code == 0
-    assert "c = 0: the promise holds against a curious client that is alone, and any 2 of" in words
-    assert "Compute nodes that collude can leave clients out until 90 remain: count on c others only" in words
+    assert "c = 0: the guarantee holds against a single curious client that colludes with any 2 of" in words
+    assert "colluding Compute nodes can leave clients out until 90 remain, so rely on c only" in words
     assert "fewer than 90 contributions is never released, so at most 10 clients may drop out" in words
     words = " ".join(run("--clients", "100", "--tolerate", "10", "--colluders", "4")[1].split())
     assert "fewer than 94 contributions is never released, so at most 6 clients may drop out" in words
-    assert "against a curious client with 4 other clients that share their noise, and any 2 of" in words
+    assert "against a curious client that colludes with 4 other clients and any 2 of" in words
     words = " ".join(run("--clients", "100", "--tolerate", "0")[1].split())
-    assert "fewer than 100 contributions is never released, so no client may drop out, and the promise holds" in words
+    assert "fewer than 100 contributions is never released, so no client may drop out. The guarantee holds" in words
 
 
 def test_people_are_told_what_else_is_spent_and_better_weights(run: Run) -> None:
     _, told, _ = run("--delta", "1e-6", "--clients", "100", "--also", "pure:0.2")
     words = " ".join(told.split())
     assert "it costs them at most epsilon" in words
-    assert "their ledgers, charged for all of it, would count epsilon 1.502" in words
+    assert "If their ledgers are charged for all of it, they count epsilon 1.502" in words
     _, told, _ = run("--delta", "1e-6", "--clients", "100", "--statistic", "regression")
     assert "--parameter weights=[" in told
 
@@ -304,7 +304,8 @@ def test_the_budget_has_its_own_mu_and_what_less_the_rounds_spend(run: Run, answ
     assert found["epsilon_spent"] == epsilon_of(found["mu"], 1e-6) == found["curve"][3]["epsilon"]
     words = " ".join(run(*job.split())[1].split())
     assert (
-        f"in all (mu {at_least(mu)}), of which these rounds spend epsilon 0.7598 (mu {at_least(found['mu'])})" in words
+        f"in total (mu {at_least(mu)}), of which these rounds spend epsilon 0.7598 (mu {at_least(found['mu'])})"
+        in words
     )
     whole = answer("--clients 100 --statistic mean,sum")
     assert 0.99999 < whole["epsilon_spent"] <= 1
@@ -332,7 +333,7 @@ def test_the_signal_is_that_of_the_weakest_round_which_is_named(run: Run, answer
         ("gradient", "a mean gradient that has a third of the clip in one coordinate is"),
         ("moments", "a mean or mean square that is a third of the largest possible is"),
         ("mixture", "a mean of one component's statistics that is a third of the largest possible is"),
-        ("histogram", "a bin that holds a third of what all 100 clients contribute is"),
+        ("histogram", "a bin with a third of what all 100 clients contribute is"),
     ],
 )
 def test_each_statistic_has_a_signal_in_words_of_its_own(run: Run, name: str, words: str) -> None:
@@ -359,16 +360,16 @@ def test_estimates_in_units_of_scaled_columns_say_so(run: Run, answer: Any) -> N
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ("--delta 0.5", ["delta 0.5 is 1/N = 0.01 or more: a delta of at least 1/N allows to publish somebody's data"]),
-        ("--delta 0.01", ["delta 0.01 is 1/N"]),
+        ("--delta 0.5", ["delta 0.5 is at least 1/N = 0.01: such a delta permits publishing one client's data"]),
+        ("--delta 0.01", ["delta 0.01 is at least 1/N"]),
         ("--delta 0.0099", []),
         ("--epsilon 10", []),
         (
             "--epsilon 800 --delta 1e-300",
-            ["epsilon 800 promises little: a result is no more than e^800 = 10^347.5 times"],
+            ["epsilon 800 protects little: it only limits a result to be e^800 = 10^347.5 times"],
         ),
-        ("--epsilon 12", ["epsilon 12 promises little: a result is no more than e^12 = 10^5.212 times as likely"]),
-        ("--epsilon 190 --delta 0.5", ["delta 0.5 is", "epsilon 190 promises little"]),
+        ("--epsilon 12", ["epsilon 12 protects little: it only limits a result to be e^12 = 10^5.212 times as likely"]),
+        ("--epsilon 190 --delta 0.5", ["delta 0.5 is", "epsilon 190 protects little"]),
     ],
 )
 def test_figures_that_promise_little_are_taken_with_a_warning(

@@ -76,12 +76,12 @@ def test_help_lists_every_command_with_a_line_and_imports_none() -> None:
         "broker      Run a broker until Ctrl-C",
         "client      Run a client",
         "compute     Run a Compute node",
-        "federation  Make and change the federation file",
-        "inspect     Show what is in a message",
-        "keygen      Make an identity",
+        "federation  Create and change a federation file",
+        "inspect     Show the contents of a message",
+        "keygen      Create an identity",
         "ledger      Show what a client or a trainer has spent",
         "swarm       ",
-        "trainer     Hold one round",
+        "trainer     Run one round",
     ):
         assert f"\n  {line}" in shown
 
@@ -334,15 +334,15 @@ def test_an_actor_of_another_role_is_refused(run: Run, demo: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "message", "code"),
     [
-        ((), "no round to hold: give --statistic", 2),
+        ((), "no round to run: give --statistic", 2),
         (("--statistic", "mean"), "round: Object missing required field", 5),
         (("--bounds", "x=1"), "bounds of column 'x': found '1', expected two numbers LO and HI", 5),
         (("--json", "nowhere/result.json"), "cannot write nowhere/result.json: folder nowhere does not exist", 8),
         (("--json", "fed"), "cannot write fed: it is a folder", 8),
         (("--bounds", "x=1:2,x=1:2"), "each column once", 5),
         (("--parameter", "edges=x"), "expected NAME=JSON", 2),
-        (("--resume", "--nodes", "a,b"), "--resume holds no new round: leave out --nodes", 2),
-        (("--resume",), "there is nothing to resume", 2),
+        (("--resume", "--nodes", "a,b"), "--resume runs no new round: leave out --nodes", 2),
+        (("--resume",), "nothing to resume: the store has", 2),
         (
             ("--statistic", "mean", "--columns", "x", "--bounds", "x=0:1", "--epsilon", "0", "--delta", "1e-6"),
             "epsilon",
@@ -365,7 +365,7 @@ def test_a_trainers_mistakes_are_named_before_anything_starts(
         (("--tls-key", "k"), "TLS needs --tls-certificate, --tls-key and --tls-ca", 2),
         (("--require-certificate",), "TLS needs", 2),
         (("--tls-key", "k", "--tls-ca", "k", "--tls-certificate", "k"), "TLS file k does not exist", 2),
-        (("--passwords", "p"), "go with --federation", 2),
+        (("--passwords", "p"), "need --federation", 2),
         (("--federation", "fed/federation.toml"), "--federation needs --passwords", 2),
         (("--federation", "no.toml", "--passwords", "p"), "no.toml does not exist", 5),
     ],
@@ -474,7 +474,7 @@ def test_a_message_can_be_given_in_many_ways(run: Run, tmp_path: Path) -> None:
         (b"", "0 bytes that are not a message", 2),
         (b"\xff\xff", "2 bytes that are not a message", 2),
         (b"hello there", "hexadecimal or base64, found neither", 2),
-        (b"# Identity of a dca client.", "is a key file, whose content is secret", 2),
+        (b"# Identity of a dca client.", "is a key file, which is secret", 2),
         (b"SQLite format 3\0" + bytes(100), "is not an actor's store|is damaged", 8),
         (split(bytes(5000), 1024)[0], "one part of a larger message", 2),
     ],

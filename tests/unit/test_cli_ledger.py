@@ -143,10 +143,10 @@ def test_a_client_is_told_what_was_asked_given_and_declined(run: Run) -> None:
     assert [line.split()[0] for line in lines if line.endswith(("counts", "returned"))] == ["1", "2", "3"]
     assert "2 2023-11-14 22:13:21 sum trainer 1 1e-06 0.2368 returned" in lines
     assert f"spent epsilon {at_least(spent)} at delta 1e-06 in the last 36500 days (2 charges, mu = 0.3348)" in lines
-    assert "left epsilon 1.283 at delta 1e-06 in one more round, of 2 in all; at most 1 in each round" in lines
+    assert "left epsilon 1.283 at delta 1e-06 for one more round, of 2 in total; at most 1 in each round" in lines
     assert any(line.endswith("bounds x within -10 to 10 x within -1 to 1") for line in lines)
     assert any(line.endswith("epsilon 1.5 at delta 1e-06 <= 1 at delta 1e-06") for line in lines)
-    assert "in all 1 x bounds, 1 x epsilon, 1 x delta" in lines
+    assert "in total 1 x bounds, 1 x epsilon, 1 x delta" in lines
     assert "warning" not in told
 
 
@@ -196,8 +196,8 @@ def test_rounds_of_reports_are_told_at_delta_0_and_what_is_left_of_either_kind(
     told = " ".join(run("client.toml")[1].split())
     assert "4 2023-11-14 22:13:20 sum 00000000 0.125 0 counts" in told
     line = f"spent epsilon {at_least(plain['epsilon_spent'])} at delta 1e-06 in the last 36500 days (3 charges, mu = "
-    assert f"{line}{at_least(plain['mu_spent'])}, those at delta 0 converted, whose epsilons are 0.125 in all)" in told
-    left = f"left epsilon {at_most(plain['epsilon_left'])} at delta 1e-06 in one more round, of 2 in all"
+    assert f"{line}{at_least(plain['mu_spent'])}, those at delta 0 converted; their epsilons add up to 0.125)" in told
+    left = f"left epsilon {at_most(plain['epsilon_left'])} at delta 1e-06 for one more round, of 2 in total"
     assert f"{left}, or {at_most(plain['pure_left'])} at delta 0; at most 1 in each round" in told
     assert plain["epsilon_for_reports"] is None
     policy = folder / "client.toml"
@@ -211,7 +211,7 @@ def test_rounds_of_reports_are_told_at_delta_0_and_what_is_left_of_either_kind(
     assert plain["epsilon_left"] == pytest.approx(accounting.epsilon_of(rest, 1e-6), rel=1e-6)
     told = " ".join(run("client.toml")[1].split())
     assert f"mu = {at_least(sums)}, and epsilon 0.125 at delta 0)" in told
-    assert "in one more round, and 0.125 at delta 0, of 2 in all, 0.25 of it for reports of delta 0;" in told
+    assert "for one more round, and 0.125 at delta 0, of 2 in total, 0.25 of it for reports of delta 0;" in told
 
 
 def at(monkeypatch: pytest.MonkeyPatch, now_ms: int) -> None:
@@ -243,7 +243,7 @@ def test_a_store_by_itself_tells_what_is_spent_at_a_delta(run: Run, name: str, s
     assert plain["epsilon_left"] is plain["epsilon_allowed"] is plain["period_days"] is None
     assert plain["charges"][0]["trainer_name"] is None
     told = run(f"{name}.db")[1]
-    assert f"at delta 1e-05 in all ({spent}); name its TOML file to see what is left" in told
+    assert f"at delta 1e-05 in total ({spent}); name the actor's TOML file to see what is left" in told
 
 
 def test_a_charge_past_its_period_is_shown_and_does_not_count(run: Run, folder: Path) -> None:
@@ -252,7 +252,7 @@ def test_a_charge_past_its_period_is_shown_and_does_not_count(run: Run, folder: 
     told = run("client.toml")[1]
     assert told.count("past its period") == 2
     assert "spent     epsilon 0 at delta 1e-06 in the last 30 days (0 charges, mu = 0)" in told
-    assert "left      epsilon 2 at delta 1e-06 in one more round, of 2 in all" in told
+    assert "left      epsilon 2 at delta 1e-06 for one more round, of 2 in total" in told
 
 
 def test_no_store_and_an_empty_one_hold_nothing(run: Run, folder: Path) -> None:
@@ -273,7 +273,7 @@ def test_what_is_no_ledger_is_named(run: Run, folder: Path, played: tuple[TestFe
     )
     assert "compute.db is a Compute node's, which spends nothing" in refused(run, "compute.db", code=5)
     assert "federation.toml: found none of the actors' sections" in refused(run, "federation.toml", code=5)
-    assert "--delta goes with a store; the limits in client.toml are at delta 1e-06" in refused(
+    assert "--delta is for a store only; the limits in client.toml are at delta 1e-06" in refused(
         run, "client.toml", "--delta", "1e-6"
     )
     assert "delta" in refused(run, "client.db", "--delta", "1")
@@ -316,8 +316,8 @@ def test_a_ledger_that_looks_like_an_old_copy_warns(
     asyncio.run(save(folder / "client.db", records))
     code, shown, _ = run("client.toml")
     assert code == 0
-    assert "1 of the charges 1 to 3 are not there, the first of them 2: more was spent than is shown" in shown
-    said = "declined on 2023-11-14T22:13:20Z for a Compute node's word that this ledger is an old copy (charge number 3"
+    assert "1 of the charges 1 to 3 are missing, the first of them 2: more was spent than is shown" in shown
+    said = "because a Compute node reported that this ledger is an old copy (charge number 3"
     assert said in shown
     assert "Otherwise the node lies or errs" in shown
     assert "\x1b[31m" not in shown
@@ -370,7 +370,7 @@ def test_a_charge_of_an_immense_number_takes_no_immense_time(run: Run, folder: P
     asyncio.run(save(folder / "odd.db", charge(number=1 << 60)))
     code, told, _ = run("odd.db")
     assert code == 0
-    assert f"{(1 << 60) - 1} of the charges 1 to {1 << 60} are not there, the first of them 1: more was" in told
+    assert f"{(1 << 60) - 1} of the charges 1 to {1 << 60} are missing, the first of them 1: more was" in told
 
 
 def test_no_secret_is_told(run: Run, played: tuple[TestFederation, Network]) -> None:

@@ -76,10 +76,10 @@ def test_what_is_done_is_told_with_number_hash_and_the_next_step(
 ) -> None:
     file = change("revoke", "client-1", "compute-3")
     told = capsys.readouterr().out
-    assert f"federation.toml holds federation file 2 (hash {file.hash.hex()[:16]}) now" in told
+    assert f"federation.toml is now federation file 2 (hash {file.hash.hex()[:16]})" in told
     assert f"revoked: client-1, {client_id('client-1').hex()}\n" in told
     assert "Compute nodes: compute-1, compute-2\n" in told
-    assert "start that one again" in told
+    assert "restart that one" in told
     main(["federation", "show"])
     shown = capsys.readouterr().out
     assert "file number 2" in shown
@@ -97,15 +97,15 @@ def test_changes_add_up_and_a_revoked_key_never_comes_back(demo: Path, capsys: p
     assert set(file.revoked) == {client_id("client-1"), old.id}
     assert "is revoked; use a new key" in refusal(capsys, "add-node", f"again={old.key.hex()}", code=5)
     assert "revoked for good" in refusal(capsys, "enrol", "client-1.key", code=5)
-    assert "revoked already, by federation file 4" in refusal(capsys, "revoke", "client-1")
+    assert "already revoked, by federation file 4" in refusal(capsys, "revoke", "client-1")
 
 
 @pytest.mark.parametrize(
     ("given", "says", "code"),
     [
-        (("revoke", "bob"), "is no member's name, no client's id", 2),
+        (("revoke", "bob"), "is not known: expected a member's name, a client's id", 2),
         (("revoke", "compute-1", "compute-2"), "1 Compute nodes would be left, expected at least 2", 2),
-        (("revoke", "trainer"), "no trainer would be left; take in another one first", 2),
+        (("revoke", "trainer"), "no trainer would be left; add another one first", 2),
         (("replace-node", "compute-9", NEWCOMER), "known: compute-1, compute-2, compute-3", 2),
         (("add-node", "newcomer"), "expected NAME=PUBLICKEY", 2),
         (("add-node", "compute-1=" + NEW.public_key.hex()), "two members have the same name", 5),

@@ -34,7 +34,7 @@ def test_compute_nodes_and_clients_with_data_run_at_a_broker_that_is_there(
     assert main(["federation", "run", str(folder)]) == 0
     assert ran == ["client", "compute", "compute"]
     told = capsys.readouterr().out
-    assert f"broker  the one that answers at {embedded_broker.url}\n" in told
+    assert f"broker  already running at {embedded_broker.url}\n" in told
     assert "actors  2 Compute nodes, 1 clients; 2 clients have no data file\n" in told
 
 

@@ -154,7 +154,7 @@ def test_people_are_told_that_nothing_is_claimed(capsys: pytest.CaptureFixture[s
     for mechanism in (RoundedGaussian(), DistributedDiscreteGaussian()):
         actors._show(Console(width=100), ideal(mechanism))
         shown[mechanism.private] = capsys.readouterr().out
-    assert "nothing is claimed: this is not private" in shown[False]
+    assert "no privacy claim: the noise is not private" in shown[False]
     assert "estimate, not private" in shown[False]
     assert not CLAIM.search(shown[False])
     assert "epsilon 1.25" in shown[True]

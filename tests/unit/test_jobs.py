@@ -435,7 +435,7 @@ def test_a_plan_in_words_says_the_shares() -> None:
 
 @pytest.mark.parametrize(("tolerated", "colluders", "said"), [
     (30, 0, None),  # more than the batch has; its own T is 6
-    (30, 25, "a batch of 20 clients, of which 26 may drop, leaves no honest noise"),
+    (30, 25, "a batch of 20 clients, of which 26 may drop out, leaves no honest noise"),
     (93, 0, "leaves no honest noise"),
 ])  # fmt: skip
 def test_a_plan_is_checked_with_what_a_batch_tolerates(tolerated: int, colluders: int, said: str | None) -> None:

@@ -69,7 +69,7 @@ def test_hardening_9_a_loss_is_a_warning_and_a_return_says_how_long_it_took(caps
     ]
     assert [line[10:] for line in terminal.getvalue().splitlines()] == [
         "cannot reach it; trying again",
-        "connected to mqtt://h after 12.3 seconds without",
+        "connected to mqtt://h after 12.3 seconds without a connection",
         "connected to mqtt://h",
     ]
 
@@ -94,7 +94,9 @@ def test_facts_are_told_in_sentences() -> None:
     assert "found [red]\\x1b[2J; accepts <= 1" in told
     assert "compute-0 aborted: too-few: 2 of 3" in told
     assert "contributed to histogram, charged epsilon = 1 at delta 0" in told
-    assert "ERROR: round 00000000: compute-0 has seen charge 3 before, and up to 7: the ledger looks restored" in told
+    assert (
+        "ERROR: round 00000000: compute-0 has already seen charge 3, and charges up to 7: the ledger looks like" in told
+    )
 
 
 def test_a_ledger_that_is_behind_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,4 +73,4 @@ def test_sampling_has_a_bar_on_a_terminal_and_a_line_elsewhere(terminal: bool) -
         bar(30, 40)
     told = shown(where)
     assert ("75%" in told) == terminal
-    assert told.startswith("fitting     the rounds are over; the result is made of what was released\n") != terminal
+    assert told.startswith("fitting     the rounds are done; computing the result from the releases\n") != terminal

@@ -89,7 +89,7 @@ def test_the_result_tells_rows_and_data_nodes() -> None:
     assert plain["relation"] == "replace-one-row"
     assert plain["reports"] is None
     first, second, _ = result_lines(found)
-    assert first == "from       2 rows of 2 data nodes (1, 1), each with its whole noise"
+    assert first == "from       2 rows of 2 data nodes (1, 1); each node added the whole noise"
     assert second == "spent      epsilon 1, delta 1e-06 of every row's budget"
 
 
@@ -191,7 +191,7 @@ def test_a_federation_without_compute_nodes(tmp_path: Path, capsys: pytest.Captu
     assert main(["federation", "init", str(tmp_path / "a"), "--without-computes", "--computes", "2"]) == 2
     assert "expected none with --without-computes" in capsys.readouterr().err
     assert main(["federation", "init", str(tmp_path / "a"), "--without-computes", "--clients", "2"]) == 0
-    assert "Compute nodes: none, so for node releases and LDP reports only" in capsys.readouterr().out
+    assert "Compute nodes: none: for node releases and LDP reports only" in capsys.readouterr().out
     federation = read_federation(tmp_path / "a" / "federation.toml")
     assert (federation.computes, len(federation.trainers)) == ((), 1)
     assert main(["federation", "show", str(tmp_path / "a" / "federation.toml")]) == 0
