@@ -77,7 +77,7 @@ OPENSSL = (
     *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"),
     *("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", "broker.key", "-out", "broker.pem"),
 )
-"""A certificate for the broker, as docs/operate.md makes it."""
+"""A certificate for the broker, as docs/howto/broker.md makes it."""
 
 
 # --- the trainer's process --------------------------------------------------------------------------------------------
