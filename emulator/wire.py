@@ -76,10 +76,10 @@ def ids_in(data: bytes) -> list[bytes]:
 
 def contributions_in(effects: Iterable[Effect]) -> list[tuple[bytes, Outbound]]:
     """Return the contributions that these writes of a client pay for, each with its round id."""
-    found = []
+    contributions = []
     for effect in effects:
         if isinstance(effect, Persist) and effect.table == CLIENT_ROUNDS:
             stored = decoded(CLIENT_ROUNDS, effect.value, ClientRound)
             if stored.outbound is not None and not stored.aborted_by:
-                found.append((effect.key, stored.outbound))
-    return found
+                contributions.append((effect.key, stored.outbound))
+    return contributions

@@ -104,10 +104,10 @@ class Forger:
         topic = self._topic(self.rng.choice(topics), bytes.fromhex(sent.rpartition("/")[2]))
         if draw < 0.15:
             return "topic", [self._publish(self._odd_topic(topic), b"\0" + payload)], False
-        way, made = self._forged(payload)
+        way, variant = self._forged(payload)
         if draw < 0.3:
-            return "parts", [self._publish(topic, part) for part in self._parts(made)], False
-        return way.__name__.strip("_"), [self._publish(topic, b"\0" + made)], False
+            return "parts", [self._publish(topic, part) for part in self._parts(variant)], False
+        return way.__name__.strip("_"), [self._publish(topic, b"\0" + variant)], False
 
     def forge(self, payload: bytes) -> bytes:
         """Return a hostile variant of a message."""

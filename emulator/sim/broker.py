@@ -92,7 +92,7 @@ class Broker:
         """Connect a machine that starts; it gets waiting and retained packets."""
         if process not in self._machines:
             self._machines[process] = Uplink(self._simulator, process)
-        self._seek(process, 0)
+        self._schedule_connect(process, 0)
 
     def disconnect(self, process: Process) -> None:
         """Drop the connection of a dead machine and the packets it had not sent; keep its session if persistent."""
@@ -100,7 +100,7 @@ class Broker:
         session = self._sessions.get(process.id)
         if session is not None and session.process is process:
             session.assembler = None
-            self._leave(session)
+            self._detach(session)
 
     def is_connected(self, process: Process) -> bool:
         """Return True if a machine has a connection."""
@@ -121,7 +121,7 @@ class Broker:
         was_cut = link.is_cut
         link.up.is_cut = link.down.is_cut = False
         if was_cut:
-            self._hang_up(process)
+            self._drop_connection(process)
 
     @property
     def memory(self) -> Memory:
@@ -139,7 +139,7 @@ class Broker:
         for uplink in self._machines.values():
             uplink.close()
         for session in self._sessions.values():
-            self._leave(session)
+            self._detach(session)
             if left is None:
                 continue
             again = left.sessions.get(session) if self.options.persistent_sessions else None
@@ -154,33 +154,33 @@ class Broker:
         """Start the broker again; all running machines reconnect soon."""
         self.is_up = True
         for process in self._machines:
-            self._seek_later(process)
+            self._reconnect_later(process)
 
-    def _hang_up(self, process: Process) -> None:
+    def _drop_connection(self, process: Process) -> None:
         """End a machine's connection; it reconnects later."""
         self._machines[process].close()
         session = self._sessions.get(process.id)
         if session is not None and session.process is process:
-            self._leave(session)
-        self._seek_later(process)
+            self._detach(session)
+        self._reconnect_later(process)
 
-    def _seek_later(self, process: Process) -> None:
+    def _reconnect_later(self, process: Process) -> None:
         if process.is_up:
             spread = 0.5 + 0.5 * self._simulator.streams(f"reconnect/{process.link_name}").random()
-            self._seek(process, int(self.options.reconnect_ms * _US * spread))
+            self._schedule_connect(process, int(self.options.reconnect_ms * _US * spread))
 
-    def _seek(self, process: Process, wait_us: int) -> None:
+    def _schedule_connect(self, process: Process, wait_us: int) -> None:
         """Schedule a connection attempt after `wait_us`, and after earlier ones if the broker limits their rate."""
         now_us = self._simulator.now_us
         at_us = max(now_us + wait_us, self._next_connect_us)
         if self.options.connects_per_s_max:
             self._next_connect_us = at_us + 1_000_000 // self.options.connects_per_s_max
         if at_us > now_us:
-            self._simulator.at_us(at_us, self._enter, process, process.starts)
+            self._simulator.at_us(at_us, self._accept, process, process.starts)
         else:
-            self._enter(process, process.starts)
+            self._accept(process, process.starts)
 
-    def _enter(self, process: Process, start: int) -> None:
+    def _accept(self, process: Process, start: int) -> None:
         if start != process.starts or not process.is_up or not self.is_up or process.link.is_cut:
             return  # starting the broker or mending the link schedules another attempt
         uplink = self._machines[process]
@@ -188,7 +188,7 @@ class Broker:
         if uplink.is_open and session.is_open and session.is_over(process.link):
             return
         if session.is_open:
-            self._hang_up(session.process)  # one connection per id: close the older one
+            self._drop_connection(session.process)  # one connection per id: close the older one
         self.connections += 1
         session.belong_to(process)
         session.open()
@@ -210,21 +210,21 @@ class Broker:
                 self._inboxes[bytes.fromhex(receiver)] = Channel(channel), session
         return session
 
-    def _leave(self, session: Session) -> None:
+    def _detach(self, session: Session) -> None:
         """Close a session's connection. The session stays until it expires if sessions are persistent."""
         if not session.is_open:
             return
         session.close()
         if not self.options.persistent_sessions:
-            self._end(session, "session ended")
+            self._end_session(session, "session ended")
         elif self.options.session_expiry_ms:
             self._simulator.after(self.options.session_expiry_ms, self._expire, session, session.connections)
 
     def _expire(self, session: Session, connections: int) -> None:
         if connections == session.connections:
-            self._end(session, "session expired")
+            self._end_session(session, "session expired")
 
-    def _end(self, session: Session, why: str) -> None:
+    def _end_session(self, session: Session, why: str) -> None:
         session.is_kept = False
         lost = session.hold()
         if lost:
@@ -256,7 +256,7 @@ class Broker:
             # The connection ends without an answer, so the sender retries again and again, as the real one does.
             self.dropped["packet too large"] += 1
             if uplink.is_open:
-                self._hang_up(uplink.process)
+                self._drop_connection(uplink.process)
                 if packet not in (uplink.waiting or ()):
                     uplink.keep(packet)
             return
@@ -287,12 +287,12 @@ class Broker:
             self._retained[packet.to.channel][packet.to.id, packet.sender] = packet
         receivers = self._receivers(packet.to)
         if len(receivers) > 1 and all(session.passes_at_once for session in receivers):
-            self._simulator.soon(self._land_everywhere, packet, list(receivers))
+            self._simulator.soon(self._broadcast, packet, list(receivers))
             return
         for session in receivers:
             self.deliver(session, packet)
 
-    def _land_everywhere(self, packet: Packet, sessions: list[Session], start: int = 0) -> None:
+    def _broadcast(self, packet: Packet, sessions: list[Session], start: int = 0) -> None:
         """Deliver a broadcast to all sessions in this instant: to some, and after their answers, to the next ones.
 
         If all answers of a large round were in flight at once, they would take its memory twice. A message to one
@@ -302,7 +302,7 @@ class Broker:
         for session in sessions[start:end]:
             session.land_at_once(packet)
         if end < len(sessions):
-            self._simulator.soon(self._land_everywhere, packet, sessions, end)
+            self._simulator.soon(self._broadcast, packet, sessions, end)
 
     def _receivers(self, to: Address) -> Collection[Session]:
         """Return the sessions that have subscribed to an address."""

@@ -99,22 +99,8 @@ class Process:
     """
 
     __slots__ = (
-        "_build",
-        "_held_up",
-        "_inbox",
-        "_is_busy",
-        "_options",
-        "_simulator",
-        "_timers",
-        "actor",
-        "disk",
-        "id",
-        "kill_points",
-        "link",
-        "link_name",
-        "role",
-        "starts",
-        "traffic",
+        "_build", "_held_up", "_inbox", "_is_busy", "_options", "_simulator", "_timers",
+        "actor", "disk", "id", "kill_points", "link", "link_name", "role", "starts", "traffic",
     )  # fmt: skip
 
     def __init__(
@@ -232,7 +218,7 @@ class Process:
         elif self.actor is not None:
             batch: Batch = ([], [])
             if self._handle(event, batch):
-                self._work_on(batch)
+                self._run_batch(batch)
 
     def _queue(self, event: Event | _Due) -> None:
         if self._inbox is None:
@@ -251,7 +237,7 @@ class Process:
             return False
         if not self._observe("on_handled", event, effects):
             return False
-        self._sort(effects, batch)
+        self._split_effects(effects, batch)
         return True
 
     def _observe(self, method: str, *what: object) -> bool:
@@ -259,14 +245,13 @@ class Process:
         start = self.starts
         for observer in self._simulator.observers:
             getattr(observer, method)(self, *what)
-        return self._is_the_same(start)
+        return self._still_runs(start)
 
     def _note(self, fact: object) -> None:
-        """Write a fact into the trace."""
         if self._simulator.trace.is_on:
             self._simulator.trace.note(self._simulator.now_ms, self.id, fact)
 
-    def _sort(self, effects: Sequence[Effect], batch: Batch) -> None:
+    def _split_effects(self, effects: Sequence[Effect], batch: Batch) -> None:
         """Add effects to the batch's writes and outputs; set timers at once."""
         write, put = batch[0].append, batch[1].append
         is_heard = self._simulator.is_heard
@@ -301,7 +286,7 @@ class Process:
                     return
             except UsageError as error:
                 self._report(Refused(str(error)))
-        self._work_on(batch)
+        self._run_batch(batch)
 
     def _crash(self, error: Exception) -> None:
         self._note(Crashed(type(error).__name__, str(error)[:200]))
@@ -310,39 +295,39 @@ class Process:
             raise error
         self.kill(f"crashed: {type(error).__name__}")
 
-    def _work_on(self, batch: Batch) -> None:
+    def _run_batch(self, batch: Batch) -> None:
         duration_ms = self._options.work_ms + (self._options.commit_ms if batch[0] else 0)
         if duration_ms:
             self._is_busy = True
-            self._simulator.after(duration_ms, self._finish, self.starts, batch)
+            self._simulator.after(duration_ms, self._finish_batch, self.starts, batch)
         else:
-            self._carry_out(batch)
+            self._commit_and_emit(batch)
 
-    def _finish(self, start: int, batch: Batch) -> None:
+    def _finish_batch(self, start: int, batch: Batch) -> None:
         """Carry out a batch after its duration, unless the process was killed meanwhile."""
-        if self._is_the_same(start):
-            self._carry_out(batch)
-            self._go_on(start)
+        if self._still_runs(start):
+            self._commit_and_emit(batch)
+            self._resume(start)
 
     def on_taken_over(self) -> None:
         """Continue after the broker has acknowledged a packet: a full outbox has room again."""
         if self._held_up:
             start, outputs, self._held_up = self.starts, self._held_up, ()
             self._emit(outputs, None)
-            self._go_on(start)
+            self._resume(start)
 
-    def _go_on(self, start: int) -> None:
+    def _resume(self, start: int) -> None:
         """Handle the next batches, once all messages of this one have left."""
-        if self._is_the_same(start):
+        if self._still_runs(start):
             self._is_busy = bool(self._held_up)
-        while self._inbox and not self._is_busy and self._is_the_same(start):  # repeats if batches take no time
+        while self._inbox and not self._is_busy and self._still_runs(start):  # repeats if batches take no time
             self._handle_waiting()
 
-    def _is_the_same(self, start: int) -> bool:
+    def _still_runs(self, start: int) -> bool:
         """Return True if it has run without interruption since that start."""
         return start == self.starts and self.actor is not None
 
-    def _carry_out(self, batch: Batch) -> None:
+    def _commit_and_emit(self, batch: Batch) -> None:
         """Commit the writes in one transaction, then emit the outputs in order, unless a kill point interrupts."""
         writes, outputs = batch
         where: Where | None = None
@@ -373,7 +358,7 @@ class Process:
     def _emit(self, outputs: Sequence[Output], sends_max: int | None) -> None:
         start, is_full = self.starts, False
         for place, effect in enumerate(outputs):
-            if not self._is_the_same(start):
+            if not self._still_runs(start):
                 return  # an observer killed it
             if isinstance(effect, Report):
                 self._report(effect.fact)

@@ -74,7 +74,7 @@ class Team:
         return list(outgoing)
 
 
-class _First(Team):
+class _Leader(Team):
     """The place of process 0. `workers`: the processes that it has started, and its pipe to each.
 
     Args:
@@ -111,7 +111,7 @@ class _First(Team):
             raise death_of(self.workers[number - 1][0], self._name(number), self._advice) from None
 
 
-class _Other(Team):
+class _Worker(Team):
     """The place of a worker."""
 
     def __init__(self, number: int, count: int, pipe: Connection) -> None:
@@ -141,7 +141,7 @@ def run_together(program: Callable[[Team], Result], count: int, advice: str = ""
     """
     if count == 1:
         return program(Team())
-    first, patience_s = _First(count, advice), 0.0
+    first, patience_s = _Leader(count, advice), 0.0
     try:
         for number in range(1, count):
             first.workers.append(spawn(_serve, number, count, program, daemon=True))
@@ -160,7 +160,7 @@ def run_together(program: Callable[[Team], Result], count: int, advice: str = ""
 def _serve(parent: int, pipe: Connection, number: int, count: int, program: Callable[[Team], object]) -> None:
     end_with(parent)
     try:
-        program(_Other(number, count, pipe))
+        program(_Worker(number, count, pipe))
     except _EndedError:
         return
     except Exception as error:  # process 0 reports it

@@ -207,31 +207,33 @@ def sweep(
     if processes is not None and not 1 <= processes <= _PROCESSES_MAX:
         raise UsageError(f"--processes {processes}: expected 1 to {_PROCESSES_MAX}, at most the number of cores")
     first, last = int(match[1]), int(match[2])
-    console, asked = Console(stderr=json_to == STDOUT), last - first + 1
+    console, requested = Console(stderr=json_to == STDOUT), last - first + 1
     description = TextColumn("{task.description:<12}")
     columns = (description, BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn())
-    with PatientBar(console, asked, "scenarios", *columns) as bar:
-        found = sweep_seeds(
+    with PatientBar(console, requested, "scenarios", *columns) as bar:
+        result = sweep_seeds(
             first,
             last,
             minutes=minutes,
             processes=processes,
             engine=engine,
-            on_done=lambda found: bar.reach(found.run, f"{len(found.failed)} failed" if found.failed else "scenarios"),
+            on_done=lambda so_far: bar.reach(
+                so_far.run, f"{len(so_far.failed)} failed" if so_far.failed else "scenarios"
+            ),
         )
-    if shrink_seconds > 0 and not found.interrupted:
-        if found.failed:
+    if shrink_seconds > 0 and not result.interrupted:
+        if result.failed:
             say(console, "shrinking", f"the first failures, for at most {shrink_seconds:g} s each")
-        shrink_failures(found, shrink_seconds)
-    show_sweep(console, found)
-    for failure in [one for one in found.failed if one.shrunk]:
+        shrink_failures(result, shrink_seconds)
+    show_sweep(console, result)
+    for failure in [one for one in result.failed if one.shrunk]:
         _save(console, failure, save)
-    write_json(msgspec.to_builtins(found), json_to)
-    if found.run < asked:
-        say(console, "interrupted" if found.interrupted else "ended", f"after {found.run} of {asked} scenarios")
-    if found.interrupted:
+    write_json(msgspec.to_builtins(result), json_to)
+    if result.run < requested:
+        say(console, "interrupted" if result.interrupted else "ended", f"after {result.run} of {requested} scenarios")
+    if result.interrupted:
         return INTERRUPTED
-    return 0 if found.ok else EXIT_BROKEN
+    return 0 if result.ok else EXIT_BROKEN
 
 
 @app.command("example", short_help="Print a scenario to start from.", epilog=verbatim(_EXAMPLE))

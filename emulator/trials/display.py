@@ -39,28 +39,28 @@ def _scenario(outcome: Outcome) -> str:
     return f"{who} clients, {population['computes']} Compute nodes, {limits}; {asked}"
 
 
-def show_sweep(console: Console, found: Sweep) -> None:
+def show_sweep(console: Console, sweep: Sweep) -> None:
     """Print the totals of a sweep, then its failures."""
-    if found.run:
-        show(console, [_coverage(found)])
-    rounds = ", ".join(f"{count} {result}" for result, count in sorted(found.rounds.items()))
+    if sweep.run:
+        show(console, [_coverage(sweep)])
+    rounds = ", ".join(f"{count} {result}" for result, count in sorted(sweep.rounds.items()))
     say(console, "rounds", rounds or "none")
-    say(console, "checked", f"{sum(found.checked.values()):,} facts against eleven invariants")
-    if found.run and (never := found.never_reached):
-        all_of = len(found.coverage) + len(found.transitions)
+    say(console, "checked", f"{sum(sweep.checked.values()):,} facts against eleven invariants")
+    if sweep.run and (never := sweep.never_reached):
+        all_of = len(sweep.coverage) + len(sweep.transitions)
         say(console, "not reached", f"{len(never)} of {all_of} kinds and transitions: {'; '.join(never)}")
-    for failure in found.failed[:_FAILURES_SHOWN]:
+    for failure in sweep.failed[:_FAILURES_SHOWN]:
         show_failure(console, failure)
-    rest = found.failed[_FAILURES_SHOWN:]
+    rest = sweep.failed[_FAILURES_SHOWN:]
     if rest:
         say(console, "and", f"{len(rest)} more: seeds {', '.join(str(one.seed) for one in rest[:20])}")
-    rate = f"{found.run / found.wall_s:.1f} a second" if found.wall_s else "none done"
-    say(console, "sweep", f"{found.run} scenarios in {found.wall_s:.0f} s, {rate}; {len(found.failed)} failures")
+    rate = f"{sweep.run / sweep.wall_s:.1f} a second" if sweep.wall_s else "none done"
+    say(console, "sweep", f"{sweep.run} scenarios in {sweep.wall_s:.0f} s, {rate}; {len(sweep.failed)} failures")
 
 
-def _coverage(found: Sweep) -> Table:
+def _coverage(sweep: Sweep) -> Table:
     """Return a table, two kinds to a row, of the number of trials that reached each kind."""
-    kinds = sorted(found.coverage.items(), key=lambda item: (-item[1], item[0]))
+    kinds = sorted(sweep.coverage.items(), key=lambda item: (-item[1], item[0]))
     cells = [(kind, str(count)) for kind, count in kinds] + [("", "")] * (len(kinds) % 2)
     half = len(cells) // 2
     pairs = zip(cells[:half], cells[half:], strict=True)

@@ -57,10 +57,10 @@ def draw_scenario(seed: int, limits: DrawLimits | None = None) -> Scenario:
         rounds = msgspec.structs.replace(rounds, kind=NODE_RELEASE, rows_max=max(1, rounds.rows_max))
     if rounds.is_summed and streams("draw/reports").random() < 0.2:
         population, rounds = _reports(streams("draw/reports"), population, rounds, limits)
-    together: tuple[Fault, ...] = ()
+    combined: tuple[Fault, ...] = ()
     if limits == DrawLimits():
-        rounds, together = _together(streams("draw/together"), population, rounds)
-    faults = (*_faults(streams("draw/faults"), population, rounds, limits.faults_max), *together)
+        rounds, combined = _combination(streams("draw/together"), population, rounds)
+    faults = (*_faults(streams("draw/faults"), population, rounds, limits.faults_max), *combined)
     broker = _broker(streams("draw/broker"))
     if any(fault.kind == "mix-parts" for fault in faults):
         broker = msgspec.structs.replace(broker, part_bytes_max=300)  # most messages have parts
@@ -197,12 +197,12 @@ def _fault(stream: random.Random, name: str, population: Population, rounds: Rou
 
 
 def _actor(stream: random.Random, role: str, population: Population) -> str:
-    there = {"client": population.clients, "compute": population.computes}.get(role)
-    return role if there is None else f"{role} {stream.randrange(there)}"
+    count = {"client": population.clients, "compute": population.computes}.get(role)
+    return role if count is None else f"{role} {stream.randrange(count)}"
 
 
-def _together(stream: random.Random, population: Population, rounds: Rounds) -> tuple[Rounds, tuple[Fault, ...]]:
-    """In one trial of three, draw a combination of faults that rarely meet by chance but reach states together."""
+def _combination(stream: random.Random, population: Population, rounds: Rounds) -> tuple[Rounds, tuple[Fault, ...]]:
+    """In one trial of three, draw faults that rarely meet by chance but reach further states together."""
     if stream.random() >= 0.35:
         return rounds, ()
     at_ms, client = rounds.first_ms, f"client {stream.randrange(population.clients)}"

@@ -182,22 +182,22 @@ class Injection(Observer):
         """Add a note to the trace."""
         self.simulator.note(f"{self.fault.kind}: {what}", process.id if process is not None else b"")
 
-    def _go_on(self, moment: str, process: Process, *more: object) -> None:
+    def _resume(self, moment: str, process: Process, *more: object) -> None:
         """Resume the steps if they wait for this moment."""
         if self.is_on and self._waits_for == moment and process in self.targets:
             self._waits_for = self._steps.send((process, *more))
 
     def on_handled(self, process: Process, event: Event, effects: Sequence[Effect]) -> None:
-        self._go_on(HANDLED, process, effects)
+        self._resume(HANDLED, process, effects)
 
     def on_kill(self, process: Process) -> None:
-        self._go_on(KILLED, process)
+        self._resume(KILLED, process)
 
     def on_deliver(self, process: Process, sender: bytes, payload: bytes) -> None:
-        self._go_on(DELIVERED, process, payload)
+        self._resume(DELIVERED, process, payload)
 
     def on_fact(self, process: Process, fact: object) -> None:
-        self._go_on(REPORTED, process, fact)
+        self._resume(REPORTED, process, fact)
 
 
 def phase_at(process: Process, round_id: bytes) -> str:

@@ -85,8 +85,8 @@ class TrialFederation(TestFederation):
         """Return client `index`, hostile if the scenario says so."""
         certificate = self.certificate(index, self.ends_ms.get(self.clients[index], FOREVER_MS))
         common = self._common(records, f"client{index}")
-        made = self._class_of("client", f"client {index}", Client)
-        return self._client(made, self.client_identities[index], certificate, index, common)
+        actor_class = self._class_of("client", f"client {index}", Client)
+        return self._client(actor_class, self.client_identities[index], certificate, index, common)
 
     def stranger(self, index: int, amount: int, records: Stored = ()) -> Client:
         """Return a client that was never enrolled; its certificate has a made-up signature."""
@@ -104,18 +104,18 @@ class TrialFederation(TestFederation):
     def compute(self, index: int, records: Stored = ()) -> ComputeNode:
         """Return Compute node `index`, hostile if the scenario says so."""
         floors, common = self.floors_of(self.computes[index]), self._common(records, f"compute{index}")
-        made = self._class_of("compute", f"compute {index}", ComputeNode)
-        return made(self.compute_identities[index], self.federation, floors=floors, **common)  # type: ignore[no-any-return]
+        actor_class = self._class_of("compute", f"compute {index}", ComputeNode)
+        return actor_class(self.compute_identities[index], self.federation, floors=floors, **common)  # type: ignore[no-any-return]
 
     def floors_of(self, compute: bytes) -> Floors:
         """Return the floors of a Compute node for its next start; while it is in `refusing`, no round meets them."""
-        most = len(self.clients) + 1
-        return Floors(clients_min=most, honest_min=most) if compute in self.refusing else self.floors
+        unreachable = len(self.clients) + 1
+        return Floors(clients_min=unreachable, honest_min=unreachable) if compute in self.refusing else self.floors
 
     def trainer(self, records: Stored = ()) -> Trainer:
         """Return the trainer with its account, hostile if the scenario says so."""
-        common, made = self._common(records, "trainer"), self._class_of("trainer", "trainer", Trainer)
-        return made(self.trainer_identity, self.federation, account=self.account, **common)  # type: ignore[no-any-return]
+        common, actor_class = self._common(records, "trainer"), self._class_of("trainer", "trainer", Trainer)
+        return actor_class(self.trainer_identity, self.federation, account=self.account, **common)  # type: ignore[no-any-return]
 
     def request(self, **changes: Any) -> OpenRound:
         """Return the request for a round of the scenario, with any fields changed."""

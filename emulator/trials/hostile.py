@@ -84,9 +84,9 @@ class _WrongTags(HostileClient):
 
     def _make(self, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int) -> tuple[Outbound, list[str]]:
         def pair_keys(epochs: tuple[m.EpochKey, ...]) -> list[bytes]:
-            made, holder = list(self._honest.session.pair_keys(epochs)), opened.holder(self.id).id
-            made[-1 if holder != opened.computes[-1] else 0] = self._honest.random(KEY_BYTES)
-            return made
+            keys, holder = list(self._honest.session.pair_keys(epochs)), opened.holder(self.id).id
+            keys[-1 if holder != opened.computes[-1] else 0] = self._honest.random(KEY_BYTES)
+            return keys
 
         session: Any = Replaced(self._honest.session, pair_keys=pair_keys)
         return msgspec.structs.replace(self._honest, session=session).compose(opened, validated, charge)
@@ -194,14 +194,14 @@ class _MakingUp(HostileCompute):
 
     def _freeze(self, current: NodeRound, now_ms: int) -> list[Effect]:
         nodes, dimension = len(current.stored.computes), current.validated.dimension
-        for client in self._made_up(current)[: self.amount]:
+        for client in self._invented_clients(current)[: self.amount]:
             rest = self._random(TAG_BYTES * nodes + WORD_BYTES * dimension)
             charge = (1).to_bytes(CHARGE_BYTES, "little")
             kept = Kept(b"".join((client, self._random(ID_BYTES), bytes([nodes]), charge, rest)))
             current.kept.setdefault(client, kept)
         return super()._freeze(current, now_ms)
 
-    def _made_up(self, current: NodeRound) -> list[bytes]:
+    def _invented_clients(self, current: NodeRound) -> list[bytes]:
         """Return clients that have not contributed, then random ids, all of which it would hold."""
         silent = [one for one in sorted(self._sessions.slots) if one not in current.kept]
         drawn = [self._random(ID_BYTES) for _ in range(16 * len(current.stored.computes))]
@@ -210,7 +210,7 @@ class _MakingUp(HostileCompute):
 
 @_OWN.kind("list-others", "lists clients of other holders", "round", _CLIENTS)
 class _ListingOthers(_MakingUp):
-    def _made_up(self, current: NodeRound) -> list[bytes]:
+    def _invented_clients(self, current: NodeRound) -> list[bytes]:
         return [one for one in sorted(self._sessions.slots) if current.opened.holder(one).id != self.id]
 
 
@@ -230,7 +230,7 @@ class _ListingTwice(HostileCompute):
 class _AlteringTags(HostileCompute):
     def _list_to(self, current: NodeRound, peer: bytes) -> Effect:
         honest = current.tags_for
-        current.tags_for = lambda place: _turned(honest(place), self.amount)  # type: ignore[method-assign]
+        current.tags_for = lambda place: _alter_tags(honest(place), self.amount)  # type: ignore[method-assign]
         try:
             return super()._list_to(current, peer)
         finally:
@@ -244,11 +244,11 @@ class _Objecting(HostileCompute):
     def _answer_when_complete(self, current: NodeRound, now_ms: int) -> list[Effect]:
         if current.phase == FROZEN and len(current.lists) == len(current.stored.computes):
             for node, one in current.lists.items():
-                current.lists[node] = msgspec.structs.replace(one, tags=_turned(one.tags, self.amount))
+                current.lists[node] = msgspec.structs.replace(one, tags=_alter_tags(one.tags, self.amount))
         return super()._answer_when_complete(current, now_ms)
 
 
-def _turned(tags: bytes, count: int) -> bytes:
+def _alter_tags(tags: bytes, count: int) -> bytes:
     """Return the tags with the first `count` changed."""
     wrong = TAG_BYTES * count
     return bytes(byte ^ 0xA5 for byte in tags[:wrong]) + tags[wrong:]

@@ -164,8 +164,8 @@ class Usurping(Meddling):
     """It sends aborts, lists, answers and reports of reused charges."""
 
     def _meddle(self, current: Round) -> list[Effect]:
-        made = messages_of_nodes(current.id, current.opened.hash, current.opened.computes, self.clients)
-        return [Send(to, current.id, encode(self._sign(body))) for _, to, body in made]
+        messages = messages_of_nodes(current.id, current.opened.hash, current.opened.computes, self.clients)
+        return [Send(to, current.id, encode(self._sign(body))) for _, to, body in messages]
 
 
 def messages_of_nodes(
@@ -173,13 +173,13 @@ def messages_of_nodes(
 ) -> list[tuple[bytes, Address, m.Body]]:
     """Return made-up messages that Compute nodes could send in a round, each with its pretended sender and receiver."""
     about, nothing = (round_id, announcement_hash), bytes(32)
-    made: list[tuple[bytes, Address, m.Body]] = []
+    messages: list[tuple[bytes, Address, m.Body]] = []
     for node in nodes:
         abort = m.Abort(*about, node, "too-few", "nothing was released", 0, 0, ())
         peers = [Address(Channel.COMPUTE, other) for other in nodes if other != node]
         to_peers = (abort, m.Answer(*about, (nothing,) * len(nodes), b""), m.ListHeader(*about, nothing, 0))
-        made += [(node, Address(Channel.ABORT), abort), *((node, peer, one) for peer in peers for one in to_peers)]
+        messages += [(node, Address(Channel.ABORT), abort), *((node, peer, one) for peer in peers for one in to_peers)]
         for client in clients:
             to_client = (abort, m.ChargeReused(*about, client, 1, 99), m.HelloWanted(client))
-            made += [(node, Address(Channel.CLIENT, client), one) for one in to_client]
-    return made
+            messages += [(node, Address(Channel.CLIENT, client), one) for one in to_client]
+    return messages

@@ -121,8 +121,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     @property
     def broken(self) -> dict[int, str]:
         """The details of each failure by the number of its invariant; `LIVENESS` if the trial did not become live."""
-        found = {one.number: one.detail or "" for one in self.invariants if not one.ok}
-        return found if self.ended.live else {**found, LIVENESS: "; ".join(self.ended.why)}
+        failures = {one.number: one.detail or "" for one in self.invariants if not one.ok}
+        return failures if self.ended.live else {**failures, LIVENESS: "; ".join(self.ended.why)}
 
     def facts_before(self, number: int) -> tuple[str, ...]:
         """Return the facts before that invariant broke; for `LIVENESS`, the last facts of the trial."""
@@ -182,25 +182,25 @@ def outcome_of(
 
 
 def _round(world: TrialWorld, log: RoundLog) -> RoundOutcome:
-    found: dict[str, Any] = {"result": "aborted"}
+    fields: dict[str, Any] = {"result": "aborted"}
     if log.refused:
-        found = {"result": "refused", "reason": log.refused}
+        fields = {"result": "refused", "reason": log.refused}
     elif isinstance(log.ended, RoundCompleted):
-        found = {"result": "completed", **_noise(log.ended.aggregate)}
+        fields = {"result": "completed", **_noise(log.ended.aggregate)}
     elif log.ended is not None:
-        found |= {name: getattr(log.ended, name) for name in ("reason", "contributors", "needed")}
+        fields |= {name: getattr(log.ended, name) for name in ("reason", "contributors", "needed")}
     elif open_at := world.open_at(log):
-        found = {"result": "open", "reason": "; ".join(open_at)}
+        fields = {"result": "open", "reason": "; ".join(open_at)}
     else:
-        found["reason"] = UNREPORTED
+        fields["reason"] = UNREPORTED
     marks = (("collect", log.announced_ms), ("commit", log.closed_ms), ("end", log.ended_ms))
-    there = [(name, at_ms - world.simulator.start_ms) for name, at_ms in marks if at_ms is not None]
+    reached = [(name, at_ms - world.simulator.start_ms) for name, at_ms in marks if at_ms is not None]
     return RoundOutcome(
         round_id=log.id.hex(),
         epsilon=log.request.epsilon,
-        phases={name: (begins, max(begins, ends)) for (name, begins), (_, ends) in itertools.pairwise(there)},
+        phases={name: (begins, max(begins, ends)) for (name, begins), (_, ends) in itertools.pairwise(reached)},
         clients=log.request.answers_expected or len(world.clients),
-        **found,
+        **fields,
     )
 
 

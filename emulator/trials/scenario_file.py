@@ -147,9 +147,9 @@ def check(scenario: Scenario, source: str = "scenario") -> None:
     twice = [actor for actor in actors if actors.count(actor) > 1]
     if twice:
         _refuse(source, f"{twice[0]!r} is an adversary twice", "each actor at most once")
-    there = {"client": scenario.population.clients, "compute": scenario.population.computes}
+    counts = {"client": scenario.population.clients, "compute": scenario.population.computes}
     for role, members in (("client", "clients"), ("compute", "Compute nodes")):
-        if sum(actor.startswith(f"{role} ") for actor in actors) == there[role]:
+        if sum(actor.startswith(f"{role} ") for actor in actors) == counts[role]:
             _refuse(source, f"all {members} are adversaries", "at least one that keeps to the protocol")
 
 
@@ -258,9 +258,9 @@ def _role(scenario: Scenario, actor: str, where: str) -> str:
         hint = nearest(actor, [*_GROUPS, "client 0", "compute 0"])
         _refuse(where, f"actor is {actor!r}{hint}", f"client or compute and a number, or {', '.join(_GROUPS)}")
     role, number = match[1], int(match[2])
-    there = scenario.population.clients if role == "client" else scenario.population.computes
-    if number >= there:
-        _refuse(where, f"actor is {actor!r}", f"{role} 0 to {role} {there - 1}")
+    count = scenario.population.clients if role == "client" else scenario.population.computes
+    if number >= count:
+        _refuse(where, f"actor is {actor!r}", f"{role} 0 to {role} {count - 1}")
     return role
 
 

@@ -50,11 +50,11 @@ def shrink(
         number: of the invariant, 1 to 11, or 0 for liveness. seconds, trials_max: when to stop looking.
         breaks: returns True if it still breaks in a scenario; by default, runs a trial with all checkers.
     """
-    found: dict[Scenario, tuple[str, tuple[str, ...]]] = {}
+    breaks_by_scenario: dict[Scenario, tuple[str, tuple[str, ...]]] = {}
 
     def in_a_trial(smaller: Scenario) -> bool:
         outcome = examine(smaller, compare=number in COMPARED)
-        found[smaller] = outcome.broken.get(number, ""), outcome.facts_before(number)
+        breaks_by_scenario[smaller] = outcome.broken.get(number, ""), outcome.facts_before(number)
         return number in outcome.broken
 
     best, trials, until_s, does_break = scenario, 0, time.monotonic() + seconds, breaks or in_a_trial
@@ -81,7 +81,7 @@ def shrink(
             _remove_groups(name, getattr(best, name), attempt, is_over)
         for changes in _simpler(lambda: best):
             attempt(**changes)
-    return Shrunk(best, trials, *found.get(best, ("", ())))
+    return Shrunk(best, trials, *breaks_by_scenario.get(best, ("", ())))
 
 
 def _remove_groups(
@@ -113,10 +113,10 @@ def _simpler(best: Callable[[], Scenario]) -> Iterator[dict[str, Any]]:
     ):
         for value in _lower(getattr(getattr(best(), part), name), least):
             if value < getattr(getattr(best(), part), name):
-                yield _with(best(), part, name, value)
+                yield _with_number(best(), part, name, value)
     yield {"network": IDEAL}
     for name in ("loss", "duplicate", "reorder", "jitter_ms", "bandwidth_bytes_s"):
-        yield _with(best(), "network", name, 0.0)
+        yield _with_number(best(), "network", name, 0.0)
     yield {"broker": BrokerOptions()}
     yield {"limits": Limits()}
 
@@ -127,12 +127,12 @@ def _lower(value: int, least: int) -> list[int]:
     return sorted({one for one in tried if least <= one < value})
 
 
-def _with(scenario: Scenario, part: str, name: str, value: float) -> dict[str, Any]:
+def _with_number(scenario: Scenario, part: str, name: str, value: float) -> dict[str, Any]:
     """Return the change of one number, and of the faults and adversaries that are impossible with it."""
     changed = {part: msgspec.structs.replace(getattr(scenario, part), **{name: value})}
     if part == "population":
-        there = msgspec.structs.replace(scenario, **changed).population
-        counts = {"client": there.clients, "compute": there.computes}
+        population = msgspec.structs.replace(scenario, **changed).population
+        counts = {"client": population.clients, "compute": population.computes}
         changed["faults"] = tuple(one for one in scenario.faults if _is_there(one, counts))
         changed["adversaries"] = tuple(one for one in scenario.adversaries if _is_there(one, counts))
     return changed

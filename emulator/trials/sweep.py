@@ -152,22 +152,22 @@ def sweep(
     """
     began_s = time.monotonic()
     until_s = began_s + 60 * minutes if minutes is not None else float("inf")
-    found = Sweep.begun(first, last)
+    result = Sweep.begun(first, last)
     try:
         with engines.open_engine(engine) as chosen:
             seeds = itertools.takewhile(lambda _: time.monotonic() < until_s, range(first, last + 1))
             for done in chosen.map(work, seeds, processes=processes):
-                found.note(done, time.monotonic() - began_s)
-                on_done(found)
+                result.note(done, time.monotonic() - began_s)
+                on_done(result)
     except KeyboardInterrupt:
-        found.interrupted = True
+        result.interrupted = True
     except engines.WorkerDiedError:
-        assert found.failed, "the seeds whose processes died are recorded as failures"
-    return found
+        assert result.failed, "the seeds whose processes died are recorded as failures"
+    return result
 
 
-def shrink_failures(found: Sweep, seconds: float) -> None:
+def shrink_failures(result: Sweep, seconds: float) -> None:
     """Shrink the first few failing scenarios, for at most `seconds` each."""
-    for failure in found.failed[:SHRUNK_MAX]:
+    for failure in result.failed[:SHRUNK_MAX]:
         if isinstance(failure.invariant, int):
             failure.take_shrunk(shrink(draw_scenario(int(failure.seed)), failure.invariant, seconds=seconds))

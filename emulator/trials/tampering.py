@@ -114,7 +114,7 @@ def _injecting(it: Injection, draw: Draw, later_ms: Sequence[int] = ()) -> Steps
     yield END
 
 
-def _drawn(it: Injection, change: Callable[[Packet], Packet | None] = lambda packet: packet) -> Draw:
+def _draw_passed(it: Injection, change: Callable[[Packet], Packet | None] = lambda packet: packet) -> Draw:
     """Return a function that draws a passed message of the targets, each kind equally often, and changes it."""
     senders = {one.id for one in it.targets}
 
@@ -128,9 +128,11 @@ def _drawn(it: Injection, change: Callable[[Packet], Packet | None] = lambda pac
     return draw
 
 
-TAMPERING.add("replay", "its messages are repeated soon after", _ALL, lambda it: _injecting(it, _drawn(it)), **_MANY)
+TAMPERING.add(
+    "replay", "its messages are repeated soon after", _ALL, lambda it: _injecting(it, _draw_passed(it)), **_MANY
+)
 TAMPERING.add("replay-elsewhere", "its messages are repeated rounds and epochs later", _ALL,
-              lambda it: _injecting(it, _drawn(it), LATER_MS), **_MANY)  # fmt: skip
+              lambda it: _injecting(it, _draw_passed(it), LATER_MS), **_MANY)  # fmt: skip
 
 
 class _ForgedMessages:
@@ -142,7 +144,7 @@ class _ForgedMessages:
         self._federation_id = self._actors.federation.id
         known = Known(self._federation_id, tuple(it.simulator.processes), [self._identity], ())
         self._forger = Forger(it.stream, known)
-        self._draw = _drawn(it, self._change)
+        self._draw = _draw_passed(it, self._change)
 
     def draw(self) -> Packet | None:
         """Return a forgery; half of them answer an announcement that has passed."""
@@ -170,8 +172,8 @@ class _ForgedMessages:
         if isinstance(body, m.Contribution) and self._stream.random() < 0.5:
             receipt = m.Receipt(body.round_id, body.contribution, self._stream.randbytes(16))
             return Packet(passed.to.id, Address(Channel.CLIENT, passed.sender), body.round_id, encode(receipt))
-        made = self._forger.forge(payload) if self._stream.random() < 0.5 else self._resigned(payload, body)
-        return msgspec.structs.replace(passed, payload=made)
+        forged = self._forger.forge(payload) if self._stream.random() < 0.5 else self._sign_anew(payload, body)
+        return msgspec.structs.replace(passed, payload=forged)
 
     def _sealed(self, hashed: bytes, asked: m.Announcement) -> Packet | None:
         """Return a partial sum, release or decline sealed to the trainer, with a certificate that has passed."""
@@ -183,18 +185,18 @@ class _ForgedMessages:
         certificate = self._stream.choice(hellos).certificate
         about, vector = (asked.round_id, hashed), bytes(8 * self._actors.statistic.dimension)
         client, node = actor_id(certificate.client_key), self._stream.choice(self._actors.computes)
-        known = self._stream.randbytes(KEY_BYTES)
-        partial = (node, m.PartialSum(*about, known, 1, (), b"", vector))
-        release = (client, m.Release(*about, certificate, 1, known[:ID_BYTES], known, vector))
+        secret = self._stream.randbytes(KEY_BYTES)
+        partial = (node, m.PartialSum(*about, secret, 1, (), b"", vector))
+        release = (client, m.Release(*about, certificate, 1, secret[:ID_BYTES], secret, vector))
         decline = (client, m.Decline(*about, certificate, "budget", "nothing", "more"))
-        sender, said = self._stream.choice((decline, partial if asked.terms.is_summed else release))
-        sealed = seal_to(asked.reply_key, self._signed(said), hashed, self._stream.randbytes)
+        sender, message = self._stream.choice((decline, partial if asked.terms.is_summed else release))
+        sealed = seal_to(asked.reply_key, self._signed(message), hashed, self._stream.randbytes)
         return Packet(sender, Address(Channel.TRAINER, asked.trainer), b"", encode(m.Sealed(asked.round_id, *sealed)))
 
     def _signed(self, body: m.Body) -> bytes:
         return encode(sign(self._identity, self._federation_id, body))
 
-    def _resigned(self, payload: bytes, body: object) -> bytes:
+    def _sign_anew(self, payload: bytes, body: object) -> bytes:
         """Return the message signed by the forger, with the forger's key in place of any key in it."""
         own = AgreementKey(self._identity.seed).public
         match body:
@@ -205,7 +207,7 @@ class _ForgedMessages:
             case m.Announcement():
                 body = msgspec.structs.replace(body, round_id=self._stream.randbytes(ID_BYTES), reply_key=own)
             case m.Invitation() | m.InvitedRound() | m.AbortWanted():
-                inner = self._resigned(encode(body.announcement), decode_body(body.announcement.body))
+                inner = self._sign_anew(encode(body.announcement), decode_body(body.announcement.body))
                 return encode(msgspec.structs.replace(body, announcement=decode_frame(inner)))
             case m.Sealed() | m.Contribution() | m.Receipt():
                 return self._forger.forge(payload)
@@ -236,7 +238,7 @@ def _spoof(it: Injection) -> Steps:
         others = [actor_id for actor_id in it.simulator.processes if actor_id != passed.sender]
         return msgspec.structs.replace(passed, sender=it.stream.choice(others))
 
-    return _injecting(it, _drawn(it, change))
+    return _injecting(it, _draw_passed(it, change))
 
 
 @TAMPERING.kind("misdirect", "its messages go to others", _ALL, **_MANY)
@@ -247,7 +249,7 @@ def _misdirect(it: Injection) -> Steps:
         receiver = it.stream.choice([one for one in it.simulator.processes.values() if one.id != passed.to.id])
         return msgspec.structs.replace(passed, to=Address(Channel(receiver.role.value), receiver.id))
 
-    return _injecting(it, _drawn(it, change))
+    return _injecting(it, _draw_passed(it, change))
 
 
 @TAMPERING.kind("garbage", "random bytes come from unknown senders", ("broker",), **_MANY)

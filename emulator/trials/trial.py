@@ -180,7 +180,7 @@ def _further_round(world: TrialWorld) -> str:
 
 
 def _has_budget(world: TrialWorld, actor: object, now_ms: int) -> bool:
-    """Whether a client's budget, or the trainer's account if it has one, allows one more round."""
+    """Return True if a client's budget, or the trainer's account if it has one, allows one more round."""
     price, account = world.scenario.rounds.price, world.actors.account
     if isinstance(actor, Client):
         return world.actors.policy.check_budget(price, actor.ledger, now_ms) is None
@@ -201,15 +201,15 @@ class _NotingTable(dict[tuple[str, str], str]):
         return super().get(entry, default)
 
     def __contains__(self, entry: object) -> bool:
-        """Whether a phase takes an event.
+        """Return True if a phase takes an event.
 
         No other look-up follows for a timer or a question that leaves the phase as it is, nor for a node's deadline,
         after which it takes the entry of an abort.
         """
-        there = super().__contains__(entry)
-        if there and isinstance(entry, tuple) and (self[entry] == entry[0] or entry[1] == compute_round.COMMIT):
+        is_entry = super().__contains__(entry)
+        if is_entry and isinstance(entry, tuple) and (self[entry] == entry[0] or entry[1] == compute_round.COMMIT):
             self._note(entry)
-        return there
+        return is_entry
 
     def _note(self, entry: tuple[str, str]) -> None:
         self._taken.add(f"{self._role}: {entry[0]}, {entry[1]}")

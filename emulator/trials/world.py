@@ -218,23 +218,23 @@ class TrialWorld(World, Observer):
         log = RoundLog(request=request, asked_ms=self.simulator.now_ms)
         self.rounds.append(log)
         self.requests.append(request)
-        self._command(log)
+        self._request(log)
         return log
 
-    def _command(self, log: RoundLog) -> None:
+    def _request(self, log: RoundLog) -> None:
         log.asked_start = self.trainer.starts if self.trainer.is_up else None
         try:
             self.simulator.command(self.trainer.id, log.request)
         except UsageError as error:
             log.refused = str(error)
 
-    def _ask_again(self) -> None:
+    def _request_again(self) -> None:
         """After a restart of the trainer, request the rounds that it does not know."""
-        for log in self._unknown():
+        for log in self._unknown_rounds():
             if log.asked_start != self.trainer.starts:
-                self._command(log)
+                self._request(log)
 
-    def _unknown(self) -> list[RoundLog]:
+    def _unknown_rounds(self) -> list[RoundLog]:
         """Return the requested rounds that have not ended and that the trainer does not know."""
         waiting = [log for log in self.rounds if log.ended is None and not log.refused]
         return [log for log in waiting if phase_at(self.trainer, log.id) == NEW]
@@ -243,7 +243,7 @@ class TrialWorld(World, Observer):
         now_ms = self.simulator.now_ms
         match fact:
             case Refused() if process is self.trainer:
-                for log in self._unknown()[:1]:  # a slow trainer refuses after `_command` has returned
+                for log in self._unknown_rounds()[:1]:  # a slow trainer refuses after `_request` has returned
                     log.refused = fact.text
             case LedgerReused():
                 self.warned_old.add(process.id)
@@ -262,7 +262,7 @@ class TrialWorld(World, Observer):
 
     def on_restart(self, process: Process) -> None:
         if process is self.trainer:
-            self.simulator.after(OWNER_WAITS_MS, self._ask_again)
+            self.simulator.after(OWNER_WAITS_MS, self._request_again)
 
     def duplicate(self, original: Process) -> Process:
         """Start a second process with the same identity and a copy of the disk."""

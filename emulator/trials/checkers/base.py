@@ -163,10 +163,10 @@ class RunLog(Observer):
         for effect in effects:
             if isinstance(effect, Persist) and effect.table == CLIENT_ANNOUNCEMENTS:
                 self.accepted.setdefault((process.id, effect.key), self._decode_accepted(effect.value))
-        for round_id, made in contributions_in(effects):
+        for round_id, outbound in contributions_in(effects):
             if (process.id, round_id) not in self.accepted:
                 self.accepted[process.id, round_id] = self._announced[round_id]  # invariant 8 reports that it is lost
-            self._notify("on_drawn", process, round_id, made)
+            self._notify("on_drawn", process, round_id, outbound)
             self.draws.drawn = None
 
     def _decode_accepted(self, payload: bytes) -> Accepted:
@@ -293,8 +293,8 @@ class Checker(Observer):
 
     Besides the events of every observer, it gets these from the log, which has recorded them before:
 
-        on_drawn(client, round_id, made)        an honest client is about to contribute, release or report
-        on_paid(client, round_id, made)         a client has durably paid for that
+        on_drawn(client, round_id, outbound)    an honest client is about to contribute, release or report
+        on_paid(client, round_id, outbound)     a client has durably paid for that
 
     an honest actor has made durable:
         on_charge(process, charge)                     an entry of its ledger
@@ -331,8 +331,7 @@ class Checker(Observer):
         self.broken: list[str] = []
         self.before: list[TraceEntry] = []
 
-    def _ignore(self, *arguments: Any) -> None:
-        """Ignore the event: the default."""
+    def _ignore(self, *arguments: Any) -> None: ...
 
     on_drawn = on_paid = on_charge = on_session = on_begun = on_kept = on_round = on_answer = _ignore
     on_trainer_round = on_stored_release = on_partial_sum = on_release = on_unannounced = _ignore

@@ -53,7 +53,7 @@ class Budget(Checker):
     def __init__(self, world: TrialWorld, log: RunLog) -> None:
         super().__init__(world, log)
         self._charges: defaultdict[bytes, dict[bytes, Charge]] = defaultdict(dict)
-        self._made: dict[Key, Outbound] = {}
+        self._outbound: dict[Key, Outbound] = {}
         self._numbers: defaultdict[Key, set[int]] = defaultdict(set)  # by node and client
         self._aborts: defaultdict[tuple[bytes, bytes], set[bytes]] = defaultdict(set)  # by receiver and announcement
         self._genuine: dict[bytes, bool] = {}  # by payload
@@ -62,11 +62,11 @@ class Budget(Checker):
         self._unreported: set[bytes] = set()  # clients that got a report of a reused number, and must warn their owners
         self._warned: dict[bytes, int] = {}  # client -> the number of its start in which it warned its owner
 
-    def on_paid(self, client: Process, round_id: bytes, made: Outbound) -> None:
+    def on_paid(self, client: Process, round_id: bytes, outbound: Outbound) -> None:
         """Each client has one contribution to a round, with the same bytes after any restart."""
         if self.is_honest(client):
-            first = self._made.setdefault((client.id, round_id), made)
-            self.expect(first == made, f"{about(client, round_id)}: one charge, two contributions")
+            first = self._outbound.setdefault((client.id, round_id), outbound)
+            self.expect(first == outbound, f"{about(client, round_id)}: one charge, two contributions")
 
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
         """Nothing is deleted from a ledger."""
@@ -82,9 +82,9 @@ class Budget(Checker):
         self._paid[process.id, charge.round_id].add(charge.number)
         if before is None:
             self.expect(not charge.returned, f"{who}: a charge is returned before it was made")
-            self.expect(charge.number == highest + 1, f"{who}: charge {charge.number} behind {highest}")
+            self.expect(charge.number == highest + 1, f"{who}: charge {charge.number} follows {highest}")
             warned = self._warned.get(process.id) == process.starts
-            self.expect(not warned, f"{who}: it pays, though its ledger is reported as an old copy")
+            self.expect(not warned, f"{who}: it pays after a report that its ledger is an old copy")
             self._check_price(process, who, charge)
             self._check_total(process)
             if process.role is Channel.CLIENT:
@@ -103,7 +103,7 @@ class Budget(Checker):
         request = self.log.requests.get(round_id)
         is_invited = request is not None and (not request.invited or client in request.invited)
         self.expect(
-            is_invited, f"{who}: it pays for a round to which it is not invited, or which is none of the trainer's"
+            is_invited, f"{who}: it pays for a round that does not invite it, or that the trainer did not announce"
         )
         within = body.epsilon <= policy.epsilon_per_round_max and body.delta <= policy.delta_max
         if isinstance(body.terms, SecureSum):
@@ -115,17 +115,17 @@ class Budget(Checker):
     def _check_price(self, process: Process, who: str, charge: Charge) -> None:
         """A charge has the announced cost and relation, and the announced μ is private at the announced (ε, δ)."""
         own = self.log.accepted.get((process.id, charge.round_id))
-        accepted = own.body if own is not None else self.log.announcements[charge.round_id]
-        of_row = isinstance(accepted.terms, NodeRelease)
+        body = own.body if own is not None else self.log.announcements[charge.round_id]
+        of_row = isinstance(body.terms, NodeRelease)
         self.expect(charge.relation == (REPLACE_ONE_ROW if of_row else REPLACE_ONE_CLIENT), f"{who}: {charge.relation}")
-        pure = accepted.mechanism in PURE_MECHANISMS
-        found, price = _spent_by([charge]), reference.composed([(accepted.mu, accepted.epsilon, 0.0 if pure else 1.0)])
-        self.expect(_are_close(found, price), f"{who}: a charge of {found}, where {price} was announced")
-        same = (charge.epsilon, charge.delta) == (accepted.epsilon, accepted.delta)
+        pure = body.mechanism in PURE_MECHANISMS
+        cost, announced = _spent_by([charge]), reference.composed([(body.mu, body.epsilon, 0.0 if pure else 1.0)])
+        self.expect(_are_close(cost, announced), f"{who}: a charge of {cost}, announced was {announced}")
+        same = (charge.epsilon, charge.delta) == (body.epsilon, body.delta)
         self.expect(same, f"{who}: a charge of epsilon {at_least(charge.epsilon)} at delta {at_least(charge.delta)}")
-        most = sqrt(price[2]) if pure else reference.mu_of(accepted.epsilon, accepted.delta)
-        private = accepted.mu <= most * (1 + _ROUNDING)
-        self.expect(private, f"{who}: mu {at_least(accepted.mu)} is not private at what it is quoted")
+        mu_max = sqrt(announced[2]) if pure else reference.mu_of(body.epsilon, body.delta)
+        private = body.mu <= mu_max * (1 + _ROUNDING)
+        self.expect(private, f"{who}: mu {at_least(body.mu)} is not private at the announced epsilon and delta")
 
     def _check_aborts(self, process: Process, round_id: bytes, who: str) -> None:
         """All M nodes of the announcement have signed aborts, which are durable at the honest ones."""
@@ -133,12 +133,12 @@ class Budget(Checker):
         hashed = own.hash if own is not None else self.log.announced_hash(round_id)
         computes = self.log.requests[round_id].ask.computes
         signed = self._aborts[process.id, hashed]
-        self.expect(signed.issuperset(computes), f"{who}: a charge comes back against {len(signed)} aborts")
+        self.expect(signed.issuperset(computes), f"{who}: a charge is returned against only {len(signed)} aborts")
         nodes = [node for node in self.world.computes if node.id in computes and self.is_honest(node)]
-        known, found = self.log.ended_hash, self.log.ends
-        ends = [(node.name, found.get((node.id, round_id)), known.get((node.id, round_id))) for node in nodes]
+        hashes, phases = self.log.ended_hash, self.log.ends
+        ends = [(node.name, phases.get((node.id, round_id)), hashes.get((node.id, round_id))) for node in nodes]
         others = [name for name, *end in ends if end != [ABORTED, hashed]]
-        self.expect(not others, f"{who}: a charge comes back without the abort of {', '.join(others)}")
+        self.expect(not others, f"{who}: a charge is returned without the abort of {', '.join(others)}")
 
     def _check_total(self, process: Process) -> None:
         """The charges of the period are within the client's policy or the trainer's account."""
@@ -147,12 +147,12 @@ class Budget(Checker):
         if limit is None or (process.role is Channel.TRAINER and self.world.scenario.rounds.batch):
             return  # with batches, the trainer's account counts for each client by itself
         since_ms = process.now_ms - limit.period_days * _DAY_MS
-        kept = [one for one in self._charges[process.id].values() if not one.returned and one.at_ms >= since_ms]
-        spent, most = _spent_by(kept), limit.epsilon * (1 + _ROUNDING)
-        within = reference.is_within(spent, most, limit.delta, limit.epsilon_for_reports * (1 + _ROUNDING))
-        found = reference.epsilon_of(sqrt(spent[0] + spent[2]), limit.delta)
-        self.expect(within, f"{process.name} has spent epsilon {at_least(found)}, where {at_most(limit.epsilon)} is "
-                            f"allowed at delta {at_least(limit.delta)}")  # fmt: skip
+        charges = [one for one in self._charges[process.id].values() if not one.returned and one.at_ms >= since_ms]
+        spent, epsilon_max = _spent_by(charges), limit.epsilon * (1 + _ROUNDING)
+        within = reference.is_within(spent, epsilon_max, limit.delta, limit.epsilon_for_reports * (1 + _ROUNDING))
+        epsilon = reference.epsilon_of(sqrt(spent[0] + spent[2]), limit.delta)
+        allowed = f"{at_most(limit.epsilon)} allowed at delta {at_least(limit.delta)}"
+        self.expect(within, f"{process.name} has spent epsilon {at_least(epsilon)} of {allowed}")
 
     def on_kept(self, node: Process, round_id: bytes, client: bytes, kept: Kept) -> None:
         """A kept contribution of an honest client has the number of a charge that it paid for that round."""
@@ -165,13 +165,13 @@ class Budget(Checker):
         """No charge number pays for two sums, even if a client's ledger has forgotten it."""
         for entry in self.log.agreed(release) or ():
             first = self._spent.setdefault((entry.client, entry.charge), release.round_id)
-            what = f"round {release.round_id.hex()[:8]}: charge {entry.charge} of {entry.client.hex()[:8]}"
-            self.expect(first == release.round_id, f"{what} pays for a second sum")
+            charge = f"round {release.round_id.hex()[:8]}: charge {entry.charge} of {entry.client.hex()[:8]}"
+            self.expect(first == release.round_id, f"{charge} pays for a second sum")
 
     def on_answer(self, node: Process, accepted: Accepted, union: list[Entry] | None, objected: list[int]) -> None:
         """With its answer, a node has stored the charge numbers of all entries that it accepts, and each is new."""
         if union is None:
-            self.fail(f"{node.name} answers for lists that it has not stored")
+            self.fail(f"{node.name} answers for lists that nobody has stored")
             return
         excluded = set(objected)
         for entry in (entry for place, entry in enumerate(union) if place not in excluded):
@@ -233,8 +233,8 @@ class Budget(Checker):
         who = about(process, send.round_id)
         self.expect((LEDGER, send.round_id) in process.disk.records, f"{who}: {kind} leaves without a durable charge")
         if process.role is Channel.CLIENT:
-            made = self._made.get((process.id, send.round_id))
-            same = made is not None and send.payload == made.payload
+            outbound = self._outbound.get((process.id, send.round_id))
+            same = outbound is not None and send.payload == outbound.payload
             self.expect(same, f"{who}: {kind} leaves that was not stored before")
 
     def _spends(self, process: Process, send: Send) -> str:
@@ -257,13 +257,13 @@ class Budget(Checker):
         records = process.disk.records.items()
         charges = [decoded(LEDGER, value, Charge) for (table, _), value in records if table == LEDGER]
         known = self._charges[process.id] = {charge.round_id: charge for charge in charges}
-        self._made = {of: made for of, made in self._made.items() if of[0] != process.id or of[1] in known}
+        self._outbound = {key: one for key, one in self._outbound.items() if key[0] != process.id or key[1] in known}
 
     def on_restart(self, process: Process) -> None:
         """A restarted process has every charge that was durable."""
         if isinstance(process.actor, Client | Trainer) and self.is_honest(process):
-            found = {charge.round_id: charge for charge in process.actor.ledger.charges}
-            same = found == self._charges[process.id]
+            charges = {charge.round_id: charge for charge in process.actor.ledger.charges}
+            same = charges == self._charges[process.id]
             self.expect(same, f"{process.name} starts with another ledger than was durable")
 
     def finish(self) -> None:
@@ -274,9 +274,9 @@ class Budget(Checker):
             if isinstance(process.actor, Client | Trainer):
                 charges = [one for one in process.actor.ledger.charges if not one.clients]
                 spent = Ledger(charges).spent()
-                found = spent.gaussian, spent.pure, spent.converted
+                total = spent.gaussian, spent.pure, spent.converted
                 expected = _spent_by([one for one in charges if not one.returned])
-                self.expect(_are_close(found, expected), f"{process.name}: its ledger comes to {found}, not {expected}")
+                self.expect(_are_close(total, expected), f"{process.name}: its ledger totals {total}, not {expected}")
 
 
 def _spent_by(charges: Iterable[Charge]) -> tuple[float, float, float]:

@@ -79,13 +79,13 @@ class Endings(Checker):
 
     def on_round(self, node: Process, stored: node_round.StoredRound) -> None:
         """A node that runs collects until `close_by`, and no longer."""
-        of = node.id, stored.round_id
-        if stored.phase == node_round.COLLECTING or of not in self._heard_ms or of in self._collected:
+        key = node.id, stored.round_id
+        if stored.phase == node_round.COLLECTING or key not in self._heard_ms or key in self._collected:
             return
-        self._collected.add(of)
-        due_ms = max(self.log.accepted[of].body.close_by_ms, self._heard_ms[of], self._up_ms.get(node.id, 0))
+        self._collected.add(key)
+        due_ms = max(self.log.accepted[key].body.close_by_ms, self._heard_ms[key], self._up_ms.get(node.id, 0))
         late_ms = node.now_ms - due_ms - _SLACK_MS - self.world.tardiness_ms(node)
-        self.expect(late_ms <= 0, f"{node.name} has collected for round {of[1].hex()[:8]} {late_ms} ms too long")
+        self.expect(late_ms <= 0, f"{node.name} has collected for round {key[1].hex()[:8]} {late_ms} ms too long")
 
     def on_fact(self, process: Process, fact: object) -> None:
         """Note ends. Aborts, failures and declines give a reason, and no node gives up before `commit_by`."""

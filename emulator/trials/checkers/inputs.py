@@ -157,8 +157,8 @@ class Inputs(Checker):
         """An actor's containers hold a bounded number of items for each round and each member."""
         assert process.actor is not None
         people = len(self.world.enrolled) + len(self.world.computes)
-        limit, found = 1000 + 64 * people * (1 + self._rounds), _items(process.actor)
-        self.expect(found <= limit, f"{process.name} holds {found} items in memory, expected at most {limit}")
+        limit, count = 1000 + 64 * people * (1 + self._rounds), _items(process.actor)
+        self.expect(count <= limit, f"{process.name} holds {count} items in memory, expected at most {limit}")
 
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
         """Note payloads whose writes are durable, and epoch keys as secrets."""
@@ -173,11 +173,11 @@ class Inputs(Checker):
     def on_trainer_round(self, trainer: Process, round_id: bytes, stored: trainer_round.StoredRound) -> None:
         self._keep(stored.reply_secret, "a reply key")
 
-    def _keep(self, secret: bytes, what: str) -> None:
+    def _keep(self, secret: bytes, description: str) -> None:
         if len(secret) >= _PREFIX:
-            self._secrets[secret[:_PREFIX]] = what
+            self._secrets[secret[:_PREFIX]] = description
 
-    def on_paid(self, client: Process, round_id: bytes, made: object) -> None:
+    def on_paid(self, client: Process, round_id: bytes, outbound: object) -> None:
         if self.is_honest(client):
             self._check_seen(client, self.log.accepted[client.id, round_id])
 
@@ -200,9 +200,9 @@ class Inputs(Checker):
     def finish(self) -> None:
         """Stores and memory are within bounds, and no fact contains a secret."""
         for process in self.honest():
-            most = self._records_max(process.role)
+            limits = self._records_max(process.role)
             for table, count in Counter(table for table, _ in process.disk.records).items():
-                limit = most.get(table, 0)
+                limit = limits.get(table, 0)
                 self.expect(count <= limit, f"{process.name} stores {count} records in {table!r}, limit {limit}")
             if process.actor is not None:
                 self._check_memory(process)
@@ -214,8 +214,8 @@ class Inputs(Checker):
             self.expect(not any(value in text for value in texts), "a fact reveals the value of a row")
         for data in self._bytes:
             windows = (data[start : start + _PREFIX] for start in range(len(data) - _PREFIX + 1))
-            found = next((known[window] for window in windows if window in known), None)
-            self.expect(found is None, f"a fact reveals {found}")
+            revealed = next((known[window] for window in windows if window in known), None)
+            self.expect(revealed is None, f"a fact reveals {revealed}")
 
 
 def _leaves(fact: object) -> Iterator[object]:

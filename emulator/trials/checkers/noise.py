@@ -40,7 +40,7 @@ class Noise(Checker):
         self._sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0])  # scaled noise and number of draws
         self._hits: defaultdict[tuple[str, float, bool], list[int]] = defaultdict(lambda: [0, 0])
 
-    def on_drawn(self, client: Process, round_id: bytes, made: Outbound) -> None:
+    def on_drawn(self, client: Process, round_id: bytes, outbound: Outbound) -> None:
         """An honest client's draw for a contribution has enough noise, from a fresh key."""
         drawn, body = self.log.draws.drawn, self.log.accepted[client.id, round_id].body
         if drawn is None:
@@ -50,11 +50,11 @@ class Noise(Checker):
         if isinstance(body.terms, LdpReport):
             self._add_report(client, body, drawn)
         elif body.mechanism == DistributedDiscreteGaussian.name:
-            least, found = self._least(self.log.accepted[client.id, round_id]), float(self.log.draws.variance)
-            enough = found >= least * _ROUNDING
-            self.expect(enough, f"{who}: its noise has the variance {found:.6g}, expected {least:.6g}")
+            least, variance = self._least(self.log.accepted[client.id, round_id]), float(self.log.draws.variance)
+            enough = variance >= least * _ROUNDING
+            self.expect(enough, f"{who}: its noise has the variance {variance:.6g}, expected {least:.6g}")
             self._add("gaussian", float(np.sum(drawn.astype(float) ** 2)) / least, drawn.size)
-            if drawn.size * log(found + 1) / 2 > _ALIKE:
+            if drawn.size * log(variance + 1) / 2 > _ALIKE:
                 again = drawn.tobytes() in self._drawn
                 self._drawn.add(drawn.tobytes())
                 self.expect(not again, f"{who}: another contribution has the same noise")
@@ -97,8 +97,8 @@ class Noise(Checker):
         self._sums[law][0] += scaled
         self._sums[law][1] += count
 
-    def _hit(self, what: str, chance: float, above: bool, hits: NDArray[Any]) -> None:
-        count = self._hits[what, chance, above]
+    def _hit(self, label: str, chance: float, above: bool, hits: NDArray[Any]) -> None:
+        count = self._hits[label, chance, above]
         count[0] += int(np.sum(hits))
         count[1] += int(np.size(hits))
 

@@ -79,7 +79,7 @@ class Recording(Replaced):
             signed.append(composer.sign(body))
             return signed[-1]
 
-        made = msgspec.structs.replace(composer, random=random, sign=sign).compose(opened, validated, charge)
+        outbound = msgspec.structs.replace(composer, random=random, sign=sign).compose(opened, validated, charge)
         self.key_ignores = ()
         if opened.hash not in self._probed:
             self._probed.add(opened.hash)
@@ -93,11 +93,11 @@ class Recording(Replaced):
                     "identity": Replaced(composer.identity, hedged=other.hedged),
                 },
             }
-            found = []
-            for what, changes in others.items():
+            ignored = []
+            for source, changes in others.items():
                 changed = msgspec.structs.replace(composer, sign=lambda body: signed[-1], **changes)
                 changed.compose(opened, validated, charge)
-                found += [what] if self.key == key else []
-            self.key_ignores = tuple(found)
+                ignored += [source] if self.key == key else []
+            self.key_ignores = tuple(ignored)
             self.key, self.drawn, self.variance = key, drawn, variance
-        return made
+        return outbound

@@ -85,20 +85,20 @@ class EnoughContributors(Checker):
         same = (hashed, len(chosen)) == (release.body.set_hash, release.body.count)
         self.expect(same, f"{who} over another set than lists and answers give")
         fewest, most, count = accepted.terms.fewest, accepted.terms.most, len(chosen)
-        self.expect(fewest <= count <= most, f"{who} over {count} contributions, where {fewest} to {most} are needed")
+        self.expect(fewest <= count <= most, f"{who} over {count} contributions, expected {fewest} to {most}")
         self.expect(len({entry.client for entry in chosen}) == count, f"{who} over a client twice")
         first = self._sets.setdefault(accepted.hash, chosen)
         self.expect(chosen == first, f"{who} over another set than its peers")
         records = self.world.simulator.processes[release.sender].disk.records
-        found = {
+        wrong = {
             "is not enrolled": [one for one in chosen if one.client not in self.world.enrolled],
             "has no session here": [one for one in chosen if (SESSIONS, one.client) not in records],
             "is not invited": [one for one in chosen if one.client not in (accepted.invited or {one.client})],
             "another node holds": [one for one in chosen if accepted.holder(one.client) != one.holder],
         }
-        for what, members in found.items():
+        for mistake, members in wrong.items():
             names = ", ".join(one.client.hex()[:8] for one in members)
-            self.expect(not members, f"{who} over a client that {what}: {names}")
+            self.expect(not members, f"{who} over a client that {mistake}: {names}")
 
     def on_begun(self, node: Process, accepted: Accepted) -> None:
         """A node takes part only if its floors allow it, and knows exactly the clients that the trainer invited."""
@@ -126,7 +126,7 @@ class EnoughContributors(Checker):
             record = node.disk.records.get((SESSIONS, entry.client))
             if record is None or not excused.isdisjoint((entry.client, entry.holder)):
                 continue
-            found = self.log.pairs.public_of(
+            named = self.log.pairs.public_of(
                 own, entry.client, tags.get(entry.encoded, b""), accepted.hash, entry.encoded
             )
             stored, grace_ms = decoded(SESSIONS, record, StoredSession), self.world.actors.timing.epoch_grace_ms
@@ -135,7 +135,7 @@ class EnoughContributors(Checker):
                 for one in (stored.current, stored.previous)
                 if one is not None and node.now_ms < min(one.expires_ms + grace_ms, one.certificate_ms)
             }
-            wrong = found is not None and found[1] in alive
+            wrong = named is not None and named[1] in alive
             self.expect(not wrong, f"{node.name} objects to {entry.client.hex()[:8]} without a reason")
 
     def _has_ended(self, client: bytes, judge: Process) -> bool:
@@ -192,12 +192,12 @@ class Kills(Checker):
         self._messages: dict[Key, tuple[bytes, Signed | None, Signed | None]] = {}  # entries, header and answer
         self._in_result: dict[bytes, set[bytes]] = {}  # round without Compute nodes -> clients
         self._receipts: dict[tuple[bytes, ...], str] = {}  # meaning, by node, round, client and contribution
-        self._made: dict[tuple[bytes, bytes], Outbound] = {}  # by client and contribution id
+        self._outbound: dict[tuple[bytes, bytes], Outbound] = {}  # by client and contribution id
         self._results: dict[bytes, bytes | None] = {}  # round -> the result's bytes; None if it failed
 
-    def on_paid(self, client: Process, round_id: bytes, made: Outbound) -> None:
+    def on_paid(self, client: Process, round_id: bytes, outbound: Outbound) -> None:
         """A client stores the announcement with the charge."""
-        self._made[client.id, made.contribution] = made
+        self._outbound[client.id, outbound.contribution] = outbound
         known = (client_round.ANNOUNCEMENTS, round_id) in client.disk.records
         self.expect(known, f"{about(client, round_id)}: it has paid, but has not stored the announcement")
 
@@ -237,7 +237,7 @@ class Kills(Checker):
         now = stored.entries, stored.header, stored.answer
         before = self._messages.get(key, now)
         same = all(old == new or old in (b"", None) for old, new in zip(before, now, strict=True))
-        self.expect(same, f"{who}: its list or its answer is computed again")
+        self.expect(same, f"{who}: its list or its answer changes")
         self._messages[key] = now
 
     def on_restart(self, process: Process) -> None:
@@ -283,19 +283,20 @@ class Kills(Checker):
 
     def _check_trainers_receipt(self, trainer: Process, client: bytes, receipt: Receipt) -> None:
         """A receipt is for a stored release, "late" for one that is not stored; the client knows both tags."""
-        who, made = f"round {receipt.round_id.hex()[:8]}", self._made.get((client, receipt.contribution))
-        if made is None:
+        who, outbound = f"round {receipt.round_id.hex()[:8]}", self._outbound.get((client, receipt.contribution))
+        if outbound is None:
             self.expect(client in self.log.dishonest, f"{who}: a receipt for a release that nobody has made")
             return
         stored = trainer.disk.records.get((RELEASES, receipt.round_id + client))
         kept = stored is not None and release_in(decoded(RELEASES, stored, Signed)).contribution == receipt.contribution
-        if receipt.tag == made.receipt:
+        if receipt.tag == outbound.receipt:
             self.expect(kept, f"{who}: a receipt for a release that is not durable")
         else:
-            self.expect(receipt.tag == made.late and not kept, f"{who}: it answers late for a release that it keeps")
+            late = receipt.tag == outbound.late and not kept
+            self.expect(late, f"{who}: it answers late for a release that it keeps, or with an unknown tag")
 
     def _check_receipt(self, node: Process, client: bytes, receipt: Receipt) -> None:
-        """A receipt is for what is on the disk, and in the list once there is one; "late" for what is not in the list.
+        """A receipt is for a contribution on the disk, and in the list once there is one; "late" for an unlisted one.
 
         Its tag tells them apart: both tags are computed again, under the keys of the client and of the node.
         """
@@ -310,11 +311,11 @@ class Kills(Checker):
         self.expect(first == meaning, f"{who}: both a receipt and an answer that it was late for one contribution")
         frozen, listed = key in self.log.lists, pair in self._listed(key)
         if meaning == "late":
-            self.expect(frozen and not listed, f"{who}: it answers late for what its list holds, or without a list")
+            self.expect(frozen and not listed, f"{who}: it answers late for a listed contribution, or without a list")
             return
-        there = (CONTRIBUTIONS, receipt.round_id + client) in node.disk.records or key in self.log.ends
-        self.expect(pair in self.log.kept[key] and there, f"{who}: a receipt for a contribution that is not durable")
-        self.expect(not frozen or listed, f"{who}: a receipt for what its list does not hold")
+        durable = (CONTRIBUTIONS, receipt.round_id + client) in node.disk.records or key in self.log.ends
+        self.expect(pair in self.log.kept[key] and durable, f"{who}: a receipt for a contribution that is not durable")
+        self.expect(not frozen or listed, f"{who}: a receipt for a contribution that its list does not hold")
 
     def _listed(self, key: Key) -> set[tuple[bytes, bytes]]:
         """Return the clients and contributions in a node's own list; none before it has one."""

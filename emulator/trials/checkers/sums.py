@@ -61,13 +61,13 @@ class ExactSum(Checker):
         self._variances: dict[bytes, float] = {}  # of each client's noise, in squared units of the grid, by round
         self._summed: dict[bytes, dict[bytes, list[Entry]]] = defaultdict(dict)  # by round and honest node
 
-    def on_drawn(self, client: Process, round_id: bytes, made: Outbound) -> None:
+    def on_drawn(self, client: Process, round_id: bytes, outbound: Outbound) -> None:
         """Record what an honest client must have encoded."""
         draws, drawn = self.log.draws, self.log.draws.drawn
         if drawn is None:
             self.fail(f"{client.name} contributes to round {round_id.hex()[:8]} without any noise")
             return
-        body, key = self.log.accepted[client.id, round_id].body, (round_id, client.id, made.contribution)
+        body, key = self.log.accepted[client.id, round_id].body, (round_id, client.id, outbound.contribution)
         actors = self.world.actors
         places = [actors.columns.index(column) for column in msgspec.convert(body.parameters["columns"], list[str])]
         number = self.world.client_number(client.id)
@@ -174,20 +174,20 @@ class ExactSum(Checker):
         if not members:
             self.fail(f"round {fact.round_id.hex()[:8]}: a result without durable releases")
             return
-        body, found = self.log.announcements[fact.round_id], fact.aggregate
+        body, result = self.log.announcements[fact.round_id], fact.aggregate
         releases, count = [release_in(frame) for _, frame in members], len(members)
         if isinstance(body.terms, NodeRelease):
             values = [_value_of(body, _words(one.vector)) for one in releases]
-            for place, node in enumerate(found.nodes[:count]):
+            for place, node in enumerate(result.nodes[:count]):
                 hashes = self._hashes(fact.round_id, [members[place]])
                 where = f" of node {place + 1}"
                 self._compare(node, body, hashes, values[place], releases[place].rows, 1, where=where)
-            self.expect(len(found.nodes) == count, f"round {fact.round_id.hex()[:8]}: not one entry for each node")
+            self.expect(len(result.nodes) == count, f"round {fact.round_id.hex()[:8]}: not one entry for each node")
             contributors, value = sum(one.rows for one in releases), np.sum(values, axis=0)
         else:
             clients = tuple(client for client, _ in members)
-            contributors, value = count, self._reported(found, body, clients, [one.vector for one in releases])
-        self._compare(found, body, self._hashes(fact.round_id, members), value, contributors, count)
+            contributors, value = count, self._reported(result, body, clients, [one.vector for one in releases])
+        self._compare(result, body, self._hashes(fact.round_id, members), value, contributors, count)
 
     def _hashes(self, round_id: bytes, members: list[tuple[bytes, Signed]]) -> tuple[bytes, bytes]:
         announced = self.log.announced_hash(round_id)
@@ -200,13 +200,13 @@ class ExactSum(Checker):
     ) -> None:  # fmt: skip
         """Compare all fields of a result except its single releases. `value`: None if it may be spoiled."""
         terms, private = body.terms, self.log.draws.private
-        known: dict[str, Any] = {name: getattr(body, name) for name in ("statistic", "parameters", "mechanism")}
-        known |= {name: getattr(body, name) if private else None for name in ("epsilon", "delta", "mu")}
-        known |= {"round_id": body.round_id, "announcement_hash": hashes[0], "contributors_hash": hashes[1]}
-        known |= {"contributors": contributors, "clients": clients, "private": private}
-        known |= {name: getattr(terms, name, 0) for name in ("fewest", "colluders")}
-        known["relation"] = REPLACE_ONE_ROW if isinstance(terms, NodeRelease) else REPLACE_ONE_CLIENT
-        wrong = [name for name, expected in known.items() if getattr(found, name) != expected]
+        fields: dict[str, Any] = {name: getattr(body, name) for name in ("statistic", "parameters", "mechanism")}
+        fields |= {name: getattr(body, name) if private else None for name in ("epsilon", "delta", "mu")}
+        fields |= {"round_id": body.round_id, "announcement_hash": hashes[0], "contributors_hash": hashes[1]}
+        fields |= {"contributors": contributors, "clients": clients, "private": private}
+        fields |= {name: getattr(terms, name, 0) for name in ("fewest", "colluders")}
+        fields["relation"] = REPLACE_ONE_ROW if isinstance(terms, NodeRelease) else REPLACE_ONE_CLIENT
+        wrong = [name for name, expected in fields.items() if getattr(found, name) != expected]
         l1, l2 = _sensitivity(body)
         d, unit = reference.dimension(body.statistic, body.parameters), ldexp(1.0, -body.fraction_bits)
         rounding = (sqrt(d) + 1) * unit  # of a mean to the grid
@@ -224,7 +224,7 @@ class ExactSum(Checker):
         wrong = [name + where for name in wrong]
         self.expect(not wrong, f"round {body.round_id.hex()[:8]}: the result differs in {', '.join(wrong)}")
 
-    def _is_noise(self, body: Announcement, variance: float, most: tuple[float, float]) -> bool:
+    def _is_noise(self, body: Announcement, variance: float, largest: tuple[float, float]) -> bool:
         """Return True if one client's noise has that variance, in squared units of the statistic."""
         unit = ldexp(1.0, -body.fraction_bits)
         if isinstance(body.terms, SecureSum | NodeRelease):
@@ -234,7 +234,7 @@ class ExactSum(Checker):
         unit, wider, more = (1.0, 1 + _CLOSE, 0) if named else (unit, _WIDER, 12)
         low, high = (
             reference.report_variance(body.mechanism, body.epsilon, body.delta, (l1 / unit, l2 / unit), k)
-            for l1, l2 in (_sensitivity(body), most)
+            for l1, l2 in (_sensitivity(body), largest)
         )
         return low * (1 - _CLOSE) <= variance / unit**2 <= high * wider + more
 
@@ -258,9 +258,9 @@ class ExactSum(Checker):
             value = (counts - count * chances[1]) / (chances[0] - chances[1])
         else:
             value = values.sum(axis=0)
-        known = {"mechanism": body.mechanism, "epsilon": body.epsilon, "delta": body.delta, "clients": clients,
+        fields = {"mechanism": body.mechanism, "epsilon": body.epsilon, "delta": body.delta, "clients": clients,
                  "categories": k if chances else 0}  # fmt: skip
-        wrong = [name for name, expected in known.items() if getattr(reports, name, None) != expected]
+        wrong = [name for name, expected in fields.items() if getattr(reports, name, None) != expected]
         if reports is not None:
             same = reports.values.dtype == values.dtype and np.array_equal(reports.values, values)
             near = np.allclose(reports.probabilities or (0, 0), chances or (0, 0), rtol=_CLOSE, atol=0)
@@ -279,8 +279,7 @@ def _words(data: bytes) -> RingVector:
 
 
 def _total(vectors: Sequence[RingVector]) -> RingVector:
-    """The sum modulo 2^64."""
-    return reduce(np.add, vectors)
+    return reduce(np.add, vectors)  # modulo 2^64
 
 
 def _value_of(body: Announcement, words: Iterable[Any]) -> NDArray[np.float64]:

@@ -65,11 +65,11 @@ class Transcript(Observer):
 
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
         for write in writes:
-            of = write.key[:ID_BYTES], write.key[ID_BYTES:]
+            key = write.key[:ID_BYTES], write.key[ID_BYTES:]
             if isinstance(write, Persist) and write.table == CONTRIBUTIONS:
-                self.held[process.id, *of] = Kept(write.value)
+                self.held[process.id, *key] = Kept(write.value)
             elif isinstance(write, Persist) and write.table == RELEASES:
-                self.released[of] = decoded(RELEASES, write.value, Signed)
+                self.released[key] = decoded(RELEASES, write.value, Signed)
 
 
 def neighbour(world: TrialWorld) -> bytes:
@@ -106,7 +106,7 @@ class View(Checker):
         self._sizes: dict[bytes, int] = {}  # by round
         self._noise_keys: dict[bytes, Key] = {}  # -> client and round
 
-    def on_drawn(self, client: Process, round_id: bytes, made: Outbound) -> None:
+    def on_drawn(self, client: Process, round_id: bytes, outbound: Outbound) -> None:
         """Noise is fresh: no other contribution has drawn it from the same key."""
         first = self._noise_keys.setdefault(self.log.draws.key, (client.id, round_id))
         self.expect(first == (client.id, round_id), f"{about(client, round_id)}: its noise was used before")
@@ -134,9 +134,9 @@ class View(Checker):
         """Masks are fresh: no two contributions share a tag or the first masked word."""
         if client not in self.log.dishonest:
             tags = [kept.tags[at : at + 8] for at in range(0, len(kept.tags), 8)]
-            whose = client, round_id
-            alike = [one for one in (*tags, kept.y[:8]) if self._once.setdefault(one, whose) != whose]
-            self.expect(not alike, f"{node.name} keeps a tag or a masked word of another contribution")
+            key = client, round_id
+            repeated = [one for one in (*tags, kept.y[:8]) if self._once.setdefault(one, key) != key]
+            self.expect(not repeated, f"{node.name} keeps a tag or a masked word of another contribution")
 
     def finish(self) -> None:
         """The run on neighbouring data looks the same."""
@@ -179,8 +179,8 @@ class Repetition(Checker):
 
     def finish(self) -> None:
         if self._before is not None:
-            found = self.world.simulator.trace.digest()
-            self.expect(found == self._before, f"the trace has digest {found}; in another run it had {self._before}")
+            digest = self.world.simulator.trace.digest()
+            self.expect(digest == self._before, f"the trace has digest {digest}; in another run it had {self._before}")
 
 
 def _blank(frame: Signed) -> Release:
