@@ -42,8 +42,7 @@ class FaultOutcome(msgspec.Struct, kw_only=True):
 
     Attributes:
         kind, actor, role: as in the scenario. reached: whether the fault happened.
-        at_ms: when it took effect; the scenario's time if it never did.
-        until_ms: when it was undone; None if it never was, or had no duration.
+        at_ms: when it took effect; the scenario's time if it never did. until_ms: when it was undone; None if never.
         phase: the phase that the actor was in or about to enter.
     """
 

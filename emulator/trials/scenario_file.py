@@ -36,7 +36,7 @@ from emulator.trials.scenario import (
 
 LIST_MAX, MASKS_MAX = 1_000, 10_000_000
 _BYTES_MAX, _MESSAGES_MAX, _HOUR_MS = 1 << 30, 1_000_000, 3_600_000
-_LOSS_MAX = 0.95  # a link that always loses sends again for ever
+_LOSS_MAX = 0.95  # a link that loses everything resends forever
 _ACTOR = re.compile(r"(client|compute) (\d{1,9})")
 _GROUPS = ("clients", "computes", "trainer", "broker")
 
@@ -112,7 +112,7 @@ def example_toml() -> str:
         for name, kind in FAULTS.items()
     ]
     adversaries = [f"#   {name:<22}{kind.role}: {kind.does}" for name, kind in HOSTILE.items()]
-    lines = ["# Faults (amount, where there is one):", *faults, "#", "# Adversaries:", *adversaries]
+    lines = ["# Faults:", *faults, "#", "# Adversaries:", *adversaries]
     return Path(__file__).with_name("example.toml").read_text(encoding="utf-8") + "\n".join(lines) + "\n"
 
 
@@ -177,13 +177,13 @@ def _misfits(scenario: Scenario) -> Iterator[tuple[str, str]]:
     largest = population.clients - 2
     if rounds.tolerated > largest:
         found = f"rounds.tolerated is {rounds.tolerated} of {population.clients} clients"
-        yield found, f"at most N - 2 = {largest}, so that somebody's noise is left"
+        yield found, f"at most N - 2 = {largest}, so that unknown noise is left"
     if rounds.colluders > rounds.tolerated:
         yield f"rounds.colluders is {rounds.colluders}", f"at most rounds.tolerated = {rounds.tolerated}"
     if rounds.kind not in KINDS:
         yield f"rounds.kind is {rounds.kind!r}{nearest(rounds.kind, KINDS)}", f"one of {', '.join(KINDS)}"
     if rounds.kind == NODE_RELEASE and not rounds.rows_max:
-        yield "rounds.rows_max is 0 of node releases", "how many rows of a client count at most, 1 or more"
+        yield "rounds.rows_max is 0 for node releases", "the largest number of rows of a client, 1 or more"
     if rounds.batch and not rounds.colluders + 3 <= rounds.batch <= population.clients:
         found = f"rounds.batch is {rounds.batch} of {population.clients} clients"
         yield found, f"0, or c + 3 = {rounds.colluders + 3} to {population.clients}"
@@ -202,15 +202,15 @@ def _misfits_of_reports(scenario: Scenario) -> Iterator[tuple[str, str]]:
     population, rounds, by = scenario.population, scenario.rounds, scenario.rounds.mechanism
     if rounds.kind != LDP_REPORT:
         if by:
-            yield f"rounds.mechanism is {by!r} of kind {rounds.kind!r}", f"kind = {LDP_REPORT!r}, or none"
+            yield f"rounds.mechanism is {by!r} for kind {rounds.kind!r}", f"kind = {LDP_REPORT!r}, or no mechanism"
         return
     if by not in LOCAL_MECHANISMS:
         yield f"rounds.mechanism is {by!r}{nearest(by, LOCAL_MECHANISMS)}", f"one of {', '.join(LOCAL_MECHANISMS)}"
     if by in CATEGORICAL and (population.statistic != "histogram" or population.dimension < 2):
         found = f"population.statistic is {population.statistic!r} of dimension {population.dimension}"
-        yield found, f"a histogram of 2 or more bins, of which a report by {by} names one"
+        yield found, f"a histogram of 2 or more bins, as {by} needs"
     if by in CATEGORICAL and rounds.rows_max != 1:
-        yield f"rounds.rows_max is {rounds.rows_max}", f"1: a report by {by} is of one row's bin"
+        yield f"rounds.rows_max is {rounds.rows_max}", f"1, as {by} needs"
 
 
 def _check_fault(scenario: Scenario, fault: Fault, where: str) -> None:
@@ -219,13 +219,13 @@ def _check_fault(scenario: Scenario, fault: Fault, where: str) -> None:
         _refuse(where, f"kind is {fault.kind!r}{nearest(fault.kind, FAULTS)}", f"one of {', '.join(FAULTS)}")
     role = _role(scenario, fault.actor, where)
     if role not in kind.roles:
-        _refuse(where, f"{fault.kind} of {fault.actor!r}", f"an actor of these: {', '.join(kind.roles)}")
+        _refuse(where, f"{fault.kind} of {fault.actor!r}", f"an actor with one of the roles {', '.join(kind.roles)}")
     for name in ("at_ms", "for_ms"):
         value = getattr(fault, name)
         if not 0 <= value <= TIME_MS_MAX:
             _refuse(where, f"{name} is {value}", f"0 to {TIME_MS_MAX} ms")
     if kind.is_of_one and fault.actor in _GROUPS:
-        _refuse(where, f"{fault.kind} of {fault.actor!r}", f"{role} and a number, as {role} 0")
+        _refuse(where, f"{fault.kind} of {fault.actor!r}", f"{role} and a number, such as {role} 0")
     low, high = kind.amounts
     if not (math.isfinite(fault.amount) and low <= fault.amount <= high):
         _refuse(where, f"amount of {fault.kind} is {fault.amount:g}", f"{low:g} to {high:g} ({kind.amount})")
@@ -241,9 +241,10 @@ def _check_adversary(scenario: Scenario, adversary: Adversary, where: str) -> No
         _refuse(where, f"kind is {adversary.kind!r}{nearest(adversary.kind, HOSTILE)}", f"one of {', '.join(HOSTILE)}")
     if kind.is_stranger:
         if not re.fullmatch(r"stranger \d{1,6}", adversary.actor):
-            _refuse(where, f"actor of {adversary.kind} is {adversary.actor!r}", "stranger and a number, as stranger 0")
+            found = f"actor of {adversary.kind} is {adversary.actor!r}"
+            _refuse(where, found, "stranger and a number, such as stranger 0")
     elif _role(scenario, adversary.actor, where) != kind.role or adversary.actor in ("clients", "computes"):
-        expected = "trainer" if kind.role == "trainer" else f"{kind.role} and a number, as {kind.role} 0"
+        expected = "trainer" if kind.role == "trainer" else f"{kind.role} and a number, such as {kind.role} 0"
         _refuse(where, f"{adversary.kind} as {adversary.actor!r}", expected)
     if not 0 <= adversary.amount <= kind.amount_max:
         _refuse(where, f"amount of {adversary.kind} is {adversary.amount}", f"0 to {kind.amount_max}")

@@ -107,7 +107,10 @@ def test_a_seed_draws_one_scenario() -> None:
         ("[[faults]]\nkind = 'crash'\nactor = 'client 6'", "actor is 'client 6'; give client 0 to client 5"),
         ("[[faults]]\nkind = 'crash'\nactor = 'compute 3'", "give compute 0 to compute 2"),
         ("[[faults]]\nkind = 'crash'\nactor = 'Trainer'", "(did you mean 'trainer'?)"),
-        ("[[faults]]\nkind = 'crash'\nactor = 'broker'", "crash of 'broker'; give an actor of these: client"),
+        (
+            "[[faults]]\nkind = 'crash'\nactor = 'broker'",
+            "crash of 'broker'; give an actor with one of the roles client",
+        ),
         (
             "[[faults]]\nkind = 'duplicate-instance'\nactor = 'clients'",
             "duplicate-instance of 'clients'; give client and a number",
@@ -125,7 +128,7 @@ def test_a_seed_draws_one_scenario() -> None:
         ("[[adversaries]]\nkind = 'sibyl'\nactor = 'client 0'", "(did you mean 'sybil'?)"),
         ("[[adversaries]]\nkind = 'sybil'\nactor = 'compute 0'", "sybil as 'compute 0'; give client and a number"),
         ("[[adversaries]]\nkind = 'silent'\nactor = 'compute 9'", "actor is 'compute 9'; give compute 0 to compute 2"),
-        ("[[adversaries]]\nkind = 'stranger'\nactor = 'client 0'", "give stranger and a number, as stranger 0"),
+        ("[[adversaries]]\nkind = 'stranger'\nactor = 'client 0'", "give stranger and a number, such as stranger 0"),
         ("[[adversaries]]\nkind = 'flood'\nactor = 'client 0'\namount = 1000000000", "give 0 to 1000"),
         (
             "[[adversaries]]\nkind = 'sybil'\nactor = 'client 0'\n[[adversaries]]\nkind = 'flood'\nactor = 'client 0'",

@@ -92,7 +92,7 @@ class Budget(Checker):
             return
         again = before.returned and process.role is Channel.TRAINER and not self.log.is_summed(charge.round_id)
         fits = not charge.returned if again else charge.returned and not before.returned
-        self.expect(fits, f"{who}: a charge is returned twice, or made twice")  # again: a late release came after all
+        self.expect(fits, f"{who}: a charge is returned twice, or made twice")  # again: after a late release
         self.expect(charge.mu == before.mu and charge.number == before.number, f"{who}: a charge is changed")
         if self.log.is_summed(charge.round_id):
             self._check_aborts(process, charge.round_id, who)
@@ -116,13 +116,13 @@ class Budget(Checker):
         """A charge has the announced cost and relation, and the announced μ is private at the announced (ε, δ)."""
         own = self.log.accepted.get((process.id, charge.round_id))
         body = own.body if own is not None else self.log.announcements[charge.round_id]
-        of_row = isinstance(body.terms, NodeRelease)
-        self.expect(charge.relation == (REPLACE_ONE_ROW if of_row else REPLACE_ONE_CLIENT), f"{who}: {charge.relation}")
+        relation = REPLACE_ONE_ROW if isinstance(body.terms, NodeRelease) else REPLACE_ONE_CLIENT
+        self.expect(charge.relation == relation, f"{who}: a charge for {charge.relation}, expected {relation}")
         pure = body.mechanism in PURE_MECHANISMS
         cost, announced = _spent_by([charge]), reference.composed([(body.mu, body.epsilon, 0.0 if pure else 1.0)])
-        self.expect(_are_close(cost, announced), f"{who}: a charge of {cost}, announced was {announced}")
+        self.expect(_are_close(cost, announced), f"{who}: a charge of {cost}, but {announced} was announced")
         same = (charge.epsilon, charge.delta) == (body.epsilon, body.delta)
-        self.expect(same, f"{who}: a charge of epsilon {at_least(charge.epsilon)} at delta {at_least(charge.delta)}")
+        self.expect(same, f"{who}: epsilon or delta of its charge differ from the announcement")
         mu_max = sqrt(announced[2]) if pure else reference.mu_of(body.epsilon, body.delta)
         private = body.mu <= mu_max * (1 + _ROUNDING)
         self.expect(private, f"{who}: mu {at_least(body.mu)} is not private at the announced epsilon and delta")
@@ -159,7 +159,7 @@ class Budget(Checker):
         if self.is_honest(node) and client not in self.log.dishonest:
             paid = kept.charge in self._paid[client, round_id]
             who = f"{node.name} keeps a contribution of {client.hex()[:8]}"
-            self.expect(paid, f"{who} with another number than it paid")
+            self.expect(paid, f"{who} with a charge number that it did not pay")
 
     def on_partial_sum(self, release: Release) -> None:
         """No charge number pays for two sums, even if a client's ledger has forgotten it."""

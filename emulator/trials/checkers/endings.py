@@ -136,7 +136,7 @@ class Endings(Checker):
 
     def _check_node(self, node: Process) -> None:
         """After healing every node runs (invariant 6 reports crashes), and has ended its rounds."""
-        self.expect(node.is_up or node.id in self._crashed, f"{node.name} is down after all was healed")
+        self.expect(node.is_up or node.id in self._crashed, f"{node.name} is down after healing")
         for (compute, round_id), accepted in self.log.accepted.items() if node.is_up else ():
             over_ms = max(accepted.body.commit_by_ms, self._up_ms.get(node.id, 0)) + _SLACK_MS
             if compute == node.id and node.now_ms > over_ms + self.world.tardiness_ms(node):

@@ -81,7 +81,7 @@ class Inputs(Checker):
         drops = [one.fact for one in effects if isinstance(one, Report) and isinstance(one.fact, facts.Dropped)]
         for drop in drops:
             self.expect(drop.code in CODES, f"{process.name} drops under the unknown code {drop.code!r}")
-            self.expect(bool(drop.detail), f"{process.name} drops a message silently")
+            self.expect(bool(drop.detail), f"{process.name} drops a message without a reason")
         if drops:
             self._reported[process.id, process.starts] += len(drops)
             counted, reported = sum(process.actor.dropped.values()), self._reported[process.id, process.starts]

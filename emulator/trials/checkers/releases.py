@@ -86,7 +86,7 @@ class EnoughContributors(Checker):
         self.expect(same, f"{who} over another set than lists and answers give")
         fewest, most, count = accepted.terms.fewest, accepted.terms.most, len(chosen)
         self.expect(fewest <= count <= most, f"{who} over {count} contributions, expected {fewest} to {most}")
-        self.expect(len({entry.client for entry in chosen}) == count, f"{who} over a client twice")
+        self.expect(len({entry.client for entry in chosen}) == count, f"{who} with a client twice")
         first = self._sets.setdefault(accepted.hash, chosen)
         self.expect(chosen == first, f"{who} over another set than its peers")
         records = self.world.simulator.processes[release.sender].disk.records
@@ -207,7 +207,7 @@ class Kills(Checker):
         held = [one for one in self.log.agreed(release) or () if one.holder == release.sender]
         lost = [one for one in held if (one.client, one.contribution) not in kept]
         who = f"compute {about(release.sender, release.round_id)}"
-        self.expect(not lost, f"{who}: {len(lost)} of its sum were never durable")
+        self.expect(not lost, f"{who}: {len(lost)} contributions in its sum were never durable")
 
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
         """A node deletes contributions only after the round's end."""
@@ -308,7 +308,7 @@ class Kills(Checker):
             self.expect(client in self.log.dishonest, f"{who}: a receipt with an unknown tag")
             return
         first = self._receipts.setdefault((*key, *pair), meaning)
-        self.expect(first == meaning, f"{who}: both a receipt and an answer that it was late for one contribution")
+        self.expect(first == meaning, f"{who}: both a receipt and a notice of lateness for one contribution")
         frozen, listed = key in self.log.lists, pair in self._listed(key)
         if meaning == "late":
             self.expect(frozen and not listed, f"{who}: it answers late for a listed contribution, or without a list")
@@ -342,18 +342,19 @@ class Kills(Checker):
         if round_id in self.log.announcements and not self.log.is_summed(round_id):
             kept = self.log.stored_releases[round_id]
             count = sum(bool(release_in(frame).rows) for frame in kept.values())
-            self.expect(result is not None or not count, f"round {name} fails with {count} releases")
+            self.expect(result is not None or not count, f"round {name} fails although it has {count} releases")
             self._in_result.setdefault(round_id, set(kept))
         elif result is not None:
             ends = {self.log.ends.get((node.id, round_id)) for node in self.world.computes if self.is_honest(node)}
-            self.expect(ends <= {RELEASED}, f"round {name} has a result, and its nodes {ends}")
+            self.expect(ends <= {RELEASED}, f"round {name} has a result, but its nodes have ended in {ends}")
 
     def finish(self) -> None:
         """Each client with a receipt is in its holder's list, or in the result of a round without Compute nodes."""
         for round_id, clients in self._acknowledged.items():
             if not self.log.is_summed(round_id):
                 missing = clients - self._in_result.get(round_id, clients)
-                self.expect(not missing, f"round {round_id.hex()[:8]}: {len(missing)} with a receipt are in no result")
+                short = round_id.hex()[:8]
+                self.expect(not missing, f"round {short}: {len(missing)} clients with a receipt are in no result")
         for (node, round_id), entries in self.log.lists.items():
             if node not in self.log.dishonest:
                 accepted, listed = self.log.accepted[node, round_id], {one.client for one in entries_in(entries, node)}
@@ -362,4 +363,4 @@ class Kills(Checker):
                 missing = {one for one, stored in known.items() if stored is not None and stored.hash == accepted.hash}
                 missing -= listed
                 who = f"compute {about(node, round_id)}"
-                self.expect(not missing, f"{who}: {len(missing)} with a receipt are not in its list")
+                self.expect(not missing, f"{who}: {len(missing)} clients with a receipt are not in its list")

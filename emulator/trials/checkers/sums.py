@@ -134,7 +134,7 @@ class ExactSum(Checker):
             return  # invariant 8 reports contributions that were never durable
         masks = [self._mask(accepted, place, one, self.log.tags[key].get(one.encoded, b"")) for one in chosen]
         false = sum(mask is None for mask in masks)
-        self.expect(not false, f"{who}: {false} in S have a tag that no key of that client gives")
+        self.expect(not false, f"{who}: {false} entries in S have a tag that no key of their client gives")
         if not false:
             parts = [*(_words(one.y) for one in held if one is not None), *(mask for mask in masks if mask is not None)]
             same = np.array_equal(_words(release.body.vector), _total(parts))
@@ -151,7 +151,7 @@ class ExactSum(Checker):
         if not sets:
             return  # no honest node has summed, or invariant 2 has reported it
         chosen, accepted = sets[0][1], self.log.accepted[sets[0][0], fact.round_id]
-        self.expect(all(one == chosen for _, one in sets), f"round {name}: a result of sums over different sets")
+        self.expect(all(one == chosen for _, one in sets), f"round {name}: its sums are over different sets")
         parts = {entry.client: self._encoded_by(accepted, entry) for entry in chosen}
         unknown = {client for client, part in parts.items() if part is None}
         secretive = set() if self.all_nodes_are_honest else self.log.dishonest
@@ -182,7 +182,8 @@ class ExactSum(Checker):
                 hashes = self._hashes(fact.round_id, [members[place]])
                 where = f" of node {place + 1}"
                 self._compare(node, body, hashes, values[place], releases[place].rows, 1, where=where)
-            self.expect(len(result.nodes) == count, f"round {fact.round_id.hex()[:8]}: not one entry for each node")
+            found = f"{len(result.nodes)} entries for {count} nodes"
+            self.expect(len(result.nodes) == count, f"round {fact.round_id.hex()[:8]}: {found}")
             contributors, value = sum(one.rows for one in releases), np.sum(values, axis=0)
         else:
             clients = tuple(client for client, _ in members)
