@@ -1,4 +1,4 @@
-"""Hooks of the documentation site (mkdocs.yml): pages that stand beside the code, and the reference of commands.
+"""Hooks of the documentation site (mkdocs.yml): they add the pages beside the code and the reference of commands.
 
 `pip install -e '.[docs]'`, then `mkdocs build --strict`, makes the site. Its pages are those in docs/, the design
 documents and the changelog as they stand in the checkout, and two that are made from the commands themselves: their
@@ -104,9 +104,9 @@ def json_page() -> str:
     """The types of what each command writes with --json, and their fields."""
     parts = [
         "# Results as JSON\n",
-        "Every command with `--json` writes one object or a list of them. `dca schema COMMAND` prints its JSON schema, "
-        "from which this page is made. Further fields may come in later versions; none of these goes without a note in "
-        "the changelog.\n",
+        "Every command with `--json` writes one object or a list of objects. `dca schema COMMAND` prints its JSON "
+        "schema, from which this page is made. Later versions may add fields. If a field is removed, the changelog "
+        "lists it.\n",
     ]
     for entry in sorted(entry_points(group=GROUP), key=lambda one: one.name):
         found = entry.load()
